@@ -1,0 +1,141 @@
+"""Tell which of several CAs signs now, and which of them are still needed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.x509.oid import NameOID
+
+from certs.check import can_sign, is_valid, signed_by, title
+from certs.errors import CertificatesError
+from certs.issue import BACKDATE, CA_LIFE_S, CA_NAME_PREFIX, DAY_S, SERVING_LIFE_S
+from certs.pem import (
+    AUTHORITIES,
+    AUTHORITY_KEYS,
+    Bundle,
+    Pair,
+    belongs,
+    certificate_text,
+    certificates,
+    key_text,
+    private_keys,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Fix the lives of certificates and how long two CAs overlap before the leaf changes.
+
+    The overlap has to be longer than every client needs to learn of a new CA; an API server
+    takes about a minute, a person who copies files takes a day. Raises ValueError for lives under
+    an hour: with the hour before issuance a third of them would be over at once.
+    """
+
+    ca_life_s: float = CA_LIFE_S
+    serving_life_s: float = SERVING_LIFE_S
+    overlap_s: float = DAY_S
+
+    def __post_init__(self) -> None:
+        if min(self.ca_life_s, self.serving_life_s) < BACKDATE.total_seconds():
+            raise ValueError("a certificate's life must be an hour (3600 s) at least")
+        if self.overlap_s < 0:
+            raise ValueError("the overlap of two CAs cannot be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """Join a CA certificate with its private key, where the set has it."""
+
+    certificate: x509.Certificate
+    key: PrivateKeyTypes | None = field(repr=False)
+
+    @property
+    def start(self) -> datetime:
+        """Return its notBefore; the newer of two CAs is the one that starts later."""
+        return self.certificate.not_valid_before_utc
+
+    @property
+    def ours(self) -> bool:
+        """Tell whether this package issued it; what others brought is never dropped."""
+        names = self.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        return any(str(name.value).startswith(CA_NAME_PREFIX) for name in names)
+
+    def pair(self) -> Pair:
+        """Return it as PEM; the key is empty where there is none."""
+        return Pair(certificate_text(self.certificate), key_text(self.key) if self.key else b"")
+
+
+def authorities_of(bundle: Bundle) -> tuple[Authority, ...]:
+    """Join each CA with its key; a key without its CA would be lost on writing, so refuse it."""
+    if not bundle.ca_pem:
+        return ()
+    keys = private_keys(bundle.ca_key_pem, AUTHORITY_KEYS)
+    found = tuple(
+        Authority(ca, next((key for key in keys if belongs(key, ca)), None))
+        for ca in certificates(bundle.ca_pem, AUTHORITIES)
+    )
+    if not all(any(belongs(key, a.certificate) for a in found) for key in keys):
+        cure = "put the CA and its key there together"
+        what = f"holds a key of no certificate in {AUTHORITIES}"
+        raise CertificatesError(AUTHORITY_KEYS, what, cure)
+    for authority in found:
+        if authority.key and not can_sign(authority.certificate):
+            what = f"holds {title(authority.certificate)}, which may not sign certificates"
+            raise CertificatesError(AUTHORITIES, what, "put a CA there (CA bit, keyCertSign)")
+    return found
+
+
+def signer_of(leaf: x509.Certificate | None, authorities: Sequence[Authority]) -> Authority | None:
+    """Return the CA that signed the leaf, if it is among these."""
+    if leaf is None:
+        return None
+    return next((a for a in authorities if signed_by(leaf, a.certificate)), None)
+
+
+def usable(authorities: Sequence[Authority], now: datetime) -> list[Authority]:
+    """Return the CAs that can sign now, oldest first."""
+    able = [a for a in authorities if a.key and is_valid(a.certificate, now)]
+    return sorted(able, key=lambda a: a.start)
+
+
+def issuer_of(
+    authorities: Sequence[Authority], signer: Authority | None, now: datetime, terms: Terms
+) -> Authority:
+    """Return the CA that signs now: the newest that has been announced for long enough.
+
+    Never an older one than signed before, and the oldest when it is alone.
+    """
+    oldest, *newer = usable(authorities, now)
+    issuer = oldest
+    for candidate in newer:
+        if candidate is signer or now >= _switch(candidate, issuer, terms):
+            issuer = candidate
+    return issuer
+
+
+def _switch(newer: Authority, older: Authority, terms: Terms) -> datetime:
+    """Return when leaves begin to be signed by the newer CA.
+
+    After the overlap; but when the older CA ends before it, half-way there, so that clients get
+    what time there is to learn of the newer one.
+    """
+    announced = newer.start + BACKDATE
+    left = max(older.certificate.not_valid_after_utc - announced, timedelta())
+    return announced + min(timedelta(seconds=terms.overlap_s), left / 2)
+
+
+def is_done_with(authority: Authority, issuer: Authority, now: datetime, terms: Terms) -> bool:
+    """Tell whether no valid leaf of this CA can exist any more.
+
+    It signed its last one at the latest when the issuer took over, an overlap after that one's
+    announcement, and that leaf lived for the serving life at most.
+    """
+    if not authority.ours or authority is issuer:
+        return False
+    if authority.certificate.not_valid_after_utc < now:
+        return True
+    last_life_s = terms.overlap_s + terms.serving_life_s
+    last = issuer.start + BACKDATE + timedelta(seconds=last_life_s)
+    return authority.start < issuer.start and now >= last

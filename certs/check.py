@@ -1,0 +1,199 @@
+"""Say what is wrong with a set of certificates, and when one should be renewed.
+
+Each check is a free function that returns findings: whole sentences that say what is wrong and
+what to do about it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from certs.errors import CertificatesError
+from certs.issue import DAY_S
+from certs.names import missing_names, names_of
+from certs.pem import (
+    AUTHORITIES,
+    AUTHORITY_KEYS,
+    CERTIFICATE,
+    KEY,
+    Bundle,
+    belongs,
+    certificates,
+    private_keys,
+)
+
+_Found = TypeVar("_Found")
+
+
+def problems(bundle: Bundle, now: datetime, names: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return what would make a client refuse this set, as sentences; empty when it is fit.
+
+    ``names`` are those the certificate has to be good for. Nothing is raised for bad contents:
+    every check that can still be made is made, so that one look shows all there is to repair.
+    """
+    found: list[str] = []
+    chain = _parsed(certificates, bundle.certificate_pem, CERTIFICATE, found)
+    keys = _parsed(private_keys, bundle.key_pem, KEY, found)
+    authorities = _parsed(certificates, bundle.ca_pem, AUTHORITIES, found)
+    if bundle.ca_key_pem:
+        signing = _parsed(private_keys, bundle.ca_key_pem, AUTHORITY_KEYS, found)
+        if authorities and any(not any(belongs(k, a) for a in authorities) for k in signing):
+            found.append(
+                f"{AUTHORITY_KEYS} belongs to no certificate in {AUTHORITIES};"
+                " put the CA and its key there together"
+            )
+    if chain:
+        if keys and not belongs(keys[0], chain[0]):
+            found.append(
+                f"{KEY} does not belong to {CERTIFICATE}; put both there from one issuance"
+            )
+        found += _validity(chain[0], now)
+        found += _purpose(chain[0])
+        found += _names(chain[0], names)
+    if chain and authorities:
+        found += _trust(chain, authorities, now)
+    found += _authority_bits(authorities, chain)
+    return tuple(found)
+
+
+def days_left(certificate: x509.Certificate, now: datetime) -> float:
+    """Return the days until the certificate expires, negative once it has."""
+    return (certificate.not_valid_after_utc - now).total_seconds() / DAY_S
+
+
+def renewal_due(certificate: x509.Certificate) -> datetime:
+    """Return the moment at which a third of the certificate's life is left."""
+    life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+    return certificate.not_valid_after_utc - life / 3
+
+
+def needs_renewal(certificate: x509.Certificate, now: datetime) -> bool:
+    """Tell whether a third of the certificate's life or less is left."""
+    return now >= renewal_due(certificate)
+
+
+def is_valid(certificate: x509.Certificate, now: datetime) -> bool:
+    """Tell whether ``now`` lies within the certificate's life (both ends count, RFC 5280)."""
+    return certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc
+
+
+def can_sign(certificate: x509.Certificate) -> bool:
+    """Tell whether the certificate may sign others (RFC 5280 sections 4.2.1.3 and 4.2.1.9)."""
+    extensions = certificate.extensions
+    try:
+        if not extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+            return False
+    except x509.ExtensionNotFound:
+        return False
+    try:
+        return extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
+    except x509.ExtensionNotFound:
+        return True
+
+
+def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Tell whether the authority's key signed the certificate and the names agree."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+def title(certificate: x509.Certificate) -> str:
+    """Return the certificate's subject as people write it (RFC 4514)."""
+    return certificate.subject.rfc4514_string() or "a certificate without a subject"
+
+
+def _parsed(
+    parse: Callable[[bytes, str], tuple[_Found, ...]], pem: bytes, where: str, found: list[str]
+) -> tuple[_Found, ...]:
+    try:
+        return parse(pem, where)
+    except CertificatesError as error:
+        found.append(error.sentence)
+        return ()
+
+
+def _validity(leaf: x509.Certificate, now: datetime) -> list[str]:
+    if now > leaf.not_valid_after_utc:
+        return [f"{CERTIFICATE} expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC; renew it"]
+    if now < leaf.not_valid_before_utc:
+        start = f"{leaf.not_valid_before_utc:%Y-%m-%d %H:%M}"
+        cure = "correct this machine's clock or issue it again"
+        return [f"{CERTIFICATE} is not valid before {start} UTC; {cure}"]
+    return []
+
+
+def _purpose(leaf: x509.Certificate) -> list[str]:
+    try:
+        allowed = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return []
+    if {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE} & set(allowed):
+        return []
+    return [f"{CERTIFICATE} is not for TLS servers; issue it with extended key usage serverAuth"]
+
+
+def _names(leaf: x509.Certificate, names: Iterable[str]) -> list[str]:
+    if not names_of(leaf):
+        # Go, and so the API server, has not looked at the common name since 1.15.
+        return [f"{CERTIFICATE} names no host in its SANs; issue it with the names it serves"]
+    return [
+        f"{CERTIFICATE} is not good for {name}; issue it with this name among its SANs"
+        for name in missing_names(leaf, names)
+    ]
+
+
+def _trust(
+    chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate], now: datetime
+) -> list[str]:
+    def valid(certificate: x509.Certificate) -> bool:
+        return is_valid(certificate, now)
+
+    if _verifies(chain, authorities, valid):
+        return []
+    if _verifies(chain, authorities, lambda _: True):
+        what = f"leads only to CAs in {AUTHORITIES} that are expired or not yet valid"
+        return [f"{CERTIFICATE} {what}; issue it from a valid CA and put that CA there"]
+    cure = f"add the CA that signed it, or the intermediate ones to {CERTIFICATE}"
+    return [f"{CERTIFICATE} does not verify to any CA in {AUTHORITIES}; {cure}"]
+
+
+def _verifies(
+    chain: Sequence[x509.Certificate],
+    authorities: Sequence[x509.Certificate],
+    valid: Callable[[x509.Certificate], bool],
+) -> bool:
+    """Walk from the leaf through the intermediates to a trusted CA.
+
+    The leaf itself may stand among the trusted ones, as a self-signed certificate does.
+    """
+    trusted = [ca for ca in authorities if valid(ca) and can_sign(ca)]
+    pool = [between for between in chain[1:] if valid(between) and can_sign(between)]
+    frontier = [chain[0]]
+    while frontier:
+        current = frontier.pop()
+        if current in authorities and valid(current):
+            return True
+        if any(signed_by(current, ca) for ca in trusted):
+            return True
+        above = [between for between in pool if signed_by(current, between)]
+        pool = [between for between in pool if between not in above]
+        frontier += above
+    return False
+
+
+def _authority_bits(
+    authorities: Sequence[x509.Certificate], chain: Sequence[x509.Certificate]
+) -> list[str]:
+    return [
+        f"{AUTHORITIES} holds {title(authority)}, which may not sign certificates;"
+        " put the CA certificate there (CA bit, keyCertSign)"
+        for authority in authorities
+        if not can_sign(authority) and authority not in chain[:1]
+    ]

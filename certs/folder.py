@@ -1,0 +1,162 @@
+"""Keep a set of certificates in a folder, laid out as kubelet mounts a Secret.
+
+``..data`` is a symbolic link to a hidden folder that holds one version of all files, and each
+name a user sees is a link through it::
+
+    tls.crt -> ..data/tls.crt        ..data -> ..2026_01_02_03_04_05.6f2a91c0
+    tls.key -> ..data/tls.key        ..2026_01_02_03_04_05.6f2a91c0/tls.crt ...
+
+Renaming a new ``..data`` over the old one swaps certificate and key together; there is no moment
+at which they do not match. Plain files, as people copy them, are read as well.
+"""
+
+import ssl
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+
+from certs.authority import Terms
+from certs.errors import CertificatesError
+from certs.pem import CERTIFICATE, FILES, KEY, Bundle
+from certs.rotate import Action, Outcome, advance
+from certs.swap import DATA, locked, publish, through_data
+
+# A reader meets a swap only if it lands between two opens; three in a row is something else.
+_ATTEMPTS = 5
+
+
+def read(folder: Path) -> Bundle:
+    """Return the set in the folder, all of one version; empty when there is none.
+
+    Raises CertificatesError when a file cannot be read.
+    """
+    for _ in range(_ATTEMPTS):
+        source = _source(folder)
+        files = {name: _content(source / name) for name in FILES}
+        if _source(folder) == source:
+            if source != folder and not source.is_dir():
+                cure = (
+                    f"restore {source.name} from a copy, or remove {DATA} to have a new set issued"
+                )
+                raise CertificatesError(str(folder / DATA), "points to nothing", cure)
+            return Bundle.from_files(files)
+    raise _restless(folder)
+
+
+def ensure(
+    folder: Path, names: Iterable[str], now: datetime, terms: Terms | None = None
+) -> Outcome:
+    """Make the folder hold a fit set for these names, and say what was done.
+
+    See ``certs.rotate.advance`` for what is done when. Safe to call from several processes at
+    once: writing happens under a lock, after a second look. Nothing is written, and no right to
+    write is needed, while nothing is due. A folder this creates has mode 0700, private keys have
+    0600 from their first byte on. Raises CertificatesError when the folder cannot be read or
+    written or holds something broken, and then leaves it as it was.
+    """
+    wanted = tuple(names)
+    outcome = _advance(folder, wanted, now, terms)
+    if outcome.action is Action.KEPT:
+        return outcome
+    try:
+        # The certificates of a folder may be public, but one we make has no other purpose.
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with locked(folder):
+            outcome = _advance(folder, wanted, now, terms)
+            if outcome.action is not Action.KEPT:
+                publish(folder, read(folder).files(), outcome.bundle.files(), now)
+    except OSError as error:
+        what = f"cannot be written ({error.strerror})"
+        cure = "give this user the right to write there, or name another folder"
+        raise CertificatesError(str(folder), what, cure) from error
+    return outcome
+
+
+def load_into(context: ssl.SSLContext, folder: Path) -> None:
+    """Load certificate and key of one version into a TLS context.
+
+    ``SSLContext.load_cert_chain`` opens two paths one after the other, and a swap in between
+    gives it a certificate and the key of another; so both are opened here first. Raises
+    CertificatesError when they are absent or unfit; OpenSSL may have taken half of them by then,
+    so load into a new context and keep serving with the old one until that has worked.
+    """
+    for _ in range(_ATTEMPTS):
+        source = _source(folder)
+        try:
+            with (source / CERTIFICATE).open("rb") as chain, (source / KEY).open("rb") as key:
+                context.load_cert_chain(
+                    f"/dev/fd/{chain.fileno()}",
+                    f"/dev/fd/{key.fileno()}",
+                    # Without one OpenSSL would ask at the terminal for that of an encrypted key.
+                    password="",
+                )
+        except FileNotFoundError as error:
+            if _source(folder) == source:
+                cure = "issue a set there first"
+                raise CertificatesError(str(folder), "holds no certificate", cure) from error
+        except (ssl.SSLError, OSError) as error:
+            what = f"holds a certificate and key that cannot be used ({error})"
+            cure = "look at its status and repair what that reports"
+            raise CertificatesError(str(folder), what, cure) from error
+        else:
+            return
+    raise _restless(folder)
+
+
+def stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
+    """Return a value that changes when certificate or key do, at the price of two ``stat``.
+
+    For a server that loads again only what has changed. Empty when either is absent.
+    """
+    try:
+        found = [(folder / name).stat() for name in (CERTIFICATE, KEY)]
+    except OSError:
+        return ()
+    return tuple((status.st_mtime_ns, status.st_size, status.st_ino) for status in found)
+
+
+def _advance(folder: Path, names: tuple[str, ...], now: datetime, terms: Terms | None) -> Outcome:
+    try:
+        return advance(read(folder), names, now, terms)
+    except CertificatesError as error:
+        if error.where not in FILES:
+            raise
+        raise CertificatesError(str(folder / error.where), error.what, error.cure) from error
+
+
+def _source(folder: Path) -> Path:
+    """Return where the files of the current version lie: behind ``..data``, or in the folder.
+
+    One file of another kind among the visible names means that somebody put it there, and then
+    what people see counts.
+    """
+    data = folder / DATA
+    try:
+        if all(through_data(folder / name) for name in FILES):
+            return folder / data.readlink()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    return folder
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> CertificatesError:
+    cure = "make it readable for this user, or name another folder"
+    return CertificatesError(str(path), f"cannot be read ({error.strerror})", cure)
+
+
+def _restless(folder: Path) -> CertificatesError:
+    return CertificatesError(
+        str(folder), "changes faster than it can be read", "stop what keeps writing there"
+    )

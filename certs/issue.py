@@ -1,0 +1,145 @@
+"""Make new keys and certificates: a CA, and serving certificates signed by it."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, cast
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from certs.errors import CertificatesError
+from certs.names import alternative_names, tidy
+from certs.pem import (
+    AUTHORITIES,
+    AUTHORITY_KEYS,
+    Pair,
+    certificate_text,
+    certificates,
+    key_text,
+    private_keys,
+)
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
+
+DAY_S = 86400.0
+CA_LIFE_S = 3650 * DAY_S
+SERVING_LIFE_S = 365 * DAY_S
+# Clients whose clock is up to an hour behind must not see a certificate of the future.
+BACKDATE = timedelta(hours=1)
+CA_NAME_PREFIX = "vramwarden CA "
+
+_LONGEST_COMMON_NAME = 64  # ub-common-name, RFC 5280 appendix A.1
+
+
+def issue_ca(now: datetime, life_s: float = CA_LIFE_S) -> Pair:
+    """Issue a self-signed CA that may sign leaves only (path length 0).
+
+    ECDSA P-256, valid from one hour before ``now`` until ``life_s`` seconds after it. Its name
+    carries part of its serial, so that an old and a new CA in one bundle are never confused.
+    Raises ValueError for a ``now`` without zone or a life that is not positive.
+    Source: RFC 5280 sections 4.1 and 4.2.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    serial = x509.random_serial_number()
+    name = _common_name(f"{CA_NAME_PREFIX}{serial:040x}"[: len(CA_NAME_PREFIX) + 12])
+    skid = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    builder = (
+        _builder(now, _end(now, life_s), key)
+        .serial_number(serial)
+        .subject_name(name)
+        .issuer_name(name)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(sign_certificates=True), critical=True)
+        .add_extension(x509.AuthorityKeyIdentifier(skid.digest, None, None), critical=False)
+    )
+    return Pair(certificate_text(builder.sign(key, hashes.SHA256())), key_text(key))
+
+
+def issue_serving(
+    ca: Pair, names: Iterable[str], now: datetime, life_s: float = SERVING_LIFE_S
+) -> Pair:
+    """Issue a TLS server certificate for DNS names and IP addresses, with a key of its own.
+
+    ECDSA P-256, valid from one hour before ``now`` until ``life_s`` seconds after it, but never
+    longer than the CA: a leaf that outlives its CA looks fine and verifies nowhere.
+    Raises CertificatesError for a CA that cannot sign now, no names or an impossible one, and
+    ValueError as ``issue_ca`` does. Source: RFC 5280 section 4.2, RFC 6125.
+    """
+    authority = certificates(ca.certificate_pem, AUTHORITIES)[0]
+    signing_key = cast(
+        "CertificateIssuerPrivateKeyTypes", private_keys(ca.key_pem, AUTHORITY_KEYS)[0]
+    )
+    wanted = tidy(names)
+    if not wanted:
+        raise CertificatesError("names", "are empty", "give at least one DNS name or IP address")
+    end = min(_end(now, life_s), authority.not_valid_after_utc)
+    if end <= now:
+        raise CertificatesError(AUTHORITIES, "has expired", "issue a new CA first")
+    key = ec.generate_private_key(ec.SECP256R1())
+    short = next((name for name in wanted if len(name) <= _LONGEST_COMMON_NAME), "vramwarden")
+    builder = (
+        _builder(now, end, key)
+        .serial_number(x509.random_serial_number())
+        .subject_name(_common_name(short))
+        .issuer_name(authority.subject)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(sign_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(alternative_names(wanted), critical=False)
+        .add_extension(_authority_key_identifier(authority), critical=False)
+    )
+    # EdDSA hashes by itself and takes no algorithm; a brought CA may use it.
+    eddsa = isinstance(signing_key, ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey)
+    certificate = builder.sign(signing_key, None if eddsa else hashes.SHA256())
+    return Pair(certificate_text(certificate), key_text(key))
+
+
+def _builder(
+    now: datetime, end: datetime, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
+    skid = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    return (
+        x509.CertificateBuilder()
+        .not_valid_before(now.astimezone(UTC).replace(microsecond=0) - BACKDATE)
+        .not_valid_after(end)
+        .public_key(key.public_key())
+        .add_extension(skid, critical=False)
+    )
+
+
+def _end(now: datetime, life_s: float) -> datetime:
+    if now.tzinfo is None:
+        raise ValueError("now must carry a time zone: pass datetime.now(tz=UTC)")
+    if life_s <= 0:
+        raise ValueError(f"a life of {life_s} seconds is not positive")
+    return now.astimezone(UTC).replace(microsecond=0) + timedelta(seconds=life_s)
+
+
+def _common_name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _key_usage(*, sign_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not sign_certificates,
+        key_cert_sign=sign_certificates,
+        crl_sign=sign_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _authority_key_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    """Copy the CA's own identifier; a brought CA may compute or omit it in its own way."""
+    try:
+        skid = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    except x509.ExtensionNotFound:
+        skid = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
+    return x509.AuthorityKeyIdentifier(skid.digest, None, None)

@@ -1,0 +1,201 @@
+"""Decide what a set of certificates should become: issue, keep, renew or rotate.
+
+The order in which a CA is replaced, so that no client ever meets a leaf it cannot verify:
+
+=========  ========================================  ==================  ===========
+step       when                                      ca.crt              leaf is of
+=========  ========================================  ==================  ===========
+announce   a third of the CA's life is left          new + old           old
+switch     the overlap later                         new + old           new
+forget     no leaf of the old CA can be valid, or    new                 new
+           the old CA has expired
+=========  ========================================  ==================  ===========
+
+Every moment is computed from the certificates, so there is no state to lose: a CA was announced
+when it was issued, which its notBefore tells. At the switch the old CA's key is dropped, so what
+stays trusted until it is forgotten are old leaves and nothing else.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from cryptography import x509
+
+from certs.authority import (
+    Authority,
+    Terms,
+    authorities_of,
+    is_done_with,
+    issuer_of,
+    signer_of,
+    usable,
+)
+from certs.check import is_valid, needs_renewal, problems, title
+from certs.errors import CertificatesError
+from certs.issue import issue_ca, issue_serving
+from certs.names import missing_names, names_of, tidy
+from certs.pem import (
+    AUTHORITIES,
+    AUTHORITY_KEYS,
+    CERTIFICATE,
+    KEY,
+    Bundle,
+    Pair,
+    belongs,
+    certificate_text,
+    certificates,
+    key_text,
+    private_keys,
+)
+
+
+class Action(StrEnum):
+    """Name what ``advance`` did, the greatest thing first where it did several."""
+
+    ISSUED = "issued"
+    ROTATED = "rotated"
+    RENEWED = "renewed"
+    KEPT = "kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Tell what a set became: the set, what was done and why, and what is wrong with it.
+
+    ``own`` is false for a set without ``ca.key`` or with a certificate signed by another CA:
+    it belongs to somebody else and is never changed.
+    """
+
+    bundle: Bundle
+    action: Action
+    own: bool
+    reasons: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def advance(
+    bundle: Bundle, names: Iterable[str], now: datetime, terms: Terms | None = None
+) -> Outcome:
+    """Return what the set should be at ``now``, with everything that is due done in one step.
+
+    Issues when the set is empty or holds a CA with its key but no certificate; renews the
+    certificate when a third of its life is left or a name is missing (names it already has are
+    kept, or two programs that want different ones would renew for ever); replaces the CA in the
+    order above. Applying it twice changes nothing the second time. Raises CertificatesError for
+    contents that cannot be read, do not belong together, or have a part missing: guessing there
+    could destroy what its owner still needs.
+    """
+    wanted = tidy(names)
+    _refuse_halves(bundle)
+    leaf = _leaf(bundle)
+    if leaf and not bundle.ca_key_pem:
+        return Outcome(bundle, Action.KEPT, own=False, problems=problems(bundle, now, wanted))
+    authorities = authorities_of(bundle)
+    signer = signer_of(leaf, authorities)
+    if leaf and not (signer and signer.key):
+        foreign = (
+            f"{CERTIFICATE} was not signed by the CA in {AUTHORITY_KEYS}, so it is not renewed;"
+            f" remove {AUTHORITY_KEYS} if it is yours, {CERTIFICATE} and {KEY} if it is not"
+        )
+        found = (foreign, *problems(bundle, now, wanted))
+        return Outcome(bundle, Action.KEPT, own=False, problems=found)
+    grown, action, reasons = _grow(bundle, wanted, now, terms or Terms())
+    return Outcome(grown, action, True, reasons, problems(grown, now, wanted))
+
+
+def _grow(
+    bundle: Bundle, wanted: tuple[str, ...], now: datetime, terms: Terms
+) -> tuple[Bundle, Action, tuple[str, ...]]:
+    leaf, authorities = _leaf(bundle), authorities_of(bundle)
+    signer = signer_of(leaf, authorities)
+    pair = Pair(bundle.certificate_pem, bundle.key_pem)
+    reasons: list[str] = []
+    if why := _why_new_ca(authorities, now):
+        fresh = issue_ca(now, terms.ca_life_s)
+        alone = Bundle(ca_pem=fresh.certificate_pem, ca_key_pem=fresh.key_pem)
+        authorities = (*authorities_of(alone), *authorities)
+        reasons.append(why)
+    issuer = issuer_of(authorities, signer, now, terms)
+    if why := _why_new_leaf(leaf, signer, issuer, wanted, now):
+        names = (*wanted, *(names_of(leaf) if leaf else ()))
+        pair = issue_serving(issuer.pair(), names, now, terms.serving_life_s)
+        reasons.append(why)
+    remaining = tuple(a for a in authorities if not is_done_with(a, issuer, now, terms))
+    reasons += [f"{title(a.certificate)} is done with" for a in authorities if a not in remaining]
+    if not reasons:
+        return bundle, Action.KEPT, ()
+    grown = _bundle(pair, remaining, issuer)
+    if leaf is None:
+        return grown, Action.ISSUED, tuple(reasons)
+    same_authorities = grown.ca_pem.split() == bundle.ca_pem.split()
+    return grown, Action.RENEWED if same_authorities else Action.ROTATED, tuple(reasons)
+
+
+def _refuse_halves(bundle: Bundle) -> None:
+    if bool(bundle.certificate_pem) != bool(bundle.key_pem):
+        absent, there = (KEY, CERTIFICATE) if bundle.certificate_pem else (CERTIFICATE, KEY)
+        raise CertificatesError(
+            absent, f"is missing beside {there}", f"put it back, or remove {there} too"
+        )
+    if bundle.ca_key_pem and not bundle.ca_pem:
+        cure = f"put back the CA of {AUTHORITY_KEYS}, or remove {AUTHORITY_KEYS}"
+        raise CertificatesError(AUTHORITIES, "is missing", cure)
+    if bundle.ca_pem and not bundle.certificate_pem and not bundle.ca_key_pem:
+        cure = f"add {CERTIFICATE} and {KEY}, or remove it to have a new set issued"
+        raise CertificatesError(AUTHORITIES, "stands alone", cure)
+
+
+def _leaf(bundle: Bundle) -> x509.Certificate | None:
+    if not bundle.certificate_pem:
+        return None
+    leaf = certificates(bundle.certificate_pem, CERTIFICATE)[0]
+    key = private_keys(bundle.key_pem, KEY)[0]
+    # A brought pair that does not match is its owner's to repair, and `problems` says so.
+    if bundle.ca_key_pem and not belongs(key, leaf):
+        cure = "put back both from one issuance, or remove both to have a new pair issued"
+        raise CertificatesError(KEY, f"does not belong to {CERTIFICATE}", cure)
+    return leaf
+
+
+def _why_new_ca(authorities: Sequence[Authority], now: datetime) -> str:
+    able = usable(authorities, now)
+    if not authorities:
+        return "there was no CA"
+    if not able:
+        return "no CA with a key was valid"
+    if needs_renewal(able[-1].certificate, now):
+        return f"{title(able[-1].certificate)} has a third of its life left"
+    return ""
+
+
+def _why_new_leaf(
+    leaf: x509.Certificate | None,
+    signer: Authority | None,
+    issuer: Authority,
+    wanted: tuple[str, ...],
+    now: datetime,
+) -> str:
+    if leaf is None:
+        return f"there was no {CERTIFICATE}"
+    if not is_valid(leaf, now):
+        return f"{CERTIFICATE} was not valid"
+    if needs_renewal(leaf, now):
+        return f"{CERTIFICATE} had a third of its life left"
+    if missing := missing_names(leaf, wanted):
+        return f"{CERTIFICATE} was not good for {', '.join(missing)}"
+    if signer is not issuer:
+        return f"{title(issuer.certificate)} has been announced for long enough to sign"
+    return ""
+
+
+def _bundle(pair: Pair, authorities: Sequence[Authority], issuer: Authority) -> Bundle:
+    """Write the set down; our keys older than the issuer's have signed their last and go."""
+    keyed = [a for a in authorities if a.key and (not a.ours or a.start >= issuer.start)]
+    return Bundle(
+        pair.certificate_pem,
+        pair.key_pem,
+        b"".join(certificate_text(a.certificate) for a in authorities),
+        b"".join(key_text(a.key) for a in keyed if a.key),
+    )

@@ -1,0 +1,80 @@
+"""Tell a person or a metric how a set of certificates stands."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+from certs.check import days_left, problems, renewal_due, title
+from certs.errors import CertificatesError
+from certs.folder import read
+from certs.names import names_of
+from certs.pem import AUTHORITIES, CERTIFICATE, Bundle, certificates
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateStatus:
+    """Describe one certificate; ``fingerprint_sha256`` is lower-case hex of the whole of it."""
+
+    subject: str
+    names: tuple[str, ...]
+    not_before: datetime
+    not_after: datetime
+    days_left: float
+    renewal_due: datetime
+    fingerprint_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Describe a set: the serving certificate, the CAs (two while rotating), what is wrong.
+
+    ``issues`` tells whether the set has a CA key, so that it renews by itself; for another
+    ``renewal_due`` is advice to its owner.
+    """
+
+    serving: CertificateStatus | None
+    authorities: tuple[CertificateStatus, ...]
+    issues: bool
+    problems: tuple[str, ...]
+
+
+def describe(bundle: Bundle, now: datetime, names: Iterable[str] = ()) -> Status:
+    """Describe a set; contents that cannot be read are among the problems, nothing is raised."""
+    serving = _readable(bundle.certificate_pem, CERTIFICATE)[:1]
+    return Status(
+        serving=_one(serving[0], now) if serving else None,
+        authorities=tuple(_one(ca, now) for ca in _readable(bundle.ca_pem, AUTHORITIES)),
+        issues=bool(bundle.ca_key_pem),
+        problems=problems(bundle, now, names),
+    )
+
+
+def status(folder: Path, now: datetime, names: Iterable[str] = ()) -> Status:
+    """Describe the set in a folder.
+
+    Raises CertificatesError when a file there cannot be read at all.
+    """
+    return describe(read(folder), now, names)
+
+
+def _readable(pem: bytes, where: str) -> tuple[x509.Certificate, ...]:
+    try:
+        return certificates(pem, where)
+    except CertificatesError:
+        return ()
+
+
+def _one(certificate: x509.Certificate, now: datetime) -> CertificateStatus:
+    return CertificateStatus(
+        subject=title(certificate),
+        names=names_of(certificate),
+        not_before=certificate.not_valid_before_utc,
+        not_after=certificate.not_valid_after_utc,
+        days_left=days_left(certificate, now),
+        renewal_due=renewal_due(certificate),
+        fingerprint_sha256=certificate.fingerprint(hashes.SHA256()).hex(),
+    )

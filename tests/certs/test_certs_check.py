@@ -1,0 +1,171 @@
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from certs import (
+    Bundle,
+    days_left,
+    describe,
+    issue_ca,
+    issue_serving,
+    needs_renewal,
+    problems,
+    renewal_due,
+)
+from certs.pem import certificate_text, key_text
+
+NOW = datetime(2030, 5, 1, 12, tzinfo=UTC)
+CA = issue_ca(NOW)
+LEAF = issue_serving(CA, ["hook.gpu.svc", "10.0.0.1"], NOW)
+FIT = Bundle(LEAF.certificate_pem, LEAF.key_pem, CA.certificate_pem, CA.key_pem)
+OTHER = issue_ca(NOW)
+
+
+def hand_made(subject, signer=None, *, ca=False, purpose=None, sans=("hook.gpu.svc",)):
+    """Make what this package never would; signer is (certificate, key)."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(signer[0].subject if signer else name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(NOW - timedelta(days=1))
+        .not_valid_after(NOW + timedelta(days=90))
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+    )
+    if sans:
+        dns_names = x509.SubjectAlternativeName([x509.DNSName(san) for san in sans])
+        builder = builder.add_extension(dns_names, critical=False)
+    if purpose:
+        builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+    return builder.sign(signer[1] if signer else key, hashes.SHA256()), key
+
+
+def brought(leaf, *rest, trusted):
+    pem = b"".join(certificate_text(c) for c in (leaf[0], *rest))
+    return Bundle(pem, key_text(leaf[1]), certificate_text(trusted))
+
+
+def test_a_fit_set_has_no_problems():
+    assert problems(FIT, NOW, ["hook.gpu.svc", "10.0.0.1"]) == ()
+
+
+@pytest.mark.parametrize(
+    ("bundle", "now", "names", "said"),
+    [
+        (replace(FIT, key_pem=OTHER.key_pem), NOW, [], "tls.key does not belong to tls.crt"),
+        (replace(FIT, ca_pem=OTHER.certificate_pem), NOW, [], "does not verify to any CA"),
+        (FIT, NOW + timedelta(days=366), [], "tls.crt expired on 2031-05-01 12:00 UTC"),
+        (FIT, NOW - timedelta(hours=2), [], "tls.crt is not valid before 2030-05-01 11:00 UTC"),
+        (FIT, NOW, ["x.gpu.svc"], "tls.crt is not good for x.gpu.svc"),
+        (FIT, NOW, ["10.0.0.2"], "tls.crt is not good for 10.0.0.2"),
+        (replace(FIT, certificate_pem=b"junk"), NOW, [], "tls.crt is not a readable PEM"),
+        (replace(FIT, certificate_pem=b""), NOW, [], "tls.crt is empty or missing"),
+        (replace(FIT, key_pem=b"junk"), NOW, [], "tls.key holds no PEM private key"),
+        (replace(FIT, key_pem=LEAF.key_pem[:90]), NOW, [], "tls.key ends in the middle"),
+        (replace(FIT, ca_pem=CA.certificate_pem * 2 + b"-----BEGIN CERTIFICATE-----\nMII"), NOW, [],
+         "ca.crt "),
+        (replace(FIT, ca_key_pem=b"junk"), NOW, [], "ca.key holds no PEM private key"),
+        (replace(FIT, ca_key_pem=OTHER.key_pem), NOW, [], "ca.key belongs to no certificate"),
+        (replace(FIT, ca_pem=CA.certificate_pem + LEAF.certificate_pem[:-40] ), NOW, [], "ca.crt "),
+    ],
+)  # fmt: skip
+def test_each_problem_says_what_is_wrong_and_what_to_do(bundle, now, names, said):
+    found = [sentence for sentence in problems(bundle, now, names) if said in sentence]
+    assert len(found) == 1, problems(bundle, now, names)
+    what, cure = found[0].split("; ", 1)
+    assert what
+    assert cure
+
+
+def test_a_ca_without_the_ca_bit_is_named():
+    fake = hand_made("not a CA")
+    bundle = brought(hand_made("leaf", fake), trusted=fake[0])
+    said = " ".join(problems(bundle, NOW))
+    assert "ca.crt holds CN=not a CA, which may not sign" in said
+    assert "does not verify to any CA" in said
+
+
+def test_a_chain_may_lead_through_intermediate_cas_in_any_order():
+    root = hand_made("root", ca=True)
+    upper = hand_made("upper", root, ca=True)
+    lower = hand_made("lower", upper, ca=True)
+    leaf = hand_made("leaf", lower)
+    assert problems(brought(leaf, upper[0], lower[0], trusted=root[0]), NOW) == ()
+    assert "does not verify" in problems(brought(leaf, lower[0], trusted=root[0]), NOW)[0]
+
+
+def test_an_intermediate_without_the_ca_bit_leads_nowhere():
+    root = hand_made("root", ca=True)
+    fake = hand_made("fake", root)
+    bundle = brought(hand_made("leaf", fake), fake[0], trusted=root[0])
+    assert "does not verify" in problems(bundle, NOW)[0]
+
+
+def test_a_self_signed_certificate_that_is_itself_trusted_is_fit():
+    leaf = hand_made("self")
+    assert problems(brought(leaf, trusted=leaf[0]), NOW, ["hook.gpu.svc"]) == ()
+
+
+def test_a_certificate_for_clients_only_or_without_names_is_reported():
+    client = hand_made("client", purpose=ExtendedKeyUsageOID.CLIENT_AUTH)
+    assert "not for TLS servers" in problems(brought(client, trusted=client[0]), NOW)[0]
+    nameless = hand_made("nameless", sans=())
+    assert "names no host" in problems(brought(nameless, trusted=nameless[0]), NOW)[0]
+
+
+def test_a_wildcard_is_good_for_one_label():
+    leaf = hand_made("wild", sans=("*.gpu.svc",))
+    bundle = brought(leaf, trusted=leaf[0])
+    assert problems(bundle, NOW, ["HOOK.gpu.svc"]) == ()
+    assert "not good for a.b.gpu.svc" in problems(bundle, NOW, ["a.b.gpu.svc"])[0]
+
+
+def test_an_expired_ca_is_told_from_an_unknown_one():
+    short = issue_ca(NOW, life_s=86400.0)
+    leaf = issue_serving(short, ["hook.gpu.svc"], NOW)
+    bundle = Bundle(leaf.certificate_pem, leaf.key_pem, short.certificate_pem)
+    assert any("expired or not yet valid" in p for p in problems(bundle, NOW + timedelta(days=2)))
+
+
+def test_an_encrypted_key_is_reported_as_such():
+    locked = serialization.load_pem_private_key(LEAF.key_pem, None).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    assert problems(replace(FIT, key_pem=locked), NOW) == (
+        "tls.key is encrypted; put the key there without a passphrase",
+    )
+
+
+def test_a_certificate_is_due_exactly_when_a_third_of_its_life_is_left():
+    leaf = x509.load_pem_x509_certificate(LEAF.certificate_pem)
+    due = renewal_due(leaf)
+    assert leaf.not_valid_after_utc - due == (due - leaf.not_valid_before_utc) / 2
+    assert not needs_renewal(leaf, due - timedelta(seconds=1))
+    assert needs_renewal(leaf, due)
+    assert days_left(leaf, NOW) == 365.0
+    assert days_left(leaf, NOW + timedelta(days=366)) == -1.0
+
+
+def test_a_description_tells_each_certificate_and_what_is_wrong():
+    seen = describe(FIT, NOW, ["hook.gpu.svc"])
+    assert seen.serving.names == ("hook.gpu.svc", "10.0.0.1")
+    assert seen.serving.days_left == 365.0
+    assert seen.serving.subject == "CN=hook.gpu.svc"
+    leaf = x509.load_pem_x509_certificate(LEAF.certificate_pem)
+    assert seen.serving.fingerprint_sha256 == leaf.fingerprint(hashes.SHA256()).hex()
+    assert [ca.days_left for ca in seen.authorities] == [3650.0]
+    assert seen.issues
+    assert seen.problems == ()
+    broken = describe(replace(FIT, certificate_pem=b"junk"), NOW)
+    assert broken.serving is None
+    assert "tls.crt is not a readable" in broken.problems[0]

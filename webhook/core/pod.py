@@ -1,0 +1,198 @@
+"""Read-only views of a pod that came as JSON: containers with their paths, and checked access.
+
+Every reader here takes the field's path and raises MalformedObjectError where the type is not the
+one of Kubernetes' API, so no rule ever mistakes a malformed field for an absent one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.errors import MalformedObjectError
+from webhook.names import ENFORCER_CONTAINER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Json = dict[str, Any]
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+def mapping(holder: Mapping[str, Any], key: str, path: str) -> Mapping[str, Any]:
+    """Return an object field; absent and null read as empty."""
+    value = holder.get(key)
+    if value is None:
+        return _NOTHING
+    if type(value) is not dict:
+        raise MalformedObjectError(_join(path, key), "an object", value)
+    return value
+
+
+def strings(holder: Mapping[str, Any], key: str, path: str) -> Mapping[str, str]:
+    """Return a map of strings, as labels and annotations are; absent and null read as empty."""
+    value = mapping(holder, key, path)
+    for name, text in value.items():
+        if type(text) is not str:
+            raise MalformedObjectError(f"{_join(path, key)}[{name}]", "a string", text)
+    return value
+
+
+def items(holder: Mapping[str, Any], key: str, path: str) -> list[Json]:
+    """Return a list of objects; absent and null read as empty."""
+    value = holder.get(key)
+    if value is None:
+        return []
+    if type(value) is not list:
+        raise MalformedObjectError(_join(path, key), "a list", value)
+    for index, item in enumerate(value):
+        if type(item) is not dict:
+            raise MalformedObjectError(f"{_join(path, key)}[{index}]", "an object", item)
+    return value
+
+
+def texts(holder: Mapping[str, Any], key: str, path: str) -> list[str]:
+    """Return a list of strings; absent and null read as empty."""
+    value = holder.get(key)
+    if value is None:
+        return []
+    if type(value) is not list:
+        raise MalformedObjectError(_join(path, key), "a list", value)
+    for index, item in enumerate(value):
+        if type(item) is not str:
+            raise MalformedObjectError(f"{_join(path, key)}[{index}]", "a string", item)
+    return value
+
+
+def text(holder: Mapping[str, Any], key: str, path: str) -> str:
+    """Return a string field; absent and null read as empty."""
+    value = holder.get(key)
+    if value is None:
+        return ""
+    if type(value) is not str:
+        raise MalformedObjectError(_join(path, key), "a string", value)
+    return value
+
+
+def flag(holder: Mapping[str, Any], key: str, path: str) -> bool | None:
+    """Return a boolean field; None where it is absent or null."""
+    value = holder.get(key)
+    if value is not None and type(value) is not bool:
+        raise MalformedObjectError(_join(path, key), "a boolean", value)
+    return value
+
+
+def integer(holder: Mapping[str, Any], key: str, path: str) -> int | None:
+    """Return an integer field; None where it is absent or null."""
+    value = holder.get(key)
+    if value is not None and type(value) is not int:
+        raise MalformedObjectError(_join(path, key), "an integer", value)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container of a pod, where it stands, and what kind it is."""
+
+    field: str
+    """`containers`, `initContainers` or `ephemeralContainers`."""
+    index: int
+    name: str
+    raw: Json
+    is_sidecar: bool
+    """A native sidecar: an init container with `restartPolicy: Always` (KEP-753)."""
+
+    @property
+    def path(self) -> str:
+        """The field path, as Kubernetes' own messages write it."""
+        return f"spec.{self.field}[{self.index}]"
+
+    @property
+    def is_ordinary_init(self) -> bool:
+        """An init container that must end before the next one starts."""
+        return self.field == "initContainers" and not self.is_sidecar
+
+    def resources(self, kind: str) -> Mapping[str, str]:
+        """Return `requests` or `limits` with each amount as text."""
+        path = f"{self.path}.resources"
+        amounts = mapping(mapping(self.raw, "resources", self.path), kind, path)
+        if not amounts:
+            return amounts
+        return {name: _amount(value, f"{path}.{kind}[{name}]") for name, value in amounts.items()}
+
+    def env(self) -> list[Json]:
+        """Return the list of environment variables, each with a name that is text."""
+        entries = items(self.raw, "env", self.path)
+        for index, entry in enumerate(entries):
+            if type(entry.get("name")) is not str:
+                raise MalformedObjectError(
+                    f"{self.path}.env[{index}].name", "a string", entry.get("name")
+                )
+        return entries
+
+    def security_context(self) -> Mapping[str, Any]:
+        """Return the container's own security context."""
+        return mapping(self.raw, "securityContext", self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """The parts of a pod that every rule looks at, read and checked once."""
+
+    raw: Json
+    spec: Mapping[str, Any]
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+    containers: tuple[Container, ...]
+    """The user's containers: `spec.containers`, then `spec.initContainers`, without our sidecar."""
+    enforcers: tuple[Container, ...]
+    """Containers that bear the sidecar's reserved name, ours or not."""
+
+    def app_containers(self) -> Iterator[Container]:
+        """Yield the containers of `spec.containers`."""
+        return (container for container in self.containers if container.field == "containers")
+
+
+def read_pod(raw: Json) -> Pod:
+    """Read a pod once; raises MalformedObjectError for a type that the API does not allow."""
+    metadata = mapping(raw, "metadata", "")
+    spec = mapping(raw, "spec", "")
+    user: list[Container] = []
+    enforcers: list[Container] = []
+    for field in ("containers", "initContainers"):
+        for container in read_containers(spec, field):
+            (enforcers if container.name == ENFORCER_CONTAINER else user).append(container)
+    return Pod(
+        raw=raw,
+        spec=spec,
+        annotations=strings(metadata, "annotations", "metadata"),
+        labels=strings(metadata, "labels", "metadata"),
+        containers=tuple(user),
+        enforcers=tuple(enforcers),
+    )
+
+
+def read_containers(spec: Mapping[str, Any], field: str) -> Iterator[Container]:
+    """Yield the containers of one of the pod's container lists."""
+    for index, raw in enumerate(items(spec, field, "spec")):
+        name = raw.get("name")
+        if type(name) is not str:
+            raise MalformedObjectError(f"spec.{field}[{index}].name", "a string", name)
+        is_sidecar = (
+            field == "initContainers"
+            and text(raw, "restartPolicy", f"spec.{field}[{index}]") == "Always"
+        )
+        yield Container(field, index, name, raw, is_sidecar)
+
+
+def _amount(value: object, path: str) -> str:
+    """Return a quantity as text: the API server sends strings, a manifest may hold a number."""
+    if type(value) is str:
+        return value
+    if type(value) in (int, float):
+        return str(value)
+    raise MalformedObjectError(path, "a quantity", value)
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key

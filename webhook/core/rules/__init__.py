@@ -1,0 +1,10 @@
+"""The rules that a pod must meet: one free function each, a pod in, findings out.
+
+`amounts`    bounds, classes, whole GPUs
+`nodes`      where the pod may run
+`isolation`  process namespace, privileges, reserved names
+`devices`    which GPUs a container sees
+`changes`    what may not change after creation, and debugging containers
+
+A rule's docstring says Rule, Fields, Allowed values. `webhook.core.validation` puts them together.
+"""

@@ -1,0 +1,169 @@
+"""Rules about amounts: bounds, classes, whole GPUs beside shares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from webhook.core.errors import Finding, Reason, annotation_path, quoted
+from webhook.core.pod import items, mapping
+from webhook.core.policy import class_names
+from webhook.core.quantity import QuantityError, format_bytes, parse_quantity
+from webhook.names import GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from webhook.core.demand import Demand
+    from webhook.core.pod import Container, Pod
+    from webhook.core.policy import Policy, Rule
+
+
+def bounds(demand: Demand, rule: Rule, policy: Policy) -> Iterator[Finding]:
+    """Rule: the demand lies within the bounds of the rule and of the class.
+
+    Fields: metadata.annotations[gpu-memory|gpu-count], resources.limits[vram]
+    Allowed values: min <= VRAM per GPU <= max of both; gpu-count <= the rule's max
+    """
+    asked = format_bytes(demand.per_gpu_bytes)
+    gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
+    limits = [(f"rule {quoted(rule.name)}", rule.memory)]
+    if gpu_class:
+        limits.append((f"class {quoted(gpu_class.name)}", gpu_class.memory))
+    for owner, bound in limits:
+        if bound.max_bytes is not None and demand.per_gpu_bytes > bound.max_bytes:
+            most = format_bytes(bound.max_bytes)
+            detail = f"asks for {asked} per GPU; {owner} allows at most {most}"
+            yield Finding(Reason.TOO_LARGE, demand.path, detail)
+        if bound.min_bytes is not None and demand.per_gpu_bytes < bound.min_bytes:
+            least = format_bytes(bound.min_bytes)
+            detail = f"asks for {asked} per GPU; {owner} wants at least {least}"
+            yield Finding(Reason.TOO_SMALL, demand.path, detail)
+    if rule.max_gpu_count is not None and demand.gpu_count > rule.max_gpu_count:
+        detail = (
+            f"asks for {demand.gpu_count} GPUs; rule {quoted(rule.name)} allows at most "
+            f"{rule.max_gpu_count}"
+        )
+        yield Finding(Reason.INVALID_COUNT, annotation_path(GPU_COUNT_ANNOTATION), detail)
+
+
+def gpu_class_known(demand: Demand, rule: Rule, policy: Policy) -> Iterator[Finding]:
+    """Rule: the class exists and the rule allows it.
+
+    Fields: metadata.annotations[gpu-class]
+    Allowed values: the names of the policy's classes that match the rule's `classes.allowed`
+    """
+    name = demand.gpu_class
+    if name is None:
+        return
+    known = class_names(policy.classes, rule.allowed_classes)
+    if name in known:
+        return
+    why = "is not allowed by rule" if name in policy.classes else "is not in the policy of rule"
+    choice = (
+        f"choose one of {', '.join(known)}" if known else "remove the annotation: there is none"
+    )
+    detail = f"class {quoted(name)} {why} {quoted(rule.name)}; {choice}"
+    yield Finding(Reason.UNKNOWN_CLASS, annotation_path(GPU_CLASS_ANNOTATION), detail)
+
+
+def whole_gpus(container: Container, policy: Policy) -> Iterator[Finding]:
+    """Rule: whole GPUs are whole, and requested as they are limited.
+
+    Fields: spec.[initContainers,containers][*].resources.requests|limits[nvidia.com/gpu, ...]
+    Allowed values: integers (`2000m` is 2); a limit alone, or both equal
+    """
+    requests, limits = container.resources("requests"), container.resources("limits")
+    for resource in dict.fromkeys((*limits, *requests)):
+        if not policy.is_whole_gpu(resource):
+            continue
+        for kind, amounts in (("limits", limits), ("requests", requests)):
+            if resource in amounts:
+                path = f"{container.path}.resources.{kind}[{resource}]"
+                finding = _whole(amounts[resource], path)
+                if finding:
+                    yield finding
+                    break
+        request, limit = requests.get(resource), limits.get(resource)
+        mismatch = requests_limits_mismatch(container, resource, request, limit)
+        if mismatch:
+            yield mismatch
+
+
+def _whole(amount: str, path: str) -> Finding | None:
+    try:
+        value = parse_quantity(amount)
+    except QuantityError as error:
+        return Finding(Reason.INVALID_QUANTITY, path, f"{quoted(amount)} {error}")
+    if value.denominator == 1 and value >= 0:
+        return None
+    detail = (
+        f"{amount} is not a whole number of GPUs; to share a GPU remove it and set the annotation "
+        "vramwarden.io/gpu-memory, e.g. to 8Gi"
+    )
+    return Finding(Reason.FRACTIONAL_WHOLE_GPU, path, detail)
+
+
+def whole_gpu_and_share(pod: Pod, policy: Policy) -> Iterator[Finding]:
+    """Rule: a pod has a share of a GPU, or whole GPUs, or a claim; not two of them.
+
+    Fields: spec.[initContainers,containers][*].resources, spec.resourceClaims
+    Allowed values: no whole-GPU resource above zero, no claim
+    """
+    for container in pod.containers:
+        amounts = {**container.resources("requests"), **container.resources("limits")}
+        for resource, amount in amounts.items():
+            if policy.is_whole_gpu(resource) and not _is_zero(amount):
+                detail = (
+                    f"the pod asks for {resource} and for a share of a GPU; remove "
+                    f"{resource} to share one, or vramwarden.io/gpu-memory to have a whole one"
+                )
+                path = f"{container.path}.resources.limits[{resource}]"
+                yield Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)
+        resources = mapping(container.raw, "resources", container.path)
+        if items(resources, "claims", f"{container.path}.resources"):
+            yield _claimed(f"{container.path}.resources.claims")
+    if items(pod.spec, "resourceClaims", "spec"):
+        yield _claimed("spec.resourceClaims")
+
+
+def _claimed(path: str) -> Finding:
+    detail = (
+        "the pod has a resource claim and asks for a share; remove the claim to share a GPU, "
+        "or vramwarden.io/gpu-memory to keep the claim"
+    )
+    return Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)
+
+
+def _is_zero(amount: str) -> bool:
+    try:
+        return parse_quantity(amount) == 0
+    except QuantityError:
+        return False
+
+
+def requests_limits_mismatch(
+    container: Container, resource: str, request: str | None, limit: str | None
+) -> Finding | None:
+    """Check that an extended resource's request equals its limit.
+
+    Rule: an extended resource cannot be overcommitted.
+    Fields: spec.[initContainers,containers][*].resources.requests|limits[resource]
+    Allowed values: a limit alone (the API server copies it to the request), or both, equal.
+    """
+    path = f"{container.path}.resources"
+    if request is None or request == limit:
+        return None
+    if limit is None:
+        detail = (
+            f"the request of {request} has no limit; set limits[{resource}] to {request} as well"
+        )
+        path = f"{path}.requests[{resource}]"
+        return Finding(Reason.REQUESTS_LIMITS_MISMATCH, path, detail)
+    try:
+        equal = parse_quantity(request) == parse_quantity(limit)
+    except QuantityError:
+        equal = False
+    if equal:
+        return None
+    detail = f"the request is {request} but the limit is {limit}; write the same amount in both"
+    return Finding(Reason.REQUESTS_LIMITS_MISMATCH, f"{path}.requests[{resource}]", detail)

@@ -1,0 +1,88 @@
+"""Rules about what happens to a pod after its creation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from webhook.core.enforcer_container import sees_no_gpu
+from webhook.core.errors import Finding, Reason, annotation_path, quoted
+from webhook.core.pod import text
+from webhook.core.rules.devices import GPU_LIMIT_VARIABLES
+from webhook.core.rules.isolation import defeating
+from webhook.names import (
+    ADMITTED_ANNOTATION,
+    ENFORCER_CONTAINER,
+    GPU_ANNOTATION,
+    GPU_CLASS_ANNOTATION,
+    GPU_COUNT_ANNOTATION,
+    GPU_MEMORY_ANNOTATION,
+    MANAGED_LABEL,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from webhook.core.pod import Container, Pod
+
+_FIXED_ANNOTATIONS = (
+    GPU_MEMORY_ANNOTATION,
+    GPU_CLASS_ANNOTATION,
+    GPU_COUNT_ANNOTATION,
+    ADMITTED_ANNOTATION,
+    GPU_ANNOTATION,
+)
+
+
+def immutable(old: Pod, new: Pod) -> Iterator[Finding]:
+    """Rule: a demand, our marks and the sidecar stay as they were admitted.
+
+    Fields: our annotations and label; image and resources of the container vram-enforcer
+    Allowed values: those of the pod before the update
+    """
+    for key in _FIXED_ANNOTATIONS:
+        yield from _unchanged(
+            annotation_path(key), old.annotations.get(key), new.annotations.get(key)
+        )
+    path = f"metadata.labels[{MANAGED_LABEL}]"
+    yield from _unchanged(path, old.labels.get(MANAGED_LABEL), new.labels.get(MANAGED_LABEL))
+    before = {container.field: container for container in old.enforcers}
+    for container in new.enforcers:
+        known = before.get(container.field)
+        for field in ("image", "resources"):
+            if known is not None and container.raw.get(field) != known.raw.get(field):
+                detail = "the sidecar that holds the VRAM cap cannot be changed; leave it as it is"
+                yield Finding(Reason.IMMUTABLE, f"{container.path}.{field}", detail)
+
+
+def _unchanged(path: str, before: str | None, after: str | None) -> Iterator[Finding]:
+    if before == after:
+        return
+    if before is None:
+        what = f"cannot be added ({quoted(after)})"
+    elif after is None:
+        what = f"cannot be removed (it was {quoted(before)})"
+    else:
+        what = f"cannot change from {quoted(before)} to {quoted(after)}"
+    detail = f"{what} on a pod that exists; delete the pod and create it again with the new value"
+    yield Finding(Reason.IMMUTABLE, path, detail)
+
+
+def debugging_containers(containers: Iterable[Container]) -> Iterator[Finding]:
+    """Rule: a debugging container of a managed pod neither sees GPUs nor defeats the cap.
+
+    Fields: spec.ephemeralContainers[*]
+    Allowed values: no GPU variables, not privileged, no defeating capability, another target than
+    the sidecar
+    """
+    for container in containers:
+        for index, entry in enumerate(container.env()):
+            if not sees_no_gpu(entry) or entry["name"].startswith(GPU_LIMIT_VARIABLES):
+                detail = f"{entry['name']} shows a debugging container the GPU; remove it"
+                yield Finding(Reason.EPHEMERAL_CONTAINER, f"{container.path}.env[{index}]", detail)
+        for path, what in defeating(container, with_capabilities=True):
+            detail = f"{what}, which defeats the VRAM cap; choose a --profile without it"
+            yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
+        path = f"{container.path}.targetContainerName"
+        if text(container.raw, "targetContainerName", container.path) == ENFORCER_CONTAINER:
+            detail = "the sidecar that holds the cap cannot be debugged; choose another --target"
+            yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)

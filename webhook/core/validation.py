@@ -1,0 +1,149 @@
+"""Put the rules together: which of them judge which pod."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.enforcer_container import enforcer_container, is_enforcer, visible_devices
+from webhook.core.errors import Finding, Reason
+from webhook.core.mutation import mutate_pod
+from webhook.core.patch import make_patch
+from webhook.core.pod import items, mapping
+from webhook.core.quantity import QuantityError, parse_quantity
+from webhook.core.rules.amounts import bounds, gpu_class_known, whole_gpu_and_share, whole_gpus
+from webhook.core.rules.devices import (
+    visible_devices_of_demand,
+    visible_devices_without_demand,
+)
+from webhook.core.rules.isolation import privileged_pod, process_namespace, reserved_names
+from webhook.core.rules.nodes import node_name, node_selector, operating_system
+from webhook.names import (
+    ADMITTED_ANNOTATION,
+    CAP_BYTES_ENV,
+    MANAGED_LABEL,
+    VRAM_RESOURCE,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from webhook.core.demand import Demand
+    from webhook.core.pod import Pod
+    from webhook.core.policy import Policy, Rule
+
+_SHOWN_DIFFERENCES: Final = 4
+
+
+def check_any_pod(pod: Pod, policy: Policy) -> Iterator[Finding]:
+    """Yield what is wrong with any governed pod, with or without a demand."""
+    for container in pod.containers:
+        yield from whole_gpus(container, policy)
+
+
+def check_without_demand(pod: Pod, rule: Rule) -> Iterator[Finding]:
+    """Yield what is wrong with a pod that asks for no VRAM."""
+    yield from visible_devices_without_demand(pod, rule)
+
+
+def check_asking(pod: Pod, demand: Demand | None, rule: Rule, policy: Policy) -> Iterator[Finding]:
+    """Yield what is wrong with a pod that asks for VRAM, even where its demand cannot be read."""
+    yield from whole_gpu_and_share(pod, policy)
+    yield from operating_system(pod)
+    yield from node_name(pod)
+    yield from privileged_pod(pod, rule)
+    yield from visible_devices_of_demand(pod, demand.amounts if demand else (), rule)
+    if rule.has_sidecar:
+        yield from process_namespace(pod)
+
+
+def check_demand(
+    pod: Pod, demand: Demand, rule: Rule, policy: Policy, user: int | Finding
+) -> Iterator[Finding]:
+    """Yield what is wrong with a demand; `user` is the sidecar's, or why there can be none."""
+    yield from bounds(demand, rule, policy)
+    yield from gpu_class_known(demand, rule, policy)
+    yield from node_selector(pod, demand, rule, policy)
+    if rule.has_sidecar:
+        runs_as = user if isinstance(user, int) else 0
+        yield from reserved_names(pod, enforcer_container(demand, rule, runs_as))
+        if isinstance(user, Finding):
+            yield user
+
+
+def check_shape(pod: Pod) -> None:
+    """Read the fields that translation edits; raises MalformedObjectError for a wrong type."""
+    spec = pod.spec
+    affinity = mapping(mapping(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
+    path = "spec.affinity.nodeAffinity"
+    field = "requiredDuringSchedulingIgnoredDuringExecution"
+    terms = items(mapping(affinity, field, path), "nodeSelectorTerms", f"{path}.{field}")
+    for index, term in enumerate(terms):
+        items(term, "matchExpressions", f"{path}.{field}.nodeSelectorTerms[{index}]")
+    items(spec, "tolerations", "spec")
+    items(spec, "volumes", "spec")
+
+
+def check_translated(
+    pod: Pod, demand: Demand, rule: Rule, policy: Policy, user: int
+) -> Iterator[Finding]:
+    """Rule: a pod with a demand has all that translation adds, unharmed, when it is stored.
+
+    A pod admitted under the policy in force must be exactly what translation would make of it. One
+    that bears another policy's digest was translated by a replica that loaded its policy a moment
+    earlier or later; it is held to what no policy changes.
+    """
+    mark = pod.annotations.get(ADMITTED_ANNOTATION, "").rpartition(" ")[2]
+    if mark and mark != policy.short_digest:
+        missing = list(_missing_essentials(pod, demand, rule, user))
+    else:
+        wanted = mutate_pod(pod, demand, rule, policy, user)
+        missing = [_dotted(operation["path"]) for operation in make_patch(pod.raw, wanted)]
+    if missing:
+        shown = list(dict.fromkeys(missing))
+        more = f" and {len(shown) - _SHOWN_DIFFERENCES} more" * (len(shown) > _SHOWN_DIFFERENCES)
+        detail = (
+            f"the pod lacks what admission adds ({', '.join(shown[:_SHOWN_DIFFERENCES])}{more}): "
+            "vramwarden's mutating webhook did not run, or another webhook changed the pod after "
+            "it; create the pod again, and tell your platform team if it stays so"
+        )
+        yield Finding(Reason.UNMUTATED, shown[0], detail)
+
+
+def _missing_essentials(pod: Pod, demand: Demand, rule: Rule, user: int) -> Iterator[str]:
+    for container in pod.containers:
+        if container.name not in demand.amounts:
+            continue
+        amount_bytes = demand.resource_bytes(container.name)
+        for kind in ("requests", "limits"):
+            if not _equals(container.resources(kind).get(VRAM_RESOURCE), amount_bytes):
+                yield f"{container.path}.resources.{kind}"
+        if visible_devices(rule.placement) not in container.env():
+            yield f"{container.path}.env"
+    if pod.labels.get(MANAGED_LABEL) != "true":
+        yield f"metadata.labels[{MANAGED_LABEL}]"
+    if not rule.has_sidecar:
+        return
+    if pod.spec.get("shareProcessNamespace") is not True:
+        yield "spec.shareProcessNamespace"
+    wanted = enforcer_container(demand, rule, user)
+    cap = {"name": CAP_BYTES_ENV, "value": str(demand.per_gpu_bytes)}
+    if not any(is_enforcer(found, wanted) and cap in found.env() for found in pod.enforcers):
+        yield "spec.initContainers"
+
+
+def _equals(written: str | None, amount_bytes: int) -> bool:
+    try:
+        return written is not None and parse_quantity(written) == amount_bytes
+    except QuantityError:
+        return False
+
+
+def _dotted(pointer: str) -> str:
+    """Show a JSON pointer as a field path, to the depth that tells a reader where to look."""
+    parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+    if parts[:2] in (["metadata", "annotations"], ["metadata", "labels"]) and len(parts) > 2:
+        return f"metadata.{parts[1]}[{parts[2]}]"
+    shown = ""
+    for part in parts[:4]:
+        shown += f"[{part}]" if part.isdigit() else f".{part}" if shown else part
+    return shown

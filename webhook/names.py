@@ -1,0 +1,59 @@
+"""Every annotation, label, resource, variable and container name that others rely on; no logic."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PREFIX: Final = "vramwarden.io/"
+
+# What a developer writes on a pod.
+GPU_MEMORY_ANNOTATION: Final = PREFIX + "gpu-memory"
+"""VRAM per GPU: one quantity, or a list by container."""
+GPU_CLASS_ANNOTATION: Final = PREFIX + "gpu-class"
+"""Name of a class in the policy."""
+GPU_COUNT_ANNOTATION: Final = PREFIX + "gpu-count"
+"""Number of GPUs, each with that much memory."""
+
+# What we write on a pod.
+ADMITTED_ANNOTATION: Final = PREFIX + "admitted"
+"""`v1 <rule name> <first 12 hex digits of the policy's digest>`."""
+GPU_ANNOTATION: Final = PREFIX + "gpu"
+"""UUIDs of the GPUs given at binding, comma-separated."""
+MANAGED_LABEL: Final = PREFIX + "managed"
+"""`"true"` on every pod that has a demand."""
+
+VRAM_RESOURCE: Final = PREFIX + "vram"
+"""The extended resource: bytes, requests equal to limits."""
+
+# What the node agent writes on a node.
+NODE_GPU_LABEL: Final = PREFIX + "gpu"
+NODE_GPU_MEMORY_LABEL: Final = PREFIX + "gpu-memory-mib"
+"""Usable MiB of the node's largest single GPU, an integer for the operator `Gt`."""
+NODE_ENFORCEMENT_LABEL: Final = PREFIX + "enforcement"
+"""`sidecar` where a sidecar can measure, else `none`."""
+
+# The sidecar.
+ENFORCER_CONTAINER: Final = "vram-enforcer"
+ENFORCER_COMMAND: Final = ("python3", "-I", "-m", "webhook.sidecar")
+ENFORCER_IMAGE_REPOSITORY: Final = "vramwarden/enforcer"
+ENFORCER_RUN_VOLUME: Final = "vram-enforcer-run"
+"""Holds the heartbeat: the sidecar's root is read-only."""
+ENFORCER_RUN_PATH: Final = "/run/vram-enforcer"
+ENFORCER_NO_TOKEN_VOLUME: Final = "vram-enforcer-no-token"
+"""An empty volume over the token's path keeps the ServiceAccount plugin from adding a token."""
+
+CAP_BYTES_ENV: Final = "VRAM_CAP_BYTES"
+POLL_INTERVAL_ENV: Final = "VRAM_POLL_INTERVAL"
+GRACE_ENV: Final = "VRAM_GRACE"
+TOLERANCE_ENV: Final = "VRAM_TOLERANCE"
+BLIND_AFTER_ENV: Final = "VRAM_BLIND_AFTER"
+WHEN_BLIND_ENV: Final = "VRAM_WHEN_BLIND"
+
+# Names that belong to others.
+VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"
+DRIVER_CAPABILITIES_ENV: Final = "NVIDIA_DRIVER_CAPABILITIES"
+DEFAULT_CONTAINER_ANNOTATION: Final = "kubectl.kubernetes.io/default-container"
+MIRROR_POD_ANNOTATION: Final = "kubernetes.io/config.mirror"
+NODES_GROUP: Final = "system:nodes"
+TOKEN_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path, not a token
+OS_LABEL: Final = "kubernetes.io/os"
