@@ -33,8 +33,10 @@ def read(folder: Path) -> Bundle:
     for _ in range(_ATTEMPTS):
         source = _source(folder)
         files = {name: _content(source / name) for name in FILES}
+        # Looked at before the source is compared, or a swap right behind would seem a loss.
+        lost = source != folder and not source.is_dir()
         if _source(folder) == source:
-            if source != folder and not source.is_dir():
+            if lost:
                 cure = (
                     f"restore {source.name} from a copy, or remove {DATA} to have a new set issued"
                 )
@@ -52,7 +54,7 @@ def ensure(
     once: writing happens under a lock, after a second look. Nothing is written, and no right to
     write is needed, while nothing is due. A folder this creates has mode 0700, private keys have
     0600 from their first byte on. Raises CertificatesError when the folder cannot be read or
-    written or holds something broken, and then leaves it as it was.
+    written or holds something broken; what it held is then still there, whole.
     """
     wanted = tuple(names)
     outcome = _advance(folder, wanted, now, terms)

@@ -48,8 +48,8 @@ def publish(
     """Make the folder show ``after`` (name -> contents) where it showed ``before``.
 
     Call it under the lock. Plain files are first put behind links with the contents they have,
-    so that the one step which changes anything is the rename of ``..data``. Raises OSError, and
-    then the folder still shows ``before``.
+    so that the one step which changes anything is the rename of ``..data``. Raises OSError; the
+    folder then shows ``before`` or ``after``, whole.
     """
     if not all(through_data(folder / name) for name in FILES):
         _point_data_at(folder, _write_version(folder, before, now))

@@ -39,7 +39,7 @@ ENFORCER_IMAGE_REPOSITORY: Final = "vramwarden/enforcer"
 ENFORCER_RUN_VOLUME: Final = "vram-enforcer-run"
 """Holds the heartbeat: the sidecar's root is read-only."""
 ENFORCER_RUN_PATH: Final = "/run/vram-enforcer"
-ENFORCER_NO_TOKEN_VOLUME: Final = "vram-enforcer-no-token"
+ENFORCER_NO_TOKEN_VOLUME: Final = "vram-enforcer-no-token"  # noqa: S105 - a volume's name
 """An empty volume over the token's path keeps the ServiceAccount plugin from adding a token."""
 
 CAP_BYTES_ENV: Final = "VRAM_CAP_BYTES"

@@ -62,3 +62,7 @@ def tree(folder: Path) -> dict[str, bytes | str]:
         for path in sorted(folder.rglob("*"))
         if path.is_symlink() or path.is_file()
     }
+
+
+def versions(folder: Path) -> list[Path]:
+    return [p for p in folder.iterdir() if p.is_dir() and not p.is_symlink()]

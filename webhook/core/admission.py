@@ -1,10 +1,10 @@
-"""From a review to a decision: the one function behind the webhook, the command and the examples."""
+"""From a request to a decision: the one function behind webhook, command and examples."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.demand import read_demand
 from webhook.core.enforcer_container import enforcer_user

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jsonpatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from webhook.core.pod import Json
 
@@ -27,9 +27,9 @@ def make_patch(before: Json, after: Json) -> list[Operation]:
     return list(_diff_objects(before, after, ""))
 
 
-def apply_patch(document: Json, operations: list[Operation]) -> Json:
+def apply_patch(document: Json, operations: Iterable[Operation]) -> Json:
     """Return the document with the operations applied; the document itself is not changed."""
-    result: Json = jsonpatch.JsonPatch(operations).apply(_copy(document), in_place=True)
+    result: Json = jsonpatch.JsonPatch(list(operations)).apply(_copy(document), in_place=True)
     return result
 
 
@@ -40,7 +40,7 @@ def proven_patch(before: Json, after: Json) -> list[Operation]:
     """
     operations = make_patch(before, after)
     try:
-        holds = not operations or apply_patch(before, operations) == after
+        holds = not operations or apply_patch(before, map(_sealed, operations)) == after
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
         raise PatchError(f"a derived patch does not apply: {error}") from error
     if not holds:
@@ -112,6 +112,31 @@ def _names(values: list[Any]) -> dict[str, Json] | None:
             return None
         named[name] = value
     return named
+
+
+class _SealedObject(dict[str, Any]):
+    """An object that is not copied.
+
+    jsonpatch copies each value deeply, in case a later operation reaches into it, which took half
+    of the proof's time; a derived patch never does that.
+    """
+
+    def __deepcopy__(self, memo: object) -> _SealedObject:
+        return self
+
+
+class _SealedList(list[Any]):
+    """A list that is not copied, for the same reason."""
+
+    def __deepcopy__(self, memo: object) -> _SealedList:
+        return self
+
+
+def _sealed(operation: Operation) -> Operation:
+    value = operation.get("value")
+    if type(value) is dict:
+        return {**operation, "value": _SealedObject(value)}
+    return {**operation, "value": _SealedList(value)} if type(value) is list else operation
 
 
 def _copy(value: Any) -> Any:

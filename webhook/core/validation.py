@@ -141,8 +141,9 @@ def _equals(written: str | None, amount_bytes: int) -> bool:
 def _dotted(pointer: str) -> str:
     """Show a JSON pointer as a field path, to the depth that tells a reader where to look."""
     parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
-    if parts[:2] in (["metadata", "annotations"], ["metadata", "labels"]) and len(parts) > 2:
-        return f"metadata.{parts[1]}[{parts[2]}]"
+    match parts:
+        case ["metadata", ("annotations" | "labels") as kind, key, *_]:
+            return f"metadata.{kind}[{key}]"
     shown = ""
     for part in parts[:4]:
         shown += f"[{part}]" if part.isdigit() else f".{part}" if shown else part

@@ -1,0 +1,147 @@
+"""Build pods, policies and requests that show only what matters in a test."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+from webhook.core.admission import Request
+from webhook.core.policy import (
+    Action,
+    Bounds,
+    EnforceBy,
+    Enforcement,
+    GPUClass,
+    Placement,
+    Policy,
+    Rule,
+    RunAs,
+    Style,
+    VisibleDevices,
+    WhenBlind,
+)
+from webhook.names import GPU_MEMORY_ANNOTATION
+
+Json = dict[str, Any]
+
+ENFORCEMENT = Enforcement(
+    by=EnforceBy.SIDECAR,
+    style=Style.NATIVE,
+    run_as=RunAs.AUTO,
+    image="vramwarden/enforcer:1",
+    poll_interval="1s",
+    grace="5s",
+    tolerance="2%",
+    blind_after="60s",
+    when_blind=WhenBlind.REPORT,
+)
+
+RULE = Rule(
+    name="default",
+    namespaces=(),
+    pod_labels={},
+    action=Action.ENFORCE,
+    memory=Bounds(),
+    max_gpu_count=None,
+    allowed_classes=("*",),
+    default_class=None,
+    node_selector={"vramwarden.io/gpu": "true"},
+    tolerations=(),
+    runtime_class_name=None,
+    env=(),
+    visible_devices=VisibleDevices.DENY,
+    placement=Placement.BINDING,
+    enforcement=ENFORCEMENT,
+)
+
+A100 = GPUClass(
+    name="a100",
+    node_selector={"nvidia.com/gpu.product": "A100"},
+    tolerations=({"key": "a100", "operator": "Exists"},),
+    memory=Bounds(max_bytes=78 * 2**30),
+)
+
+
+def a_rule(**changes: Any) -> Rule:
+    """Return the default rule with some fields changed; `enforcement` may be a dict of changes."""
+    if isinstance(changes.get("enforcement"), dict):
+        changes["enforcement"] = replace(ENFORCEMENT, **changes["enforcement"])
+    return replace(RULE, **changes)
+
+
+def a_policy(*rules: Rule, **changes: Any) -> Policy:
+    """Return a policy with these rules (default: one that enforces) and the class a100."""
+    policy = Policy(
+        rules=rules or (RULE,),
+        classes={"a100": A100},
+        whole_gpu_resources=("nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-*"),
+        digest="0123456789abcdef",
+    )
+    return replace(policy, **changes)
+
+
+def a_container(name: str = "main", **fields: Any) -> Json:
+    """Return a container."""
+    return {"name": name, "image": "example", **fields}
+
+
+def a_pod(
+    memory: str | None = None,
+    *,
+    containers: list[Json] | None = None,
+    annotations: Json | None = None,
+    labels: Json | None = None,
+    **spec: Any,
+) -> Json:
+    """Return a pod; `memory` is the annotation, further keywords are fields of the spec."""
+    notes = dict(annotations or {})
+    if memory is not None:
+        notes[GPU_MEMORY_ANNOTATION] = memory
+    metadata: Json = {"name": "train", "namespace": "team-a"}
+    if notes:
+        metadata["annotations"] = notes
+    if labels:
+        metadata["labels"] = labels
+    containers = [a_container()] if containers is None else containers
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"containers": containers, **spec},
+    }
+    return copy.deepcopy(pod)
+
+
+def a_request(pod: Json, **fields: Any) -> Request:
+    """Return the request that creates a pod."""
+    request = Request(
+        uid="u-1",
+        kind="Pod",
+        operation="CREATE",
+        subresource="",
+        namespace="team-a",
+        name="train",
+        dry_run=False,
+        obj=pod,
+        old={},
+    )
+    return replace(request, **fields)
+
+
+def a_review(pod: Any, **fields: Any) -> Json:
+    """Return the AdmissionReview that creates a pod; keywords replace fields of its request."""
+    request = {
+        "uid": "u-1",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "name": "train",
+        "namespace": "team-a",
+        "operation": "CREATE",
+        "userInfo": {"username": "dev", "groups": ["system:authenticated"]},
+        "object": pod,
+        "oldObject": None,
+        "dryRun": False,
+    }
+    request.update(fields)
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}

@@ -1,0 +1,302 @@
+"""Strict YAML for policy files: plain values, the line of every path, and all errors at once.
+
+YAML 1.1 turns `no` into false, `0755` into 493 and `1:30` into 90 without a word. Here a plain
+scalar is null, true, false, a decimal integer, or the text that was written; the words that older
+YAML reads as booleans are errors. PyYAML's nodes are read instead of its values, because they know
+their lines and because hostile aliases can be counted before anything is expanded.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+from yaml.composer import Composer
+from yaml.events import AliasEvent, NodeEvent
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.parser import Parser
+from yaml.reader import Reader
+from yaml.scanner import Scanner
+
+from webhook.core.errors import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MAX_BYTES: Final = 2**20
+"""As much as a ConfigMap can hold."""
+MAX_NODES: Final = 20_000
+MAX_DEPTH: Final = 40
+
+Path = tuple[str | int, ...]
+
+_NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
+_BOOLEANS: Final = {
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_WORDS: Final = frozenset({"yes", "no", "on", "off", "y", "n"})
+# Longer ones stay text: they pass int64, and the reader of a quantity says so.
+_INTEGER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
+# C0 and C1 controls, and the line breaks of Unicode, at which editors and YAML count differently.
+_UNSEEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]")
+_UNWRITABLE: Final = re.compile("[\x00\ud800-\udfff]")
+_SIMPLE_KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_PRINTED_KEY: Final = re.compile(r"[A-Za-z0-9_./-]{1,80}")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a file; line 0 and an empty path mean the whole of it."""
+
+    file: str
+    line: int
+    path: str
+    detail: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return ": ".join(part for part in (place, self.path, self.detail) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The plain value of one YAML document, and the line of every path in it."""
+
+    value: Any
+    lines: Mapping[Path, int]
+
+    def line(self, path: Path) -> int:
+        """Return the line of a path, or of the nearest thing around it that is written down."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+def read_documents(file: str, data: bytes) -> tuple[list[Document], list[Problem]]:
+    """Read a file's documents, empty ones left out; `file` is its name for the problems."""
+    text, unreadable = _decode(file, data)
+    if unreadable:
+        return [], unreadable
+    documents: list[Document] = []
+    problems: list[Problem] = []
+    try:
+        for node in _nodes(text):
+            builder = _Builder(file)
+            value = builder.build(node, ())
+            problems.extend(builder.problems)
+            if value is not None:
+                documents.append(Document(value, builder.lines))
+    except _StopError as stop:
+        problems.append(Problem(file, stop.line, "", stop.detail))
+    # An error inside an anchor shows once, however many aliases repeat it.
+    unique = {(problem.line, problem.detail): problem for problem in reversed(problems)}
+    return documents, sorted(unique.values(), key=lambda problem: problem.line)
+
+
+def show_path(path: Path) -> str:
+    """Write a path as Kubernetes' messages do: `spec.rules[0].nodeSelector[nvidia.com/gpu]`."""
+    shown = ""
+    for part in path:
+        if isinstance(part, int):
+            shown += f"[{part}]"
+        elif _SIMPLE_KEY.fullmatch(part):
+            shown += f".{part}" if shown else part
+        else:
+            shown += f"[{part}]" if _PRINTED_KEY.fullmatch(part) else f"[{show(part)}]"
+    return shown
+
+
+def show(value: object) -> str:
+    """Show a value that somebody wrote: in quotes, escaped, safe for a terminal."""
+    text = quoted(value)
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+class _StopError(Exception):
+    """The rest of the file cannot be read."""
+
+    def __init__(self, line: int, detail: str) -> None:
+        super().__init__(detail)
+        self.line = line
+        self.detail = detail
+
+
+def _decode(file: str, data: bytes) -> tuple[str, list[Problem]]:
+    if len(data) > MAX_BYTES:
+        detail = f"is larger than {MAX_BYTES} bytes (1Mi), the limit for a policy file; split it"
+        return "", [Problem(file, 0, "", detail)]
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        detail = f"byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
+        return "", [Problem(file, line, "", detail)]
+    unseen = _UNSEEN.search(text)
+    if unseen:
+        line = text.count("\n", 0, unseen.start()) + 1
+        code = f"U+{ord(unseen[0]):04X}"
+        detail = f"the invisible character {code} must not stand in a policy file; remove it"
+        return "", [Problem(file, line, "", detail)]
+    return text, []
+
+
+def _nodes(text: str) -> Iterator[Node]:
+    """Compose the documents' nodes; raises _StopError where the rest cannot be read."""
+    composer = _BoundedComposer(text)
+    try:
+        while composer.check_node():
+            node = composer.get_node()
+            if node is not None:
+                yield node
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise _StopError(mark.line + 1 if mark else 1, _syntax(error)) from None
+    except (yaml.YAMLError, ValueError, OverflowError):
+        # PyYAML hands numbers in escapes and directives to chr() and int() unchecked.
+        line = composer.get_mark().line + 1
+        raise _StopError(line, "is not YAML: a number here is out of range") from None
+
+
+def _syntax(error: yaml.MarkedYAMLError) -> str:
+    problem = str(error.problem)
+    if "'\\t'" in problem:
+        return "a tab stands where YAML wants spaces; indent with spaces"
+    context = f" {error.context}" if error.context else ""
+    return f"is not YAML:{context}{',' * bool(context)} {problem}"
+
+
+class _BoundedComposer(Reader, Scanner, Parser, Composer):
+    """Composes nodes; stops at tags, endless aliases, and more nodes or depth than allowed.
+
+    An alias counts as many nodes as it stands for, so a bomb is refused before it is expanded.
+    """
+
+    def __init__(self, text: str) -> None:
+        Reader.__init__(self, text)
+        Scanner.__init__(self)
+        Parser.__init__(self)
+        Composer.__init__(self)
+        self._count = 0
+        self._depth = 0
+        self._sizes: dict[str, int] = {}
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        event = self.peek_event()
+        line = event.start_mark.line + 1
+        anchor = event.anchor if isinstance(event, NodeEvent) else None
+        if isinstance(event, AliasEvent):
+            node = super().compose_node(parent, index)
+            size = self._sizes.get(str(anchor))
+            if size is None:
+                raise _StopError(line, f"the alias *{anchor} stands inside what it refers to")
+            self._add(size, line)
+            return node
+        if getattr(event, "tag", None) is not None:
+            raise _StopError(line, f"the tag {show(event.tag)} is not allowed; remove it")
+        before = self._count
+        self._add(1, line)
+        if anchor:
+            self._sizes.pop(anchor, None)
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise _too_deep(line)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if anchor:
+            self._sizes[anchor] = self._count - before
+        return node
+
+    def _add(self, size: int, line: int) -> None:
+        self._count += size
+        if self._count > MAX_NODES:
+            detail = f"the file holds more than {MAX_NODES} values, aliases expanded; split it"
+            raise _StopError(line, detail)
+
+    def resolve(self, _kind: object, _value: object, implicit: object) -> str:
+        """Mark plain scalars, the only ones whose text decides their type."""
+        return "plain" if isinstance(implicit, tuple) and implicit[0] else "text"
+
+    def descend_resolver(self, parent: Node | None, index: Any) -> None:
+        """Do nothing: no value's type depends on where it stands."""
+
+    def ascend_resolver(self) -> None:
+        """Do nothing, as above."""
+
+
+def _too_deep(line: int) -> _StopError:
+    return _StopError(line, f"is nested more than {MAX_DEPTH} levels deep")
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Turns one document's nodes into plain values and notes lines and problems."""
+
+    file: str
+    lines: dict[Path, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def build(self, node: Node, path: Path) -> Any:
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        if len(path) >= MAX_DEPTH:
+            raise _too_deep(self.lines[path])
+        if isinstance(node, MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, SequenceNode):
+            return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            key = self._key(key_node, path, line)
+            if key is None:
+                continue
+            place = (*path, key)
+            if key in values:
+                detail = f"is set twice; it stands in line {self.lines[place]} already"
+                self._add(line, place, detail)
+                continue
+            self.lines[place] = line
+            values[key] = self.build(value_node, place)
+        return values
+
+    def _key(self, node: Node, path: Path, line: int) -> str | None:
+        if not isinstance(node, ScalarNode):
+            self._add(line, path, "a key must be text, not a list or a map")
+            return None
+        text: str = node.value
+        if node.tag == "plain" and text == "<<":
+            self._add(line, path, "merge keys (<<) are not supported; write the fields out")
+            return None
+        if node.tag == "plain" and text in _NULLS | _BOOLEANS.keys():
+            self._add(line, path, f"the key {show(text)} is not text; put it in quotes")
+            return None
+        return text if self._is_sound(node, path, line) else None
+
+    def _scalar(self, node: Node, path: Path) -> str | int | bool | None:
+        text: str = node.value
+        if not self._is_sound(node, path, self.lines[path]) or node.tag != "plain":
+            return text
+        if text in _NULLS:
+            return None
+        if text in _BOOLEANS:
+            return _BOOLEANS[text]
+        return int(text) if _INTEGER.fullmatch(text) else text
+
+    def _is_sound(self, node: Node, path: Path, line: int) -> bool:
+        text: str = node.value
+        if node.tag == "plain" and text.lower() in _WORDS:
+            detail = f"{text} is a boolean in some YAML and text in other; "
+            self._add(line, path, detail + "write true or false, or put it in quotes")
+            return False
+        if _UNWRITABLE.search(text):
+            self._add(line, path, f"{show(text)} holds a character that no manifest can hold")
+            return False
+        return True
+
+    def _add(self, line: int, path: Path, detail: str) -> None:
+        self.problems.append(Problem(self.file, line, show_path(path), detail))

@@ -1,0 +1,33 @@
+"""The command `vramwarden`: one file per subcommand, each a thin layer over a library call."""
+
+from __future__ import annotations
+
+import click
+
+from webhook import __version__
+from webhook.cli.admit import admit_command
+from webhook.cli.certs import certs_group
+from webhook.cli.demo import demo_command
+from webhook.cli.policy import policy_group
+from webhook.cli.serve import serve_command
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(context_settings=CONTEXT)
+def main() -> None:
+    """Share NVIDIA GPUs by memory on any Kubernetes cluster, with the stock scheduler."""
+
+
+for command in (admit_command, certs_group, demo_command, policy_group, serve_command):
+    main.add_command(command)
+
+
+def _show_version_everywhere(command: click.Command) -> None:
+    """Give every level a --version, as the contract promises."""
+    click.version_option(__version__, prog_name="vramwarden")(command)
+    for sub in getattr(command, "commands", {}).values():
+        _show_version_everywhere(sub)
+
+
+_show_version_everywhere(main)

@@ -1,0 +1,88 @@
+"""`vramwarden policy`: check, test and describe policy files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from webhook.adapters.policy_files import PolicyInvalidError, read_policy
+from webhook.adapters.policy_schema import json_schema
+from webhook.adapters.settings import default_enforcer_image
+from webhook.core.examples import run_example
+
+_PATHS = click.argument(
+    "paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
+)
+
+
+@click.group("policy")
+def policy_group() -> None:
+    """Check, test and describe policy files."""
+
+
+@policy_group.command("check")
+@_PATHS
+@click.pass_context
+def check(context: click.Context, paths: tuple[Path, ...]) -> None:
+    """Validate policies: the form of each file, and its examples.
+
+    Each PATH is a folder of policy files or one file. Exit code 1 where one is not valid, with
+    every problem as file:line: path: what is wrong.
+    """
+    results = [_check(path) for path in paths]
+    context.exit(0 if all(results) else 1)
+
+
+@policy_group.command("test")
+@_PATHS
+@click.pass_context
+def test(context: click.Context, paths: tuple[Path, ...]) -> None:
+    """Run the examples of policies and show each; exit code 1 where one fails."""
+    results = [_test(path) for path in paths]
+    context.exit(0 if all(results) else 1)
+
+
+@policy_group.command("schema")
+def schema() -> None:
+    """Print the JSON Schema (draft 2020-12) of a policy file, for editors."""
+    click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+def _check(path: Path) -> bool:
+    try:
+        policy = read_policy(path, enforcer_image=default_enforcer_image())
+    except PolicyInvalidError as error:
+        for problem in error.problems:
+            click.echo(str(problem), err=True)
+        return False
+    failures = [
+        f"{example.where}: example {example.name!r}: {mismatch}"
+        for example in policy.examples
+        for mismatch in run_example(example, policy)
+    ]
+    for failure in failures:
+        click.echo(failure, err=True)
+    if not failures:
+        counts = f"{len(policy.rules)} rules, {len(policy.classes)} classes"
+        click.echo(f"{path}: valid: {counts}, {len(policy.examples)} examples pass")
+    return not failures
+
+
+def _test(path: Path) -> bool:
+    try:
+        policy = read_policy(path, enforcer_image=default_enforcer_image())
+    except PolicyInvalidError as error:
+        for problem in error.problems:
+            click.echo(str(problem), err=True)
+        return False
+    failed = 0
+    for example in policy.examples:
+        mismatches = run_example(example, policy)
+        click.echo(f"{'FAIL' if mismatches else 'ok  '}  {example.where}: {example.name}")
+        for mismatch in mismatches:
+            click.echo(f"      {mismatch}")
+        failed += bool(mismatches)
+    click.echo(f"{path}: {len(policy.examples) - failed} passed, {failed} failed")
+    return not failed

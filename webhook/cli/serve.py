@@ -1,0 +1,105 @@
+"""`vramwarden serve`: the webhook."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import click
+
+from certs import CertificatesError
+from webhook.adapters.policy_files import PolicyInvalidError, shipped_policy_path
+from webhook.adapters.settings import (
+    ENFORCER_IMAGE_VARIABLE,
+    default_certificate_folder,
+    default_enforcer_image,
+)
+from webhook.cli.failures import Failure, policy_failure
+
+
+@click.command("serve")
+@click.option(
+    "--policy",
+    type=click.Path(exists=True, path_type=Path),
+    help="Folder of policy files, or one file.  [default: the shipped policy]",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address of the TLS port.")
+@click.option("--port", default=8443, show_default=True, help="TLS port, for reviews.")
+@click.option(
+    "--operations-host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address of the plain port.",
+)
+@click.option(
+    "--operations-port",
+    default=8080,
+    show_default=True,
+    help="Plain port, for /livez, /readyz and /metrics.",
+)
+@click.option(
+    "--cert-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder with tls.crt and tls.key, or where to issue our own.  [default: a folder of state]",
+)
+@click.option(
+    "--cert-name",
+    multiple=True,
+    help="A further DNS name or address for a certificate of our own.",
+)
+@click.option(
+    "--enforcer-image",
+    envvar=ENFORCER_IMAGE_VARIABLE,
+    show_envvar=True,
+    help="Image of the sidecar where a rule names none.  [default: this release's]",
+)
+def serve_command(
+    policy: Path | None,
+    host: str,
+    port: int,
+    operations_host: str,
+    operations_port: int,
+    cert_dir: Path | None,
+    cert_name: tuple[str, ...],
+    enforcer_image: str | None,
+) -> None:
+    """Serve admission reviews over TLS until SIGTERM, then drain.
+
+    Without options: the shipped policy and a certificate of our own, on loopback.
+    """
+    # Imported here: gunicorn and Flask would slow down every other command.
+    from webhook.server.service import Service, Settings  # noqa: PLC0415
+
+    settings = Settings(
+        policy=policy or shipped_policy_path(),
+        certificates=cert_dir or default_certificate_folder(),
+        host=host,
+        port=port,
+        operations_host=operations_host,
+        operations_port=operations_port,
+        names=_names(host, cert_name),
+        enforcer_image=enforcer_image or default_enforcer_image(),
+    )
+    try:
+        service = Service(settings)
+    except CertificatesError as error:
+        raise Failure(str(error)) from error
+    except PolicyInvalidError as error:
+        raise policy_failure(error) from error
+    except OSError as error:
+        address = f"{operations_host}:{operations_port}"
+        why = f"{address} cannot be listened on ({error.strerror}); choose --operations-port"
+        raise Failure(why) from error
+    click.echo(f"certificates: {settings.certificates} (CA for clients: ca.crt)", err=True)
+    click.echo(f"reviews:      https://{host}:{port}/mutate and /validate", err=True)
+    click.echo(f"operations:   http://{operations_host}:{operations_port}/readyz", err=True)
+    service.run()
+
+
+def _names(host: str, further: tuple[str, ...]) -> tuple[str, ...]:
+    names = ["localhost", "127.0.0.1", "::1", *further]
+    if host not in {"0.0.0.0", "::", ""}:  # noqa: S104 - all addresses are no name
+        names.append(host)
+    else:
+        names.append(socket.gethostname())
+    return tuple(dict.fromkeys(names))

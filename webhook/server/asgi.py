@@ -1,0 +1,167 @@
+"""The TLS port: the ASGI callable that takes reviews, with bounds on what a stranger can cost.
+
+The port has no authentication: any pod that reaches it can post, so nothing is trusted until read.
+Specification: ASGI 3.0, HTTP connection scope.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.server.reviews import PHASES, Answer, Reviews, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from webhook.server.metrics import Metrics
+
+    Message = dict[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+
+MAX_BODY_BYTES: Final = 8 * 2**20
+"""The API server accepts objects of 3 MiB; a review holds the object, the old one and options."""
+
+MAX_BUFFERED_BYTES: Final = 64 * 2**20
+"""Bodies being received at once; beyond, callers are asked to come back."""
+
+BODY_TIMEOUT_S: Final = 10.0
+"""The API server's own time-out for a webhook is at most 30 s, and 10 s where nobody set it."""
+
+
+class BodyError(Exception):
+    """A body cannot be taken; carries the answer to give."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+class ReviewApplication:
+    """Serves POST /mutate and /validate, and says in one sentence what else was wrong."""
+
+    def __init__(
+        self,
+        reviews: Reviews,
+        metrics: Metrics,
+        *,
+        on_start: Callable[[], None] = lambda: None,
+        body_timeout_s: float = BODY_TIMEOUT_S,
+        max_buffered_bytes: int = MAX_BUFFERED_BYTES,
+    ) -> None:
+        self._reviews = reviews
+        self._metrics = metrics
+        self._on_start = on_start
+        self._body_timeout_s = body_timeout_s
+        self._max_buffered_bytes = max_buffered_bytes
+        self._buffered_bytes = 0
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve one connection scope: the server's life span, or one request."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            with self._metrics.in_flight.track_inprogress():
+                answer = await self._answer(scope, receive)
+            await _send(answer, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                self._on_start()
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _answer(self, scope: Message, receive: Receive) -> Answer:
+        phase = PHASES.get(scope["path"])
+        refused = _refused(scope)
+        if phase is None or refused:
+            answer = refused or refusal(404, f"reviews go to {' or '.join(PHASES)}")
+            self._metrics.count_refused(answer.status)
+            return answer
+        try:
+            body = await self._body(receive)
+        except BodyError as error:
+            self._metrics.count_refused(error.answer.status)
+            return error.answer
+        return self._reviews.answer(phase, body)
+
+    async def _body(self, receive: Receive) -> bytes:
+        """Receive a body; raises BodyError: too large, too slow, or too many at once."""
+        message = await receive()
+        first: bytes = message.get("body", b"")
+        if not message.get("more_body"):
+            return first
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                return await self._rest_of_body(first, receive)
+        except TimeoutError:
+            sentence = f"the body did not arrive within {self._body_timeout_s:g} s"
+            raise BodyError(refusal(408, sentence)) from None
+
+    async def _rest_of_body(self, first: bytes, receive: Receive) -> bytes:
+        chunks, size, counted = [first], len(first), 0
+        try:
+            while True:
+                self._buffered_bytes += size - counted
+                counted = size
+                if size > MAX_BODY_BYTES:
+                    raise BodyError(_TOO_LARGE)
+                if self._buffered_bytes > self._max_buffered_bytes:
+                    raise BodyError(_OVERLOADED)
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise BodyError(refusal(400, "the body ended before it was complete"))
+                chunks.append(message.get("body", b""))
+                size += len(chunks[-1])
+                if not message.get("more_body"):
+                    break
+        finally:
+            self._buffered_bytes -= counted
+        if size > MAX_BODY_BYTES:
+            raise BodyError(_TOO_LARGE)
+        return b"".join(chunks)
+
+
+_TOO_LARGE: Final = refusal(413, f"the body is larger than {MAX_BODY_BYTES // 2**20} MiB")
+_OVERLOADED: Final = refusal(503, "too many reviews are being received; try again in a second")
+
+
+def _refused(scope: Message) -> Answer | None:
+    """Check method, content type and announced length."""
+    if scope["method"] != "POST":
+        return refusal(405, f"reviews are posted: POST {' or '.join(PHASES)}")
+    content_type, length = _headers(scope["headers"])
+    if content_type.split(b";", 1)[0].strip().lower() != b"application/json":
+        return refusal(415, "the content type must be application/json")
+    if length > MAX_BODY_BYTES:
+        return _TOO_LARGE
+    return None
+
+
+def _headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, int]:
+    content_type, length = b"", 0
+    for name, value in headers:
+        if name == b"content-type":
+            content_type = value
+        elif name == b"content-length":
+            # The HTTP server has checked that it is a number.
+            length = int(value)
+    return content_type, length
+
+
+async def _send(answer: Answer, send: Send) -> None:
+    headers = [
+        (b"content-type", answer.content_type),
+        (b"content-length", str(len(answer.body)).encode()),
+    ]
+    if answer.status == _OVERLOADED.status:
+        headers.append((b"retry-after", b"1"))
+    if answer.status == 405:  # noqa: PLR2004 - RFC 9110 section 15.5.6
+        headers.append((b"allow", b"POST"))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})

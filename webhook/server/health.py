@@ -1,0 +1,47 @@
+"""Whether the server lives, and whether it should get traffic."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STALL_S: Final = 10.0
+"""An event loop that has not turned for this long answers no reviews either."""
+
+
+class Health:
+    """The state behind /livez and /readyz.
+
+    Liveness depends on the event loop alone: neither an invalid policy nor an API server that is
+    away is cured by a restart. Readiness ends when draining begins, so that traffic goes elsewhere
+    while connections that are kept alive are still answered.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last_turn: float | None = None
+        self._serving: Callable[[], bool] = lambda: False
+
+    def serve_while(self, serving: Callable[[], bool]) -> None:
+        """Be ready from now on, as long as `serving` holds."""
+        self._serving = serving
+
+    def beat(self) -> None:
+        """Record that the event loop turned."""
+        self._last_turn = self._clock()
+
+    def dead(self) -> str:
+        """Return why the process should be restarted; empty while it lives."""
+        if self._last_turn is None:
+            return ""
+        stalled_s = self._clock() - self._last_turn
+        return f"the event loop has stood still for {stalled_s:.0f} s" * (stalled_s > STALL_S)
+
+    def unready(self) -> str:
+        """Return why no traffic should come; empty while it may."""
+        if self._last_turn is None:
+            return "starting"
+        return self.dead() or ("" if self._serving() else "draining")

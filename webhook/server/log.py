@@ -1,0 +1,70 @@
+"""One JSON line per event on standard error: a constant message, then keys and values.
+
+Bodies, environment values and patches are never logged: they may hold what others must not read.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from datetime import UTC, datetime
+from typing import IO, Any
+
+import orjson
+from gunicorn.glogging import Logger as GunicornLogger
+
+
+class JsonLog:
+    """Writes events as JSON lines; safe from several threads, since each line is one write."""
+
+    def __init__(self, stream: IO[bytes] | None = None) -> None:
+        self._stream = stream or sys.stderr.buffer
+
+    def event(self, level: str, message: str, **values: Any) -> None:
+        """Write one line; `values` must be JSON values."""
+        line = {"ts": datetime.now(UTC), "level": level, "msg": message, **values}
+        self._stream.write(orjson.dumps(line, default=str, option=_LINE))
+        self._stream.flush()
+
+    def info(self, message: str, **values: Any) -> None:
+        """Write what is worth knowing."""
+        self.event("info", message, **values)
+
+    def warning(self, message: str, **values: Any) -> None:
+        """Write what somebody should look at."""
+        self.event("warning", message, **values)
+
+    def error(self, message: str, **values: Any) -> None:
+        """Write what is wrong and not ours."""
+        self.event("error", message, **values)
+
+    def exception(self, message: str, **values: Any) -> None:
+        """Write a bug of ours, with the trace of the exception being handled."""
+        self.event("error", message, trace=traceback.format_exc(), **values)
+
+
+_LINE = orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z | orjson.OPT_OMIT_MICROSECONDS
+
+
+class _Handler(logging.Handler):
+    """Turns the standard library's log records into our lines."""
+
+    def __init__(self, log: JsonLog) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        values = {"logger": record.name}
+        if record.exc_info:
+            values["trace"] = self.format(record)
+        self._log.event(record.levelname.lower(), record.getMessage(), **values)
+
+
+class ServerLogger(GunicornLogger):  # type: ignore[misc]  # gunicorn is not typed
+    """Gunicorn's logger, its lines as JSON."""
+
+    def setup(self, cfg: Any) -> None:
+        """Send gunicorn's own messages through our log; the per-request log is ours already."""
+        super().setup(cfg)
+        self.error_log.handlers = [_Handler(JsonLog())]

@@ -1,0 +1,128 @@
+"""What is counted, by Prometheus' conventions: base units, totals, closed label sets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+
+from webhook import __version__
+
+if TYPE_CHECKING:
+    from webhook.core.admission import Decision, Phase, Request
+    from webhook.core.policy import Policy
+
+# A review takes a fraction of a millisecond; the API server's own histogram begins at 5 ms.
+_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+
+
+class Metrics:
+    """The server's metrics in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        PlatformCollector(self.registry)
+        ProcessCollector(registry=self.registry)
+        registry = self.registry
+        self._requests = Counter(
+            "vramwarden_admission_requests",
+            "Reviews answered, by webhook, operation, decision and first reason.",
+            ["webhook", "operation", "decision", "reason"],
+            registry=registry,
+        )
+        self._duration = Histogram(
+            "vramwarden_admission_duration_seconds",
+            "Time from a review's last byte in to its answer's first byte out.",
+            ["webhook"],
+            buckets=_BUCKETS_S,
+            registry=registry,
+        )
+        self.in_flight = Gauge(
+            "vramwarden_admission_in_flight",
+            "Requests whose body is being received or answered.",
+            registry=registry,
+        )
+        self._refused = Counter(
+            "vramwarden_http_refused",
+            "Requests refused before a decision, by HTTP status code.",
+            ["code"],
+            registry=registry,
+        )
+        self.policy_loads = Counter(
+            "vramwarden_policy_loads",
+            "Policies read after a change, by result.",
+            ["result"],
+            registry=registry,
+        )
+        for result in ("loaded", "refused"):
+            self.policy_loads.labels(result)
+        self.policy_stale = Gauge(
+            "vramwarden_policy_stale",
+            "1 while the policy files are invalid and the last good policy is in force.",
+            registry=registry,
+        )
+        self.policy_loaded_at = Gauge(
+            "vramwarden_policy_last_load_timestamp_seconds",
+            "When the policy in force was loaded.",
+            registry=registry,
+        )
+        self._policy = Info("vramwarden_policy", "The policy in force.", registry=registry)
+        self.certificate_loads = Counter(
+            "vramwarden_certificate_loads",
+            "Serving certificates read after a change, by result.",
+            ["result"],
+            registry=registry,
+        )
+        self.certificate_days_left = Gauge(
+            "vramwarden_certificate_days_left",
+            "Days until a certificate expires.",
+            ["role"],
+            registry=registry,
+        )
+        self.certificate_expiry = Gauge(
+            "vramwarden_certificate_expiry_timestamp_seconds",
+            "When a certificate expires.",
+            ["role"],
+            registry=registry,
+        )
+        Info("vramwarden_build", "This release.", registry=registry).info({"version": __version__})
+
+    def count(self, phase: Phase, request: Request, decision: Decision, duration_s: float) -> None:
+        """Count a decision."""
+        reasons = decision.reasons
+        self._requests.labels(
+            phase.value,
+            request.operation if request.operation in _OPERATIONS else "other",
+            decision.outcome.value,
+            reasons[0] if reasons else "",
+        ).inc()
+        self._duration.labels(phase.value).observe(duration_s)
+
+    def count_failure(self, phase: Phase, duration_s: float) -> None:
+        """Count a review that a bug of ours kept from a decision."""
+        self._requests.labels(phase.value, "other", "failed", "InternalError").inc()
+        self._duration.labels(phase.value).observe(duration_s)
+
+    def count_refused(self, code: int) -> None:
+        """Count a request refused before a decision."""
+        self._refused.labels(str(code)).inc()
+
+    def show_policy(self, policy: Policy) -> None:
+        """Show which policy is in force."""
+        self._policy.info({"digest": policy.short_digest})
+
+    def exposition(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+_OPERATIONS: Final = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})

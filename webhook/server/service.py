@@ -1,0 +1,131 @@
+"""Composition root of the webhook: settings in, gunicorn running until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from gunicorn.app.base import BaseApplication
+
+from certs import ensure
+from webhook.adapters.policy_files import PolicySource
+from webhook.server.asgi import ReviewApplication
+from webhook.server.health import Health
+from webhook.server.log import JsonLog, ServerLogger
+from webhook.server.metrics import Metrics
+from webhook.server.operations import OperationsServer, create_app
+from webhook.server.reviews import Reviews
+from webhook.server.tls import ServingCertificate
+from webhook.server.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+KEEPALIVE_S: Final = 120
+"""The API server drops idle connections after 90 s; if we were first, a call could meet an EOF."""
+
+DRAIN_S: Final = 10
+"""After SIGTERM, how long connections that are kept alive may still bring a last review each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where to listen and what to serve with."""
+
+    policy: Path
+    certificates: Path
+    host: str
+    port: int
+    operations_host: str
+    operations_port: int
+    names: tuple[str, ...]
+    """Names that a certificate of our own must bear."""
+    enforcer_image: str
+
+
+class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
+    """The webhook under gunicorn: one worker process, its asgi worker class.
+
+    One process holds one policy and one set of counters; a platform scales by replicas.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Prepare certificate and policy; raises CertificatesError, PolicyInvalidError, OSError."""
+        self._settings = settings
+        self._log = JsonLog()
+        self._metrics = Metrics()
+        self._health = Health()
+        ensure(settings.certificates, settings.names, datetime.now(UTC))
+        self._certificate = ServingCertificate(settings.certificates, self._metrics, self._log)
+        self._policies = PolicySource(settings.policy, settings.enforcer_image)
+        self._upkeep = Upkeep(
+            self._policies, settings.certificates, settings.names, self._metrics, self._log
+        )
+        self._reviews = Reviews(lambda: self._policies.current, self._metrics, self._log)
+        self._operations = OperationsServer(settings.operations_host, settings.operations_port)
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Configure gunicorn."""
+        options: dict[str, Any] = {
+            "bind": [_address(self._settings.host, self._settings.port)],
+            "proc_name": "vramwarden",
+            "worker_class": "asgi",
+            "workers": 1,
+            "keepalive": KEEPALIVE_S,
+            "graceful_timeout": DRAIN_S,
+            "certfile": str(self._settings.certificates / "tls.crt"),
+            "keyfile": str(self._settings.certificates / "tls.key"),
+            "ssl_context": lambda _config, _default: self._certificate.context(),
+            "logger_class": ServerLogger,
+            "loglevel": "warning",
+            "post_worker_init": self._worker_started,
+            # A read-only root has no other place for the workers' heartbeat files.
+            "worker_tmp_dir": "/dev/shm" if os.access("/dev/shm", os.W_OK) else None,  # noqa: S108
+            "control_socket_disable": True,
+        }
+        for name, value in options.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> ReviewApplication:
+        """Return the application that the worker runs."""
+        return ReviewApplication(self._reviews, self._metrics, on_start=self._loop_started)
+
+    def _worker_started(self, worker: Any) -> None:
+        """Start, after the fork, what runs beside the reviews."""
+        self._health.serve_while(lambda: bool(worker.alive))
+        self._upkeep.show_policy()
+        self._operations.start(create_app(self._health, self._metrics, self._details))
+        self._upkeep.start()
+
+    def _loop_started(self) -> None:
+        """Let the event loop show that it turns."""
+        self._beating = asyncio.get_running_loop().create_task(_beat(self._health.beat))
+        self._log.info(
+            "serving",
+            address=_address(self._settings.host, self._settings.port),
+            policy=self._policies.current.short_digest,
+            rules=[rule.name for rule in self._policies.current.rules],
+            certificates=str(self._settings.certificates),
+        )
+
+    def _details(self) -> dict[str, str]:
+        problems = self._policies.problems
+        return {
+            "policy": self._policies.current.short_digest,
+            "policy problems": "; ".join(map(str, problems)) or "none",
+        }
+
+
+async def _beat(beat: Callable[[], None]) -> None:
+    while True:
+        beat()
+        await asyncio.sleep(1.0)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,91 @@
+"""What happens beside the reviews: policies reloaded, certificates renewed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from threading import Thread
+from typing import TYPE_CHECKING, Final
+
+from certs import Action, CertificatesError, ensure, status
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from webhook.adapters.policy_files import PolicySource
+    from webhook.server.log import JsonLog
+    from webhook.server.metrics import Metrics
+
+POLICY_INTERVAL_S: Final = 2.0
+"""The kubelet takes up to a minute to bring a changed ConfigMap; this adds little to it."""
+
+CERTIFICATE_INTERVAL_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """Two duties on one thread, so that no review ever waits for a disk or a parser."""
+
+    policies: PolicySource
+    certificates: Path
+    names: tuple[str, ...]
+    metrics: Metrics
+    log: JsonLog
+
+    def start(self) -> None:
+        """Do both duties on a daemon thread from now on."""
+        Thread(target=self._run, name="upkeep", daemon=True).start()
+
+    def _run(self) -> None:
+        certificates_due = time.monotonic()
+        while True:
+            try:
+                if time.monotonic() >= certificates_due:
+                    certificates_due += CERTIFICATE_INTERVAL_S
+                    self.keep_certificates()
+                self.keep_policies()
+            except Exception:  # the next turn may succeed; a dead thread never would
+                self.log.exception("upkeep failed")
+            time.sleep(POLICY_INTERVAL_S)
+
+    def keep_policies(self) -> None:
+        """Reload the policy where its files changed; say so either way."""
+        reload = self.policies.refresh()
+        self.metrics.policy_stale.set(bool(self.policies.problems))
+        if reload.loaded:
+            self.metrics.policy_loads.labels("loaded").inc()
+            self.show_policy()
+            self.log.info("policy loaded", policy=self.policies.current.short_digest)
+        elif reload.problems:
+            self.metrics.policy_loads.labels("refused").inc()
+            self.log.error(
+                "policy refused, the last good one stays in force",
+                policy=self.policies.current.short_digest,
+                problems=[str(problem) for problem in reload.problems],
+            )
+
+    def show_policy(self) -> None:
+        """Show in the metrics which policy is in force, from now on."""
+        self.metrics.show_policy(self.policies.current)
+        self.metrics.policy_loaded_at.set_to_current_time()
+
+    def keep_certificates(self) -> None:
+        """Renew certificates of our own in time; measure the days left of any."""
+        now = datetime.now(UTC)
+        try:
+            outcome = ensure(self.certificates, self.names, now)
+        except CertificatesError as error:
+            self.log.error("certificates cannot be renewed", why=str(error))
+            return
+        if outcome.action is not Action.KEPT:
+            self.log.info("certificates renewed", action=outcome.action.value)
+        if outcome.problems:
+            self.log.warning("certificates have problems", problems=list(outcome.problems))
+        found = status(self.certificates, now)
+        shown = {"serving": found.serving, "ca": next(iter(found.authorities), None)}
+        for role, certificate in shown.items():
+            if certificate is not None:
+                self.metrics.certificate_days_left.labels(role).set(certificate.days_left)
+                expiry = certificate.not_after.timestamp()
+                self.metrics.certificate_expiry.labels(role).set(expiry)
