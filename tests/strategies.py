@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from builders import a_pod
@@ -128,4 +129,4 @@ def asking_pods(draw: st.DrawFn) -> Json:
         )
     if draw(st.booleans()):
         pod["metadata"]["labels"] = draw(st.sampled_from([None, {}, {"app": "x"}]))
-    return pod
+    return json.loads(json.dumps(pod))  # JSON off the wire shares no objects

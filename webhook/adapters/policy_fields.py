@@ -7,11 +7,12 @@ stricter of the two, and says what to write instead.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from webhook.adapters.yaml_documents import show
 from webhook.core.policy import matches_any
@@ -40,6 +41,13 @@ _PERCENTAGE: Final = re.compile(r"([0-9]{1,3})(?:\.([0-9]))?%")
 _MAX_PERCENTAGE: Final = 50
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """A type's part of the JSON Schema, beside what its Python type says."""
+
+    schema: dict[str, Any]
+
+
 def _check(text: str, pattern: str, length: int, what: str) -> str:
     if len(text) > length:
         raise ValueError(f"{show(text)} is longer than {length} characters")
@@ -48,11 +56,10 @@ def _check(text: str, pattern: str, length: int, what: str) -> str:
     return text
 
 
-def _text(pattern: str, length: int, what: str) -> tuple[Any, Any]:
+def _text(pattern: str, length: int, what: str) -> tuple[AfterValidator, Shape]:
     """Build the check of a text field, and its part of the JSON Schema."""
     check = partial(_check, pattern=pattern, length=length, what=what)
-    extra = {"pattern": f"^{pattern}$", "maxLength": length}
-    return AfterValidator(check), Field(json_schema_extra=extra)  # type: ignore[arg-type]
+    return AfterValidator(check), Shape({"pattern": f"^{pattern}$", "maxLength": length})
 
 
 def _label_key(text: str) -> str:
@@ -63,6 +70,10 @@ def _label_key(text: str) -> str:
     if slash:
         _check(prefix, DNS_SUBDOMAIN, _SUBDOMAIN_LENGTH, what)
     return text
+
+
+def _taint_key(text: str) -> str:
+    return _label_key(text) if text else text
 
 
 def _resource_pattern(text: str) -> str:
@@ -137,8 +148,9 @@ def _tolerance(value: object) -> str:
 def duration_ms(text: str) -> int:
     """Read a duration such as `1m30s` exactly, in milliseconds; raises ValueError."""
     if len(text) > _DURATION_LENGTH or not _DURATION.fullmatch(text):
-        unit = f"; write {text}s" if text.isascii() and text.isdigit() and len(text) < 10 else ""
-        raise ValueError(f"{show(text)} is not a duration{unit or '; write e.g. 500ms, 1s, 1m30s'}")
+        bare = re.fullmatch("[0-9]{1,9}", text)
+        hint = f"add its unit, e.g. {text}s" if bare else "write e.g. 500ms, 1s or 1m30s"
+        raise ValueError(f"{show(text)} is not a duration; {hint}")
     total = Fraction(0)
     for whole, decimals, unit in _DURATION_PART.findall(text):
         total += Fraction(int(whole + decimals), 10 ** len(decimals)) * _MS[unit]
@@ -158,12 +170,12 @@ def _duration(value: object, least: str, most: str) -> str:
     return f"{total_ms}ms" if rest_ms else f"{seconds}s"
 
 
-def _between(least: str, most: str) -> tuple[Any, Any]:
+def _between(least: str, most: str) -> tuple[BeforeValidator, Shape]:
     check = partial(_duration, least=least, most=most)
-    return BeforeValidator(check), WithJsonSchema({"type": "string", "pattern": f"^{DURATION}$"})
+    return BeforeValidator(check), Shape({"pattern": f"^{DURATION}$"})
 
 
-_TEXT_OR_INTEGER: Final = WithJsonSchema({"type": ["string", "integer"]})
+_TEXT_OR_INTEGER: Final = Shape({"type": ["string", "integer"]})
 
 Name = Annotated[
     str, *_text(DNS_LABEL, _LABEL_LENGTH, "a name; write lower-case letters, digits and -")
@@ -183,20 +195,17 @@ ClassPattern = Annotated[
     str, *_text(NAMESPACE_PATTERN, _LABEL_LENGTH, "a class's name, nor a pattern with *")
 ]
 ResourcePattern = Annotated[
-    str,
-    AfterValidator(_resource_pattern),
-    Field(json_schema_extra={"pattern": f"^{RESOURCE_PATTERN}$"}),
+    str, AfterValidator(_resource_pattern), Shape({"pattern": f"^{RESOURCE_PATTERN}$"})
 ]
-LabelKey = Annotated[
-    str, AfterValidator(_label_key), Field(json_schema_extra={"pattern": f"^{LABEL_KEY}$"})
-]
+LabelKey = Annotated[str, AfterValidator(_label_key), Shape({"pattern": f"^{LABEL_KEY}$"})]
 LabelValue = Annotated[
     str, *_text(LABEL_VALUE, _LABEL_LENGTH, "a label's value; write letters, digits, - _ .")
 ]
+TaintKey = Annotated[str, AfterValidator(_taint_key), Shape({"pattern": f"^({LABEL_KEY})?$"})]
 EnvName = Annotated[
     str,
     AfterValidator(_env_name),
-    Field(json_schema_extra={"pattern": f"^(?!{VISIBLE_DEVICES_ENV}$|VRAM_){ENV_NAME}$"}),
+    Shape({"pattern": f"^(?!{VISIBLE_DEVICES_ENV}$|VRAM_){ENV_NAME}$"}),
 ]
 Image = Annotated[str, *_text(NO_SPACE, 1024, "an image; write e.g. registry.example/image:tag")]
 Title = Annotated[
@@ -208,3 +217,5 @@ Tolerance = Annotated[str, BeforeValidator(_tolerance), _TEXT_OR_INTEGER]
 PollInterval = Annotated[str, *_between("100ms", "60s")]
 Grace = Annotated[str, *_between("0s", "1h")]
 BlindAfter = Annotated[str, *_between("1s", "1h")]
+GpuCount = Annotated[int, Field(ge=1, le=9999), Shape({"minimum": 1, "maximum": 9999})]
+NamespacePatterns = Annotated[list[NamespacePattern], Field(min_length=1), Shape({"minItems": 1})]

@@ -184,7 +184,7 @@ class _BoundedComposer(Reader, Scanner, Parser, Composer):
         self._sizes: dict[str, int] = {}
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        event = self.peek_event()
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         line = event.start_mark.line + 1
         anchor = event.anchor if isinstance(event, NodeEvent) else None
         if isinstance(event, AliasEvent):

@@ -40,7 +40,7 @@ from webhook.cli.failures import Failure, policy_failure
 @click.option(
     "--cert-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder with tls.crt and tls.key, or where to issue our own.  [default: a folder of state]",
+    help="Folder with tls.crt and tls.key, or where to issue our own.  [default: a state folder]",
 )
 @click.option(
     "--cert-name",

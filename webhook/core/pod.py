@@ -121,13 +121,13 @@ class Container:
         return {name: _amount(value, f"{path}.{kind}[{name}]") for name, value in amounts.items()}
 
     def env(self) -> list[Json]:
-        """Return the list of environment variables, each with a name that is text."""
+        """Return the list of environment variables, each with a name and a value that are text."""
         entries = items(self.raw, "env", self.path)
         for index, entry in enumerate(entries):
             if type(entry.get("name")) is not str:
-                raise MalformedObjectError(
-                    f"{self.path}.env[{index}].name", "a string", entry.get("name")
-                )
+                path = f"{self.path}.env[{index}].name"
+                raise MalformedObjectError(path, "a string", entry.get("name"))
+            text(entry, "value", f"{self.path}.env[{index}]")
         return entries
 
     def security_context(self) -> Mapping[str, Any]:

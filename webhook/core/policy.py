@@ -192,7 +192,12 @@ def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+    head, *rest = map(re.escape, pattern.split("*"))
+    if not rest:
+        return re.compile(head)
+    # Each text is taken where it first occurs, for good: many stars must not cost exponential time.
+    middle = "".join(f"(?>.*?{text})" for text in rest[:-1])
+    return re.compile(f"{head}{middle}.*{rest[-1]}", re.DOTALL)
 
 
 def class_names(classes: Iterable[str], allowed: tuple[str, ...]) -> list[str]:

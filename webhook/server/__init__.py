@@ -6,6 +6,8 @@
 `tls`         the serving certificate, replaced on the next handshake
 `metrics`     what is counted
 `log`         one JSON line per event
+`health`      whether it lives, whether it should get traffic
+`worker`      gunicorn's worker class, with a drain that loses no review
 `upkeep`      what happens beside the reviews: policy reload, certificate renewal
 `service`     composition root: settings in, gunicorn running
 

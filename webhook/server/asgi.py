@@ -47,12 +47,14 @@ class ReviewApplication:
         metrics: Metrics,
         *,
         on_start: Callable[[], None] = lambda: None,
+        draining: Callable[[], bool] = lambda: False,
         body_timeout_s: float = BODY_TIMEOUT_S,
         max_buffered_bytes: int = MAX_BUFFERED_BYTES,
     ) -> None:
         self._reviews = reviews
         self._metrics = metrics
         self._on_start = on_start
+        self._draining = draining
         self._body_timeout_s = body_timeout_s
         self._max_buffered_bytes = max_buffered_bytes
         self._buffered_bytes = 0
@@ -64,7 +66,7 @@ class ReviewApplication:
         elif scope["type"] == "http":
             with self._metrics.in_flight.track_inprogress():
                 answer = await self._answer(scope, receive)
-            await _send(answer, send)
+            await _send(answer, send, close=self._draining())
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -154,11 +156,13 @@ def _headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, int]:
     return content_type, length
 
 
-async def _send(answer: Answer, send: Send) -> None:
+async def _send(answer: Answer, send: Send, *, close: bool) -> None:
     headers = [
         (b"content-type", answer.content_type),
         (b"content-length", str(len(answer.body)).encode()),
     ]
+    if close:
+        headers.append((b"connection", b"close"))
     if answer.status == _OVERLOADED.status:
         headers.append((b"retry-after", b"1"))
     if answer.status == 405:  # noqa: PLR2004 - RFC 9110 section 15.5.6

@@ -20,6 +20,7 @@ from webhook.server.operations import OperationsServer, create_app
 from webhook.server.reviews import Reviews
 from webhook.server.tls import ServingCertificate
 from webhook.server.upkeep import Upkeep
+from webhook.server.worker import DRAIN_S, DrainingWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 KEEPALIVE_S: Final = 120
 """The API server drops idle connections after 90 s; if we were first, a call could meet an EOF."""
-
-DRAIN_S: Final = 10
-"""After SIGTERM, how long connections that are kept alive may still bring a last review each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class Settings:
 
 
 class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
-    """The webhook under gunicorn: one worker process, its asgi worker class.
+    """The webhook under gunicorn: one worker process, of its asgi worker class.
 
     One process holds one policy and one set of counters; a platform scales by replicas.
     """
@@ -74,10 +72,10 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         options: dict[str, Any] = {
             "bind": [_address(self._settings.host, self._settings.port)],
             "proc_name": "vramwarden",
-            "worker_class": "asgi",
+            "worker_class": DrainingWorker,
             "workers": 1,
             "keepalive": KEEPALIVE_S,
-            "graceful_timeout": DRAIN_S,
+            "graceful_timeout": int(DRAIN_S) + 5,
             "certfile": str(self._settings.certificates / "tls.crt"),
             "keyfile": str(self._settings.certificates / "tls.key"),
             "ssl_context": lambda _config, _default: self._certificate.context(),
@@ -93,14 +91,23 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
 
     def load(self) -> ReviewApplication:
         """Return the application that the worker runs."""
-        return ReviewApplication(self._reviews, self._metrics, on_start=self._loop_started)
+        return ReviewApplication(
+            self._reviews,
+            self._metrics,
+            on_start=self._loop_started,
+            draining=self._is_draining,
+        )
 
     def _worker_started(self, worker: Any) -> None:
         """Start, after the fork, what runs beside the reviews."""
-        self._health.serve_while(lambda: bool(worker.alive))
+        self._worker = worker
+        self._health.serve_while(lambda: not self._is_draining())
         self._upkeep.show_policy()
         self._operations.start(create_app(self._health, self._metrics, self._details))
         self._upkeep.start()
+
+    def _is_draining(self) -> bool:
+        return bool(self._worker.draining)
 
     def _loop_started(self) -> None:
         """Let the event loop show that it turns."""

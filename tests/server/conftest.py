@@ -1,0 +1,12 @@
+"""One real server for the tests that leave it as it was."""
+
+from __future__ import annotations
+
+import pytest
+from running import running
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("server")) as server:
+        yield server

@@ -1,0 +1,155 @@
+"""Run the real server, gunicorn and all, and talk to it over real TLS."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Json = dict[str, Any]
+
+POLICY = """\
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: test}
+spec:
+  rules:
+  - name: watched
+    match: {namespaces: [watched]}
+    action: Warn
+  - name: default
+    memory: {max: 40Gi}
+"""
+
+
+@dataclass
+class Server:
+    """A running server."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    operations_port: int
+    certificates: Path
+    policy: Path
+    log_file: Path
+
+    def context(self) -> ssl.SSLContext:
+        """Return a client context that trusts the server's CA alone."""
+        return ssl.create_default_context(cafile=str(self.certificates / "ca.crt"))
+
+    def client(self, timeout: float = 10) -> HTTPSConnection:
+        """Return a connection that keeps alive."""
+        return HTTPSConnection("localhost", self.port, timeout=timeout, context=self.context())
+
+    def raw(self, timeout: float = 10) -> ssl.SSLSocket:
+        """Return a TLS connection on which nothing was sent."""
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
+        return self.context().wrap_socket(plain, server_hostname="localhost")
+
+    def post(
+        self, review: Json | bytes, path: str = "/mutate", **headers: str
+    ) -> tuple[int, bytes]:
+        """Post on a connection of its own; returns status and body."""
+        body = (
+            review if isinstance(review, bytes) else json.dumps(review, ensure_ascii=False).encode()
+        )
+        client = self.client()
+        try:
+            client.request("POST", path, body, {"Content-Type": "application/json", **headers})
+            answer = client.getresponse()
+            return answer.status, answer.read()
+        finally:
+            client.close()
+
+    def review(self, review: Json, path: str = "/mutate") -> Json:
+        """Post a review and return the response in the answer."""
+        status, body = self.post(review, path)
+        assert status == 200, body
+        return json.loads(body)["response"]
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Get from the plain port."""
+        client = HTTPConnection("127.0.0.1", self.operations_port, timeout=10)
+        try:
+            client.request("GET", path)
+            answer = client.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            client.close()
+
+    def log(self) -> list[Json]:
+        """Return the JSON lines logged so far."""
+        lines = self.log_file.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def wait_for(self, what: str, check: Any, timeout_s: float = 20) -> None:
+        """Wait until a condition holds."""
+        deadline = time.monotonic() + timeout_s
+        while not check():
+            assert time.monotonic() < deadline, (
+                f"{what} did not happen\n{self.log_file.read_text()}"
+            )
+            time.sleep(0.05)
+
+    def ready(self) -> bool:
+        """Say whether the server wants traffic."""
+        assert self.process.poll() is None, self.log_file.read_text()
+        try:
+            return self.get("/readyz")[0] == 200
+        except (OSError, HTTPException):
+            return False
+
+    def stop(self) -> int:
+        """Ask the server to stop and return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=30)
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return found.getsockname()[1]
+
+
+@contextmanager
+def running(folder: Path, *, policy: str | None = POLICY, **env: str) -> Iterator[Server]:
+    """Run a server until the block ends."""
+    policies = folder / "policies"
+    policies.mkdir(exist_ok=True)
+    if policy is not None:
+        (policies / "policy.yaml").write_text(policy)
+    port, operations_port = free_port(), free_port()
+    certificates, log_file = folder / "certs", folder / "log"
+    command = [
+        *(sys.executable, "-m", "webhook.cli", "serve"),
+        *(f"--policy={policies}", f"--cert-dir={certificates}"),
+        *(f"--port={port}", f"--operations-port={operations_port}"),
+    ]
+    with (
+        log_file.open("wb") as log,
+        subprocess.Popen(command, stderr=log, stdout=log, env={**os.environ, **env}) as process,
+    ):
+        server = Server(process, port, operations_port, certificates, policies, log_file)
+        try:
+            server.wait_for("readiness", server.ready)
+            yield server
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(timeout=30)
+                except subprocess.TimeoutExpired:
+                    process.kill()

@@ -1,0 +1,210 @@
+"""Hostile input at the HTTP door of the real server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+
+import pytest
+from builders import a_container, a_pod, a_review
+
+
+@pytest.fixture(autouse=True)
+def still_serving(server):
+    """After whatever a test sent, the server answers reviews and had no bug of its own."""
+    yield
+    assert server.review(a_review(a_pod()))["allowed"] is True
+    assert [line for line in server.log() if line["msg"] == "review failed"] == []
+
+
+def test_a_review_is_answered_with_its_uid_and_a_patch(server):
+    answer = server.review(a_review(a_pod("8Gi"), uid="here-and-back"))
+    assert answer["uid"] == "here-and-back"
+    assert answer["allowed"] is True
+    assert answer["patchType"] == "JSONPatch"
+    assert answer["auditAnnotations"]["decision"] == "mutated"
+
+
+def test_an_unchanged_pod_gets_neither_patch_nor_patch_type(server):
+    answer = server.review(a_review(a_pod()))
+    assert "patch" not in answer
+    assert "patchType" not in answer
+
+
+def test_a_denial_has_code_reason_message_and_causes(server):
+    answer = server.review(a_review(a_pod("8GB", hostPID=True)))
+    status = answer["status"]
+    assert (status["code"], status["reason"]) == (403, "Forbidden")
+    assert status["message"].startswith(
+        "InvalidQuantity: metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not"
+    )
+    assert "; HostPID: spec.hostPID: " in status["message"]
+    causes = status["details"]["causes"]
+    assert [cause["reason"] for cause in causes] == ["InvalidQuantity", "HostPID"]
+
+
+def test_warnings_are_short_and_few(server):
+    containers = [
+        a_container(f"c{i}", securityContext={"privileged": True}, command=["x" * 300])
+        for i in range(60)
+    ]
+    answer = server.review(a_review(a_pod("8Gi", containers=containers), namespace="watched"))
+    assert answer["allowed"] is True
+    assert answer["auditAnnotations"]["reasons"] == "PrivilegedContainer"
+    assert 0 < sum(map(len, answer["warnings"])) <= 4096
+    assert max(map(len, answer["warnings"])) <= 256
+
+
+@pytest.mark.parametrize("content_type", ["", "text/plain", "application/jsonx", "application/xml"])
+def test_another_content_type_is_415(server, content_type):
+    status, body = server.post(a_review(a_pod()), **{"Content-Type": content_type})
+    assert status == 415
+    assert body == b"the content type must be application/json\n"
+
+
+def test_a_content_type_may_have_parameters(server):
+    headers = {"Content-Type": "application/json; charset=utf-8"}
+    assert server.post(a_review(a_pod()), **headers)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", b"empty"),
+        (b"{", b"not JSON"),
+        (b"\xff\xfe", b"not JSON"),
+        (b"[]", b"the body must be a JSON object"),
+        (b"null", b"the body must be a JSON object"),
+        (b'"review"', b"the body must be a JSON object"),
+        (b"NaN", b"not JSON"),
+        (b'{"a":"\\ud800"}', b"not JSON"),
+        (b"[" * 100_000, b"not JSON"),
+        (b'{"a":' * 100_000, b"not JSON"),
+        (b"{}", b"must be an AdmissionReview of admission.k8s.io/v1"),
+        (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', b"request must be"),
+    ],
+)
+def test_what_is_no_review_is_400_in_one_sentence(server, body, says):
+    status, answer = server.post(body)
+    assert status == 400
+    assert says in answer
+    assert answer.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"uid": ""},
+        {"uid": None},
+        {"uid": 1},
+        {"object": None},
+        {"object": []},
+        {"operation": ["CREATE"]},
+        {"kind": "Pod"},
+        {"namespace": 1},
+        {"userInfo": "dev"},
+    ],
+)
+def test_a_review_with_a_broken_envelope_is_400(server, change):
+    assert server.post(a_review(a_pod(), **change))[0] == 400
+
+
+def test_v1beta1_is_400(server):
+    review = {**a_review(a_pod()), "apiVersion": "admission.k8s.io/v1beta1"}
+    assert server.post(review)[0] == 400
+
+
+def test_a_body_over_8_mib_is_413_before_it_is_read(server):
+    with server.raw() as connection:
+        connection.sendall(
+            b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 8388609\r\n\r\n"
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
+def test_an_endless_body_is_413(server):
+    with server.raw() as connection:
+        connection.sendall(
+            b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+        chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+        try:
+            for _ in range(1000):  # 62 MiB, were it not refused
+                connection.sendall(chunk)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        answer = connection.recv(100)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 413 ")
+    assert 'vramwarden_http_refused_total{code="413"}' in server.get("/metrics")[1]
+
+
+def test_a_pod_of_3_mb_is_decided(server):
+    pod = a_pod("8Gi", annotations={"note": "é" * 1_500_000})
+    assert server.review(a_review(pod))["allowed"] is True
+
+
+def test_500_containers_are_decided(server):
+    names = [f"c{i}" for i in range(500)]
+    pod = a_pod(
+        ",".join(f"{name}=64Mi" for name in names),
+        containers=[a_container(name) for name in names],
+    )
+    assert server.review(a_review(pod))["allowed"] is True or (
+        server.review(a_review(pod))["status"]["code"] == 403
+    )
+
+
+def test_text_that_is_not_ascii_is_shown_as_it_is(server):
+    answer = server.review(a_review(a_pod("acht Gigabyte, bitte 🙏")))
+    assert "🙏" in answer["status"]["message"]
+
+
+def test_of_duplicate_keys_the_last_counts_as_in_the_api_server(server):
+    body = json.dumps(a_review(a_pod("8GB"))).replace(
+        '"vramwarden.io/gpu-memory": "8GB"',
+        '"vramwarden.io/gpu-memory": "8Gi", "vramwarden.io/gpu-memory": "8GB"',
+    )
+    assert json.loads(server.post(body.encode())[1])["response"]["allowed"] is False
+
+
+@pytest.mark.parametrize(("method", "status"), [("GET", 405), ("PUT", 405), ("DELETE", 405)])
+def test_another_method_is_refused(server, method, status):
+    client = server.client()
+    client.request(method, "/mutate")
+    answer = client.getresponse()
+    assert answer.status == status
+    assert answer.headers["Allow"] == "POST"
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/mutate/", "/metrics", "/livez", "/mutate%00", "/../mutate"]
+)
+def test_another_path_is_404_or_refused(server, path):
+    assert server.post(a_review(a_pod()), path)[0] in {400, 404}
+
+
+def test_the_timeout_parameter_of_the_api_server_is_no_other_path(server):
+    assert server.post(a_review(a_pod()), "/mutate?timeout=5s")[0] == 200
+
+
+def test_a_pod_of_the_wrong_shape_is_denied_with_its_path(server):
+    answer = server.review(a_review(a_pod("8Gi", containers="none")))
+    assert answer["status"]["code"] == 400
+    assert answer["status"]["message"] == "spec.containers: must be a list, not a string"
+
+
+def test_bytes_that_are_no_http_close_the_connection(server):
+    with server.raw() as connection:
+        connection.sendall(b"\x00\x01\x02\r\n\r\n")
+        assert b" 400 " in connection.recv(100)
+
+
+def test_plain_http_on_the_tls_port_is_no_way_in(server):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(b"POST /mutate HTTP/1.1\r\nHost: x\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert b"200" not in connection.recv(100)

@@ -1,0 +1,271 @@
+"""Policies from disk: read a file or a folder, prove it by its examples, keep the last good one."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
+
+import webhook
+from webhook.adapters.policy_build import Source, build_policy
+from webhook.adapters.policy_errors import sentences
+from webhook.adapters.policy_models import PolicyFile
+from webhook.adapters.yaml_documents import (
+    MAX_BYTES,
+    Document,
+    Problem,
+    read_documents,
+    show_path,
+)
+from webhook.core.examples import run_example
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from webhook.core.policy import Policy
+
+__all__ = [
+    "PolicyInvalidError",
+    "PolicySource",
+    "Problem",
+    "Reload",
+    "load_policy",
+    "read_policy",
+    "shipped_policy_path",
+]
+
+_SUFFIXES: Final = frozenset({".yaml", ".yml"})
+_CONFIG_MAP_DATA: Final = "..data"
+"""The link by which the kubelet replaces all files of a mounted ConfigMap at once."""
+_SHOWN_PROBLEMS: Final = 100
+
+
+class PolicyInvalidError(ValueError):
+    """A policy cannot be used; `problems` are all that is wrong with it."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems: tuple[Problem, ...] = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """The bytes of a policy's files at one moment."""
+
+    files: tuple[tuple[str, str, bytes], ...]
+    """Name, the path that messages show, and content, in the order of names."""
+    unreadable: tuple[Problem, ...]
+
+    def digest(self, enforcer_image: str) -> str:
+        """Return a SHA-256 over all that makes the policy: equal files, equal digest."""
+        digest = hashlib.sha256()
+        parts = [enforcer_image.encode("utf-8", "surrogatepass")]
+        for name, _, data in self.files:
+            parts += [name.encode("utf-8", "surrogateescape"), data]
+        for part in parts:
+            digest.update(len(part).to_bytes(8, "big"))  # so that no two lists look alike
+            digest.update(part)
+        return digest.hexdigest()
+
+
+def read_policy(path: Path, *, enforcer_image: str) -> Policy:
+    """Read a policy without trying its examples; raises PolicyInvalidError with all problems."""
+    return _parse(_take_snapshot(path), enforcer_image)
+
+
+def load_policy(path: Path, *, enforcer_image: str) -> Policy:
+    """Read a policy and try its examples; raises PolicyInvalidError with all problems."""
+    return _proven(read_policy(path, enforcer_image=enforcer_image))
+
+
+def shipped_policy_path() -> Path:
+    """Return the path of the default policy: in the package, or beside it in a checkout."""
+    package = Path(webhook.__file__).parent
+    shipped = package / "shipped" / "default.yaml"
+    return shipped if shipped.exists() else package.parent / "policies" / "default.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """What a look at the files brought: a new policy, new problems, or nothing new."""
+
+    loaded: bool = False
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether there is nothing to tell since the last look."""
+        return not self.loaded and not self.problems
+
+
+class PolicySource:
+    """Holds the policy in force: the last one that was valid.
+
+    `current` is one attribute that `refresh` replaces as a whole, so any thread may read it. Only
+    one thread may call `refresh`; how often is the caller's business.
+    """
+
+    def __init__(self, path: Path, enforcer_image: str) -> None:
+        self._path = path
+        self._enforcer_image = enforcer_image
+        snapshot = _take_snapshot(path)
+        self.current: Policy = _proven(_parse(snapshot, enforcer_image))
+        self.problems: tuple[Problem, ...] = ()
+        """What is wrong with the files as they are; empty while they are those in force."""
+        self._seen = self._key(snapshot)
+
+    def refresh(self) -> Reload:
+        """Look at the files again; raises nothing that the files could cause.
+
+        | files | `current` | `problems` | answer |
+        | --- | --- | --- | --- |
+        | as at the last look | stays | stay | unchanged |
+        | valid | replaced | cleared | loaded |
+        | not valid, or gone | stays | replaced | the problems, once |
+        """
+        try:
+            snapshot = _take_snapshot(self._path)
+        except PolicyInvalidError as error:
+            return self._refused(error.problems, ("", error.problems))
+        key = self._key(snapshot)
+        if key == self._seen:
+            return Reload()
+        try:
+            self.current = _proven(_parse(snapshot, self._enforcer_image))
+        except PolicyInvalidError as error:
+            return self._refused(error.problems, key)
+        self._seen, self.problems = key, ()
+        return Reload(loaded=True)
+
+    def _key(self, snapshot: _Snapshot) -> tuple[str, tuple[Problem, ...]]:
+        return snapshot.digest(self._enforcer_image), snapshot.unreadable
+
+    def _refused(
+        self, problems: tuple[Problem, ...], key: tuple[str, tuple[Problem, ...]]
+    ) -> Reload:
+        if key == self._seen:
+            return Reload()
+        self._seen, self.problems = key, problems
+        return Reload(problems=problems)
+
+
+def _take_snapshot(path: Path) -> _Snapshot:
+    """Read a file, or all files of a folder; raises PolicyInvalidError where there is none.
+
+    A folder's links are resolved once: whoever replaces the folder by turning a link, as ConfigMap
+    mounts and git-sync do, can never make half of an old and half of a new policy of it.
+    """
+    try:
+        if not path.is_dir():
+            return _Snapshot(((path.name, str(path), _read(path)),), ())
+        data = path / _CONFIG_MAP_DATA
+        root = (data if data.is_symlink() or data.exists() else path).resolve(strict=True)
+        names = sorted(entry.name for entry in root.iterdir() if _is_policy(entry))
+    except OSError as error:
+        raise PolicyInvalidError([_unreadable(str(path), error)]) from None
+    files, unreadable = [], []
+    for name in names:
+        shown = str(path / name)
+        try:
+            files.append((name, shown, _read(root / name, regular=True)))
+        except OSError as error:
+            unreadable.append(_unreadable(shown, error))
+    return _Snapshot(tuple(files), tuple(unreadable))
+
+
+def _is_policy(entry: Path) -> bool:
+    return entry.suffix in _SUFFIXES and not entry.name.startswith(".") and not entry.is_dir()
+
+
+def _read(path: Path, *, regular: bool = False) -> bytes:
+    """Read a file, a little over the limit at most; in a folder a pipe would block for ever."""
+    if regular and not stat.S_ISREG(path.stat().st_mode):
+        raise OSError("it is not a regular file")
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)
+
+
+def _unreadable(file: str, error: OSError) -> Problem:
+    reason = error.strerror or str(error)
+    return Problem(file, 0, "", f"cannot be read: {reason[:1].lower()}{reason[1:]}")
+
+
+def _parse(snapshot: _Snapshot, enforcer_image: str) -> Policy:
+    problems = list(snapshot.unreadable)
+    sources: list[Source] = []
+    unusable_classes: set[str] = set()
+    for _, shown, data in snapshot.files:
+        documents, found = read_documents(shown, data)
+        for document in documents:
+            source = _shape(shown, document, found)
+            if source is None:
+                unusable_classes.update(_class_names(document.value))
+            else:
+                sources.append(source)
+        problems.extend(_shortened(shown, found))
+    policy, found = build_policy(
+        sources,
+        unusable_classes,
+        digest=snapshot.digest(enforcer_image),
+        enforcer_image=enforcer_image,
+    )
+    problems.extend(found)
+    if problems:
+        raise PolicyInvalidError(_ordered(problems))
+    return policy
+
+
+def _shape(file: str, document: Document, problems: list[Problem]) -> Source | None:
+    """Check a document's shape and add its problems to those of its YAML."""
+    try:
+        return Source(file, document, PolicyFile.model_validate(document.value))
+    except ValidationError as error:
+        told = {(problem.line, problem.path) for problem in problems}
+        for path, detail in sentences(error):
+            problem = Problem(file, document.line(path), show_path(path), detail)
+            if (problem.line, problem.path) not in told:
+                problems.append(problem)
+    return None
+
+
+def _class_names(value: Any) -> Iterator[str]:
+    """Yield the names of the classes of a document that may be wrong anywhere."""
+    spec = value.get("spec") if isinstance(value, dict) else None
+    classes = spec.get("classes") if isinstance(spec, dict) else None
+    if isinstance(classes, dict):
+        yield from classes
+
+
+def _shortened(file: str, problems: list[Problem]) -> list[Problem]:
+    """Cut what nobody would read to its end."""
+    left_out = len(problems) - _SHOWN_PROBLEMS
+    if left_out <= 0:
+        return problems
+    shown = _ordered(problems)[:_SHOWN_PROBLEMS]
+    return [*shown, Problem(file, 0, "", f"and {left_out} more problems")]
+
+
+def _ordered(problems: list[Problem]) -> list[Problem]:
+    """Sort problems by file and line; what concerns a whole file comes after its lines."""
+    return sorted(problems, key=lambda found: (found.file, not found.line, found.line))
+
+
+def _proven(policy: Policy) -> Policy:
+    """Return the policy if its examples hold; raises PolicyInvalidError with those that fail."""
+    failed = [
+        Problem(*_place(example.where), f"example {example.name!r}", mismatch)
+        for example in policy.examples
+        for mismatch in run_example(example, policy)
+    ]
+    if failed:
+        raise PolicyInvalidError(failed)
+    return policy
+
+
+def _place(where: str) -> tuple[str, int]:
+    file, _, line = where.rpartition(":")
+    return file, int(line)

@@ -1,0 +1,172 @@
+"""`vramwarden admit`: the webhook's own decision, offline, for the pods in manifests."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from webhook.adapters.policy_files import PolicyInvalidError, load_policy, shipped_policy_path
+from webhook.adapters.settings import default_enforcer_image
+from webhook.cli.admit_output import Output, Source, show
+from webhook.cli.admit_reading import ManifestError
+from webhook.cli.admit_verdict import judge
+from webhook.cli.failures import policy_failure
+from webhook.cli.manifests import changed, find_targets, read_documents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import TextIO
+
+    from webhook.core.policy import Policy
+
+_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
+
+
+def admit(
+    texts: Iterable[tuple[str, str]],
+    policy: Policy,
+    namespace: str,
+    output: Output,
+    stdout: TextIO,
+    stderr: TextIO,
+    *,
+    colour: bool,
+) -> int:
+    """Decide every pod in the manifests, given as (name, text), and write what becomes of them.
+
+    Returns the exit code: 0 all allowed, 1 something denied, 2 a manifest that cannot be read; in
+    that case nothing is written but the reason. Colours appear on those streams that are terminals.
+    """
+    sources = []
+    for name, text in texts:
+        try:
+            sources.append(_source(name, text, policy, namespace))
+        except ManifestError as error:
+            place = f"{name}:{error.line}" if error.line else name
+            stderr.write(f"Error: {place}: {error}\n")
+            return 2
+    if not any(document.value for source in sources for document in source.before):
+        names = ", ".join(source.name for source in sources)
+        stderr.write(f"Error: {names}: no objects in it; pass manifests with a kind\n")
+        return 2
+    show(sources, output, stdout, stderr, colour=colour)
+    verdicts = [verdict for source in sources for verdict in source.verdicts]
+    return 0 if all(verdict.allowed for verdict in verdicts) else 1
+
+
+def _source(name: str, text: str, policy: Policy, namespace: str) -> Source:
+    before = read_documents(text)
+    after, verdicts = [], []
+    for document in before:
+        judged = [judge(target, policy, namespace) for target in find_targets(document.value)]
+        patches = {verdict.target.at: verdict.patch for verdict in judged}
+        after.append(changed(document, patches))
+        verdicts += judged
+    return Source(name, text, before, after, verdicts)
+
+
+@click.command("admit")
+@click.option(
+    "-f",
+    "--filename",
+    "names",
+    multiple=True,
+    required=True,
+    metavar="FILE|-",
+    help="Manifests: a file, a folder (its *.yaml, *.yml and *.json), or - for standard input. "
+    "May be given several times.",
+)
+@click.option(
+    "--policy",
+    "policy_path",
+    type=click.Path(exists=True, path_type=Path),
+    help="Folder of policy files, or one file.  [default: the shipped policy]",
+)
+@click.option(
+    "-n",
+    "--namespace",
+    default="default",
+    show_default=True,
+    help="Namespace of objects that name none.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice([output.value for output in Output]),
+    default=Output.YAML.value,
+    show_default=True,
+    help="The manifests after admission, each pod's JSON Patch, or a diff of the YAML.",
+)
+@click.pass_context
+def admit_command(
+    context: click.Context,
+    names: tuple[str, ...],
+    policy_path: Path | None,
+    namespace: str,
+    output: str,
+) -> None:
+    """Show what the webhook would do to every pod and pod template in manifests.
+
+    Manifests go to standard output, changed where admission changes them, everything else as it
+    was; findings go to standard error. A denied object is printed unchanged.
+
+    Exit code 0: all allowed; 1: something denied; 2: wrong usage.
+    """
+    image = default_enforcer_image()
+    try:
+        policy = load_policy(policy_path or shipped_policy_path(), enforcer_image=image)
+    except PolicyInvalidError as error:
+        raise policy_failure(error) from error
+    texts = [(_shown(name), _text(name)) for name in _files(names)]
+    stdout, stderr = (_stream(stream) for stream in (sys.stdout, sys.stderr))
+    colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    context.exit(admit(texts, policy, namespace, Output(output), stdout, stderr, colour=colour))
+
+
+def _stream(stream: TextIO) -> TextIO:
+    """Return a stream that writes UTF-8 and leaves line ends alone, whatever the locale says."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(encoding="utf-8", newline="")
+    return stream
+
+
+def _files(names: Iterable[str]) -> Iterator[str]:
+    """Yield the files that are meant: those of a folder in the order of their names."""
+    for name in names:
+        path = Path(name)
+        if name == "-" or not path.is_dir():
+            yield name
+            continue
+        found = sorted(
+            item for item in path.iterdir() if item.suffix in _SUFFIXES and item.is_file()
+        )
+        if not found:
+            wanted = "no *.yaml, *.yml or *.json in it"
+            raise click.UsageError(f"{name}: {wanted}; name a folder that holds manifests")
+        yield from map(str, found)
+
+
+def _shown(name: str) -> str:
+    return "standard input" if name == "-" else name
+
+
+def _text(name: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise click.UsageError(
+            f"{_shown(name)}: cannot be read ({why}); check the name and the permissions"
+        ) from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise click.UsageError(
+            f"{_shown(name)}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; save it as UTF-8"
+        ) from None

@@ -1,0 +1,117 @@
+"""What `vramwarden admit` writes: manifests, patches or a diff, and a line for every object."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.adapters.review_json import patch_bytes
+from webhook.cli.manifests import join
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TextIO
+
+    from webhook.cli.admit_verdict import Verdict
+    from webhook.cli.manifests import Document
+
+_RED, _GREEN, _YELLOW, _CYAN, _BOLD = "31", "32", "33", "36", "1"
+_SUMMARY_COLOURS: Final = {
+    "denied": _RED,
+    "translated": _GREEN,
+    "already translated": _GREEN,
+    "warning": _YELLOW,
+    "hint": _YELLOW,
+}
+_DIFF_COLOURS: Final = {"---": _BOLD, "+++": _BOLD, "@@": _CYAN, "+": _GREEN, "-": _RED}
+
+
+class Output(StrEnum):
+    """The forms of standard output."""
+
+    YAML = "yaml"
+    JSON = "json"
+    PATCH = "patch"
+    DIFF = "diff"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One text with manifests: its documents before and after, and the verdicts in it."""
+
+    name: str
+    text: str
+    before: list[Document]
+    after: list[Document]
+    verdicts: list[Verdict]
+
+
+def show(
+    sources: Sequence[Source], output: Output, stdout: TextIO, stderr: TextIO, *, colour: bool
+) -> None:
+    """Write everything."""
+    for source in sources:
+        for verdict in source.verdicts:
+            _report(verdict, stderr, colour=colour)
+            if output is Output.PATCH:
+                stderr.flush()
+                stdout.write(patch_bytes(verdict.patch).decode() + "\n")
+                stdout.flush()
+    if output is Output.YAML:
+        stdout.write(join(_after(source) for source in sources))
+    elif output is Output.JSON:
+        documents = [document for source in sources for document in source.after]
+        stdout.write(_as_json([document.value for document in documents if document.value]))
+    elif output is Output.DIFF:
+        for source in sources:
+            _diff(source, stdout, colour=colour)
+
+
+def _report(verdict: Verdict, stderr: TextIO, *, colour: bool) -> None:
+    for line in (verdict.summary, *(f"hint: {hint}" for hint in verdict.hints)):
+        shown = _printable(f"{verdict.title}: {line}")
+        start = next((start for start in _SUMMARY_COLOURS if line.startswith(start)), "")
+        stderr.write(_painted(shown, _SUMMARY_COLOURS.get(start, ""), stderr, colour=colour) + "\n")
+
+
+def _after(source: Source) -> str:
+    """Return a text after admission: the very same where nothing in it changed."""
+    if all(new is old for new, old in zip(source.after, source.before, strict=True)):
+        return source.text
+    return join(document.text for document in source.after)
+
+
+def _as_json(values: list[Any]) -> str:
+    value = values[0] if len(values) == 1 else {"apiVersion": "v1", "kind": "List", "items": values}
+    return json.dumps(value, indent=4, ensure_ascii=False) + "\n"
+
+
+def _diff(source: Source, stdout: TextIO, *, colour: bool) -> None:
+    """Write a unified diff; JSON that changed is compared as YAML, its new form."""
+    pairs = list(zip(source.before, source.after, strict=True))
+    before = join(old.text if new is old else old.as_yaml for old, new in pairs)
+    after = join(new.text for _, new in pairs)
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True),
+        after.splitlines(keepends=True),
+        source.name,
+        f"{source.name} (admitted)",
+    )
+    for line in lines:
+        text = line.rstrip("\r\n")
+        code = next((code for start, code in _DIFF_COLOURS.items() if text.startswith(start)), "")
+        stdout.write(_painted(text, code, stdout, colour=colour) + "\n")
+        if not line.endswith("\n"):
+            stdout.write("\\ No newline at end of file\n")
+
+
+def _painted(text: str, code: str, stream: TextIO, *, colour: bool) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if code and colour and stream.isatty() else text
+
+
+def _printable(text: str) -> str:
+    """Show what could steer a terminal as escapes: names come from files of others."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

@@ -1,0 +1,243 @@
+"""Read YAML as `kubectl` does, exactly, bounded, and with line numbers in every complaint.
+
+`kubectl` reads YAML 1.1 with go-yaml, a port of libyaml; PyYAML drives libyaml itself. What a plain
+scalar means follows sigs.k8s.io/yaml/goyaml.v2/resolve.go, which neither PyYAML's nor ruamel's own
+resolvers match: `8e9` and `08` are numbers, `0777` is octal, `1:30` and dates are strings.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_DEPTH: Final = 100
+"""No Kubernetes object nests deeper; keeps recursion, here and in what follows, within bounds."""
+MAX_ALIASED: Final = 100_000
+"""Values that aliases may stand for, all together; go-yaml refuses a like amount."""
+MAX_DIGITS: Final = 100
+"""Longer integers are read as floats, or not at all: nothing counts that far."""
+
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_WORDS: Final[dict[str, bool | None]] = {
+    word: meaning
+    for meaning, words in (
+        (True, ("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON")),
+        (False, ("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF")),
+        (None, ("", "~", "null", "Null", "NULL")),
+    )
+    for word in words
+}
+_NOT_JSON: Final = re.compile(r"\.(nan|NaN|NAN)|[-+]?\.(inf|Inf|INF)")
+_INTEGER: Final = re.compile(
+    r"(?P<sign>[-+]?)(0[bB](?P<b>[01]+)|0[xX](?P<x>[0-9a-fA-F]+)|0[oO]?(?P<o>[0-7]+)"
+    r"|(?P<d>0|[1-9][0-9]*))"
+)
+_BASES: Final = {"b": 2, "x": 16, "o": 8, "d": 10}
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_AMBIGUOUS: Final = re.compile(r"[-+.0-9][-+0-9.:_ TtZz]*|=|<<")
+_TAG: Final = "tag:yaml.org,2002:"
+_TAGGED: Final[dict[str, tuple[type, ...]]] = {
+    "null": (type(None),),
+    "bool": (bool,),
+    "int": (int,),
+    "float": (float, int),
+}
+
+
+class ManifestError(ValueError):
+    """A manifest cannot be read; the message says what is wrong and what to do."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+        """Counted from 1 within the text that was read."""
+
+
+class ExactFloat(float):
+    """A number with a point or an exponent, and how it was written: quantities need the digits."""
+
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        """Read the text."""
+        value = super().__new__(cls, text)
+        value.text = text
+        return value
+
+
+@dataclass(slots=True)
+class Layout:
+    """How a document is indented: which columns its block collections start at, counted."""
+
+    dashes: Counter[int] = field(default_factory=Counter)
+    """A list's dash, relative to the mapping that holds the list."""
+    steps: Counter[int] = field(default_factory=Counter)
+    """A mapping, relative to the mapping that holds it."""
+
+
+def resolve(text: str) -> Any:
+    """Return what a plain scalar means to kubectl; raises ManifestError for NaN and infinity."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _NOT_JSON.fullmatch(text):
+        raise ManifestError(f"{text} is a number that JSON does not have; write a finite number")
+    if text[0] not in "+-.0123456789":
+        return text
+    plain = text.replace("_", "") if text[0] != "." else text
+    integer = _INTEGER.fullmatch(plain)
+    if integer and len(plain) <= MAX_DIGITS:
+        base = next(name for name in _BASES if integer[name] is not None)
+        return int(integer["sign"] + integer[base], _BASES[base])
+    if _FLOAT.fullmatch(plain) and math.isfinite(float(plain)):
+        return ExactFloat(plain)
+    return text
+
+
+def needs_quotes(text: str) -> bool:
+    """Say whether a string must be quoted so that no reader of YAML takes it for something else."""
+    try:
+        return not isinstance(resolve(text), str) or bool(_AMBIGUOUS.fullmatch(text))
+    except ManifestError:
+        return True
+
+
+def read_yaml(text: str) -> tuple[Any, Layout]:
+    """Return a text's one document as kubectl sees it; raises ManifestError."""
+    reader = _Reader(text)
+    try:
+        return reader.document(), reader.layout
+    except yaml.MarkedYAMLError as error:
+        problem = error.problem or error.context or "not YAML"
+        hint = "; indent with spaces, not tabs" if "start any token" in problem else ""
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else None
+        raise ManifestError(f"not valid YAML: {problem}{hint}", line) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ManifestError(f"not valid YAML: {error.reason}; remove them", line) from error
+
+
+class _Reader:
+    """Builds values from libyaml's events; iterating over events keeps the depth ours to bound."""
+
+    def __init__(self, text: str) -> None:
+        self.layout = Layout()
+        self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
+        self._anchors: dict[str, tuple[Any, int] | None] = {}
+        self._aliased = 0
+
+    def document(self) -> Any:
+        value = None
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                value, _ = self._node(next(self._events), 1, None)
+        return value
+
+    def _node(self, event: Any, depth: int, column: int | None) -> tuple[Any, int]:
+        """Return a node's value and size; `column` is that of the block mapping around it."""
+        start = event.start_mark
+        line = start.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(str(event.anchor), line)
+        if depth > MAX_DEPTH:
+            raise ManifestError(f"nested more than {MAX_DEPTH} levels deep; flatten it", line)
+        if event.anchor:
+            self._anchors[event.anchor] = None
+        if isinstance(event, yaml.ScalarEvent):
+            node: tuple[Any, int] = _scalar(event, line), 1
+        else:
+            is_list = isinstance(event, yaml.SequenceStartEvent)
+            if column is not None and not event.flow_style:
+                steps = self.layout.dashes if is_list else self.layout.steps
+                steps[start.column - column] += 1
+            node = self._sequence(depth) if is_list else self._mapping(event, depth)
+        if event.anchor:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _alias(self, anchor: str, line: int) -> tuple[Any, int]:
+        if anchor not in self._anchors:
+            raise ManifestError(f"alias *{anchor} has no anchor &{anchor} before it", line)
+        node = self._anchors[anchor]
+        if node is None:
+            raise ManifestError(f"anchor &{anchor} contains itself; write the value out", line)
+        self._aliased += node[1]
+        if self._aliased > MAX_ALIASED:
+            detail = f"its aliases stand for more than {MAX_ALIASED} values; write them out"
+            raise ManifestError(detail, line)
+        return node
+
+    def _sequence(self, depth: int) -> tuple[list[Any], int]:
+        values, size = [], 1
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            value, part = self._node(event, depth + 1, None)
+            values.append(value)
+            size += part
+        return values, size
+
+    def _mapping(self, start: Any, depth: int) -> tuple[dict[str, Any], int]:
+        column = None if start.flow_style else start.start_mark.column
+        own: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        size = 1
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            line = event.start_mark.line + 1
+            is_merge = isinstance(event, yaml.ScalarEvent) and _is_merge(event)
+            name = None if is_merge else self._key(event, depth, line)
+            value, part = self._node(next(self._events), depth + 1, column)
+            size += part + 1
+            if name is None:
+                merged = {**_merged(value, line), **merged}
+            elif name in own:
+                raise ManifestError(f'key "{name}" stands twice in one mapping; keep one', line)
+            else:
+                own[name] = value
+        return {**own, **{key: merged[key] for key in merged if key not in own}}, size
+
+    def _key(self, event: Any, depth: int, line: int) -> str:
+        key, _ = self._node(event, depth + 1, None)
+        if isinstance(key, str):
+            return key
+        if isinstance(key, bool):
+            return "true" if key else "false"
+        if isinstance(key, ExactFloat):
+            return key.text
+        if isinstance(key, int):
+            return str(key)
+        raise ManifestError("a key must be a string; put it in quotes", line)
+
+
+def _is_merge(event: yaml.ScalarEvent) -> bool:
+    return bool(event.value == "<<" and event.implicit[0])
+
+
+def _merged(value: Any, line: int) -> dict[str, Any]:
+    """Return what `<<` merges in; of several mappings the first wins."""
+    result: dict[str, Any] = {}
+    for source in reversed(value if isinstance(value, list) else [value]):
+        if not isinstance(source, dict):
+            raise ManifestError("<< must be followed by a mapping or a list of mappings", line)
+        result.update(source)
+    return result
+
+
+def _scalar(event: Any, line: int) -> Any:
+    """Return a scalar's value: quoted ones are strings, tags say what they want to be read as."""
+    text, tag = event.value, event.tag or ""
+    if not (event.implicit[0] or tag.startswith(_TAG)) or tag == _TAG + "str":
+        return text
+    try:
+        value = resolve(text)
+    except ManifestError as error:
+        raise ManifestError(str(error), line) from None
+    if tag and not isinstance(value, _TAGGED.get(tag.removeprefix(_TAG), ())):
+        raise ManifestError(f"tag !!{tag.removeprefix(_TAG)} does not fit here; remove it", line)
+    return ExactFloat(text) if tag == _TAG + "float" and isinstance(value, int) else value
