@@ -31,5 +31,11 @@ format: $(READY)  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+bench: $(READY)  ## what a review costs: decision, TLS, through an API server where there is one
+	@$(BIN)/python tests/bench/run.py
+
+schema: $(READY)  ## write policies/policy.schema.json anew
+	$(BIN)/vramwarden policy schema > policies/policy.schema.json
+
 clean:  ## remove what these commands made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist

@@ -84,6 +84,10 @@ class _Editor:
         key: Any = int(last) if isinstance(node, CommentedSeq) else last
         if operation["op"] == "remove":
             _remove(node, key)
+        elif not node and above is not None:  # `[]` and `{}` are written anew, as blocks
+            value = operation["value"]
+            filled = [value] if isinstance(node, CommentedSeq) else {key: value}
+            _put(above, parents[-1], _commented(filled))
         elif isinstance(node, CommentedSeq) and operation["op"] == "add":
             below = _cut(*_last_leaf(node, key - 1)) if key else _cut_head(node, above, parents[-1])
             node.insert(key, _commented(operation["value"]))

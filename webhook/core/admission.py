@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.demand import read_demand
-from webhook.core.enforcer_container import enforcer_user
+from webhook.core.enforcer_container import ROOT_UID, enforcer_container, enforcer_user
 from webhook.core.errors import Finding, MalformedObjectError, render
 from webhook.core.mutation import mutate_pod, void_visible_devices
 from webhook.core.patch import proven_patch
@@ -180,16 +180,26 @@ def _created(pod: Pod, rule: Rule, policy: Policy, phase: Phase) -> Decision:
 
     check_shape(pod)
     findings.extend(check_asking(pod, demand, rule, policy))
-    user: int | Finding = 0
-    if demand is not None:
-        if rule.has_sidecar:
-            user = enforcer_user(pod, demand, rule)
-        findings.extend(check_demand(pod, demand, rule, policy, user))
-    if findings or demand is None or isinstance(user, Finding):
+    if demand is None:
+        return _judged(pod, rule, policy, findings)
+    enforcer, impossible = _enforcer(pod, demand, rule)
+    findings.extend(check_demand(pod, demand, rule, policy, enforcer))
+    findings.extend(impossible)
+    if findings:
         return _judged(pod, rule, policy, findings)
     if phase is Phase.VALIDATE:
-        return _judged(pod, rule, policy, check_translated(pod, demand, rule, policy, user))
-    return _mutated(pod, mutate_pod(pod, demand, rule, policy, user), rule, policy)
+        return _judged(pod, rule, policy, check_translated(pod, demand, rule, policy, enforcer))
+    return _mutated(pod, mutate_pod(pod, demand, rule, policy, enforcer), rule, policy)
+
+
+def _enforcer(pod: Pod, demand: Demand, rule: Rule) -> tuple[Json | None, tuple[Finding, ...]]:
+    """Return the sidecar that the rule wants, and why it could not do its work."""
+    if not rule.has_sidecar:
+        return None, ()
+    user = enforcer_user(pod, demand, rule)
+    if isinstance(user, Finding):
+        return enforcer_container(demand, rule, ROOT_UID), (user,)
+    return enforcer_container(demand, rule, user), ()
 
 
 def _without_demand(

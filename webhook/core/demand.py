@@ -35,7 +35,8 @@ _CLASS_PATH: Final = annotation_path(GPU_CLASS_ANNOTATION)
 _DEFAULT_CONTAINER_PATH: Final = annotation_path(DEFAULT_CONTAINER_ANNOTATION)
 
 _COUNT: Final = re.compile(r"[1-9][0-9]{0,3}")
-_PLAIN: Final = re.compile(r"[0-9A-Za-z.+-]+")
+_PLAIN: Final = re.compile(r"[0-9A-Za-z.+-]{1,64}")
+_SHOWN_NAMES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ def _default_container(pod: Pod, reading: _Reading) -> str | None:
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    have = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
+    have = ", ".join(known[:_SHOWN_NAMES]) + ", ..." * (len(known) > _SHOWN_NAMES)
     return f"the pod has no container {quoted(name)}; it has {have or 'none'}"
 
 
@@ -205,7 +206,7 @@ def _read_amount(written: str, path: str, reading: _Reading, prefix: str = "") -
     except QuantityError as error:
         too_small = isinstance(error, QuantityTooSmallError)
         reason = Reason.TOO_SMALL if too_small else Reason.INVALID_QUANTITY
-        shown = written if len(written) <= 64 and _PLAIN.fullmatch(written) else quoted(written)
+        shown = written if _PLAIN.fullmatch(written) else quoted(written)
         reading.add(reason, path, f"{prefix}{shown} {error}")
         return 0
 

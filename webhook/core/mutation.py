@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from webhook.core.enforcer_container import (
     VOLUMES,
-    enforcer_container,
     is_intact,
     sees_no_gpu,
     visible_devices,
@@ -35,8 +34,11 @@ if TYPE_CHECKING:
     from webhook.core.pod import Json, Pod
 
 
-def mutate_pod(pod: Pod, demand: Demand, rule: Rule, policy: Policy, user: int) -> Json:
-    """Return the translated pod; the order of the steps is part of the contract."""
+def mutate_pod(pod: Pod, demand: Demand, rule: Rule, policy: Policy, enforcer: Json | None) -> Json:
+    """Return the translated pod; the order of the steps is part of the contract.
+
+    `enforcer` is the sidecar's container, None where the rule has none.
+    """
     gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
     spec: Json = dict(pod.spec)
     _edit_containers(spec, lambda container: _set_vram(container, demand))
@@ -45,9 +47,9 @@ def mutate_pod(pod: Pod, demand: Demand, rule: Rule, policy: Policy, user: int) 
     if rule.runtime_class_name and not spec.get("runtimeClassName"):
         spec["runtimeClassName"] = rule.runtime_class_name
     _edit_containers(spec, lambda container: _set_env(container, demand, rule))
-    if rule.has_sidecar:
+    if enforcer is not None:
         spec["shareProcessNamespace"] = True
-        _place_enforcer(spec, pod, demand, rule, user)
+        _place_enforcer(spec, pod, demand, rule, enforcer)
     metadata = dict(pod.raw.get("metadata") or {})
     _mark(metadata, rule, policy)
     return {**pod.raw, "metadata": metadata, "spec": spec}
@@ -193,11 +195,10 @@ def _names(env: Iterable[Json], name: str) -> bool:
     return any(entry["name"] == name for entry in env)
 
 
-def _place_enforcer(spec: Json, pod: Pod, demand: Demand, rule: Rule, user: int) -> None:
+def _place_enforcer(spec: Json, pod: Pod, demand: Demand, rule: Rule, wanted: Json) -> None:
     """Step 5: the sidecar, before every container that could use VRAM, and its volumes."""
     native = rule.enforcement.style is Style.NATIVE
     field = "initContainers" if native else "containers"
-    wanted = enforcer_container(demand, rule, user)
     if not _stands_intact(pod, field, wanted, demand):
         for other in {"containers", "initContainers"} - {field}:
             _remove_enforcer(spec, other)

@@ -40,7 +40,7 @@ def proven_patch(before: Json, after: Json) -> list[Operation]:
     """
     operations = make_patch(before, after)
     try:
-        holds = not operations or apply_patch(before, map(_sealed, operations)) == after
+        holds = not operations or _applied(before, operations) == after
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
         raise PatchError(f"a derived patch does not apply: {error}") from error
     if not holds:
@@ -55,8 +55,6 @@ def _diff(before: Any, after: Any, path: str) -> Iterator[Operation]:
         yield from _diff_objects(before, after, path)
     elif type(before) is list and type(after) is list:
         yield from _diff_lists(before, after, path)
-    elif before is None:
-        yield {"op": "add", "path": path, "value": after}  # appliers differ on replacing a null
     elif before != after or type(before) is not type(after):
         yield {"op": "replace", "path": path, "value": after}
 
@@ -64,7 +62,8 @@ def _diff(before: Any, after: Any, path: str) -> Iterator[Operation]:
 def _diff_objects(before: Json, after: Json, path: str) -> Iterator[Operation]:
     for key, value in after.items():
         here = f"{path}/{_escape(key)}"
-        if key not in before:
+        if before.get(key) is None and (value is not None or key not in before):
+            # "add" also where there is a null: appliers differ on replacing one.
             yield {"op": "add", "path": here, "value": value}
         else:
             yield from _diff(before[key], value, here)
@@ -132,6 +131,15 @@ class _SealedList(list[Any]):
         return self
 
 
+def _applied(document: Json, operations: Iterable[Operation]) -> Json:
+    """Apply operations one by one: a whole JsonPatch would build each of them twice."""
+    result: Json = _copy(document)
+    for operation in operations:
+        kind = jsonpatch.JsonPatch.operations[operation["op"]]
+        result = kind(_sealed(operation)).apply(result)
+    return result
+
+
 def _sealed(operation: Operation) -> Operation:
     value = operation.get("value")
     if type(value) is dict:
@@ -140,12 +148,13 @@ def _sealed(operation: Operation) -> Operation:
 
 
 def _copy(value: Any) -> Any:
-    """Copy JSON deeply: copy.deepcopy takes four times as long."""
+    """Copy JSON deeply: copy.deepcopy takes five times as long."""
     if type(value) is dict:
-        return {key: _copy(item) for key, item in value.items()}
-    if type(value) is list:
-        return [_copy(item) for item in value]
-    return value
+        return {
+            key: item if type(item) is str else _copy(item)  # most leaves are text
+            for key, item in value.items()
+        }
+    return [_copy(item) for item in value] if type(value) is list else value
 
 
 def _escape(key: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.enforcer_container import enforcer_container, is_enforcer, visible_devices
+from webhook.core.enforcer_container import is_enforcer, visible_devices
 from webhook.core.errors import Finding, Reason
 from webhook.core.mutation import mutate_pod
 from webhook.core.patch import make_patch
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.core.demand import Demand
-    from webhook.core.pod import Pod
+    from webhook.core.pod import Json, Pod
     from webhook.core.policy import Policy, Rule
 
 _SHOWN_DIFFERENCES: Final = 4
@@ -57,17 +57,14 @@ def check_asking(pod: Pod, demand: Demand | None, rule: Rule, policy: Policy) ->
 
 
 def check_demand(
-    pod: Pod, demand: Demand, rule: Rule, policy: Policy, user: int | Finding
+    pod: Pod, demand: Demand, rule: Rule, policy: Policy, enforcer: Json | None
 ) -> Iterator[Finding]:
-    """Yield what is wrong with a demand; `user` is the sidecar's, or why there can be none."""
+    """Yield what is wrong with a demand; `enforcer` is the wanted sidecar, or None."""
     yield from bounds(demand, rule, policy)
     yield from gpu_class_known(demand, rule, policy)
     yield from node_selector(pod, demand, rule, policy)
-    if rule.has_sidecar:
-        runs_as = user if isinstance(user, int) else 0
-        yield from reserved_names(pod, enforcer_container(demand, rule, runs_as))
-        if isinstance(user, Finding):
-            yield user
+    if enforcer is not None:
+        yield from reserved_names(pod, enforcer)
 
 
 def check_shape(pod: Pod) -> None:
@@ -84,7 +81,7 @@ def check_shape(pod: Pod) -> None:
 
 
 def check_translated(
-    pod: Pod, demand: Demand, rule: Rule, policy: Policy, user: int
+    pod: Pod, demand: Demand, rule: Rule, policy: Policy, enforcer: Json | None
 ) -> Iterator[Finding]:
     """Rule: a pod with a demand has all that translation adds, unharmed, when it is stored.
 
@@ -94,9 +91,9 @@ def check_translated(
     """
     mark = pod.annotations.get(ADMITTED_ANNOTATION, "").rpartition(" ")[2]
     if mark and mark != policy.short_digest:
-        missing = list(_missing_essentials(pod, demand, rule, user))
+        missing = list(_missing_essentials(pod, demand, rule, enforcer))
     else:
-        wanted = mutate_pod(pod, demand, rule, policy, user)
+        wanted = mutate_pod(pod, demand, rule, policy, enforcer)
         missing = [_dotted(operation["path"]) for operation in make_patch(pod.raw, wanted)]
     if missing:
         shown = list(dict.fromkeys(missing))
@@ -109,7 +106,9 @@ def check_translated(
         yield Finding(Reason.UNMUTATED, shown[0], detail)
 
 
-def _missing_essentials(pod: Pod, demand: Demand, rule: Rule, user: int) -> Iterator[str]:
+def _missing_essentials(
+    pod: Pod, demand: Demand, rule: Rule, enforcer: Json | None
+) -> Iterator[str]:
     for container in pod.containers:
         if container.name not in demand.amounts:
             continue
@@ -121,13 +120,12 @@ def _missing_essentials(pod: Pod, demand: Demand, rule: Rule, user: int) -> Iter
             yield f"{container.path}.env"
     if pod.labels.get(MANAGED_LABEL) != "true":
         yield f"metadata.labels[{MANAGED_LABEL}]"
-    if not rule.has_sidecar:
+    if enforcer is None:
         return
     if pod.spec.get("shareProcessNamespace") is not True:
         yield "spec.shareProcessNamespace"
-    wanted = enforcer_container(demand, rule, user)
     cap = {"name": CAP_BYTES_ENV, "value": str(demand.per_gpu_bytes)}
-    if not any(is_enforcer(found, wanted) and cap in found.env() for found in pod.enforcers):
+    if not any(is_enforcer(found, enforcer) and cap in found.env() for found in pod.enforcers):
         yield "spec.initContainers"
 
 
