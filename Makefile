@@ -21,6 +21,14 @@ demo: $(READY)  ## certificates, server, one review translated and one refused, 
 test: $(READY)  ## the whole test suite
 	$(BIN)/pytest --numprocesses 2 --dist loadgroup
 
+test-min: .venv-min/.ready  ## the tests with the oldest versions that pyproject.toml allows
+	.venv-min/bin/pytest --numprocesses 2 --dist loadgroup -m 'not cluster'
+
+.venv-min/.ready: pyproject.toml $(READY)
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-min
+	VIRTUAL_ENV=.venv-min $(BIN)/uv pip install --quiet --resolution lowest-direct --editable . --group test
+	@touch $@
+
 lint: $(READY)  ## ruff, mypy strict, the layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -38,4 +46,4 @@ schema: $(READY)  ## write policies/policy.schema.json anew
 	$(BIN)/vramwarden policy schema > policies/policy.schema.json
 
 clean:  ## remove what these commands made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
+	rm -rf $(VENV) .venv-min .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist

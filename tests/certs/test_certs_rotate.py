@@ -222,6 +222,7 @@ def test_a_certificate_of_another_ca_beside_our_key_is_kept():
         ("key_pem", issue_ca(NOW).key_pem, "tls.key: does not belong to tls.crt"),
         ("ca_key_pem", issue_ca(NOW).key_pem, "ca.key: holds a key of no certificate"),
     ],
+    ids=lambda value: "" if isinstance(value, bytes) else value,
 )
 def test_a_set_with_a_broken_part_is_an_error_with_place_and_cure(part, content, said):
     with pytest.raises(CertificatesError) as raised:

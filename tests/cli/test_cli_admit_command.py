@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 from admit_runs import POD
-from click.testing import CliRunner
 
 from webhook.cli.admit import admit_command
 
@@ -21,14 +22,25 @@ spec:
 """
 
 
+class Done(NamedTuple):
+    """What a command left behind."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
 @pytest.fixture
-def invoke(tmp_path, monkeypatch):
+def invoke(tmp_path, monkeypatch, capsys):
     """Run the command in a folder with a policy."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "policy.yaml").write_text(POLICY)
 
-    def run(*arguments, stdin=b""):
-        return CliRunner().invoke(admit_command, list(arguments), input=stdin)
+    def run(*arguments, stdin=""):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        with pytest.raises(SystemExit) as ended:
+            admit_command.main(list(arguments))
+        return Done(ended.value.code, *capsys.readouterr())
 
     return run
 

@@ -48,4 +48,5 @@ def test_manifests_come_out_as_recorded(case):
 def test_no_recorded_comment_gets_lost(case):
     folder = FOLDER / case
     before, after = ((folder / name).read_text() for name in ("input.yaml", "expected.yaml"))
-    assert comments(before) == comments(after)
+    left = iter(comments(after))  # what an alias stood for may show its comments once more
+    assert all(comment in left for comment in comments(before))

@@ -46,7 +46,7 @@ def test_a_float_remembers_its_digits(text):
 
 @pytest.mark.parametrize("text", [*SCALARS, *FLOATS, ".nan", ".inf", "-.INF"])
 def test_what_is_no_string_or_could_be_one_elsewhere_gets_quotes(text):
-    plain = {"yEs", "nULL", "0x", "8Gi", "1e400", "1e", "0o8", "._5", "é"}
+    plain = {"yEs", "nULL", "0x", "8Gi", "1e400", "1e", "0o8", "é"}
     assert needs_quotes(text) is (text not in plain)
 
 
@@ -59,24 +59,20 @@ def test_a_number_that_json_does_not_have_is_refused(text):
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ('{a: "yes", b: \'8\', "on": |-\n x}', None),
         ('a: "yes"\nb: \'8\'\n"on": |-\n x', {"a": "yes", "b": "8", "on": "x"}),
-        ("a: !!str yes\nb: !!int '7'\nc: !local 5\nd: ! 6", {"a": "yes", "b": 7, "c": "5", "d": "6"}),
+        ("a: !!str yes\nb: !!int '7'\nc: !local 5", {"a": "yes", "b": 7, "c": "5"}),
+        ("a: ! 6\nb: !!float 0x10\nc: ! '7'", {"a": 6, "b": 16.0, "c": 7}),
         ("yes: 1\n1: 2\n1.5: 3", {"true": 1, "1": 2, "1.5": 3}),
         ("a: &x {b: 1}\nc: *x", {"a": {"b": 1}, "c": {"b": 1}}),
         ("a: &x {b: 1, c: 2}\nd: {<<: *x, b: 3}\n", {"a": {"b": 1, "c": 2}, "d": {"b": 3, "c": 2}}),
-        ("x: &x {b: 1}\ny: &y {b: 2}\nz: {<<: [*x, *y]}",
-         {"x": {"b": 1}, "y": {"b": 2}, "z": {"b": 1}}),
+        ("v: &v {b: 1}\nw: &w {b: 2}\nz: {<<: [*v, *w]}",
+         {"v": {"b": 1}, "w": {"b": 2}, "z": {"b": 1}}),
         ('"<<": 1', {"<<": 1}),
         ("", None), ("# a", None), ("a: b\n...\n", {"a": "b"}),
     ],
 )  # fmt: skip
 def test_yaml_reads_as_kubectl_reads_it(text, value):
-    if value is None and text.startswith("{"):
-        with pytest.raises(ManifestError):
-            read_yaml(text)
-    else:
-        assert read_yaml(text)[0] == value
+    assert read_yaml(text)[0] == value
 
 
 def test_amounts_are_decided_by_their_digits():
@@ -105,7 +101,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "place", "problem"),
     [
-        (BOMB, "a.yaml:5", f"aliases stand for more than {MAX_ALIASED} values"),
+        (BOMB, "a.yaml:6", f"aliases stand for more than {MAX_ALIASED} values"),
         ("a: &a [*a]", "a.yaml:1", "anchor &a contains itself"),
         ("a: 1\nb: *c", "a.yaml:2", r"alias \*c has no anchor &c before it"),
         ("a: " + "[" * 200 + "]" * 200, "a.yaml:1", f"nested more than {MAX_DEPTH} levels deep"),
@@ -129,6 +125,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: 1\n~: 2", "a.yaml:2", "a key must be a string"),
         ("a: 1\n<<: 2", "a.yaml:2", "<< must be followed by a mapping"),
         ("a: 1\nb: !!binary eA==", "a.yaml:2", "tag !!binary does not fit here"),
+        ("a: 1\nb: !!int yes", "a.yaml:2", "tag !!int does not fit here"),
         ("a: 1\nb: !!int x", "a.yaml:2", "tag !!int does not fit here"),
         ("%YAML 1.2\n---\na: 1", "a.yaml:2", "did not find expected <document start>"),
         ("", "a.yaml", "no objects in it"),
@@ -148,7 +145,7 @@ def test_what_cannot_be_read_is_one_line_that_says_where_and_why(text, place, pr
 def test_nothing_is_printed_of_the_files_before_one_that_cannot_be_read():
     code, out, err = run(POD, "a: [")
     assert (code, out) == (2, "")
-    assert err.startswith("Error: b.yaml:1: ")
+    assert err.startswith("Error: b.yaml:2: ")
 
 
 def test_a_surrogate_pair_in_json_is_one_character():

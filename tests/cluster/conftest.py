@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 from controlplane import MISSING, ControlPlane, available
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "server"))  # for `running`, which starts the real server
+
+from our_server import OurServer, Team, serving  # noqa: E402 - needs the path
+from webhooks import installed  # noqa: E402 - likewise
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
@@ -45,7 +50,7 @@ def make_namespace(control_plane):
     """Return a function that creates a namespace with a `default` service account."""
     made = []
 
-    def make(labels=None, prefix="test"):
+    def make(labels=None, prefix="team"):
         metadata = {"name": f"{prefix}-{uuid.uuid4().hex[:8]}", "labels": labels or {}}
         manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
         control_plane.api.create(manifest)
@@ -62,3 +67,35 @@ def make_namespace(control_plane):
 def namespace(make_namespace, request):
     """Name a fresh namespace; its labels may come by an indirect parameter."""
     return make_namespace(getattr(request, "param", None))
+
+
+@pytest.fixture(scope="session")
+def server(control_plane, tmp_path_factory):
+    """Run `vramwarden serve` under the shipped policy, and rules for namespaces of a few names."""
+    with serving(tmp_path_factory.mktemp("our-server")) as running_server:
+        yield running_server
+        running_server.process.kill()  # a drain waits for the API server's idle connections
+
+
+@pytest.fixture(scope="module")
+def ours(control_plane, server):
+    """Put our webhooks into force for one module, as deploy/local.yaml has them."""
+    our_server = OurServer(server)
+    with installed(control_plane.api, *our_server.configurations):
+        yield our_server
+
+
+@pytest.fixture
+def team(control_plane, ours, make_namespace):
+    """Be a team with a namespace that the shipped policy's default rule governs."""
+    return Team(control_plane.api, ours, make_namespace())
+
+
+@pytest.fixture
+def make_team(control_plane, ours, make_namespace):
+    """Return a function that makes a team with a namespace of another name, or with labels."""
+
+    def make(prefix="team", labels=None):
+        return Team(control_plane.api, ours, make_namespace(labels, prefix))
+
+    return make

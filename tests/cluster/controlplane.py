@@ -266,7 +266,7 @@ class ControlPlane:
         (self.state / "sa.pub").write_bytes(public_pem(key))
 
     def _start_etcd(self) -> None:
-        self._etcd_url = f"http://127.0.0.1:{_free_port()}"
+        self._etcd_url = f"http://127.0.0.1:{free_port()}"
         self._start(
             "etcd",
             f"--data-dir={self.state / 'etcd'}",
@@ -277,7 +277,7 @@ class ControlPlane:
         )
 
     def _start_apiserver(self) -> None:
-        port = _free_port()
+        port = free_port()
         self.url = f"https://127.0.0.1:{port}"
         self._connect()
         self._start(
@@ -358,7 +358,7 @@ class ControlPlane:
             raise
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Choose a free port, not one of those that Linux gives to outgoing connections."""
     for port in secrets.SystemRandom().sample(range(20000, 32000), 100):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):

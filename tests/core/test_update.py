@@ -446,7 +446,7 @@ BETTER_REASONS = {
     "spec.volumes.0.emptyDir": "ReservedName",
     "spec.volumes.1.emptyDir": "ReservedName",
     "spec.containers.0.resources.limits": "RequestsLimitsMismatch",
-    "spec.containers.0.env.0.valueFrom.": "VisibleDevicesOverride",
+    "spec.containers.0.env.0.valueFrom.fieldRef.": "VisibleDevicesOverride",
 }
 
 

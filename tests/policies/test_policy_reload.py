@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from policy_writing import HEAD, IMAGE, write
 
 from webhook.adapters import policy_files
 from webhook.adapters.policy_files import PolicyInvalidError, PolicySource
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def rules(source) -> list[str]:

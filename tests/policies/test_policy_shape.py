@@ -1,5 +1,7 @@
 """One file: what each field accepts, and the sentence for what it does not."""
 
+# ruff: noqa: E501 - a row of a table is one line: a message cut in two cannot be searched for
+
 from __future__ import annotations
 
 import json
@@ -7,6 +9,7 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from policy_strategies import WHOLE, anything, places, replaced
 from policy_writing import HEAD, IMAGE, load, load_spec, problems, problems_of_spec, write
 
 from webhook.adapters.policy_fields import duration_ms
@@ -70,7 +73,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
         ("memory: {max: true}", "memory.max: must be text, e.g. 8Gi"),
         ("memory: {max: [8Gi]}", "memory.max: must be text, e.g. 8Gi"),
         ("memory: {min: 8Gi, max: 4Gi}", "memory.max: 4Gi is less than min, 8Gi; swap them"),
-        ("memory: {maxx: 4Gi}", "memory.maxx: unknown field; did you mean max? the fields here are min, max"),
+        ("memory: {maxx: 4Gi}", "memory.maxx: unknown field; did you mean max? known fields: min, max"),
         ("memory: 8Gi", 'memory: must be a map of fields, not "8Gi"'),
         ("memory:", "memory: is empty; write a map of fields, or leave the field out"),
         ("gpuCount: {max: 0}", "gpuCount.max: 0 is out of bounds; write an integer from 1 to 9999"),
@@ -78,7 +81,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
         ("gpuCount: {max: '2'}", 'gpuCount.max: must be an integer, not "2"'),
         ("gpuCount: {max: 1.5}", 'gpuCount.max: must be an integer, not "1.5"'),
         ("gpuCount: {max: true}", "gpuCount.max: must be an integer, not true"),
-        ("gpucount: {max: 1}", "gpucount: unknown field; did you mean gpuCount? the fields here are name, match,"),
+        ("gpucount: {max: 1}", "gpucount: unknown field; did you mean gpuCount? known fields: name, match,"),
         ("classes: {default: b}", 'classes.default: class "b" is not defined; the policy has no classes'),
         ("nodeSelector: {a: true}", "nodeSelector.a: must be text, not true; put it in quotes"),
         ("nodeSelector: {a b: c}", 'nodeSelector["a b"]: "a b" is not a label\'s key'),
@@ -127,11 +130,11 @@ def test_a_mistake_in_a_rule_is_told_with_line_and_path(tmp_path, field, problem
         ("  rules:\n  - action: Warn\n", "a.yaml:6: spec.rules[0].name: is missing; add it: The rule's name"),
         ("  rules:\n  - name: A_b\n", 'a.yaml:6: spec.rules[0].name: "A_b" is not a name; write lower-case'),
         ("  rules:\n  -\n", "a.yaml:6: spec.rules[0]: is empty; write a map of fields"),
-        ("  rulez: []\n", "a.yaml:5: spec.rulez: unknown field; did you mean rules? the fields here are wholeGPUResources, classes, rules, examples"),
+        ("  rulez: []\n", "a.yaml:5: spec.rulez: unknown field; did you mean rules? known fields: wholeGPUResources, classes, rules, examples"),
         ("  wholeGPUResources: ['*']\n", "a.yaml:5: spec.wholeGPUResources[0]: \"*\" is not a resource's full name"),
         ("  wholeGPUResources: ['v*/*']\n", 'a.yaml:5: spec.wholeGPUResources[0]: "v*/*" covers vramwarden.io/vram too'),
         ("  classes: {A: {}}\n", 'a.yaml:5: spec.classes.A: "A" is not a name'),
-        ("  classes: {a: {max: 1Gi}}\n", "a.yaml:5: spec.classes.a.max: unknown field; the fields here are nodeSelector, tolerations, memory"),
+        ("  classes: {a: {max: 1Gi}}\n", "a.yaml:5: spec.classes.a.max: unknown field; known fields: nodeSelector, tolerations, memory"),
         ("  examples: [{name: a, pod: {namespace: a}, expect: {}}]\n", "a.yaml:5: spec.examples[0].expect.allowed: is missing"),
         ("  examples: [{name: a, pod: {namespace: a, annotations: {b: 5}}, expect: {allowed: true}}]\n", "spec.examples[0].pod.annotations.b: must be text, not 5; put it in quotes"),
         ("  examples: [{name: a, pod: {namespace: a}, expect: {allowed: false, reasons: [toolarge]}}]\n", "Unmutated; did you mean TooLarge?"),
@@ -235,97 +238,6 @@ def test_tolerations_and_variables_are_kept_as_the_api_server_stores_them(tmp_pa
     assert policy.rules[0].tolerations == ({"key": "a", "effect": "NoSchedule"},)
     field = {"apiVersion": "v1", "fieldPath": "metadata.name"}
     assert policy.rules[0].env == ({"name": "A"}, {"name": "B", "valueFrom": {"fieldRef": field}})
-
-
-WHOLE = {
-    "apiVersion": "vramwarden.io/v1alpha1",
-    "kind": "VRAMPolicy",
-    "metadata": {"name": "test"},
-    "spec": {
-        "wholeGPUResources": ["nvidia.com/gpu"],
-        "classes": {
-            "a": {
-                "nodeSelector": {"b": "c"},
-                "tolerations": [{"key": "a", "operator": "Equal", "value": "b"}],
-                "memory": {"min": "1Gi", "max": "2Gi"},
-            }
-        },
-        "rules": [
-            {
-                "name": "a",
-                "match": {"namespaces": ["*"], "podLabels": {"a": "b"}},
-                "action": "Enforce",
-                "memory": {"min": "1Gi", "max": "2Gi"},
-                "gpuCount": {"max": 1},
-                "classes": {"allowed": ["*"], "default": None},
-                "nodeSelector": {"a": "b"},
-                "tolerations": [{"key": "a", "effect": "NoExecute", "tolerationSeconds": 5}],
-                "runtimeClassName": "nvidia",
-                "env": [{"name": "A", "value": "b"}, {"name": "B", "valueFrom": {"fieldRef": {}}}],
-                "visibleDevices": "Void",
-                "placement": "None",
-                "enforcement": {"by": "Sidecar", "grace": "5s", "tolerance": "2%", "image": "x"},
-            }
-        ],
-        "examples": [
-            {
-                "name": "a",
-                "pod": {
-                    "namespace": "a",
-                    "labels": {"a": "b"},
-                    "annotations": {"vramwarden.io/gpu-memory": "1Gi"},
-                    "spec": {
-                        "nodeSelector": {},
-                        "volumes": [],
-                        "tolerations": [],
-                        "securityContext": {"runAsUser": 5},
-                        "containers": [
-                            {
-                                "name": "a",
-                                "image": "b",
-                                "env": [{"name": "A", "value": "b"}],
-                                "resources": {"limits": {"vramwarden.io/vram": "1Gi"}},
-                                "securityContext": {"capabilities": {"drop": ["ALL"]}},
-                            }
-                        ],
-                    },
-                },
-                "expect": {"allowed": True, "reasons": [], "rule": "a", "vram": "1Gi"},
-            }
-        ],
-    },
-}
-
-
-def places(value, path=()):
-    """Yield the path of everything in a value, itself included."""
-    yield path
-    if isinstance(value, dict | list):
-        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from places(inner, (*path, key))
-
-
-def replaced(value, path, new):
-    if not path:
-        return new
-    copy = value.copy()
-    copy[path[0]] = replaced(value[path[0]], path[1:], new)
-    return copy
-
-
-anything = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=6)
-    | st.sampled_from(["*", "8Gi", "a", "5s", "2%", "None", "Enforce", "nvidia.com/gpu"]),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["name", "a", "max", "key"]), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
 
 
 def test_the_whole_policy_that_the_next_test_breaks_is_valid(tmp_path):

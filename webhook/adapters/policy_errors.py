@@ -68,7 +68,7 @@ def _unknown_field(path: Path) -> str:
     known = list(field_schema(path[:-1]).get("properties", ()))
     meant = closest(str(path[-1]), known)
     question = f"did you mean {meant}? " if meant else ""
-    return f"unknown field; {question}the fields here are {', '.join(known)}"
+    return f"unknown field; {question}known fields: {', '.join(known)}"
 
 
 def _wrong_type(path: Path, wanted: str, value: object) -> str:

@@ -44,12 +44,6 @@ _BASES: Final = {"b": 2, "x": 16, "o": 8, "d": 10}
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _AMBIGUOUS: Final = re.compile(r"[-+.0-9][-+0-9.:_ TtZz]*|=|<<")
 _TAG: Final = "tag:yaml.org,2002:"
-_TAGGED: Final[dict[str, tuple[type, ...]]] = {
-    "null": (type(None),),
-    "bool": (bool,),
-    "int": (int,),
-    "float": (float, int),
-}
 
 
 class ManifestError(ValueError):
@@ -71,6 +65,14 @@ class ExactFloat(float):
         value = super().__new__(cls, text)
         value.text = text
         return value
+
+
+_TAGGED: Final[dict[str, tuple[type, ...]]] = {
+    "null": (type(None),),
+    "bool": (bool,),
+    "int": (int,),
+    "float": (ExactFloat, int),
+}
 
 
 @dataclass(slots=True)
@@ -232,12 +234,14 @@ def _merged(value: Any, line: int) -> dict[str, Any]:
 def _scalar(event: Any, line: int) -> Any:
     """Return a scalar's value: quoted ones are strings, tags say what they want to be read as."""
     text, tag = event.value, event.tag or ""
+    if tag == "!":  # means nothing to go-yaml, unlike to the YAML specification
+        tag = ""
     if not (event.implicit[0] or tag.startswith(_TAG)) or tag == _TAG + "str":
         return text
     try:
         value = resolve(text)
     except ManifestError as error:
         raise ManifestError(str(error), line) from None
-    if tag and not isinstance(value, _TAGGED.get(tag.removeprefix(_TAG), ())):
+    if tag and type(value) not in _TAGGED.get(tag.removeprefix(_TAG), ()):
         raise ManifestError(f"tag !!{tag.removeprefix(_TAG)} does not fit here; remove it", line)
-    return ExactFloat(text) if tag == _TAG + "float" and isinstance(value, int) else value
+    return ExactFloat(str(value)) if tag == _TAG + "float" and type(value) is int else value

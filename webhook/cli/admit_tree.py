@@ -87,13 +87,13 @@ class _Editor:
         elif not node and above is not None:  # `[]` and `{}` are written anew, as blocks
             value = operation["value"]
             filled = [value] if isinstance(node, CommentedSeq) else {key: value}
-            _put(above, parents[-1], _commented(filled))
+            _put(above, parents[-1], filled)
         elif isinstance(node, CommentedSeq) and operation["op"] == "add":
             below = _cut(*_last_leaf(node, key - 1)) if key else _cut_head(node, above, parents[-1])
             node.insert(key, _commented(operation["value"]))
             _paste(*_last_leaf(node, key), below)
         else:
-            _put(node, key, _commented(operation["value"]))
+            _put(node, key, operation["value"])
 
     def _count(self, node: Any) -> None:
         """Count how often each collection is used, and name nulls that flow style cannot leave out.
@@ -116,8 +116,8 @@ class _Editor:
         key = int(part) if isinstance(node, CommentedSeq) else part
         child = node[key] if isinstance(node, CommentedSeq) or key in node else ""
         if not isinstance(child, (CommentedMap, CommentedSeq)):
-            child = CommentedMap()
-            _put(node, key, child)
+            _put(node, key, {})
+            child = node[key]
         elif self._uses[id(child)] > 1:
             self._uses[id(child)] -= 1
             child = copy.deepcopy(child)
@@ -160,7 +160,8 @@ def _commented(value: Any) -> Any:
 
 
 def _put(node: Any, key: Any, value: Any) -> None:
-    """Set a value; comments after what was last there stay after it."""
+    """Set a value; comments below what was last there stay below, those in it go with it."""
+    value = _commented(value)
     present = key < len(node) if isinstance(node, CommentedSeq) else key in node
     if present:
         below = _cut(*_last_leaf(node, key))
@@ -227,10 +228,12 @@ def _cut_head(node: CommentedSeq, above: Any, key: Any) -> str:
         line, newline, below = beside.value.partition("\n")
         beside.value = line + newline
         return str(below)
-    node.ca.comment = None
+    if not lines:
+        return ""
+    node.ca.comment[1] = None
     if isinstance(above, CommentedMap):
         above.ca.items.pop(key, None)
-    return "".join(" " * line.start_mark.column + line.value for line in lines or ())
+    return "".join(" " * line.start_mark.column + line.value for line in lines)
 
 
 def _paste(node: Any, key: Any, below: str) -> None:

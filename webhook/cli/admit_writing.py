@@ -10,6 +10,7 @@ Three texts are tried, best first, and each is read back before it is believed:
 from __future__ import annotations
 
 import json
+import re
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from webhook.cli.admit_tree import Path
     from webhook.core.patch import Operation
 
+_ANCHOR: Final = re.compile(r"&\S+")
 _MOST_LINES: Final = 5000
 """Beyond, comparing lines takes longer than a reader wants to wait."""
 
@@ -44,7 +46,7 @@ def _candidates(
     text: str, changes: Mapping[Path, Iterable[Operation]], layout: Layout
 ) -> Iterator[str]:
     try:
-        base, target = edited(text, {}, layout), edited(text, changes, layout)
+        base, target = (_rejoined(edited(text, wishes, layout), text) for wishes in ({}, changes))
     # ruamel knows less of YAML than libyaml here and there, and has no bounds on recursion.
     except (YAMLError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return
@@ -52,6 +54,21 @@ def _candidates(
     if restored is not None:
         yield restored
     yield target
+
+
+def _rejoined(text: str, original: str) -> str:
+    """Put comments back beside anchors and aliases: ruamel gives them lines of their own."""
+    commented = [line for line in original.splitlines() if "#" in line.lstrip()[1:]]
+    beside = {_squeezed(line) for line in commented}
+    beside |= {_squeezed(_ANCHOR.sub("", line)) for line in commented}
+    lines: list[str] = []
+    for line in text.splitlines(keepends=True):
+        is_comment = line.lstrip().startswith("#") and lines and lines[-1].strip()
+        if is_comment and _squeezed(lines[-1] + line) in beside:
+            lines[-1] = f"{lines[-1].rstrip()} {line.lstrip()}"
+        else:
+            lines.append(line)
+    return "".join(lines)
 
 
 def _reads_as(text: str, wanted: Any) -> bool:

@@ -113,7 +113,9 @@ def _show_translation(client: HTTPSConnection, review: Json) -> None:
     answer = _post(client, review)
     translated = apply_patch(pod, json.loads(b64decode(answer["patch"])))
     click.echo(f"   allowed: {answer['allowed']}; {answer['auditAnnotations']}; the pod changes:\n")
-    lines = difflib.unified_diff(_yaml(pod), _yaml(translated), "as written", "as stored", lineterm="", n=2)
+    lines = difflib.unified_diff(
+        _yaml(pod), _yaml(translated), "as written", "as stored", lineterm="", n=2
+    )
     for line in lines:
         click.secho(f"   {line}", fg=_COLOURS.get(line[:1]))
 

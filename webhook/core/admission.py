@@ -17,7 +17,6 @@ from webhook.core.rules.changes import debugging_containers, immutable
 from webhook.core.validation import (
     check_any_pod,
     check_asking,
-    check_demand,
     check_shape,
     check_translated,
     check_without_demand,
@@ -183,7 +182,6 @@ def _created(pod: Pod, rule: Rule, policy: Policy, phase: Phase) -> Decision:
     if demand is None:
         return _judged(pod, rule, policy, findings)
     enforcer, impossible = _enforcer(pod, demand, rule)
-    findings.extend(check_demand(pod, demand, rule, policy, enforcer))
     findings.extend(impossible)
     if findings:
         return _judged(pod, rule, policy, findings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -139,15 +140,14 @@ def sees_no_gpu(entry: Json) -> bool:
     return not entry.get("valueFrom") and entry.get("value") in {None, "", "void", "none"}
 
 
-def is_enforcer(container: Container, wanted: Json) -> bool:
+def is_enforcer(container: Container, image: str) -> bool:
     """Say whether a container runs our program: decided by what it runs, never by an annotation.
 
     The image's tag may differ, so that replicas of two releases agree during an upgrade.
     """
-    image = text(container.raw, "image", container.path)
     return (
-        _repository(image) == _repository(wanted["image"])
-        and texts(container.raw, "command", container.path) == wanted["command"]
+        _repository(text(container.raw, "image", container.path)) == _repository(image)
+        and texts(container.raw, "command", container.path) == list(ENFORCER_COMMAND)
         and not texts(container.raw, "args", container.path)
     )
 
@@ -174,6 +174,15 @@ def is_intact(container: Container, wanted: Json) -> bool:
     return not (raw.keys() - wanted.keys() - _DEFAULTED)
 
 
+def holds(container: Container, cap_bytes: int) -> bool:
+    """Say whether a sidecar of whatever policy holds this cap, and nobody else steers it."""
+    caps = [entry.get("value") for entry in container.env() if entry["name"] == CAP_BYTES_ENV]
+    own = {CAP_BYTES_ENV, *_SETTINGS, VISIBLE_DEVICES_ENV, DRIVER_CAPABILITIES_ENV}
+    return caps == [str(cap_bytes)] and not any(
+        _steers(entry["name"]) and entry["name"] not in own for entry in container.env()
+    )
+
+
 _DEFAULTED: Final = frozenset(
     {"terminationMessagePath", "terminationMessagePolicy", "imagePullPolicy"}
 )
@@ -198,20 +207,34 @@ def _holds_env(container: Container, wanted: list[Json]) -> bool:
             if entry != ours[name] or name in seen:
                 return False
             seen.add(name)
-        elif name.startswith(_STEERING) or name in _STEERING_NAMES:
+        elif _steers(name):
             return False
     return len(seen) == len(ours)
+
+
+def _steers(name: str) -> bool:
+    return name.startswith(_STEERING) or name in _STEERING_NAMES
 
 
 def _holds_mounts(raw: Json, wanted: list[Json]) -> bool:
     actual = raw.get("volumeMounts")
     if not isinstance(actual, list) or not all(mount in actual for mount in wanted):
         return False
-    return all(
-        mount in wanted
-        or (isinstance(mount, dict) and str(mount.get("mountPath")).startswith(_HARMLESS_MOUNTS))
-        for mount in actual
-    )
+    return all(mount in wanted or _is_harmless(mount) for mount in actual)
+
+
+def _is_harmless(mount: object) -> bool:
+    path = mount.get("mountPath") if isinstance(mount, dict) else None
+    return isinstance(path, str) and posixpath.normpath(path).startswith(_HARMLESS_MOUNTS)
+
+
+_SETTINGS: Final = (
+    POLL_INTERVAL_ENV,
+    GRACE_ENV,
+    TOLERANCE_ENV,
+    BLIND_AFTER_ENV,
+    WHEN_BLIND_ENV,
+)
 
 
 def _settings(enforcement: Enforcement) -> Iterator[Json]:

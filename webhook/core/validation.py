@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.enforcer_container import is_enforcer, visible_devices
+from webhook.core.enforcer_container import holds, is_enforcer, visible_devices
 from webhook.core.errors import Finding, Reason
 from webhook.core.mutation import mutate_pod
 from webhook.core.patch import make_patch
 from webhook.core.pod import items, mapping
+from webhook.core.policy import Placement
 from webhook.core.quantity import QuantityError, parse_quantity
 from webhook.core.rules.amounts import bounds, gpu_class_known, whole_gpu_and_share, whole_gpus
 from webhook.core.rules.devices import (
@@ -19,8 +20,8 @@ from webhook.core.rules.isolation import privileged_pod, process_namespace, rese
 from webhook.core.rules.nodes import node_name, node_selector, operating_system
 from webhook.names import (
     ADMITTED_ANNOTATION,
-    CAP_BYTES_ENV,
     MANAGED_LABEL,
+    VISIBLE_DEVICES_ENV,
     VRAM_RESOURCE,
 )
 
@@ -36,13 +37,14 @@ _SHOWN_DIFFERENCES: Final = 4
 
 def check_any_pod(pod: Pod, policy: Policy) -> Iterator[Finding]:
     """Yield what is wrong with any governed pod, with or without a demand."""
-    for container in pod.containers:
+    for container in (*pod.containers, *pod.enforcers):
         yield from whole_gpus(container, policy)
 
 
 def check_without_demand(pod: Pod, rule: Rule) -> Iterator[Finding]:
-    """Yield what is wrong with a pod that asks for no VRAM."""
+    """Yield what is wrong with a pod that asks for no VRAM; none of its containers is ours."""
     yield from visible_devices_without_demand(pod, rule)
+    yield from reserved_names(pod, None)
 
 
 def check_asking(pod: Pod, demand: Demand | None, rule: Rule, policy: Policy) -> Iterator[Finding]:
@@ -51,20 +53,14 @@ def check_asking(pod: Pod, demand: Demand | None, rule: Rule, policy: Policy) ->
     yield from operating_system(pod)
     yield from node_name(pod)
     yield from privileged_pod(pod, rule)
-    yield from visible_devices_of_demand(pod, demand.amounts if demand else (), rule)
+    yield from visible_devices_of_demand(pod, demand.amounts if demand else None, rule)
+    yield from gpu_class_known(pod, rule, policy)
+    yield from node_selector(pod, rule, policy)
+    yield from reserved_names(pod, rule.enforcement.image if rule.has_sidecar else None)
     if rule.has_sidecar:
         yield from process_namespace(pod)
-
-
-def check_demand(
-    pod: Pod, demand: Demand, rule: Rule, policy: Policy, enforcer: Json | None
-) -> Iterator[Finding]:
-    """Yield what is wrong with a demand; `enforcer` is the wanted sidecar, or None."""
-    yield from bounds(demand, rule, policy)
-    yield from gpu_class_known(demand, rule, policy)
-    yield from node_selector(pod, demand, rule, policy)
-    if enforcer is not None:
-        yield from reserved_names(pod, enforcer)
+    if demand is not None:
+        yield from bounds(demand, rule, policy)
 
 
 def check_shape(pod: Pod) -> None:
@@ -91,7 +87,7 @@ def check_translated(
     """
     mark = pod.annotations.get(ADMITTED_ANNOTATION, "").rpartition(" ")[2]
     if mark and mark != policy.short_digest:
-        missing = list(_missing_essentials(pod, demand, rule, enforcer))
+        missing = list(_missing_essentials(pod, demand, enforcer))
     else:
         wanted = mutate_pod(pod, demand, rule, policy, enforcer)
         missing = [_dotted(operation["path"]) for operation in make_patch(pod.raw, wanted)]
@@ -106,17 +102,18 @@ def check_translated(
         yield Finding(Reason.UNMUTATED, shown[0], detail)
 
 
-def _missing_essentials(
-    pod: Pod, demand: Demand, rule: Rule, enforcer: Json | None
-) -> Iterator[str]:
+def _missing_essentials(pod: Pod, demand: Demand, enforcer: Json | None) -> Iterator[str]:
     for container in pod.containers:
+        visible = [entry for entry in container.env() if entry["name"] == VISIBLE_DEVICES_ENV]
         if container.name not in demand.amounts:
+            if not visible:
+                yield f"{container.path}.env"
             continue
         amount_bytes = demand.resource_bytes(container.name)
         for kind in ("requests", "limits"):
             if not _equals(container.resources(kind).get(VRAM_RESOURCE), amount_bytes):
                 yield f"{container.path}.resources.{kind}"
-        if visible_devices(rule.placement) not in container.env():
+        if len(visible) != 1 or visible[0] not in map(visible_devices, Placement):
             yield f"{container.path}.env"
     if pod.labels.get(MANAGED_LABEL) != "true":
         yield f"metadata.labels[{MANAGED_LABEL}]"
@@ -124,8 +121,8 @@ def _missing_essentials(
         return
     if pod.spec.get("shareProcessNamespace") is not True:
         yield "spec.shareProcessNamespace"
-    cap = {"name": CAP_BYTES_ENV, "value": str(demand.per_gpu_bytes)}
-    if not any(is_enforcer(found, enforcer) and cap in found.env() for found in pod.enforcers):
+    image, cap_bytes = enforcer["image"], demand.per_gpu_bytes
+    if not any(is_enforcer(found, image) and holds(found, cap_bytes) for found in pod.enforcers):
         yield "spec.initContainers"
 
 

@@ -46,13 +46,13 @@ def bounds(demand: Demand, rule: Rule, policy: Policy) -> Iterator[Finding]:
         yield Finding(Reason.INVALID_COUNT, annotation_path(GPU_COUNT_ANNOTATION), detail)
 
 
-def gpu_class_known(demand: Demand, rule: Rule, policy: Policy) -> Iterator[Finding]:
+def gpu_class_known(pod: Pod, rule: Rule, policy: Policy) -> Iterator[Finding]:
     """Rule: the class exists and the rule allows it.
 
     Fields: metadata.annotations[gpu-class]
     Allowed values: the names of the policy's classes that match the rule's `classes.allowed`
     """
-    name = demand.gpu_class
+    name = pod.annotations.get(GPU_CLASS_ANNOTATION)
     if name is None:
         return
     known = class_names(policy.classes, rule.allowed_classes)
@@ -110,14 +110,15 @@ def whole_gpu_and_share(pod: Pod, policy: Policy) -> Iterator[Finding]:
     Allowed values: no whole-GPU resource above zero, no claim
     """
     for container in pod.containers:
-        amounts = {**container.resources("requests"), **container.resources("limits")}
-        for resource, amount in amounts.items():
+        requests, limits = container.resources("requests"), container.resources("limits")
+        for resource, amount in {**requests, **limits}.items():
             if policy.is_whole_gpu(resource) and not _is_zero(amount):
+                kind = "limits" if resource in limits else "requests"
                 detail = (
                     f"the pod asks for {resource} and for a share of a GPU; remove "
                     f"{resource} to share one, or vramwarden.io/gpu-memory to have a whole one"
                 )
-                path = f"{container.path}.resources.limits[{resource}]"
+                path = f"{container.path}.resources.{kind}[{resource}]"
                 yield Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)
         resources = mapping(container.raw, "resources", container.path)
         if items(resources, "claims", f"{container.path}.resources"):

@@ -17,6 +17,7 @@ from webhook.names import (
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
     MANAGED_LABEL,
+    VRAM_RESOURCE,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _FIXED_ANNOTATIONS = (
 def immutable(old: Pod, new: Pod) -> Iterator[Finding]:
     """Rule: a demand, our marks and the sidecar stay as they were admitted.
 
-    Fields: our annotations and label; image and resources of the container vram-enforcer
+    Fields: our annotations and label; limits[vram]; image and resources of vram-enforcer
     Allowed values: those of the pod before the update
     """
     for key in _FIXED_ANNOTATIONS:
@@ -45,11 +46,16 @@ def immutable(old: Pod, new: Pod) -> Iterator[Finding]:
         )
     path = f"metadata.labels[{MANAGED_LABEL}]"
     yield from _unchanged(path, old.labels.get(MANAGED_LABEL), new.labels.get(MANAGED_LABEL))
+    amounts = {container.name: container.resources("limits") for container in old.containers}
+    for container in new.containers:
+        path = f"{container.path}.resources.limits[{VRAM_RESOURCE}]"
+        known = amounts.get(container.name, {}).get(VRAM_RESOURCE)
+        yield from _unchanged(path, known, container.resources("limits").get(VRAM_RESOURCE))
     before = {container.field: container for container in old.enforcers}
     for container in new.enforcers:
-        known = before.get(container.field)
+        ours = before.get(container.field)
         for field in ("image", "resources"):
-            if known is not None and container.raw.get(field) != known.raw.get(field):
+            if ours is not None and container.raw.get(field) != ours.raw.get(field):
                 detail = "the sidecar that holds the VRAM cap cannot be changed; leave it as it is"
                 yield Finding(Reason.IMMUTABLE, f"{container.path}.{field}", detail)
 

@@ -21,13 +21,15 @@ GPU_LIMIT_VARIABLES: Final = ("NVIDIA_GPU_MEMORY_", "CUDA_MPS_")
 
 
 def visible_devices_of_demand(
-    pod: Pod, with_vram: Collection[str], rule: Rule
+    pod: Pod, with_vram: Collection[str] | None, rule: Rule
 ) -> Iterator[Finding]:
     """Rule: with a demand, which GPUs are seen and how much of them is ours to say.
 
     Fields: spec.[initContainers,containers][*].env[*]
     Allowed values: NVIDIA_VISIBLE_DEVICES void, none or empty, or as we write it; no
     NVIDIA_GPU_MEMORY_* and no CUDA_MPS_* but the rule's own
+
+    `with_vram` names the containers with VRAM; None where the demand cannot be read.
     """
     if GPU_ANNOTATION in pod.annotations:
         detail = "the GPU is chosen when the pod is bound to a node; remove the annotation"
@@ -43,7 +45,7 @@ def visible_devices_of_demand(
             elif (
                 rule.visible_devices is VisibleDevices.DENY
                 and not sees_no_gpu(entry)
-                and not (entry == ours and container.name in with_vram)
+                and not (entry == ours and (with_vram is None or container.name in with_vram))
             ):
                 yield _override(path)
 

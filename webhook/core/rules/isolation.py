@@ -82,14 +82,16 @@ def _holds_devices(host_path: str) -> bool:
     return path.startswith("/dev/") and not harmless
 
 
-def reserved_names(pod: Pod, wanted: Json) -> Iterator[Finding]:
+def reserved_names(pod: Pod, image: str | None) -> Iterator[Finding]:
     """Rule: the sidecar's name and those of its volumes are ours, judged by content.
 
     Fields: spec.[initContainers,containers][*], spec.volumes[*]
     Allowed values: the container runs the enforcer's image and command; the volumes are empty ones
+
+    `image` is the sidecar's, None where the pod has none.
     """
     for container in pod.enforcers:
-        if not is_enforcer(container, wanted):
+        if image is None or not is_enforcer(container, image):
             detail = f"the name {ENFORCER_CONTAINER} is reserved; give the container another name"
             yield Finding(Reason.RESERVED_NAME, f"{container.path}.name", detail)
     ours: dict[str, Json] = {volume["name"]: volume for volume in VOLUMES}

@@ -6,24 +6,23 @@ from typing import TYPE_CHECKING
 
 from webhook.core.errors import Finding, Reason, quoted
 from webhook.core.pod import mapping, strings, text
-from webhook.names import OS_LABEL
+from webhook.names import GPU_CLASS_ANNOTATION, OS_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from webhook.core.demand import Demand
     from webhook.core.pod import Pod
     from webhook.core.policy import Policy, Rule
 
 
-def node_selector(pod: Pod, demand: Demand, rule: Rule, policy: Policy) -> Iterator[Finding]:
+def node_selector(pod: Pod, rule: Rule, policy: Policy) -> Iterator[Finding]:
     """Rule: the pod selects no other node than the rule and the class do.
 
     Fields: spec.nodeSelector
     Allowed values: absent, or the same value for the keys of the rule's and the class's selector
     """
     present = _selector(pod)
-    gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
+    gpu_class = policy.class_for(pod.annotations.get(GPU_CLASS_ANNOTATION) or rule.default_class)
     wanted = {**rule.node_selector, **(gpu_class.node_selector if gpu_class else {})}
     for key, value in wanted.items():
         if key in present and present[key] != value:
