@@ -11,7 +11,7 @@ from builders import A100, RULE, a_container, a_pod, a_policy, a_request, a_rule
 from test_update import refused_after_creation
 
 from webhook.core.admission import Outcome, Phase, decide
-from webhook.core.enforcer_container import enforcer_user
+from webhook.core.enforcer_user import enforcer_user
 from webhook.core.errors import Reason
 from webhook.core.policy import Action, Bounds, EnforceBy, Rule, RunAs, Style, VisibleDevices
 

@@ -1,0 +1,1 @@
+"""One outside thing per file, and no decisions: policy files, YAML, reviews as JSON, settings."""

@@ -1,0 +1,1 @@
+"""The command `vramwarden`: one file per subcommand, each a thin layer over library calls."""

@@ -7,7 +7,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.demand import read_demand
-from webhook.core.enforcer_container import ROOT_UID, enforcer_container, enforcer_user
+from webhook.core.enforcer_container import enforcer_container
+from webhook.core.enforcer_user import ROOT_UID, enforcer_user
 from webhook.core.errors import Finding, MalformedObjectError, render
 from webhook.core.mutation import mutate_pod, void_visible_devices
 from webhook.core.patch import proven_patch

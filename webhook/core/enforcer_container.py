@@ -1,14 +1,13 @@
-"""The sidecar `vram-enforcer`: its container, its volumes, its user, and how it is recognised."""
+"""The sidecar `vram-enforcer`: its container, its volumes, and how it is recognised."""
 
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.errors import Finding, Reason
-from webhook.core.pod import flag, integer, mapping, text, texts
+from webhook.core.enforcer_user import ROOT_UID
+from webhook.core.pod import text, texts
 from webhook.core.policy import Enforcement, Placement, Rule, RunAs, Style
 from webhook.names import (
     BLIND_AFTER_ENV,
@@ -25,6 +24,7 @@ from webhook.names import (
     TOKEN_PATH,
     TOLERANCE_ENV,
     VISIBLE_DEVICES_ENV,
+    VRAM_RESOURCE,
     WHEN_BLIND_ENV,
 )
 
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from webhook.core.demand import Demand
-    from webhook.core.pod import Container, Json, Pod
-
-ROOT_UID: Final = 0
+    from webhook.core.pod import Container, Json
 
 VOLUMES: Final[tuple[dict[str, Any], ...]] = (
     {"name": ENFORCER_RUN_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
@@ -56,48 +54,6 @@ _HARMLESS_MOUNTS: Final = ("/var/run/secrets/", "/run/secrets/")
 # Variables that steer the dynamic loader, the C library, the shell, Python, the driver or us.
 _STEERING: Final = ("LD_", "GLIBC_", "GCONV_", "MALLOC_", "PYTHON", "NVIDIA_", "CUDA_", "VRAM_")
 _STEERING_NAMES: Final = frozenset({"PATH", "HOME", "LOCPATH", "NLSPATH", "TMPDIR"})
-
-
-def enforcer_user(pod: Pod, demand: Demand, rule: Rule) -> int | Finding:
-    """Return the user id the sidecar runs as, or why none can work.
-
-    Signals reach a process only from the same user or from one with CAP_KILL, and Pod Security
-    `restricted` forbids both root and CAP_KILL; the namespace's level cannot be seen at admission,
-    so `Auto` goes by whether the pod is written to pass it.
-
-    | runAs | pod meets `restricted` | one known user for the VRAM | sidecar |
-    | --- | --- | --- | --- |
-    | Root | any | any | root with KILL |
-    | Workload | any | yes | that user |
-    | Workload | any | no | EnforcementImpossible |
-    | Auto | no | any | root with KILL |
-    | Auto | yes | yes | that user |
-    | Auto | yes | no | EnforcementImpossible |
-    """
-    run_as = rule.enforcement.run_as
-    if run_as is RunAs.ROOT or (run_as is RunAs.AUTO and not _meets_restricted(pod)):
-        return ROOT_UID
-    holders = [container for container in pod.containers if container.name in demand.amounts]
-    users = {container.name: _user_of(container, pod) for container in holders}
-    if None not in users.values() and len(set(users.values())) == 1:
-        return users[holders[0].name] or ROOT_UID
-    unknown = [container for container in holders if users[container.name] is None]
-    if unknown:
-        path = f"{unknown[0].path}.securityContext.runAsUser"
-        detail = (
-            "is not set, so the sidecar cannot run as the same user and stop its processes; "
-            "set runAsUser to the image's user id"
-        )
-    else:
-        path = f"{holders[-1].path}.securityContext.runAsUser"
-        shown = ", ".join(f"{name} as {uid}" for name, uid in users.items())
-        detail = (
-            f"the containers with VRAM run as different users ({shown}), and one sidecar can stop "
-            "processes of one user only; give them the same runAsUser"
-        )
-    if run_as is RunAs.AUTO:
-        detail += ", or ask your platform team for a rule with enforcement.runAs: Root"
-    return Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail)
 
 
 def enforcer_container(demand: Demand, rule: Rule, user: int) -> Json:
@@ -156,22 +112,19 @@ def is_intact(container: Container, wanted: Json) -> bool:
     """Say whether a container is the wanted sidecar, allowing for what others add in good faith.
 
     The API server fills in defaults, AlwaysPullImages changes the pull policy, and webhooks of
-    clouds and meshes add variables and credential mounts to every container.
+    clouds and meshes add variables and credential mounts to every container, and a LimitRange adds
+    amounts of resources that we do not set.
     """
     raw = container.raw
-    for key, value in wanted.items():
-        if key == "imagePullPolicy":
-            continue
-        actual = raw.get(key)
-        if key == "env":
-            if not _holds_env(container, value):
-                return False
-        elif key == "volumeMounts":
-            if not _holds_mounts(raw, value):
-                return False
-        elif not _covers(actual, value):
-            return False
-    return not (raw.keys() - wanted.keys() - _DEFAULTED)
+    if raw.keys() - wanted.keys() - _DEFAULTED:
+        return False
+    plain = wanted.keys() - {"env", "imagePullPolicy", "resources", "volumeMounts"}
+    return (
+        all(_covers(raw.get(key), wanted[key]) for key in plain)
+        and _holds_env(container, wanted["env"])
+        and _holds_amounts(container, wanted["resources"])
+        and _holds_mounts(raw, wanted["volumeMounts"])
+    )
 
 
 def holds(container: Container, cap_bytes: int) -> bool:
@@ -210,6 +163,14 @@ def _holds_env(container: Container, wanted: list[Json]) -> bool:
         elif _steers(name):
             return False
     return len(seen) == len(ours)
+
+
+def _holds_amounts(container: Container, wanted: Json) -> bool:
+    return all(
+        container.resources(kind).items() >= amounts.items()
+        and VRAM_RESOURCE not in container.resources(kind)
+        for kind, amounts in wanted.items()
+    )
 
 
 def _steers(name: str) -> bool:
@@ -270,50 +231,3 @@ def _repository(image: str) -> str:
     name = image.partition("@")[0]
     head, slash, last = name.rpartition("/")
     return head + slash + last.partition(":")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class _Contexts:
-    """A container's security context over its pod's."""
-
-    pod: Mapping[str, Any]
-    container: Mapping[str, Any]
-    path: str
-
-    def flag(self, key: str) -> bool | None:
-        own = flag(self.container, key, self.path)
-        return own if own is not None else flag(self.pod, key, "spec.securityContext")
-
-    def seccomp(self) -> str:
-        own = text(mapping(self.container, "seccompProfile", self.path), "type", self.path)
-        return own or text(mapping(self.pod, "seccompProfile", ""), "type", "spec.securityContext")
-
-
-def _contexts(container: Container, pod: Pod) -> _Contexts:
-    of_pod = mapping(pod.spec, "securityContext", "spec")
-    return _Contexts(of_pod, container.security_context(), f"{container.path}.securityContext")
-
-
-def _user_of(container: Container, pod: Pod) -> int | None:
-    contexts = _contexts(container, pod)
-    own = integer(contexts.container, "runAsUser", contexts.path)
-    return own if own is not None else integer(contexts.pod, "runAsUser", "spec.securityContext")
-
-
-def _meets_restricted(pod: Pod) -> bool:
-    """Say whether the pod is written to pass Pod Security `restricted`.
-
-    Source: k8s.io/pod-security-admission/policy/check_*.go.
-    """
-    for container in pod.containers:
-        contexts = _contexts(container, pod)
-        if contexts.flag("runAsNonRoot") is not True:
-            return False
-        if flag(contexts.container, "allowPrivilegeEscalation", contexts.path) is not False:
-            return False
-        capabilities = mapping(contexts.container, "capabilities", contexts.path)
-        if "ALL" not in texts(capabilities, "drop", contexts.path):
-            return False
-        if contexts.seccomp() not in {"RuntimeDefault", "Localhost"}:
-            return False
-    return True
