@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 
 import pytest
 from admit_runs import POD, run
 from builders import a_policy, a_rule
 from hypothesis import assume, given
-from strategies import asking_pods
+from hypothesis import strategies as st
+from strategies import ANY_JSON, asking_pods
 
+from webhook.cli.admit_reading import read_yaml
 from webhook.cli.admit_writing import fresh
 
 DEPLOYMENT = """\
@@ -136,6 +139,15 @@ def test_no_comment_gets_lost_or_changes_its_place(pod):
     result = run("".join(lines))
     assert "translated" in result.err
     assert re.findall("# ([0-9]+)\n", result.out) == [str(number) for number in range(len(lines))]
+
+
+TEXTS = st.text(st.sampled_from("a8 \n\t\r\x85\u2028\ufeff\x07é:#-'\"\\|>&*!%@`{}[],?=~"))
+
+
+@given(ANY_JSON | TEXTS | st.dictionaries(TEXTS, TEXTS))
+def test_what_is_written_anew_reads_as_it_was_meant(value):
+    value = {"kind": "A", "value": [{"deep": value}]}
+    assert json.dumps(read_yaml(fresh(value))[0]) == json.dumps(value)
 
 
 @pytest.mark.parametrize(

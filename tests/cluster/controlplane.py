@@ -291,7 +291,7 @@ class ControlPlane:
             f"--tls-private-key-file={self._serving[1]}",
             f"--cert-dir={self.state}",
             f"--client-ca-file={self.state / 'ca.crt'}",
-            "--authorization-mode=RBAC",
+            "--authorization-mode=Node,RBAC",  # as kubeadm has it
             "--allow-privileged=true",
             "--service-cluster-ip-range=10.0.0.0/24",
             "--service-account-issuer=https://kubernetes.default.svc",

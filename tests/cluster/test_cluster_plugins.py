@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 from builders import a_container, a_pod
-from controlplane import find_binary, wait_until
-from our_server import container
+from controlplane import ControlPlane, find_binary, wait_until
+from our_server import OurServer, Team, container
+from webhooks import installed
 
 VRAM = "vramwarden.io/vram"
 
@@ -55,30 +58,21 @@ def test_a_limit_ranges_maximum_leaves_room_for_the_sidecar(team):
     team.accepts(a_pod("8Gi"))
 
 
-def test_a_limit_range_can_bound_vram_itself(team):
-    limit_range(team, max={VRAM: "16Gi"}, default={VRAM: "0"})
-    error = team.refuses(a_pod("17Gi"))
-    print(error.message)
-
-
-def test_a_limit_range_may_say_how_much_disk_a_container_gets(team):
-    limit_range(team, default={"ephemeral-storage": "1Gi"}, max={"ephemeral-storage": "2Gi"})
+def test_a_limit_ranges_other_defaults_go_to_the_sidecar_too_and_are_let_be(team):
+    disk = {"ephemeral-storage": "1Gi"}
+    limit_range(team, default=disk, max={"ephemeral-storage": "2Gi"})
     pod = team.accepts(a_pod("8Gi"))
-    print(container(pod, "vram-enforcer")["resources"], team.calls())
+    limits = container(pod, "vram-enforcer")["resources"]["limits"]
+    assert limits == {"cpu": "10m", "memory": "64Mi", **disk}
+    assert team.calls()[1:] == [("mutate", "allowed", 0), ("validate", "allowed", 0)]
 
 
-def test_a_limit_range_default_disk_a_container_gets(team):
-    limit_range(team, default={"ephemeral-storage": "1Gi"})
-    pod = team.accepts(a_pod("8Gi"))
-    print(container(pod, "vram-enforcer")["resources"], team.calls())
-    assert 0
-
-
-def test_a_limit_range_min(team):
+def test_a_limit_ranges_minimum_above_the_sidecar_refuses_in_its_own_words(team):
+    """Known: the sidecar's amounts are fixed, and in such a namespace its pods cannot be."""
     limit_range(team, min={"cpu": "100m"})
-    error = team.refuses(a_pod("8Gi"))
-    print(error.message)
-    assert 0
+    assert team.refuses(a_pod("8Gi")).message == (
+        'pods "train-1" is forbidden: minimum cpu usage per Container is 100m, but request is 10m'
+    )
 
 
 def test_a_quota_counts_vram_and_refuses_in_its_own_words(control_plane, team):
@@ -120,20 +114,66 @@ def test_a_quota_on_cpu_and_memory_counts_the_sidecar_too(control_plane, team):
     }
 
 
-def test_a_quota_disk(control_plane, team):
+def test_a_quota_on_disk_counts_what_a_limit_range_gives_the_sidecar(control_plane, team):
     manifest = quota(control_plane, team, **{"requests.ephemeral-storage": "10Gi"})
     limit_range(team, default={"ephemeral-storage": "1Gi"})
     team.accepts(a_pod("8Gi"))
+    assert used(team, manifest) == {"requests.ephemeral-storage": "2Gi"}
 
 
-def test_pod_level(team):
-    amounts = {"cpu": "100m", "memory": "128Mi"}
-    resources = {"requests": amounts, "limits": amounts}
-    for res in (resources, {"requests": amounts}, {"limits": amounts}):
-        for cont in (a_container(), a_container(resources=resources)):
-            try:
-                pod = team.accepts(a_pod("8Gi", resources=res, containers=[cont]))
-                print("OK", pod["spec"]["resources"], pod["status"]["qosClass"])
-            except Exception as e:
-                print("NO", e)
-    assert 0
+AMOUNTS = {"cpu": "100m", "memory": "128Mi"}
+GUARANTEED = {"requests": AMOUNTS, "limits": AMOUNTS}
+
+
+@pytest.mark.parametrize(
+    "of_pod", [GUARANTEED, {"requests": AMOUNTS}, {"limits": AMOUNTS}], ids=",".join
+)
+def test_pod_level_resources_cover_the_sidecar_where_containers_name_none(team, of_pod):
+    pod = team.accepts(a_pod("8Gi", resources=of_pod))
+    assert pod["spec"]["resources"]["requests"] == AMOUNTS
+    plain = team.accepts(a_pod(resources=of_pod))
+    assert pod["status"]["qosClass"] == plain["status"]["qosClass"]
+
+
+def test_pod_level_resources_without_room_for_the_sidecar_are_refused_by_the_api_server(team):
+    """Known: the sum of the containers grows by the sidecar, and the pod's own amount does not."""
+    filled = [a_container(resources=GUARANTEED)]
+    team.accepts(a_pod(resources=GUARANTEED, containers=filled))
+    error = team.refuses(a_pod("8Gi", resources=GUARANTEED, containers=filled))
+    assert error.code == 422
+    assert (
+        'spec.resources.requests[cpu]: Invalid value: "100m": '
+        "must be greater than or equal to aggregate container requests of 110m"
+    ) in error.message
+
+
+PLUGINS = "AlwaysPullImages,ExtendedResourceToleration,PodNodeSelector,PodTolerationRestriction"
+
+
+@pytest.fixture(scope="module")
+def strict_control_plane():
+    """Start an API server with the plugins on that are off by default."""
+    with ControlPlane(apiserver_args=[f"--enable-admission-plugins={PLUGINS}"]) as started:
+        yield started
+
+
+@pytest.fixture
+def strict_team(strict_control_plane, server):
+    """Be a team on that API server, in a namespace with a node selector of its own."""
+    name = f"team-{uuid.uuid4().hex[:8]}"
+    selector = {"scheduler.alpha.kubernetes.io/node-selector": "zone=a"}
+    metadata = {"name": name, "annotations": selector}
+    api, our_server = strict_control_plane.api, OurServer(server)
+    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    strict_control_plane.ensure_service_account(name)
+    with installed(api, *our_server.configurations):
+        yield Team(api, our_server, name)
+
+
+def test_plugins_that_are_off_by_default_change_the_pod_and_we_accept_it(strict_team):
+    pod = strict_team.accepts(a_pod("8Gi"))
+    assert container(pod, "vram-enforcer")["imagePullPolicy"] == "Always"
+    assert pod["spec"]["nodeSelector"] == {"vramwarden.io/gpu": "true", "zone": "a"}
+    tolerated = {"key": VRAM, "operator": "Exists", "effect": "NoSchedule"}
+    assert tolerated in pod["spec"]["tolerations"]
+    assert strict_team.calls()[1:] == [("mutate", "allowed", 0), ("validate", "allowed", 0)]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from policy_writing import HEAD, IMAGE, load, problems, write
 
+from webhook.adapters import policy_files
 from webhook.adapters.policy_files import load_policy, read_policy
 from webhook.core.policy import matches_any
 
@@ -188,6 +189,12 @@ def test_the_digest_tells_every_change_of_files_names_and_image(tmp_path):
     others.append(load_policy(one, enforcer_image="other").digest)
     assert len({load(one).digest, *others}) == 5
     assert len(load(one).digest) == 64
+
+
+def test_no_two_folders_look_alike_to_the_digest():
+    split = policy_files._Snapshot((("a", "", b"b"), ("c", "", b"d")), ())
+    joined = policy_files._Snapshot((("a", "", b"bcd"),), ())
+    assert split.digest(IMAGE) != joined.digest(IMAGE)
 
 
 def test_read_policy_does_not_try_the_examples(tmp_path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 from policy_writing import SHIPPED, load, load_spec, problems_of_spec
 
+from webhook.core import admission, examples
 from webhook.core.examples import run_example
 
 RULES = """  rules:
@@ -89,6 +90,26 @@ def test_the_pod_of_an_example_has_one_container_called_main_by_default(tmp_path
     assert example.pod["spec"] == {"containers": [{"name": "main", "image": "example"}]}
     assert example.pod["metadata"]["name"] == "example"
     assert example.where.endswith("/a.yaml:16")
+
+
+def test_the_vram_of_an_example_is_what_the_scheduler_counts(tmp_path):
+    pod = (
+        "{namespace: a-1, annotations: {vramwarden.io/gpu-memory: 'main=2Gi, setup=3Gi'}, "
+        "spec: {containers: [{name: main}], initContainers: [{name: setup}]}}"
+    )
+    assert mismatches(tmp_path, pod, "{allowed: true, vram: 3Gi}") == []
+
+
+def test_an_example_is_decided_in_both_phases(tmp_path, monkeypatch):
+    phases = []
+
+    def decide(request, policy, phase):
+        phases.append((phase, "resources" in request.obj["spec"]["containers"][0]))
+        return admission.decide(request, policy, phase)
+
+    monkeypatch.setattr(examples, "decide", decide)
+    assert mismatches(tmp_path, SMALL, "{allowed: true}") == []
+    assert phases == [(admission.Phase.MUTATE, False), (admission.Phase.VALIDATE, True)]
 
 
 def test_decimals_in_a_pod_stay_what_was_written(tmp_path):

@@ -86,6 +86,8 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
         ("nodeSelector: {a: true}", "nodeSelector.a: must be text, not true; put it in quotes"),
         ("nodeSelector: {a b: c}", 'nodeSelector["a b"]: "a b" is not a label\'s key'),
         (f"nodeSelector: {{a: {'x' * 64}}}", "is longer than 63 characters"),
+        (f"nodeSelector: {{a/{'x' * 64}: a}}", "is longer than 63 characters"),
+        (f"nodeSelector: {{{'x' * 254}/a: a}}", "is longer than 253 characters"),
         ("nodeSelector: [a]", "nodeSelector: must be a map, not a list"),
         ("tolerations: {}", "tolerations: must be a list, not a map"),
         ("tolerations: [{key: a, operator: Exists, value: b}]", "tolerations[0]: operator Exists takes no value; remove value, or use Equal"),
@@ -117,6 +119,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
         ("enforcement: {tolerance: 2.55%}", 'enforcement.tolerance: "2.55%" is not a percentage; write e.g. 2% or 2.5%'),
         ("enforcement: {tolerance: 2}", 'enforcement.tolerance: "2" is no sensible tolerance; write a percentage, e.g. 2%, or at least 1Mi'),
         ("enforcement: {tolerance: -1Gi}", 'enforcement.tolerance: "-1Gi" is no sensible tolerance'),
+        ("enforcement: {tolerance: 1048576.5}", 'enforcement.tolerance: "1048576.5" is a fraction of a byte; write e.g. 256Mi'),
         ("enforcement: {style: native}", 'enforcement.style: "native" is not one of Native, Container; did you mean Native?'),
     ],
 )  # fmt: skip
@@ -191,6 +194,11 @@ def test_a_file_with_thousands_of_mistakes_shows_the_first_hundred(tmp_path):
     found = problems_of_spec(tmp_path, "".join(f"  x{n}: 1\n" for n in range(3000)))
     assert len(found) == 101
     assert found[-1] == "a.yaml: and 2900 more problems"
+
+
+def test_an_image_of_the_rule_replaces_the_one_of_the_release(tmp_path):
+    policy = load_spec(tmp_path, f"{MINIMAL}    enforcement: {{image: mirror/enforcer@sha256:a}}\n")
+    assert policy.rules[0].enforcement.image == "mirror/enforcer@sha256:a"
 
 
 @pytest.mark.parametrize(

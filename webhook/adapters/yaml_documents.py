@@ -131,9 +131,8 @@ def _decode(file: str, data: bytes) -> tuple[str, list[Problem]]:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
         detail = f"byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
-        return "", [Problem(file, line, "", detail)]
+        return "", [Problem(file, data.count(b"\n", 0, error.start) + 1, "", detail)]
     unseen = _UNSEEN.search(text)
     if unseen:
         line = text.count("\n", 0, unseen.start()) + 1
@@ -281,10 +280,8 @@ class _Builder:
         text: str = node.value
         if not self._is_sound(node, path, self.lines[path]) or node.tag != "plain":
             return text
-        if text in _NULLS:
-            return None
-        if text in _BOOLEANS:
-            return _BOOLEANS[text]
+        if text in _NULLS or text in _BOOLEANS:
+            return _BOOLEANS.get(text)
         return int(text) if _INTEGER.fullmatch(text) else text
 
     def _is_sound(self, node: Node, path: Path, line: int) -> bool:

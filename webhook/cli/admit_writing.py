@@ -190,7 +190,10 @@ def _plain(write: Callable[[Any], str]) -> Callable[[_Fresh, Any], yaml.ScalarNo
 
 
 def _represent_text(dumper: _Fresh, value: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in value else '"' if needs_quotes(value) else None
+    if needs_quotes(value) or not value.replace("\n", "").replace("\t", "").isprintable():
+        style = '"'  # Unicode's line breaks would be folded in any other
+    else:
+        style = "|" if "\n" in value else ""
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
