@@ -305,7 +305,12 @@ class ControlPlane:
 
     def _connect(self) -> None:
         ca, (certificate, key) = str(self.state / "ca.crt"), map(str, self._admin)
-        pool = urllib3.PoolManager(ca_certs=ca, cert_file=certificate, key_file=key)
+        pool = urllib3.PoolManager(
+            maxsize=16,  # clients at once
+            ca_certs=ca,
+            cert_file=certificate,
+            key_file=key,
+        )
         self._cleanup.callback(pool.clear)
         self.api = Api(self.url, pool)
         cluster = {"server": self.url, "certificate-authority": ca}

@@ -52,7 +52,7 @@ def serving(folder: Path, *, port: int | None = None, **env: str) -> Iterator[ru
     # Not the ports of `running`: one of those may be another's by the time of a restart.
     ports = itertools.chain([port] if port else [], iter(free_port, None))
     with (
-        mock.patch.object(running, "free_port", lambda: next(ports)),
+        mock.patch.object(running, "free_port", ports.__next__),
         running.running(folder, policy=None, **env) as server,
     ):
         yield server

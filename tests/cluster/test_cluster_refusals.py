@@ -229,13 +229,11 @@ def slips_past_the_mutating_webhook(team):
 VALIDATED: dict[Reason, tuple[Callable[[Any], Any], str]] = {
     Reason.IMMUTABLE: (
         changes_the_annotation,
-        f'{MEMORY}: cannot change from "8Gi" to "16Gi" on a pod that exists; '
-        "delete the pod and create it again with the new value",
+        f'{MEMORY}: cannot change from "8Gi" to "16Gi" on a pod that exists; delete the pod and',
     ),
     Reason.EPHEMERAL_CONTAINER: (
         debugs_with_a_gpu,
-        "spec.ephemeralContainers[0].env[0]: "
-        "NVIDIA_VISIBLE_DEVICES shows a debugging container the GPU; remove it",
+        "spec.ephemeralContainers[0].env[0]: NVIDIA_VISIBLE_DEVICES shows a debugging container",
     ),
     Reason.UNMUTATED: (
         slips_past_the_mutating_webhook,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -211,3 +212,21 @@ def test_what_keeps_it_from_starting_is_said_in_a_sentence(tmp_path, option, say
     assert done.returncode == 1
     assert says.format(folder=tmp_path) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_second_server_without_a_plain_port_of_its_own_takes_another(tmp_path):
+    certificates = tmp_path / "certs"
+    command = [sys.executable, "-m", "webhook.cli", "serve", f"--cert-dir={certificates}"]
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # somebody else has it: just as well
+            taken.bind(("127.0.0.1", 8080))
+            taken.listen()
+        command += [f"--port={free_port()}"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            for line in process.stderr:
+                if line.startswith("operations:"):
+                    break
+            process.terminate()
+            process.communicate()
+    assert not line.endswith(":8080/readyz\n")

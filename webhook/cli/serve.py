@@ -33,9 +33,8 @@ from webhook.cli.failures import Failure, policy_failure
 )
 @click.option(
     "--operations-port",
-    default=8080,
-    show_default=True,
-    help="Plain port, for /livez, /readyz and /metrics.",
+    type=int,
+    help="Plain port, for /livez, /readyz and /metrics.  [default: 8080, or any if that is taken]",
 )
 @click.option(
     "--cert-dir",
@@ -58,7 +57,7 @@ def serve_command(
     host: str,
     port: int,
     operations_host: str,
-    operations_port: int,
+    operations_port: int | None,
     cert_dir: Path | None,
     cert_name: tuple[str, ...],
     enforcer_image: str | None,
@@ -92,7 +91,7 @@ def serve_command(
         raise Failure(why) from error
     click.echo(f"certificates: {settings.certificates} (CA for clients: ca.crt)", err=True)
     click.echo(f"reviews:      https://{host}:{port}/mutate and /validate", err=True)
-    click.echo(f"operations:   http://{operations_host}:{operations_port}/readyz", err=True)
+    click.echo(f"operations:   http://{operations_host}:{service.operations_port}/readyz", err=True)
     service.run()
 
 

@@ -39,8 +39,10 @@ def decode_review(document: object) -> Request:
     uid = request.get("uid")
     if not uid or type(uid) is not str:
         raise BadReviewError("request.uid must be a string that is not empty")
-    operation = _text(request, "operation", "request")
-    kind = _object(request.get("kind"), "request.kind")
+    # Always there in what an API server sends; a review written by hand means the creation of
+    # what it holds, which is the strictest reading.
+    operation = _text(request, "operation", "request") or "CREATE"
+    kind = _object(request.get("kind") or _kind_of(request.get("object")), "request.kind")
     group, name = _text(kind, "group", "request.kind"), _text(kind, "kind", "request.kind")
     user = _object(request.get("userInfo") or {}, "request.userInfo")
     groups = user.get("groups") or []
@@ -129,6 +131,11 @@ def _warnings(findings: Iterable[Finding]) -> Iterator[str]:
         if left < 0:
             return
         yield text
+
+
+def _kind_of(obj: Any) -> Json:
+    kind = obj.get("kind") if type(obj) is dict else None
+    return {"group": "", "kind": kind if type(kind) is str else ""}
 
 
 def _object(value: Any, path: str) -> Json:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from socketserver import ThreadingMixIn
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from flask import Flask, Response, request
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
     from webhook.server.health import Health
     from webhook.server.metrics import Metrics
+
+
+OPERATIONS_PORT: Final = 8080
+"""Where probes and metrics are found, unless told otherwise."""
 
 
 def create_app(health: Health, metrics: Metrics, details: Callable[[], dict[str, str]]) -> Flask:
@@ -74,9 +78,20 @@ class _SilentHandler(WSGIRequestHandler):
 class OperationsServer:
     """The standard library's server: enough for probes, and what prometheus-client serves with."""
 
-    def __init__(self, host: str, port: int) -> None:
-        """Take the port, so that a start fails early; raises OSError where it is taken."""
-        self._server = _server_class(host)((host, port), _SilentHandler)
+    def __init__(self, host: str, port: int | None) -> None:
+        """Take the port, so that a start fails early; raises OSError where it is taken.
+
+        Without a port, take the usual one or, where that is taken, any: a second server on a
+        laptop should start.
+        """
+        serve = _server_class(host)
+        try:
+            self._server = serve((host, OPERATIONS_PORT if port is None else port), _SilentHandler)
+        except OSError:
+            if port is not None:
+                raise
+            self._server = serve((host, 0), _SilentHandler)
+        self.port: int = self._server.server_address[1]
 
     def start(self, app: Flask) -> None:
         """Serve the application on a daemon thread from now on."""

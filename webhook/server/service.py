@@ -39,7 +39,8 @@ class Settings:
     host: str
     port: int
     operations_host: str
-    operations_port: int
+    operations_port: int | None
+    """None means the usual one or, where that is taken, any."""
     names: tuple[str, ...]
     """Names that a certificate of our own must bear."""
     enforcer_image: str
@@ -66,6 +67,11 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._reviews = Reviews(lambda: self._policies.current, self._metrics, self._log)
         self._operations = OperationsServer(settings.operations_host, settings.operations_port)
         super().__init__()
+
+    @property
+    def operations_port(self) -> int:
+        """Where probes and metrics are found."""
+        return self._operations.port
 
     def load_config(self) -> None:
         """Configure gunicorn."""
@@ -118,6 +124,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             policy=self._policies.current.short_digest,
             rules=[rule.name for rule in self._policies.current.rules],
             certificates=str(self._settings.certificates),
+            operations=_address(self._settings.operations_host, self._operations.port),
         )
 
     def _details(self) -> dict[str, str]:
