@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import uuid
 from pathlib import Path
 
 import pytest
-from controlplane import MISSING, ControlPlane, available
+from controlplane import MISSING, ControlPlane, available, find_binary
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "server"))  # for `running`, which starts the real server
@@ -46,6 +47,14 @@ def api(control_plane):
 
 
 @pytest.fixture
+def kubectl(control_plane):
+    """Return a function that runs kubectl as administrator, with an object on its input."""
+    if not find_binary("kubectl"):
+        pytest.skip("needs kubectl")
+    return lambda verb, manifest: control_plane.kubectl(verb, "-f", "-", stdin=json.dumps(manifest))
+
+
+@pytest.fixture
 def make_namespace(control_plane):
     """Return a function that creates a namespace with a `default` service account."""
     made = []
@@ -74,7 +83,6 @@ def server(control_plane, tmp_path_factory):
     """Run `vramwarden serve` under the shipped policy, and rules for namespaces of a few names."""
     with serving(tmp_path_factory.mktemp("our-server")) as running_server:
         yield running_server
-        running_server.process.kill()  # a drain waits for the API server's idle connections
 
 
 @pytest.fixture(scope="module")

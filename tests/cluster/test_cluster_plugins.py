@@ -151,7 +151,7 @@ PLUGINS = "AlwaysPullImages,ExtendedResourceToleration,PodNodeSelector,PodTolera
 
 
 @pytest.fixture(scope="module")
-def strict_control_plane():
+def strict_control_plane(control_plane):  # for the skip where there is none
     """Start an API server with the plugins on that are off by default."""
     with ControlPlane(apiserver_args=[f"--enable-admission-plugins={PLUGINS}"]) as started:
         yield started

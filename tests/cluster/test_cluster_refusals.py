@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -264,8 +263,8 @@ def test_all_findings_arrive_at_once(team):
     }
 
 
-def test_kubectl_shows_a_refusal_in_one_line(control_plane, team):
-    result = control_plane.kubectl("create", "-f", "-", stdin=json.dumps(team.pod(a_pod("8GB"))))
+def test_kubectl_shows_a_refusal_in_one_line(kubectl, team):
+    result = kubectl("create", team.pod(a_pod("8GB")))
     assert result.returncode == 1
     assert result.stdout == ""
     assert result.stderr == (
@@ -276,11 +275,11 @@ def test_kubectl_shows_a_refusal_in_one_line(control_plane, team):
     )
 
 
-def test_kubectl_apply_names_the_update_that_is_refused(control_plane, team):
+def test_kubectl_apply_names_the_update_that_is_refused(kubectl, team):
     pod = team.pod(a_pod("8Gi"))
-    assert control_plane.kubectl("apply", "-f", "-", stdin=json.dumps(pod)).returncode == 0
+    assert kubectl("apply", pod).returncode == 0
     pod["metadata"]["annotations"]["vramwarden.io/gpu-memory"] = "16Gi"
-    result = control_plane.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
+    result = kubectl("apply", pod)
     assert result.returncode == 1
     assert (
         'admission webhook "validate.vramwarden.io" denied the request: Immutable: '

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -205,10 +204,9 @@ def test_a_watched_team_without_mistakes_is_translated_without_warnings(make_tea
     assert team.api.warnings == []
 
 
-def test_kubectl_shows_the_warnings_of_a_watched_team(control_plane, make_team):
+def test_kubectl_shows_the_warnings_of_a_watched_team(kubectl, make_team):
     team = make_team("watched")
-    text = json.dumps(team.pod(a_pod("8GB")))
-    result = control_plane.kubectl("create", "-f", "-", stdin=text)
+    result = kubectl("create", team.pod(a_pod("8GB")))
     assert result.returncode == 0
     assert result.stderr == (
         "Warning: InvalidQuantity: metadata.annotations[vramwarden.io/gpu-memory]: "

@@ -775,6 +775,16 @@ def test_a_rule_may_void_what_is_set_by_hand(source, name):
     assert decision.obj == pod
 
 
+def test_a_pod_with_another_fault_is_not_voided():
+    pod = a_full_pod(None)
+    put_in(pod, "main", variable(VISIBLE, "all"))
+    put_in(pod, "second", limits("nvidia.com/gpu", "500m"))
+    for action in (Action.ENFORCE, Action.WARN, Action.AUDIT):
+        rule = a_rule(visible_devices=VisibleDevices.VOID, action=action)
+        decision = decided(pod, rule)
+        assert (decision.reasons, decision.patch) == (("FractionalWholeGPU",), ())
+
+
 @pytest.mark.parametrize("name", EVERYWHERE)
 def test_a_rule_may_ignore_what_is_set_by_hand(name):
     pod = a_full_pod(None)
@@ -949,6 +959,14 @@ def test_users_of_containers_without_vram_do_not_matter():
     put_in(pod, "main", {"securityContext": {"runAsUser": 0}})
     context = container_of(translated(pod, rule), "vram-enforcer")["securityContext"]
     assert context["runAsUser"] == 1000
+
+
+def test_a_container_as_root_overrides_the_user_of_its_pod():
+    rule = a_rule(enforcement={"run_as": RunAs.WORKLOAD})
+    pod = a_hardened_pod(restricted=False, users=(0, 0), pod_user=1000)
+    context = container_of(translated(pod, rule), "vram-enforcer")["securityContext"]
+    assert context["runAsUser"] == 0
+    assert context["capabilities"] == {"drop": ["ALL"]}
 
 
 def test_without_a_sidecar_no_user_is_needed():
@@ -1149,8 +1167,9 @@ def test_a_sidecar_behind_an_init_container_with_vram_is_moved_before_it():
     assert stored.reasons == ("Unmutated",)
 
 
-def test_a_sidecar_behind_an_init_container_without_vram_stays():
-    pod = translated(a_full_pod("main=8Gi"))
+@pytest.mark.parametrize("memory", ["main=8Gi", "side=8Gi"])
+def test_a_sidecar_behind_an_init_container_without_vram_stays(memory):
+    pod = translated(a_full_pod(memory))
     pod["spec"]["initContainers"].insert(0, pod["spec"]["initContainers"].pop(1))
     assert decided(pod).patch == ()
     assert decided(pod, phase=Phase.VALIDATE).allowed
