@@ -10,10 +10,12 @@ from builders import a_pod, a_policy, a_rule
 from hypothesis import given
 from strategies import asking_pods
 
+from webhook.cli import admit_verdict
 from webhook.cli.admit_verdict import request_for
 from webhook.cli.admit_writing import fresh
 from webhook.cli.manifests import find_targets
-from webhook.core.admission import Phase, decide
+from webhook.core.admission import Decision, Outcome, Phase, decide
+from webhook.core.errors import Finding, Reason
 from webhook.core.patch import apply_patch
 from webhook.core.policy import Action, VisibleDevices
 
@@ -227,6 +229,18 @@ def test_malformed_metadata_is_denied_and_never_a_traceback(metadata):
     code, out, err = run(text)
     assert (code, out) == (1, text)
     assert "denied: metadata" in err
+
+
+def test_a_pod_that_validation_would_refuse_is_denied_and_not_changed(monkeypatch):
+    refusal = Decision(Outcome.DENIED, (Finding(Reason.UNMUTATED, "spec", "is not as it was"),))
+
+    def refuse_in_the_end(request, policy, phase):
+        return refusal if phase is Phase.VALIDATE else decide(request, policy, phase)
+
+    monkeypatch.setattr(admit_verdict, "decide", refuse_in_the_end)
+    denied = "Pod default/train: denied: Unmutated: spec: is not as it was\n"
+    assert run(POD) == (1, POD, denied)
+    assert run(POD, output="patch").out == "[]\n"
 
 
 def test_the_report_cannot_steer_a_terminal():

@@ -6,13 +6,13 @@ import re
 
 import pytest
 from admit_runs import POD, run
-from builders import a_policy, a_rule
+from builders import a_pod, a_policy, a_rule
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import ANY_JSON, asking_pods
 
-from webhook.cli.admit_reading import read_yaml
-from webhook.cli.admit_writing import fresh
+from webhook.cli.admit_reading import Layout, read_yaml
+from webhook.cli.admit_writing import fresh, rewrite
 
 DEPLOYMENT = """\
 # Licence: ours
@@ -136,9 +136,12 @@ def test_no_comment_gets_lost_or_changes_its_place(pod):
         f"{' ' * (len(line) - len(line.lstrip()))}# {number}\n{line}\n"
         for number, line in enumerate(text.splitlines())
     ]
+    lines.append(f"\n# {len(lines)}\n\n---\n# {len(lines) + 1}\n")
     result = run("".join(lines))
     assert "translated" in result.err
-    assert re.findall("# ([0-9]+)\n", result.out) == [str(number) for number in range(len(lines))]
+    numbers = [str(number) for number in range(len(lines) + 1)]
+    assert re.findall("# ([0-9]+)\n", result.out) == numbers
+    assert result.out.endswith(lines[-1])
 
 
 TEXTS = st.text(st.sampled_from("a8 \n\t\r\x85\u2028\ufeff\x07é:#-'\"\\|>&*!%@`{}[],?=~"))
@@ -215,7 +218,10 @@ spec:
     name: b
   - {name: c, resources: *r, env: *e}
 """
-    a, b, c = run(text).value["spec"]["containers"]
+    result = run(text)
+    assert "  - <<:" in result.out
+    assert [result.out.count(anchor) for anchor in ("&r ", "&e ")] == [1, 1]
+    a, b, c = result.value["spec"]["containers"]
     assert a["resources"]["limits"] == {"cpu": 1, "vramwarden.io/vram": "8Gi"}
     assert b["resources"] == c["resources"] == {"limits": {"cpu": 1}}
     void = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
@@ -223,10 +229,62 @@ spec:
     assert void not in a["env"]
 
 
+def test_what_two_objects_share_is_edited_in_the_one_that_changes():
+    spec = "spec: &spec\n    containers: [{name: a, image: 'b'}]"
+    text = f"""\
+kind: PodList
+items:
+- metadata: &m {{name: x, namespace: team-a, annotations: {{vramwarden.io/gpu-memory: 8Gi}}}}
+  {spec}
+- metadata: {{<<: *m, namespace: team-b}}
+  spec: *spec # the same
+"""
+    policy = a_policy(a_rule(namespaces=("team-b",)))
+    result = run(text, policy=policy)
+    first, second = result.value["items"]
+    assert first["spec"] == {"containers": [{"name": "a", "image": "b"}]}
+    assert second["spec"]["shareProcessNamespace"] is True
+    assert removed(text, result.out) == [
+        "- metadata: {<<: *m, namespace: team-b}",
+        "  spec: *spec # the same",
+    ]
+    values = json.loads(run(text, policy=policy, output="json").out)["items"]
+    assert values == [first, second]
+
+
+def test_quotes_are_kept_in_a_line_that_changes():
+    text = POD + "    resources: {limits: {cpu: '1', memory: \"1Gi\"}}\n"
+    assert "limits: {cpu: '1', memory: \"1Gi\", vramwarden.io/vram: 8Gi}" in run(text).out
+
+
+def test_an_empty_list_or_map_is_filled_as_a_block_and_comments_stay_below():
+    text = POD.replace("spec:\n", "spec:\n  initContainers: []\n  # 1\n  volumes: [] # 2\n  # 3\n")
+    out = run(text + "    resources: {} # 4\n  nodeSelector: {}\n# 5\n").out
+    assert "\n  initContainers:\n  - name: vram-enforcer\n" in out
+    assert "\n  nodeSelector:\n    vramwarden.io/gpu: " in out
+    assert re.search("\n    resources: +# 4\n      requests:\n", out)
+    assert re.findall("# [0-9]", out) == ["# 1", "# 2", "# 3", "# 4", "# 5"]
+    assert re.search("\n  # 1\n  volumes: +# 2\n", out)
+    assert "\n  # 3\n  containers:\n" in out
+
+
+def test_a_text_that_would_not_read_as_wanted_is_written_anew():
+    assert rewrite("a: 1 # b\n", {}, {"a": 1}, Layout()) == "a: 1 # b\n"
+    assert rewrite("a: 1 # b\n", {}, {"a": 2}, Layout()) == "a: 2\n"
+    assert rewrite("a: 1\n", {}, {"a": True}, Layout()) == "a: true\n"
+
+
+def test_a_diff_of_json_compares_it_as_yaml():
+    pod = a_pod("8Gi")
+    shown = run(json.dumps(pod), output="diff").out
+    assert not re.search("^-(?!-- )", shown, re.MULTILINE)
+    assert "\n+  shareProcessNamespace: true\n" in shown
+
+
 def test_blank_lines_that_belong_to_a_text_stay_in_it():
-    text = POD + "    script: |+\n      a\n\n\n---\nkind: A\n"
+    text = POD + "    # above\n    script: |+\n      a\n\n\n---\nkind: A\n"
     out = run(text).out
-    assert "script: |+\n      a\n\n\n" in out
+    assert "    # above\n    script: |+\n      a\n\n\n    resources:\n" in out
     assert out.endswith("---\nkind: A\n")
 
 

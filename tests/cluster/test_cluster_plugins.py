@@ -135,16 +135,20 @@ def test_pod_level_resources_cover_the_sidecar_where_containers_name_none(team, 
     assert pod["status"]["qosClass"] == plain["status"]["qosClass"]
 
 
-def test_pod_level_resources_without_room_for_the_sidecar_are_refused_by_the_api_server(team):
-    """Known: the sum of the containers grows by the sidecar, and the pod's own amount does not."""
+def test_pod_level_resources_without_room_for_the_sidecar_are_refused_in_our_words(team):
+    """The API server alone would say: must be greater than or equal to aggregate requests."""
     filled = [a_container(resources=GUARANTEED)]
     team.accepts(a_pod(resources=GUARANTEED, containers=filled))
     error = team.refuses(a_pod("8Gi", resources=GUARANTEED, containers=filled))
-    assert error.code == 422
+    assert error.code == 403
     assert (
-        'spec.resources.requests[cpu]: Invalid value: "100m": '
-        "must be greater than or equal to aggregate container requests of 110m"
-    ) in error.message
+        "EnforcementImpossible: spec.resources.requests[cpu]: 100m leaves no room" in error.message
+    )
+
+
+def test_pod_level_resources_with_just_enough_room_are_accepted(team):
+    roomy = {"requests": {"cpu": "110m", "memory": "192Mi"}}
+    team.accepts(a_pod("8Gi", resources=roomy, containers=[a_container(resources=GUARANTEED)]))
 
 
 PLUGINS = "AlwaysPullImages,ExtendedResourceToleration,PodNodeSelector,PodTolerationRestriction"

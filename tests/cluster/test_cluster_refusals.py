@@ -124,7 +124,7 @@ CASES = [
     Case(
         Reason.UNKNOWN_CLASS,
         "metadata.annotations[vramwarden.io/gpu-class]",
-        'class "h100" is not in the policy of rule "default"; choose one of a100',
+        'class "h100" does not exist; rule "default" allows a100',
         noted(gpu_class="h100"),
     ),
     Case(
@@ -213,11 +213,12 @@ def changes_the_annotation(team):
     return refused(lambda: team.patch(pod, note))
 
 
-def debugs_with_a_gpu(team):
+def debugs_with_a_gpu_past_the_mutating_webhook(team):
     pod = team.accepts(a_pod("8Gi"))
     debugger = a_container("debugger", env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
     change = {"spec": {"ephemeralContainers": [debugger]}}
-    return refused(lambda: team.patch(pod, change, "/ephemeralcontainers"))
+    with team.ours.without(team.api, team.ours.mutating):
+        return refused(lambda: team.patch(pod, change, "/ephemeralcontainers"))
 
 
 def slips_past_the_mutating_webhook(team):
@@ -231,12 +232,12 @@ VALIDATED: dict[Reason, tuple[Callable[[Any], Any], str]] = {
         f'{MEMORY}: cannot change from "8Gi" to "16Gi" on a pod that exists; delete the pod and',
     ),
     Reason.EPHEMERAL_CONTAINER: (
-        debugs_with_a_gpu,
+        debugs_with_a_gpu_past_the_mutating_webhook,
         "spec.ephemeralContainers[0].env[0]: NVIDIA_VISIBLE_DEVICES shows a debugging container",
     ),
     Reason.UNMUTATED: (
         slips_past_the_mutating_webhook,
-        "metadata.annotations[vramwarden.io/admitted]: the pod lacks what admission adds",
+        "metadata.annotations[vramwarden.io/admitted]: create the pod again; if it stays so",
     ),
 }
 

@@ -101,8 +101,14 @@ def test_a_debugging_container_is_let_in(team, trainer):
 )
 def test_a_debugging_container_that_defeats_the_cap_is_refused(team, trainer, fields, path):
     error = refused(lambda: debug(team, trainer, **fields))
-    says = denied(error, Reason.EPHEMERAL_CONTAINER, phase="validate")
+    says = denied(error, Reason.EPHEMERAL_CONTAINER, phase="mutate")
     assert says.startswith(f"spec.ephemeralContainers[0].{path}: ")
+
+
+def test_a_debugging_container_gets_no_view_of_gpus_whatever_its_image_says(team, trainer):
+    stored = debug(team, trainer, envFrom=[{"configMapRef": {"name": "somewhere"}}])
+    (debugger,) = stored["spec"]["ephemeralContainers"]
+    assert debugger["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
 
 
 def test_a_pod_without_a_demand_may_be_debugged_in_any_way(team):

@@ -165,7 +165,7 @@ RICH_POD = a_pod(
     ],
     nodeSelector={"a": "b"},
     os={"name": "linux"},
-    volumes=[{"name": "v", "hostPath": {"path": "/tmp"}}],
+    volumes=[{"name": "v", "hostPath": {"path": "/data"}}],
     tolerations=[{"operator": "Exists"}],
     resourceClaims=[],
     runtimeClassName="nvidia",

@@ -596,7 +596,7 @@ def test_a_class_must_be_allowed_by_the_rule(allowed, wanted, says):
 
 def test_an_unknown_class_is_told_the_known_ones():
     pod = a_pod("8Gi", annotations={"vramwarden.io/gpu-class": "h100"})
-    assert "choose one of a100" in decided(pod).message
+    assert "allows a100" in decided(pod).message
 
 
 def test_the_default_class_of_a_rule_applies_where_none_is_named():
@@ -655,7 +655,8 @@ def test_a_part_of_a_whole_gpu_is_refused_in_any_container(amount, request_, nam
     path = f"{holder}.resources.limits[nvidia.com/gpu]"
     decision = decided(pod, phase=phase)
     assert_refused(decision, "FractionalWholeGPU", path)
-    assert "vramwarden.io/gpu-memory" in decision.message
+    cure = "write a positive integer" if amount == "-1" else "vramwarden.io/gpu-memory"
+    assert cure in decision.message
 
 
 def test_a_part_of_a_gpu_in_a_request_alone_is_refused_there():
@@ -1141,6 +1142,9 @@ HARMFUL = {
     "no restart": {"restartPolicy": None},
     "more memory": {"resources": {"limits": {"memory": "1Gi"}}},
     "working directory": {"workingDir": "/x"},
+    "VRAM of its own": {
+        "resources": {"requests": {VRAM: "1Gi"}, "limits": {VRAM: "1Gi"}},
+    },
 }
 
 
@@ -1212,6 +1216,35 @@ def test_the_reserved_name_hides_no_fault(memory, rule, fields, phase, field):
     pod["spec"][field].append(a_container("vram-enforcer", **copy.deepcopy(fields)))
     decision = decided(pod, rule, phase)
     assert decision.outcome is Outcome.DENIED
+
+
+def test_where_no_sidecar_is_wanted_not_even_ours_may_bear_its_name():
+    pod = a_full_pod()
+    ours = container_of(translated(pod), "vram-enforcer")
+    pod["spec"]["containers"].append(ours | variable(VISIBLE, "all"))
+    path = "spec.containers[2].name"
+    assert_refused(decided(pod, WITHOUT_SIDECAR), "ReservedName", path)
+
+
+@pytest.mark.parametrize("style", Style)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        limits("nvidia.com/gpu", "1"),
+        {"resources": {kind: {"nvidia.com/gpu": "1"} for kind in ("requests", "limits")}},
+        limits("amd.com/gpu", "1"),
+        {"resources": {"claims": [{"name": "gpu"}]}},
+    ],
+    ids=str,
+)
+def test_the_sidecar_gets_no_gpu_of_its_own(fields, style):
+    rule = a_rule(enforcement={"style": style})
+    clean = translated(a_full_pod(), rule)
+    pod = copy.deepcopy(clean)
+    put_in(pod, "vram-enforcer", fields)
+    assert not decided(pod, rule, Phase.VALIDATE).allowed
+    again = decided(pod, rule)
+    assert not again.allowed or again.obj == clean
 
 
 def test_a_rule_that_voids_does_so_under_the_reserved_name_too():

@@ -318,8 +318,15 @@ def test_all_faults_of_a_debugging_container_are_reported_at_once():
     ids=str,
 )
 def test_a_harmless_debugging_container_is_allowed(fields, phase):
-    decision = debugged(a_bound_pod(), a_debugger(**fields), phase=phase)
-    assert (decision.outcome, decision.findings, decision.patch) == (Outcome.ALLOWED, (), ())
+    old = a_bound_pod()
+    decision = debugged(old, a_debugger(**fields), phase=phase)
+    assert (decision.allowed, decision.findings) == (True, ())
+    expected = a_debugger(**fields)
+    if phase is Phase.MUTATE:
+        names = [entry["name"] for entry in expected.setdefault("env", [])]
+        if VISIBLE not in names:
+            expected["env"] = [*expected["env"], {"name": VISIBLE, "value": "void"}]
+    assert decision.obj == with_debuggers(old, expected)
 
 
 @pytest.mark.parametrize(("fields", "path"), DEBUGGER_FAULTS, ids=str)
@@ -672,6 +679,22 @@ def test_no_policy_lets_others_steer_the_sidecar(entries):
     assert stored_under_another_policy(pod).reasons == ("Unmutated",)
 
 
+@pytest.mark.parametrize(
+    ("field", "item"),
+    [
+        ("env", {"name": VISIBLE, "value": "void"}),
+        ("env", {"name": "VRAM_TOLERANCE", "value": "9Ti"}),
+        ("envFrom", {"configMapRef": {"name": "m"}}),
+        ("volumeMounts", {"name": "v", "mountPath": "/usr"}),
+    ],
+    ids=["blind", "second tolerance", "variables from a map", "mount over /usr"],
+)
+def test_no_policy_lets_others_blind_or_replace_the_sidecar(field, item):
+    pod = stored_pod()
+    container_of(pod, "vram-enforcer").setdefault(field, []).append(item)
+    assert stored_under_another_policy(pod).reasons == ("Unmutated",)
+
+
 def test_containers_without_vram_see_no_gpu_under_any_policy_that_denies():
     pod = stored_pod()
     del container_of(pod, "second")["env"]
@@ -713,3 +736,32 @@ def refused_after_creation():
         debugged(a_bound_pod(), a_debugger(**DEBUGGER_FAULTS[0][0])),
         decide(a_request(a_plain_pod()), a_policy(), Phase.VALIDATE),
     ]
+
+
+# --- debugging containers and what cannot be seen at admission
+
+
+def debugged_with(phase, **fields):
+    old = stored_pod()
+    new = copy.deepcopy(old)
+    new["spec"]["ephemeralContainers"] = [a_container("debugger", **fields)]
+    return updated(old, new, subresource="ephemeralcontainers", phase=phase)
+
+
+def test_a_debugging_container_gets_no_view_of_gpus_whatever_its_image_says():
+    decision = debugged_with(Phase.MUTATE)
+    assert decision.outcome is Outcome.MUTATED
+    void = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+    assert decision.obj["spec"]["ephemeralContainers"][0]["env"] == [void]
+    again = updated(stored_pod(), decision.obj, subresource="ephemeralcontainers")
+    assert again.patch == ()
+
+
+def test_variables_from_elsewhere_are_overridden_or_else_refused():
+    elsewhere = [{"configMapRef": {"name": "x"}}]
+    assert debugged_with(Phase.MUTATE, envFrom=elsewhere).outcome is Outcome.MUTATED
+    refused = debugged_with(Phase.VALIDATE, envFrom=elsewhere)
+    assert refused.reasons == ("EphemeralContainer",)
+    assert refused.findings[0].path == "spec.ephemeralContainers[0].envFrom"
+    void = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+    assert debugged_with(Phase.VALIDATE, envFrom=elsewhere, env=void).outcome is Outcome.ALLOWED

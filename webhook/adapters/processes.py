@@ -22,7 +22,10 @@ _LARGEST_FILE: Final = 65536
 _CAP_KILL: Final = 5
 _INITIAL_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO, the same since Linux 3.8
 _ENDED: Final = (errno.ENOENT, errno.ESRCH, errno.ENOTDIR)
-_NO_SUCH_PROCESS: Final = (*_ENDED, errno.EINVAL)  # pidfd_open(2): EINVAL, or since 6.9 ENOENT, for a thread
+_NO_SUCH_PROCESS: Final = (
+    *_ENDED,
+    errno.EINVAL,
+)  # pidfd_open(2): EINVAL, or since 6.9 ENOENT, for a thread
 _CONTAINER: Final = re.compile(r"(?:[a-z][a-z0-9-]*-)?([0-9a-f]{64})(?:\.scope)?(?: \(deleted\))?")
 
 
@@ -190,9 +193,13 @@ def own_pid_namespace(*, proc: str = PROC) -> Fact:
     except OSError:
         return Fact(None, f"{proc}/self cannot be read.")
     if seen != str(os.getpid()):
-        return Fact(None, f"{proc} belongs to another PID namespace: we are {os.getpid()}, it says {seen}.")
+        return Fact(
+            None, f"{proc} belongs to another PID namespace: we are {os.getpid()}, it says {seen}."
+        )
     if name == _INITIAL_PID_NAMESPACE:
-        return Fact(False, "This is the node's PID namespace (hostPID): all its processes are visible.")
+        return Fact(
+            False, "This is the node's PID namespace (hostPID): all its processes are visible."
+        )
     return Fact(True, f"We are in {name}, which is not the node's.")
 
 
@@ -205,7 +212,9 @@ def shares_process_namespace(*, proc: str = PROC) -> Fact:
     if me == 1:
         return Fact(False, "We are PID 1, so this PID namespace is our container's alone.")
     if own_pid_namespace(proc=proc).holds is False:
-        return Fact(False, "This is the node's PID namespace (hostPID), not one that the pod shares.")
+        return Fact(
+            False, "This is the node's PID namespace (hostPID), not one that the pod shares."
+        )
     ours = _cgroups(me, proc)
     for pid in pids(proc=proc):
         if _is_foreign(_cgroups(pid, proc), ours):
@@ -213,7 +222,9 @@ def shares_process_namespace(*, proc: str = PROC) -> Fact:
     first = _container(_cgroups(1, proc))
     if (first and first == _container(ours)) or 1 in parents(me, proc=proc):
         return Fact(False, "PID 1 belongs to our own container; set shareProcessNamespace: true.")
-    return Fact(None, "No process of another container is visible, and whose PID 1 is cannot be told.")
+    return Fact(
+        None, "No process of another container is visible, and whose PID 1 is cannot be told."
+    )
 
 
 def trustworthy_kernel(*, proc: str = PROC) -> Fact:
@@ -225,7 +236,9 @@ def trustworthy_kernel(*, proc: str = PROC) -> Fact:
     release = "".join(text.split()[2:3]).lower()
     # Linux always names its builder and compiler in brackets; gVisor's reply has none.
     if "gvisor" in text.lower() or "(" not in text:
-        return Fact(False, "This is gVisor: NVML's PIDs are those of the sandbox, not of its processes.")
+        return Fact(
+            False, "This is gVisor: NVML's PIDs are those of the sandbox, not of its processes."
+        )
     if "microsoft" in release or "wsl" in release:
         return Fact(False, "This is WSL: its driver gives no memory per process.")
     return Fact(True, "This is an ordinary Linux kernel.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,7 @@ _SUMMARY_COLOURS: Final = {
     "warning": _YELLOW,
     "hint": _YELLOW,
 }
+_LINE_START: Final = re.compile(r"(?<=\n)")
 _DIFF_COLOURS: Final = {"---": _BOLD, "+++": _BOLD, "@@": _CYAN, "+": _GREEN, "-": _RED}
 
 
@@ -95,17 +97,22 @@ def _diff(source: Source, stdout: TextIO, *, colour: bool) -> None:
     before = join(old.text if new is old else old.as_yaml for old, new in pairs)
     after = join(new.text for _, new in pairs)
     lines = difflib.unified_diff(
-        before.splitlines(keepends=True),
-        after.splitlines(keepends=True),
+        _lines(before),
+        _lines(after),
         source.name,
         f"{source.name} (admitted)",
     )
     for line in lines:
-        text = line.rstrip("\r\n")
+        text = line.removesuffix("\n")
         code = next((code for start, code in _DIFF_COLOURS.items() if text.startswith(start)), "")
         stdout.write(_painted(text, code, stdout, colour=colour) + "\n")
         if not line.endswith("\n"):
             stdout.write("\\ No newline at end of file\n")
+
+
+def _lines(text: str) -> list[str]:
+    """Split at line feeds alone: a diff must apply."""
+    return [line for line in _LINE_START.split(text) if line]
 
 
 def _painted(text: str, code: str, stream: TextIO, *, colour: bool) -> str:

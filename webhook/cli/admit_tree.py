@@ -103,6 +103,7 @@ class _Editor:
         if not isinstance(node, (CommentedMap, CommentedSeq)) or id(node) in self._seen:
             return
         self._seen[id(node)] = node
+        node.anchor.always_dump = node.anchor.value is not None  # though its last alias may go
         for child in (*_children(node).values(), *_merged(node)):
             self._uses[id(child)] += 1
             self._count(child)

@@ -71,8 +71,6 @@ class Verdict:
     @property
     def hints(self) -> list[str]:
         """What was probably meant: annotations on the workload, where nothing reads them."""
-        if not self.target.field:
-            return []
         owner = self.target.owner
         misplaced = {*_annotations(owner), *_annotations(_map(_map(owner, "spec"), "jobTemplate"))}
         place = f"{self.target.field}.metadata.annotations"

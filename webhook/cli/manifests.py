@@ -42,7 +42,6 @@ _SHAPES: Final[Mapping[str, _Shape]] = {
 # What kubectl takes for a separator; YAML forbids such a line inside a scalar.
 _SEPARATOR: Final = re.compile(r"^---(?=[ \t\r\n]|\Z)", re.MULTILINE)
 _HEADER: Final = re.compile(r"\ufeff?(?:---[ \t]*(?:#[^\n]*)?(?:\r?\n|\Z)|---[ \t]+)?")
-_TAIL: Final = re.compile(r"(?:^(?:#[^\n]*|[ \t\r]*)(?:\n|\Z))+\Z", re.MULTILINE)
 _KEEPS_BLANK_LINES: Final = re.compile(r"[|>][0-9]*\+")
 
 
@@ -170,11 +169,26 @@ def changed(document: Document, changes: Mapping[Path, Iterable[Operation]]) -> 
         value = _patched(value, path, list(operations))
     if document.layout is None:
         return replace(document, text=_header(document.text) + fresh(value), value=value)
-    header, body, tail = _parted(document.text)
-    is_windows = "\r\n" in body
+    header = _header(document.text)
+    body, tail = _parted(document.text[len(header) :])
     text = rewrite(body.replace("\r\n", "\n"), changes, value, document.layout)
-    text = text.replace("\n", "\r\n") if is_windows else text
+    if "\r\n" in body:
+        text = text.replace("\n", "\r\n")
     return replace(document, text=header + text + tail, value=value)
+
+
+def _parted(body: str) -> tuple[str, str]:
+    """Cut off the comments and blank lines at the end, unless a block scalar keeps blank lines.
+
+    ruamel has no good place for them: they would go with the last value, or get lost with it.
+    """
+    end = len(body)
+    while end and not _KEEPS_BLANK_LINES.search(body):
+        start = body.rfind("\n", 0, end - 1) + 1
+        if body[start:end].strip() and body[start] != "#":
+            break
+        end = start
+    return body[:end], body[end:]
 
 
 def _patched(value: Any, path: Path, operations: list[Operation]) -> Any:
@@ -191,19 +205,6 @@ def _patched(value: Any, path: Path, operations: list[Operation]) -> Any:
 def _header(text: str) -> str:
     match = _HEADER.match(text)
     return match[0] if match else ""
-
-
-def _parted(text: str) -> tuple[str, str, str]:
-    """Split a document into its separator line, its body, and the comments at its end.
-
-    Comments at the end would otherwise belong to a value that stands there, or no longer does.
-    """
-    header = _header(text)
-    body = text[len(header) :]
-    tail = None if _KEEPS_BLANK_LINES.search(body) else _TAIL.search(body)
-    if tail is None:
-        return header, body, ""
-    return header, body[: tail.start()], tail[0]
 
 
 def join(texts: Iterable[str]) -> str:

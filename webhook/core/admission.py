@@ -10,10 +10,11 @@ from webhook.core.demand import read_demand
 from webhook.core.enforcer_container import enforcer_container
 from webhook.core.enforcer_user import ROOT_UID, enforcer_user
 from webhook.core.errors import Finding, MalformedObjectError, render
-from webhook.core.mutation import mutate_pod, void_visible_devices
+from webhook.core.mutation import hide_devices_from, mutate_pod, void_visible_devices
 from webhook.core.patch import proven_patch
 from webhook.core.pod import read_containers, read_pod
 from webhook.core.policy import Action, Policy, Rule, VisibleDevices
+from webhook.core.rules.amounts import room_for_enforcer
 from webhook.core.rules.changes import debugging_containers, immutable
 from webhook.core.validation import (
     check_any_pod,
@@ -147,7 +148,7 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
         if old is None:
             return _created(pod, rule, policy, phase)
         if request.subresource == "ephemeralcontainers":
-            return _debugged(old, pod, rule, policy)
+            return _debugged(old, pod, rule, policy, phase)
         return _judged(pod, rule, policy, immutable(old, pod))
     except MalformedObjectError as error:
         return Decision(
@@ -198,7 +199,8 @@ def _enforcer(pod: Pod, demand: Demand, rule: Rule) -> tuple[Json | None, tuple[
     user = enforcer_user(pod, demand, rule)
     if isinstance(user, Finding):
         return enforcer_container(demand, rule, ROOT_UID), (user,)
-    return enforcer_container(demand, rule, user), ()
+    enforcer = enforcer_container(demand, rule, user)
+    return enforcer, tuple(room_for_enforcer(pod, enforcer))
 
 
 def _without_demand(
@@ -213,8 +215,12 @@ def _without_demand(
     return _judged(pod, rule, policy, findings)
 
 
-def _debugged(old: Pod, pod: Pod, rule: Rule, policy: Policy) -> Decision:
-    """Decide new debugging containers; those that exist cannot change any more."""
+def _debugged(old: Pod, pod: Pod, rule: Rule, policy: Policy, phase: Phase) -> Decision:
+    """Decide new debugging containers; those that exist cannot change any more.
+
+    Where the mutating webhook sees them they get NVIDIA_VISIBLE_DEVICES=void, because an image may
+    have that variable built in and admission cannot look into images.
+    """
     if old.labels.get(MANAGED_LABEL) != "true" and not _asks(old):
         return _judged(pod, rule, policy, ())
     known = {container.name for container in read_containers(old.spec, "ephemeralContainers")}
@@ -223,7 +229,11 @@ def _debugged(old: Pod, pod: Pod, rule: Rule, policy: Policy) -> Decision:
         for container in read_containers(pod.spec, "ephemeralContainers")
         if container.name not in known
     ]
-    return _judged(pod, rule, policy, debugging_containers(added))
+    findings = tuple(debugging_containers(added, may_be_hidden=phase is Phase.MUTATE))
+    if findings or phase is Phase.VALIDATE:
+        return _judged(pod, rule, policy, findings)
+    names = {container.name for container in added}
+    return _mutated(pod, hide_devices_from(pod, names), rule, policy)
 
 
 def _asks(pod: Pod) -> bool:

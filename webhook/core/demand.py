@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.errors import Finding, Reason, annotation_path, quoted
+from webhook.core.pod import effective_amount
 from webhook.core.quantity import (
     MAX_BYTES,
     MIB,
@@ -25,9 +26,9 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from webhook.core.pod import Container, Pod
+    from webhook.core.pod import Pod
 
 _MEMORY_PATH: Final = annotation_path(GPU_MEMORY_ANNOTATION)
 _COUNT_PATH: Final = annotation_path(GPU_COUNT_ANNOTATION)
@@ -96,7 +97,7 @@ def read_demand(pod: Pod) -> tuple[Demand | None, tuple[Finding, ...]]:
     if reading.findings:
         return None, tuple(reading.findings)
     amounts = annotated or explicit
-    per_gpu_bytes = effective_bytes(pod.containers, amounts)
+    per_gpu_bytes = effective_amount(pod.containers, amounts, 0)
     path = _MEMORY_PATH if memory is not None else _explicit_path(pod, amounts)
     if per_gpu_bytes * count > MAX_BYTES:
         detail = (
@@ -104,24 +105,6 @@ def read_demand(pod: Pod) -> tuple[Demand | None, tuple[Finding, ...]]:
         )
         return None, (Finding(Reason.TOO_LARGE, path, detail),)
     return Demand(amounts, per_gpu_bytes, count, gpu_class, path), ()
-
-
-def effective_bytes(containers: Iterable[Container], amounts: Mapping[str, int]) -> int:
-    """Return what a pod needs at its peak, by Kubernetes' effective-request rule.
-
-    The larger of the sum over app containers and native sidecars, and, for each ordinary init
-    container, its amount plus that of the sidecars started before it (KEP-753).
-    """
-    running = started = peak = 0
-    for container in containers:
-        amount = amounts.get(container.name, 0)
-        if container.is_ordinary_init:
-            peak = max(peak, started + amount)
-        else:
-            running += amount
-            if container.is_sidecar:
-                started += amount
-    return max(running, peak)
 
 
 def _annotated_amounts(pod: Pod, memory: str, reading: _Reading) -> dict[str, int]:

@@ -9,10 +9,9 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from webhook.core.admission import Decision, Outcome, Phase, Request, Skip, decide
-from webhook.core.demand import effective_bytes
 from webhook.core.errors import Finding, MalformedObjectError, quoted, render
 from webhook.core.patch import PatchError
-from webhook.core.pod import read_pod, strings
+from webhook.core.pod import effective_amount, read_pod, strings
 from webhook.core.quantity import QuantityError, format_bytes, parse_quantity
 from webhook.names import VRAM_RESOURCE
 
@@ -96,7 +95,7 @@ def _vram(raw: Json) -> int | None:
             amounts[container.name] = ceil(parse_quantity(written)) if written else 0
         except QuantityError:
             return None
-    return effective_bytes(pod.containers, amounts)
+    return effective_amount(pod.containers, amounts, 0)
 
 
 def _became(first: Decision, last: Decision) -> str:

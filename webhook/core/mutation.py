@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from webhook.core.enforcer_container import (
-    VOLUMES,
-    is_intact,
-    sees_no_gpu,
-    visible_devices,
-)
+from webhook.core.enforcer_container import VOLUMES, sees_no_gpu, visible_devices
+from webhook.core.enforcer_recognition import is_intact
 from webhook.core.policy import GPUClass, Policy, Rule, Style, VisibleDevices
 from webhook.core.quantity import MIB, format_bytes, parse_quantity
 from webhook.names import (
@@ -28,7 +24,7 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from webhook.core.demand import Demand
     from webhook.core.pod import Json, Pod
@@ -69,6 +65,19 @@ def void_visible_devices(pod: Pod) -> Json:
 
     _edit_containers(spec, edit)
     return {**pod.raw, "spec": spec}
+
+
+def hide_devices_from(pod: Pod, names: Collection[str]) -> Json:
+    """Return the pod, its debugging containers of these names without a view of GPUs."""
+    void = {"name": VISIBLE_DEVICES_ENV, "value": "void"}
+    before = pod.spec.get("ephemeralContainers") or []
+    after = [
+        {**container, "env": [*(container.get("env") or []), void]}
+        if container["name"] in names and not _names(container.get("env") or [], void["name"])
+        else container
+        for container in before
+    ]
+    return {**pod.raw, "spec": {**pod.spec, "ephemeralContainers": after}}
 
 
 def _edit_containers(spec: Json, edit: Callable[[Json], Json]) -> None:

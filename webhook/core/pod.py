@@ -7,15 +7,17 @@ one of Kubernetes' API, so no rule ever mistakes a malformed field for an absent
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from webhook.core.errors import MalformedObjectError
 from webhook.names import ENFORCER_CONTAINER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 Json = dict[str, Any]
+Number = TypeVar("Number", int, Fraction)
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
@@ -183,6 +185,27 @@ def read_containers(spec: Mapping[str, Any], field: str) -> Iterator[Container]:
             and text(raw, "restartPolicy", f"spec.{field}[{index}]") == "Always"
         )
         yield Container(field, index, name, raw, is_sidecar)
+
+
+def effective_amount(
+    containers: Iterable[Container], amounts: Mapping[str, Number], zero: Number
+) -> Number:
+    """Return what a pod needs at its peak, by Kubernetes' effective-request rule.
+
+    The larger of the sum over app containers and native sidecars, and, for each ordinary init
+    container, its amount plus that of the sidecars started before it (KEP-753). `amounts` are by
+    container name.
+    """
+    running = started = peak = zero
+    for container in containers:
+        amount = amounts.get(container.name, zero)
+        if container.is_ordinary_init:
+            peak = max(peak, started + amount)
+        else:
+            running += amount
+            if container.is_sidecar:
+                started += amount
+    return max(running, peak)
 
 
 def _amount(value: object, path: str) -> str:

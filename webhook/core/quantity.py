@@ -72,7 +72,7 @@ def parse_vram(text: str) -> int:
     """
     value = parse_quantity(text)
     if value <= 0:
-        raise QuantityError("must be greater than zero")
+        raise QuantityError("must be greater than zero; write a size, e.g. 8Gi")
     if value.denominator != 1 and (value < 1 or not _has_unit(text)):
         raise QuantityError("is a fraction of a byte; write a size and its unit, e.g. 512Mi")
     if value < MIB:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.enforcer_container import holds, is_enforcer, visible_devices
+from webhook.core.enforcer_container import visible_devices
+from webhook.core.enforcer_recognition import holds, is_enforcer
 from webhook.core.errors import Finding, Reason
 from webhook.core.mutation import mutate_pod
 from webhook.core.patch import make_patch
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from webhook.core.pod import Json, Pod
     from webhook.core.policy import Policy, Rule
 
+_MARK: Final = re.compile(r"v1 [a-z0-9.-]+ (?P<digest>[0-9a-f]{12})")
 _SHOWN_DIFFERENCES: Final = 4
 
 
@@ -85,8 +88,8 @@ def check_translated(
     that bears another policy's digest was translated by a replica that loaded its policy a moment
     earlier or later; it is held to what no policy changes.
     """
-    mark = pod.annotations.get(ADMITTED_ANNOTATION, "").rpartition(" ")[2]
-    if mark and mark != policy.short_digest:
+    mark = _MARK.fullmatch(pod.annotations.get(ADMITTED_ANNOTATION, ""))
+    if mark and mark["digest"] != policy.short_digest:
         missing = list(_missing_essentials(pod, demand, enforcer))
     else:
         wanted = mutate_pod(pod, demand, rule, policy, enforcer)
@@ -95,9 +98,9 @@ def check_translated(
         shown = list(dict.fromkeys(missing))
         more = f" and {len(shown) - _SHOWN_DIFFERENCES} more" * (len(shown) > _SHOWN_DIFFERENCES)
         detail = (
-            f"the pod lacks what admission adds ({', '.join(shown[:_SHOWN_DIFFERENCES])}{more}): "
-            "vramwarden's mutating webhook did not run, or another webhook changed the pod after "
-            "it; create the pod again, and tell your platform team if it stays so"
+            "create the pod again; if it stays so, tell your platform team that vramwarden's "
+            "mutating webhook did not run, or that another webhook changed the pod after it "
+            f"(missing: {', '.join(shown[:_SHOWN_DIFFERENCES])}{more})"
         )
         yield Finding(Reason.UNMUTATED, shown[0], detail)
 
@@ -121,8 +124,8 @@ def _missing_essentials(pod: Pod, demand: Demand, enforcer: Json | None) -> Iter
         return
     if pod.spec.get("shareProcessNamespace") is not True:
         yield "spec.shareProcessNamespace"
-    image, cap_bytes = enforcer["image"], demand.per_gpu_bytes
-    if not any(is_enforcer(found, image) and holds(found, cap_bytes) for found in pod.enforcers):
+    image = enforcer["image"]
+    if not any(is_enforcer(found, image) and holds(found, enforcer) for found in pod.enforcers):
         yield "spec.initContainers"
 
 

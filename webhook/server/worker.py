@@ -16,6 +16,9 @@ from gunicorn.workers.gasgi import ASGIWorker
 DRAIN_S: Final = 10.0
 """How long connections that are kept alive may still bring a last review each."""
 
+QUIET_S: Final = 1.0
+"""A connection in its handshake is not counted yet; after this long without any, none is."""
+
 _LOOK_S: Final = 0.1
 
 
@@ -31,8 +34,12 @@ class DrainingWorker(ASGIWorker):  # type: ignore[misc]  # gunicorn is not typed
             self._draining = self.loop.create_task(self._drain())
 
     async def _drain(self) -> None:
-        deadline = self.loop.time() + DRAIN_S
-        while self.nr_conns and self.loop.time() < deadline:  # noqa: ASYNC110 - gunicorn's counter
+        now_s = last_seen_s = self.loop.time()
+        deadline_s = now_s + DRAIN_S
+        while now_s < min(deadline_s, last_seen_s + QUIET_S):
             await asyncio.sleep(_LOOK_S)
+            now_s = self.loop.time()
+            if self.nr_conns:
+                last_seen_s = now_s
         # What is open now has been idle; SIGQUIT's handler ends the worker without waiting for it.
         self.handle_quit_signal()

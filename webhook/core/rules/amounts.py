@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from webhook.core.errors import Finding, Reason, annotation_path, quoted
-from webhook.core.pod import items, mapping
+from webhook.core.pod import effective_amount, items, mapping
 from webhook.core.policy import class_names
-from webhook.core.quantity import QuantityError, format_bytes, parse_quantity
+from webhook.core.quantity import (
+    QuantityError,
+    format_bytes,
+    parse_quantity,
+)
 from webhook.names import GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.core.demand import Demand
-    from webhook.core.pod import Container, Pod
+    from webhook.core.pod import Container, Json, Pod
     from webhook.core.policy import Policy, Rule
 
 
@@ -58,11 +63,9 @@ def gpu_class_known(pod: Pod, rule: Rule, policy: Policy) -> Iterator[Finding]:
     known = class_names(policy.classes, rule.allowed_classes)
     if name in known:
         return
-    why = "is not allowed by rule" if name in policy.classes else "is not in the policy of rule"
-    choice = (
-        f"choose one of {', '.join(known)}" if known else "remove the annotation: there is none"
-    )
-    detail = f"class {quoted(name)} {why} {quoted(rule.name)}; {choice}"
+    why = "is not allowed here" if name in policy.classes else "does not exist"
+    choice = f"allows {', '.join(known)}" if known else "allows no class, so remove the annotation"
+    detail = f"class {quoted(name)} {why}; rule {quoted(rule.name)} {choice}"
     yield Finding(Reason.UNKNOWN_CLASS, annotation_path(GPU_CLASS_ANNOTATION), detail)
 
 
@@ -92,15 +95,66 @@ def whole_gpus(container: Container, policy: Policy) -> Iterator[Finding]:
 def _whole(amount: str, path: str) -> Finding | None:
     try:
         value = parse_quantity(amount)
-    except QuantityError as error:
-        return Finding(Reason.INVALID_QUANTITY, path, f"{quoted(amount)} {error}")
-    if value.denominator == 1 and value >= 0:
+    except QuantityError:
+        detail = f"{quoted(amount)} is not a number of GPUs; write a positive integer, e.g. 1"
+        return Finding(Reason.INVALID_QUANTITY, path, detail)
+    if value < 0:
+        detail = f"{amount} is not a whole number of GPUs; write a positive integer, e.g. 1"
+        return Finding(Reason.FRACTIONAL_WHOLE_GPU, path, detail)
+    if value.denominator == 1:
         return None
     detail = (
         f"{amount} is not a whole number of GPUs; to share a GPU remove it and set the annotation "
         "vramwarden.io/gpu-memory, e.g. to 8Gi"
     )
     return Finding(Reason.FRACTIONAL_WHOLE_GPU, path, detail)
+
+
+def room_for_enforcer(pod: Pod, enforcer: Json) -> Iterator[Finding]:
+    """Rule: amounts set for the whole pod leave room for the sidecar.
+
+    Fields: spec.resources.requests|limits[cpu, memory] (KEP-2837)
+    Allowed values: absent; requests of at least what all containers request together with the
+    sidecar, limits of at least the sidecar's
+    """
+    whole = mapping(pod.spec, "resources", "spec")
+    for kind, ours in enforcer["resources"].items():
+        set_for_pod = mapping(whole, kind, "spec.resources")
+        for resource, amount in ours.items():
+            if resource not in set_for_pod:
+                continue
+            path = f"spec.resources.{kind}[{resource}]"
+            need = parse_quantity(amount)
+            if kind == "requests":
+                need += _requested(pod, resource)
+            if _amount(str(set_for_pod[resource]), need) < need:
+                detail = (
+                    f"{set_for_pod[resource]} leaves no room for the sidecar that holds the VRAM "
+                    f"cap; add {amount} of {resource}"
+                )
+                yield Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail)
+
+
+def _requested(pod: Pod, resource: str) -> Fraction:
+    """Return what the user's containers request of a resource together."""
+    zero = Fraction(0)
+    amounts = {
+        container.name: _amount(
+            container.resources("requests").get(resource)
+            or container.resources("limits").get(resource, "0"),
+            zero,
+        )
+        for container in pod.containers
+    }
+    return effective_amount(pod.containers, amounts, zero)
+
+
+def _amount(written: str, otherwise: Fraction) -> Fraction:
+    """Read an amount that is not ours to judge."""
+    try:
+        return parse_quantity(written)
+    except QuantityError:
+        return otherwise
 
 
 def whole_gpu_and_share(pod: Pod, policy: Policy) -> Iterator[Finding]:

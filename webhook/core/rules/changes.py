@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from webhook.core.enforcer_container import sees_no_gpu
 from webhook.core.errors import Finding, Reason, annotation_path, quoted
-from webhook.core.pod import text
+from webhook.core.pod import items, text
 from webhook.core.rules.devices import GPU_LIMIT_VARIABLES
-from webhook.core.rules.isolation import defeating
+from webhook.core.rules.isolation import defeating, mounted_volumes_of_ours
 from webhook.names import (
     ADMITTED_ANNOTATION,
     ENFORCER_CONTAINER,
@@ -17,6 +17,7 @@ from webhook.names import (
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
     MANAGED_LABEL,
+    VISIBLE_DEVICES_ENV,
     VRAM_RESOURCE,
 )
 
@@ -73,20 +74,33 @@ def _unchanged(path: str, before: str | None, after: str | None) -> Iterator[Fin
     yield Finding(Reason.IMMUTABLE, path, detail)
 
 
-def debugging_containers(containers: Iterable[Container]) -> Iterator[Finding]:
+def debugging_containers(
+    containers: Iterable[Container], *, may_be_hidden: bool = False
+) -> Iterator[Finding]:
     """Rule: a debugging container of a managed pod neither sees GPUs nor defeats the cap.
 
     Fields: spec.ephemeralContainers[*]
-    Allowed values: no GPU variables, not privileged, no defeating capability, another target than
-    the sidecar
+    Allowed values: no GPU variables, none that might come from elsewhere, not privileged, no
+    defeating capability, another target than the sidecar
+
+    `may_be_hidden` where translation will set NVIDIA_VISIBLE_DEVICES, which beats `envFrom`.
     """
     for container in containers:
+        hidden = may_be_hidden or any(
+            entry["name"] == VISIBLE_DEVICES_ENV for entry in container.env()
+        )
+        if items(container.raw, "envFrom", container.path) and not hidden:
+            detail = f"it might set {VISIBLE_DEVICES_ENV}; set that variable to void beside it"
+            yield Finding(Reason.EPHEMERAL_CONTAINER, f"{container.path}.envFrom", detail)
         for index, entry in enumerate(container.env()):
             if not sees_no_gpu(entry) or entry["name"].startswith(GPU_LIMIT_VARIABLES):
                 detail = f"{entry['name']} shows a debugging container the GPU; remove it"
                 yield Finding(Reason.EPHEMERAL_CONTAINER, f"{container.path}.env[{index}]", detail)
         for path, what in defeating(container, with_capabilities=True):
             detail = f"{what}, which defeats the VRAM cap; choose a --profile without it"
+            yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
+        for path in mounted_volumes_of_ours(container):
+            detail = "the volume belongs to the sidecar that holds the VRAM cap; remove the mount"
             yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
         path = f"{container.path}.targetContainerName"
         if text(container.raw, "targetContainerName", container.path) == ENFORCER_CONTAINER:

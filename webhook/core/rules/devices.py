@@ -66,7 +66,7 @@ def visible_devices_without_demand(pod: Pod, rule: Rule) -> Iterator[Finding]:
 
 def _override(path: str) -> Finding:
     detail = (
-        f"{VISIBLE_DEVICES_ENV} set by hand shows GPUs that nobody accounts for; remove it and ask "
-        "for VRAM with the annotation vramwarden.io/gpu-memory"
+        f"{VISIBLE_DEVICES_ENV} set by hand shows GPUs that nobody accounts for; remove it: GPUs "
+        "come with the annotation vramwarden.io/gpu-memory, or whole with nvidia.com/gpu"
     )
     return Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.enforcer_container import VOLUMES, is_enforcer
+from webhook.core.enforcer_container import VOLUMES
+from webhook.core.enforcer_recognition import is_enforcer
 from webhook.core.errors import Finding, Reason, quoted
 from webhook.core.pod import flag, items, mapping, text, texts
 from webhook.names import ENFORCER_CONTAINER
@@ -92,7 +93,10 @@ def reserved_names(pod: Pod, image: str | None) -> Iterator[Finding]:
     """
     for container in pod.enforcers:
         if image is None or not is_enforcer(container, image):
-            detail = f"the name {ENFORCER_CONTAINER} is reserved; give the container another name"
+            detail = (
+                f"the name {ENFORCER_CONTAINER} is reserved; give the container another name "
+                "(where a webhook of your platform rewrites images, its policy must name that)"
+            )
             yield Finding(Reason.RESERVED_NAME, f"{container.path}.name", detail)
     ours: dict[str, Json] = {volume["name"]: volume for volume in VOLUMES}
     for index, volume in enumerate(items(pod.spec, "volumes", "spec")):
@@ -100,3 +104,15 @@ def reserved_names(pod: Pod, image: str | None) -> Iterator[Finding]:
         if expected is not None and volume != expected:
             detail = f"the volume name {volume['name']} is reserved; give the volume another name"
             yield Finding(Reason.RESERVED_NAME, f"spec.volumes[{index}].name", detail)
+    for container in pod.containers:
+        for path in mounted_volumes_of_ours(container):
+            detail = "the volume belongs to the sidecar that holds the VRAM cap; remove the mount"
+            yield Finding(Reason.RESERVED_NAME, path, detail)
+
+
+def mounted_volumes_of_ours(container: Container) -> Iterator[str]:
+    """Yield the path of each mount of the sidecar's volumes: a forged heartbeat."""
+    names = {volume["name"] for volume in VOLUMES}
+    for index, mount in enumerate(items(container.raw, "volumeMounts", container.path)):
+        if mount.get("name") in names:
+            yield f"{container.path}.volumeMounts[{index}].name"
