@@ -13,6 +13,7 @@ from strategies import ANY_JSON, asking_pods
 
 from webhook.cli.admit_reading import Layout, read_yaml
 from webhook.cli.admit_writing import fresh, rewrite
+from webhook.core.policy import Style
 
 DEPLOYMENT = """\
 # Licence: ours
@@ -250,6 +251,53 @@ items:
     ]
     values = json.loads(run(text, policy=policy, output="json").out)["items"]
     assert values == [first, second]
+
+
+def test_a_spec_that_two_objects_share_is_edited_in_the_one_that_changes():
+    text = """\
+kind: DeploymentList
+items:
+- metadata: {name: x, namespace: team-a}
+  spec: &spec
+    template:
+      metadata: {annotations: {vramwarden.io/gpu-memory: 8Gi}}
+      spec: {containers: [{name: a}]}
+- metadata: {name: x, namespace: team-b}
+  spec: *spec
+"""
+    policy = a_policy(a_rule(namespaces=("team-b",)))
+    result = run(text, policy=policy)
+    first, second = result.value["items"]
+    assert first["spec"]["template"]["spec"] == {"containers": [{"name": "a"}]}
+    assert second["spec"]["template"]["spec"]["shareProcessNamespace"] is True
+    assert removed(text, result.out) == ["  spec: *spec"]
+
+
+@pytest.mark.parametrize("init", ["  # fetches\n\n  - name: fetch # eol\n    image: a\n", ""])
+def test_comments_stay_where_a_container_goes(init):
+    head = POD.replace("spec:\n", f"spec:\n  # first\n  initContainers: # eol\n{init}  # second\n")
+    once = run(head + "    # third\n    tty: true\n").out
+    assert "\n  initContainers:" in once
+    assert "vram-enforcer" in once
+    policy = a_policy(a_rule(enforcement={"style": Style.CONTAINER}))
+    twice = run(once, policy=policy).out
+    assert "- name: vram-enforcer" not in twice.partition("\n  containers:")[0]
+    assert "- name: vram-enforcer" in twice.partition("\n  containers:")[2]
+    thrice = run(twice).out
+    for text in (once, twice, thrice):
+        comments = re.findall("# (first|fetches|second|third)\n", text)
+        assert comments == ["first", *["fetches"] * bool(init), "second", "third"]
+    if init:
+        assert re.search("initContainers: +# eol\n  # fetches\n\n  - name: fetch # eol", twice)
+
+
+def test_a_comment_below_an_anchored_value_stays_below_its_container():
+    first = "    resources: &r\n      limits:\n        cpu: 1\n"
+    second = "  # second\n  - name: b\n    resources: *r\n"
+    text = POD.replace("    image: example\n", first + second).replace("8Gi", "b=8Gi")
+    out = run(text).out
+    assert "\n      value: void\n  # second\n  - name: b\n" in out
+    assert out.count("# second") == 1
 
 
 def test_quotes_are_kept_in_a_line_that_changes():

@@ -1,7 +1,8 @@
 """The pod's processes: who they are, how to stop exactly one, and what may be believed here.
 
-`/proc/<pid>/cmdline` is read only by `identify`: it waits for the target's memory lock, so a process
-stuck in a driver could hold up whoever reads it. `stop` and `is_gone` read `stat` and `status` only.
+`ProcessLookupError` says that a process is gone; any other `OSError`, that proc does not answer.
+Only `identify` reads `cmdline`, which waits for the target's memory lock: a process stuck in a
+driver could hold its reader up.
 """
 
 from __future__ import annotations
@@ -16,16 +17,10 @@ from typing import Final
 
 from webhook.core.enforcement import Process
 
-PROC: Final = "/proc"
 _LONGEST_COMMAND: Final = 200
 _LARGEST_FILE: Final = 65536
 _CAP_KILL: Final = 5
-_INITIAL_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO, the same since Linux 3.8
-_ENDED: Final = (errno.ENOENT, errno.ESRCH, errno.ENOTDIR)
-_NO_SUCH_PROCESS: Final = (
-    *_ENDED,
-    errno.EINVAL,
-)  # pidfd_open(2): EINVAL, or since 6.9 ENOENT, for a thread
+_NODE_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel's proc_ns.h
 _CONTAINER: Final = re.compile(r"(?:[a-z][a-z0-9-]*-)?([0-9a-f]{64})(?:\.scope)?(?: \(deleted\))?")
 
 
@@ -34,211 +29,271 @@ class Delivery(enum.Enum):
 
     DELIVERED = "delivered"
     GONE = "gone"
-    """No such process, or its number belongs to another one by now; nothing was signalled."""
+    """No such process, or its number is another's by now; nobody was signalled."""
     REFUSED = "refused"
-    """We lack the permission; the process lives on."""
+    """We lack a permission, or proc does not answer; nobody was signalled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What the self-test found: yes, no, or None where it cannot be told, with a sentence why."""
+    """What the self-test found: yes, no, or None where it cannot be told, and a sentence why."""
 
     holds: bool | None
     reason: str
 
 
-class _UnreadableError(Exception):
-    """Proc does not answer: no proof that a process lives, and none that it is gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Stat:
-    command: bytes
-    parent: int
-    started: int
-    over: bool
-
-
-def identify(pid: int, *, proc: str = PROC) -> Process | None:
+def identify(pid: int, *, proc: str = "/proc") -> Process | None:
     """Return who has this number now; None for nobody, a thread, or where proc does not answer.
 
-    All files are opened below one descriptor of /proc/<pid>, which stays with its process, so what is
-    read never mixes two processes that had the number one after the other.
+    Read between two looks at the start time, nothing can be of the number's next owner.
     """
+    folder = f"{proc}/{pid}"
     try:
-        folder = _open_folder(pid, proc)
-        try:
-            stat = _stat_of_a_process(folder, pid)
-            if stat.over:
-                return None
-            command = _printable(_read(folder, "cmdline", 4 * _LONGEST_COMMAND))
-            cgroups = _read(folder, "cgroup").decode("utf-8", "replace")
-        finally:
-            os.close(folder)
-    except (OSError, _UnreadableError):
+        started = _start_time(pid, proc)
+        command = _printable(_read(f"{folder}/cmdline")) or _printable(_read(f"{folder}/comm"))
+        process = Process(pid, started, command, _container(_cgroups(pid, proc)))
+        _require_same(process, proc)
+    except OSError:
         return None
-    return Process(pid, stat.started, command or _printable(stat.command), _container(cgroups))
+    return process
 
 
-def is_gone(process: Process, *, proc: str = PROC) -> bool:
+def is_gone(process: Process, *, proc: str = "/proc") -> bool:
     """Return whether this very process is over, whoever has its number now.
 
-    A zombie counts as gone: the kernel drops memory and closes files, the GPU's among them, before
-    a process becomes one. A main thread that ended while others run on shows the same Z, proc(5),
-    and still holds everything: it is not gone. Nor is what proc refuses to show.
+    A zombie counts as gone: the kernel drops its memory and closes its files, the GPU's among
+    them, before it becomes one. What proc does not show us is not known to be gone.
     """
     try:
         return _start_time(process.pid, proc) != process.started
-    except _UnreadableError:
+    except ProcessLookupError:
+        return True
+    except OSError:
         return False
 
 
-def stop(process: Process, number: signal.Signals, *, proc: str = PROC) -> Delivery:
+def stop(process: Process, number: signal.Signals, *, proc: str = "/proc") -> Delivery:
     """Signal this very process, or nobody.
 
-    The pidfd is opened first and the identity checked after, so the descriptor can mean no other
-    process than the one checked; pidfd_open(2), pidfd_send_signal(2). Older seccomp profiles answer
-    EPERM to both calls, which looks like a refusal of the signal, so kill(2) has the last word there.
-    Raises ValueError for PID 1 (the pod's sandbox ends with it), ourselves and our parents.
+    Older seccomp profiles answer EPERM to pidfds, which looks like a refusal of the signal itself,
+    so kill(2) has the last word; there the number could still change hands after the check.
+    Raises ValueError for PID 1 (the pod ends with it), ourselves and our parents.
     """
-    _forbid_what_must_live(process.pid, proc)
+    me = os.getpid()
+    if process.pid <= 1 or process.pid in {me, os.getppid(), *parents(me, proc=proc)}:
+        raise ValueError(f"{process.pid} must never be signalled: PID 1, ourselves or a parent")
     try:
-        pidfd = _open_pidfd(process.pid)
-        if pidfd is None:
-            return _stop_by_number(process, number, proc)
         try:
-            if _start_time(process.pid, proc) != process.started:
-                return Delivery.GONE
-            return _stop_by_pidfd(pidfd, process, number, proc)
-        finally:
-            os.close(pidfd)
+            _send_by_pidfd(process, number, proc)
+        except ProcessLookupError:
+            raise
+        except (AttributeError, OSError):
+            _require_same(process, proc)
+            os.kill(process.pid, number)
     except ProcessLookupError:
         return Delivery.GONE
-    except (PermissionError, _UnreadableError):
+    except OSError:
         return Delivery.REFUSED
+    return Delivery.DELIVERED
 
 
-def pids(*, proc: str = PROC) -> tuple[int, ...]:
+def pids(*, proc: str = "/proc") -> tuple[int, ...]:
     """Return the numbers of all visible processes, ascending."""
     try:
-        names = os.listdir(proc)  # noqa: PTH208  # pathlib costs the sidecar a megabyte
+        names = os.listdir(proc)  # noqa: PTH208  # pathlib would cost the sidecar a megabyte or two
     except OSError:
         return ()
     return tuple(sorted(int(name) for name in names if re.fullmatch("[1-9][0-9]{0,9}", name)))
 
 
-def parents(pid: int, *, proc: str = PROC) -> tuple[int, ...]:
+def parents(pid: int, *, proc: str = "/proc") -> tuple[int, ...]:
     """Return the process's parents, nearest first, as far as they are visible.
 
-    The chain ends at PID 1, or earlier: a container's first process in a shared process namespace has
-    parent 0, because the runtime that started it lives outside.
+    A container's first process has none in a shared process namespace: its runtime lives outside.
     """
     chain: list[int] = []
     while True:
         try:
-            folder = _open_folder(pid, proc)
-            try:
-                pid = _stat(_read(folder, "stat")).parent
-            finally:
-                os.close(folder)
-        except (OSError, _UnreadableError):
-            break
+            pid = int(_stat(pid, proc)[1])
+        except (OSError, ValueError, IndexError):
+            return tuple(chain)
         if pid <= 0 or pid in chain:
-            break
+            return tuple(chain)
         chain.append(pid)
-    return tuple(chain)
 
 
-def may_signal(process: Process, *, proc: str = PROC) -> bool | None:
+def may_signal(process: Process, *, proc: str = "/proc") -> bool | None:
     """Return whether we may signal the process; None where it cannot be told."""
     return permission(process, proc=proc).holds
 
 
-def permission(process: Process, *, proc: str = PROC) -> Fact:
-    """Compute from users, capabilities and LSM labels whether we may signal the process, and why.
+def permission(process: Process, *, proc: str = "/proc") -> Fact:
+    """Tell from capabilities, users and security labels whether we may signal the process.
 
-    By kill(2): CAP_KILL, or our real or effective user is its real or saved one. Signal 0 is no test:
-    AppArmor allows the check for existence where it denies TERM and KILL.
+    kill(2): CAP_KILL, or our real or effective user is the target's real or saved one. Signal 0 is
+    no test: AppArmor lets it pass where it denies TERM. A pod has one user namespace, in which
+    our CAP_KILL counts.
     """
+    pid = process.pid
     try:
-        if _start_time(process.pid, proc) != process.started:
-            return Fact(None, f"Process {process.pid} is gone.")
-        ours, theirs = _status("self", proc), _status(process.pid, proc)
-        senders, targets = _users(ours)[:2], _users(theirs)[::2]
-        kill = bool(int(ours.get("CapEff", ""), 16) >> _CAP_KILL & 1)
-    except (ValueError, _UnreadableError):
-        return Fact(None, f"The users of process {process.pid} or ours cannot be read from {proc}.")
-    if not kill and not set(senders) & set(targets):
-        return Fact(
-            False,
-            f"We are user {senders[1]} without CAP_KILL and process {process.pid} is user {targets[0]}; "
-            "run the sidecar as the same user, or as root with KILL.",
-        )
-    label, other = _label("self", proc), _label(process.pid, proc)
-    if label is None or label != other:
-        return Fact(
-            None,
-            f"Process {process.pid} has the security label {other or 'that we cannot read'} and we have "
-            f"{label or 'one that we cannot read'}; whether its profile lets our signals in cannot be seen.",
-        )
-    how = "We have CAP_KILL" if kill else f"Process {process.pid} and we are the same user"
-    return Fact(True, f"{how}, and no security label differs.")
+        sender, target = _status("self", proc), _status(pid, proc)
+        us, them = _label("self", proc), _label(pid, proc)
+        _require_same(process, proc)
+        kill = bool(int(sender["CapEff"], 16) >> _CAP_KILL & 1)
+        real, effective = sender["Uid"].split()[:2]
+        owner, _, saved = target["Uid"].split()[:3]
+    except (FileNotFoundError, ProcessLookupError):
+        return Fact(None, f"Process {pid} is gone.")
+    except (OSError, LookupError, ValueError):
+        return Fact(None, f"The users of process {pid}, or ours, cannot be read from {proc}.")
+    if not kill and {real, effective}.isdisjoint((owner, saved)):
+        who = f"We are user {effective} without CAP_KILL and process {pid} is user {owner}"
+        return Fact(False, f"{who}; run the sidecar as that user, or as root with KILL.")
+    if us is None or us != them:
+        labels = f"Our security label is {us!r} and that of process {pid} is {them!r}"
+        return Fact(None, f"{labels}: whether its profile lets our signals in cannot be seen.")
+    how = "We have CAP_KILL" if kill else f"Process {pid} and we are the same user"
+    return Fact(True, f"{how}, and our security labels do not differ.")
 
 
-def own_pid_namespace(*, proc: str = PROC) -> Fact:
-    """Tell whether we have a PID namespace of our own or the pod's, and not the node's."""
+def own_pid_namespace(*, proc: str = "/proc") -> Fact:
+    """Tell whether our PID namespace is another than the node's, and whether proc shows it."""
+    me = os.getpid()
     try:
-        seen = os.readlink(f"{proc}/self")  # noqa: PTH115  # as above
+        seen = os.readlink(f"{proc}/self")  # noqa: PTH115
         name = os.readlink(f"{proc}/self/ns/pid")  # noqa: PTH115
     except OSError:
         return Fact(None, f"{proc}/self cannot be read.")
-    if seen != str(os.getpid()):
-        return Fact(
-            None, f"{proc} belongs to another PID namespace: we are {os.getpid()}, it says {seen}."
-        )
-    if name == _INITIAL_PID_NAMESPACE:
-        return Fact(
-            False, "This is the node's PID namespace (hostPID): all its processes are visible."
-        )
-    return Fact(True, f"We are in {name}, which is not the node's.")
+    if seen != str(me):
+        return Fact(None, f"{proc} is another PID namespace's: we are {me}, and it says {seen!r}.")
+    if name == _NODE_PID_NAMESPACE:
+        return Fact(False, "This is the node's PID namespace (hostPID): every process is visible.")
+    return Fact(True, f"Our PID namespace is {name}, which is not the node's.")
 
 
-def shares_process_namespace(*, proc: str = PROC) -> Fact:
+def shares_process_namespace(*, proc: str = "/proc") -> Fact:
     """Tell whether other containers' processes are visible, as `shareProcessNamespace` makes them.
 
-    Seen from their cgroups, not from the name of PID 1: the pause process is named as its image likes.
+    By their cgroups and not by the name of PID 1: the pause process is named as its image likes.
     """
     me = os.getpid()
     if me == 1:
-        return Fact(False, "We are PID 1, so this PID namespace is our container's alone.")
-    if own_pid_namespace(proc=proc).holds is False:
-        return Fact(
-            False, "This is the node's PID namespace (hostPID), not one that the pod shares."
-        )
+        return Fact(False, "We are PID 1: this PID namespace is our container's alone.")
+    if not (own := own_pid_namespace(proc=proc)).holds:
+        return own
     ours = _cgroups(me, proc)
     for pid in pids(proc=proc):
         if _is_foreign(_cgroups(pid, proc), ours):
             return Fact(True, f"Process {pid} belongs to another container.")
     first = _container(_cgroups(1, proc))
-    if (first and first == _container(ours)) or 1 in parents(me, proc=proc):
-        return Fact(False, "PID 1 belongs to our own container; set shareProcessNamespace: true.")
+    if 1 in parents(me, proc=proc) or (first and first == _container(ours)):
+        return Fact(False, "PID 1 is our own container's; set shareProcessNamespace: true.")
     return Fact(
-        None, "No process of another container is visible, and whose PID 1 is cannot be told."
+        None, "No other container's process is visible, and PID 1 does not say whose it is."
     )
 
 
-def trustworthy_kernel(*, proc: str = PROC) -> Fact:
-    """Tell whether PIDs and memory that NVML reports can be meant for this kernel's processes."""
+def trustworthy_kernel(*, proc: str = "/proc") -> Fact:
+    """Tell whether NVML's PIDs and figures can be those of this kernel's processes."""
     try:
-        text = _read_path(f"{proc}/version").decode("utf-8", "replace")
-    except _UnreadableError:
+        banner = _printable(_read(f"{proc}/version")).lower()
+    except OSError:
         return Fact(None, f"{proc}/version cannot be read, so the kernel is unknown.")
-    release = "".join(text.split()[2:3]).lower()
-    # Linux always names its builder and compiler in brackets; gVisor's reply has none.
-    if "gvisor" in text.lower() or "(" not in text:
-        return Fact(
-            False, "This is gVisor: NVML's PIDs are those of the sandbox, not of its processes."
-        )
+    release = "".join(banner.split()[2:3])
+    # Linux names its builder and compiler in brackets, proc_version(5); gVisor names neither.
+    if "gvisor" in banner or "(" not in banner:
+        return Fact(False, "This is gVisor or its like: NVML's PIDs are the sandbox's own.")
     if "microsoft" in release or "wsl" in release:
         return Fact(False, "This is WSL: its driver gives no memory per process.")
-    return Fact(True, "This is an ordinary Linux kernel.")
+    return Fact(True, f"This is Linux {release}.")
+
+
+def _send_by_pidfd(process: Process, number: signal.Signals, proc: str) -> None:
+    """Open first and check after: the descriptor then means the one that was checked.
+
+    pidfd_open(2), pidfd_send_signal(2).
+    """
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        _require_same(process, proc)
+        signal.pidfd_send_signal(pidfd, number)
+    finally:
+        os.close(pidfd)
+
+
+def _require_same(process: Process, proc: str) -> None:
+    if _start_time(process.pid, proc) != process.started:
+        raise ProcessLookupError
+
+
+def _start_time(pid: int, proc: str) -> int:
+    """Return when the living process began; a zombie is gone, and a thread, which has files, none.
+
+    A main thread that ended while others run on shows Z as well, proc(5), and its process holds
+    all it held: by the state alone, a workload could hide.
+    """
+    try:
+        fields = _stat(pid, proc)
+        over = fields[0] in ("Z", "X", "x") and int(fields[17]) <= 1
+        started, leader = int(fields[19]), int(_status(pid, proc)["Tgid"])
+    except FileNotFoundError as error:
+        raise ProcessLookupError from error
+    except (ValueError, LookupError) as error:
+        raise OSError(errno.EIO, "stat or status is malformed") from error
+    if over or leader != pid:
+        raise ProcessLookupError
+    return started
+
+
+def _stat(pid: int, proc: str) -> list[str]:
+    """Return the fields after the name, which may hold brackets: proc(5)'s field n is at n - 3."""
+    return _read(f"{proc}/{pid}/stat").rpartition(")")[2].split()
+
+
+def _status(pid: int | str, proc: str) -> dict[str, str]:
+    """Return the lines by name; a process's own name adds none, for proc escapes its line ends."""
+    lines = (line.partition(":") for line in _read(f"{proc}/{pid}/status").split("\n"))
+    return {name: value.strip() for name, _, value in lines}
+
+
+def _label(pid: int | str, proc: str) -> str | None:
+    """Return the security label, empty where no module gives one, None where it stays hidden."""
+    try:
+        return _printable(_read(f"{proc}/{pid}/attr/current"))
+    except OSError as error:
+        return "" if error.errno in (errno.EINVAL, errno.ENOENT) else None
+
+
+def _container(cgroups: str) -> str:
+    """Return the outermost container's id, since a workload can nest cgroups only below its own.
+
+    Before `kubepods` stands a node that is itself a container.
+    """
+    for path in cgroups.split("\n"):
+        for name in re.split("[/:]", path.partition("kubepods")[2] or path):
+            if found := _CONTAINER.fullmatch(name):
+                return found[1]
+    return ""
+
+
+def _cgroups(pid: int, proc: str) -> str:
+    try:
+        return _read(f"{proc}/{pid}/cgroup")
+    except OSError:
+        return ""  # a kernel without cgroups has no such file
+
+
+def _is_foreign(theirs: str, ours: str) -> bool:
+    """Tell by cgroup_namespaces(7): `/..` leads out of our own container's namespace."""
+    ids = _container(theirs), _container(ours)
+    return (":/../" in theirs and ":/../" not in ours) or (all(ids) and ids[0] != ids[1])
+
+
+def _read(path: str) -> str:
+    with open(path, "rb") as file:  # noqa: PTH123
+        return file.read(_LARGEST_FILE).decode("utf-8", "replace")
+
+
+def _printable(text: str) -> str:
+    shown = text.replace("\0", " ").strip()[:_LONGEST_COMMAND]
+    return "".join(char if char.isprintable() else "?" for char in shown)

@@ -83,11 +83,7 @@ class _Editor:
             above, node = node, self._own(node, part)
         key: Any = int(last) if isinstance(node, CommentedSeq) else last
         if operation["op"] == "remove":
-            _remove(node, key)
-        elif not node and above is not None:  # `[]` and `{}` are written anew, as blocks
-            value = operation["value"]
-            filled = [value] if isinstance(node, CommentedSeq) else {key: value}
-            _put(above, parents[-1], filled)
+            _remove(node, key, above, parents[-1])
         elif isinstance(node, CommentedSeq) and operation["op"] == "add":
             below = _cut(*_last_leaf(node, key - 1)) if key else _cut_head(node, above, parents[-1])
             node.insert(key, _commented(operation["value"]))
@@ -173,14 +169,25 @@ def _put(node: Any, key: Any, value: Any) -> None:
     _paste(*_last_leaf(node, key), below)
 
 
-def _remove(node: Any, key: Any) -> None:
-    """Remove a value; comments after it move to what stands before it, if anything does."""
+def _remove(node: Any, key: Any, above: Any, above_key: Any) -> None:
+    """Remove a value; the comments below it stay, above what comes next."""
     keys = list(_children(node))
     position = keys.index(key)
     below = _cut(*_last_leaf(node, key))
     del node[key]
     if position:
         _paste(*_last_leaf(node, keys[position - 1]), below)
+    elif node:
+        tokens = node.ca.items.setdefault(next(iter(_children(node))), [None, None, None, None])
+        tokens[1] = [
+            CommentToken(line.lstrip(" ") + "\n", CommentMark(len(line) - len(line.lstrip(" "))))
+            for line in below.splitlines()
+        ]
+    else:
+        above[above_key] = type(node)()
+        if above_key in above.ca.items:  # lines above items, for which ruamel leaves a gap
+            above.ca.items[above_key][3:] = [None]
+        _paste(above, above_key, below)
 
 
 def _last_key(node: Any) -> Any:
@@ -195,7 +202,7 @@ def _last_leaf(node: Any, key: Any) -> tuple[Any, Any]:
     while key is not None and key != _NEVER:
         child = node[key]
         is_block = isinstance(child, (CommentedMap, CommentedSeq)) and not child.fa.flow_style()
-        if not is_block or not child or child.anchor.value:
+        if not is_block or not child:
             break
         node, key = child, _last_key(child)
     return node, key
@@ -214,8 +221,6 @@ def _cut(node: Any, key: Any) -> str:
         return ""
     line, newline, below = token.value.partition("\n")
     token.value = line + newline
-    if not line:
-        tokens[_slot(node)] = None
     return str(below)
 
 

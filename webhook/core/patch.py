@@ -6,6 +6,7 @@ patches read like the change: containers, variables and volumes are matched by t
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import jsonpatch
@@ -141,10 +142,18 @@ def _applied(document: Json, operations: Iterable[Operation]) -> Json:
 
 
 def _sealed(operation: Operation) -> Operation:
-    value = operation.get("value")
-    if type(value) is dict:
-        return {**operation, "value": _SealedObject(value)}
-    return {**operation, "value": _SealedList(value)} if type(value) is list else operation
+    sealed = {"op": operation["op"], "path": _pointer(operation["path"])}
+    if "value" in operation:
+        value = operation["value"]
+        kind = type(value)
+        sealed["value"] = (
+            _SealedObject(value) if kind is dict else _SealedList(value) if kind is list else value
+        )
+    return sealed
+
+
+# Patches have few different paths, and to parse one takes as long as to apply an operation.
+_pointer = lru_cache(maxsize=4096)(jsonpatch.JsonPointer)
 
 
 def _copy(value: Any) -> Any:

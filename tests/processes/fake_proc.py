@@ -1,0 +1,39 @@
+"""Folders that look like proc, for what no test machine shows: runtimes, labels, hostile bytes."""
+
+import os
+
+ID = "0123456789abcdef" * 4
+OTHER_ID = "fedcba9876543210" * 4
+
+
+def stat_line(pid, *, started=4711, name="python", state="S", parent=1, threads=1):
+    fields = [state, parent, *[0] * 15, threads, 0, started, *[0] * 30]
+    return f"{pid} ({name}) {' '.join(str(field) for field in fields)}\n"
+
+
+def status_lines(pid, *, uids="0\t0\t0\t0", capabilities="0000000000000020", leader=None):
+    return f"Name:\tpython\nTgid:\t{leader or pid}\nUid:\t{uids}\nCapEff:\t{capabilities}\n"
+
+
+def put(proc, pid, **files):
+    """Write a process's files; what is not given is what an ordinary process has."""
+    ordinary = {
+        "stat": stat_line(pid), "status": status_lines(pid), "cmdline": "python\0train.py\0",
+        "comm": "python\n", "cgroup": "0::/\n",
+    }  # fmt: skip
+    folder = proc / str(pid)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in (ordinary | files).items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(proc)
+
+
+def put_self(proc, *, namespace="pid:[4026532198]", **files):
+    """Write our own files, with `self` as proc has it."""
+    put(proc, os.getpid(), **files)
+    (proc / "self").symlink_to(str(os.getpid()))
+    (proc / "self" / "ns").mkdir()
+    (proc / "self" / "ns" / "pid").symlink_to(namespace)
+    return str(proc)

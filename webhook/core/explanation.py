@@ -1,0 +1,41 @@
+"""What the enforcer says about what it does, in words a developer can act on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from webhook.core.enforcement import Excess, Process
+
+MIB = 2**20
+
+
+def explain_stop(process: Process, excess: Excess) -> str:
+    """Say why a process is stopped, and which request would have been enough."""
+    within = f"within {excess.grew_within_s:.1f} s" if excess.grew_within_s else "at first sight"
+    others = excess.sum_bytes - excess.used_bytes
+    beside = f", other processes of the pod {mebibytes(others)}" if others else ""
+    return (
+        f"over the VRAM cap on GPU {excess.gpu}: {describe(process)} holds "
+        f"{mebibytes(excess.used_bytes)}{beside}, the cap is {mebibytes(excess.cap_bytes)}; it "
+        f"grew last, by {mebibytes(excess.grew_bytes)} {within}; the pod's peak was "
+        f"{mebibytes(excess.peak_bytes)}, so vramwarden.io/gpu-memory: {enough(excess.peak_bytes)} "
+        "would have been enough until then"
+    )
+
+
+def describe(process: Process) -> str:
+    """Name a process: pid, command, container."""
+    command = f" ({process.command})" if process.command else ""
+    container = f" of container {process.container[:12]}" if process.container else ""
+    return f"process {process.pid}{command}{container}"
+
+
+def mebibytes(amount_bytes: int) -> str:
+    """Show an amount in MiB, rounded up: what is over never looks as if it were not."""
+    return f"{-(-amount_bytes // MIB)}Mi"
+
+
+def enough(peak_bytes: int) -> str:
+    """Return the smallest request that covers a peak, as one writes it."""
+    return mebibytes(peak_bytes)

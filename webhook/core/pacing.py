@@ -1,0 +1,61 @@
+"""When to look how closely: the device's total often, the costly process lists seldom.
+
+NVML's memory total takes about 11 microseconds; a process list takes milliseconds, holds the
+driver's locks, and gets dearer with every process on the GPU (MangoHud pull request 2104). So lists
+are read where the total says that something moved, where an excess is being judged, and now and
+then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+MOVED_BYTES: Final = 64 * 2**20
+"""A total that moved by less since the last list is noise of contexts and caches."""
+
+LIST_EVERY_S: Final = 10.0
+"""However still the total, processes come and go, and managed memory hides in it."""
+
+LIST_FLOOR_S: Final = 1.0
+"""Lists are never read more often, but over the cap."""
+
+SLOW_CALL_S: Final = 0.02
+"""Where a list takes this long, the GPU is crowded: look half as often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What the last look at the lists left to compare with."""
+
+    listed_at_s: float = float("-inf")
+    listed_total_bytes: int | None = None
+    call_s: float = 0.0
+
+
+def wants_lists(
+    pace: Pace, total_bytes: int | None, cap_bytes: int, now_s: float, *, judging: bool
+) -> bool:
+    """Say whether this look must read the process lists.
+
+    | judging an excess | total | since the last lists | lists |
+    | --- | --- | --- | --- |
+    | yes | any | any | yes |
+    | no | any | under the floor | no |
+    | no | unknown | over the floor | yes |
+    | no | moved | over the floor | yes |
+    | no | still | over the ceiling | yes |
+    | no | still | between | no |
+
+    While the total itself is within the cap no pod can be over it, so only time counts then.
+    """
+    if judging:
+        return True
+    since_s = now_s - pace.listed_at_s
+    slow = 2.0 if pace.call_s > SLOW_CALL_S else 1.0
+    if since_s < LIST_FLOOR_S * slow:
+        return False
+    if total_bytes is None or pace.listed_total_bytes is None:
+        return True
+    moved = abs(total_bytes - pace.listed_total_bytes) >= MOVED_BYTES
+    return (moved and total_bytes > cap_bytes) or since_s >= LIST_EVERY_S * slow
