@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,9 @@ from webhook.adapters.policy_files import PolicyInvalidError, read_policy
 from webhook.adapters.policy_schema import json_schema
 from webhook.adapters.settings import default_enforcer_image
 from webhook.core.examples import run_example
+
+if TYPE_CHECKING:
+    from webhook.core.policy import Policy
 
 _PATHS = click.argument(
     "paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
@@ -51,11 +55,8 @@ def schema() -> None:
 
 
 def _check(path: Path) -> bool:
-    try:
-        policy = read_policy(path, enforcer_image=default_enforcer_image())
-    except PolicyInvalidError as error:
-        for problem in error.problems:
-            click.echo(str(problem), err=True)
+    policy = _read(path)
+    if policy is None:
         return False
     failures = [
         f"{example.where}: example {example.name!r}: {mismatch}"
@@ -71,11 +72,8 @@ def _check(path: Path) -> bool:
 
 
 def _test(path: Path) -> bool:
-    try:
-        policy = read_policy(path, enforcer_image=default_enforcer_image())
-    except PolicyInvalidError as error:
-        for problem in error.problems:
-            click.echo(str(problem), err=True)
+    policy = _read(path)
+    if policy is None:
         return False
     failed = 0
     for example in policy.examples:
@@ -86,3 +84,13 @@ def _test(path: Path) -> bool:
         failed += bool(mismatches)
     click.echo(f"{path}: {len(policy.examples) - failed} passed, {failed} failed")
     return not failed
+
+
+def _read(path: Path) -> Policy | None:
+    """Read a policy; None after its problems were shown."""
+    try:
+        return read_policy(path, enforcer_image=default_enforcer_image())
+    except PolicyInvalidError as error:
+        for problem in error.problems:
+            click.echo(str(problem), err=True)
+        return None

@@ -42,28 +42,12 @@ def strings(holder: Mapping[str, Any], key: str, path: str) -> Mapping[str, str]
 
 def items(holder: Mapping[str, Any], key: str, path: str) -> list[Json]:
     """Return a list of objects; absent and null read as empty."""
-    value = holder.get(key)
-    if value is None:
-        return []
-    if type(value) is not list:
-        raise MalformedObjectError(_join(path, key), "a list", value)
-    for index, item in enumerate(value):
-        if type(item) is not dict:
-            raise MalformedObjectError(f"{_join(path, key)}[{index}]", "an object", item)
-    return value
+    return _list(holder, key, path, dict, "an object")
 
 
 def texts(holder: Mapping[str, Any], key: str, path: str) -> list[str]:
     """Return a list of strings; absent and null read as empty."""
-    value = holder.get(key)
-    if value is None:
-        return []
-    if type(value) is not list:
-        raise MalformedObjectError(_join(path, key), "a list", value)
-    for index, item in enumerate(value):
-        if type(item) is not str:
-            raise MalformedObjectError(f"{_join(path, key)}[{index}]", "a string", item)
-    return value
+    return _list(holder, key, path, str, "a string")
 
 
 def text(holder: Mapping[str, Any], key: str, path: str) -> str:
@@ -206,6 +190,18 @@ def effective_amount(
             if container.is_sidecar:
                 started += amount
     return max(running, peak)
+
+
+def _list(holder: Mapping[str, Any], key: str, path: str, kind: type, wanted: str) -> list[Any]:
+    value = holder.get(key)
+    if value is None:
+        return []
+    if type(value) is not list:
+        raise MalformedObjectError(_join(path, key), "a list", value)
+    for index, item in enumerate(value):
+        if type(item) is not kind:
+            raise MalformedObjectError(f"{_join(path, key)}[{index}]", wanted, item)
+    return value
 
 
 def _amount(value: object, path: str) -> str:

@@ -114,5 +114,6 @@ def mounted_volumes_of_ours(container: Container) -> Iterator[str]:
     """Yield the path of each mount of the sidecar's volumes: a forged heartbeat."""
     names = {volume["name"] for volume in VOLUMES}
     for index, mount in enumerate(items(container.raw, "volumeMounts", container.path)):
-        if mount.get("name") in names:
-            yield f"{container.path}.volumeMounts[{index}].name"
+        path = f"{container.path}.volumeMounts[{index}]"
+        if text(mount, "name", path) in names:
+            yield f"{path}.name"
