@@ -3,6 +3,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import time
 
 import pytest
 from admit_runs import POD, run
@@ -276,7 +277,7 @@ items:
 @pytest.mark.parametrize("init", ["  # fetches\n\n  - name: fetch # eol\n    image: a\n", ""])
 def test_comments_stay_where_a_container_goes(init):
     head = POD.replace("spec:\n", f"spec:\n  # first\n  initContainers: # eol\n{init}  # second\n")
-    once = run(head + "    # third\n    tty: true\n").out
+    once = run(head + "    # third\n    tty: true\n  # fourth\n  hostname: x\n").out
     assert "\n  initContainers:" in once
     assert "vram-enforcer" in once
     policy = a_policy(a_rule(enforcement={"style": Style.CONTAINER}))
@@ -285,8 +286,8 @@ def test_comments_stay_where_a_container_goes(init):
     assert "- name: vram-enforcer" in twice.partition("\n  containers:")[2]
     thrice = run(twice).out
     for text in (once, twice, thrice):
-        comments = re.findall("# (first|fetches|second|third)\n", text)
-        assert comments == ["first", *["fetches"] * bool(init), "second", "third"]
+        comments = re.findall("# (first|fetches|second|third|fourth)\n", text)
+        assert comments == ["first", *["fetches"] * bool(init), "second", "third", "fourth"]
     if init:
         assert re.search("initContainers: +# eol\n  # fetches\n\n  - name: fetch # eol", twice)
 
@@ -391,3 +392,10 @@ def test_a_diff_shows_the_change_alone_and_is_coloured_on_a_terminal_only():
 def test_a_diff_is_empty_where_nothing_changes_and_tells_of_a_missing_line_end():
     assert run(POD.replace("8Gi", "8GB"), output="diff").out == ""
     assert "\\ No newline at end of file\n" in run(POD.rstrip("\n"), output="diff").out
+
+
+def test_many_comments_cost_little_time():
+    text = "# c\n" * 50_000 + POD + "# c\n" * 50_000
+    started = time.monotonic()
+    assert run(text).out.count("# c\n") == 100_000
+    assert time.monotonic() - started < 20

@@ -58,9 +58,8 @@ def _candidates(
 
 def _rejoined(text: str, original: str) -> str:
     """Put comments back beside anchors and aliases: ruamel gives them lines of their own."""
-    commented = [line for line in original.splitlines() if "#" in line.lstrip()[1:]]
-    beside = {_squeezed(line) for line in commented}
-    beside |= {_squeezed(_ANCHOR.sub("", line)) for line in commented}
+    written = original.splitlines()
+    beside = {_squeezed(line) for line in (*written, *(_ANCHOR.sub("", line) for line in written))}
     lines: list[str] = []
     for line in text.splitlines(keepends=True):
         is_comment = line.lstrip().startswith("#") and lines and lines[-1].strip()

@@ -183,7 +183,9 @@ def _parted(body: str) -> tuple[str, str]:
     ruamel has no good place for them: they would go with the last value, or get lost with it.
     """
     end = len(body)
-    while end and not _KEEPS_BLANK_LINES.search(body):
+    if _KEEPS_BLANK_LINES.search(body):
+        return body, ""
+    while end:
         start = body.rfind("\n", 0, end - 1) + 1
         if body[start:end].strip() and body[start] != "#":
             break
