@@ -21,20 +21,24 @@ import pytest
 
 from webhook.adapters import processes
 
+if sys.platform != "linux":
+    pytest.skip("processes are told from Linux's /proc", allow_module_level=True)
+
 HERE = Path(__file__).resolve().parent
 SLEEPS = "import time; print('ready', flush=True); time.sleep(120)"
 IGNORES_TERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEPS
-_STARTED: list[subprocess.Popen] = []
+STARTED: list[subprocess.Popen] = []
 PRELUDE = "from process_tools import *\n"
 
 __all__ = [
     "IGNORES_TERM", "SLEEPS", "Path", "as_user", "ctypes", "end", "errno", "os", "processes",
-    "refusing_pidfds", "reuse", "signal", "start", "subprocess", "sys", "tell", "time", "wait_until",
+    "refusing_pidfds", "reuse", "signal", "start", "subprocess", "sys", "tell", "time",
+    "wait_until",
 ]  # fmt: skip
 
 
 def in_namespace(scenario, *, own_proc=True, timeout=60):
-    """Return what the scenario returns when it runs in a new PID namespace with its own proc."""
+    """Return what the scenario returns in a new PID namespace, with its own proc or ours."""
     if reason := _no_namespaces():
         pytest.skip(reason)
     options = ["--pid", "--fork", "--kill-child", *["--mount-proc"][: int(own_proc)]]
@@ -82,7 +86,7 @@ def tell(scenario):
         traceback.print_exc()
         os._exit(1)
     finally:
-        for started in _STARTED:
+        for started in STARTED:
             end(started)
     os._exit(0)
 
@@ -91,7 +95,7 @@ def start(code=SLEEPS, *arguments, **options):
     """Start a Python process and return it when it is ready."""
     command = [sys.executable, "-I", "-S", "-c", code, *arguments]
     started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
-    _STARTED.append(started)
+    STARTED.append(started)
     assert started.stdout.readline() == "ready\n"
     return started
 
@@ -149,13 +153,15 @@ def _in_fork(prepare, judge):
 
 
 def _become(uid, capabilities):
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(8, 1, 0, 0, 0) == 0  # PR_SET_KEEPCAPS: what follows decides what is kept
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     bits = sum(1 << capability for capability in capabilities)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     data = (ctypes.c_uint32 * 6)(bits, bits, 0, 0, 0, 0)
-    assert ctypes.CDLL(None, use_errno=True).capset(header, data) == 0
+    assert libc.capset(header, data) == 0
 
 
 def _refuse_pidfds(number):

@@ -25,7 +25,7 @@ STATS = st.builds(
     lambda name, state, numbers: f"{PID} ({name}) {state} ".encode() + " ".join(numbers).encode(),
     st.text(st.characters(exclude_categories=["Cs"])),
     st.sampled_from("RSDZTtXxKWPI") | st.just(""),
-    st.lists(NUMBERS.map(_digits), max_size=60),
+    st.lists(NUMBERS.map(_digits) | st.sampled_from(["", "x", "\u0661", "-"]), max_size=60),
 )
 STATUSES = st.lists(
     st.builds(

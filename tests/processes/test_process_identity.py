@@ -32,22 +32,9 @@ ctypes.CDLL(None).syscall({'x86_64': 60}.get(platform.machine(), 93), 0)
 """
 
 
-@pytest.fixture
-def started():
-    all_started = []
-
-    def start_one(*arguments, **options):
-        all_started.append(start(*arguments, **options))
-        return all_started[-1]
-
-    yield start_one
-    for one in all_started:
-        end(one)
-
-
-def test_a_process_is_its_number_its_start_time_and_its_command(started):
+def test_a_process_is_its_number_its_start_time_and_its_command():
     before = time.clock_gettime(time.CLOCK_BOOTTIME)
-    child = started(SLEEPS, "--epochs", "3")
+    child = start(SLEEPS, "--epochs", "3")
     after = time.clock_gettime(time.CLOCK_BOOTTIME)
     found = processes.identify(child.pid)
     assert found.pid == child.pid
@@ -58,18 +45,18 @@ def test_a_process_is_its_number_its_start_time_and_its_command(started):
     assert not processes.is_gone(found)
 
 
-@pytest.mark.parametrize("name", ["a b", "a) S 1 1", "((x", ") Z 1", "a\nTgid:\t1", "a\nUid:\t0"])
-def test_no_name_that_a_process_gives_itself_changes_what_is_read(name, started):
-    child = started(NAMES_ITSELF, name)
-    plain = started(SLEEPS)
+@pytest.mark.parametrize("name", ["a b", "a) S 1 1", "((x", ") Z 1", "a\nTgid:\t1", "a\rTgid:\t1"])
+def test_no_name_that_a_process_gives_itself_changes_what_is_read(name):
+    child = start(NAMES_ITSELF, name)
+    plain = start(SLEEPS)
     found = processes.identify(child.pid)
     assert 0 <= processes.identify(plain.pid).started - found.started < 1000
     assert processes.parents(child.pid)[0] == os.getpid()
     assert not processes.is_gone(found)
 
 
-def test_a_command_is_printable_and_cut(started):
-    found = processes.identify(started(SLEEPS, "a\nb\x1b[31m\u202e\x85" + "c" * 300).pid)
+def test_a_command_is_printable_and_cut():
+    found = processes.identify(start(SLEEPS, "a\nb\x1b[31m\u202e\x85" + "c" * 300).pid)
     assert len(found.command) == 200
     assert found.command.isprintable()
 
@@ -79,8 +66,8 @@ def test_a_process_without_arguments_is_named_by_its_short_name(tmp_path):
     assert processes.identify(7, proc=proc).command == "kworker/0:1"
 
 
-def test_nobody_is_nobody(started):
-    child = started()
+def test_nobody_is_nobody():
+    child = start()
     found = processes.identify(child.pid)
     end(child)
     assert processes.identify(child.pid) is None
@@ -88,8 +75,8 @@ def test_nobody_is_nobody(started):
     assert all(processes.identify(pid) is None for pid in (0, -1, 2**22 + 1, 2**64))
 
 
-def test_a_zombie_is_gone_for_its_memory_is_free(started):
-    child = started()
+def test_a_zombie_is_gone_for_its_memory_is_free():
+    child = start()
     found = processes.identify(child.pid)
     os.kill(child.pid, signal.SIGKILL)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -99,8 +86,8 @@ def test_a_zombie_is_gone_for_its_memory_is_free(started):
     assert processes.stop(found, signal.SIGTERM) is processes.Delivery.GONE
 
 
-def test_a_process_whose_main_thread_ended_looks_like_a_zombie_and_is_not_gone(started):
-    child = started(ENDS_ITS_MAIN_THREAD)
+def test_a_process_whose_main_thread_ended_looks_like_a_zombie_and_is_not_gone():
+    child = start(ENDS_ITS_MAIN_THREAD)
     wait_until(lambda: processes._stat(child.pid, "/proc")[0] == "Z")
     found = processes.identify(child.pid)
     assert found is not None
@@ -125,8 +112,9 @@ def test_a_thread_is_no_process():
         thread.join()
 
 
-def test_what_proc_does_not_show_is_not_known_to_be_gone(tmp_path):
-    proc = put(tmp_path, 7, stat="7 (python) S")
+@pytest.mark.parametrize("malformed", ["", "7 (python) S", stat_line(7, started="never")])
+def test_what_proc_does_not_show_is_not_known_to_be_gone(malformed, tmp_path):
+    proc = put(tmp_path, 7, stat=malformed)
     known = Process(7, 4711)
     assert not processes.is_gone(known, proc=proc)
     assert processes.identify(7, proc=proc) is None
@@ -147,13 +135,13 @@ def test_a_file_that_may_not_be_read_is_not_known_to_be_gone():
     assert in_fresh_process(hidden) is False
 
 
-def test_a_process_that_ends_while_it_is_identified_is_nobody(started, monkeypatch):
-    child = started()
+def test_a_process_that_ends_while_it_is_identified_is_nobody(monkeypatch):
+    child = start()
     monkeypatch.setattr(processes, "_cgroups", lambda *_: end(child) and "")
     assert processes.identify(child.pid) is None
 
 
-def test_parents_are_told_from_the_nearest_up(started):
+def test_parents_are_told_from_the_nearest_up():
     shell = subprocess.Popen(["sh", "-c", "sleep 120 & wait"])
     try:
         of_shell = Path(f"/proc/{shell.pid}/task/{shell.pid}/children")
@@ -175,8 +163,9 @@ def test_parents_that_name_each_other_come_to_an_end(tmp_path):
 def test_only_processes_are_listed(tmp_path):
     for name in ("self", "1x", "0", "\u0661", "sys"):
         (tmp_path / name).mkdir()
-    put(tmp_path, 10)
-    assert processes.pids(proc=put(tmp_path, 9)) == (9, 10)
+    for pid in (100, 20, 3, 11, 4000, 1):
+        put(tmp_path, pid)
+    assert processes.pids(proc=str(tmp_path)) == (1, 3, 11, 20, 100, 4000)
     assert processes.pids(proc=str(tmp_path / "none")) == ()
 
 

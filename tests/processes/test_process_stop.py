@@ -1,4 +1,4 @@
-"""A signal reaches exactly the process it was meant for: with real processes, and without pidfds."""
+"""A signal reaches exactly the process it was meant for, with pidfds and without."""
 
 import errno
 import os
@@ -61,7 +61,6 @@ def test_term_is_obeyed():
     assert processes.stop(found, signal.SIGTERM) is DELIVERED
     assert child.wait(timeout=20) == -signal.SIGTERM
     assert processes.is_gone(found)
-    end(child)
 
 
 @pytest.mark.usefixtures("_means")
@@ -74,7 +73,6 @@ def test_a_process_that_ignores_term_dies_of_kill():
     assert not processes.is_gone(found)
     assert processes.stop(found, signal.SIGKILL) is DELIVERED
     assert child.wait(timeout=20) == -signal.SIGKILL
-    end(child)
 
 
 @pytest.mark.usefixtures("_means")
@@ -84,7 +82,6 @@ def test_nothing_is_sent_to_whoever_has_another_start_time():
     earlier = Process(found.pid, found.started - 1)
     assert processes.stop(earlier, signal.SIGKILL) is GONE
     assert child.poll() is None
-    end(child)
 
 
 @pytest.mark.usefixtures("_means")
@@ -101,6 +98,11 @@ def test_pid_1_ourselves_and_our_parents_are_never_signalled():
         known = processes.identify(pid) or Process(pid, 0)
         with pytest.raises(ValueError, match="never be signalled"):
             processes.stop(known, signal.SIGCONT)
+
+
+def test_our_parent_is_never_signalled_though_proc_does_not_answer(tmp_path):
+    with pytest.raises(ValueError, match="never be signalled"):
+        processes.stop(Process(os.getppid(), 4711), signal.SIGCONT, proc=str(tmp_path))
 
 
 def test_grandparents_are_never_signalled_though_only_proc_names_them(tmp_path):
@@ -150,21 +152,24 @@ def test_a_number_that_was_reused_between_sample_and_signal_is_left_alone():
     assert in_namespace(reused) == [True, False, "GONE", None, -9] * 2
 
 
-def test_a_number_that_is_reused_just_after_its_pidfd_was_opened_is_left_alone():
+def test_a_number_that_is_reused_just_before_or_after_its_pidfd_is_opened_is_left_alone():
     def reused():
-        old, real, all_new = start(), os.pidfd_open, []
-        found = processes.identify(old.pid)
+        real, told = os.pidfd_open, []
+        for first in ("open", "reuse"):
+            old, all_new = start(), []
+            found = processes.identify(old.pid)
 
-        def open_and_reuse(pid):
-            pidfd = real(pid)
-            all_new.append(reuse(old))
-            return pidfd
+            def racing(pid, first=first, old=old, all_new=all_new):
+                pidfd = real(pid) if first == "open" else None
+                all_new.append(reuse(old))
+                return pidfd or real(pid)
 
-        os.pidfd_open = open_and_reuse
-        told = processes.stop(found, signal.SIGKILL).name
-        return [told, all_new[0].poll(), end(all_new[0])]
+            os.pidfd_open = racing
+            told += [processes.stop(found, signal.SIGKILL).name]
+            told += [all_new[0].poll(), end(all_new[0])]
+        return told
 
-    assert in_namespace(reused) == ["GONE", None, -9]
+    assert in_namespace(reused) == ["GONE", None, -9] * 2
 
 
 def test_a_number_that_is_reused_just_before_the_signal_is_left_alone():

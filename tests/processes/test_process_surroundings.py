@@ -1,4 +1,4 @@
-"""What the self-test may believe: whose PID namespace, whose processes, which kernel, which cgroup."""
+"""What the self-test may believe: whose namespace and processes, which kernel and cgroup."""
 
 import ctypes
 import os
@@ -60,7 +60,7 @@ def test_a_kernel_without_cgroups_leaves_the_container_untold(tmp_path):
 def test_a_new_pid_namespace_is_told_from_the_nodes(tmp_path):
     def look():
         fact = processes.own_pid_namespace()
-        return [fact.holds, fact.reason, os.readlink("/proc/self/ns/pid")]
+        return [fact.holds, fact.reason, str(Path("/proc/self/ns/pid").readlink())]
 
     holds, reason, name = in_namespace(look)
     assert holds is True
@@ -84,7 +84,9 @@ def test_a_proc_of_another_namespace_is_seen_through():
 
 def test_with_real_cgroups_a_sidecar_sees_the_container_beside_it():
     def look():
-        mounts = (line.split() for line in Path("/proc/self/mountinfo").open(encoding="utf-8"))
+        mounts = map(
+            str.split, Path("/proc/self/mountinfo").read_text(encoding="utf-8").split("\n")
+        )
         root = next((Path(words[4]) for words in mounts if "cgroup2" in words), None)
         ids = "0123456789abcdef" * 4, "fedcba9876543210" * 4
         pod = Path(f"{root}/vramwarden-test-{time.time_ns()}")
@@ -114,7 +116,8 @@ def test_with_real_cgroups_a_sidecar_sees_the_container_beside_it():
 
 def test_pid_1_shares_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    assert processes.shares_process_namespace(proc=put_self(tmp_path)).holds is False
+    proc = put_self(tmp_path, stat=stat_line(1, parent=0))
+    assert processes.shares_process_namespace(proc=proc).holds is False
 
 
 def test_a_first_process_of_our_own_is_no_shared_namespace():
@@ -137,6 +140,7 @@ def test_a_first_process_of_our_own_is_no_shared_namespace():
         (f"4:memory:/kubepods/{POD}/{ID}", f"4:memory:/kubepods/{POD}/{ID}", False),
         (f"4:memory:/kubepods/{POD}/{ID}/a", f"4:memory:/kubepods/{POD}/{ID}/b", False),
         ("0::/", "0::/", None),
+        ("0::/../ours", "0::/../ours", None),
         ("0::/", f"0::/docker/{ID}", None),
         ("", "", None),
     ],
@@ -157,7 +161,11 @@ def test_a_sibling_tells_it_where_pid_1_does_not(tmp_path):
 @pytest.mark.parametrize(
     ("banner", "holds", "word"),
     [
-        ("Linux version 6.8.0-45-generic (buildd@lcy02) (gcc-13) #45-Ubuntu SMP", True, "Linux"),
+        (
+            "Linux version 6.8.0-45-generic (buildd@lcy02) (gcc-13) #45-Ubuntu SMP",
+            True,
+            "is Linux 6.8.0-45-generic.",
+        ),
         ("Linux version 5.15.0-1041-azure (buildd@microsoft) (gcc) #48-Ubuntu", True, "azure"),
         ("Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016", False, "gVisor"),
         ("Linux version 4.19.0-gvisor #1 SMP Sun Jan 10 15:06:54 PST 2016", False, "gVisor"),

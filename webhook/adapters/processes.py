@@ -85,8 +85,6 @@ def stop(process: Process, number: signal.Signals, *, proc: str = "/proc") -> De
     try:
         try:
             _send_by_pidfd(process, number, proc)
-        except ProcessLookupError:
-            raise
         except (AttributeError, OSError):
             _require_same(process, proc)
             os.kill(process.pid, number)
