@@ -1,0 +1,77 @@
+"""What a scenario gets to act with; runs in a fresh interpreter without site-packages."""
+
+import dataclasses
+import enum
+import json
+import os
+import sys
+import time
+import types
+from pathlib import Path
+
+from webhook.adapters import nvml
+
+GPU = "gpu GPU-a total=1000 reserved=100 used=10 mig=0 name=NVIDIA_H200\n"
+
+
+class Scene:
+    """The stub's file, and NVML as the enforcer sees it."""
+
+    def __init__(self):
+        self.nvml = nvml
+        self.file = Path(os.environ["NVML_STUB_FILE"])
+        self.log = Path(os.environ["NVML_STUB_LOG"])
+
+    def script(self, text, gpu=GPU):
+        """Replace the stub's file; there is GPU-a, unless `gpu` says otherwise."""
+        write(self.file, gpu + text)
+
+    def live(self, pid, text):
+        """Make a real process hold memory: lines of GPU and bytes."""
+        (self.file.parent / "pids").mkdir(exist_ok=True)
+        write(self.file.parent / "pids" / str(pid), text)
+
+    def open(self, only=None):
+        """Return NVML, opened and looked up."""
+        opened = self.nvml.Nvml(only).open()
+        opened.devices()
+        return opened
+
+    def listed(self, opened, gpu="GPU-a"):
+        """Return the processes as pairs of number and bytes, sorted."""
+        return sorted([one.pid, one.used_bytes] for one in opened.processes(gpu))
+
+    def outcome(self, call, *arguments):
+        """Return what a call returns, or what it asks of us where it fails."""
+        try:
+            return call(*arguments)
+        except self.nvml.NvmlError as error:
+            return [error.fault.value, error.function, error.code]
+
+    def calls(self):
+        """Return the calls since this was asked last, without their common beginning."""
+        calls = self.log.read_text(encoding="ascii").split() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return [call.removeprefix("nvml").removeprefix("DeviceGet") for call in calls]
+
+
+def write(path, text):
+    beside = path.with_name(f"{path.name}.new")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
+
+
+def plain(value):
+    if isinstance(value, enum.Enum):
+        return value.value
+    if dataclasses.is_dataclass(value):
+        return dataclasses.asdict(value)
+    raise TypeError(value)
+
+
+def tell(source, name, arguments):
+    """Run the scenario and print what it returns; it finds Path, os, sys and time."""
+    module = types.ModuleType("scenario")
+    module.__dict__.update(Path=Path, os=os, sys=sys, time=time)
+    exec(compile(source, "scenario", "exec"), module.__dict__)  # noqa: S102  # the test's own text
+    print(json.dumps(module.__dict__[name](Scene(), *arguments), default=plain), flush=True)

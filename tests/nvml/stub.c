@@ -1,0 +1,615 @@
+/* A stub of libnvidia-ml.so.1 that plays what a text file says; it needs no GPU and no driver.
+
+   Link it with the soname libnvidia-ml.so.1, put its folder into LD_LIBRARY_PATH, and name the text
+   file in NVML_STUB_FILE. The file is read again at the first call after it changed, which also
+   starts the counting of calls anew. Replace it by a rename: a line that cannot be read ends the
+   process. Without a file, the driver is not loaded (9).
+
+     driver 565.57.01
+     gpu GPU-a total=1000 reserved=100 used=0 mig=0 name=NVIDIA_H200
+     process 0 compute 4242 500         GPU by position, list, pid, bytes or `unavailable`
+     process 0 mps 4243 0 from=2        only from the second call of that list's function on
+     crowd 0 compute 5000 300 64        300 processes, from pid 5000 up, of 64 bytes each; also from=
+     fail nvmlDeviceGetName 15          answer this code; also from=2, until=5 (calls), gpu=0
+     fail * 9                           every function
+     missing nvmlInitWithFlags          answer FUNCTION_NOT_FOUND (13)
+     delay nvmlDeviceGetMemoryInfo_v2 50      wait so many milliseconds first
+     live figures                       or zeros, unavailable, off
+
+   All sizes are bytes. In `gpu`, everything but the UUID may be left out; `used` excludes what is
+   reserved; mig is 0, 1 or left out (not supported); an underscore in a name is a space. Entries are
+   listed as they are written, so the same pid twice is a duplicate.
+
+   Live processes: a file named <pid> in the folder `pids` beside NVML_STUB_FILE, with lines
+   `<GPU's position or UUID> <bytes or unavailable> [compute|graphics|mps]`, lists that process and
+   adds to the GPU's `used` while it lives. Other file names are ignored, for renames. A pid is the
+   one in the caller's PID namespace. A process that ended, or is a zombie, drops out by itself.
+
+   NVML_STUB_LOG names a file that gets a line for every call.
+
+   Built with -DWITHOUT_V3, -DWITHOUT_V2, -DWITHOUT_MEMORY_V2, -DWITHOUT_MPS, the functions of that
+   kind are not exported, as in an older library. One thread at a time, as the file is shared. */
+
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SUCCESS 0
+#define UNINITIALIZED 1
+#define INVALID_ARGUMENT 2
+#define NOT_SUPPORTED 3
+#define NOT_FOUND 6
+#define INSUFFICIENT_SIZE 7
+#define DRIVER_NOT_LOADED 9
+#define FUNCTION_NOT_FOUND 13
+#define GPU_IS_LOST 15
+#define ARGUMENT_VERSION_MISMATCH 25
+#define NOT_AVAILABLE (~0ULL)
+#define FOREVER (~0U)
+#define NO_GPU (-1)
+#define COUNT(array) (sizeof(array) / sizeof(*(array)))
+
+typedef unsigned long long bytes_t;
+typedef void *nvmlDevice_t;
+
+struct process_info {
+    unsigned pid;
+    bytes_t used;
+    unsigned gpu_instance, compute_instance;
+};
+struct memory_v1 {
+    bytes_t total, free, used;
+};
+struct memory_v2 {
+    unsigned version;
+    bytes_t total, reserved, free, used;
+};
+
+enum list { COMPUTE, GRAPHICS, MPS, LISTS };
+static const char *const LIST_NAMES[LISTS] = {"compute", "graphics", "mps"};
+
+enum live { FIGURES, ZEROS, UNAVAILABLE, OFF, LIVES };
+static const char *const LIVE_NAMES[LIVES] = {"figures", "zeros", "unavailable", "off"};
+
+struct options {
+    bytes_t total, reserved, used, mig, gpu, from, until;
+    char name[96];
+};
+struct gpu {
+    char uuid[96];
+    struct options is;
+};
+struct entry {
+    int gpu, list;
+    unsigned pid, many;
+    bytes_t used;
+    struct options when;
+};
+struct rule {
+    char function[64];
+    int delays, value;
+    struct options when;
+};
+struct counter {
+    char function[64];
+    unsigned calls;
+};
+
+static struct {
+    char driver[80];
+    struct gpu gpus[16];
+    struct entry entries[1024];
+    struct rule rules[256];
+    struct counter counters[64];
+    unsigned gpu_count, entry_count, rule_count;
+    enum live live;
+    struct stat read;
+} script;
+
+static unsigned initialised, generation;
+static unsigned calls; /* the number of the call under way, from 1, since the file was read */
+static char known_uuids[64][96]; /* a handle is a place here, so it means one GPU for good */
+
+static void die(const char *why, const char *what)
+{
+    fprintf(stderr, "nvml stub: %s: %s\n", why, what ? what : "(nothing)");
+    abort();
+}
+
+/* ---- the file ---- */
+
+static bytes_t number(const char *text)
+{
+    char *end = NULL;
+    if (text && !strcmp(text, "unavailable"))
+        return NOT_AVAILABLE;
+    bytes_t value = text && isdigit((unsigned char)*text) ? strtoull(text, &end, 10) : 0;
+    if (!end || *end)
+        die("not a number", text);
+    return value;
+}
+
+static int choice(const char *text, const char *const *names, int count)
+{
+    for (int i = 0; text && i < count; i++)
+        if (!strcmp(text, names[i]))
+            return i;
+    die("not one of the words for this place", text);
+    return 0;
+}
+
+static void copy(char *to, size_t room, const char *from)
+{
+    if (!from || strlen(from) >= room)
+        die("missing or too long", from);
+    strcpy(to, from);
+}
+
+static void *grow(void *array, size_t size, unsigned *count, size_t room)
+{
+    if (*count >= room)
+        die("too many lines of a kind", NULL);
+    void *place = (char *)array + size * (*count)++;
+    memset(place, 0, size);
+    return place;
+}
+
+static char *word_of(char **rest)
+{
+    return strtok_r(NULL, " \t", rest);
+}
+
+static struct options read_options(char **rest)
+{
+    struct options read = {.mig = NOT_AVAILABLE, .gpu = NOT_AVAILABLE, .until = NOT_AVAILABLE};
+    struct {
+        const char *key;
+        bytes_t *to;
+    } numbers[] = {{"total=", &read.total}, {"reserved=", &read.reserved}, {"used=", &read.used},
+                   {"mig=", &read.mig},     {"gpu=", &read.gpu},           {"from=", &read.from},
+                   {"until=", &read.until}};
+    strcpy(read.name, "Stub GPU");
+    for (char *word; (word = word_of(rest));) {
+        int known = !strncmp(word, "name=", 5);
+        if (known)
+            copy(read.name, sizeof read.name, word + 5);
+        for (size_t i = 0; i < COUNT(numbers); i++)
+            if (!strncmp(word, numbers[i].key, strlen(numbers[i].key))) {
+                *numbers[i].to = number(word + strlen(numbers[i].key));
+                known = 1;
+            }
+        if (!known)
+            die("unknown option", word);
+    }
+    return read;
+}
+
+static void read_gpu(char **rest)
+{
+    struct gpu *gpu = grow(script.gpus, sizeof *gpu, &script.gpu_count, COUNT(script.gpus));
+    copy(gpu->uuid, sizeof gpu->uuid, word_of(rest));
+    gpu->is = read_options(rest);
+    for (char *at = gpu->is.name; (at = strchr(at, '_'));)
+        *at = ' ';
+}
+
+static void read_entry(char **rest, int crowd)
+{
+    struct entry *entry =
+        grow(script.entries, sizeof *entry, &script.entry_count, COUNT(script.entries));
+    entry->gpu = (int)number(word_of(rest));
+    entry->list = choice(word_of(rest), LIST_NAMES, LISTS);
+    entry->pid = (unsigned)number(word_of(rest));
+    entry->many = crowd ? (unsigned)number(word_of(rest)) : 1;
+    entry->used = number(word_of(rest));
+    entry->when = read_options(rest);
+}
+
+static void read_rule(char **rest, int delays, const char *fixed)
+{
+    struct rule *rule = grow(script.rules, sizeof *rule, &script.rule_count, COUNT(script.rules));
+    copy(rule->function, sizeof rule->function, word_of(rest));
+    rule->delays = delays;
+    rule->value = (int)number(fixed ? fixed : word_of(rest));
+    rule->when = read_options(rest);
+}
+
+static void read_line(char *line)
+{
+    char *rest, *word;
+    line[strcspn(line, "#\r\n")] = 0;
+    if (!(word = strtok_r(line, " \t", &rest)))
+        return;
+    if (!strcmp(word, "driver"))
+        copy(script.driver, sizeof script.driver, word_of(&rest));
+    else if (!strcmp(word, "gpu"))
+        read_gpu(&rest);
+    else if (!strcmp(word, "process") || !strcmp(word, "crowd"))
+        read_entry(&rest, *word == 'c');
+    else if (!strcmp(word, "fail"))
+        read_rule(&rest, 0, NULL);
+    else if (!strcmp(word, "missing"))
+        read_rule(&rest, 0, "13");
+    else if (!strcmp(word, "delay"))
+        read_rule(&rest, 1, NULL);
+    else if (!strcmp(word, "live"))
+        script.live = (enum live)choice(word_of(&rest), LIVE_NAMES, LIVES);
+    else
+        die("unknown line", word);
+    if ((word = word_of(&rest)))
+        die("too much in a line", word);
+}
+
+static int read_script(void)
+{
+    struct stat now;
+    char line[512];
+    const char *path = getenv("NVML_STUB_FILE");
+    FILE *file = path ? fopen(path, "re") : NULL;
+    if (!file)
+        return DRIVER_NOT_LOADED;
+    fstat(fileno(file), &now);
+    if (now.st_ino != script.read.st_ino || now.st_size != script.read.st_size ||
+        now.st_mtim.tv_sec != script.read.st_mtim.tv_sec ||
+        now.st_mtim.tv_nsec != script.read.st_mtim.tv_nsec) {
+        memset(&script, 0, sizeof script);
+        strcpy(script.driver, "565.57.01");
+        script.read = now;
+        while (fgets(line, sizeof line, file))
+            read_line(line);
+    }
+    fclose(file);
+    return SUCCESS;
+}
+
+/* ---- what every call goes through ---- */
+
+static unsigned count_call(const char *function)
+{
+    for (size_t i = 0; i < COUNT(script.counters); i++) {
+        struct counter *counter = &script.counters[i];
+        if (!*counter->function)
+            copy(counter->function, sizeof counter->function, function);
+        if (!strcmp(counter->function, function))
+            return ++counter->calls;
+    }
+    die("too many functions", function);
+    return 0;
+}
+
+static void log_call(const char *function)
+{
+    const char *path = getenv("NVML_STUB_LOG");
+    FILE *file = path ? fopen(path, "ae") : NULL;
+    if (file) {
+        fprintf(file, "%s\n", function);
+        fclose(file);
+    }
+}
+
+/* Return what the file says about this call. */
+static int enter(const char *function, int gpu)
+{
+    int code = SUCCESS;
+    log_call(function);
+    if (read_script() != SUCCESS)
+        return DRIVER_NOT_LOADED;
+    calls = count_call(function);
+    for (unsigned i = 0; i < script.rule_count; i++) {
+        const struct rule *rule = &script.rules[i];
+        if ((strcmp(rule->function, function) && strcmp(rule->function, "*")) ||
+            (rule->when.gpu != NOT_AVAILABLE && (int)rule->when.gpu != gpu) ||
+            calls < rule->when.from || calls > rule->when.until)
+            continue;
+        if (rule->delays)
+            nanosleep(&(struct timespec){rule->value / 1000, rule->value % 1000 * 1000000L}, NULL);
+        else
+            code = rule->value;
+    }
+    return code;
+}
+
+static int enter_initialised(const char *function, int gpu)
+{
+    int code = enter(function, gpu);
+    return code == SUCCESS && !initialised ? UNINITIALIZED : code;
+}
+
+static int find_gpu(const char *name)
+{
+    for (unsigned i = 0; i < script.gpu_count; i++)
+        if (!strcmp(script.gpus[i].uuid, name))
+            return (int)i;
+    return NO_GPU;
+}
+
+/* A handle holds until shutdown; it is stale (2) after that, and lost (15) without its gpu line. */
+static nvmlDevice_t handle_of(int gpu)
+{
+    const char *uuid = script.gpus[gpu].uuid;
+    uintptr_t place = 0;
+    while (*known_uuids[place] && strcmp(known_uuids[place], uuid))
+        if (++place >= COUNT(known_uuids))
+            die("too many UUIDs", uuid);
+    copy(known_uuids[place], sizeof known_uuids[place], uuid);
+    return (nvmlDevice_t)(generation * COUNT(known_uuids) + place + 1); /* NOLINT */
+}
+
+static int enter_device(const char *function, nvmlDevice_t handle, int *gpu)
+{
+    uintptr_t value = (uintptr_t)handle - 1;
+    int right = handle && value / COUNT(known_uuids) == generation;
+    read_script(); /* a handle's position is the one of now */
+    *gpu = right ? find_gpu(known_uuids[value % COUNT(known_uuids)]) : NO_GPU;
+    int code = enter_initialised(function, *gpu);
+    if (code != SUCCESS)
+        return code;
+    return !right ? INVALID_ARGUMENT : *gpu == NO_GPU ? GPU_IS_LOST : SUCCESS;
+}
+
+/* ---- processes ---- */
+
+struct listing {
+    struct process_info *at;
+    unsigned room, count;
+    bytes_t sum;
+};
+
+static void add(struct listing *listing, unsigned pid, bytes_t used)
+{
+    if (listing->count < listing->room)
+        listing->at[listing->count] = (struct process_info){pid, used, FOREVER, FOREVER};
+    listing->count++;
+    listing->sum += used == NOT_AVAILABLE ? 0 : used;
+}
+
+static int lives(pid_t pid)
+{
+    char path[64], stat[512] = "";
+    if (kill(pid, 0) && errno == ESRCH)
+        return 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    ssize_t own = readlink("/proc/self", stat, sizeof stat - 1);
+    FILE *file = own > 0 && atoi(stat) == getpid() ? fopen(path, "re") : NULL;
+    if (!file)
+        return 1; /* no proc of this PID namespace: the signal's word stands */
+    size_t length = fread(stat, 1, sizeof stat - 1, file);
+    fclose(file);
+    stat[length] = 0;
+    const char *end = strrchr(stat, ')');
+    return !end || (end[2] != 'Z' && end[2] != 'X');
+}
+
+static void add_live_file(struct listing *listing, const char *path, unsigned pid, int gpu, int list)
+{
+    char line[256], *rest, *name, *used, *kind;
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file)) {
+        line[strcspn(line, "#\r\n")] = 0;
+        if (!(name = strtok_r(line, " \t", &rest)))
+            continue;
+        used = word_of(&rest);
+        kind = word_of(&rest);
+        int where = isdigit((unsigned char)*name) ? (int)number(name) : find_gpu(name);
+        int which = kind ? choice(kind, LIST_NAMES, LISTS) : COMPUTE;
+        if (where == gpu && (list == LISTS || list == which))
+            add(listing, pid, number(used));
+    }
+    if (file)
+        fclose(file);
+}
+
+/* Add the live processes of one list, or with LISTS of all of them. */
+static void add_live(struct listing *listing, int gpu, int list)
+{
+    char folder[3072], path[4096], *end;
+    const char *script_path = getenv("NVML_STUB_FILE");
+    const char *slash = strrchr(script_path, '/');
+    int length = slash ? (int)(slash - script_path) : 1;
+    snprintf(folder, sizeof folder, "%.*s/pids", length, slash ? script_path : ".");
+    DIR *pids = opendir(folder);
+    for (struct dirent *one; pids && (one = readdir(pids));) {
+        unsigned long pid = strtoul(one->d_name, &end, 10);
+        if (*end || !pid || !lives((pid_t)pid))
+            continue;
+        snprintf(path, sizeof path, "%s/%s", folder, one->d_name);
+        add_live_file(listing, path, (unsigned)pid, gpu, list);
+    }
+    if (pids)
+        closedir(pids);
+}
+
+/* The first lines of a function about one GPU: they leave `gpu` behind. */
+#define ENTER_DEVICE(function, handle)                                                      \
+    int gpu, code = enter_device(function, handle, &gpu);                                   \
+    if (code != SUCCESS)                                                                    \
+        return code
+
+__attribute__((unused)) static int list_processes( /* without any version of the lists */
+    const char *function, enum list list, nvmlDevice_t handle, unsigned *count,
+    struct process_info *at)
+{
+    ENTER_DEVICE(function, handle);
+    struct listing listing = {at, at ? *count : 0, 0, 0};
+    for (unsigned i = 0; i < script.entry_count; i++) {
+        const struct entry *entry = &script.entries[i];
+        if (entry->gpu == gpu && entry->list == (int)list && calls >= entry->when.from)
+            for (unsigned pid = entry->pid; pid < entry->pid + entry->many; pid++)
+                add(&listing, pid, entry->used);
+    }
+    unsigned live_from = listing.count;
+    if (script.live != OFF)
+        add_live(&listing, gpu, (int)list);
+    for (unsigned i = live_from; i < listing.count && i < listing.room; i++)
+        if (script.live != FIGURES)
+            listing.at[i].used = script.live == ZEROS ? 0 : NOT_AVAILABLE;
+    *count = listing.count;
+    return listing.count > listing.room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+#define LIST_FUNCTION(function, list)                                                       \
+    int function(nvmlDevice_t handle, unsigned *count, struct process_info *at)             \
+    {                                                                                       \
+        return list_processes(#function, list, handle, count, at);                          \
+    }
+#ifndef WITHOUT_V3
+LIST_FUNCTION(nvmlDeviceGetComputeRunningProcesses_v3, COMPUTE)
+LIST_FUNCTION(nvmlDeviceGetGraphicsRunningProcesses_v3, GRAPHICS)
+#ifndef WITHOUT_MPS
+LIST_FUNCTION(nvmlDeviceGetMPSComputeRunningProcesses_v3, MPS)
+#endif
+#endif
+#ifndef WITHOUT_V2
+LIST_FUNCTION(nvmlDeviceGetComputeRunningProcesses_v2, COMPUTE)
+LIST_FUNCTION(nvmlDeviceGetGraphicsRunningProcesses_v2, GRAPHICS)
+#ifndef WITHOUT_MPS
+LIST_FUNCTION(nvmlDeviceGetMPSComputeRunningProcesses_v2, MPS)
+#endif
+#endif
+
+/* ---- the library ---- */
+
+int nvmlInitWithFlags(unsigned flags)
+{
+    int code = enter(__func__, NO_GPU);
+    (void)flags;
+    initialised += code == SUCCESS;
+    return code;
+}
+
+int nvmlShutdown(void)
+{
+    int code = enter_initialised(__func__, NO_GPU);
+    if (code == SUCCESS && --initialised == 0)
+        generation++;
+    return code;
+}
+
+const char *nvmlErrorString(int code)
+{
+    static char text[32];
+    snprintf(text, sizeof text, "stub error %d", code);
+    return text;
+}
+
+static int answer(char *to, unsigned room, const char *text)
+{
+    if (strlen(text) >= room)
+        return INSUFFICIENT_SIZE;
+    strcpy(to, text);
+    return SUCCESS;
+}
+
+int nvmlSystemGetDriverVersion(char *version, unsigned room)
+{
+    int code = enter_initialised(__func__, NO_GPU);
+    return code != SUCCESS ? code : answer(version, room, script.driver);
+}
+
+int nvmlSystemGetProcessName(unsigned pid, char *name, unsigned room)
+{
+    int code = enter_initialised(__func__, NO_GPU);
+    return code != SUCCESS ? code : pid ? answer(name, room, "process") : NOT_FOUND;
+}
+
+int nvmlDeviceGetCount_v2(unsigned *count)
+{
+    int code = enter_initialised(__func__, NO_GPU);
+    *count = script.gpu_count;
+    return code;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *handle)
+{
+    int code = enter_initialised(__func__, (int)index);
+    if (code == SUCCESS && index >= script.gpu_count)
+        code = INVALID_ARGUMENT;
+    if (code == SUCCESS)
+        *handle = handle_of((int)index);
+    return code;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *handle)
+{
+    read_script();
+    int gpu = find_gpu(uuid), code = enter_initialised(__func__, gpu);
+    if (code == SUCCESS && gpu == NO_GPU)
+        code = NOT_FOUND;
+    if (code == SUCCESS)
+        *handle = handle_of(gpu);
+    return code;
+}
+
+int nvmlDeviceGetUUID(nvmlDevice_t handle, char *uuid, unsigned room)
+{
+    ENTER_DEVICE(__func__, handle);
+    return answer(uuid, room, script.gpus[gpu].uuid);
+}
+
+int nvmlDeviceGetName(nvmlDevice_t handle, char *name, unsigned room)
+{
+    ENTER_DEVICE(__func__, handle);
+    return answer(name, room, script.gpus[gpu].is.name);
+}
+
+static int look_at_memory(const char *function, nvmlDevice_t handle, struct memory_v2 *memory)
+{
+    ENTER_DEVICE(function, handle);
+    const struct options *is = &script.gpus[gpu].is;
+    struct listing live = {NULL, 0, 0, 0};
+    if (script.live != OFF)
+        add_live(&live, gpu, LISTS);
+    bytes_t used = is->used + live.sum, taken = used + is->reserved;
+    bytes_t rest = is->total > taken ? is->total - taken : 0;
+    *memory = (struct memory_v2){memory->version, is->total, is->reserved, rest, used};
+    return SUCCESS;
+}
+
+/* Since R510, version 1 counts what is reserved as used. */
+int nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, struct memory_v1 *memory)
+{
+    struct memory_v2 all = {0};
+    int code = look_at_memory(__func__, handle, &all);
+    if (code == SUCCESS)
+        *memory = (struct memory_v1){all.total, all.free, all.used + all.reserved};
+    return code;
+}
+
+#ifndef WITHOUT_MEMORY_V2
+int nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, struct memory_v2 *memory)
+{
+    if (memory->version != (sizeof *memory | 2U << 24))
+        return ARGUMENT_VERSION_MISMATCH;
+    return look_at_memory(__func__, handle, memory);
+}
+#endif
+
+int nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned *current, unsigned *pending)
+{
+    ENTER_DEVICE(__func__, handle);
+    *current = *pending = (unsigned)script.gpus[gpu].is.mig;
+    return script.gpus[gpu].is.mig == NOT_AVAILABLE ? NOT_SUPPORTED : SUCCESS;
+}
+
+/* GPUs here have no MIG instances to tell of. */
+#define NO_INSTANCE(function, code_of_it, ...)                                              \
+    int function(nvmlDevice_t handle, __VA_ARGS__)                                          \
+    {                                                                                       \
+        ENTER_DEVICE(#function, handle);                                                    \
+        (void)to;                                                                           \
+        return code_of_it;                                                                  \
+    }
+NO_INSTANCE(nvmlDeviceGetMaxMigDeviceCount, (*to = 0, SUCCESS), unsigned *to)
+NO_INSTANCE(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, INVALID_ARGUMENT, nvmlDevice_t *to)
+NO_INSTANCE(nvmlDeviceGetGpuInstanceId, NOT_SUPPORTED, unsigned *to)
+NO_INSTANCE(nvmlDeviceGetComputeInstanceId, NOT_SUPPORTED, unsigned *to)
+NO_INSTANCE(nvmlDeviceGetMigDeviceHandleByIndex, NOT_FOUND + 0 * (int)at, unsigned at, void **to)

@@ -1,0 +1,75 @@
+"""Which drivers are believed, by the table in the docstring."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webhook.core.drivers import DriverClass, driver_class, explain_driver
+
+ROWS = re.findall(r"\| ([0-9.]+) +\| ([0-9.]+) +\| ([A-Z_]+) +\|", driver_class.__doc__ or "")
+
+
+def test_the_table_has_a_row_per_stretch_of_versions():
+    assert len(ROWS) == 5
+    assert {name for _, _, name in ROWS} == {one.name for one in DriverClass}
+
+
+@pytest.mark.parametrize(("first", "last", "name"), ROWS)
+def test_a_driver_is_judged_as_the_table_says(first, last, name):
+    assert driver_class(first) is DriverClass[name]
+    assert driver_class(last) is DriverClass[name]
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("515.105.01", DriverClass.HOST_PIDS),
+        ("525.147.05", DriverClass.HOST_PIDS),
+        ("535.54.03", DriverClass.REFUSED),
+        ("535.86.10", DriverClass.REFUSED),
+        ("535.104.12", DriverClass.HOST_PIDS),
+        ("535.113.01", DriverClass.BLIND),
+        ("535.288.01", DriverClass.BLIND),
+        ("545.23.08", DriverClass.BLIND),
+        ("550.163.01", DriverClass.BLIND),
+        ("555.42.06", DriverClass.BLIND),
+        ("560.35.03", DriverClass.BLIND),
+        ("565.57.01", DriverClass.WORKS),
+        ("570.86.15", DriverClass.WORKS),
+        ("580.65.06", DriverClass.WORKS),
+        ("595.45.04", DriverClass.WORKS),
+        ("615.12", DriverClass.WORKS),
+        ("1000.1", DriverClass.WORKS),
+        (" 570.86.15-0ubuntu1\n", DriverClass.WORKS),
+    ],
+)
+def test_released_drivers_are_judged_by_number_not_by_text(version, expected):
+    assert driver_class(version) is expected
+    assert version.strip() in explain_driver(version)
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        "",
+        "565",
+        "565.",
+        "v565.57.01",
+        "565.57.01.2",
+        "565.x",
+        "565.\u0665\u0667.01",
+        "-565.57",
+        "N/A",
+    ],
+)
+def test_a_version_that_cannot_be_read_counts_as_blind_and_says_so(version):
+    assert driver_class(version) is DriverClass.BLIND
+    assert "cannot be read" in explain_driver(version)
+
+
+@given(st.text())
+def test_no_text_at_all_makes_the_judgement_fail(version):
+    assert driver_class(version) in DriverClass
+    assert explain_driver(version)

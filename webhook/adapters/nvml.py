@@ -1,0 +1,298 @@
+"""The one doorway to NVML: GPUs, their memory in use, and the processes that hold it.
+
+Threads, retries, pauses and logging are the caller's. No other file imports `pynvml`, which takes
+6 MB of a process that has 8; dataclasses would take 1 MB, had `webhook.core` not loaded them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import pynvml
+
+from webhook.core.drivers import Fault, explain_fault, fault_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_LISTS: Final = ("Compute", "Graphics", "MPSCompute")
+_FIRST_SIZE: Final = 128
+_LARGEST_SIZE: Final = 950  # the driver's own limit for one list
+_TRIES: Final = 4
+_NOT_AVAILABLE: Final = (1 << 64) - 1
+_OF_ALL_GPUS: Final = frozenset(
+    {Fault.LIBRARY_MISSING, Fault.DRIVER_DOWN, Fault.DRIVER_CHANGED, Fault.LIBRARY_TOO_OLD}
+)
+_ABSENT: Final = frozenset({Fault.NOT_SUPPORTED, Fault.LIBRARY_TOO_OLD})
+
+
+class NvmlError(Exception):
+    """A call that NVML did not answer."""
+
+    def __init__(self, function: str, code: int, *, gpu: str = "", detail: str = "") -> None:
+        self.function = function
+        self.code = code
+        """NVML's own, nvmlReturn_t."""
+        self.gpu = gpu
+        """The GPU's UUID, or empty where no GPU is meant or its UUID could not be read."""
+        self.fault = fault_of(code)
+        about = f"{gpu}: " if gpu else ""
+        more = f": {detail}" if detail else ""
+        super().__init__(f"{about}{explain_fault(self.fault)} ({function} returned {code}{more})")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU as it was when it was looked up."""
+
+    uuid: str
+    name: str
+    index: int
+    """NVML's own numbering, which may change with every `reopen`."""
+    total_bytes: int | None
+    """None where the GPU has no memory of its own to tell of, as with GB10."""
+    reserved_bytes: int | None
+    """Kept by the driver; None where the driver does not tell it apart."""
+    mig: bool
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """What programs can share: the total less what the driver keeps, as far as it tells."""
+        return None if self.total_bytes is None else self.total_bytes - (self.reserved_bytes or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedProcess:
+    """A process that the driver lists on a GPU."""
+
+    pid: int
+    """In our own PID namespace, from driver 535.113.01 on; the node's before."""
+    used_bytes: int | None
+    """None where the driver gives no figure, or 0: unknown is not zero."""
+
+
+class Nvml:
+    """NVML from `open` to `close`; every method raises `NvmlError`.
+
+    GPUs are named by UUID, since numbers and handles change when one is lost. Handles come from
+    `devices` alone, so that the caller decides when a lost GPU is asked again.
+    """
+
+    def __init__(self, only: Iterable[str] | None = None) -> None:
+        """See the GPUs with these UUIDs, or all where None."""
+        self._only = None if only is None else frozenset(only)
+        self._is_open = False
+        self._handles: dict[str, Any] = {}
+        self.unreachable: tuple[NvmlError, ...] = ()
+        """Why GPUs are missing from what `devices` returned last."""
+        self._buffer = _entries(_FIRST_SIZE)
+
+    def open(self) -> Self:
+        """Load the library and start it; without effect where it is open.
+
+        A library that could not be found is looked for again; one that was loaded stays, whatever
+        becomes of its file.
+        """
+        if not self._is_open:
+            _ask("nvmlInitWithFlags", pynvml.nvmlInit)
+            self._is_open = True
+        return self
+
+    def close(self) -> None:
+        """Let go of the library; never raise, since a driver that is gone cannot be told."""
+        self._handles.clear()
+        if self._is_open:
+            self._is_open = False
+            with contextlib.suppress(NvmlError):
+                _ask("nvmlShutdown", pynvml.nvmlShutdown)
+
+    def reopen(self) -> None:
+        """Start anew after the driver was down; `devices` has to be called again.
+
+        Where it fails, NVML stays closed, and calling it again is the way on.
+        """
+        self.close()
+        self.open()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def driver_version(self) -> str:
+        """Return the version of the driver, for `webhook.core.drivers.driver_class`."""
+        return str(_ask("nvmlSystemGetDriverVersion", pynvml.nvmlSystemGetDriverVersion))
+
+    def devices(self) -> tuple[Device, ...]:
+        """Look all GPUs up anew, and return those that answer, in NVML's order.
+
+        One that does not answer is in `unreachable`, so that a lost GPU does not blind us on the
+        others. Raises where none answers, or the driver as a whole fails; returns nothing where
+        the driver shows us no GPU.
+        """
+        self._handles.clear()
+        self.unreachable = ()
+        found: list[Device] = []
+        missed: list[NvmlError] = []
+        for index in range(_ask("nvmlDeviceGetCount_v2", pynvml.nvmlDeviceGetCount)):
+            try:
+                device = self._look_up(index)
+            except NvmlError as error:
+                if error.fault in _OF_ALL_GPUS:
+                    raise
+                missed.append(error)
+            else:
+                found += [device] if device is not None else []
+        if self._only is not None:
+            absent = self._only - set(self._handles) - {error.gpu for error in missed}
+            missed = [error for error in missed if error.gpu or absent]
+            missed += [_not_found(uuid) for uuid in sorted(absent)]
+        self.unreachable = tuple(missed)
+        if missed and not found:
+            raise missed[0]
+        return tuple(found)
+
+    def device_used_bytes(self, uuid: str) -> int | None:
+        """Return what is in use on a GPU by everybody; None where the GPU does not tell.
+
+        Cheap (about 10 us, against 4 ms for a process list: MangoHud, pull request 2104), so it
+        can tell when lists are worth their price. Without the driver's reserve, but for drivers
+        older than R510.
+        """
+        memory = self._about(uuid, self._memory)
+        return None if memory is None else memory[2]
+
+    def processes(self, uuid: str) -> tuple[ListedProcess, ...]:
+        """Return every process that the driver lists on a GPU, once, by its largest figure.
+
+        A process is listed several times where it is a client of the driver more than once, or
+        of several lists. Number 0 stands for a process outside our PID namespace and is left out.
+        """
+        largest: dict[int, int] = {}
+        for kind in _LISTS:
+            for pid, used_bytes in self._about(uuid, self._list, kind):
+                largest[pid] = max(largest.get(pid, 0), used_bytes)
+        return tuple(ListedProcess(pid, used or None) for pid, used in largest.items() if pid)
+
+    def _look_up(self, index: int) -> Device | None:
+        """Keep the handle of the GPU at this place; None for one that is not ours to see."""
+        handle = _ask("nvmlDeviceGetHandleByIndex_v2", pynvml.nvmlDeviceGetHandleByIndex, index)
+        uuid = _ask("nvmlDeviceGetUUID", pynvml.nvmlDeviceGetUUID, handle)
+        if self._only is not None and uuid not in self._only:
+            return None
+        device = self._describe(uuid, handle, index)
+        self._handles[uuid] = handle
+        return device
+
+    def _describe(self, uuid: str, handle: Any, index: int) -> Device:
+        name = _ask("nvmlDeviceGetName", pynvml.nvmlDeviceGetName, handle, gpu=uuid)
+        total_bytes, reserved_bytes, _ = self._memory(uuid, handle) or (None, None, None)
+        modes = _ask_if_there("nvmlDeviceGetMigMode", pynvml.nvmlDeviceGetMigMode, handle, gpu=uuid)
+        return Device(uuid, name, index, total_bytes, reserved_bytes, bool(modes and modes[0]))
+
+    def _about(self, uuid: str, ask: Callable[..., Any], *arguments: Any) -> Any:
+        """Ask about one GPU, and drop its handle where that is lost."""
+        if not self._is_open:
+            raise NvmlError("nvmlInitWithFlags", pynvml.NVML_ERROR_UNINITIALIZED, gpu=uuid)
+        if uuid not in self._handles:
+            raise _not_found(uuid)
+        try:
+            return ask(uuid, self._handles[uuid], *arguments)
+        except NvmlError as error:
+            if error.fault is Fault.GPU_LOST:
+                del self._handles[uuid]
+            raise
+
+    def _memory(self, uuid: str, handle: Any) -> tuple[int, int | None, int] | None:
+        """Return total, reserved and used bytes; reserved is None where only version 1 is there."""
+        ask, version = pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2
+        memory = _ask_if_there("nvmlDeviceGetMemoryInfo_v2", ask, handle, version, gpu=uuid)
+        if memory is not None:
+            return memory.total, memory.reserved, memory.used
+        memory = _ask_if_there("nvmlDeviceGetMemoryInfo", ask, handle, gpu=uuid)
+        return None if memory is None else (memory.total, None, memory.used)
+
+    def _list(self, uuid: str, handle: Any, kind: str) -> list[tuple[int, int]]:
+        """Return number and bytes of each entry of a list, 0 for no figure.
+
+        GPUs and drivers may lack graphics or MPS, and nothing runs there then; a compute list that
+        is not there means that we are blind. Both versions have one layout; R510 brought v3.
+        """
+        name = f"nvmlDeviceGet{kind}RunningProcesses"
+        try:
+            try:
+                return self._entries_of(uuid, handle, f"{name}_v3")
+            except NvmlError as error:
+                if error.fault is not Fault.LIBRARY_TOO_OLD:
+                    raise
+            return self._entries_of(uuid, handle, f"{name}_v2")
+        except NvmlError as error:
+            if error.fault in _ABSENT and kind != "Compute":
+                return []
+            raise
+
+    def _entries_of(self, uuid: str, handle: Any, name: str) -> list[tuple[int, int]]:
+        """Fill a buffer that is kept from call to call and grows with the list.
+
+        pynvml's own wrapper asks for the length first, which doubles the price, and raises where
+        the list has grown by the second call.
+        """
+        for _ in range(_TRIES):
+            count = _ask(name, _fill, name, handle, self._buffer, gpu=uuid)
+            if count <= len(self._buffer):
+                listed = self._buffer[:count]
+                return [(entry.pid, entry.usedGpuMemory % _NOT_AVAILABLE) for entry in listed]
+            size = max(count, 2 * len(self._buffer))
+            self._buffer = _entries(min(size, _LARGEST_SIZE))
+        raise NvmlError(name, pynvml.NVML_ERROR_INSUFFICIENT_SIZE, gpu=uuid)
+
+
+def _ask(name: str, function: Callable[..., Any], *arguments: Any, gpu: str = "") -> Any:
+    """Make one call to the vendor's binding, and turn all its ways of failing into one."""
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        loading = error.__context__ if isinstance(error.__context__, OSError) else ""
+        raise NvmlError(name, int(error.value), gpu=gpu, detail=str(loading)) from None
+    except pynvml.NVMLLibraryMismatchError:  # not an NVMLError, for reasons of its own
+        raise NvmlError(name, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, gpu=gpu) from None
+    except UnicodeDecodeError as error:
+        raise NvmlError(name, pynvml.NVML_ERROR_UNKNOWN, gpu=gpu, detail=str(error)) from None
+
+
+def _ask_if_there(name: str, function: Callable[..., Any], *arguments: Any, gpu: str) -> Any:
+    """Do as `_ask`, but return None where the GPU or the library does not have it."""
+    try:
+        return _ask(name, function, *arguments, gpu=gpu)
+    except NvmlError as error:
+        if error.fault not in _ABSENT:
+            raise
+        return None
+
+
+def _fill(name: str, handle: Any, buffer: Any) -> int:
+    """Fill the buffer and return how many entries there are, also where they are more than fit.
+
+    The function is called by pynvml's pointer: `_nvmlGetFunctionPointer` and the structure are the
+    same from 12.560 to 13.615.
+    """
+    count = ctypes.c_uint(len(buffer))
+    pointer = pynvml._nvmlGetFunctionPointer(name)  # noqa: SLF001 - see above
+    code = pointer(handle, ctypes.byref(count), buffer)
+    if code == pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+        return max(int(count.value), len(buffer) + 1)
+    if code != pynvml.NVML_SUCCESS:
+        raise pynvml.NVMLError(code)
+    return int(count.value)
+
+
+def _entries(size: int) -> Any:
+    return (pynvml.c_nvmlProcessInfo_v2_t * size)()
+
+
+def _not_found(uuid: str) -> NvmlError:
+    return NvmlError("nvmlDeviceGetHandleByUUID", pynvml.NVML_ERROR_GPU_NOT_FOUND, gpu=uuid)

@@ -1,0 +1,149 @@
+"""Which NVIDIA drivers tell a container its processes' memory, and what their failures ask for."""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Final
+
+
+class DriverClass(enum.Enum):
+    """What NVML's process lists are worth inside a container's PID namespace."""
+
+    HOST_PIDS = "host-pids"
+    """Lists the node's processes by the node's numbers: a number means somebody else here."""
+    BLIND = "blind"
+    """Lists the right processes, with 0 or a stranger's figure for their memory."""
+    WORKS = "works"
+    """Lists the right processes with their own figures."""
+    REFUSED = "refused"
+    """Lays out the list's entries differently: all but the first are garbage."""
+
+
+_TRANSLATES_PIDS: Final = (535, 113, 1)
+_TRANSLATES_MEMORY: Final = (565, 57, 1)
+_WIDE_ENTRIES: Final = ((535, 43), (535, 86))
+_VERSION: Final = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?(?:[-+~ ].*)?")
+
+_REASONS: Final = {
+    DriverClass.HOST_PIDS: "driver {} gives the node's process numbers, not the pod's;"
+    " 565.57.01 or newer is needed",
+    DriverClass.BLIND: "driver {} does not tell a container its processes' memory;"
+    " 565.57.01 or newer is needed",
+    DriverClass.WORKS: "driver {} tells a container its processes' memory",
+    DriverClass.REFUSED: "driver {} returns process lists in a layout of its own;"
+    " 565.57.01 or newer is needed",
+}
+
+
+def driver_class(version: str) -> DriverClass:
+    """Return what a driver's process lists are worth, by its version; never raise.
+
+    What cannot be read as a version counts as blind: nobody is stopped on its word. The version is
+    a first judgement, for a runtime to confirm by looking at a process that it knows.
+
+    | from       | to         | class     |
+    | ---------- | ---------- | --------- |
+    | 0.0        | 535.42.99  | HOST_PIDS |
+    | 535.43     | 535.86.99  | REFUSED   |
+    | 535.87     | 535.113    | HOST_PIDS |
+    | 535.113.01 | 565.57     | BLIND     |
+    | 565.57.01  | 9999.0     | WORKS     |
+
+    Source: NVIDIA/open-gpu-kernel-modules, gpu_rmapi.c and subdevice_ctrl_gpu_kernel.c at the tags
+    515.43.04 to 595.45.04; for the layout, nvidia-ml-py 12.535.77 against 12.535.108.
+    """
+    parts = _parts(version)
+    if parts is None:
+        return DriverClass.BLIND
+    if _WIDE_ENTRIES[0] <= parts[:2] <= _WIDE_ENTRIES[1]:
+        return DriverClass.REFUSED
+    if parts < _TRANSLATES_PIDS:
+        return DriverClass.HOST_PIDS
+    return DriverClass.BLIND if parts < _TRANSLATES_MEMORY else DriverClass.WORKS
+
+
+def explain_driver(version: str) -> str:
+    """Return the sentence behind `driver_class`, and what to do about it."""
+    if _parts(version) is None:
+        return f"the driver's version {version!r} cannot be read, so its figures are not believed"
+    return _REASONS[driver_class(version)].format(version.strip())
+
+
+def _parts(version: str) -> tuple[int, int, int] | None:
+    """Read `535.113.01`, `615.12` and `570.86.15-0ubuntu1`; a missing third part is 0."""
+    match = _VERSION.fullmatch(version.strip())
+    if match is None:
+        return None
+    major, minor, patch = match.groups(default="0")
+    return int(major), int(minor), int(patch)
+
+
+class Fault(enum.Enum):
+    """What a failure asks of the caller; never a reason to stop a process."""
+
+    LIBRARY_MISSING = "library-missing"
+    """At the start, fail closed: the container runtime gave us no driver library."""
+    DRIVER_DOWN = "driver-down"
+    """`reopen`, with a pause that grows from 1 to 30 s."""
+    DRIVER_CHANGED = "driver-changed"
+    """End with exit code 75: only a new container gets the new driver's library."""
+    GPU_LOST = "gpu-lost"
+    """Call `devices` again, every 30 s; the GPU's handle is dropped already."""
+    NO_PERMISSION = "no-permission"
+    """Go on without this GPU's figures: it may be in MIG mode, or not be ours."""
+    NOT_SUPPORTED = "not-supported"
+    """Go on without this figure."""
+    LIBRARY_TOO_OLD = "library-too-old"
+    """Refuse to work: every older form of the function was tried."""
+    STUCK = "stuck"
+    """Skip this look; where it lasts, let the liveness probe restart us."""
+    TOO_LONG = "too-long"
+    """Skip this look: the list kept outgrowing its buffer."""
+    UNKNOWN = "unknown"
+    """Try three times, then report that we are blind: access to the GPU may have been revoked."""
+
+
+_FAULTS: Final = {
+    1: Fault.DRIVER_DOWN,  # uninitialized
+    2: Fault.GPU_LOST,  # invalid argument: a handle from before a reset
+    3: Fault.NOT_SUPPORTED,
+    4: Fault.NO_PERMISSION,
+    6: Fault.GPU_LOST,  # not found
+    7: Fault.TOO_LONG,  # insufficient size
+    9: Fault.DRIVER_DOWN,  # driver not loaded
+    10: Fault.STUCK,  # timeout
+    12: Fault.LIBRARY_MISSING,  # library not found
+    13: Fault.LIBRARY_TOO_OLD,  # function not found
+    15: Fault.GPU_LOST,
+    16: Fault.GPU_LOST,  # reset required
+    18: Fault.DRIVER_CHANGED,  # library and resource manager differ in version
+    25: Fault.LIBRARY_TOO_OLD,  # argument's version differs
+    28: Fault.GPU_LOST,  # not found
+}
+
+_SENTENCES: Final = {
+    Fault.LIBRARY_MISSING: "libnvidia-ml.so.1 cannot be loaded; the container needs the node's"
+    " driver library (runtime class, NVIDIA_DRIVER_CAPABILITIES=utility) and glibc",
+    Fault.DRIVER_DOWN: "the NVIDIA driver is not loaded, or is being replaced",
+    Fault.DRIVER_CHANGED: "the node's driver was replaced and does not fit the library mounted"
+    " here; only a new container gets the new one",
+    Fault.GPU_LOST: "the GPU is gone, was reset, or has not been looked up",
+    Fault.NO_PERMISSION: "the driver denies us this; it does so for a GPU in MIG mode",
+    Fault.NOT_SUPPORTED: "this GPU does not offer it",
+    Fault.LIBRARY_TOO_OLD: "the driver's library lacks this function; a newer driver is needed",
+    Fault.STUCK: "the driver did not answer in time",
+    Fault.TOO_LONG: "the answer outgrew every buffer for it",
+    Fault.UNKNOWN: "the driver failed for a reason not known here; where it worked before, the node"
+    " may have revoked the container's access to the GPU",
+}
+
+
+def fault_of(code: int) -> Fault:
+    """Return what an NVML error code, nvmlReturn_t of nvml.h, asks for; never that all is well."""
+    return _FAULTS.get(code, Fault.UNKNOWN)
+
+
+def explain_fault(fault: Fault) -> str:
+    """Return the sentence for a person."""
+    return _SENTENCES[fault]
