@@ -301,6 +301,16 @@ def test_a_comment_below_an_anchored_value_stays_below_its_container():
     assert out.count("# second") == 1
 
 
+def test_a_comment_beside_an_anchor_stays_beside_what_is_edited():
+    first = "    resources: &r # small\n      limits:\n        cpu: 1\n"
+    text = POD.replace("    image: example\n", first + "  - name: b\n    resources: *r\n")
+    out = run(text).out
+    edited = (
+        "    resources: # small\n      limits:\n        cpu: 1\n        vramwarden.io/vram: 8Gi\n"
+    )
+    assert edited in out
+
+
 def test_quotes_are_kept_in_a_line_that_changes():
     text = POD + "    resources: {limits: {cpu: '1', memory: \"1Gi\"}}\n"
     assert "limits: {cpu: '1', memory: \"1Gi\", vramwarden.io/vram: 8Gi}" in run(text).out

@@ -197,20 +197,11 @@ def _patched(value: Any, path: Path, operations: list[Operation]) -> Any:
     """Return a copy along the path, its end patched; what an alias shares is changed here alone."""
     if not path:
         whole = {**value, "metadata": value.get("metadata") or {}}
-        return apply_patch(_unshared(whole), operations)
+        return apply_patch(whole, operations)
     key, *rest = path
     copied = value.copy()
     copied[key] = _patched(value[key], tuple(rest), operations)
     return copied
-
-
-def _unshared(value: Any) -> Any:
-    """Copy a value to plain JSON, in which nothing stands in two places as aliases make it."""
-    if isinstance(value, dict):
-        return {key: _unshared(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_unshared(item) for item in value]
-    return float(value) if isinstance(value, float) else value
 
 
 def _header(text: str) -> str:
