@@ -9,6 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 from webhook.adapters.policy_files import shipped_policy_path
@@ -38,6 +39,7 @@ def test_the_shipped_policy_is_found():
 
 
 def test_a_wheel_holds_policy_reviews_and_types(tmp_path):
+    pytest.importorskip("pip", reason="a wheel is built with pip, which `make test-min` has not")
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", tmp_path, ROOT],
         check=True,
