@@ -20,7 +20,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from build import build, compiler  # found beside this file
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+MISSING = "the stub of NVML needs a C compiler, and there is none here"
 RUN = """
 import json, sys
 folders, source, name, arguments = json.loads(sys.argv[1])
@@ -35,7 +37,7 @@ class Stub:
 
     def __init__(self, folder, packages, built):
         self.folder = folder
-        self.folders = [str(packages), str(ROOT), str(Path(__file__).parent)]
+        self.folders = [str(packages), str(ROOT), str(HERE)]
         self.built = built
 
     def run(self, scenario, *arguments, without=(), library=None):
@@ -56,10 +58,18 @@ class Stub:
         return json.loads(ended.stdout)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    report = yield
+    if report.skipped and MISSING in str(report.longrepr):
+        report.longrepr = (str(HERE), None, MISSING)  # the same place for all: one line with -rs
+    return report
+
+
 @pytest.fixture(scope="session")
 def _built(tmp_path_factory):
     if compiler() is None:
-        pytest.skip("the stub of NVML needs a C compiler, and there is none here")
+        pytest.skip(MISSING)
     folder = tmp_path_factory.mktemp("nvml")
     return cache(lambda without: build(folder / "-".join(["with-all-but", *without]), *without))
 

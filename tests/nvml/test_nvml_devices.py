@@ -154,6 +154,17 @@ def test_other_failures_keep_the_gpu(stub, code):
     assert stub.run(scenario, code) == [code, [[7, 70]]]
 
 
+def test_a_gpu_that_was_there_at_the_last_look_only_is_not_asked(stub):
+    def scenario(s, two):
+        s.script("", gpu=two)
+        nvml = s.open()
+        s.script("", gpu=two.splitlines()[0] + "\n")
+        nvml.devices()
+        return s.outcome(nvml.device_used_bytes, "GPU-b")
+
+    assert stub.run(scenario, TWO) == ["gpu-lost", "nvmlDeviceGetHandleByUUID", 28]
+
+
 def test_a_gpu_that_comes_back_at_another_place_is_the_same_gpu(stub):
     def scenario(s, two):
         first, second = two.splitlines(keepends=True)

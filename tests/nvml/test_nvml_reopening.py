@@ -7,7 +7,7 @@ def test_a_driver_that_goes_down_is_found_again_by_reopening(stub):
         nvml = s.open()
         s.file.unlink()
         down = s.outcome(nvml.processes, "GPU-a"), s.outcome(nvml.reopen), s.outcome(nvml.reopen)
-        closed = s.outcome(nvml.processes, "GPU-a"), s.outcome(nvml.devices)
+        closed = s.outcome(nvml.processes, "GPU-a"), s.outcome(nvml.driver_version)
         s.script("driver 580.65.06\nprocess 0 compute 8 80")
         nvml.reopen()
         before = s.outcome(nvml.processes, "GPU-a")

@@ -171,6 +171,8 @@ def test_a_sibling_tells_it_where_pid_1_does_not(tmp_path):
         ("Linux version 5.15.0-1041-azure (buildd@microsoft) (gcc) #48-Ubuntu", True, "azure"),
         ("Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016", False, "gVisor"),
         ("Linux version 4.19.0-gvisor #1 SMP Sun Jan 10 15:06:54 PST 2016", False, "gVisor"),
+        ("Linux version 6.1.0-gvisor (root@b) (go) #1 SMP", False, "gVisor"),
+        ("Linux version 6.6.9-custom-WSL2 (o@b) (gcc) #1 SMP", False, "WSL"),
         ("Linux version 5.15.90.1-microsoft-standard-WSL2 (o@b) (gcc) #1 SMP", False, "WSL"),
         ("Linux version 4.4.0-19041-Microsoft (Microsoft@Microsoft.com) (gcc)", False, "WSL"),
     ],

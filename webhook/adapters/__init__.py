@@ -1,1 +1,1 @@
-"""One outside thing per file, and no decisions: policy files, YAML, reviews as JSON, settings."""
+"""One outside thing per file, and no decisions: policy files, reviews, settings, NVML, processes."""
