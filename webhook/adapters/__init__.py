@@ -1,1 +1,1 @@
-"""One outside thing per file, and no decisions: policy files, reviews, settings, NVML, processes."""
+"""One outside thing per file, no decisions: policy files, reviews, settings, NVML, processes."""
