@@ -1,0 +1,61 @@
+"""What the enforcer says, how it reads durations, and when it looks closely."""
+
+import pytest
+
+from webhook.core.duration import parse_seconds
+from webhook.core.enforcement import Excess, Process
+from webhook.core.explanation import explain_stop
+from webhook.core.pacing import LIST_EVERY_S, LIST_FLOOR_S, MOVED_BYTES, Pace, wants_lists
+
+GIB = 2**30
+CAP = 4 * GIB
+
+
+@pytest.mark.parametrize(
+    ("text", "want"), [("500ms", 0.5), ("1s", 1), ("1m30s", 90), ("2h", 7200), ("0.25", 0.25)]
+)
+def test_durations_are_read_as_go_writes_them(text, want):
+    assert parse_seconds(text) == want
+
+
+@pytest.mark.parametrize("text", ["", "s", "1d", "-1s", "1s ", "1 s", "1s2", "inf", "1e3s"])
+def test_what_is_no_duration_is_refused(text):
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_seconds(text)
+
+
+def test_an_explanation_names_the_process_the_figures_and_the_request_that_was_enough():
+    process = Process(42, 7, "python train.py", "ab" * 32)
+    excess = Excess("GPU-1", 5 * GIB, 6 * GIB, CAP, 6 * GIB + 1, GIB, 2.0)
+    text = explain_stop(process, excess)
+    for part in (
+        "GPU GPU-1: process 42 (python train.py) of container abababababab holds 5120Mi",
+        "other processes of the pod 1024Mi",
+        "the cap is 4096Mi",
+        "by 1024Mi within 2.0 s",
+        "vramwarden.io/gpu-memory: 6145Mi",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("judging", "total", "since_s", "want"),
+    [
+        (True, 0, 0.0, True),
+        (False, CAP + MOVED_BYTES, LIST_FLOOR_S / 2, False),
+        (False, None, LIST_FLOOR_S, True),
+        (False, CAP + 2 * MOVED_BYTES, LIST_FLOOR_S, True),
+        (False, CAP - 1, LIST_FLOOR_S, False),
+        (False, CAP, LIST_EVERY_S, True),
+        (False, CAP, LIST_EVERY_S / 2, False),
+    ],
+)
+def test_lists_are_read_where_something_moved_or_time_is_up(judging, total, since_s, want):
+    pace = Pace(listed_at_s=100.0, listed_total_bytes=CAP)
+    assert wants_lists(pace, total, CAP, 100.0 + since_s, judging=judging) is want
+
+
+def test_a_crowded_gpu_is_looked_at_half_as_often():
+    pace = Pace(listed_at_s=100.0, listed_total_bytes=CAP, call_s=0.05)
+    assert not wants_lists(pace, None, CAP, 100.0 + LIST_FLOOR_S, judging=False)
+    assert wants_lists(pace, None, CAP, 100.0 + 2 * LIST_FLOOR_S, judging=False)
