@@ -22,14 +22,14 @@ TESTS = Path(__file__).parents[1]
 for folder in ("", "bench", "server", "cluster"):
     sys.path.insert(0, str(TESTS / folder))
 
-from controlplane import MISSING, ControlPlane, available  # noqa: E402
-from load import load  # noqa: E402
-from running import free_port  # noqa: E402
-from webhooks import installed, webhook_configurations  # noqa: E402
+from controlplane import MISSING, ControlPlane, available
+from load import load
+from running import free_port
+from webhooks import installed, webhook_configurations
 
-from webhook.adapters.policy_files import load_policy, shipped_policy_path  # noqa: E402
-from webhook.adapters.review_json import read_review, write_review  # noqa: E402
-from webhook.core.admission import Phase, decide  # noqa: E402
+from webhook.adapters.policy_files import load_policy, shipped_policy_path
+from webhook.adapters.review_json import read_review, write_review
+from webhook.core.admission import Phase, decide
 
 REVIEWS = {
     "annotated, 11 operations": ("mutate-pod-annotated.json", Phase.MUTATE),
