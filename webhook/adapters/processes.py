@@ -154,6 +154,19 @@ def permission(process: Process, *, proc: str = "/proc") -> Fact:
     return Fact(True, f"{how}, and our security labels do not differ.")
 
 
+def own_rights(*, proc: str = "/proc") -> Fact:
+    """Tell whom our signals can reach, while there is nobody to ask about."""
+    try:
+        own = _status("self", proc)
+        kill = bool(int(own["CapEff"], 16) >> _CAP_KILL & 1)
+        user = own["Uid"].split()[1]
+    except (OSError, LookupError, ValueError):
+        return Fact(None, f"Our own user and capabilities cannot be read from {proc}.")
+    if kill:
+        return Fact(True, "We have CAP_KILL.")
+    return Fact(None, f"We are user {user} without CAP_KILL: other users' are out of reach.")
+
+
 def own_pid_namespace(*, proc: str = "/proc") -> Fact:
     """Tell whether our PID namespace is another than the node's, and whether proc shows it."""
     me = os.getpid()

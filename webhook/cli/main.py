@@ -8,6 +8,7 @@ from webhook import __version__
 from webhook.cli.admit import admit_command
 from webhook.cli.certs import certs_group
 from webhook.cli.demo import demo_command
+from webhook.cli.enforce import enforce_command
 from webhook.cli.policy import policy_group
 from webhook.cli.serve import serve_command
 
@@ -19,7 +20,16 @@ def main() -> None:
     """Share NVIDIA GPUs by memory on any Kubernetes cluster, with the stock scheduler."""
 
 
-for command in (admit_command, certs_group, demo_command, policy_group, serve_command):
+COMMANDS = (
+    admit_command,
+    certs_group,
+    demo_command,
+    enforce_command,
+    policy_group,
+    serve_command,
+)
+
+for command in COMMANDS:
     main.add_command(command)
 
 

@@ -61,6 +61,9 @@ class Observation:
     """Why not everything could be seen; empty where it could."""
     refused: frozenset[Process] = frozenset()
     """Processes that could not be signalled for want of permission, since the last look."""
+    looked_at_s: Mapping[str, float] = field(default_factory=dict)
+    """When a GPU's list was read, where that was before this look; a GPU that is told here was seen
+    whatever the fault says of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +191,7 @@ def step(
     """Take one observation into account and say what is to be done about it."""
     known = _largest_per_process(observation.usages)
     state, actions = _look_for_blindness(state, observation, known, cap, now_s)
-    state = _follow(state, known, now_s)
+    state = _follow(state, known, observation, now_s)
     state, stopped = _follow_victims(state, observation, known, cap, now_s)
     sums = _sums(known)
     state = replace(
@@ -247,21 +250,27 @@ def _look_for_blindness(
     return replace(state, blind_reported=True), (report, *ending)
 
 
-def _follow(state: State, known: Mapping[tuple[str, Process], int | None], now_s: float) -> State:
+def _follow(
+    state: State,
+    known: Mapping[tuple[str, Process], int | None],
+    observation: Observation,
+    now_s: float,
+) -> State:
     """Remember who grew when; a process without a figure keeps its last one, to compare with."""
     tracks: dict[tuple[str, Process], Track] = {}
     for key, used_bytes in known.items():
         before = state.tracks.get(key)
+        seen_s = observation.looked_at_s.get(key[0], now_s)
         if used_bytes is None:
             if before is not None:
                 tracks[key] = before
         elif before is None:
-            tracks[key] = Track(key[1], used_bytes, now_s, now_s, used_bytes, 0.0)
+            tracks[key] = Track(key[1], used_bytes, seen_s, seen_s, used_bytes, 0.0)
         elif used_bytes > before.used_bytes:
-            grown, within_s = used_bytes - before.used_bytes, now_s - before.seen_s
-            tracks[key] = Track(key[1], used_bytes, now_s, now_s, grown, within_s)
+            grown, within_s = used_bytes - before.used_bytes, seen_s - before.seen_s
+            tracks[key] = Track(key[1], used_bytes, seen_s, seen_s, grown, within_s)
         else:
-            tracks[key] = replace(before, used_bytes=used_bytes, seen_s=now_s)
+            tracks[key] = replace(before, used_bytes=used_bytes, seen_s=seen_s)
     return replace(state, tracks=tracks)
 
 
@@ -279,7 +288,7 @@ def _follow_victims(
     for victim in state.victims:
         after_s = now_s - victim.terminated_at_s
         if (victim.gpu, victim.process) not in known:
-            if observation.fault:
+            if observation.fault and victim.gpu not in observation.looked_at_s:
                 victims.append(victim)  # not seen is not gone
             else:
                 freed = victim.used_bytes

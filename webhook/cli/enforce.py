@@ -1,0 +1,54 @@
+"""`vramwarden enforce`: the sidecar's program, by hand."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from webhook.sidecar.__main__ import TERMINATION_LOG
+from webhook.sidecar.heartbeat import RUN_FOLDER, probe
+
+
+@click.command("enforce")
+@click.option("--self-test", is_flag=True, help="Say what could be enforced here, and end.")
+@click.option(
+    "--probe",
+    "kind",
+    type=click.Choice(["startup", "liveness"]),
+    help="Ask the enforcer that runs here whether it is at work, as the kubelet does.",
+)
+@click.option(
+    "--run-folder",
+    type=click.Path(file_okay=False),
+    default=RUN_FOLDER,
+    show_default=True,
+    help="Where the heartbeat is.",
+)
+@click.option(
+    "--termination-log",
+    type=click.Path(dir_okay=False),
+    default=TERMINATION_LOG,
+    show_default=True,
+    help="File for the last verdict; written only where it exists.",
+)
+def enforce_command(
+    *, self_test: bool, kind: str | None, run_folder: str, termination_log: str
+) -> None:
+    """Hold the processes of this PID namespace to a VRAM cap, as the sidecar does in a pod.
+
+    Settings come from the environment: VRAM_CAP_BYTES (per GPU; the only one without a default),
+    VRAM_POLL_INTERVAL, VRAM_GRACE, VRAM_TOLERANCE, VRAM_BLIND_AFTER and VRAM_WHEN_BLIND.
+
+    Exit codes: 0 stopped, 70 the self-test failed, 75 the driver changed, 88 the pod must restart.
+    The same program is `python -m webhook.sidecar`, which needs nothing but pynvml.
+    """
+    if kind:
+        why = probe(run_folder)
+        click.echo(why or "guarding")
+        sys.exit(1 if why else 0)
+    # Imported here: pynvml would slow down every other command.
+    from webhook.sidecar.program import enforce  # noqa: PLC0415
+
+    sys.exit(enforce(os.environ, run_folder, termination_log, only_test=self_test))

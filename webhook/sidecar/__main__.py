@@ -1,0 +1,49 @@
+"""`python3 -I -m webhook.sidecar`: the enforcer, and with --probe the kubelet's probes of it."""
+
+import sys
+
+from webhook.sidecar.heartbeat import RUN_FOLDER, probe
+
+USAGE = """usage: python3 -m webhook.sidecar [--self-test | --probe startup|liveness]
+                                  [--run-folder FOLDER] [--termination-log FILE]"""
+WRONG_USAGE = 2
+TERMINATION_LOG = "/dev/termination-log"
+"""The kubelet's default terminationMessagePath."""
+
+
+def main(arguments: list[str]) -> int:
+    """Return the exit code; by hand, since argparse would cost each probe its time-out's worth."""
+    options = {"--probe": "", "--run-folder": RUN_FOLDER, "--termination-log": TERMINATION_LOG}
+    only_test = False
+    words = iter(arguments)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if word == "--self-test":
+            only_test = True
+        elif name in options and (value := value if equals else next(words, "")):
+            options[name] = value
+        else:
+            print(USAGE, file=sys.stderr)  # noqa: T201
+            return 0 if word in ("-h", "--help") else WRONG_USAGE
+    if options["--probe"] not in ("", "startup", "liveness"):
+        print(USAGE, file=sys.stderr)  # noqa: T201
+        return WRONG_USAGE
+    if options["--probe"]:
+        why = probe(options["--run-folder"])
+        print(why or "guarding")  # noqa: T201
+        return 1 if why else 0
+    return _enforce(options, only_test=only_test)
+
+
+def _enforce(options: dict[str, str], *, only_test: bool) -> int:
+    # Imported here: a probe has no use for all this.
+    import os  # noqa: PLC0415
+
+    from webhook.sidecar.program import enforce  # noqa: PLC0415
+
+    run_folder, log = options["--run-folder"], options["--termination-log"]
+    return enforce(os.environ, run_folder, log, only_test=only_test)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

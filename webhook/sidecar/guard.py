@@ -1,0 +1,155 @@
+"""The enforcer's loop: look, judge, act, beat; one thread, for NVML answers one at a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from webhook.adapters import processes
+from webhook.adapters.processes import Delivery
+from webhook.core.enforcement import Cap, EndPod, Kill, State, Terminate, step
+from webhook.sidecar.heartbeat import Heartbeat
+from webhook.sidecar.observer import Observer
+from webhook.sidecar.telling import tell, values_of
+
+if TYPE_CHECKING:
+    from webhook.adapters.nvml import Nvml
+    from webhook.core.enforcement import Action, Process
+    from webhook.sidecar.journal import Journal
+    from webhook.sidecar.settings import Settings
+
+POD_MUST_RESTART: Final = 88
+
+JUDGING_S: Final = 0.5
+"""Between looks, where the poll interval is longer, while an excess is confirmed or ended."""
+
+PAUSE_INTERVALS: Final = 5
+PAUSE_S: Final = 5.0
+"""A gap between two looks that is longer than both is told: nobody guarded meanwhile."""
+
+
+class Guard:
+    """Holds the pod to its cap until told to stop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        nvml: Nvml,
+        journal: Journal,
+        run_folder: str,
+        *,
+        proc: str = "/proc",
+    ) -> None:
+        me = os.getpid()
+        self._settings = settings
+        self._journal = journal
+        self._proc = proc
+        self._heartbeat: Heartbeat | None = Heartbeat(run_folder, settings.poll_interval_s)
+        self._observer = Observer(nvml, settings.cap_bytes, proc=proc)
+        self._cap = Cap(
+            cap_bytes=settings.cap_bytes,
+            tolerance_bytes=settings.tolerance_bytes,
+            grace_s=settings.grace_s,
+            blind_after_s=settings.blind_after_s,
+            terminate_when_blind=settings.terminate_when_blind,
+            protected=frozenset({1, me, *processes.parents(me, proc=proc)}),
+        )
+        self._refused: set[Process] = set()
+        self._state = State()
+
+    def run(self) -> int:
+        """Guard, and return the exit code; raises DriverChangedError."""
+        last_s = time.monotonic()
+        while True:
+            now_s = time.monotonic()
+            if now_s - last_s > max(PAUSE_S, PAUSE_INTERVALS * self._settings.poll_interval_s):
+                why = "we were stopped, or starved of CPU"
+                self._journal.event("warning", "no look for a while", why=why, s=now_s - last_s)
+            for action in self._look(now_s):
+                if isinstance(action, EndPod):
+                    self._end_pod(action)
+                    return POD_MUST_RESTART
+                self._perform(action)
+            self._beat()
+            last_s = now_s
+            time.sleep(max(0.0, now_s + self._pause_s(now_s) - time.monotonic()))
+
+    def _look(self, now_s: float) -> tuple[Action, ...]:
+        judged = {gpu for gpu, samples in self._state.over.items() if samples}
+        judged |= {victim.gpu for victim in self._state.victims}
+        observation = self._observer.look(now_s, judged)
+        observation = replace(observation, refused=frozenset(self._refused))
+        self._refused.clear()
+        self._state, actions = step(self._state, observation, self._cap, now_s)
+        return actions
+
+    def _pause_s(self, now_s: float) -> float:
+        """Return until the next look: sooner while an excess is judged, and as a grace ends."""
+        pause_s = self._settings.poll_interval_s
+        if self._state.victims or any(self._state.over.values()):
+            pause_s = min(pause_s, JUDGING_S)
+        for victim in self._state.victims:
+            if victim.killed_at_s is None:
+                left_s = victim.terminated_at_s + self._settings.grace_s - now_s
+                pause_s = min(pause_s, max(left_s, 0.0))
+        return pause_s
+
+    def _beat(self) -> None:
+        if self._heartbeat is None:
+            return
+        try:
+            self._heartbeat.beat()
+        except OSError as error:
+            self._heartbeat = None  # said once; the probes will tell the kubelet
+            self._journal.event("error", "no heartbeat", why=str(error))
+
+    def _perform(self, action: Action) -> None:
+        """Tell first: whoever looks for the reason of a death finds it written before."""
+        if isinstance(action, Terminate):
+            # It may have executed another program since it was first seen.
+            fresh = processes.identify(action.process.pid, proc=self._proc)
+            if fresh == action.process:
+                action = replace(action, process=fresh)
+        tell(self._journal, action, self._settings.grace_s)
+        if isinstance(action, Terminate):
+            self._signal(action.process, signal.SIGTERM)
+        elif isinstance(action, Kill):
+            self._signal(action.process, signal.SIGKILL)
+
+    def _signal(self, process: Process, number: signal.Signals) -> None:
+        delivery = processes.stop(process, number, proc=self._proc)
+        if delivery is Delivery.REFUSED:
+            self._refused.add(process)
+            why = processes.permission(process, proc=self._proc).reason
+            self._journal.event("error", "a signal was refused", why=why, **values_of(process))
+
+    def _end_pod(self, action: EndPod) -> None:
+        """Stop what the other containers run, for the kubelet to start anew or to let rest.
+
+        Where the pod asks for RestartAllContainers, the kubelet does it on our exit code. The
+        policy wants no workload rather than one that nobody measures.
+        """
+        tell(self._journal, action, self._settings.grace_s)
+        deadline_s = time.monotonic() + self._settings.grace_s
+        left = self._others()
+        for process in left:
+            processes.stop(process, signal.SIGTERM, proc=self._proc)
+        while left and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+            left = [process for process in left if not processes.is_gone(process, proc=self._proc)]
+        for process in left:
+            processes.stop(process, signal.SIGKILL, proc=self._proc)
+
+    def _others(self) -> list[Process]:
+        """Return the processes of other containers, but for the pod's own first process."""
+        me = processes.identify(os.getpid(), proc=self._proc)
+        ours = {"", me.container if me else ""}
+        found = (
+            processes.identify(pid, proc=self._proc)
+            for pid in processes.pids(proc=self._proc)
+            if pid not in self._cap.protected
+        )
+        return [process for process in found if process and process.container not in ours]

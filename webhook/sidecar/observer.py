@@ -1,0 +1,171 @@
+"""One look at the pod: NVML and /proc in, an Observation out; the only thing that meets faults."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from webhook.adapters import processes
+from webhook.adapters.nvml import NvmlError
+from webhook.core.drivers import Fault
+from webhook.core.enforcement import Observation, Usage
+from webhook.core.pacing import Pace, wants_lists
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from webhook.adapters.nvml import Nvml
+    from webhook.core.enforcement import Process
+
+LOOK_UP_EVERY_S: Final = 30.0
+"""A lost GPU is asked for again this often: it may come back from a reset."""
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 30.0
+"""Between tries to reach a driver that is down; doubled from the first to the longest."""
+
+STRANGER_AFTER_S: Final = 5.0
+"""A process may end between the list and our look at it; one listed for longer is no such case."""
+
+
+class DriverChangedError(Exception):
+    """The node's driver was replaced: only a new container gets the library that fits it."""
+
+
+class Observer:
+    """Looks at all GPUs as often as it is told, and reads process lists when they are worth it."""
+
+    def __init__(self, nvml: Nvml, cap_bytes: int, *, proc: str = "/proc") -> None:
+        self._nvml = nvml
+        self._cap_bytes = cap_bytes
+        self._proc = proc
+        self._gpus: tuple[str, ...] = ()
+        self._looked_up_s = float("-inf")
+        self._pause_s = 0.0
+        self._next_try_s = float("-inf")
+        self._down = ""
+        self._missing = ""
+        self._paces: dict[str, Pace] = {}
+        self._usages: dict[str, tuple[Usage, ...]] = {}
+        self._processes: dict[int, Process] = {}
+        self._strangers: dict[tuple[str, int], float] = {}
+        self.lists_read = 0
+        """How many process lists were read so far, for the log."""
+
+    def look(self, now_s: float, judged: Collection[str] = ()) -> Observation:
+        """Return what each process holds; lists of GPUs that are not `judged` may be older.
+
+        Never raises but DriverChangedError: whatever NVML fails with is the observation's fault.
+        """
+        if self._down and not self._try_again(now_s):
+            return Observation((), self._down)
+        faults = [fault for fault in [self._look_up(now_s)] if fault]
+        for gpu in () if self._down else self._gpus:
+            try:
+                faults += self._look_at(gpu, now_s, judging=gpu in judged)
+            except NvmlError as error:
+                self._usages.pop(gpu, None)
+                self._paces.pop(gpu, None)
+                faults.append(self._note(error, now_s))
+                if self._down:
+                    return Observation((), self._down)
+        return Observation(
+            tuple(usage for usages in self._usages.values() for usage in usages),
+            "; ".join(faults),
+            looked_at_s={gpu: pace.listed_at_s for gpu, pace in self._paces.items()},
+        )
+
+    def _look_up(self, now_s: float) -> str:
+        """Look GPUs up, at first and while one of them is missing; return why one is."""
+        if self._gpus and all(gpu in self._paces for gpu in self._gpus):
+            self._missing = ""
+        elif now_s - self._looked_up_s >= LOOK_UP_EVERY_S:
+            self._looked_up_s = now_s
+            try:
+                found = [device.uuid for device in self._nvml.devices()]
+            except NvmlError as error:
+                self._missing = self._note(error, now_s)
+                return self._missing
+            self._pause_s = 0.0
+            self._gpus = tuple(dict.fromkeys([*self._gpus, *found]))
+            self._missing = "" if self._gpus else "the driver shows no GPU to this container"
+        return self._missing
+
+    def _look_at(self, gpu: str, now_s: float, *, judging: bool) -> list[str]:
+        total_bytes = self._nvml.device_used_bytes(gpu)
+        pace = self._paces.get(gpu, Pace())
+        if wants_lists(pace, total_bytes, self._cap_bytes, now_s, judging=judging):
+            started_s = time.monotonic()
+            listed = self._nvml.processes(gpu)
+            self._paces[gpu] = Pace(now_s, total_bytes, time.monotonic() - started_s)
+            self.lists_read += 1
+            usages = ((self._who(gpu, one.pid, now_s), one.used_bytes) for one in listed)
+            self._usages[gpu] = tuple(Usage(gpu, who, used) for who, used in usages if who)
+            self._forget(gpu, {one.pid for one in listed})
+        return [
+            f"the driver lists process {pid} on GPU {gpu}, and there is no such process in this pod"
+            for (where, pid), since_s in self._strangers.items()
+            if where == gpu and now_s - since_s >= STRANGER_AFTER_S
+        ]
+
+    def _who(self, gpu: str, pid: int, now_s: float) -> Process | None:
+        """Return who has this number, kept while it is the same process.
+
+        One that is over and still listed keeps its name: its memory has not come back.
+        """
+        known = self._processes.get(pid)
+        if known is None or processes.is_gone(known, proc=self._proc):
+            known = processes.identify(pid, proc=self._proc) or known
+        if known is None:
+            self._strangers.setdefault((gpu, pid), now_s)
+            return None
+        self._strangers.pop((gpu, pid), None)
+        self._processes[pid] = known
+        return known
+
+    def _forget(self, gpu: str, listed: set[int]) -> None:
+        """Let go of what is listed nowhere any more."""
+        self._strangers = {
+            key: since_s
+            for key, since_s in self._strangers.items()
+            if key[0] != gpu or key[1] in listed
+        }
+        alive = {usage.process.pid for usages in self._usages.values() for usage in usages}
+        self._processes = {pid: who for pid, who in self._processes.items() if pid in alive}
+
+    def _note(self, error: NvmlError, now_s: float) -> str:
+        """Do what a failure asks for, and return the sentence for it.
+
+        | fault | what is done |
+        | --- | --- |
+        | driver changed | the program ends, for a new container to begin |
+        | driver down | close, and open again after a pause that doubles |
+        | any other | this GPU counts as unknown; a lost one is looked up again in a while |
+        """
+        if error.fault is Fault.DRIVER_CHANGED:
+            raise DriverChangedError(str(error)) from error
+        if error.fault is Fault.DRIVER_DOWN:
+            self._down = str(error)
+            self._usages.clear()
+            self._paces.clear()
+            self._nvml.close()
+            self._put_off(now_s)
+        return str(error)
+
+    def _try_again(self, now_s: float) -> bool:
+        if now_s < self._next_try_s:
+            return False
+        try:
+            self._nvml.reopen()
+        except NvmlError as error:
+            if error.fault is Fault.DRIVER_CHANGED:
+                raise DriverChangedError(str(error)) from error
+            self._down = str(error)
+            self._put_off(now_s)
+            return False
+        self._down, self._looked_up_s = "", float("-inf")
+        return True
+
+    def _put_off(self, now_s: float) -> None:
+        self._pause_s = min(max(FIRST_PAUSE_S, 2 * self._pause_s), LONGEST_PAUSE_S)
+        self._next_try_s = now_s + self._pause_s

@@ -1,0 +1,78 @@
+"""The program from its start to its exit code: settings, self-test, guard."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING, Final
+
+from webhook.adapters.nvml import Nvml
+from webhook.sidecar.guard import Guard
+from webhook.sidecar.journal import Journal
+from webhook.sidecar.observer import DriverChangedError
+from webhook.sidecar.selftest import Ability, self_test
+from webhook.sidecar.settings import SettingsError, read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+STOPPED: Final = 0
+SELF_TEST_FAILED: Final = 70
+DRIVER_CHANGED: Final = 75
+
+
+def enforce(
+    environment: Mapping[str, str],
+    run_folder: str,
+    termination_log: str,
+    *,
+    only_test: bool = False,
+) -> int:
+    """Run the self-test, then guard until SIGTERM; returns the exit code.
+
+    | exit code | means |
+    | --- | --- |
+    | 0 | stopped by SIGTERM, or the self-test alone was asked for and passed |
+    | 70 | the self-test failed, or the settings are wrong: nothing would be guarded |
+    | 75 | the node's driver was replaced under us |
+    | 88 | the pod must restart |
+    """
+    journal = Journal(sys.stdout, termination_log)
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    try:
+        return _enforce(environment, run_folder, journal, only_test=only_test)
+    except _StoppedError:
+        journal.event("info", "stopped")
+        return STOPPED
+    except DriverChangedError as error:
+        journal.verdict("error", "the driver changed", str(error))
+        return DRIVER_CHANGED
+
+
+def _enforce(
+    environment: Mapping[str, str], run_folder: str, journal: Journal, *, only_test: bool
+) -> int:
+    try:
+        settings = read_settings(environment)
+    except SettingsError as error:
+        journal.verdict("error", "self-test", str(error), ability=Ability.BLIND.value)
+        return SELF_TEST_FAILED
+    nvml = Nvml(settings.only)
+    try:
+        result = self_test(nvml)
+        level = {Ability.FULL: "info", Ability.OBSERVE: "warning"}.get(result.ability, "error")
+        journal.verdict(level, "self-test", result.why, **result.values())
+        if result.ability is Ability.BLIND:
+            return SELF_TEST_FAILED
+        return STOPPED if only_test else Guard(settings, nvml, journal, run_folder).run()
+    finally:
+        nvml.close()
+
+
+class _StoppedError(Exception):
+    """SIGTERM or SIGINT."""
+
+
+def _stop(_number: int, _frame: object) -> None:
+    raise _StoppedError

@@ -1,0 +1,154 @@
+"""What the enforcer can do here, found out before any workload starts: the kubelet waits for it."""
+
+from __future__ import annotations
+
+import enum
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from webhook.adapters import processes
+from webhook.adapters.nvml import NvmlError
+from webhook.core.drivers import DriverClass, driver_class, explain_driver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from webhook.adapters.nvml import Nvml
+    from webhook.adapters.processes import Fact
+
+
+class Ability(enum.Enum):
+    """What is left when everything has been looked at."""
+
+    FULL = "full"
+    """Measures, and stops what is over the cap."""
+    OBSERVE = "observe"
+    """Measures, but its signals do not reach the workload: an excess ends with exit code 88."""
+    BLIND = "blind"
+    """Cannot measure; the workload does not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    holds: bool | None
+    """None where it cannot be told: that keeps no workload from starting."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """The outcome."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def ability(self) -> Ability:
+        """What follows from the checks."""
+        failed = {check.name for check in self.checks if check.holds is False}
+        if failed - {"permission"}:
+            return Ability.BLIND
+        return Ability.OBSERVE if failed else Ability.FULL
+
+    @property
+    def why(self) -> str:
+        """The sentences of what failed; of the driver where nothing did."""
+        failed = [check.reason for check in self.checks if check.holds is False]
+        return " ".join(failed) or next(
+            (check.reason for check in self.checks if check.name == "driver"), ""
+        )
+
+    def values(self) -> dict[str, Any]:
+        """Return the checks for the log line."""
+        return {
+            "ability": self.ability.value,
+            "checks": {
+                check.name: {"holds": check.holds, "reason": check.reason} for check in self.checks
+            },
+        }
+
+
+def self_test(nvml: Nvml, *, proc: str = "/proc") -> SelfTest:
+    """Look at all that the cap depends on; leaves NVML open where it could be opened.
+
+    | check | where it fails |
+    | --- | --- |
+    | kernel | gVisor, WSL: no figures of single processes |
+    | process-namespace | the node's own, or proc is another's: numbers would mean strangers |
+    | shared-processes | the sidecar is alone in its namespace |
+    | library | libnvidia-ml.so.1 is missing or does not fit the driver |
+    | driver | too old to tell a container its processes' memory |
+    | gpus | none visible, one of them in MIG mode, or its lists cannot be read |
+    | permission | a process that is there already cannot be signalled |
+    """
+    return SelfTest(tuple(_surroundings(proc)) + tuple(_driver(nvml)))
+
+
+def _surroundings(proc: str) -> Iterator[Check]:
+    yield _check("kernel", processes.trustworthy_kernel(proc=proc))
+    namespace = processes.own_pid_namespace(proc=proc)
+    # Where even this cannot be read, numbers cannot be trusted to mean our own processes.
+    yield Check("process-namespace", namespace.holds or False, namespace.reason)
+    shared = processes.shares_process_namespace(proc=proc)
+    # A container that does not share is PID 1 of its own; else only cgroups tell, not surely.
+    alone = shared.holds is False and os.getpid() == 1
+    yield Check("shared-processes", False if alone else shared.holds or None, shared.reason)
+    yield _check("permission", _permission(proc))
+
+
+def _check(name: str, fact: Fact) -> Check:
+    return Check(name, fact.holds, fact.reason)
+
+
+def _permission(proc: str) -> Fact:
+    """Ask about each process that is there; at the pod's start there is none yet."""
+    spared = {1, os.getpid(), *processes.parents(os.getpid(), proc=proc)}
+    for pid in processes.pids(proc=proc):
+        process = None if pid in spared else processes.identify(pid, proc=proc)
+        if process is not None:
+            fact = processes.permission(process, proc=proc)
+            if fact.holds is False:
+                return fact
+    return processes.own_rights(proc=proc)
+
+
+def _driver(nvml: Nvml) -> Iterator[Check]:
+    try:
+        nvml.open()
+        version = nvml.driver_version()
+    except NvmlError as error:
+        yield Check("library", holds=False, reason=_sentence(error))
+        return
+    yield Check("library", holds=True, reason="libnvidia-ml.so.1 was loaded and started.")
+    works = driver_class(version) is DriverClass.WORKS
+    yield Check("driver", works, f"{_capital(explain_driver(version))}.")
+    yield _gpus(nvml)
+
+
+def _gpus(nvml: Nvml) -> Check:
+    try:
+        devices = nvml.devices()
+        for device in devices:
+            if device.mig:
+                why = f"GPU {device.uuid} is in MIG mode, in which memory is not told by process."
+                return Check("gpus", holds=False, reason=why)
+            nvml.device_used_bytes(device.uuid)
+            nvml.processes(device.uuid)
+    except NvmlError as error:
+        return Check("gpus", holds=False, reason=_sentence(error))
+    if not devices:
+        return Check("gpus", holds=False, reason="The driver shows no GPU to this container.")
+    shown = ", ".join(f"{device.uuid} ({device.name})" for device in devices)
+    missing = "".join(f" Not answering: {_sentence(error)}" for error in nvml.unreachable)
+    return Check("gpus", holds=True, reason=f"Visible: {shown}.{missing}")
+
+
+def _sentence(error: NvmlError) -> str:
+    return f"{_capital(str(error))}."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
