@@ -1,0 +1,96 @@
+"""What a running enforcer costs and how soon it acts: the real program, the stub for a driver.
+
+It runs in a bare virtual environment with compiled bytecode, as in its image, in a PID namespace of
+its own beside real processes; `enforcer_scene.py` is what happens in there.
+"""
+
+from __future__ import annotations
+
+import compileall
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import venv
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+sys.path.insert(0, str(TESTS / "nvml"))
+
+import pynvml
+from build import build, compiler
+
+INCIDENTS = 50
+AT_ONCE = 5
+POLL_INTERVAL_S = 1.0  # the default
+SECONDS = float(os.environ.get("BENCH_ENFORCER_SECONDS", "40"))
+NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def bench_enforcer():
+    print()
+    if reason := not_possible():
+        print(f"the enforcer: skipped: {reason}")
+        return
+    with tempfile.TemporaryDirectory(prefix="vramwarden-bench-") as name:
+        folder = Path(name)
+        python = bare_environment(folder / "bare")
+        build(folder / "library")
+        print("the enforcer at its default interval of 1 s, 8 processes on 2 GPUs")
+        for title, restless in (("use is still", "0"), ("use moves in each poll", "1")):
+            cost = play(folder, python, "cost", str(SECONDS), restless)
+            print(
+                f"  {title:<26}{cost['rss_kb'] / 1000:6.1f} MB resident"
+                f"{cost['cpu_percent']:8.3f} % of a core{cost['lists_per_s']:8.2f} list calls/s"
+            )
+        bench_incidents(folder, python)
+
+
+def bench_incidents(folder, python):
+    """Play incidents in several namespaces at once, to save time; each has its own enforcer."""
+    each = str(INCIDENTS // AT_ONCE)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        runs = [pool.submit(play, folder, python, "incidents", each) for _ in range(AT_ONCE)]
+        delays_s = sorted(delay_s for run in runs for delay_s in run.result()["delays_s"])
+    print(f"  from excess to SIGTERM, {len(delays_s)} incidents: "
+          f"median {statistics.median(delays_s):.2f} s, worst {delays_s[-1]:.2f} s "
+          f"(bound: {2 * POLL_INTERVAL_S + 0.3:.1f} s)")  # fmt: skip
+
+
+def not_possible():
+    if compiler() is None:
+        return "there is no C compiler for the stub of NVML"
+    ended = subprocess.run([*NAMESPACE, "true"], capture_output=True, text=True, check=False)
+    return ended.stderr.strip() and f"no PID namespace can be made here: {ended.stderr.strip()}"
+
+
+def bare_environment(folder):
+    """Make a virtual environment with pynvml and our package alone; return its interpreter."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    site = next(folder.glob("lib/python*/site-packages"))
+    shutil.copy(pynvml.__file__, site)
+    package = TESTS.parent / "webhook"
+    shutil.copytree(package, site / "webhook", ignore=shutil.ignore_patterns("__pycache__"))
+    compileall.compile_dir(site, quiet=1)
+    return folder / "bin" / "python3"
+
+
+def play(folder, python, *arguments):
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        scene = [sys.executable, str(Path(__file__).with_name("enforcer_scene.py"))]
+        ended = subprocess.run(
+            [*NAMESPACE, *scene, own, str(python), *arguments],
+            capture_output=True, text=True, check=False,
+            env={**os.environ, "LD_LIBRARY_PATH": str(folder / "library")},
+        )  # fmt: skip
+    if ended.returncode:
+        sys.exit(ended.stderr)
+    return json.loads(ended.stdout)
+
+
+if __name__ == "__main__":
+    bench_enforcer()
