@@ -39,7 +39,7 @@ format: $(READY)  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## what a review costs: decision, TLS, through an API server where there is one
+bench: $(READY)  ## what a review costs (decision, TLS, API server), what the enforcer costs and how soon it acts
 	@$(BIN)/python tests/bench/run.py
 
 schema: $(READY)  ## write policies/policy.schema.json anew
