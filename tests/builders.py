@@ -14,6 +14,7 @@ from webhook.core.policy import (
     Enforcement,
     GPUClass,
     Placement,
+    PodRestart,
     Policy,
     Rule,
     RunAs,
@@ -35,6 +36,7 @@ ENFORCEMENT = Enforcement(
     tolerance="2%",
     blind_after="60s",
     when_blind=WhenBlind.REPORT,
+    pod_restart=PodRestart.NONE,
 )
 
 RULE = Rule(

@@ -70,6 +70,17 @@ AFFINITIES = st.sampled_from(
         },
     ]
 )
+# Of one pod: security contexts of all its containers, and its own.
+PROFILES = st.sampled_from(
+    [
+        None,
+        {},
+        {"appArmorProfile": {"type": "Unconfined"}},
+        {"appArmorProfile": {"type": "Localhost", "localhostProfile": "gpu"}, "runAsUser": None},
+        {"appArmorProfile": {"type": "RuntimeDefault"}, "seLinuxOptions": {}},
+        {"appArmorProfile": None, "seLinuxOptions": {"type": "", "level": "s0:c1,c2"}},
+    ]
+)
 
 
 @st.composite
@@ -102,6 +113,7 @@ def asking_pods(draw: st.DrawFn) -> Json:
     else:
         memory = draw(st.sampled_from(SIZES))
     spec: Json = {}
+    profiles = draw(PROFILES)
     if split < len(names) or draw(st.booleans()):
         spec["initContainers"] = draw(containers(names[split:], init=True))
     affinity = draw(AFFINITIES)
@@ -117,12 +129,17 @@ def asking_pods(draw: st.DrawFn) -> Json:
                     "volumes": st.sampled_from([None, [], [{"name": "v", "emptyDir": {}}]]),
                     "shareProcessNamespace": st.sampled_from([None, True]),
                     "hostNetwork": st.booleans(),
+                    "securityContext": PROFILES,
                     "someFieldOfTheFuture": ANY_JSON,
                 },
             )
         )
     )
     pod = a_pod(memory, containers=draw(containers(names[:split], init=False)), **spec)
+    for field in ("containers", "initContainers"):
+        for container in pod["spec"].get(field) or ():
+            if profiles is not None:
+                container["securityContext"] = profiles
     if draw(st.booleans()):
         pod["metadata"]["annotations"]["vramwarden.io/gpu-count"] = draw(
             st.sampled_from(["1", "2", "8"])

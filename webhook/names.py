@@ -49,6 +49,9 @@ TOLERANCE_ENV: Final = "VRAM_TOLERANCE"
 BLIND_AFTER_ENV: Final = "VRAM_BLIND_AFTER"
 WHEN_BLIND_ENV: Final = "VRAM_WHEN_BLIND"
 
+POD_RESTART_EXIT_CODE: Final = 88
+"""The sidecar ends with it where the whole pod must start anew."""
+
 # Names that belong to others.
 VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES_ENV: Final = "NVIDIA_DRIVER_CAPABILITIES"
@@ -56,4 +59,6 @@ DEFAULT_CONTAINER_ANNOTATION: Final = "kubectl.kubernetes.io/default-container"
 MIRROR_POD_ANNOTATION: Final = "kubernetes.io/config.mirror"
 NODES_GROUP: Final = "system:nodes"
 TOKEN_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path, not a token
+APP_ARMOR_ANNOTATION_PREFIX: Final = "container.apparmor.security.beta.kubernetes.io/"
+"""Before a container's name; API servers of 1.30 and newer turn it into `appArmorProfile`."""
 OS_LABEL: Final = "kubernetes.io/os"

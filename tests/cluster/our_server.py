@@ -35,6 +35,9 @@ spec:
   rules:
   - {name: capped, match: {namespaces: ["capped-*"]}, memory: {max: 40Gi}}
   - {name: workload, match: {namespaces: ["workload-*"]}, enforcement: {runAs: Workload}}
+  - name: restarted
+    match: {namespaces: ["restarted-*"]}
+    enforcement: {podRestart: RestartAllContainers}
   - {name: watched, match: {namespaces: ["watched-*"]}, action: Warn}
   - {name: audited, match: {namespaces: ["audited-*"]}, action: Audit}
   - {name: void, match: {namespaces: ["void-*"]}, visibleDevices: Void}

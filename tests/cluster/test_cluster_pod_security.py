@@ -55,7 +55,8 @@ def test_in_restricted_a_pod_without_a_user_is_refused_by_us_and_told_what_to_do
     assert team.denies(a_restricted_pod(), Reason.ENFORCEMENT_IMPOSSIBLE) == (
         "spec.containers[0].securityContext.runAsUser: is not set, so the sidecar cannot run as "
         "the same user and stop its processes; set runAsUser to the image's user id, or ask your "
-        "platform team for a rule with enforcement.runAs: Root"
+        "platform team for a rule with enforcement.runAs: Root or "
+        "enforcement.podRestart: RestartAllContainers"
     )
 
 
@@ -77,6 +78,45 @@ def test_a_pod_without_a_demand_is_none_of_our_business_in_restricted(team_at):
 def test_a_pod_written_for_restricted_is_guarded_by_its_own_user_anywhere(team_at, level):
     pod = team_at(level).accepts(a_restricted_pod(runAsUser=1000))
     assert container(pod, "vram-enforcer")["securityContext"]["runAsUser"] == 1000
+
+
+UNCONFINED = {"appArmorProfile": {"type": "Unconfined"}}
+LOCALHOST = {"appArmorProfile": {"type": "Localhost", "localhostProfile": "gpu"}}
+LABELLED = {"seLinuxOptions": {"type": "container_t", "level": "s0:c1,c2"}}
+
+
+@pytest.mark.parametrize(
+    ("level", "profile"),
+    [("privileged", UNCONFINED), ("baseline", LOCALHOST), ("baseline", LABELLED)],
+    ids=["unconfined", "localhost", "SELinux"],
+)
+def test_the_sidecar_has_the_profile_of_what_it_must_stop(team_at, level, profile):
+    team = team_at(level)
+    pod = team.accepts(a_pod("8Gi", containers=[a_container(securityContext=profile)]))
+    context = container(pod, "vram-enforcer")["securityContext"]
+    assert profile.items() <= context.items()
+    assert team.calls()[1] == ("validate", "allowed", 0)
+
+
+def test_a_profile_by_annotation_becomes_a_field_of_both(team_at):
+    note = {"container.apparmor.security.beta.kubernetes.io/main": "unconfined"}
+    pod = team_at("privileged").accepts(a_pod("8Gi", annotations=note))
+    for name in ("main", "vram-enforcer"):
+        assert UNCONFINED.items() <= container(pod, name)["securityContext"].items()
+
+
+def test_an_annotation_cannot_give_the_sidecar_a_profile(team_at):
+    note = {"container.apparmor.security.beta.kubernetes.io/vram-enforcer": "localhost/deny-kill"}
+    detail = team_at("privileged").denies(
+        a_pod("8Gi", annotations=note), Reason.UNMUTATED, phase="validate"
+    )
+    assert "securityContext" in detail
+
+
+def test_baseline_itself_refuses_what_is_unconfined(team_at):
+    pod = a_pod("8Gi", containers=[a_container(securityContext=UNCONFINED)])
+    error = team_at("baseline").refuses(pod)
+    assert 'violates PodSecurity "baseline:latest": forbidden AppArmor profile' in error.message
 
 
 def test_a_rule_with_the_workloads_user_fits_into_restricted(make_team):

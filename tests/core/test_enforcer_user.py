@@ -24,8 +24,8 @@ from judging import (
 )
 
 from webhook.core.admission import Outcome, Phase
-from webhook.core.enforcer_user import enforcer_user
-from webhook.core.policy import RunAs
+from webhook.core.enforcer_user import OWN_UID, enforcer_user
+from webhook.core.policy import PodRestart, RunAs, Style
 
 
 class Row(NamedTuple):
@@ -34,6 +34,7 @@ class Row(NamedTuple):
     run_as: RunAs
     restricted: bool
     one_user: bool
+    pod_restart: PodRestart
     sidecar: str
 
 
@@ -41,21 +42,22 @@ def rows() -> list[Row]:
     lines = re.findall(r"^ *\| (.+) \|$", enforcer_user.__doc__ or "", re.MULTILINE)[2:]
     words = {"any": (True, False), "yes": (True,), "no": (False,)}
     return [
-        Row(RunAs(cells[0]), restricted, one_user, cells[3])
+        Row(RunAs(cells[0]), restricted, one_user, pod_restart, cells[4])
         for cells in ([cell.strip() for cell in line.split("|")] for line in lines)
         for restricted in words[cells[1]]
         for one_user in words[cells[2]]
+        for pod_restart in (PodRestart if cells[3] == "any" else [PodRestart(cells[3])])
     ]
 
 
 def test_the_table_of_users_says_each_case_once():
-    cases = [row[:3] for row in rows()]
-    assert len(cases) == len(set(cases)) == len(RunAs) * 4
+    cases = [row[:4] for row in rows()]
+    assert len(cases) == len(set(cases)) == len(RunAs) * 4 * len(PodRestart)
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: "-".join(map(str, row)))
 def test_the_sidecar_runs_as_the_table_says(row):
-    rule = a_rule(enforcement={"run_as": row.run_as})
+    rule = a_rule(enforcement={"run_as": row.run_as, "pod_restart": row.pod_restart})
     known = [((1000, 1000), None), ((None, None), 1000), ((1000, None), 1000), ((1000, 1000), 5)]
     unknown = [((None, None), None), ((1000, None), None), ((1000, 1001), None), ((7, None), 8)]
     for users, pod_user in known if row.one_user else unknown:
@@ -67,8 +69,8 @@ def test_the_sidecar_runs_as_the_table_says(row):
             continue
         context = container_of(decision.obj, "vram-enforcer")["securityContext"]
         root = row.sidecar == "root with KILL"
-        assert root or row.sidecar == "that user"
-        assert context["runAsUser"] == (0 if root else 1000)
+        uids = {"root with KILL": 0, "that user": 1000, "user of its own": OWN_UID}
+        assert context["runAsUser"] == uids[row.sidecar]
         assert context["runAsNonRoot"] is not root
         assert context["capabilities"] == ({"drop": ["ALL"]} | ({"add": ["KILL"]} if root else {}))
         assert_fine(pod, rule)
@@ -92,6 +94,23 @@ def test_an_impossible_enforcement_names_the_container(users, pod_user, path, ru
         where = f"{path}.securityContext.runAsUser"
         assert_refused(decision, "EnforcementImpossible", where)
         assert "runAsUser" in decision.findings[0].detail
+
+
+@pytest.mark.parametrize(
+    ("run_as", "style", "settings"),
+    [
+        (RunAs.AUTO, Style.NATIVE, ["runAs: Root", "podRestart: RestartAllContainers"]),
+        (RunAs.WORKLOAD, Style.NATIVE, ["podRestart: RestartAllContainers"]),
+        (RunAs.AUTO, Style.CONTAINER, ["runAs: Root"]),
+        (RunAs.WORKLOAD, Style.CONTAINER, []),
+    ],
+)
+def test_an_impossible_enforcement_names_the_settings_that_would_help(run_as, style, settings):
+    pod = a_hardened_pod(restricted=True, users=(None, None))
+    message = decided(pod, a_rule(enforcement={"run_as": run_as, "style": style})).message
+    asked = " or ".join(f"enforcement.{setting}" for setting in settings)
+    wanted = f", or ask your platform team for a rule with {asked}" if settings else "user id"
+    assert message.endswith(wanted)
 
 
 def test_users_of_containers_without_vram_do_not_matter():

@@ -16,7 +16,15 @@ from strategies import ANY_JSON, asking_pods
 
 from webhook.adapters.review_json import read_review, write_review
 from webhook.core.admission import Outcome, Phase, decide
-from webhook.core.policy import Action, EnforceBy, Placement, RunAs, Style, VisibleDevices
+from webhook.core.policy import (
+    Action,
+    EnforceBy,
+    Placement,
+    PodRestart,
+    RunAs,
+    Style,
+    VisibleDevices,
+)
 from webhook.core.review import BadReviewError
 from webhook.names import ENFORCER_CONTAINER
 
@@ -35,6 +43,7 @@ RULES = st.builds(
             "by": st.sampled_from(EnforceBy),
             "style": st.sampled_from(Style),
             "run_as": st.sampled_from([RunAs.AUTO, RunAs.ROOT]),
+            "pod_restart": st.sampled_from(PodRestart),
         }
     ),
 )

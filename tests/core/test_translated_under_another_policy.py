@@ -7,7 +7,7 @@ from builders import RULE, a_policy, a_request, a_rule
 from judging import RICH_RULE, VISIBLE, VRAM, a_plain_pod, container_of, stored_pod
 
 from webhook.core.admission import Outcome, Phase, decide
-from webhook.core.policy import Bounds, EnforceBy, Placement
+from webhook.core.policy import Bounds, EnforceBy, Placement, PodRestart
 
 OTHER = a_policy(a_rule(memory=Bounds(max_bytes=2**40)), digest="fedcba9876543210")
 
@@ -30,6 +30,22 @@ def test_a_pod_with_a_sidecar_of_another_release_and_settings_is_stored():
     changes = {"image": "vramwarden/enforcer:2", "grace": "0s", "tolerance": "5%"}
     pod = stored_pod(a_rule(enforcement=changes))
     assert stored_under_another_policy(pod).outcome is Outcome.ALLOWED
+
+
+RESTARTING = a_rule(enforcement={"pod_restart": PodRestart.ALL_CONTAINERS})
+
+
+def test_a_pod_that_either_policy_restarts_is_stored():
+    assert stored_under_another_policy(stored_pod(RESTARTING)).outcome is Outcome.ALLOWED
+    other = a_policy(RESTARTING, digest="fedcba9876543210")
+    decision = decide(a_request(stored_pod()), other, Phase.VALIDATE)
+    assert decision.outcome is Outcome.ALLOWED, decision.message
+
+
+def test_no_policy_restarts_a_pod_by_other_rules_than_ours():
+    pod = stored_pod(RESTARTING)
+    container_of(pod, "vram-enforcer")["restartPolicyRules"][0]["action"] = "Restart"
+    assert stored_under_another_policy(pod).reasons == ("Unmutated",)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from webhook.core.policy import (
     Bounds,
     EnforceBy,
     Placement,
+    PodRestart,
     RunAs,
     Style,
     VisibleDevices,
@@ -51,6 +52,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
     assert (held.image, held.poll_interval, held.grace) == (IMAGE, "1s", "5s")
     assert (held.tolerance, held.blind_after) == ("2%", "60s")
     assert held.when_blind is WhenBlind.REPORT
+    assert held.pod_restart is PodRestart.NONE
     assert policy.whole_gpu_resources == ("nvidia.com/gpu", "amd.com/gpu")
 
 
@@ -121,6 +123,8 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
         ("enforcement: {tolerance: -1Gi}", 'enforcement.tolerance: "-1Gi" is no sensible tolerance'),
         ("enforcement: {tolerance: 1048576.5}", 'enforcement.tolerance: "1048576.5" is a fraction of a byte; write e.g. 256Mi'),
         ("enforcement: {style: native}", 'enforcement.style: "native" is not one of Native, Container; did you mean Native?'),
+        ("enforcement: {podRestart: restart}", 'enforcement.podRestart: "restart" is not one of None, RestartAllContainers'),
+        ("enforcement: {style: Container, podRestart: RestartAllContainers}", "enforcement.podRestart: RestartAllContainers needs style Native; change the style, or write None"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_rule_is_told_with_line_and_path(tmp_path, field, problem):
@@ -194,6 +198,19 @@ def test_a_file_with_thousands_of_mistakes_shows_the_first_hundred(tmp_path):
     found = problems_of_spec(tmp_path, "".join(f"  x{n}: 1\n" for n in range(3000)))
     assert len(found) == 101
     assert found[-1] == "a.yaml: and 2900 more problems"
+
+
+@pytest.mark.parametrize(
+    ("fields", "restarts"),
+    [
+        ("podRestart: RestartAllContainers", True),
+        ("podRestart: RestartAllContainers, style: Native", True),
+        ("podRestart: None, style: Container", False),
+    ],
+)
+def test_a_pod_is_restarted_where_the_rule_says_so(tmp_path, fields, restarts):
+    policy = load_spec(tmp_path, f"{MINIMAL}    enforcement: {{{fields}}}\n")
+    assert policy.rules[0].enforcement.restarts_pod is restarts
 
 
 def test_an_image_of_the_rule_replaces_the_one_of_the_release(tmp_path):

@@ -192,6 +192,7 @@ def _enforcement(part: EnforcementPart, enforcer_image: str) -> Enforcement:
         tolerance=part.tolerance,
         blind_after=part.blind_after,
         when_blind=part.when_blind,
+        pod_restart=part.pod_restart,
     )
 
 

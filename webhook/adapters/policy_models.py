@@ -5,7 +5,7 @@ Names, defaults and descriptions here are what editors and the table in policies
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from webhook.adapters.policy_fields import (
     BlindAfter,
@@ -35,6 +35,7 @@ from webhook.core.policy import (
     Action,
     EnforceBy,
     Placement,
+    PodRestart,
     RunAs,
     Style,
     VisibleDevices,
@@ -120,6 +121,18 @@ class EnforcementPart(Part):
         WhenBlind.REPORT,
         description="Report says so and goes on; Terminate ends the pod.",
     )
+    pod_restart: Annotated[PodRestart, _Lax] = Field(
+        PodRestart.NONE,
+        description="RestartAllContainers starts the pod's containers anew where the sidecar may "
+        "not stop what exceeds the cap, as of Kubernetes 1.36.",
+    )
+
+    @field_validator("pod_restart")
+    @classmethod
+    def _is_native(cls, restart: PodRestart, info: ValidationInfo) -> PodRestart:
+        if restart is not PodRestart.NONE and info.data.get("style") is Style.CONTAINER:
+            raise ValueError(f"{restart} needs style Native; change the style, or write None")
+        return restart
 
 
 class RulePart(Part):

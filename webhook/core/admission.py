@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.demand import read_demand
 from webhook.core.enforcer_container import enforcer_container
-from webhook.core.enforcer_user import ROOT_UID, enforcer_user
+from webhook.core.enforcer_profiles import enforcer_profiles
+from webhook.core.enforcer_user import enforcer_user
 from webhook.core.errors import Finding, MalformedObjectError, render
 from webhook.core.mutation import hide_devices_from, mutate_pod, void_visible_devices
 from webhook.core.patch import proven_patch
@@ -197,10 +198,11 @@ def _enforcer(pod: Pod, demand: Demand, rule: Rule) -> tuple[Json | None, tuple[
     if not rule.has_sidecar:
         return None, ()
     user = enforcer_user(pod, demand, rule)
+    profiles, differing = enforcer_profiles(pod, demand, rule)
     if isinstance(user, Finding):
-        return enforcer_container(demand, rule, ROOT_UID), (user,)
-    enforcer = enforcer_container(demand, rule, user)
-    return enforcer, tuple(room_for_enforcer(pod, enforcer))
+        return None, (user, *differing)
+    enforcer = enforcer_container(demand, rule, user, profiles)
+    return enforcer, (*differing, *room_for_enforcer(pod, enforcer))
 
 
 def _without_demand(

@@ -1,11 +1,11 @@
-"""The sidecar `vram-enforcer`: its container, its volumes, and how it is recognised."""
+"""The sidecar `vram-enforcer`: its container and its volumes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.enforcer_user import ROOT_UID
-from webhook.core.policy import Enforcement, Placement, Rule, RunAs, Style
+from webhook.core.policy import Enforcement, Placement, PodRestart, Rule, RunAs, Style
 from webhook.names import (
     BLIND_AFTER_ENV,
     CAP_BYTES_ENV,
@@ -17,6 +17,7 @@ from webhook.names import (
     ENFORCER_RUN_VOLUME,
     GPU_ANNOTATION,
     GRACE_ENV,
+    POD_RESTART_EXIT_CODE,
     POLL_INTERVAL_ENV,
     TOKEN_PATH,
     TOLERANCE_ENV,
@@ -46,8 +47,8 @@ _STARTUP: Final = {"periodSeconds": 3, "timeoutSeconds": 10, "failureThreshold":
 _LIVENESS: Final = {"periodSeconds": 20, "timeoutSeconds": 15, "failureThreshold": 3}
 
 
-def enforcer_container(demand: Demand, rule: Rule, user: int) -> Json:
-    """Build the sidecar's container."""
+def enforcer_container(demand: Demand, rule: Rule, user: int, profiles: Mapping[str, Json]) -> Json:
+    """Build the sidecar's container; `profiles` confine it otherwise than its pod says."""
     enforcement = rule.enforcement
     container: Json = {
         "name": ENFORCER_CONTAINER,
@@ -64,10 +65,12 @@ def enforcer_container(demand: Demand, rule: Rule, user: int) -> Json:
         "volumeMounts": [dict(mount) for mount in _MOUNTS],
         "startupProbe": _probe("startup", _STARTUP),
         "livenessProbe": _probe("liveness", _LIVENESS),
-        "securityContext": _security_context(user, rule),
+        "securityContext": {**_security_context(user, rule), **profiles},
     }
     if enforcement.style is Style.NATIVE:
         container["restartPolicy"] = "Always"
+        if enforcement.restarts_pod:
+            container["restartPolicyRules"] = restart_rules()
     return container
 
 
@@ -77,6 +80,12 @@ def visible_devices(placement: Placement) -> Json:
         return {"name": VISIBLE_DEVICES_ENV, "value": "all"}
     field = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{GPU_ANNOTATION}']"}
     return {"name": VISIBLE_DEVICES_ENV, "valueFrom": {"fieldRef": field}}
+
+
+def restart_rules() -> list[Json]:
+    """Build the rule by which the kubelet starts all containers anew (ContainerRestartRule)."""
+    when = {"operator": "In", "values": [POD_RESTART_EXIT_CODE]}
+    return [{"action": PodRestart.ALL_CONTAINERS.value, "exitCodes": when}]
 
 
 def sees_no_gpu(entry: Json) -> bool:

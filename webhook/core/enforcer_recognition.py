@@ -6,6 +6,7 @@ import posixpath
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.enforcer_container import restart_rules
 from webhook.core.pod import mapping, text, texts
 from webhook.names import ENFORCER_COMMAND
 
@@ -59,7 +60,8 @@ def holds(container: Container, wanted: Json) -> bool:
     names = [entry["name"] for entry in container.env()]
     ours = [entry["name"] for entry in wanted["env"]]
     return (
-        not (container.raw.keys() - wanted.keys() - _DEFAULTED)
+        not (container.raw.keys() - wanted.keys() - _DEFAULTED - {"restartPolicyRules"})
+        and container.raw.get("restartPolicyRules") in (None, restart_rules())
         and wanted["env"][0] in container.env()  # the cap
         and all(names.count(name) == 1 for name in ours)
         and not any(_steers(name) for name in names if name not in ours)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.errors import Finding, Reason
 from webhook.core.pod import flag, integer, items, mapping, text, texts
-from webhook.core.policy import RunAs
+from webhook.core.policy import PodRestart, RunAs, Style
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from webhook.core.policy import Rule
 
 ROOT_UID: Final = 0
+OWN_UID: Final = 65532
+"""Of nobody in particular: as this user the sidecar measures, and stops what is its own only."""
 
 
 def enforcer_user(pod: Pod, demand: Demand, rule: Rule) -> int | Finding:
@@ -24,24 +26,29 @@ def enforcer_user(pod: Pod, demand: Demand, rule: Rule) -> int | Finding:
 
     Signals reach a process only from the same user or from one with CAP_KILL, and Pod Security
     `restricted` forbids both root and CAP_KILL; the namespace's level cannot be seen at admission,
-    so `Auto` goes by whether the pod is written to pass it.
+    so `Auto` goes by whether the pod is written to pass it. A sidecar whose signals reach nobody
+    can still end with the exit code on which the kubelet restarts the pod, where the rule says so.
 
-    | runAs | pod meets `restricted` | one known user for the VRAM | sidecar |
-    | --- | --- | --- | --- |
-    | Root | any | any | root with KILL |
-    | Workload | any | yes | that user |
-    | Workload | any | no | EnforcementImpossible |
-    | Auto | no | any | root with KILL |
-    | Auto | yes | yes | that user |
-    | Auto | yes | no | EnforcementImpossible |
+    | runAs | pod meets `restricted` | one known user for the VRAM | podRestart | sidecar |
+    | --- | --- | --- | --- | --- |
+    | Root | any | any | any | root with KILL |
+    | Workload | any | yes | any | that user |
+    | Workload | any | no | RestartAllContainers | user of its own |
+    | Workload | any | no | None | EnforcementImpossible |
+    | Auto | no | any | any | root with KILL |
+    | Auto | yes | yes | any | that user |
+    | Auto | yes | no | RestartAllContainers | user of its own |
+    | Auto | yes | no | None | EnforcementImpossible |
     """
     run_as = rule.enforcement.run_as
     if run_as is RunAs.ROOT or (run_as is RunAs.AUTO and not _meets_restricted(pod)):
         return ROOT_UID
-    holders = [container for container in pod.containers if container.name in demand.amounts]
+    holders = holders_of(demand, pod)
     users = {container.name: _user_of(container, pod) for container in holders}
     if None not in users.values() and len(set(users.values())) == 1:
         return users[holders[0].name] or ROOT_UID
+    if rule.enforcement.restarts_pod:
+        return OWN_UID
     unknown = [container for container in holders if users[container.name] is None]
     if unknown:
         path = f"{unknown[0].path}.securityContext.runAsUser"
@@ -56,9 +63,22 @@ def enforcer_user(pod: Pod, demand: Demand, rule: Rule) -> int | Finding:
             f"the containers with VRAM run as different users ({shown}), and one sidecar can stop "
             "processes of one user only; give them the same runAsUser"
         )
-    if run_as is RunAs.AUTO:
-        detail += ", or ask your platform team for a rule with enforcement.runAs: Root"
-    return Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail)
+    roots = ("enforcement.runAs: Root",) if run_as is RunAs.AUTO else ()
+    return Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail + or_ask_for(rule, *roots))
+
+
+def holders_of(demand: Demand, pod: Pod) -> list[Container]:
+    """Return the containers that get VRAM: those whose processes the sidecar may have to stop."""
+    return [container for container in pod.containers if container.name in demand.amounts]
+
+
+def or_ask_for(rule: Rule, *settings: str) -> str:
+    """Say which settings of the rule would help, to follow what the pod's author can do."""
+    if rule.enforcement.style is Style.NATIVE:
+        settings = (*settings, f"enforcement.podRestart: {PodRestart.ALL_CONTAINERS}")
+    if not settings:
+        return ""
+    return f", or ask your platform team for a rule with {' or '.join(settings)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,13 @@ class WhenBlind(StrEnum):
     TERMINATE = "Terminate"
 
 
+class PodRestart(StrEnum):
+    """What the kubelet does when the sidecar says that the pod must start anew (KEP-5532)."""
+
+    NONE = "None"
+    ALL_CONTAINERS = "RestartAllContainers"
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """Bounds in bytes per GPU, both inclusive; None means no bound."""
@@ -91,6 +98,12 @@ class Enforcement:
     """A percentage such as `2%`, or a number of bytes."""
     blind_after: str
     when_blind: WhenBlind
+    pod_restart: PodRestart
+
+    @property
+    def restarts_pod(self) -> bool:
+        """Whether an excess can be ended without a signal to any process."""
+        return self.pod_restart is PodRestart.ALL_CONTAINERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.adapters import processes
 from webhook.adapters.processes import Delivery
 from webhook.core.enforcement import Cap, EndPod, Kill, State, Terminate, step
+from webhook.names import POD_RESTART_EXIT_CODE
 from webhook.sidecar.heartbeat import Heartbeat
 from webhook.sidecar.observer import Observer
 from webhook.sidecar.telling import tell, values_of
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from webhook.core.enforcement import Action, Process
     from webhook.sidecar.journal import Journal
     from webhook.sidecar.settings import Settings
-
-POD_MUST_RESTART: Final = 88
 
 JUDGING_S: Final = 0.5
 """Between looks, where the poll interval is longer, while an excess is confirmed or ended."""
@@ -71,7 +70,7 @@ class Guard:
             for action in self._look(now_s):
                 if isinstance(action, EndPod):
                     self._end_pod(action)
-                    return POD_MUST_RESTART
+                    return POD_RESTART_EXIT_CODE
                 self._perform(action)
             self._beat()
             last_s = now_s
