@@ -39,10 +39,16 @@ STORED_SIDECAR = {
         {"name": "vram-enforcer-no-token", "mountPath": TOKEN_PATH, "readOnly": True},
     ],
     "startupProbe": {
-        "exec": {"command": ["python3", "-I", "-m", "webhook.sidecar", "--probe", "startup"]},
-        "periodSeconds": 3,
-        "timeoutSeconds": 10,
-        "failureThreshold": 40,
+        "exec": {
+            "command": [
+                *["python3", "-I", "-m", "webhook.sidecar"],
+                *["--probe", "startup", "--wait", "25"],
+            ]
+        },
+        "initialDelaySeconds": 5,
+        "periodSeconds": 1,
+        "timeoutSeconds": 30,
+        "failureThreshold": 4,
         "successThreshold": 1,
     },
     "livenessProbe": {

@@ -8,7 +8,7 @@ import sys
 import click
 
 from webhook.sidecar.__main__ import TERMINATION_LOG
-from webhook.sidecar.heartbeat import RUN_FOLDER, probe
+from webhook.sidecar.heartbeat import RUN_FOLDER, wait
 
 
 @click.command("enforce")
@@ -19,6 +19,7 @@ from webhook.sidecar.heartbeat import RUN_FOLDER, probe
     type=click.Choice(["startup", "liveness"]),
     help="Ask the enforcer that runs here whether it is at work, as the kubelet does.",
 )
+@click.option("--wait", "wait_s", default=0, help="For how many seconds a probe gives it time.")
 @click.option(
     "--run-folder",
     type=click.Path(file_okay=False),
@@ -34,7 +35,7 @@ from webhook.sidecar.heartbeat import RUN_FOLDER, probe
     help="File for the last verdict; written only where it exists.",
 )
 def enforce_command(
-    *, self_test: bool, kind: str | None, run_folder: str, termination_log: str
+    *, self_test: bool, kind: str | None, wait_s: int, run_folder: str, termination_log: str
 ) -> None:
     """Hold the processes of this PID namespace to a VRAM cap, as the sidecar does in a pod.
 
@@ -45,7 +46,7 @@ def enforce_command(
     The same program is `python -m webhook.sidecar`, which needs nothing but pynvml.
     """
     if kind:
-        why = probe(run_folder)
+        why = wait(run_folder, wait_s)
         click.echo(why or "guarding")
         sys.exit(1 if why else 0)
     # Imported here: pynvml would slow down every other command.

@@ -9,6 +9,7 @@ Per GPU, a step goes through these states; `blind` is kept beside them for the p
 | --- | --- | --- |
 | watching | the known sum is within cap and tolerance | one sample over: suspecting |
 | suspecting | one sample was over | the next one is, too: terminate a victim |
+| escalated | three stops lie less than ten minutes back | as suspecting, but all of a container |
 | terminating | the victim got SIGTERM and is still listed | gone: watching; grace over: kill |
 | killing | the victim got SIGKILL and is still listed | gone: watching; long after: next victim |
 """
@@ -26,6 +27,12 @@ CONFIRMATIONS: Final = 2
 
 TEARDOWN_S: Final = 30.0
 """After SIGKILL, how long the driver may take to give a process's memory back."""
+
+ESCALATE_AFTER: Final = 3
+"""Stops on one GPU that were not enough: what starts processes anew must end, not the next one."""
+
+ESCALATION_S: Final = 600.0
+"""For how long a stop counts towards that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,8 @@ class State:
     peaks: Mapping[str, int] = field(default_factory=dict)
     """The highest sum seen, in bytes, by GPU."""
     victims: tuple[Victim, ...] = ()
+    stops: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """When somebody was stopped of late, by GPU."""
     given_up: frozenset[Process] = frozenset()
     """Processes that outlived their SIGKILL, or may not be signalled."""
     blind_since_s: float | None = None
@@ -137,6 +146,8 @@ class Excess:
     peak_bytes: int
     grew_bytes: int
     grew_within_s: float
+    stops_before: int = 0
+    """On this GPU, less than `ESCALATION_S` ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +214,7 @@ def step(
     )
     for gpu in sorted(state.over):
         if state.over[gpu] >= CONFIRMATIONS and not _is_busy(state, gpu):
-            state, chosen = _stop_one(state, gpu, sums[gpu], cap, now_s)
+            state, chosen = _stop(state, gpu, sums[gpu], cap, now_s)
             stopped += chosen
     return state, actions + stopped
 
@@ -310,34 +321,49 @@ def _is_busy(state: State, gpu: str) -> bool:
     return any(victim.gpu == gpu for victim in state.victims)
 
 
-def _stop_one(
+def _stop(
     state: State, gpu: str, sum_bytes: int, cap: Cap, now_s: float
 ) -> tuple[State, tuple[Action, ...]]:
-    """Stop the process that grew last (ties: the largest, then the youngest)."""
+    """Stop the process that grew last (ties: the largest, then the youngest).
+
+    Where that did not help often enough, stop all that its container runs on this GPU; where its
+    container cannot be told, all that may be stopped.
+    """
     candidates = [
         track
         for (where, process), track in state.tracks.items()
         if where == gpu and process.pid not in cap.protected and process not in state.given_up
     ]
+    over = {**state.over, gpu: 0}
     if not candidates:
         why = f"GPU {gpu} holds {sum_bytes} bytes, and none of its processes can be stopped"
-        return replace(state, over={**state.over, gpu: 0}), (EndPod(why),)
-    chosen = max(
-        candidates, key=lambda track: (track.grew_at_s, track.used_bytes, track.process.started)
+        return replace(state, over=over), (EndPod(why),)
+    candidates.sort(
+        key=lambda track: (track.grew_at_s, track.used_bytes, track.process.started), reverse=True
     )
-    excess = Excess(
-        gpu=gpu,
-        used_bytes=chosen.used_bytes,
-        sum_bytes=sum_bytes,
-        cap_bytes=cap.cap_bytes,
-        peak_bytes=state.peaks[gpu],
-        grew_bytes=chosen.grew_bytes,
-        grew_within_s=chosen.grew_within_s,
-    )
-    victim = Victim(gpu, chosen.process, chosen.used_bytes, now_s)
-    actions: list[Action] = [Terminate(chosen.process, excess)]
-    if cap.grace_s <= 0:
-        victim = replace(victim, killed_at_s=now_s)
-        actions = [Terminate(chosen.process, excess), Kill(chosen.process, gpu)]
-    over = {**state.over, gpu: 0}
-    return replace(state, victims=(*state.victims, victim), over=over), tuple(actions)
+    chosen = candidates[:1]
+    recent = tuple(at_s for at_s in state.stops.get(gpu, ()) if now_s - at_s < ESCALATION_S)
+    if len(recent) >= ESCALATE_AFTER:
+        container = chosen[0].process.container
+        chosen = [track for track in candidates if container in ("", track.process.container)]
+    victims = list(state.victims)
+    actions: list[Action] = []
+    for track in chosen:
+        excess = Excess(
+            gpu=gpu,
+            used_bytes=track.used_bytes,
+            sum_bytes=sum_bytes,
+            cap_bytes=cap.cap_bytes,
+            peak_bytes=state.peaks[gpu],
+            grew_bytes=track.grew_bytes,
+            grew_within_s=track.grew_within_s,
+            stops_before=len(recent),
+        )
+        actions.append(Terminate(track.process, excess))
+        victim = Victim(gpu, track.process, track.used_bytes, now_s)
+        if cap.grace_s <= 0:
+            victim = replace(victim, killed_at_s=now_s)
+            actions.append(Kill(track.process, gpu))
+        victims.append(victim)
+    stops = {**state.stops, gpu: (*recent, now_s)}
+    return replace(state, victims=tuple(victims), stops=stops, over=over), tuple(actions)

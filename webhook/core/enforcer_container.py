@@ -42,8 +42,15 @@ _MOUNTS: Final = (
     {"name": ENFORCER_RUN_VOLUME, "mountPath": ENFORCER_RUN_PATH},
     {"name": ENFORCER_NO_TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True},
 )
-# At 10m of a core an interpreter takes seconds to start, hence the long time-outs.
-_STARTUP: Final = {"periodSeconds": 3, "timeoutSeconds": 10, "failureThreshold": 40}
+# At 10m of a core the interpreter takes some seconds to start, and each probe as well: hence one
+# probe that waits, after the first seconds, instead of many that would slow the start down.
+_STARTUP_WAIT_S: Final = 25
+_STARTUP: Final = {
+    "initialDelaySeconds": 5,
+    "periodSeconds": 1,
+    "timeoutSeconds": 30,
+    "failureThreshold": 4,
+}
 _LIVENESS: Final = {"periodSeconds": 20, "timeoutSeconds": 15, "failureThreshold": 3}
 
 
@@ -63,8 +70,8 @@ def enforcer_container(demand: Demand, rule: Rule, user: int, profiles: Mapping[
         ],
         "resources": {"requests": dict(_RESOURCES), "limits": dict(_RESOURCES)},
         "volumeMounts": [dict(mount) for mount in _MOUNTS],
-        "startupProbe": _probe("startup", _STARTUP),
-        "livenessProbe": _probe("liveness", _LIVENESS),
+        "startupProbe": _probe(_STARTUP, "startup", "--wait", str(_STARTUP_WAIT_S)),
+        "livenessProbe": _probe(_LIVENESS, "liveness"),
         "securityContext": {**_security_context(user, rule), **profiles},
     }
     if enforcement.style is Style.NATIVE:
@@ -103,8 +110,8 @@ def _settings(enforcement: Enforcement) -> Iterator[Json]:
     yield {"name": WHEN_BLIND_ENV, "value": enforcement.when_blind.value}
 
 
-def _probe(kind: str, timing: Mapping[str, int]) -> Json:
-    return {"exec": {"command": [*ENFORCER_COMMAND, "--probe", kind]}, **timing}
+def _probe(timing: Mapping[str, int], *arguments: str) -> Json:
+    return {"exec": {"command": [*ENFORCER_COMMAND, "--probe", *arguments]}, **timing}
 
 
 def _security_context(user: int, rule: Rule) -> Json:

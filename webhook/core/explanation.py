@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from webhook.core.enforcement import ESCALATE_AFTER, ESCALATION_S
+
 if TYPE_CHECKING:
     from webhook.core.enforcement import Excess, Process
 
@@ -13,14 +15,18 @@ MIB = 2**20
 def explain_stop(process: Process, excess: Excess) -> str:
     """Say why a process is stopped, and which request would have been enough."""
     within = f"within {excess.grew_within_s:.1f} s" if excess.grew_within_s else "at first sight"
+    reason = f"it grew last, by {mebibytes(excess.grew_bytes)} {within}"
+    if excess.stops_before >= ESCALATE_AFTER:
+        whose = "its container" if process.container else "the pod"
+        stops = f"{excess.stops_before} stops in {ESCALATION_S / 60:.0f} minutes were not enough"
+        reason = f"{stops}, so all processes of {whose} on this GPU end"
     others = excess.sum_bytes - excess.used_bytes
     beside = f", other processes of the pod {mebibytes(others)}" if others else ""
     return (
         f"over the VRAM cap on GPU {excess.gpu}: {describe(process)} holds "
-        f"{mebibytes(excess.used_bytes)}{beside}, the cap is {mebibytes(excess.cap_bytes)}; it "
-        f"grew last, by {mebibytes(excess.grew_bytes)} {within}; the pod's peak was "
-        f"{mebibytes(excess.peak_bytes)}, so vramwarden.io/gpu-memory: {enough(excess.peak_bytes)} "
-        "would have been enough until then"
+        f"{mebibytes(excess.used_bytes)}{beside}, the cap is {mebibytes(excess.cap_bytes)}; "
+        f"{reason}; the pod's peak was {mebibytes(excess.peak_bytes)}, so "
+        f"vramwarden.io/gpu-memory: {enough(excess.peak_bytes)} would have been enough until then"
     )
 
 

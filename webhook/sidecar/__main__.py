@@ -2,10 +2,11 @@
 
 import sys
 
-from webhook.sidecar.heartbeat import RUN_FOLDER, probe
+from webhook.sidecar.heartbeat import RUN_FOLDER, wait
 
-USAGE = """usage: python3 -m webhook.sidecar [--self-test | --probe startup|liveness]
-                                  [--run-folder FOLDER] [--termination-log FILE]"""
+USAGE = """\
+usage: python3 -m webhook.sidecar [--self-test] [--run-folder FOLDER] [--termination-log FILE]
+       python3 -m webhook.sidecar --probe startup|liveness [--wait SECONDS] [--run-folder FOLDER]"""
 WRONG_USAGE = 2
 TERMINATION_LOG = "/dev/termination-log"
 """The kubelet's default terminationMessagePath."""
@@ -13,7 +14,12 @@ TERMINATION_LOG = "/dev/termination-log"
 
 def main(arguments: list[str]) -> int:
     """Return the exit code; by hand, since argparse would cost each probe its time-out's worth."""
-    options = {"--probe": "", "--run-folder": RUN_FOLDER, "--termination-log": TERMINATION_LOG}
+    options = {
+        "--probe": "",
+        "--wait": "0",
+        "--run-folder": RUN_FOLDER,
+        "--termination-log": TERMINATION_LOG,
+    }
     only_test = False
     words = iter(arguments)
     for word in words:
@@ -25,11 +31,12 @@ def main(arguments: list[str]) -> int:
         else:
             print(USAGE, file=sys.stderr)  # noqa: T201
             return 0 if word in ("-h", "--help") else WRONG_USAGE
-    if options["--probe"] not in ("", "startup", "liveness"):
+    seconds = options["--wait"]
+    if options["--probe"] not in ("", "startup", "liveness") or not seconds.isdecimal():
         print(USAGE, file=sys.stderr)  # noqa: T201
         return WRONG_USAGE
     if options["--probe"]:
-        why = probe(options["--run-folder"])
+        why = wait(options["--run-folder"], int(seconds))
         print(why or "guarding")  # noqa: T201
         return 1 if why else 0
     return _enforce(options, only_test=only_test)

@@ -86,14 +86,17 @@ class Guard:
         return actions
 
     def _pause_s(self, now_s: float) -> float:
-        """Return until the next look: sooner while an excess is judged, and as a grace ends."""
+        """Return until the next look: sooner while an excess is judged, and as a grace ends.
+
+        A grace may be over without a kill, while the driver does not show its victim.
+        """
         pause_s = self._settings.poll_interval_s
         if self._state.victims or any(self._state.over.values()):
             pause_s = min(pause_s, JUDGING_S)
         for victim in self._state.victims:
-            if victim.killed_at_s is None:
-                left_s = victim.terminated_at_s + self._settings.grace_s - now_s
-                pause_s = min(pause_s, max(left_s, 0.0))
+            left_s = victim.terminated_at_s + self._settings.grace_s - now_s
+            if victim.killed_at_s is None and left_s > 0:
+                pause_s = min(pause_s, left_s)
         return pause_s
 
     def _beat(self) -> None:
@@ -112,11 +115,20 @@ class Guard:
             fresh = processes.identify(action.process.pid, proc=self._proc)
             if fresh == action.process:
                 action = replace(action, process=fresh)
+                self._rename(fresh)
         tell(self._journal, action, self._settings.grace_s)
         if isinstance(action, Terminate):
             self._signal(action.process, signal.SIGTERM)
         elif isinstance(action, Kill):
             self._signal(action.process, signal.SIGKILL)
+
+    def _rename(self, fresh: Process) -> None:
+        """Remember the victim by its present command, for what is told of it later."""
+        victims = (
+            replace(victim, process=fresh) if victim.process == fresh else victim
+            for victim in self._state.victims
+        )
+        self._state = replace(self._state, victims=tuple(victims))
 
     def _signal(self, process: Process, number: signal.Signals) -> None:
         delivery = processes.stop(process, number, proc=self._proc)
@@ -143,12 +155,12 @@ class Guard:
             processes.stop(process, signal.SIGKILL, proc=self._proc)
 
     def _others(self) -> list[Process]:
-        """Return the processes of other containers, but for the pod's own first process."""
-        me = processes.identify(os.getpid(), proc=self._proc)
-        ours = {"", me.container if me else ""}
+        """Return the processes of other containers; what holds the pod together is none of them."""
+        known = [processes.identify(pid, proc=self._proc) for pid in (1, os.getpid())]
+        spared = {"", *(process.container for process in known if process)}
         found = (
             processes.identify(pid, proc=self._proc)
             for pid in processes.pids(proc=self._proc)
             if pid not in self._cap.protected
         )
-        return [process for process in found if process and process.container not in ours]
+        return [process for process in found if process and process.container not in spared]

@@ -6,25 +6,27 @@ import contextlib
 import json
 import os
 import time
-from typing import IO, Any, Final
+from typing import Any, Final
 
 _LONGEST_MESSAGE: Final = 4096  # the kubelet's bound, in bytes
 
 
 class Journal:
-    """Writes events; never raises, since a full log must not end a guard."""
+    """Writes events; never raises, since a full log must not end a guard.
 
-    def __init__(self, stream: IO[str], termination_log: str) -> None:
-        self._stream = stream
+    Without a buffer: what stayed in one would make Python end with 120 instead of our exit code.
+    """
+
+    def __init__(self, descriptor: int, termination_log: str) -> None:
+        self._descriptor = descriptor
         self._termination_log = termination_log
 
     def event(self, level: str, message: str, **values: Any) -> None:
         """Write one line: a constant message, then keys and values."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         line = json.dumps({"ts": stamp, "level": level, "msg": message, **values})
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.write(f"{line}\n")
-            self._stream.flush()
+        with contextlib.suppress(OSError):
+            os.write(self._descriptor, f"{line}\n".encode())
 
     def verdict(self, level: str, message: str, why: str, **values: Any) -> None:
         """Write an event whose sentence is to be the container's termination message, too.
@@ -32,7 +34,8 @@ class Journal:
         The kubelet made that file; where there is none, nobody would read it.
         """
         self.event(level, message, why=why, **values)
-        text = f"{message}: {why}\n".encode()[:_LONGEST_MESSAGE]
+        text = f"{message}: {why}\n".encode(errors="replace")[:_LONGEST_MESSAGE]
+        text = text.decode(errors="ignore").encode()  # not cut within a letter
         with contextlib.suppress(OSError):
             file = os.open(self._termination_log, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
             try:

@@ -44,9 +44,10 @@ class Observer:
         self._pause_s = 0.0
         self._next_try_s = float("-inf")
         self._down = ""
-        self._missing = ""
+        self._missing = "no GPU has been looked up"
         self._paces: dict[str, Pace] = {}
         self._usages: dict[str, tuple[Usage, ...]] = {}
+        """By each GPU's last list, told while it has a pace; names are kept by it longer."""
         self._processes: dict[int, Process] = {}
         self._strangers: dict[tuple[str, int], float] = {}
         self.lists_read = 0
@@ -60,35 +61,40 @@ class Observer:
         if self._down and not self._try_again(now_s):
             return Observation((), self._down)
         faults = [fault for fault in [self._look_up(now_s)] if fault]
-        for gpu in () if self._down else self._gpus:
+        for gpu in self._gpus:
+            if self._down:
+                break
             try:
                 faults += self._look_at(gpu, now_s, judging=gpu in judged)
             except NvmlError as error:
-                self._usages.pop(gpu, None)
                 self._paces.pop(gpu, None)
                 faults.append(self._note(error, now_s))
-                if self._down:
-                    return Observation((), self._down)
+        if self._down:
+            return Observation((), self._down)
+        self._pause_s = 0.0
         return Observation(
-            tuple(usage for usages in self._usages.values() for usage in usages),
+            tuple(usage for gpu in self._paces for usage in self._usages[gpu]),
             "; ".join(faults),
             looked_at_s={gpu: pace.listed_at_s for gpu, pace in self._paces.items()},
         )
 
     def _look_up(self, now_s: float) -> str:
         """Look GPUs up, at first and while one of them is missing; return why one is."""
-        if self._gpus and all(gpu in self._paces for gpu in self._gpus):
-            self._missing = ""
-        elif now_s - self._looked_up_s >= LOOK_UP_EVERY_S:
+        complete = not self._missing and all(gpu in self._paces for gpu in self._gpus)
+        if not complete and now_s - self._looked_up_s >= LOOK_UP_EVERY_S:
             self._looked_up_s = now_s
             try:
                 found = [device.uuid for device in self._nvml.devices()]
             except NvmlError as error:
                 self._missing = self._note(error, now_s)
                 return self._missing
-            self._pause_s = 0.0
             self._gpus = tuple(dict.fromkeys([*self._gpus, *found]))
-            self._missing = "" if self._gpus else "the driver shows no GPU to this container"
+            # One that never answered may be what the pod computes on: unknown is not zero.
+            self._missing = "; ".join(
+                str(error) for error in self._nvml.unreachable if error.gpu not in self._gpus
+            )
+            if not self._gpus:
+                self._missing = "the driver shows no GPU to this container"
         return self._missing
 
     def _look_at(self, gpu: str, now_s: float, *, judging: bool) -> list[str]:
@@ -105,7 +111,7 @@ class Observer:
         return [
             f"the driver lists process {pid} on GPU {gpu}, and there is no such process in this pod"
             for (where, pid), since_s in self._strangers.items()
-            if where == gpu and now_s - since_s >= STRANGER_AFTER_S
+            if where == gpu and self._paces[gpu].listed_at_s - since_s >= STRANGER_AFTER_S
         ]
 
     def _who(self, gpu: str, pid: int, now_s: float) -> Process | None:
@@ -146,7 +152,6 @@ class Observer:
             raise DriverChangedError(str(error)) from error
         if error.fault is Fault.DRIVER_DOWN:
             self._down = str(error)
-            self._usages.clear()
             self._paces.clear()
             self._nvml.close()
             self._put_off(now_s)

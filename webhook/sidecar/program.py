@@ -14,7 +14,7 @@ from webhook.sidecar.selftest import Ability, self_test
 from webhook.sidecar.settings import SettingsError, read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 STOPPED: Final = 0
 SELF_TEST_FAILED: Final = 70
@@ -37,10 +37,10 @@ def enforce(
     | 75 | the node's driver was replaced under us |
     | 88 | the pod must restart |
     """
-    journal = Journal(sys.stdout, termination_log)
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, _stop)
+    # Where it is closed, the number may soon be another file's.
+    journal = Journal(1 if sys.stdout else -1, termination_log)
     try:
+        _on_stop_signals(_stop)
         return _enforce(environment, run_folder, journal, only_test=only_test)
     except _StoppedError:
         journal.event("info", "stopped")
@@ -75,4 +75,10 @@ class _StoppedError(Exception):
 
 
 def _stop(_number: int, _frame: object) -> None:
+    _on_stop_signals(signal.SIG_IGN)  # a second one must not end the ending
     raise _StoppedError
+
+
+def _on_stop_signals(handler: Callable[[int, object], None] | signal.Handlers) -> None:
+    signal.signal(signal.SIGTERM, handler)
+    signal.signal(signal.SIGINT, handler)

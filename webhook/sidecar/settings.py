@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _PERCENTAGE: Final = re.compile(r"([0-9]{1,3})(?:\.([0-9]))?%")
+_TOLERANCE: Final = "2%"
+_MOST_PERMILLE: Final = 500
 _UUID: Final = re.compile(r"GPU-[0-9A-Za-z-]+")
 _LARGEST_BYTES: Final = 2**63 - 1
 _WHEN_BLIND: Final = ("Report", "Terminate")
@@ -79,7 +81,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     cap_bytes = read(CAP_BYTES_ENV, _cap) or 0
     settings = Settings(
         cap_bytes=cap_bytes,
-        tolerance_bytes=read(TOLERANCE_ENV, lambda text: _tolerance(text, cap_bytes), -1) or 0,
+        tolerance_bytes=read(TOLERANCE_ENV, lambda text: _tolerance(text, cap_bytes)) or 0,
         poll_interval_s=seconds(POLL_INTERVAL_ENV, 1.0),
         grace_s=seconds(GRACE_ENV, 5.0),
         blind_after_s=seconds(BLIND_AFTER_ENV, 60.0),
@@ -100,10 +102,13 @@ def _cap(text: str) -> int:
 
 
 def _tolerance(text: str, cap_bytes: int) -> int:
-    """Read `2%` of the cap, rounded down, or a number of bytes."""
-    if match := _PERCENTAGE.fullmatch(text):
-        return cap_bytes * (int(match[1]) * 10 + int(match[2] or 0)) // 1000
-    if re.fullmatch("[0-9]{1,18}", text):
+    """Read `2%` of the cap, rounded down, or a number of bytes; bounds are those of policies."""
+    if match := _PERCENTAGE.fullmatch(text or _TOLERANCE):
+        permille = int(match[1]) * 10 + int(match[2] or 0)
+        if permille > _MOST_PERMILLE:
+            raise ValueError(f"{text!r} must be at most {_MOST_PERMILLE // 10}%")
+        return cap_bytes * permille // 1000
+    if re.fullmatch("[0-9]{1,19}", text) and int(text) <= _LARGEST_BYTES:
         return int(text)
     raise ValueError(f"{text!r} is neither a percentage, e.g. 2%, nor a number of bytes")
 
