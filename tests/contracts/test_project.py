@@ -53,6 +53,7 @@ def test_a_wheel_holds_policy_reviews_and_types(tmp_path):
         "webhook/shipped/default.yaml",
         "webhook/cli/demo_reviews/annotated.json",
         "webhook/py.typed",
+        "webhook/sidecar/__main__.py",
         "certs/__init__.py",
     ):
         assert name in listing

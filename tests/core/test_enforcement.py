@@ -1,60 +1,18 @@
-"""Scripted incidents, and laws, of the enforcer's judgement."""
+"""Scripted incidents of the enforcer's judgement."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from enforcing import CAP, LOADER, MIB, TRAINER, names, run_script, using
 
 from webhook.core.enforcement import (
     TEARDOWN_S,
     Cap,
-    EndPod,
     Freed,
-    Kill,
-    Observation,
     Process,
     ReportBlind,
-    State,
     Terminate,
-    Usage,
-    step,
 )
-
-MIB = 2**20
-GPU = "GPU-0"
-CAP = Cap(
-    cap_bytes=1000 * MIB,
-    tolerance_bytes=20 * MIB,
-    grace_s=5.0,
-    blind_after_s=60.0,
-    terminate_when_blind=False,
-    protected=frozenset({1, 7}),
-)
-TRAINER, LOADER = Process(100, 1000), Process(101, 1001)
-
-
-def using(*usages, fault="", refused=()):
-    """Return an observation; each usage is (process, MiB or None[, gpu])."""
-    listed = tuple(
-        Usage(gpu[0] if gpu else GPU, process, None if mib is None else mib * MIB)
-        for process, mib, *gpu in usages
-    )
-    return Observation(listed, fault, frozenset(refused))
-
-
-def run_script(script, cap=CAP, state=None):
-    """Play (time, observation) pairs; return the actions as (time, action) and the last state."""
-    state = state or State()
-    log = []
-    for now_s, observation in script:
-        state, actions = step(state, observation, cap, now_s)
-        log += [(now_s, action) for action in actions]
-    return log, state
-
-
-def names(log):
-    return [(now_s, type(action).__name__) for now_s, action in log]
 
 
 def test_a_pod_within_its_cap_is_left_alone():
@@ -221,93 +179,20 @@ def test_a_victim_that_cannot_be_seen_for_a_moment_is_not_taken_for_gone():
     assert names(run_script(script)[0]) == [(1, "Terminate"), (6, "Kill")]
 
 
-PROCESSES = st.builds(Process, st.sampled_from([1, 7, 50, 51, 52]), st.sampled_from([10, 20]))
-GPUS = st.sampled_from(["GPU-a", "GPU-b"])
+@pytest.mark.parametrize("gpu", ["GPU-0", "GPU-1"])
+def test_a_victim_on_a_gpu_that_was_seen_is_let_go_although_another_gpu_is_at_fault(gpu):
+    script = [(t, using((TRAINER, 1500))) for t in range(2)]
+    script += [(2, using(fault="a GPU is lost", looked_at_s={gpu: 2}))]
+    log, state = run_script(script)
+    let_go = gpu == "GPU-0"
+    assert names(log) == [(1, "Terminate"), (2, "Freed")][: 1 + let_go]
+    assert len(state.victims) == 1 - let_go
 
 
-def usages(mib):
-    return st.lists(
-        st.builds(
-            lambda gpu, process, mib: Usage(gpu, process, None if mib is None else mib * MIB),
-            GPUS,
-            PROCESSES,
-            mib,
-        ),
-        max_size=5,
-    )
-
-
-def observations(mib):
-    return st.builds(
-        lambda listed, fault: Observation(tuple(listed), fault),
-        usages(mib),
-        st.sampled_from(["", "", "", "fault"]),
-    )
-
-
-ANY_USE = st.none() | st.integers(0, 3000)
-
-
-def played(script, cap=CAP):
-    """Play observations a second apart, yielding each with its actions."""
-    state = State()
-    for now_s, observation in enumerate(script):
-        state, actions = step(state, observation, cap, float(now_s))
-        yield now_s, observation, actions
-
-
-@given(st.lists(observations(st.none() | st.integers(0, 200)), max_size=40))
-def test_no_action_while_use_never_exceeds_the_cap(script):
-    """Five processes of at most 200 MiB stay under 1000."""
-    for _, _, actions in played(script):
-        assert not [a for a in actions if isinstance(a, Terminate | Kill | EndPod)]
-
-
-@given(st.lists(observations(ANY_USE), max_size=40))
-def test_no_action_names_the_protected_or_the_absent(script):
-    for _, observation, actions in played(script):
-        present = {usage.process for usage in observation.usages}
-        for action in actions:
-            if isinstance(action, Terminate | Kill):
-                assert action.process in present
-                assert action.process.pid not in CAP.protected
-
-
-@given(st.lists(observations(ANY_USE), max_size=40))
-def test_nobody_is_killed_who_was_not_asked_to_end_a_grace_before(script):
-    asked = {}
-    for now_s, _, actions in played(script):
-        for action in actions:
-            if isinstance(action, Terminate):
-                asked[action.process] = now_s
-            elif isinstance(action, Kill):
-                assert now_s - asked[action.process] >= CAP.grace_s
-
-
-@given(
-    st.lists(observations(ANY_USE), max_size=20),
-    usages(st.integers(1, 3000)).filter(lambda listed: listed),
-)
-def test_an_excess_that_lasts_is_always_acted_on(before, listed):
-    """After any history, the same excess seen for long enough gets an action."""
-    excess = Observation(tuple(listed))
-    sums = {}
-    for usage in listed:
-        key = usage.gpu
-        largest = sums.setdefault(key, {})
-        largest[usage.process] = max(largest.get(usage.process, 0), usage.used_bytes)
-    over = [gpu for gpu, used in sums.items() if sum(used.values()) > CAP.ceiling_bytes]
-    script = [*before, *[excess] * 50]
-    acted = [
-        action
-        for now_s, _, actions in played(script)
-        for action in actions
-        if now_s >= len(before) and isinstance(action, Terminate | Kill | EndPod)
-    ]
-    assert acted or not over
-
-
-@given(st.lists(observations(st.none() | st.just(0)), max_size=40))
-def test_unknown_use_alone_never_stops_anybody(script):
-    for _, _, actions in played(script):
-        assert not [a for a in actions if isinstance(a, Terminate | Kill | EndPod)]
+def test_growth_is_told_between_the_lists_that_show_it_not_between_looks_at_old_ones():
+    """Lists are read at 0, 10 and 10.5; the looks between show the first one again."""
+    script = [(t, using((TRAINER, 800), looked_at_s={"GPU-0": 0})) for t in range(10)]
+    script += [(t, using((TRAINER, 1500), looked_at_s={"GPU-0": t})) for t in (10, 10.5)]
+    ((now_s, action),) = run_script(script)[0]
+    assert now_s == 10.5
+    assert (action.excess.grew_bytes, action.excess.grew_within_s) == (700 * MIB, 10)

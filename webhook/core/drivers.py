@@ -123,8 +123,8 @@ _FAULTS: Final = {
 }
 
 _SENTENCES: Final = {
-    Fault.LIBRARY_MISSING: "libnvidia-ml.so.1 cannot be loaded; the container needs the node's"
-    " driver library (runtime class, NVIDIA_DRIVER_CAPABILITIES=utility) and glibc",
+    Fault.LIBRARY_MISSING: "the driver's library libnvidia-ml.so.1 cannot be loaded; the container"
+    " needs the node's (runtime class, NVIDIA_DRIVER_CAPABILITIES=utility) and glibc",
     Fault.DRIVER_DOWN: "the NVIDIA driver is not loaded, or is being replaced",
     Fault.DRIVER_CHANGED: "the node's driver was replaced and does not fit the library mounted"
     " here; only a new container gets the new one",

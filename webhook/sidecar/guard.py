@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 JUDGING_S: Final = 0.5
 """Between looks, where the poll interval is longer, while an excess is confirmed or ended."""
 
+ENDING_S: Final = 0.1
+"""Between looks at who is left while the pod ends."""
+
 PAUSE_INTERVALS: Final = 5
 PAUSE_S: Final = 5.0
 """A gap between two looks that is longer than both is told: nobody guarded meanwhile."""
@@ -149,7 +152,8 @@ class Guard:
         for process in left:
             processes.stop(process, signal.SIGTERM, proc=self._proc)
         while left and time.monotonic() < deadline_s:
-            time.sleep(0.05)
+            self._beat()
+            time.sleep(ENDING_S)
             left = [process for process in left if not processes.is_gone(process, proc=self._proc)]
         for process in left:
             processes.stop(process, signal.SIGKILL, proc=self._proc)

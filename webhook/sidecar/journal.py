@@ -31,14 +31,16 @@ class Journal:
     def verdict(self, level: str, message: str, why: str, **values: Any) -> None:
         """Write an event whose sentence is to be the container's termination message, too.
 
-        The kubelet made that file; where there is none, nobody would read it.
+        The kubelet made that file; where there is none, nobody would read it. It is written first:
+        whoever saw the event finds it, and SIGTERM between the two, or within, leaves a message.
         """
-        self.event(level, message, why=why, **values)
         text = f"{message}: {why}\n".encode(errors="replace")[:_LONGEST_MESSAGE]
         text = text.decode(errors="ignore").encode()  # not cut within a letter
         with contextlib.suppress(OSError):
-            file = os.open(self._termination_log, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+            file = os.open(self._termination_log, os.O_WRONLY | os.O_CLOEXEC)
             try:
                 os.write(file, text)
+                os.ftruncate(file, len(text))
             finally:
                 os.close(file)
+        self.event(level, message, why=why, **values)

@@ -50,8 +50,6 @@ class Observer:
         """By each GPU's last list, told while it has a pace; names are kept by it longer."""
         self._processes: dict[int, Process] = {}
         self._strangers: dict[tuple[str, int], float] = {}
-        self.lists_read = 0
-        """How many process lists were read so far, for the log."""
 
     def look(self, now_s: float, judged: Collection[str] = ()) -> Observation:
         """Return what each process holds; lists of GPUs that are not `judged` may be older.
@@ -104,7 +102,6 @@ class Observer:
             started_s = time.monotonic()
             listed = self._nvml.processes(gpu)
             self._paces[gpu] = Pace(now_s, total_bytes, time.monotonic() - started_s)
-            self.lists_read += 1
             usages = ((self._who(gpu, one.pid, now_s), one.used_bytes) for one in listed)
             self._usages[gpu] = tuple(Usage(gpu, who, used) for who, used in usages if who)
             self._forget(gpu, {one.pid for one in listed})

@@ -1,0 +1,283 @@
+"""What a scenario acts on; runs in a PID namespace of its own, without site-packages.
+
+The namespace's first process only waits and reaps, as pause does; the scenario is its child, and
+the parent of the enforcer and of every workload.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import types
+from pathlib import Path
+
+MIB = 2**20
+CAP_MIB = 1000
+VERDICTS = {
+    "self-test", "stopping a process", "memory did not come back", "cannot measure",
+    "measuring again", "the pod must restart", "the driver changed",
+}  # fmt: skip
+EVENTS = VERDICTS | {
+    "killing a process", "memory came back", "no look for a while", "a signal was refused",
+    "stopped",
+}  # fmt: skip
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Workload:
+    """A real process, which may have children."""
+
+    def __init__(self, started, notes, children):
+        self.started = started
+        self.pid = started.pid
+        self.children = children
+        self._notes = notes
+
+    @property
+    def notes(self):
+        """Return the lines that it noted."""
+        return self._notes.read_text(encoding="utf-8").splitlines()
+
+    @property
+    def code(self):
+        """Return how it ended, negative for a signal; None while it lives."""
+        return self.started.poll()
+
+    def wait(self):
+        return self.started.wait(timeout=30)
+
+
+class Pod:
+    """The stub's file, one enforcer, and workloads."""
+
+    def __init__(self, folder, library):
+        self.folder = folder
+        self.stub = folder / "stub.txt"
+        self.log = folder / "calls.txt"
+        self.heartbeat = folder / "run" / "heartbeat"
+        self.told = [folder / "events.txt", folder / "termination-log", folder / "errors.txt"]
+        self.enforcer = None
+        self.environment = {
+            "PATH": "/usr/bin:/bin",
+            "LD_LIBRARY_PATH": library,
+            "NVML_STUB_FILE": str(self.stub),
+            "NVML_STUB_LOG": str(self.log),
+            "VRAM_CAP_BYTES": str(CAP_MIB * MIB),
+            "VRAM_POLL_INTERVAL": "100ms",
+            "VRAM_TOLERANCE": "0",
+            "VRAM_GRACE": "300ms",
+            "VRAM_BLIND_AFTER": "200ms",
+        }
+        (folder / "run").mkdir()
+        (folder / "pids").mkdir()
+        for path in self.told:
+            path.touch()
+        self._workloads = 0
+        self.script()
+
+    def script(self, text="", gpus="a", used_mib=0):
+        """Write the stub's file; `used_mib` are of other pods, on each GPU."""
+        shown = [
+            f"gpu GPU-{gpu} total={80000 * MIB} used={used_mib * MIB} mig=0 name=NVIDIA_H200\n"
+            for gpu in gpus
+        ]
+        write(self.stub, "".join(shown) + text)
+
+    def process(self, how="stays", *, user=0, children=0, container=""):
+        """Start a workload; a container's name is a letter or digit of its id."""
+        self._workloads += 1
+        notes = self.folder / f"notes-{self._workloads}.txt"
+        script = Path(__file__).with_name("incident_workload.py")
+        told = ",".join(map(str, self.told[:2]))
+        command = [str(script), how, str(notes), told, str(user), str(children)]
+        started = subprocess.Popen(
+            [sys.executable, "-I", "-S", *command], stdout=subprocess.PIPE, text=True
+        )
+        ready, *children = started.stdout.readline().split()
+        assert ready == "ready"
+        for pid in (started.pid, *map(int, children)):
+            self.contain(pid, container)
+        return Workload(started, notes, [int(child) for child in children])
+
+    def reuse(self, old):
+        """End a workload, and start another that gets its number."""
+        old.started.kill()
+        old.wait()
+        time.sleep(0.03)  # start times are counted in ticks of 10 ms
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(old.pid - 1), encoding="ascii")
+        new = self.process()
+        assert new.pid == old.pid
+        return new
+
+    def contain(self, pid, container):
+        """Let proc show the process in a container, as a sibling in a pod sees it."""
+        if container:
+            cgroup = self.folder / f"cgroup-{container}"
+            cgroup.write_text(f"0::/../cri-containerd-{container * 64}.scope\n", encoding="ascii")
+            where = f"/proc/{pid}/cgroup".encode()
+            assert LIBC.mount(bytes(cgroup), where, None, 4096, None) == 0  # MS_BIND
+
+    def holds(self, who, mib, gpu="GPU-a", *, more_bytes=0):
+        """Make a process, or a number, hold memory on one GPU and nothing elsewhere."""
+        self.lists(who, f"{gpu} {mib * MIB + more_bytes}")
+
+    def lists(self, who, *lines):
+        """Say what the driver lists of a process: GPU, bytes, and the list's name."""
+        pid = who if isinstance(who, int) else who.pid
+        write(self.folder / "pids" / str(pid), "\n".join(lines) + "\n")
+
+    def guard(self, user=None, **environment):
+        """Start the enforcer, and wait for its first look or its end."""
+        self.enforcer = self.start(user=user, **environment)
+        wait_until(lambda: self.heartbeat.exists() or self.enforcer.poll() is not None)
+
+    def start(self, *arguments, user=None, **environment):
+        """Start the program; as a user, without any capability but that to read these files."""
+        events, termination_log, errors = self.told
+        with events.open("ab") as stdout, errors.open("ab") as stderr:
+            return subprocess.Popen(
+                [sys.executable, "-I", "-m", "webhook.sidecar", *arguments,
+                 "--run-folder", str(self.folder / "run"),
+                 "--termination-log", str(termination_log)],
+                env=self.environment | environment, stdout=stdout, stderr=stderr,
+                preexec_fn=None if user is None else lambda: become(user),  # noqa: PLW1509
+            )  # fmt: skip
+
+    def probe(self):
+        """Return what the kubelet's probe says, and its exit code."""
+        ended = subprocess.run(
+            [sys.executable, "-I", "-m", "webhook.sidecar", "--probe", "liveness",
+             "--run-folder", str(self.folder / "run")],
+            capture_output=True, text=True, check=False, timeout=30, env={},
+        )  # fmt: skip
+        return [ended.returncode, ended.stdout.strip() + ended.stderr.strip()]
+
+    def events(self, message=""):
+        """Return what the enforcer said, in whole lines."""
+        lines = self.told[0].read_text(encoding="utf-8").split("\n")[:-1]
+        events = [json.loads(line) for line in lines]
+        return [event for event in events if message in ("", event["msg"])]
+
+    @property
+    def messages(self):
+        return [event["msg"] for event in self.events()]
+
+    @property
+    def termination_message(self):
+        return self.told[1].read_text(encoding="utf-8")
+
+    def wait_for(self, message, count=1):
+        """Return the event with this message, or the one that comes as the count says."""
+
+        def found():
+            over = self.enforcer.poll() is not None
+            events = self.events(message)
+            assert len(events) >= count or not over, f"the enforcer ended with {over}"
+            return events[count - 1 : count]
+
+        return wait_until(found)[0]
+
+    def looks(self, count):
+        """Wait until as many looks were made from now on; the first may be under way already."""
+        for _ in range(count + 1):
+            before = self.heartbeat.read_text(encoding="ascii")
+            wait_until(lambda: self.heartbeat.read_text(encoding="ascii") != before)  # noqa: B023
+
+    def pause(self):
+        os.kill(self.enforcer.pid, signal.SIGSTOP)
+
+    def go_on(self):
+        os.kill(self.enforcer.pid, signal.SIGCONT)
+
+    def wait_until(self, condition):
+        return wait_until(condition)
+
+    def calls(self, name=""):
+        """Return the calls of NVML so far whose name has this part."""
+        lines = self.log.read_text(encoding="ascii").split() if self.log.exists() else []
+        return [line for line in lines if name in line]
+
+    def end(self):
+        """Wait for the enforcer's end, and return its exit code."""
+        return self.enforcer.wait(timeout=60)
+
+    def finish(self):
+        """Stop the enforcer where it runs, and check what holds of every incident."""
+        if self.enforcer is not None and self.enforcer.poll() is None:
+            wait_until(self.ends_with_the_last_verdict)
+            self.enforcer.terminate()
+            code = self.end()
+            assert (code, self.messages[-1]) == (0, "stopped"), (code, self.messages)
+        assert self.ends_with_the_last_verdict(), self.termination_message
+        assert not self.told[2].read_text(encoding="utf-8")
+        for event in self.events():
+            assert event["ts"], event
+            assert event["msg"] in EVENTS, event
+            assert event["level"] in {"info", "warning", "error"}, event
+
+    def ends_with_the_last_verdict(self):
+        """Tell whether the termination message is what was said last, so far."""
+        verdicts = [event for event in self.events() if event["msg"] in VERDICTS]
+        last = "".join(f"{event['msg']}: {event['why']}\n" for event in verdicts[-1:])
+        return self.termination_message == last
+
+
+def write(path, text):
+    beside = path.with_name(f"{path.name}.new")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
+
+
+def wait_until(condition, timeout_s=40):
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+    return found
+
+
+def become(user, kept=1):
+    """Be that user with one capability alone, over the next exec; 1 is CAP_DAC_OVERRIDE."""
+    for capability in range(64):
+        if capability != kept:
+            LIBC.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+    assert LIBC.prctl(8, 1, 0, 0, 0) == 0  # PR_SET_KEEPCAPS
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    assert LIBC.capset(header, (ctypes.c_uint32 * 6)(*[1 << kept] * 3, 0, 0, 0)) == 0
+    assert LIBC.prctl(47, 2, kept, 0, 0) == 0  # PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE
+
+
+def play(sent):
+    pod = Pod(Path(sent["folder"]), sent["library"])
+    module = types.ModuleType("scenario")
+    module.__dict__.update(MIB=MIB, os=os, signal=signal, time=time)
+    try:
+        exec(compile(sent["source"], "scenario", "exec"), module.__dict__)  # noqa: S102  # our own
+        result = module.__dict__[sent["name"]](pod, *sent["arguments"])
+        pod.finish()
+        print(json.dumps(result), flush=True)
+    except BaseException:  # noqa: BLE001  # this copy of the interpreter must end here
+        traceback.print_exc()
+        print(*(path.read_text() for path in pod.told), file=sys.stderr)
+        os._exit(1)
+    os._exit(0)
+
+
+def main():
+    if not (child := os.fork()):
+        play(json.loads(sys.argv[1]))
+    while True:
+        ended, status = os.wait()
+        if ended == child:
+            sys.exit(os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""The driver fails while the enforcer runs: nobody is stopped, it is said, and it goes on."""
+
+import time
+
+import pytest
+
+COMPUTE = "nvmlDeviceGetComputeRunningProcesses"
+TOTAL = "nvmlDeviceGetMemoryInfo_v2"
+OF_ALL = {
+    "not loaded": ("fail * 9", "the NVIDIA driver is not loaded"),
+    "uninitialised": ("fail * 1", "the NVIDIA driver is not loaded"),
+    "revoked": ("fail * 999", "may have revoked the container's access"),
+    "no total": (f"fail {TOTAL} 999", f"{TOTAL} returned 999"),
+}
+OF_LISTS = {
+    "unknown": (f"fail {COMPUTE}_v3 999", "the driver failed for a reason not known here"),
+    "denied": (f"fail {COMPUTE}_v3 4", "the driver denies us this"),
+    "not supported": (f"fail {COMPUTE}_v3 3", "this GPU does not offer it"),
+    "too old": (f"missing {COMPUTE}_v3\nmissing {COMPUTE}_v2", "lacks this function"),
+    "too long": (f"fail {COMPUTE}_v3 7", "the answer outgrew every buffer"),
+    "stuck": (f"fail {COMPUTE}_v3 10\ndelay {COMPUTE}_v3 150", "did not answer in time"),
+}
+GONE = "the GPU is gone, was reset, or has not been looked up"
+STOP = ["stopping a process", "memory came back"]
+
+
+@pytest.mark.parametrize("name", OF_ALL)
+def test_a_driver_that_fails_stops_nobody_and_the_cap_holds_when_it_is_back(pod, name):
+    def incident(p, lines):
+        hog = p.process("plain")
+        p.holds(hog, 500)
+        p.guard()
+        p.script(lines)
+        p.holds(hog, 1200)
+        blind = p.wait_for("cannot measure")
+        p.looks(3)
+        during = [hog.code, p.probe(), p.messages]
+        p.script()
+        p.wait_for("memory came back")
+        return blind, during, hog.wait(), p.messages[2:]
+
+    lines, words = OF_ALL[name]
+    blind, during, code, after = pod.run(incident, lines)
+    assert (words in blind["why"], blind["level"]) == (True, "error")
+    assert during == [None, [0, "guarding"], ["self-test", "cannot measure"]]
+    assert (code, after) == (-15, ["measuring again", *STOP])
+
+
+@pytest.mark.parametrize("name", OF_LISTS)
+def test_lists_that_fail_stop_nobody_nor_end_a_grace_before_they_are_back(pod, name):
+    def incident(p, lines):
+        # A victim whose grace is long keeps the enforcer at its lists.
+        hog, victim = p.process("plain"), p.process("stays")
+        p.holds(hog, 500)
+        p.holds(victim, 1200)
+        p.guard(VRAM_GRACE="2s")
+        p.wait_for("stopping a process")
+        p.script(lines)
+        p.holds(hog, 1200)
+        blind = p.wait_for("cannot measure")
+        p.looks(3)
+        during = [hog.code, victim.code, victim.notes, p.probe(), p.messages[2:]]
+        victim.started.kill()
+        victim.wait()
+        p.script()
+        p.wait_for("memory came back", 2)
+        return blind["why"], during, hog.wait(), p.messages[3:]
+
+    lines, words = OF_LISTS[name]
+    why, during, code, after = pod.run(incident, lines)
+    assert words in why
+    assert during == [None, None, ["SIGTERM"], [0, "guarding"], ["cannot measure"]]
+    assert (code, after) == (-15, ["measuring again", "memory came back", *STOP])
+
+
+def test_a_grace_that_ends_while_the_driver_fails_is_followed_by_a_kill_when_it_is_back(pod):
+    def incident(p):
+        hog = p.process("stays")
+        p.holds(hog, 1200)
+        p.guard(VRAM_GRACE="500ms", VRAM_BLIND_AFTER="1h")
+        p.wait_for("stopping a process")
+        p.script("fail * 999")
+        p.wait_until(p.calls)
+        before, started_s = len(p.calls()), time.monotonic()
+        p.wait_until(lambda: time.monotonic() > started_s + 1)
+        most = (time.monotonic() - started_s) / 0.1 + 3
+        in_step = len(p.calls()) - before <= most
+        during = [hog.code, p.messages]
+        p.script()
+        p.wait_for("memory came back")
+        return in_step, during, hog.wait(), p.messages
+
+    in_step, during, code, messages = pod.run(incident)
+    stop = ["self-test", "stopping a process"]
+    assert in_step, "it looked more often than the poll interval allows"
+    assert during == [None, stop]
+    assert (code, messages) == (-9, [*stop, "killing a process", "memory came back"])
+
+
+@pytest.mark.parametrize(
+    ("lines", "left"),
+    [
+        (f"fail {COMPUTE}_v3 2 gpu=0", "ab"),
+        (f"fail {TOTAL} 15 gpu=0", "ab"),
+        (f"fail {COMPUTE}_v3 16 gpu=0", "ab"),
+        (f"fail {TOTAL} 28 gpu=0", "ab"),
+        ("", "b"),
+    ],
+)
+def test_a_lost_gpu_stops_nobody_and_the_other_one_is_held_to_the_cap(pod, lines, left):
+    def incident(p, lines, left):
+        p.script(gpus="ab")
+        on_lost, on_other = p.process("stays"), p.process("plain")
+        p.holds(on_lost, 1200)
+        p.holds(on_other, 500, gpu="GPU-b")
+        p.guard(VRAM_GRACE="1h")
+        p.wait_for("stopping a process")
+        p.script(lines, gpus=left)
+        blind = p.wait_for("cannot measure")
+        p.holds(on_other, 1200, gpu="GPU-b")
+        p.wait_for("memory came back")
+        p.looks(3)
+        ended = p.events("memory came back")[0]["pid"] == on_other.pid
+        alive = [on_lost.code, on_lost.notes, p.probe()]
+        return blind["why"], ended, on_other.wait(), alive, p.messages[2:]
+
+    why, ended, code, alive, messages = pod.run(incident, lines, left)
+    assert why.startswith(f"GPU-a: {GONE}")
+    assert (ended, code, alive) == (True, -15, [None, ["SIGTERM"], [0, "guarding"]])
+    assert messages == ["cannot measure", *STOP]
+
+
+@pytest.mark.parametrize("before", ["", "fail * 9"])
+def test_a_driver_that_was_replaced_ends_the_program(pod, before):
+    def incident(p, before):
+        hog = p.process("stays")
+        p.holds(hog, 1200)
+        p.script("live off")
+        p.guard()
+        if before:
+            p.script(before)
+            p.wait_for("cannot measure")
+        p.script("fail * 18")
+        return p.end(), hog.code, hog.notes, p.messages[-1], p.termination_message, p.probe()[0]
+
+    code, alive, notes, last, message, failed = pod.run(incident, before)
+    assert (code, alive, notes, last, failed) == (75, None, [], "the driver changed", 1)
+    assert message.startswith("the driver changed: ")
+    assert "the node's driver was replaced and does not fit the library mounted here" in message
+    assert "only a new container gets the new one" in message

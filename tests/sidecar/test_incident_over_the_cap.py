@@ -1,0 +1,143 @@
+"""A process outgrows the cap: who is stopped, how, and what is said of it."""
+
+import os
+import re
+import signal
+
+import pytest
+from incidents import MIB
+
+
+def test_the_process_over_the_cap_ends_and_its_neighbour_is_left_alone(pod):
+    def incident(p):
+        hog, neighbour = p.process("leaves"), p.process("stays")
+        p.holds(hog, 500)
+        p.holds(neighbour, 300)
+        p.guard()
+        p.holds(hog, 1200, more_bytes=1)
+        p.wait_for("memory came back")
+        p.looks(3)
+        left = [neighbour.code, neighbour.notes]
+        return hog.pid, hog.wait(), left, p.events(), p.termination_message
+
+    pid, code, left, events, message = pod.run(incident)
+    assert (code, left) == (3, [None, []])
+    assert [event["msg"] for event in events] == [
+        "self-test", "stopping a process", "memory came back",
+    ]  # fmt: skip
+    first, stop, back = events
+    assert (first["level"], first["ability"]) == ("info", "full")
+    assert message == f"stopping a process: {stop['why']}\n"
+    figures = {
+        "level": "warning", "gpu": "GPU-a", "pid": pid, "used_bytes": 1200 * MIB + 1,
+        "sum_bytes": 1500 * MIB + 1, "peak_bytes": 1500 * MIB + 1, "cap_bytes": 1000 * MIB,
+    }  # fmt: skip
+    assert figures.items() <= stop.items()
+    assert "incident_workload.py leaves" in stop["command"]
+    assert re.fullmatch(
+        rf"over the VRAM cap on GPU GPU-a: process {pid} \(.* leaves .*\) holds 1201Mi, other "
+        r"processes of the pod 300Mi, the cap is 1000Mi; it grew last, by 701Mi within \d+\.\d s; "
+        r"the pod's peak was 1501Mi, so vramwarden\.io/gpu-memory: 1501Mi would have been enough "
+        r"until then",
+        stop["why"],
+    )
+    assert (back["pid"], back["freed_bytes"], back["gpu"]) == (pid, 1200 * MIB + 1, "GPU-a")
+    assert back["after_s"] > 0
+    assert f"{back['after_s']:.1f} s after SIGTERM" in back["why"]
+
+
+def test_the_reason_is_written_before_the_process_ends(pod):
+    def incident(p):
+        hog = p.process("leaves")
+        p.holds(hog, 1200)
+        p.guard()
+        hog.wait()
+        return hog.notes, p.told[0].read_text().splitlines()[:2], p.termination_message.strip()
+
+    (signal, *found), events, message = pod.run(incident)
+    assert signal == "SIGTERM"
+    assert message.startswith("stopping a process: ")
+    assert found == [*events, message]
+
+
+def test_a_process_that_obeys_is_not_killed(pod):
+    def incident(p):
+        hog = p.process("leaves")
+        p.holds(hog, 1200)
+        p.guard(VRAM_GRACE="1h")
+        p.wait_for("memory came back")
+        return hog.wait(), p.messages
+
+    code, messages = pod.run(incident)
+    assert code == 3
+    assert messages == ["self-test", "stopping a process", "memory came back"]
+
+
+@pytest.mark.parametrize("grace_s", [0, 0.5])
+def test_a_process_that_ignores_it_is_killed_when_its_grace_is_over(pod, grace_s):
+    def incident(p, grace_s):
+        hog = p.process("stays")
+        p.holds(hog, 1200)
+        p.guard(VRAM_GRACE=f"{grace_s}s")
+        back = p.wait_for("memory came back")
+        return hog.wait(), hog.notes, p.events()[1:3], back["after_s"]
+
+    code, notes, (stop, kill), after_s = pod.run(incident, grace_s)
+    assert code == -9
+    assert notes in ([["SIGTERM"], []] if grace_s == 0 else [["SIGTERM"]])
+    assert (stop["msg"], kill["msg"]) == ("stopping a process", "killing a process")
+    assert kill["why"].endswith(f" is still there {grace_s:g} s after SIGTERM")
+    assert (kill["pid"], kill["gpu"], kill["level"]) == (stop["pid"], "GPU-a", "warning")
+    assert after_s >= grace_s
+
+
+def test_a_process_that_stopped_itself_does_not_escape(pod):
+    def incident(p):
+        hog = p.process("plain")
+        os.kill(hog.pid, signal.SIGSTOP)
+        p.holds(hog, 1200)
+        p.guard()
+        p.wait_for("memory came back")
+        return hog.wait(), p.messages[1:3]
+
+    assert pod.run(incident) == [-9, ["stopping a process", "killing a process"]]
+
+
+def test_children_are_counted_and_the_one_that_grew_last_is_stopped(pod):
+    def incident(p):
+        parent = p.process("plain", children=2)
+        first, second = parent.children
+        for who in (parent.pid, first, second):
+            p.holds(who, 300)
+        p.guard()
+        p.holds(second, 500)
+        stop, back = p.wait_for("stopping a process"), p.wait_for("memory came back")
+        p.looks(3)
+        p.wait_until(lambda: parent.notes)
+        told = [stop["pid"] == back["pid"] == second, stop["used_bytes"], stop["sum_bytes"]]
+        return told, parent.notes == [f"{second} ended with -15"], parent.code, len(p.messages)
+
+    assert pod.run(incident) == [[True, 500 * MIB, 1100 * MIB], True, None, 3]
+
+
+def test_the_cap_is_of_each_gpu_by_itself(pod):
+    def incident(p):
+        p.script(gpus="ab")
+        on_both, on_one = p.process("stays"), p.process("plain")
+        p.lists(on_both, f"GPU-a {900 * MIB}", f"GPU-b {600 * MIB}")
+        p.holds(on_one, 300, gpu="GPU-b")
+        p.guard()
+        p.looks(3)
+        within = p.messages
+        p.holds(on_one, 500, gpu="GPU-b")
+        stop = p.wait_for("stopping a process")
+        on_one.wait()
+        p.wait_for("memory came back")
+        p.looks(3)
+        left = [on_both.code, on_both.notes, len(p.messages)]
+        return within, [stop["pid"] == on_one.pid, stop["gpu"], stop["sum_bytes"]], left
+
+    within, stop, left = pod.run(incident)
+    assert within == ["self-test"]
+    assert stop == [True, "GPU-b", 1100 * MIB]
+    assert left == [None, [], 3]

@@ -1,0 +1,63 @@
+"""How often lists, which are dear, are read beside the total, which is cheap; and what is said.
+
+Bounds are of counts by time that passed: what takes longer here than elsewhere stays within them.
+"""
+
+import time
+
+LISTS, TOTAL = "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMemoryInfo_v2"
+
+
+def test_while_the_total_is_within_the_cap_lists_are_left_alone(pod):
+    def incident(p, lists, total):
+        mine = p.process("stays")
+        p.holds(mine, 500)
+        started_s = time.monotonic()
+        p.guard()
+        for used_mib in range(0, 400, 40):
+            totals = len(p.calls(total))
+            p.script(used_mib=used_mib)
+            p.wait_until(lambda totals=totals: len(p.calls(total)) > totals)
+        # The self-test reads them, the first look does, and then one in ten seconds.
+        most = 2 + (time.monotonic() - started_s) / 10
+        return len(p.calls(lists)) <= most, mine.code, mine.notes, p.messages
+
+    assert pod.run(incident, LISTS, TOTAL) == [True, None, [], ["self-test"]]
+
+
+def test_lists_are_read_once_a_second_at_most_and_use_up_to_the_ceiling_is_left_alone(pod):
+    def incident(p, lists):
+        mine = p.process("stays")
+        p.holds(mine, 1020)
+        started_s = time.monotonic()
+        p.guard(VRAM_TOLERANCE="2%")
+        used_mib = 2000
+        while len(p.calls(lists)) < 3:
+            used_mib += 100
+            p.script(used_mib=used_mib)
+            time.sleep(0.05)
+        elapsed_s = time.monotonic() - started_s
+        left = [mine.code, mine.notes, p.messages]
+        p.holds(mine, 1020, more_bytes=1)
+        p.script(used_mib=used_mib + 100)
+        return elapsed_s >= 1, left, p.wait_for("stopping a process")["used_bytes"]
+
+    assert pod.run(incident, LISTS) == [True, [None, [], ["self-test"]], 1020 * 2**20 + 1]
+
+
+def test_each_look_reads_the_lists_of_a_gpu_that_is_judged_and_of_no_other(pod):
+    def incident(p, lists, total):
+        p.script(gpus="ab")
+        hog, other = p.process("stays"), p.process("stays")
+        p.holds(hog, 1200)
+        p.holds(other, 900, gpu="GPU-b")
+        p.guard(VRAM_GRACE="1h")
+        p.wait_for("stopping a process")
+        before = len(p.calls())
+        p.looks(5)
+        letters = {lists: "L", total: "T"}
+        return "".join(letters.get(call, "") for call in p.calls()[before:])
+
+    order = pod.run(incident, LISTS, TOTAL)
+    assert order.count("L") >= 5
+    assert order in "TLT" * len(order)

@@ -1,0 +1,77 @@
+"""The enforcer itself is stopped, starved or told to end."""
+
+import signal
+
+import pytest
+
+
+def test_a_pause_fails_the_probe_and_is_told_and_then_the_cap_holds_again(pod):
+    def incident(p):
+        hog = p.process("plain")
+        p.holds(hog, 500)
+        p.guard()
+        before = p.probe()
+        p.pause()
+        p.holds(hog, 1200)
+        stuck = p.wait_until(lambda: [said for said in [p.probe()] if said[0]])[0]
+        alive = hog.code
+        p.go_on()
+        gap = p.wait_for("no look for a while")
+        p.wait_for("memory came back")
+        return before, stuck, alive, gap, hog.wait(), p.probe(), p.messages[1:]
+
+    before, (failed, stuck), alive, gap, code, after, messages = pod.run(incident)
+    assert before == after == [0, "guarding"]
+    assert failed == 1
+    assert "s ago, more than 15: stuck or stopped" in stuck
+    assert gap["s"] > 15
+    assert (gap["level"], gap["why"]) == ("warning", "we were stopped, or starved of CPU")
+    assert (alive, code) == (None, -15)
+    assert messages == ["no look for a while", "stopping a process", "memory came back"]
+
+
+def test_it_ends_when_told_and_the_probe_says_so(pod):
+    def incident(p):
+        hog = p.process("stays")
+        p.holds(hog, 1200)
+        p.guard(VRAM_GRACE="1h")
+        p.wait_for("stopping a process")
+        p.enforcer.send_signal(signal.SIGTERM)
+        pid = p.enforcer.pid
+        return p.end(), p.messages[-1], p.probe(), pid, hog.notes
+
+    code, last, (failed, why), pid, notes = pod.run(incident)
+    assert (code, last, failed, notes) == (0, "stopped", 1, ["SIGTERM"])
+    assert why.startswith(f"process {pid}, which guarded, is over")
+
+
+@pytest.mark.parametrize(
+    "function", ["nvmlInitWithFlags", "nvmlDeviceGetComputeRunningProcesses_v3"]
+)
+def test_it_ends_when_told_while_the_driver_takes_its_time(pod, function):
+    def incident(p, function):
+        p.script(f"delay {function} 1000")
+        p.enforcer = p.start()
+        p.wait_until(lambda: p.calls(function))
+        p.enforcer.send_signal(signal.SIGTERM)
+        return p.end(), p.messages, p.probe()
+
+    code, messages, (failed, why) = pod.run(incident, function)
+    assert (code, messages, failed) == (0, ["stopped"], 1)
+    assert why == "not guarding yet: the self-test has not passed"
+
+
+def test_one_that_is_killed_and_started_anew_takes_over(pod):
+    def incident(p):
+        hog = p.process("plain")
+        p.holds(hog, 500)
+        p.guard()
+        p.enforcer.kill()
+        p.end()
+        over = p.probe()
+        p.holds(hog, 1200)
+        p.guard()
+        p.wait_for("memory came back")
+        return over[0], p.probe(), hog.wait()
+
+    assert pod.run(incident) == [1, [0, "guarding"], -15]

@@ -1,0 +1,63 @@
+"""Signals that do not arrive: nobody is stopped, it is said, and the pod has to restart."""
+
+import pytest
+from incidents import MIB
+
+NOBODY = 1234
+
+
+@pytest.mark.parametrize("user", [0, NOBODY])
+def test_without_permission_nobody_is_signalled_and_the_pod_has_to_restart(pod, user):
+    def incident(p, user, nobody):
+        hog = p.process("stays", user=nobody + 1)
+        p.holds(hog, 1200)
+        p.guard(user=user)
+        return p.end(), hog.code, hog.notes, p.events(), p.termination_message, hog.pid
+
+    code, alive, notes, events, message, pid = pod.run(incident, user, NOBODY)
+    assert (code, alive, notes) == (88, None, [])
+    assert [event["msg"] for event in events] == [
+        "self-test", "stopping a process", "a signal was refused", "the pod must restart",
+    ]  # fmt: skip
+    first, _, refused, end = events
+    assert (first["level"], first["ability"]) == ("warning", "observe")
+    why = (
+        f"We are user {user} without CAP_KILL and process {pid} is user {NOBODY + 1}; "
+        "run the sidecar as that user, or as root with KILL."
+    )
+    assert (first["why"], refused["why"]) == (why, why)
+    assert (refused["pid"], refused["level"]) == (pid, "error")
+    assert message == f"the pod must restart: {end['why']}\n"
+    assert end["why"].startswith(f"GPU GPU-a holds {1200 * MIB} bytes, and none of its processes")
+
+
+def test_another_user_of_the_pod_that_can_be_signalled_is_stopped_in_its_place(pod):
+    def incident(p, nobody):
+        safe, mine = p.process("stays", user=nobody + 1), p.process("plain", user=nobody)
+        p.holds(safe, 700)
+        p.holds(mine, 600)
+        p.guard(user=nobody)
+        p.wait_for("memory came back")
+        p.looks(3)
+        stopped = [event["pid"] for event in p.events("stopping a process")]
+        return safe.code, safe.notes, mine.wait(), stopped == [safe.pid, mine.pid]
+
+    assert pod.run(incident, NOBODY) == [None, [], -15, True]
+
+
+def test_a_pod_that_ends_takes_the_other_containers_processes_along(pod):
+    def incident(p):
+        p.contain(1, "f")
+        obeys, ignores = (p.process(how, container="a") for how in ("plain", "stays"))
+        unmeasured, mine = p.process("plain", container="b"), p.process("stays")
+        p.holds(obeys, 100)
+        p.guard(VRAM_WHEN_BLIND="Terminate")
+        p.script("fail nvmlDeviceGetMemoryInfo_v2 4")
+        code = p.end()
+        fates = [one.wait() for one in (obeys, ignores, unmeasured)]
+        return code, fates, ignores.notes, [mine.code, mine.notes], p.messages
+
+    assert pod.run(incident) == [
+        88, [-15, -9, -15], ["SIGTERM"], [None, []],
+        ["self-test", "cannot measure", "the pod must restart"],
+    ]  # fmt: skip
