@@ -13,6 +13,7 @@ from webhook.core.enforcement import (
     ReportBlind,
     Terminate,
 )
+from webhook.core.explanation import explain_end
 
 
 def test_a_pod_within_its_cap_is_left_alone():
@@ -115,7 +116,11 @@ def test_a_process_that_may_not_be_signalled_is_given_up_and_then_the_pod_ends()
     ]
     log, _ = run_script(script)
     assert names(log) == [(1, "Terminate"), (3, "EndPod")]
-    assert "none of its processes can be stopped" in log[-1][1].why
+    assert explain_end(log[-1][1]) == (
+        "over the VRAM cap on GPU GPU-a: the pod holds 1500Mi, the cap is 1000Mi, and none of its "
+        "processes can be stopped from here; vramwarden.io/gpu-memory: 1500Mi would have been "
+        "enough until then"
+    )
 
 
 def test_each_gpu_is_held_to_the_cap_by_itself():

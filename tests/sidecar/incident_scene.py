@@ -23,7 +23,7 @@ VERDICTS = {
 }  # fmt: skip
 EVENTS = VERDICTS | {
     "killing a process", "memory came back", "no look for a while", "a signal was refused",
-    "stopped",
+    "no heartbeat", "stopped",
 }  # fmt: skip
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -129,6 +129,10 @@ class Pod:
         """Say what the driver lists of a process: GPU, bytes, and the list's name."""
         pid = who if isinstance(who, int) else who.pid
         write(self.folder / "pids" / str(pid), "\n".join(lines) + "\n")
+
+    def gives_back(self, who):
+        """Make a process hold nothing anywhere."""
+        (self.folder / "pids" / str(who.pid)).unlink()
 
     def guard(self, user=None, **environment):
         """Start the enforcer, and wait for its first look or its end."""

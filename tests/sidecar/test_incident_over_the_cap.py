@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 
 import pytest
 from incidents import MIB
@@ -71,6 +72,23 @@ def test_a_process_that_obeys_is_not_killed(pod):
     code, messages = pod.run(incident)
     assert code == 3
     assert messages == ["self-test", "stopping a process", "memory came back"]
+
+
+def test_a_process_that_gives_its_memory_back_is_left_to_live(pod):
+    def incident(p):
+        hog = p.process("stays")
+        p.holds(hog, 1200)
+        p.guard(VRAM_GRACE="1s")
+        p.wait_until(lambda: hog.notes)
+        asked_s = time.monotonic()
+        p.gives_back(hog)
+        back = p.wait_for("memory came back")
+        p.wait_until(lambda: time.monotonic() > asked_s + 1)
+        p.looks(1)
+        return "left the driver's list" in back["why"], hog.code, hog.notes, p.messages[1:]
+
+    stop = ["stopping a process", "memory came back"]
+    assert pod.run(incident) == [True, None, ["SIGTERM"], stop]
 
 
 @pytest.mark.parametrize("grace_s", [0, 0.5])

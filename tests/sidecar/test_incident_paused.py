@@ -25,7 +25,8 @@ def test_a_pause_fails_the_probe_and_is_told_and_then_the_cap_holds_again(pod):
     assert failed == 1
     assert "s ago, more than 15: stuck or stopped" in stuck
     assert gap["s"] > 15
-    assert (gap["level"], gap["why"]) == ("warning", "we were stopped, or starved of CPU")
+    why = "we were stopped, starved of CPU, or kept waiting by the driver"
+    assert (gap["level"], gap["why"]) == ("warning", why)
     assert (alive, code) == (None, -15)
     assert messages == ["no look for a while", "stopping a process", "memory came back"]
 

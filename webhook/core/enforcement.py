@@ -187,10 +187,22 @@ class ReportBlind:
 
 
 @dataclass(frozen=True, slots=True)
+class Powerless:
+    """An excess of which no process can be stopped; all in bytes."""
+
+    gpu: str
+    sum_bytes: int
+    cap_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class EndPod:
     """End the whole pod: it is blind and the policy says so, or nothing else can be stopped."""
 
     why: str
+    powerless: Powerless | None = None
+    """Where nothing can be stopped."""
 
 
 Action = Terminate | Kill | Freed | ReportBlind | EndPod
@@ -336,8 +348,8 @@ def _stop(
     ]
     over = {**state.over, gpu: 0}
     if not candidates:
-        why = f"GPU {gpu} holds {sum_bytes} bytes, and none of its processes can be stopped"
-        return replace(state, over=over), (EndPod(why),)
+        over_cap = Powerless(gpu, sum_bytes, cap.cap_bytes, state.peaks[gpu])
+        return replace(state, over=over), (EndPod("none can be stopped", over_cap),)
     candidates.sort(
         key=lambda track: (track.grew_at_s, track.used_bytes, track.process.started), reverse=True
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from webhook.core.enforcement import ESCALATE_AFTER, ESCALATION_S
 
 if TYPE_CHECKING:
-    from webhook.core.enforcement import Excess, Process
+    from webhook.core.enforcement import EndPod, Excess, Process
 
 MIB = 2**20
 
@@ -27,6 +27,17 @@ def explain_stop(process: Process, excess: Excess) -> str:
         f"{mebibytes(excess.used_bytes)}{beside}, the cap is {mebibytes(excess.cap_bytes)}; "
         f"{reason}; the pod's peak was {mebibytes(excess.peak_bytes)}, so "
         f"vramwarden.io/gpu-memory: {enough(excess.peak_bytes)} would have been enough until then"
+    )
+
+
+def explain_end(action: EndPod) -> str:
+    """Say why the whole pod has to end."""
+    if (over := action.powerless) is None:
+        return action.why
+    return (
+        f"over the VRAM cap on GPU {over.gpu}: the pod holds {mebibytes(over.sum_bytes)}, the cap "
+        f"is {mebibytes(over.cap_bytes)}, and none of its processes can be stopped from here; "
+        f"vramwarden.io/gpu-memory: {enough(over.peak_bytes)} would have been enough until then"
     )
 
 

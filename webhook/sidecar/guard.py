@@ -68,7 +68,7 @@ class Guard:
         while True:
             now_s = time.monotonic()
             if now_s - last_s > max(PAUSE_S, PAUSE_INTERVALS * self._settings.poll_interval_s):
-                why = "we were stopped, or starved of CPU"
+                why = "we were stopped, starved of CPU, or kept waiting by the driver"
                 self._journal.event("warning", "no look for a while", why=why, s=now_s - last_s)
             for action in self._look(now_s):
                 if isinstance(action, EndPod):

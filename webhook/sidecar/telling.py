@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from webhook.core.enforcement import EndPod, Freed, Kill, ReportBlind, Terminate
-from webhook.core.explanation import describe, explain_stop, mebibytes
+from webhook.core.explanation import describe, explain_end, explain_stop, mebibytes
 
 if TYPE_CHECKING:
     from webhook.core.enforcement import Action, Process
@@ -49,8 +49,8 @@ def tell(journal: Journal, action: Action, grace_s: float) -> None:
             journal.verdict("error", "cannot measure", why)
         case ReportBlind():
             journal.verdict("info", "measuring again", "the driver tells every process's memory")
-        case EndPod(why):
-            journal.verdict("error", "the pod must restart", why)
+        case EndPod():
+            journal.verdict("error", "the pod must restart", explain_end(action))
 
 
 def values_of(process: Process) -> dict[str, Any]:
