@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-min lint format bench schema clean
+.PHONY: help demo test test-min lint format bench image schema clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,6 +41,9 @@ format: $(READY)  ## rewrite the code in the house format
 
 bench: $(READY)  ## what a review costs (decision, TLS, API server), what the enforcer costs and how soon it acts
 	@$(BIN)/python tests/bench/run.py
+
+image:  ## both container images, by buildah, podman or docker; settings at the head of deploy/images/build
+	@deploy/images/build
 
 schema: $(READY)  ## write policies/policy.schema.json anew
 	$(BIN)/vramwarden policy schema > policies/policy.schema.json
