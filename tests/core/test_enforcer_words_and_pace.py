@@ -59,3 +59,9 @@ def test_a_crowded_gpu_is_looked_at_half_as_often():
     pace = Pace(listed_at_s=100.0, listed_total_bytes=CAP, call_s=0.05)
     assert not wants_lists(pace, None, CAP, 100.0 + LIST_FLOOR_S, judging=False)
     assert wants_lists(pace, None, CAP, 100.0 + 2 * LIST_FLOOR_S, judging=False)
+
+
+def test_a_long_command_is_cut_in_the_sentence():
+    process = Process(42, 7, "python " + "x" * 200)
+    text = explain_stop(process, Excess("GPU-1", 5 * GIB, 6 * GIB, CAP, 6 * GIB + 1, GIB, 2.0))
+    assert f"process 42 (python {'x' * 70}...) holds" in text

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from webhook.core.enforcement import EndPod, Excess, Process
 
 MIB = 2**20
+_LONGEST_COMMAND = 80  # in a sentence; events have all that is known of it
 
 
 def explain_stop(process: Process, excess: Excess) -> str:
@@ -43,7 +44,10 @@ def explain_end(action: EndPod) -> str:
 
 def describe(process: Process) -> str:
     """Name a process: pid, command, container."""
-    command = f" ({process.command})" if process.command else ""
+    shown = process.command
+    if len(shown) > _LONGEST_COMMAND:
+        shown = f"{shown[: _LONGEST_COMMAND - 3]}..."
+    command = f" ({shown})" if shown else ""
     container = f" of container {process.container[:12]}" if process.container else ""
     return f"process {process.pid}{command}{container}"
 
