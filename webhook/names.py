@@ -29,8 +29,13 @@ VRAM_RESOURCE: Final = PREFIX + "vram"
 NODE_GPU_LABEL: Final = PREFIX + "gpu"
 NODE_GPU_MEMORY_LABEL: Final = PREFIX + "gpu-memory-mib"
 """Usable MiB of the node's largest single GPU, an integer for the operator `Gt`."""
+NODE_GPU_COUNT_LABEL: Final = PREFIX + "gpu-count"
+NODE_GPU_PRODUCT_LABEL: Final = PREFIX + "gpu-product"
+NODE_DRIVER_LABEL: Final = PREFIX + "driver-version"
 NODE_ENFORCEMENT_LABEL: Final = PREFIX + "enforcement"
 """`sidecar` where a sidecar can measure, else `none`."""
+NODE_GPUS_ANNOTATION: Final = PREFIX + "gpus"
+"""JSON list, one object per GPU: `uuid`, `memory` (usable bytes), `product`, `index`."""
 
 # The sidecar.
 ENFORCER_CONTAINER: Final = "vram-enforcer"

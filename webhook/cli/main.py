@@ -6,6 +6,7 @@ import click
 
 from webhook import __version__
 from webhook.cli.admit import admit_command
+from webhook.cli.agent import agent_command
 from webhook.cli.certs import certs_group
 from webhook.cli.demo import demo_command
 from webhook.cli.enforce import enforce_command
@@ -22,6 +23,7 @@ def main() -> None:
 
 COMMANDS = (
     admit_command,
+    agent_command,
     certs_group,
     demo_command,
     enforce_command,

@@ -1,0 +1,320 @@
+"""The loop's judgement, with messages by hand and a clock of our own."""
+
+import io
+import json
+
+import pytest
+from agent_parts import VRAM, ScriptedNvml
+
+from webhook.adapters.kube import KubeError
+from webhook.agent import loop
+from webhook.agent.journal import Journal
+from webhook.agent.loop import Agent, Allowance, NewContainerNeededError
+from webhook.agent.settings import Settings
+from webhook.agent.watcher import NodeSeen, WatchFailed
+from webhook.core.capacity import Look, SeenGpu
+from webhook.core.drivers import Fault
+
+GPU = SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20)
+FINE = Look((GPU,), "570.86.15")
+GONE = Look((), "570.86.15")
+DOWN = Look(failed="the driver is not loaded", fault=Fault.DRIVER_DOWN)
+
+
+class FakeKube:
+    """Keeps one node, and applies merge patches to it."""
+
+    url = "https://api"
+
+    def __init__(self):
+        self.node = {"metadata": {"name": "n", "resourceVersion": "1"}, "status": {}}
+        self.sent = []
+        self.fails_with = None
+
+    def patch_node(self, name, patch, *, status=False):
+        assert name == "n"
+        self.sent.append((status, patch))
+        if self.fails_with:
+            raise self.fails_with
+        version = str(int(self.node["metadata"]["resourceVersion"]) + 1)
+        self.node = _merged(self.node, patch)
+        self.node = _merged(self.node, {"metadata": {"resourceVersion": version}})
+        return self.node
+
+
+class Clock:
+    """The time, and how it passes."""
+
+    now_s = 1000.0
+
+    def monotonic(self):
+        return self.now_s
+
+
+class Bench:
+    """An agent whose threads do not run; messages and time come from the test."""
+
+    def __init__(self, monkeypatch, **settings):
+        self.clock = Clock()
+        monkeypatch.setattr(loop, "time", self.clock)
+        self.kube = FakeKube()
+        self.log = io.StringIO()
+        self.agent = Agent(Settings("n", **settings), self.kube, ScriptedNvml(), Journal(self.log))
+
+    def hear(self, *messages, after_s=0.0):
+        """Let a turn of the loop hear these."""
+        self.clock.now_s += after_s
+        for message in messages:
+            self.agent._take(message)
+        self.agent._put_right(self.clock.now_s)
+        self.agent._judge_driver(self.clock.now_s)
+        return self
+
+    def see_node(self, **more):
+        return NodeSeen(self.kube.node, **more)
+
+    def edit(self, patch):
+        """Let somebody else change the node, and tell."""
+        version = str(int(self.kube.node["metadata"]["resourceVersion"]) + 1)
+        edited = _merged(_merged(self.kube.node, patch), {"metadata": {"resourceVersion": version}})
+        self.kube.node = edited
+        return NodeSeen(edited)
+
+    @property
+    def capacity(self):
+        return self.kube.node["status"].get("capacity", {}).get(VRAM)
+
+    def said(self):
+        return [json.loads(line)["msg"] for line in self.log.getvalue().splitlines()]
+
+    def unready(self):
+        return "; ".join(filter(None, (*self.agent._failures.values(), self.agent._undone)))
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    return Bench(monkeypatch)
+
+
+def _merged(target, patch):
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target or {})
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = _merged(result.get(key), value)
+    return result
+
+
+ZEROED = {"status": {"capacity": {VRAM: "0"}, "allocatable": {VRAM: "0"}}}
+
+
+@pytest.mark.parametrize("look_first", [True, False])
+def test_gpus_are_shown_once_node_and_gpus_are_known_in_either_order(look_first, bench):
+    messages = [FINE, bench.see_node()]
+    bench.hear(*(messages if look_first else reversed(messages)))
+    assert bench.capacity == "1000Mi"
+    assert [status for status, _ in bench.kube.sent] == [False, True]
+    assert bench.unready() == ""
+
+
+def test_nothing_is_patched_before_it_is_known_what_was_advertised_before(bench):
+    bench.hear(FINE)
+    assert bench.kube.sent == []
+    assert bench.unready() == "the node has not been read yet"
+
+
+def test_what_was_advertised_is_remembered_while_the_driver_is_down(monkeypatch, bench):
+    bench.hear(FINE, bench.see_node())
+    again = Bench(monkeypatch)
+    again.kube.node = bench.kube.node
+    again.hear(DOWN, again.edit(ZEROED))
+    assert again.capacity == "1000Mi"
+    assert again.kube.sent == [
+        (True, {"status": {"capacity": {VRAM: "1000Mi"}, "allocatable": {VRAM: "1000Mi"}}})
+    ]
+
+
+def test_it_is_put_right_even_before_the_driver_was_asked(monkeypatch, bench):
+    bench.hear(FINE, bench.see_node())
+    again = Bench(monkeypatch)
+    again.kube.node = bench.kube.node
+    again.hear(again.edit(ZEROED))
+    assert again.capacity == "1000Mi"
+    again.hear()
+    assert again.unready() == "the GPUs have not been looked at yet"
+
+
+def test_a_change_by_others_is_put_right_at_once(bench):
+    bench.hear(FINE, bench.see_node())
+    bench.hear(bench.edit(ZEROED), after_s=1)
+    assert bench.capacity == "1000Mi"
+    bench.hear(bench.edit({"metadata": {"labels": {"vramwarden.io/gpu": None}}}), after_s=1)
+    assert bench.kube.node["metadata"]["labels"]["vramwarden.io/gpu"] == "true"
+
+
+def test_the_echo_of_our_own_patches_is_not_patched_again(bench):
+    first = bench.see_node()
+    bench.hear(FINE, first)
+    bench.hear(first, after_s=1)  # as it was before both patches
+    assert len(bench.kube.sent) == 2
+    bench.hear(first, after_s=10)  # much later, it is believed: a backup may have been restored
+    assert len(bench.kube.sent) == 4
+
+
+def test_a_lost_gpu_leaves_after_the_grace(bench):
+    bench.hear(FINE, bench.see_node())
+    bench.hear(GONE, after_s=30)
+    assert bench.capacity == "1000Mi"
+    bench.hear(GONE, after_s=300)
+    assert bench.capacity == "0"
+    assert "labels" not in bench.kube.node["metadata"] or not bench.kube.node["metadata"]["labels"]
+    assert "a GPU is lost; it leaves the list if that stays" in bench.said()
+    assert "a GPU left the list" in bench.said()
+
+
+def test_a_node_without_a_driver_is_left_alone_and_that_is_said_once(bench):
+    for _ in range(3):
+        bench.hear(DOWN, bench.see_node(), after_s=30)
+    assert bench.kube.sent == []
+    assert bench.said() == ["no GPU can be read on this node; waiting, and leaving the node alone"]
+    assert bench.unready() == ""
+
+
+def test_a_dry_run_says_what_it_would_patch_once_and_patches_nothing(monkeypatch):
+    bench = Bench(monkeypatch, dry_run=True)
+    for _ in range(3):
+        bench.hear(FINE, bench.see_node(), after_s=1)
+    assert bench.kube.sent == []
+    assert bench.said().count("would patch the node") == 1
+
+
+def test_a_patch_that_fails_is_tried_again_after_pauses_that_double(bench):
+    bench.kube.fails_with = KubeError("no right to", code=403)
+    bench.hear(FINE, bench.see_node())
+    tries = []
+    for second in range(1, 61):
+        before = len(bench.kube.sent)
+        bench.hear(after_s=1)
+        tries += [second] if len(bench.kube.sent) > before else []
+    assert tries == [1, 3, 7, 15, 30, 45, 60]
+    assert bench.said().count("the node cannot be patched; trying on") == 1
+    assert "no right to" in bench.unready()
+    bench.kube.fails_with = None
+    bench.hear(after_s=15)
+    assert bench.capacity == "1000Mi"
+    assert "the node can be patched" in bench.said()
+    assert bench.unready() == ""
+
+
+def test_whoever_changes_the_node_for_ever_costs_no_patch_a_second(bench):
+    bench.hear(FINE, bench.see_node())
+    sent = []
+    for _ in range(600):
+        bench.hear(bench.edit(ZEROED), after_s=1)
+        sent.append(len(bench.kube.sent))
+    assert sent[9] == 2 + 10  # at first at once
+    assert sent[-1] - sent[-301] == 300 / loop.PATCH_EVERY_S
+    what = "the node is changed by somebody else all the time; patching less often"
+    assert bench.said().count(what) == 1
+    bench.hear(after_s=loop.PATCH_EVERY_S)
+    assert bench.capacity == "1000Mi"
+
+
+def test_an_allowance_refills_with_time():
+    allowance = Allowance(2, 5.0)
+    taken = [allowance.take(now_s) for now_s in (0, 0, 0, 4, 5, 6, 100, 100, 100)]
+    assert taken == [True, True, False, False, True, False, True, True, False]
+
+
+def test_a_node_that_is_deleted_and_made_anew_is_shown_its_gpus_again(bench):
+    bench.hear(FINE, bench.see_node())
+    bench.hear(NodeSeen(None), after_s=1)
+    assert "has no node n" in bench.unready()
+    bench.kube.node = {"metadata": {"name": "n", "resourceVersion": "900"}, "status": {}}
+    bench.hear(bench.see_node(), after_s=1)
+    assert bench.capacity == "1000Mi"
+    assert bench.said()[-3:] == ["waiting for the node", "the node is there", "node patched"]
+
+
+def test_a_watch_that_fails_is_told_once_and_when_it_is_over(bench):
+    bench.hear(FINE, bench.see_node())
+    for _ in range(3):
+        bench.hear(WatchFailed("down"), bench.see_node(watched=False), after_s=1)
+    assert bench.unready() == "down"
+    bench.hear(bench.see_node(), after_s=1)
+    said = bench.said()
+    assert said.count("the node cannot be watched; trying on") == 1
+    assert said[-1] == "the node is watched"
+    assert bench.unready() == ""
+
+
+def test_a_bug_in_a_thread_ends_the_agent(bench):
+    with pytest.raises(ZeroDivisionError):
+        bench.hear(ZeroDivisionError("bug"))
+    bench.agent._start(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        bench.agent._hear()
+
+
+CHANGED = Look(failed="the driver was replaced", fault=Fault.DRIVER_CHANGED)
+UNKNOWN = Look(failed="revoked", fault=Fault.UNKNOWN)
+MISSING = Look(failed="no library", fault=Fault.LIBRARY_MISSING)
+
+
+@pytest.mark.parametrize(
+    ("before", "look", "ends_after_s"),
+    [
+        (FINE, CHANGED, 40),
+        (DOWN, CHANGED, 40),
+        (FINE, UNKNOWN, 310),
+        (DOWN, UNKNOWN, None),
+        (FINE, DOWN, None),
+        (FINE, MISSING, None),
+    ],
+)
+def test_it_ends_where_only_a_new_container_sees_the_driver(before, look, ends_after_s, bench):
+    bench.hear(before, bench.see_node())
+    for second in range(10, 2000, 10):
+        try:
+            bench.hear(look, after_s=10)
+        except NewContainerNeededError as error:
+            assert str(error) == look.failed
+            assert second == ends_after_s
+            return
+    assert ends_after_s is None
+
+
+def test_a_driver_that_hangs_is_told_of_and_keeps_nothing_else_waiting(bench):
+    bench.hear(FINE, bench.see_node())
+    bench.hear(bench.edit(ZEROED), after_s=91)
+    assert bench.capacity == "1000Mi"
+    bench.hear(after_s=1)
+    assert bench.said().count("the driver hangs") == 1
+    bench.hear(FINE, after_s=1)
+    assert bench.said()[-1] == "the driver no longer hangs"
+
+
+def test_a_fixed_amount_needs_no_look(monkeypatch):
+    bench = Bench(monkeypatch, fixed_bytes=48 * 2**30)
+    bench.hear(bench.see_node())
+    assert bench.capacity == "48Gi"
+    bench.hear(after_s=10_000)
+    assert bench.unready() == ""
+    assert bench.said() == ["node patched"]
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch):
+    bench = Bench(monkeypatch)
+    bench.log.close()
+    bench.hear(FINE, bench.see_node())
+    assert bench.capacity == "1000Mi"
+
+
+def test_no_folder_for_the_heartbeat_is_said_once(monkeypatch, tmp_path):
+    bench = Bench(monkeypatch, run_folder=str(tmp_path / "none"))
+    bench.agent._beat()
+    bench.agent._beat()
+    assert bench.said() == ["no heartbeat"]

@@ -1,0 +1,106 @@
+"""What the watching thread tells, and how often it asks an API server that fails."""
+
+import itertools
+
+import pytest
+
+from webhook.adapters.kube import KubeError
+from webhook.agent import watcher
+from webhook.agent.watcher import NodeSeen, WatchFailed, watch, watch_gpus
+
+NODE = {"metadata": {"resourceVersion": "7"}}
+LATER = {"metadata": {"resourceVersion": "8"}}
+DOWN = KubeError("down")
+NOT_FOUND = KubeError("nodes not found", code=404)
+FORBIDDEN = KubeError("forbidden", code=403)
+
+
+class Enough(BaseException):
+    """Ends a thread that works for ever."""
+
+
+class FakeKube:
+    """Answers each read and each watch with the next of a list; a failure is raised."""
+
+    def __init__(self, reads, watches):
+        self.reads, self.watches = iter(reads), iter(watches)
+        self.since = []
+
+    def node(self, _name):
+        answer = next(self.reads, Enough())
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def watch_node(self, _name, since, *, lasting_s):
+        assert lasting_s == watcher.WATCH_S
+        self.since.append(since)
+        events = next(self.watches)
+        if isinstance(events, BaseException):
+            raise events
+        return self._events(events)
+
+    def _events(self, events):
+        for event in events:
+            if isinstance(event, BaseException):
+                raise event
+            yield event
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    slept = []
+    monkeypatch.setattr(watcher.time, "sleep", slept.append)
+    monkeypatch.setattr(watcher.random, "uniform", lambda _, most: most)
+    return slept
+
+
+def told_by(kube):
+    told = []
+    with pytest.raises(Enough):
+        watch(kube, "n", told.append)
+    return told
+
+
+def test_the_node_and_each_change_are_told_from_the_version_that_was_read(pauses):
+    kube = FakeKube([NODE, LATER], [[LATER, None], []])
+    assert told_by(kube) == [NodeSeen(NODE), NodeSeen(LATER), NodeSeen(None), NodeSeen(LATER)]
+    assert kube.since == ["7", "8"]
+
+
+def test_a_node_that_is_not_there_is_told_and_waited_for(pauses):
+    kube = FakeKube([NOT_FOUND], [[NODE]])
+    assert told_by(kube) == [NodeSeen(None), NodeSeen(NODE)]
+    assert kube.since == [""]
+
+
+def test_pauses_double_up_to_a_bound_until_a_watch_succeeds(pauses):
+    told = told_by(FakeKube([*[DOWN] * 6, NODE, DOWN], [[]]))
+    assert told == [*[WatchFailed("down")] * 6, NodeSeen(NODE), WatchFailed("down")]
+    watched = pauses.pop(6)
+    assert 0 < watched <= 1  # a watch that ends at once is not begun again at once
+    assert pauses == [1, 2, 4, 8, 15, 15, 1]
+
+
+def test_where_only_the_watch_is_refused_reading_is_left_and_its_pauses_grow(pauses):
+    told = told_by(FakeKube([NODE] * 3, [FORBIDDEN] * 3))
+    assert told == [NodeSeen(NODE, watched=False), WatchFailed("forbidden")] * 3
+    assert pauses == [1, 2, 4]
+
+
+def test_a_watch_that_breaks_off_is_begun_again(pauses):
+    told = told_by(FakeKube([NODE, LATER], [[DOWN], []]))
+    assert told == [NodeSeen(NODE), WatchFailed("down"), NodeSeen(LATER)]
+
+
+def test_gpus_are_looked_at_with_a_pause_after_each_look(monkeypatch, pauses):
+    monkeypatch.setattr(watcher, "look", lambda nvml: nvml)
+    numbers = itertools.count()
+
+    def tell(_):
+        if next(numbers) == 3:
+            raise Enough
+
+    with pytest.raises(Enough):
+        watch_gpus("nvml", 30.0, tell)
+    assert pauses == [30.0] * 3

@@ -1,0 +1,58 @@
+"""Looks and inventories, made by hand and drawn."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from webhook.core.capacity import Gpu, Inventory, Look, SeenGpu, notice
+from webhook.core.drivers import Fault
+from webhook.core.quantity import MIB
+
+GRACE_S = 300.0
+DOWN = Look(failed="the driver is not loaded", fault=Fault.DRIVER_DOWN)
+
+
+def a_gpu(name="a", mib=1000, index=0):
+    return Gpu(f"GPU-{name}", mib * MIB, "NVIDIA H200", index)
+
+
+def seen(name="a", mib=1000, index=0, *, mig=False):
+    usable_bytes = None if mib is None else mib * MIB
+    return SeenGpu(f"GPU-{name}", "NVIDIA H200", index, usable_bytes, mig)
+
+
+def a_look(*gpus, **more):
+    return Look(gpus, "570.86.15", **more)
+
+
+def after(*looks, start=None, grace_s=GRACE_S):
+    """Return the inventory after looks, each with its time."""
+    inventory = start or Inventory()
+    for now_s, look in looks:
+        inventory = notice(inventory, look, now_s, grace_s)
+    return inventory
+
+
+NAMES = st.sampled_from("abcde")
+GPUS = st.lists(
+    st.builds(
+        SeenGpu,
+        uuid=NAMES.map("GPU-{}".format),
+        product=st.sampled_from(["NVIDIA H200", "NVIDIA A100-SXM4-80GB", "é"]),
+        index=st.integers(0, 7),
+        usable_bytes=st.none() | st.integers(0, 3 * MIB) | st.integers(0, 2**38),
+        mig=st.booleans(),
+    ),
+    max_size=5,
+    unique_by=lambda gpu: gpu.uuid,
+).map(tuple)
+LOOKS = st.just(DOWN) | st.builds(
+    Look,
+    gpus=GPUS,
+    driver_version=st.sampled_from(["", "570.86.15", "580.1"]),
+    unsure=st.frozensets(NAMES.map("GPU-{}".format) | st.just(""), max_size=2),
+    cannot_measure=st.sampled_from(["", "the lists cannot be read"]),
+    never_measures=st.booleans(),
+)
+PAST = st.lists(st.tuples(st.floats(0, 1e6), LOOKS), max_size=4)
+INVENTORIES = PAST.map(lambda past: after(*sorted(past, key=lambda one: one[0])))

@@ -1,0 +1,227 @@
+"""The one doorway to the API server: nodes as plain JSON, so that no unknown field is lost.
+
+No other file imports `kubernetes`. Of that client this uses what finds the API server and proves
+who we are: in a pod, from a kubeconfig, with tokens that are renewed. The requests are its own
+connection pool's, since its call layer changed between the versions we support and turns answers
+into models. Threads are the caller's; one `Kube` may serve several.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode
+
+import urllib3
+import yaml
+from kubernetes import client, config
+from kubernetes.config.config_exception import ConfigException
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    Json = dict[str, Any]
+
+FIELD_MANAGER: Final = "vramwarden"
+"""Who we are in `metadata.managedFields`."""
+
+_CONNECT_S: Final = 5.0
+_ANSWER_S: Final = 10.0
+_TRIES: Final = 3
+_FIRST_PAUSE_S: Final = 0.25
+_LONGEST_PAUSE_S: Final = 5.0
+_MERGE_PATCH: Final = "application/merge-patch+json"
+_BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _GONE = 400, 401, 403, 404, 410
+_PASSING: Final = frozenset({429, 500, 502, 503, 504})
+"""Overload, and failures of the API server or of what is before it."""
+
+_FAILURES: Final = (urllib3.exceptions.HTTPError, OSError)
+_MALFORMED: Final = (ValueError, TypeError, AttributeError)
+"""What the client raises where a kubeconfig has the wrong form."""
+
+
+class KubeError(Exception):
+    """A request that had no success: a sentence, and what kind of failure it is."""
+
+    def __init__(self, sentence: str, *, code: int = 0, retry_after_s: float = 0.0) -> None:
+        super().__init__(sentence)
+        self.code = code
+        """HTTP's; 0 where there was no answer."""
+        self.retry_after_s = retry_after_s
+
+    @property
+    def not_found(self) -> bool:
+        """The object is not there, or not yet."""
+        return self.code == _NOT_FOUND
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same request may have success soon."""
+        return self.code == 0 or self.code in _PASSING
+
+
+class NoClusterError(KubeError):
+    """Nothing says where the API server is, or it says so in a way that cannot be used."""
+
+    passing = False
+
+
+def connect(kubeconfig: Path | None = None) -> Kube:
+    """Find the API server as kubectl does; raises NoClusterError, and speaks to nobody yet.
+
+    | named by | used |
+    | --- | --- |
+    | the argument | that file |
+    | `KUBECONFIG` | that file, or those |
+    | neither, in a pod | the pod's service account |
+    | neither, elsewhere | `~/.kube/config` |
+    """
+    loader: Any = config  # its functions have no types
+    settings = client.Configuration()
+    settings.retries = False  # ours are below
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and not os.environ.get("KUBECONFIG")
+    try:
+        if kubeconfig is None and in_pod:
+            loader.load_incluster_config(client_configuration=settings)
+        else:
+            name = None if kubeconfig is None else str(kubeconfig)
+            loader.load_kube_config(name, client_configuration=settings, persist_config=False)
+        return Kube(client.ApiClient(settings))
+    except (ConfigException, yaml.YAMLError, OSError, LookupError, *_MALFORMED) as error:
+        where = "this pod's service account" if kubeconfig is None and in_pod else "a kubeconfig"
+        said = " ".join(str(error).split()) or type(error).__name__
+        why = f"no API server is known from {where}: {said}"
+        raise NoClusterError(f"{why}; name a file with --kubeconfig") from error
+
+
+class Kube:
+    """The API server; every method raises KubeError."""
+
+    def __init__(self, api_client: Any) -> None:
+        self._settings = api_client.configuration
+        self._pool = api_client.rest_client.pool_manager
+        self.url = str(self._settings.host).rstrip("/")
+
+    def node(self, name: str) -> Json:
+        """Read a node."""
+        return self._ask("GET", _node_path(name))
+
+    def patch_node(self, name: str, patch: Json, *, status: bool = False) -> Json:
+        """Apply a JSON merge patch to a node or to its status; return the node as it is then."""
+        path = _node_path(name) + ("/status" if status else "")
+        return self._ask("PATCH", path, patch, fieldManager=FIELD_MANAGER)
+
+    def watch_node(self, name: str, since: str = "", *, lasting_s: float) -> Iterator[Json | None]:
+        """Begin to watch a node; yield it after each change, None when it was deleted.
+
+        `since` is the resource version that is known already; without it the node comes first as
+        it is, if it is there. Ends after a while, and early where that version is too old: then
+        read the node and watch from there. So a connection that died in silence costs no more.
+        """
+        query = {
+            "watch": "true",
+            "fieldSelector": f"metadata.name={name}",
+            "timeoutSeconds": str(max(1, round(lasting_s))),
+            **({"resourceVersion": since} if since else {}),
+        }
+        answer = self._send("GET", "/api/v1/nodes", None, query, lasting_s + _ANSWER_S)
+        return self._events(answer, f"the watch of node {name} broke off")
+
+    def _events(self, answer: Any, broke_off: str) -> Iterator[Json | None]:
+        """Yield what each line of a watch tells.
+
+        Source: Kubernetes API concepts, "Efficient detection of changes".
+        """
+        try:
+            for line in _lines(answer):
+                event = _object(line)
+                kind, thing = event.get("type"), event.get("object") or {}
+                if kind == "ERROR":
+                    if thing.get("code") == _GONE:
+                        return
+                    raise self._refused(thing.get("code") or 0, thing)
+                if kind != "BOOKMARK":
+                    yield None if kind == "DELETED" else thing
+        except (*_FAILURES, ValueError) as error:
+            raise KubeError(f"{self.url}: {broke_off}: {error}") from error
+        finally:
+            answer.close()
+
+    def _ask(self, method: str, path: str, body: Json | None = None, **query: str) -> Json:
+        """Send a request that may be sent twice, and again where the failure is a passing one."""
+        pause_s = _FIRST_PAUSE_S
+        for left in reversed(range(_TRIES)):
+            try:
+                answer = self._send(method, path, body, query, _ANSWER_S)
+                return _object(answer.data)
+            except KubeError as error:
+                if not left or not error.passing:
+                    raise
+                time.sleep(min(max(pause_s, error.retry_after_s), _LONGEST_PAUSE_S))
+                pause_s *= 2
+            except (*_FAILURES, ValueError) as error:
+                raise KubeError(f"{self.url} broke off its answer: {error}") from error
+        raise AssertionError  # the last try returns or raises
+
+    def _send(
+        self, method: str, path: str, body: Json | None, query: Mapping[str, str], read_s: float
+    ) -> Any:
+        """Return the answer, of which nothing but the head was read; raises where it is none."""
+        headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
+        if body is not None:
+            headers["Content-Type"] = _MERGE_PATCH
+        try:
+            for setting in self._settings.auth_settings().values():  # renews the token, too
+                headers[setting["key"]] = setting["value"]
+            answer: Any = self._pool.request(
+                method,
+                f"{self.url}{path}?{urlencode(query)}",
+                body=None if body is None else json.dumps(body).encode(),
+                headers=headers,
+                timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
+                retries=False,
+                preload_content=False,
+            )
+        except (*_FAILURES, ConfigException) as error:
+            raise KubeError(f"{self.url} does not answer: {error}") from error
+        if answer.status < _BAD_REQUEST:
+            return answer
+        try:
+            status = _object(answer.data)
+        except (*_FAILURES, ValueError):
+            status = {}
+        raise self._refused(answer.status, status, answer.headers.get("Retry-After", ""))
+
+    def _refused(self, code: int, status: Json, retry_after: str = "") -> KubeError:
+        """Return the failure that an answer means: what the API server says of it, and our part."""
+        said = status.get("message")
+        why = f"{self.url} answers {code}" + (f": {said}" if said else "")
+        if code == _UNAUTHORIZED:
+            why += " (it does not accept our token or certificate)"
+        elif code == _FORBIDDEN:
+            why += " (the right is missing from our ClusterRole)"
+        seconds = float(retry_after) if retry_after.isdecimal() else 0.0
+        return KubeError(why, code=code, retry_after_s=seconds)
+
+
+def _node_path(name: str) -> str:
+    return f"/api/v1/nodes/{quote(name, safe='')}"
+
+
+def _object(data: bytes) -> Json:
+    """Read a JSON object; raises ValueError for anything else."""
+    found = json.loads(data)
+    if not isinstance(found, dict):
+        raise ValueError("not a JSON object")  # noqa: TRY004 - as for what is no JSON at all
+    return found
+
+
+def _lines(answer: Any) -> Iterator[bytes]:
+    """Yield each line of an answer as soon as it is there."""
+    rest = b""
+    for part in answer.stream(decode_content=True):
+        *lines, rest = (rest + part).split(b"\n")
+        yield from filter(None, lines)

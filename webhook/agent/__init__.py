@@ -1,0 +1,21 @@
+"""The node agent: shows on its node what NVML tells of the GPUs, and keeps it so.
+
+It reads NVML and its own node, and patches that node: capacity and allocatable
+`vramwarden.io/vram`, the labels and the annotation of `webhook.names`. In a cluster it runs on each
+GPU node, with the driver's library (`NVIDIA_DRIVER_CAPABILITIES=utility`), `NODE_NAME` from
+`spec.nodeName`, and these rights, which RBAC cannot narrow to one node:
+
+| API group | resource | verbs |
+| --- | --- | --- |
+| "" | nodes | get, watch, patch |
+| "" | nodes/status | patch |
+
+| thread | does |
+| --- | --- |
+| main | knows the inventory, compares it with the node, patches, beats; never asks a driver |
+| looker | opens NVML, looks, closes: an open NVML keeps the node's driver from being replaced |
+| watcher | tells of each change of the node |
+
+Publishing the largest free amount of the node's GPUs would be one more value in `wanted`, from a
+watch on the node's pods.
+"""

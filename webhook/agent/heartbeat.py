@@ -1,0 +1,60 @@
+"""The heartbeat: `python3 -I -m webhook.agent.heartbeat live|ready FOLDER` is the kubelet's probe.
+
+No port, so nobody on the network can reach the agent. A line in a file says until when the last
+beat is good, and whether the node was as it should be. Probes run often, so this file imports next
+to nothing.
+"""
+
+import os
+import sys
+import time
+
+RUN_FOLDER = "/run/vramwarden-agent"
+GOOD_FOR_S = 120.0
+"""The main thread beats every few seconds, and waits for an API server that hangs at most 90."""
+
+_FILE = "heartbeat"
+_WRONG_USAGE = 2
+
+
+def beat(folder: str, *, unready: str) -> None:
+    """Tell that the main thread is at work, and why the node is not as it should be; OSError."""
+    path = f"{folder}/{_FILE}"
+    with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123
+        file.write(f"{time.monotonic() + GOOD_FOR_S:.3f} {unready}\n")
+    os.replace(f"{path}.new", path)  # noqa: PTH105
+
+
+def probe(kind: str, folder: str) -> str:
+    """Return why the probe fails, or nothing.
+
+    | kind | passes |
+    | --- | --- |
+    | live | while the main thread beats, whatever driver and API server do: no restart helps them |
+    | ready | where, besides, the node was read and shows what it should |
+    """
+    try:
+        with open(f"{folder}/{_FILE}", encoding="utf-8") as file:  # noqa: PTH123
+            until, _, unready = file.read(2000).strip().partition(" ")
+        late_s = time.monotonic() - float(until)
+    except FileNotFoundError:
+        return "no heartbeat yet"
+    except (OSError, ValueError) as error:
+        return f"the heartbeat in {folder} cannot be read: {error}"
+    if not late_s <= 0:  # so for what is no number, too
+        return f"the last heartbeat was {GOOD_FOR_S + late_s:.0f} s ago: stuck or stopped"
+    return unready if kind == "ready" else ""
+
+
+def main(arguments: list[str]) -> int:
+    """Return the exit code."""
+    if len(arguments) != 2 or arguments[0] not in ("live", "ready"):  # noqa: PLR2004
+        print("usage: python3 -m webhook.agent.heartbeat live|ready FOLDER", file=sys.stderr)  # noqa: T201
+        return _WRONG_USAGE
+    why = probe(*arguments)
+    print(why or arguments[0])  # noqa: T201
+    return 1 if why else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,78 @@
+"""One look at the node's GPUs: NVML in, a Look out; whatever fails is part of what was seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from webhook.adapters import processes
+from webhook.adapters.nvml import NvmlError
+from webhook.core.capacity import Look, SeenGpu
+from webhook.core.drivers import DriverClass, Fault, driver_class, explain_driver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from webhook.adapters.nvml import Device, Nvml
+
+
+def look(nvml: Nvml, *, proc: str = "/proc") -> Look:
+    """Open NVML, look, and close: while it is open, the driver cannot be replaced.
+
+    Never raises: where the driver as a whole does not answer, the look says why.
+    """
+    try:
+        with nvml:
+            version = nvml.driver_version()
+            devices = _devices(nvml)
+            seen = Look(
+                tuple(_seen(device) for device in devices),
+                driver_version=version,
+                unsure=_unsure(nvml.unreachable),
+            )
+            return _probed(seen, nvml, devices, proc)
+    except NvmlError as error:
+        return Look(failed=str(error), fault=error.fault)
+
+
+def _devices(nvml: Nvml) -> tuple[Device, ...]:
+    """Return the GPUs that answer; where none does, but the driver, that is no failure of it."""
+    try:
+        return nvml.devices()
+    except NvmlError:
+        if not nvml.unreachable:
+            raise
+        return ()
+
+
+def _unsure(errors: Iterable[NvmlError]) -> frozenset[str]:
+    """Return which GPUs are there, and only failed to answer: they are not lost."""
+    return frozenset(error.gpu for error in errors if error.fault is not Fault.GPU_LOST)
+
+
+def _seen(device: Device) -> SeenGpu:
+    return SeenGpu(device.uuid, device.name, device.index, device.usable_bytes, device.mig)
+
+
+def _probed(seen: Look, nvml: Nvml, devices: Iterable[Device], proc: str) -> Look:
+    """Try what the enforcer's self-test will: version, kernel, and figures of each shared GPU.
+
+    What it cannot try is whether a process that the driver lists comes with its figure: a container
+    sees its own processes alone, and this one has nothing on a GPU. The version answers for that.
+    """
+    kernel = processes.trustworthy_kernel(proc=proc)
+    version = seen.driver_version
+    if driver_class(version) is not DriverClass.WORKS:
+        return replace(seen, cannot_measure=explain_driver(version), never_measures=True)
+    if kernel.holds is False:
+        return replace(seen, cannot_measure=kernel.reason, never_measures=True)
+    try:
+        for device in devices:
+            if not device.mig:
+                nvml.device_used_bytes(device.uuid)
+                nvml.processes(device.uuid)
+    except NvmlError as error:
+        return replace(seen, cannot_measure=str(error))
+    if not devices:
+        return replace(seen, cannot_measure="no GPU answers")
+    return seen

@@ -1,0 +1,106 @@
+"""The program from its start to its exit code, and one look without the loop."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook import __version__
+from webhook.adapters.kube import KubeError, connect
+from webhook.adapters.nvml import Nvml
+from webhook.agent.journal import Journal
+from webhook.agent.loop import Agent, NewContainerNeededError
+from webhook.agent.observer import look
+from webhook.core.capacity import Inventory, Look, notice, skipped
+from webhook.core.node_state import changes, patches, recall, wanted
+
+if TYPE_CHECKING:
+    from webhook.adapters.kube import Kube
+    from webhook.agent.settings import Settings
+    from webhook.core.node_state import Patches
+
+STOPPED: Final = 0
+FAILED: Final = 1
+NEW_CONTAINER: Final = 75
+
+
+def agent(settings: Settings) -> int:
+    """Keep the node as it should be until SIGTERM; returns the exit code.
+
+    | exit code | means |
+    | --- | --- |
+    | 0 | stopped by SIGTERM |
+    | 1 | no API server is known, or a bug |
+    | 75 | the driver was replaced, or its devices taken from us: a new container is needed |
+    """
+    journal = Journal(sys.stdout)
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    try:
+        kube = connect(settings.kubeconfig)
+        journal.event("info", "started", node=settings.node, version=__version__, api=kube.url)
+        Agent(settings, kube, Nvml(), journal).run()
+    except _StoppedError:
+        journal.event("info", "stopped")
+        return STOPPED
+    except KubeError as error:
+        journal.event("error", "no API server", why=str(error))
+        return FAILED
+    except NewContainerNeededError as error:
+        journal.event("error", "a new container is needed", why=str(error))
+        return NEW_CONTAINER
+    raise AssertionError  # the loop only ends by an exception
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """One look at GPUs and node, and what follows from it."""
+
+    made: Patches
+    changes: tuple[str, ...]
+    unread: str
+    """Why the node could not be read, so that the patches are those of a node without anything."""
+    failed: str
+    """Why the driver could not be read."""
+    skipped: tuple[str, ...]
+    """GPUs that are not advertised, and why."""
+    known: bool
+    """Whether there is anything to advertise, or was."""
+
+
+def look_once(settings: Settings) -> Once:
+    """Look at node and GPUs once, and change nothing."""
+    node: dict[str, Any] = {}
+    unread = "" if settings.node else "no node is named; use --node or set NODE_NAME"
+    if settings.node:
+        try:
+            node = connect(settings.kubeconfig).node(settings.node)
+        except KubeError as error:
+            unread = str(error)
+    seen = look(Nvml()) if settings.fixed_bytes is None else Look()
+    inventory = Inventory(fixed_bytes=settings.fixed_bytes)
+    if settings.fixed_bytes is None:
+        inventory = notice(recall(node), seen, 0.0, settings.grace_s)
+    made = patches(node, wanted(inventory))
+    known = inventory.fixed_bytes is not None or inventory.advertised
+    left_out = tuple(f"GPU {uuid}: {why}" for uuid, why in skipped(seen).items())
+    return Once(made, tuple(changes(node, made)), unread, seen.failed, left_out, known)
+
+
+def patch_once(settings: Settings, found: Once) -> None:
+    """Apply what one look found; raises KubeError."""
+    kube: Kube = connect(settings.kubeconfig)
+    if found.made.metadata is not None:
+        kube.patch_node(settings.node, found.made.metadata)
+    if found.made.status is not None:
+        kube.patch_node(settings.node, found.made.status, status=True)
+
+
+class _StoppedError(Exception):
+    """SIGTERM or SIGINT."""
+
+
+def _stop(_number: int, _frame: object) -> None:
+    raise _StoppedError

@@ -1,0 +1,32 @@
+"""The agent's settings; the command line reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.capacity import GRACE_S
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INTERVAL_S: Final = 30.0
+"""Between looks at the GPUs. What is changed on the node is put right by the watch, at once; looks
+only find GPUs that came or went, and those may be lost for minutes. On a node without persistence
+mode each look wakes the GPUs, which takes a second or more for each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Which node, and how."""
+
+    node: str
+    interval_s: float = INTERVAL_S
+    grace_s: float = GRACE_S
+    """How long a GPU may be lost before it leaves the list."""
+    fixed_bytes: int | None = None
+    """Advertise this, and ask no driver."""
+    kubeconfig: Path | None = None
+    run_folder: str = ""
+    """Where to beat for the probes; empty for nowhere."""
+    dry_run: bool = False

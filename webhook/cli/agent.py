@@ -1,0 +1,169 @@
+"""`vramwarden agent`: the node agent."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import yaml
+
+from webhook.agent.settings import INTERVAL_S, Settings
+from webhook.cli.failures import Failure
+from webhook.core.capacity import GRACE_S
+from webhook.core.duration import parse_seconds
+from webhook.core.quantity import MIB, QuantityError, parse_quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from webhook.agent.program import Once
+
+
+def _duration(least_s: float, most_s: float) -> Callable[..., float]:
+    """Return what reads `500ms`, `30s` or `5m` within bounds, for click."""
+
+    def read(_context: click.Context, _option: click.Parameter, text: str) -> float:
+        try:
+            seconds = parse_seconds(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+        if not least_s <= seconds <= most_s:
+            raise click.BadParameter(f"{text!r} must be between {least_s:g}s and {most_s:g}s")
+        return seconds
+
+    return read
+
+
+def _amount(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
+    """Read `48Gi`, in whole MiB, rounded down: a node must not promise what it has not."""
+    if text is None:
+        return None
+    try:
+        mebibytes = int(parse_quantity(text) // MIB)
+    except QuantityError as error:
+        raise click.BadParameter(f"{text!r} {error}") from error
+    if mebibytes < 1:
+        raise click.BadParameter(f"{text!r} is less than 1Mi; write a size, e.g. 48Gi")
+    return mebibytes * MIB
+
+
+@click.command("agent")
+@click.option(
+    "--node", default="", envvar="NODE_NAME", show_envvar=True, help="The node that this is."
+)
+@click.option(
+    "--interval",
+    metavar="DURATION",
+    callback=_duration(1.0, 3600.0),
+    default=f"{INTERVAL_S:g}s",
+    show_default=True,
+    help="Pause between looks at the GPUs; changes of the node are seen at once.",
+)
+@click.option(
+    "--lost-after",
+    metavar="DURATION",
+    callback=_duration(0.0, 86400.0),
+    default=f"{GRACE_S:g}s",
+    show_default=True,
+    help="How long a GPU may be lost before it is no longer advertised.",
+)
+@click.option(
+    "--vram",
+    metavar="QUANTITY",
+    callback=_amount,
+    help="Advertise this amount and ask no driver, e.g. 48Gi; nothing is enforced there.",
+)
+@click.option("--once", is_flag=True, help="Look once, patch what is to be patched, and end.")
+@click.option("--dry-run", is_flag=True, help="Say what would be patched, and patch nothing.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the API server is.  [default: KUBECONFIG, the pod's account, ~/.kube/config]",
+)
+@click.option(
+    "--run-folder",
+    type=click.Path(file_okay=False),
+    default="",
+    help="Folder for the heartbeat that probes read.  [default: no heartbeat]",
+)
+def agent_command(
+    *,
+    node: str,
+    interval: float,
+    lost_after: float,
+    vram: int | None,
+    once: bool,
+    dry_run: bool,
+    kubeconfig: Path | None,
+    run_folder: str,
+) -> None:
+    """Advertise this node's VRAM: capacity, labels and the list of GPUs, and keep them so.
+
+    Runs on each GPU node until SIGTERM; one JSON line per event on standard output. With --once
+    --dry-run it prints the patches as YAML, also where the node cannot be read.
+
+    Exit codes: 0 done or stopped, 1 failed, 75 a new container is needed for a new driver.
+    """
+    if not node and not (once and dry_run):
+        raise click.UsageError("no node is named; use --node or set NODE_NAME")
+    settings = Settings(
+        node=node,
+        interval_s=interval,
+        grace_s=lost_after,
+        fixed_bytes=vram,
+        kubeconfig=kubeconfig,
+        run_folder=run_folder,
+        dry_run=dry_run,
+    )
+    # Imported here: pynvml and kubernetes would slow down every other command.
+    from webhook.agent.program import agent  # noqa: PLC0415
+
+    if once:
+        _once(settings)
+    else:
+        sys.exit(agent(settings))
+
+
+def _once(settings: Settings) -> None:
+    """Look and patch once; notes go to standard error, what is or would be patched to output."""
+    from webhook.adapters.kube import KubeError  # noqa: PLC0415 - as above
+    from webhook.agent.program import look_once, patch_once  # noqa: PLC0415
+
+    found = look_once(settings)
+    for why in found.skipped:
+        click.echo(f"skipped: {why}", err=True)
+    if found.failed:
+        click.echo(f"NVML: {found.failed}", err=True)
+    if found.unread and not settings.dry_run:
+        raise Failure(found.unread)
+    if found.unread:
+        click.echo(f"node: {found.unread}", err=True)
+        click.echo("these are the patches for a node that carries nothing of ours yet", err=True)
+    if found.failed and not found.known:
+        raise Failure("no GPU can be read here, and none is advertised; --vram names an amount")
+    if not found.made:
+        click.echo("nothing to patch", err=True)
+    elif settings.dry_run:
+        click.echo(_as_yaml(settings.node or "NODE", found), nl=False)
+    else:
+        try:
+            patch_once(settings, found)
+        except KubeError as error:
+            raise Failure(str(error)) from error
+        for change in found.changes:
+            click.echo(change)
+
+
+def _as_yaml(node: str, found: Once) -> str:
+    """Write both patches as `kubectl patch --type merge --patch-file` takes them, one by one."""
+    documents = [
+        f"# node {node}{what}\n{yaml.safe_dump(patch, sort_keys=True, width=10**6)}"
+        for what, patch in (
+            ("", found.made.metadata),
+            (", --subresource status", found.made.status),
+        )
+        if patch is not None
+    ]
+    return "---\n".join(documents)
