@@ -1,6 +1,6 @@
 """Tell which of several CAs signs now, and which of them are still needed."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -29,18 +29,22 @@ class Terms:
     """Fix the lives of certificates and how long two CAs overlap before the leaf changes.
 
     The overlap has to be longer than every client needs to learn of a new CA; an API server
-    takes about a minute, a person who copies files takes a day. Raises ValueError for lives under
+    takes about a minute, a person who copies files takes a day. Where a caBundle is kept too, the
+    new CA must besides have been seen in it for ``settle_s``. Raises ValueError for lives under
     an hour: with the hour before issuance a third of them would be over at once.
     """
 
     ca_life_s: float = CA_LIFE_S
     serving_life_s: float = SERVING_LIFE_S
     overlap_s: float = DAY_S
+    # An API server hears of a new caBundle by its watch, within a second; a dead watch is noticed
+    # by HTTP/2 pings after 45 s.
+    settle_s: float = 120.0
 
     def __post_init__(self) -> None:
         if min(self.ca_life_s, self.serving_life_s) < BACKDATE.total_seconds():
             raise ValueError("a certificate's life must be an hour (3600 s) at least")
-        if self.overlap_s < 0:
+        if min(self.overlap_s, self.settle_s) < 0:
             raise ValueError("the overlap of two CAs cannot be negative")
 
 
@@ -55,6 +59,11 @@ class Authority:
     def start(self) -> datetime:
         """Return its notBefore; the newer of two CAs is the one that starts later."""
         return self.certificate.not_valid_before_utc
+
+    @property
+    def announced(self) -> datetime:
+        """Return when it was issued, and so shown to clients; exact for our own ones."""
+        return self.start + BACKDATE
 
     @property
     def ours(self) -> bool:
@@ -96,21 +105,35 @@ def signer_of(leaf: x509.Certificate | None, authorities: Sequence[Authority]) -
 
 def usable(authorities: Sequence[Authority], now: datetime) -> list[Authority]:
     """Return the CAs that can sign now, oldest first."""
-    able = [a for a in authorities if a.key and is_valid(a.certificate, now)]
+    able = [
+        a
+        for a in authorities
+        # In its last moment it is valid, but nothing it signs would be.
+        if a.key and is_valid(a.certificate, now) and a.certificate.not_valid_after_utc > now
+    ]
     return sorted(able, key=lambda a: a.start)
 
 
 def issuer_of(
-    authorities: Sequence[Authority], signer: Authority | None, now: datetime, terms: Terms
+    authorities: Sequence[Authority],
+    signer: Authority | None,
+    now: datetime,
+    terms: Terms,
+    trusted: Collection[x509.Certificate] | None = None,
 ) -> Authority:
     """Return the CA that signs now: the newest that has been announced for long enough.
 
-    Never an older one than signed before, and the oldest when it is alone.
+    Never an older one than signed before, and the oldest when it is alone. ``trusted`` are the
+    CAs that clients are known to have, where that is known: another waits until no older CA may
+    sign any more.
     """
     oldest, *newer = usable(authorities, now)
     issuer = oldest
     for candidate in newer:
-        if candidate is signer or now >= _switch(candidate, issuer, terms):
+        due = now >= _switch(candidate, issuer, terms)
+        known = trusted is None or candidate.certificate in trusted
+        last = now >= last_leaf_ends(candidate, terms)
+        if candidate is signer or (due and known) or last:
             issuer = candidate
     return issuer
 
@@ -121,21 +144,32 @@ def _switch(newer: Authority, older: Authority, terms: Terms) -> datetime:
     After the overlap; but when the older CA ends before it, half-way there, so that clients get
     what time there is to learn of the newer one.
     """
-    announced = newer.start + BACKDATE
-    left = max(older.certificate.not_valid_after_utc - announced, timedelta())
-    return announced + min(timedelta(seconds=terms.overlap_s), left / 2)
+    left = max(older.certificate.not_valid_after_utc - newer.announced, timedelta())
+    return newer.announced + min(timedelta(seconds=terms.overlap_s), left / 2)
+
+
+def last_leaf_ends(newer: Authority, terms: Terms) -> datetime:
+    """Return when the last leaf of the CAs before this one ends.
+
+    They sign until this one takes over, an overlap after its announcement, and a leaf lives for
+    the serving life at most. Where it takes over later, leaves are cut to end by then.
+    """
+    return newer.announced + timedelta(seconds=terms.overlap_s + terms.serving_life_s)
+
+
+def leaf_life_s(
+    issuer: Authority, authorities: Sequence[Authority], now: datetime, terms: Terms
+) -> float:
+    """Return how long a leaf of this issuer may live from now on."""
+    newer = (a for a in usable(authorities, now) if a.start > issuer.start)
+    ends = [last_leaf_ends(a, terms) for a in newer] + [issuer.certificate.not_valid_after_utc]
+    return min(terms.serving_life_s, (min(ends) - now).total_seconds())
 
 
 def is_done_with(authority: Authority, issuer: Authority, now: datetime, terms: Terms) -> bool:
-    """Tell whether no valid leaf of this CA can exist any more.
-
-    It signed its last one at the latest when the issuer took over, an overlap after that one's
-    announcement, and that leaf lived for the serving life at most.
-    """
+    """Tell whether no valid leaf of this CA can exist any more."""
     if not authority.ours or authority is issuer:
         return False
     if authority.certificate.not_valid_after_utc < now:
         return True
-    last_life_s = terms.overlap_s + terms.serving_life_s
-    last = issuer.start + BACKDATE + timedelta(seconds=last_life_s)
-    return authority.start < issuer.start and now >= last
+    return authority.start < issuer.start and now >= last_leaf_ends(issuer, terms)

@@ -104,6 +104,39 @@ def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> boo
     return True
 
 
+def matches(bundle: Bundle) -> bool:
+    """Tell whether certificate and key can be read and belong together."""
+    try:
+        leaf = certificates(bundle.certificate_pem, CERTIFICATE)[0]
+        return belongs(private_keys(bundle.key_pem, KEY)[0], leaf)
+    except CertificatesError:
+        return False
+
+
+def verifies(
+    chain: Sequence[x509.Certificate],
+    authorities: Sequence[x509.Certificate],
+    valid: Callable[[x509.Certificate], bool],
+) -> bool:
+    """Walk from the leaf through the intermediates to a trusted CA.
+
+    The leaf itself may stand among the trusted ones, as a self-signed certificate does.
+    """
+    trusted = [ca for ca in authorities if valid(ca) and can_sign(ca)]
+    pool = [between for between in chain[1:] if valid(between) and can_sign(between)]
+    frontier = [chain[0]]
+    while frontier:
+        current = frontier.pop()
+        if current in authorities and valid(current):
+            return True
+        if any(signed_by(current, ca) for ca in trusted):
+            return True
+        above = [between for between in pool if signed_by(current, between)]
+        pool = [between for between in pool if between not in above]
+        frontier += above
+    return False
+
+
 def title(certificate: x509.Certificate) -> str:
     """Return the certificate's subject as people write it (RFC 4514)."""
     return certificate.subject.rfc4514_string() or "a certificate without a subject"
@@ -155,37 +188,13 @@ def _trust(
     def valid(certificate: x509.Certificate) -> bool:
         return is_valid(certificate, now)
 
-    if _verifies(chain, authorities, valid):
+    if verifies(chain, authorities, valid):
         return []
-    if _verifies(chain, authorities, lambda _: True):
+    if verifies(chain, authorities, lambda _: True):
         what = f"leads only to CAs in {AUTHORITIES} that are expired or not yet valid"
         return [f"{CERTIFICATE} {what}; issue it from a valid CA and put that CA there"]
     cure = f"add the CA that signed it, or the intermediate ones to {CERTIFICATE}"
     return [f"{CERTIFICATE} does not verify to any CA in {AUTHORITIES}; {cure}"]
-
-
-def _verifies(
-    chain: Sequence[x509.Certificate],
-    authorities: Sequence[x509.Certificate],
-    valid: Callable[[x509.Certificate], bool],
-) -> bool:
-    """Walk from the leaf through the intermediates to a trusted CA.
-
-    The leaf itself may stand among the trusted ones, as a self-signed certificate does.
-    """
-    trusted = [ca for ca in authorities if valid(ca) and can_sign(ca)]
-    pool = [between for between in chain[1:] if valid(between) and can_sign(between)]
-    frontier = [chain[0]]
-    while frontier:
-        current = frontier.pop()
-        if current in authorities and valid(current):
-            return True
-        if any(signed_by(current, ca) for ca in trusted):
-            return True
-        above = [between for between in pool if signed_by(current, between)]
-        pool = [between for between in pool if between not in above]
-        frontier += above
-    return False
 
 
 def _authority_bits(

@@ -83,6 +83,14 @@ def certificates(pem: bytes, where: str) -> tuple[x509.Certificate, ...]:
     return found
 
 
+def readable_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
+    """Read every certificate of a PEM text, or none where it is not whole."""
+    try:
+        return certificates(pem, "")
+    except CertificatesError:
+        return ()
+
+
 def private_keys(pem: bytes, where: str) -> tuple[PrivateKeyTypes, ...]:
     """Read every private key of a PEM text, in its order.
 

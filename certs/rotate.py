@@ -6,7 +6,8 @@ The order in which a CA is replaced, so that no client ever meets a leaf it cann
 step       when                                      ca.crt              leaf is of
 =========  ========================================  ==================  ===========
 announce   a third of the CA's life is left          new + old           old
-switch     the overlap later                         new + old           new
+switch     the overlap later, and not before those   new + old           new
+           who know say that clients have the new one
 forget     no leaf of the old CA can be valid, or    new                 new
            the old CA has expired
 =========  ========================================  ==================  ===========
@@ -16,9 +17,9 @@ when it was issued, which its notBefore tells. At the switch the old CA's key is
 stays trusted until it is forgotten are old leaves and nothing else.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from cryptography import x509
@@ -29,6 +30,7 @@ from certs.authority import (
     authorities_of,
     is_done_with,
     issuer_of,
+    leaf_life_s,
     signer_of,
     usable,
 )
@@ -76,16 +78,21 @@ class Outcome:
 
 
 def advance(
-    bundle: Bundle, names: Iterable[str], now: datetime, terms: Terms | None = None
+    bundle: Bundle,
+    names: Iterable[str],
+    now: datetime,
+    terms: Terms | None = None,
+    trusted: Collection[x509.Certificate] | None = None,
 ) -> Outcome:
     """Return what the set should be at ``now``, with everything that is due done in one step.
 
     Issues when the set is empty or holds a CA with its key but no certificate; renews the
     certificate when a third of its life is left or a name is missing (names it already has are
     kept, or two programs that want different ones would renew for ever); replaces the CA in the
-    order above. Applying it twice changes nothing the second time. Raises CertificatesError for
-    contents that cannot be read, do not belong together, or have a part missing: guessing there
-    could destroy what its owner still needs.
+    order above. Applying it twice changes nothing the second time. ``trusted`` are the CAs that
+    clients have, where somebody knows: a new one then waits for that, too. Raises
+    CertificatesError for contents that cannot be read, do not belong together, or have a part
+    missing: guessing there could destroy what its owner still needs.
     """
     wanted = tidy(names)
     _refuse_halves(bundle)
@@ -101,12 +108,40 @@ def advance(
         )
         found = (foreign, *problems(bundle, now, wanted))
         return Outcome(bundle, Action.KEPT, own=False, problems=found)
-    grown, action, reasons = _grow(bundle, wanted, now, terms or Terms())
+    grown, action, reasons = _grow(bundle, wanted, now, terms or Terms(), trusted)
     return Outcome(grown, action, True, reasons, problems(grown, now, wanted))
 
 
+def announce(bundle: Bundle, now: datetime, terms: Terms | None = None) -> Outcome:
+    """Return the set with another CA announced, as ``advance`` does when the old one grows old.
+
+    For the owner who wants one before that; ``advance`` does the rest. Kept where one waits for
+    its turn already. Raises CertificatesError as ``advance`` does, and for a set that is not ours.
+    """
+    _refuse_halves(bundle)
+    leaf = _leaf(bundle)
+    authorities = authorities_of(bundle) if bundle.ca_key_pem else ()
+    signer = signer_of(leaf, authorities)
+    if not (signer and signer.key):
+        what = f"holds no CA with a key that signed {CERTIFICATE}"
+        raise CertificatesError(AUTHORITIES, what, "rotate where the certificates are issued")
+    if any(authority.start > signer.start for authority in usable(authorities, now)):
+        return Outcome(bundle, Action.KEPT, True, ("another CA waits for its turn already",))
+    fresh = issue_ca(now, (terms or Terms()).ca_life_s)
+    grown = replace(
+        bundle,
+        ca_pem=fresh.certificate_pem + bundle.ca_pem,
+        ca_key_pem=fresh.key_pem + bundle.ca_key_pem,
+    )
+    return Outcome(grown, Action.ROTATED, True, ("another CA was asked for",))
+
+
 def _grow(
-    bundle: Bundle, wanted: tuple[str, ...], now: datetime, terms: Terms
+    bundle: Bundle,
+    wanted: tuple[str, ...],
+    now: datetime,
+    terms: Terms,
+    trusted: Collection[x509.Certificate] | None,
 ) -> tuple[Bundle, Action, tuple[str, ...]]:
     leaf, authorities = _leaf(bundle), authorities_of(bundle)
     signer = signer_of(leaf, authorities)
@@ -117,10 +152,11 @@ def _grow(
         alone = Bundle(ca_pem=fresh.certificate_pem, ca_key_pem=fresh.key_pem)
         authorities = (*authorities_of(alone), *authorities)
         reasons.append(why)
-    issuer = issuer_of(authorities, signer, now, terms)
-    if why := _why_new_leaf(leaf, signer, issuer, wanted, now):
+    issuer = issuer_of(authorities, signer, now, terms, trusted)
+    life_s = leaf_life_s(issuer, authorities, now, terms)
+    if why := _why_new_leaf(leaf, signer, issuer, wanted, now, life_s):
         names = (*wanted, *(names_of(leaf) if leaf else ()))
-        pair = issue_serving(issuer.pair(), names, now, terms.serving_life_s)
+        pair = issue_serving(issuer.pair(), names, now, life_s)
         reasons.append(why)
     remaining = tuple(a for a in authorities if not is_done_with(a, issuer, now, terms))
     reasons += [f"{title(a.certificate)} is done with" for a in authorities if a not in remaining]
@@ -176,12 +212,15 @@ def _why_new_leaf(
     issuer: Authority,
     wanted: tuple[str, ...],
     now: datetime,
+    life_s: float,
 ) -> str:
     if leaf is None:
         return f"there was no {CERTIFICATE}"
     if not is_valid(leaf, now):
         return f"{CERTIFICATE} was not valid"
-    if needs_renewal(leaf, now):
+    # One that may not live longer than its CAs allow would be renewed without end.
+    gains = now + timedelta(seconds=life_s) >= leaf.not_valid_after_utc + timedelta(seconds=1)
+    if gains and needs_renewal(leaf, now):
         return f"{CERTIFICATE} had a third of its life left"
     if missing := missing_names(leaf, wanted):
         return f"{CERTIFICATE} was not good for {', '.join(missing)}"

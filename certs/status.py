@@ -9,10 +9,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from certs.check import days_left, problems, renewal_due, title
-from certs.errors import CertificatesError
 from certs.folder import read
 from certs.names import names_of
-from certs.pem import AUTHORITIES, CERTIFICATE, Bundle, certificates
+from certs.pem import Bundle, readable_certificates
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +43,10 @@ class Status:
 
 def describe(bundle: Bundle, now: datetime, names: Iterable[str] = ()) -> Status:
     """Describe a set; contents that cannot be read are among the problems, nothing is raised."""
-    serving = _readable(bundle.certificate_pem, CERTIFICATE)[:1]
+    serving = readable_certificates(bundle.certificate_pem)[:1]
     return Status(
         serving=_one(serving[0], now) if serving else None,
-        authorities=tuple(_one(ca, now) for ca in _readable(bundle.ca_pem, AUTHORITIES)),
+        authorities=tuple(_one(ca, now) for ca in readable_certificates(bundle.ca_pem)),
         issues=bool(bundle.ca_key_pem),
         problems=problems(bundle, now, names),
     )
@@ -59,13 +58,6 @@ def status(folder: Path, now: datetime, names: Iterable[str] = ()) -> Status:
     Raises CertificatesError when a file there cannot be read at all.
     """
     return describe(read(folder), now, names)
-
-
-def _readable(pem: bytes, where: str) -> tuple[x509.Certificate, ...]:
-    try:
-        return certificates(pem, where)
-    except CertificatesError:
-        return ()
 
 
 def _one(certificate: x509.Certificate, now: datetime) -> CertificateStatus:

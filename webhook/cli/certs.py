@@ -1,4 +1,4 @@
-"""`vramwarden certs`: issue certificates, and show what there is."""
+"""`vramwarden certs`: issue certificates, bring them into a cluster, and show what there is."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from certs import CertificatesError, ensure, service_names, status
+from certs import CertificatesError, describe, ensure, service_names, status
 from webhook.adapters.settings import default_certificate_folder
+from webhook.cli.certs_cluster import bundle_lines, cluster_of, cluster_options, install, rotate
+from webhook.cli.certs_options import configuration_option, secret_option
 from webhook.cli.failures import Failure
 
 if TYPE_CHECKING:
     from certs import CertificateStatus, Status
+
+    Bundles = tuple[tuple[str, bool], ...]
 
 _FOLDER = click.option(
     "--cert-dir",
@@ -25,7 +29,11 @@ _FOLDER = click.option(
 
 @click.group("certs")
 def certs_group() -> None:
-    """Issue certificates, and show what there is."""
+    """Issue certificates, bring them into a cluster, and show what there is."""
+
+
+certs_group.add_command(install)
+certs_group.add_command(rotate)
 
 
 @certs_group.command("issue")
@@ -57,26 +65,61 @@ def issue(cert_dir: Path | None, names: tuple[str, ...], service: str | None) ->
 
 @certs_group.command("status")
 @_FOLDER
+@secret_option("--secret", text="Look at this Secret, and not at a folder.")
+@configuration_option
+@cluster_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 @click.pass_context
-def show(context: click.Context, cert_dir: Path | None, output: str) -> None:
-    """Show certificates, their names and their days left; exit code 1 where something is wrong."""
+def show(
+    context: click.Context,
+    *,
+    cert_dir: Path | None,
+    secret: tuple[str, str] | None,
+    webhook_configuration: str,
+    kubeconfig: str | None,
+    kube_context: str | None,
+    output: str,
+) -> None:
+    """Show certificates, their names and their days left; exit code 1 where something is wrong.
+
+    With --secret also whether each caBundle holds the CAs.
+    """
+    if secret and cert_dir:
+        raise click.UsageError("--cert-dir is a folder, --secret is not; drop one of the two")
     folder = cert_dir or default_certificate_folder()
+    where, bundles = f"folder    {folder}", None
     try:
-        found = status(folder, datetime.now(UTC))
+        if secret:
+            cluster = cluster_of(secret, webhook_configuration, kubeconfig, kube_context)
+            stored = cluster.secret().bundle
+            found = describe(stored, datetime.now(UTC))
+            where, bundles = f"secret    {'/'.join(secret)}", bundle_lines(cluster, stored)
+        else:
+            found = status(folder, datetime.now(UTC))
     except CertificatesError as error:
         raise Failure(str(error)) from error
+    problems = [*found.problems, *_lacks(bundles)]
     if output == "json":
-        click.echo(json.dumps(_as_json(found), indent=2))
+        click.echo(json.dumps(_as_json(found, bundles, problems), indent=2))
     else:
-        click.echo(f"folder    {folder}")
+        click.echo(where)
         for role, certificate in _roles(found):
             click.echo(_as_line(role, certificate))
-        who = "by `serve` and `certs issue`" if found.issues else "by whoever issued it"
+        for webhook, holds in bundles or ():
+            click.echo(f"caBundle  {webhook}: {'holds' if holds else 'lacks'} the CA")
+        who = "by `serve` and by hand" if found.issues else "by whoever issued it"
         click.echo(f"renewal   {who}")
-    for problem in found.problems:
+    for problem in problems:
         click.echo(f"problem: {problem}", err=True)
-    context.exit(1 if found.problems else 0)
+    context.exit(1 if problems else 0)
+
+
+def _lacks(bundles: Bundles | None) -> list[str]:
+    if bundles is None:
+        return []
+    cure = "a replica of `serve --cert-secret` puts it there, or `certs install`"
+    lacking = [f"{webhook}: the caBundle lacks the CA; {cure}" for webhook, h in bundles if not h]
+    return lacking or ([] if bundles else ["there is no webhook configuration of that name"])
 
 
 def _roles(found: Status) -> list[tuple[str, CertificateStatus]]:
@@ -92,7 +135,7 @@ def _as_line(role: str, certificate: CertificateStatus) -> str:
     )
 
 
-def _as_json(found: Status) -> dict[str, Any]:
+def _as_json(found: Status, bundles: Bundles | None, problems: list[str]) -> dict[str, Any]:
     certificates = [
         {
             "role": role,
@@ -106,8 +149,7 @@ def _as_json(found: Status) -> dict[str, Any]:
         }
         for role, certificate in _roles(found)
     ]
-    return {
-        "certificates": certificates,
-        "ownIssuer": found.issues,
-        "problems": list(found.problems),
-    }
+    shown = {"certificates": certificates, "ownIssuer": found.issues, "problems": problems}
+    if bundles is not None:
+        shown["caBundles"] = [{"webhook": name, "holdsCA": holds} for name, holds in bundles]
+    return shown

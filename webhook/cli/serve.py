@@ -7,12 +7,19 @@ from pathlib import Path
 
 import click
 
-from certs import CertificatesError
+from certs import CertificatesError, service_names
 from webhook.adapters.policy_files import PolicyInvalidError, shipped_policy_path
 from webhook.adapters.settings import (
     ENFORCER_IMAGE_VARIABLE,
     default_certificate_folder,
     default_enforcer_image,
+)
+from webhook.cli.certs_options import (
+    configuration_option,
+    overlap_option,
+    overlapping,
+    secret_option,
+    service_option,
 )
 from webhook.cli.failures import Failure, policy_failure
 
@@ -46,6 +53,12 @@ from webhook.cli.failures import Failure, policy_failure
     multiple=True,
     help="A further DNS name or address for a certificate of our own.",
 )
+@secret_option(
+    "--cert-secret", text="Secret in which all replicas keep their certificates, and no folder."
+)
+@service_option
+@configuration_option
+@overlap_option
 @click.option(
     "--enforcer-image",
     envvar=ENFORCER_IMAGE_VARIABLE,
@@ -60,18 +73,33 @@ def serve_command(
     operations_port: int | None,
     cert_dir: Path | None,
     cert_name: tuple[str, ...],
+    cert_secret: tuple[str, str] | None,
+    service: str,
+    webhook_configuration: str,
+    ca_overlap: float,
     enforcer_image: str | None,
 ) -> None:
     """Serve admission reviews over TLS until SIGTERM, then drain.
 
     Without options: the shipped policy and a certificate of our own, on loopback.
     """
+    if cert_secret and cert_dir:
+        raise click.UsageError("certificates lie in a folder or in a Secret; drop one of the two")
     # Imported here: gunicorn and Flask would slow down every other command.
     from webhook.server.service import Service, Settings  # noqa: PLC0415
+    from webhook.server.shared import Shared  # noqa: PLC0415
 
+    certificates: Path | Shared = cert_dir or default_certificate_folder()
+    if cert_secret:
+        certificates = Shared(
+            *cert_secret,
+            configurations=(webhook_configuration,),
+            names=(*service_names(service, cert_secret[0]), *cert_name),
+            terms=overlapping(ca_overlap),
+        )
     settings = Settings(
         policy=policy or shipped_policy_path(),
-        certificates=cert_dir or default_certificate_folder(),
+        certificates=certificates,
         host=host,
         port=port,
         operations_host=operations_host,
@@ -80,7 +108,7 @@ def serve_command(
         enforcer_image=enforcer_image or default_enforcer_image(),
     )
     try:
-        service = Service(settings)
+        server = Service(settings)
     except CertificatesError as error:
         raise Failure(str(error)) from error
     except PolicyInvalidError as error:
@@ -91,8 +119,8 @@ def serve_command(
         raise Failure(why) from error
     click.echo(f"certificates: {settings.certificates} (CA for clients: ca.crt)", err=True)
     click.echo(f"reviews:      https://{host}:{port}/mutate and /validate", err=True)
-    click.echo(f"operations:   http://{operations_host}:{service.operations_port}/readyz", err=True)
-    service.run()
+    click.echo(f"operations:   http://{operations_host}:{server.operations_port}/readyz", err=True)
+    server.run()
 
 
 def _names(host: str, further: tuple[str, ...]) -> tuple[str, ...]:

@@ -24,10 +24,15 @@ class Health:
         self._clock = clock
         self._last_turn: float | None = None
         self._serving: Callable[[], bool] = lambda: False
+        self._obstacle: Callable[[], str] = lambda: ""
 
     def serve_while(self, serving: Callable[[], bool]) -> None:
         """Be ready from now on, as long as `serving` holds."""
         self._serving = serving
+
+    def wait_for(self, obstacle: Callable[[], str]) -> None:
+        """Be unready, too, while `obstacle` tells of one."""
+        self._obstacle = obstacle
 
     def beat(self) -> None:
         """Record that the event loop turned."""
@@ -44,4 +49,4 @@ class Health:
         """Return why no traffic should come; empty while it may."""
         if self._last_turn is None:
             return "starting"
-        return self.dead() or ("" if self._serving() else "draining")
+        return self.dead() or ("" if self._serving() else "draining") or self._obstacle()

@@ -18,6 +18,7 @@ from prometheus_client import (
 from webhook import __version__
 
 if TYPE_CHECKING:
+    from certs import Status
     from webhook.core.admission import Decision, Phase, Request
     from webhook.core.policy import Policy
 
@@ -120,9 +121,41 @@ class Metrics:
         """Show which policy is in force."""
         self._policy.info({"digest": policy.short_digest})
 
+    def show_certificates(self, found: Status) -> None:
+        """Show how long serving certificate and CA are good for."""
+        shown = {"serving": found.serving, "ca": next(iter(found.authorities), None)}
+        for role, certificate in shown.items():
+            if certificate is not None:
+                self.certificate_days_left.labels(role).set(certificate.days_left)
+                self.certificate_expiry.labels(role).set(certificate.not_after.timestamp())
+
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+class SharedCertificateMetrics:
+    """What is counted besides where replicas share certificates; absent elsewhere."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.ca_bundle_published = Gauge(
+            "vramwarden_ca_bundle_published",
+            "1 while every caBundle holds the CA of the certificate that is served.",
+            registry=metrics.registry,
+        )
+        self.syncs = Counter(
+            "vramwarden_certificate_syncs",
+            "Looks at the Secret and the caBundles, by result.",
+            ["result"],
+            registry=metrics.registry,
+        )
+        for result in ("done", "failed"):
+            self.syncs.labels(result)
+        self.synced_at = Gauge(
+            "vramwarden_certificate_last_sync_timestamp_seconds",
+            "When Secret and caBundles were last found right or put right.",
+            registry=metrics.registry,
+        )
 
 
 _OPERATIONS: Final = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})

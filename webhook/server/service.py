@@ -18,7 +18,8 @@ from webhook.server.log import JsonLog, ServerLogger
 from webhook.server.metrics import Metrics
 from webhook.server.operations import OperationsServer, create_app
 from webhook.server.reviews import Reviews
-from webhook.server.tls import ServingCertificate
+from webhook.server.shared import Shared, SharedCertificates
+from webhook.server.tls import FolderCertificate, ServingCertificate
 from webhook.server.upkeep import Upkeep
 from webhook.server.worker import DRAIN_S, DrainingWorker
 
@@ -35,14 +36,15 @@ class Settings:
     """Where to listen and what to serve with."""
 
     policy: Path
-    certificates: Path
+    certificates: Path | Shared
+    """A folder, or what replicas share."""
     host: str
     port: int
     operations_host: str
     operations_port: int | None
     """None means the usual one or, where that is taken, any."""
     names: tuple[str, ...]
-    """Names that a certificate of our own must bear."""
+    """Names that a certificate of our own in a folder must bear."""
     enforcer_image: str
 
 
@@ -58,15 +60,28 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._log = JsonLog()
         self._metrics = Metrics()
         self._health = Health()
-        ensure(settings.certificates, settings.names, datetime.now(UTC))
-        self._certificate = ServingCertificate(settings.certificates, self._metrics, self._log)
+        self._shared: SharedCertificates | None = None
+        self._certificate = self._prepare(settings.certificates)
         self._policies = PolicySource(settings.policy, settings.enforcer_image)
         self._upkeep = Upkeep(
-            self._policies, settings.certificates, settings.names, self._metrics, self._log
+            self._policies,
+            None if isinstance(settings.certificates, Shared) else settings.certificates,
+            settings.names,
+            self._metrics,
+            self._log,
         )
         self._reviews = Reviews(lambda: self._policies.current, self._metrics, self._log)
         self._operations = OperationsServer(settings.operations_host, settings.operations_port)
         super().__init__()
+
+    def _prepare(self, certificates: Path | Shared) -> ServingCertificate:
+        if isinstance(certificates, Shared):
+            served = ServingCertificate(self._metrics, self._log)
+            self._shared = SharedCertificates(certificates, served, self._metrics, self._log)
+            self._health.wait_for(self._shared.obstacle)
+            return served
+        ensure(certificates, self._settings.names, datetime.now(UTC))
+        return FolderCertificate(certificates, self._metrics, self._log)
 
     @property
     def operations_port(self) -> int:
@@ -82,8 +97,8 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             "workers": 1,
             "keepalive": KEEPALIVE_S,
             "graceful_timeout": int(DRAIN_S) + 5,
-            "certfile": str(self._settings.certificates / "tls.crt"),
-            "keyfile": str(self._settings.certificates / "tls.key"),
+            # Only says that there is TLS: the context below has no files.
+            "certfile": os.devnull,
             "ssl_context": lambda _config, _default: self._certificate.context(),
             "logger_class": ServerLogger,
             "loglevel": "warning",
@@ -111,6 +126,8 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._upkeep.show_policy()
         self._operations.start(create_app(self._health, self._metrics, self._details))
         self._upkeep.start()
+        if self._shared:
+            self._shared.start()
 
     def _is_draining(self) -> bool:
         return bool(self._worker.draining)
@@ -132,6 +149,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         return {
             "policy": self._policies.current.short_digest,
             "policy problems": "; ".join(map(str, problems)) or "none",
+            "certificates": str(self._settings.certificates),
         }
 
 

@@ -28,7 +28,8 @@ class Upkeep:
     """Two duties on one thread, so that no review ever waits for a disk or a parser."""
 
     policies: PolicySource
-    certificates: Path
+    certificates: Path | None
+    """None where they lie in a Secret, which is looked after elsewhere."""
     names: tuple[str, ...]
     metrics: Metrics
     log: JsonLog
@@ -42,7 +43,7 @@ class Upkeep:
         while True:
             try:
                 if time.monotonic() >= certificates_due:
-                    certificates_due += CERTIFICATE_INTERVAL_S
+                    certificates_due = time.monotonic() + CERTIFICATE_INTERVAL_S
                     self.keep_certificates()
                 self.keep_policies()
             except Exception:  # the next turn may succeed; a dead thread never would
@@ -72,6 +73,8 @@ class Upkeep:
 
     def keep_certificates(self) -> None:
         """Renew certificates of our own in time; measure the days left of any."""
+        if self.certificates is None:
+            return
         now = datetime.now(UTC)
         try:
             outcome = ensure(self.certificates, self.names, now)
@@ -82,10 +85,4 @@ class Upkeep:
             self.log.info("certificates renewed", action=outcome.action.value)
         if outcome.problems:
             self.log.warning("certificates have problems", problems=list(outcome.problems))
-        found = status(self.certificates, now)
-        shown = {"serving": found.serving, "ca": next(iter(found.authorities), None)}
-        for role, certificate in shown.items():
-            if certificate is not None:
-                self.metrics.certificate_days_left.labels(role).set(certificate.days_left)
-                expiry = certificate.not_after.timestamp()
-                self.metrics.certificate_expiry.labels(role).set(expiry)
+        self.metrics.show_certificates(status(self.certificates, now))

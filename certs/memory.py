@@ -1,0 +1,40 @@
+"""Load a set into a TLS context from memory, so that no key is ever written to a disk.
+
+Python's ``ssl`` takes paths only; ``/dev/fd`` makes paths of files that exist in memory alone.
+"""
+
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from certs.errors import CertificatesError
+from certs.pem import Bundle
+
+
+def load_set_into(context: ssl.SSLContext, bundle: Bundle) -> None:
+    """Load certificate and key of a set into a TLS context.
+
+    Raises CertificatesError when they are absent or unfit; load into a new context, as with
+    ``load_into``.
+    """
+    try:
+        with ExitStack() as files:
+            chain, key = (
+                files.enter_context(_path(text))
+                for text in (bundle.certificate_pem, bundle.key_pem)
+            )
+            context.load_cert_chain(chain, key, password="")  # as in `load_into`
+    except (ssl.SSLError, OSError) as error:
+        what = f"holds a certificate and key that cannot be used ({error})"
+        raise CertificatesError("the set", what, "look at its status and repair it") from error
+
+
+@contextmanager
+def _path(content: bytes) -> Iterator[str]:
+    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, content)
+        yield f"/dev/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

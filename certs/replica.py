@@ -1,0 +1,162 @@
+"""Decide what one of several equal replicas does next.
+
+Nobody leads, and nothing is kept elsewhere: what is due follows from the Secret, the caBundles and
+what this replica has seen.
+
+=========  ==============================  ====================  =====================
+step       the Secret holds                each caBundle         a replica serves
+=========  ==============================  ====================  =====================
+announce   new + old CA, leaf of the old   old                   leaf of the old
+publish    the same                        new + old             leaf of the old
+switch     new + old CA, leaf of the new   new + old             either leaf
+forget     new CA, leaf of the new         new                   leaf of the new
+=========  ==============================  ====================  =====================
+
+The switch waits for two things: the overlap since the announcement, which the certificates tell,
+and that the replica which switches has seen the new CA in every caBundle for the settling time, so
+that every API server has it. A replica takes up a new leaf by the same rule, and otherwise keeps
+the one it serves. The old CA is forgotten when no leaf of it can be valid any more, so a replica
+that is late, or cut off, is never wrong. Each step may be done by any replica, or twice, or be cut
+short.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from cryptography import x509
+
+from certs.authority import Authority, Terms
+from certs.pem import Bundle, readable_certificates
+from certs.rotate import Action, advance
+from certs.trust import Configuration, corrected, held_by_all, held_by_any, verified
+
+# Without it, whoever starts beside another's CA would wait for the settling time, years later too.
+_OLD = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Hold a Secret's set; the version is empty where the Secret does not exist."""
+
+    bundle: Bundle
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Hold what a replica knows by itself: what it serves, and since when it has seen which CA.
+
+    ``since_s`` are readings of a monotonic clock, for each CA that every caBundle held when they
+    were last looked at. A replica that starts knows nothing, which only makes it wait.
+    """
+
+    served: Bundle | None = None
+    since_s: Mapping[x509.Certificate, float] = field(default_factory=dict)
+
+    def having_seen(
+        self, configurations: tuple[Configuration, ...] | None, now_s: float
+    ) -> "Memory":
+        """Return the memory after a look; None stands for one that failed and tells nothing."""
+        if configurations is None:
+            return self
+        held = held_by_all(configurations)
+        return replace(self, since_s={ca: self.since_s.get(ca, now_s) for ca in held})
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Hold all that a decision depends on.
+
+    ``configurations`` are empty where there are none, and None where they could not be read.
+    """
+
+    stored: Stored
+    configurations: tuple[Configuration, ...] | None
+    memory: Memory
+    now: datetime
+    now_s: float
+    names: tuple[str, ...]
+    terms: Terms
+
+    @property
+    def called(self) -> bool:
+        """Tell whether somebody may call us whose trust we know something about."""
+        return self.configurations is None or bool(self.configurations)
+
+    @property
+    def settled(self) -> frozenset[x509.Certificate]:
+        """Return the CAs that every API server is sure to have."""
+        due_s = self.now_s - self.terms.settle_s
+        return frozenset(ca for ca, since_s in self.memory.since_s.items() if since_s <= due_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Ask for the Secret to hold another set."""
+
+    bundle: Bundle
+    action: Action
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Ask for webhooks of a configuration to have another caBundle (name -> PEM)."""
+
+    configuration: Configuration
+    bundles: tuple[tuple[str, bytes], ...] = field(repr=False)
+
+
+def due(view: View) -> tuple[Store | Publish, ...]:
+    """Return the steps that are due, the first one first; after each, look again.
+
+    Raises CertificatesError for a set that cannot be read, does not belong together or has a part
+    missing.
+    """
+    stored = view.stored.bundle
+    trusted = view.settled if view.called else None
+    outcome = advance(stored, view.names, view.now, view.terms, trusted)
+    store = Store(outcome.bundle, outcome.action, outcome.reasons)
+    return (
+        *((store,) if outcome.action is not Action.KEPT else ()),
+        *(
+            Publish(configuration, bundles)
+            for configuration in view.configurations or ()
+            if (bundles := corrected(configuration, stored, view.now, view.terms))
+        ),
+    )
+
+
+def to_serve(view: View) -> Bundle:
+    """Return the set to serve: the Secret's, unless clients may not know its CA yet."""
+    stored, served = view.stored.bundle, view.memory.served
+    if served is None or not verified(served, view.memory.since_s, view.now):
+        return stored
+    return stored if verified(stored, view.settled, view.now) else served
+
+
+def why_not_ready(view: View, served: Bundle) -> str:
+    """Return why an API server might refuse the certificate; empty where none does.
+
+    A set without CAs is one that the system's own are good for, and then there is nothing to tell.
+    """
+    authorities = readable_certificates(served.ca_pem)
+    if not authorities:
+        return ""
+    if view.configurations is None and not view.memory.since_s:
+        return "the webhook configurations could not be read yet"
+    if view.configurations == ():
+        return "there is no webhook configuration of that name yet"
+    if not verified(served, view.memory.since_s, view.now):
+        return "a caBundle lacks the CA of the certificate"
+    others = held_by_any(view.configurations or ()) - set(authorities)
+    if others and not verified(served, _known(view), view.now):
+        return "the CA of the certificate is so new that an API server may not know it yet"
+    return ""
+
+
+def _known(view: View) -> frozenset[x509.Certificate]:
+    """Return the CAs that are settled, or held and so old that they were held before this look."""
+    old = (ca for ca in view.memory.since_s if Authority(ca, None).announced + _OLD <= view.now)
+    return view.settled.union(old)

@@ -1,0 +1,89 @@
+"""Say what clients trust: the caBundle of each webhook, what belongs into it, what it is good for.
+
+A caBundle holds PEM certificates; the API server trusts each of them, and nothing else.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from cryptography import x509
+
+from certs.authority import Authority, Terms, is_done_with, signer_of
+from certs.check import is_valid, matches, verifies
+from certs.pem import Bundle, certificate_text, readable_certificates
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Hold what matters of one webhook configuration; a bundle is the PEM text of one webhook."""
+
+    kind: str
+    name: str
+    version: str
+    bundles: tuple[tuple[str, bytes], ...] = field(repr=False)
+
+    @property
+    def title(self) -> str:
+        """Return what people call it."""
+        return f"{self.kind} {self.name}"
+
+
+def held_by_all(configurations: Iterable[Configuration]) -> frozenset[x509.Certificate]:
+    """Return the CAs that every webhook's caBundle holds."""
+    held = [_held(bundle) for one in configurations for _, bundle in one.bundles]
+    return frozenset.intersection(*held) if held else frozenset()
+
+
+def held_by_any(configurations: Iterable[Configuration]) -> frozenset[x509.Certificate]:
+    """Return the CAs that some webhook's caBundle holds."""
+    return frozenset[x509.Certificate]().union(
+        *(_held(bundle) for one in configurations for _, bundle in one.bundles)
+    )
+
+
+def corrected(
+    configuration: Configuration, bundle: Bundle, now: datetime, terms: Terms
+) -> tuple[tuple[str, bytes], ...]:
+    """Return the webhooks whose caBundle is not what it should be, with what it should be.
+
+    It holds the CAs of the set. Others stay: somebody may still serve a certificate of theirs, a
+    replica that has not looked yet or what was there before us. Those that expired go, and those
+    of ours of which no leaf can be valid.
+    """
+    wanted = readable_certificates(bundle.ca_pem)
+    leaf = next(iter(readable_certificates(bundle.certificate_pem)), None)
+    issuer = signer_of(leaf, [Authority(ca, None) for ca in wanted])
+
+    def stays(ca: x509.Certificate) -> bool:
+        if ca.not_valid_after_utc < now:
+            return False
+        return issuer is None or not is_done_with(Authority(ca, None), issuer, now, terms)
+
+    def becomes(held: Sequence[x509.Certificate]) -> tuple[x509.Certificate, ...]:
+        return (*wanted, *(ca for ca in held if ca not in wanted and stays(ca)))
+
+    changes = []
+    for webhook, pem in configuration.bundles if wanted else ():
+        held = readable_certificates(pem)
+        # Of two replicas, one may see an older set: the order alone is nothing to write about.
+        if set(should := becomes(held)) != set(held):
+            changes.append((webhook, b"".join(map(certificate_text, should))))
+    return tuple(changes)
+
+
+def holds(pem: bytes, bundle: Bundle) -> bool:
+    """Tell whether a caBundle holds all CAs of the set."""
+    return _held(pem) >= set(readable_certificates(bundle.ca_pem))
+
+
+def verified(bundle: Bundle, trusted: Collection[x509.Certificate], now: datetime) -> bool:
+    """Tell whether a client that trusts these CAs accepts a server with this set now."""
+    chain = readable_certificates(bundle.certificate_pem)
+    if not chain or not is_valid(chain[0], now) or not matches(bundle):
+        return False
+    return verifies(chain, tuple(trusted), lambda certificate: is_valid(certificate, now))
+
+
+def _held(pem: bytes) -> frozenset[x509.Certificate]:
+    return frozenset(readable_certificates(pem))

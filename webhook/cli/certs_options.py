@@ -1,0 +1,94 @@
+"""What options about certificates mean, for `serve` and `certs` alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from certs import Terms
+from webhook.core.duration import parse_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click import Context, Parameter
+
+_Command = TypeVar("_Command", bound="Callable[..., Any]")
+
+
+def _secret_name(_context: Context, _option: Parameter, text: str | None) -> tuple[str, str] | None:
+    if text is None:
+        return None
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise click.BadParameter("write NAMESPACE/NAME")
+    return namespace, name
+
+
+def _duration(_context: Context, _option: Parameter, text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def secret_option(
+    name: str, *, text: str, required: bool = False
+) -> Callable[[_Command], _Command]:
+    """Take NAMESPACE/NAME of the Secret that replicas share."""
+    return click.option(
+        name,
+        metavar="NAMESPACE/NAME",
+        callback=_secret_name,
+        required=required,
+        envvar="VRAMWARDEN_CERT_SECRET",
+        show_envvar=True,
+        help=text,
+    )
+
+
+def service_option(command: _Command) -> _Command:
+    """Take the name of the Service."""
+    return click.option(
+        "--service",
+        metavar="NAME",
+        default="vramwarden-webhook",
+        show_default=True,
+        envvar="VRAMWARDEN_CERT_SERVICE",
+        show_envvar=True,
+        help="The Service, in the Secret's namespace, that its certificate is for.",
+    )(command)
+
+
+def configuration_option(command: _Command) -> _Command:
+    """Take the name that our webhook configurations have."""
+    return click.option(
+        "--webhook-configuration",
+        metavar="NAME",
+        default="vramwarden",
+        show_default=True,
+        envvar="VRAMWARDEN_WEBHOOK_CONFIGURATION",
+        show_envvar=True,
+        help="Webhook configurations, of both kinds, whose caBundle goes with the Secret.",
+    )(command)
+
+
+def overlap_option(command: _Command) -> _Command:
+    """Take how long two CAs overlap."""
+    return click.option(
+        "--ca-overlap",
+        metavar="DURATION",
+        callback=_duration,
+        default="24h",
+        show_default=True,
+        envvar="VRAMWARDEN_CA_OVERLAP",
+        show_envvar=True,
+        help="How long a new CA is published before it signs, with a Secret.",
+    )(command)
+
+
+def overlapping(overlap_s: float) -> Terms:
+    """Return the terms with another overlap, which is the longest that a CA ever waits."""
+    usual = Terms()
+    return Terms(overlap_s=overlap_s, settle_s=min(usual.settle_s, overlap_s))

@@ -1,0 +1,163 @@
+"""The certificate that this replica shares with others through a Secret, kept beside the reviews.
+
+What is due is decided in `certs.replica`; here are the thread, the log and the metrics around it.
+Without the API server what is served stays served: nothing here ever takes a certificate away.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Final
+
+from certs import CertificatesError, KubernetesCluster, Replica, Store, Terms, connect, describe
+from webhook.server.metrics import SharedCertificateMetrics
+
+if TYPE_CHECKING:
+    from certs import Bundle, Publish, Round
+    from certs.cluster import Watch
+    from webhook.server.log import JsonLog
+    from webhook.server.metrics import Metrics
+    from webhook.server.tls import ServingCertificate
+
+LOOK_S: Final = 30.0
+"""Between two looks where no watch tells of a change."""
+
+PAUSE_S: Final = 0.5
+"""After a look, so that a fight with another writer of the caBundles stays a slow one."""
+
+FIRST_RETRY_S: Final = 1.0
+WATCH_RETRY_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Where replicas keep their certificates, and for which names."""
+
+    namespace: str
+    secret: str
+    configurations: tuple[str, ...]
+    names: tuple[str, ...]
+    terms: Terms
+
+    def __str__(self) -> str:
+        """Return what people call it."""
+        return f"Secret {self.namespace}/{self.secret}"
+
+
+class SharedCertificates:
+    """Keeps Secret and caBundles right together with other replicas, on threads of its own."""
+
+    def __init__(
+        self, shared: Shared, certificate: ServingCertificate, metrics: Metrics, log: JsonLog
+    ) -> None:
+        """Ask nothing of the cluster yet; raises CertificatesError where none is configured."""
+        cluster = KubernetesCluster(
+            connect(), shared.namespace, shared.secret, shared.configurations
+        )
+        self._replica = Replica(cluster, shared.names, shared.terms)
+        self._watches = cluster.watches()
+        self._look_s = min(LOOK_S, max(PAUSE_S, shared.terms.settle_s / 4))
+        self._certificate = certificate
+        self._metrics = metrics
+        self._shared_metrics = SharedCertificateMetrics(metrics)
+        self._log = log
+        self._changed = Event()
+        self._served: Bundle | None = None
+        self._said: tuple[str, ...] = ()
+        self._unready = "no certificate yet"
+
+    def start(self) -> None:
+        """Begin to look after the certificates on daemon threads."""
+        Thread(target=self._run, name="certificates", daemon=True).start()
+        for number, watch in enumerate(self._watches):
+            name = f"certificates-watch-{number}"
+            Thread(target=self._follow, args=(watch,), name=name, daemon=True).start()
+
+    def obstacle(self) -> str:
+        """Return why no traffic should come; empty once it may, and ever after.
+
+        A caBundle that somebody spoils later is put right by a replica that is ready or not; to
+        be unready then would only delay the calls that follow.
+        """
+        return self._unready
+
+    def keep(self) -> bool:
+        """Do what is due, and say what was done; tell whether all went well."""
+        failures: tuple[str, ...]
+        try:
+            found = self._replica.round()
+        except CertificatesError as error:
+            failures = (str(error),)
+            if self._unready:
+                self._unready = f"no certificate yet: {error}"
+        else:
+            failures = found.failures
+            self._take(found)
+        if self._served:
+            self._metrics.show_certificates(describe(self._served, datetime.now(UTC)))
+        self._say(failures)
+        return not failures
+
+    def _take(self, found: Round) -> None:
+        for step in found.done:
+            self._tell(step)
+        if found.served != self._served:
+            self._served = found.served
+            self._certificate.use(found.served)
+        self._shared_metrics.ca_bundle_published.set(not found.unready)
+        if self._unready:
+            lacking = "" if self._certificate.there else "no fit certificate yet"
+            self._unready = lacking or found.unready
+            if self._unready:
+                self._unready = "; ".join((self._unready, *found.failures))
+
+    def _tell(self, step: Store | Publish) -> None:
+        if isinstance(step, Store):
+            self._log.info(
+                "certificates written", action=step.action.value, reasons=list(step.reasons)
+            )
+        else:
+            webhooks = [name for name, _ in step.bundles]
+            self._log.info(
+                "caBundle written", configuration=step.configuration.title, webhooks=webhooks
+            )
+
+    def _say(self, failures: tuple[str, ...]) -> None:
+        """Count each look, and log what went wrong when it begins and when it ends."""
+        self._shared_metrics.syncs.labels("failed" if failures else "done").inc()
+        if not failures:
+            self._shared_metrics.synced_at.set_to_current_time()
+        if failures != self._said:
+            self._said = failures
+            if failures:
+                self._log.error("certificates cannot be looked after", why=list(failures))
+            else:
+                self._log.info("certificates are looked after again")
+
+    def _run(self) -> None:
+        retry_s = FIRST_RETRY_S
+        while True:
+            self._changed.clear()
+            try:
+                well = self.keep()
+            except Exception:  # noqa: BLE001 - the next turn may succeed; a dead thread never would
+                self._log.exception("certificates failed")
+                well = False
+            retry_s = FIRST_RETRY_S if well else min(2 * retry_s, self._look_s)
+            time.sleep(PAUSE_S)
+            self._changed.wait(self._look_s if well else retry_s)
+
+    def _follow(self, watch: Watch) -> None:
+        while True:
+            try:
+                for _ in watch():
+                    self._changed.set()
+            except CertificatesError:
+                # The looks go on and say what is wrong.
+                time.sleep(WATCH_RETRY_S)
+            except Exception:  # noqa: BLE001 - likewise
+                self._log.exception("watching failed")
+                time.sleep(WATCH_RETRY_S)
