@@ -22,8 +22,8 @@ from webhook.adapters.nvml import Device, NvmlError
 from webhook.adapters.processes import trustworthy_kernel
 
 __all__ = [
-    "MEASURED", "MISSING", "VRAM", "AgentProcess", "ApiServer", "ControlPlane", "ScriptedNvml", "a_device",
-    "available", "stub_library", "wait_until", "write_kubeconfig",
+    "MEASURED", "MISSING", "VRAM", "AgentProcess", "ApiServer", "ControlPlane", "ScriptedNvml",
+    "a_device", "available", "stub_library", "wait_until", "write_kubeconfig",
 ]  # fmt: skip
 
 VRAM = "vramwarden.io/vram"
