@@ -7,6 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from agent_bench import Bench
 from agent_parts import MISSING, ApiServer, ControlPlane, available, stub_library
 
 HERE = Path(__file__).parent
@@ -45,3 +46,8 @@ def library(tmp_path_factory):
 def api_server(tmp_path):
     with ApiServer(tmp_path) as running:
         yield running
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    return Bench(monkeypatch)

@@ -82,6 +82,14 @@ def test_once_fails_with_the_server_s_words_where_it_may_not_patch(agent, api_se
     assert done.stdout == ""
 
 
+def test_once_patches_nothing_where_the_node_cannot_be_read(agent, api_server):
+    api_server.answers = [(404, {"message": 'nodes "n" not found'}), (200, NODE)]
+    done = agent.run("--once", "--kubeconfig", api_server.kubeconfig, "--node", "n")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert 'nodes "n" not found' in done.stderr
+    assert len(api_server.asked) == 1
+
+
 def test_a_gpu_in_mig_mode_is_skipped_with_a_line(agent):
     agent.script("driver 570.86.15\ngpu GPU-a total=99999999 mig=1\ngpu GPU-b total=99999999\n")
     done = agent.run("--once", "--dry-run")

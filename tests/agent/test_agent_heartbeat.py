@@ -26,6 +26,7 @@ def test_an_agent_that_is_alive_and_not_ready_says_why(tmp_path):
     beat(str(tmp_path), unready="the node has not been read yet")
     assert asked("live", tmp_path) == (0, "live\n", "")
     assert asked("ready", tmp_path) == (1, "the node has not been read yet\n", "")
+    assert probe("live", str(tmp_path)) == ""
 
 
 @pytest.mark.parametrize("kind", ["live", "ready"])

@@ -111,6 +111,18 @@ def test_a_probe_that_passes_in_between_begins_its_grace_anew():
     assert after(*times, (501.0, CANNOT)).enforcement == "none"
 
 
+def test_a_driver_that_was_down_begins_the_grace_of_the_probe_anew():
+    fine = a_look(seen("a"))
+    times = [(0.0, fine), (1.0, CANNOT), (200.0, DOWN), (201.0, CANNOT), (500.0, CANNOT)]
+    assert after(*times).enforcement == "sidecar"
+    assert after(*times, (501.0, CANNOT)).enforcement == "none"
+
+
+def test_a_driver_that_was_replaced_is_shown_with_its_new_version():
+    looks = [replace(a_look(seen("a")), driver_version=version) for version in ("570.1", "580.2")]
+    assert after(*enumerate(looks)).driver_version == "580.2"
+
+
 def test_a_fixed_amount_listens_to_no_driver():
     fixed = Inventory(fixed_bytes=48 * 1024 * MIB)
     assert after((0.0, a_look(seen("a"))), (1.0, DOWN), start=fixed) == fixed

@@ -120,7 +120,7 @@ def test_what_is_not_known_yet_is_left_alone():
 
 
 @pytest.mark.parametrize("part", ["capacity", "allocatable"])
-@pytest.mark.parametrize("shown", ["0", "1000Mi", None, "4n", "abc"])
+@pytest.mark.parametrize("shown", ["0", "1000Mi", None, "4n", "abc", "3145728000500m"])
 def test_what_was_changed_by_others_is_all_that_is_patched(part, shown):
     node = copy.deepcopy(put_right(NODE, TWO))
     node["status"][part].pop(VRAM)

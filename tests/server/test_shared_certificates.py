@@ -133,6 +133,9 @@ def test_without_the_api_server_it_lives_and_waits_and_later_serves_on(cluster, 
     trouble = [line for line in server.log() if line["level"] != "info"]
     assert len(trouble) in {2, 3}
     assert {line["msg"] for line in trouble} == {"certificates cannot be looked after"}
+    announced, *lines = server.log_file.read_text().splitlines()[2:]
+    assert announced.startswith("operations: ")
+    assert all(line.startswith("{") for line in lines)
 
 
 def shake_hands(server):
@@ -151,9 +154,12 @@ def test_a_spoilt_cabundle_is_put_right_and_nobody_becomes_unready(cluster, star
         server = start()
         server.wait_for("readiness", server.ready)
         good = bundles(cluster)
+        cluster.refused |= {("PATCH", MUTATING), ("PATCH", VALIDATING)}
         cluster.put_configurations("Z2FyYmFnZQ==")
-        server.wait_for("repair", lambda: bundles(cluster) == good)
+        server.wait_for("a look", lambda: sample(server, "vramwarden_ca_bundle_published") == 0)
         assert server.get("/readyz")[0] == 200
+        cluster.refused.clear()
+        server.wait_for("repair", lambda: bundles(cluster) == good)
 
 
 def test_a_broken_secret_changes_nothing_that_is_served(cluster, start):

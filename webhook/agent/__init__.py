@@ -3,7 +3,8 @@
 It reads NVML and its own node, and patches that node: capacity and allocatable
 `vramwarden.io/vram`, the labels and the annotation of `webhook.names`. In a cluster it runs on each
 GPU node, with the driver's library (`NVIDIA_DRIVER_CAPABILITIES=utility`), `NODE_NAME` from
-`spec.nodeName`, and these rights, which RBAC cannot narrow to one node:
+`spec.nodeName`, and these rights. RBAC cannot narrow them to the agent's own node; an admission
+policy can, by `authentication.kubernetes.io/node-name` in the extra fields of the user (KEP-4193).
 
 | API group | resource | verbs |
 | --- | --- | --- |

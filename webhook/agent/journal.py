@@ -29,6 +29,10 @@ class Journal:
             self._said[about] = f"{message}: {why}"
             self.event(level, message, why=why, **values)
 
+    def forget(self, about: str) -> None:
+        """Let the next event of the same thing be written, whatever was said last."""
+        self._said.pop(about, None)
+
     def over(self, about: str, message: str, **values: Any) -> None:
         """Write that it is over, where anything was said."""
         if self._said.pop(about, None) is not None:

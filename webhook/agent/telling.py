@@ -31,7 +31,7 @@ def tell(journal: Journal, look: Look, before: Inventory, after: Inventory, grac
         journal.once("measure", "warning", what, look.cannot_measure, label=after.enforcement)
     else:
         journal.over("measure", "a sidecar can measure here", label=after.enforcement)
-    if after.gpus != before.gpus or after.enforcement != before.enforcement:
+    if after.gpus != before.gpus or (after.gpus and after.enforcement != before.enforcement):
         journal.event(
             "info",
             "GPUs",
@@ -67,7 +67,7 @@ def _tell_doubts(
     for uuid in sorted(left):
         why = "it is in MIG mode now" if uuid in seen else f"it was lost for {grace_s:g} s"
         journal.event("warning", "a GPU left the list", why=why, gpu=uuid)
-        journal.over(f"gpu {uuid}", "a GPU is no longer in doubt", gpu=uuid)
+        journal.forget(f"gpu {uuid}")
     for one in after.known:
         uuid = one.gpu.uuid
         if one.doubted_since_s is None:

@@ -27,6 +27,7 @@ from webhook.names import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from fractions import Fraction
 
     Json = dict[str, Any]
 
@@ -187,13 +188,12 @@ def _status_patch(node: Mapping[str, Any], state: NodeState) -> Json | None:
     return {"status": differing} if differing else None
 
 
-def _amount(status: Mapping[str, Any], part: str) -> int | None:
+def _amount(status: Mapping[str, Any], part: str) -> Fraction | None:
     """Return the bytes that a node shows; None for nothing, or nothing that could be counted."""
     try:
-        amount = parse_quantity((status.get(part) or {}).get(VRAM_RESOURCE, ""))
+        return parse_quantity((status.get(part) or {}).get(VRAM_RESOURCE, ""))
     except QuantityError:
         return None
-    return int(amount) if amount.denominator == 1 else None
 
 
 def _write_gpus(gpus: Iterable[Gpu]) -> str:
