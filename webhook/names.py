@@ -29,6 +29,8 @@ VRAM_RESOURCE: Final = PREFIX + "vram"
 NODE_GPU_LABEL: Final = PREFIX + "gpu"
 NODE_GPU_MEMORY_LABEL: Final = PREFIX + "gpu-memory-mib"
 """Usable MiB of the node's largest single GPU, an integer for the operator `Gt`."""
+NODE_GPU_MEMORY_FREE_LABEL: Final = PREFIX + "gpu-memory-free-mib"
+"""Free MiB of the GPU that has most; it changes, so no pod may require it, only prefer it."""
 NODE_GPU_COUNT_LABEL: Final = PREFIX + "gpu-count"
 NODE_GPU_PRODUCT_LABEL: Final = PREFIX + "gpu-product"
 NODE_DRIVER_LABEL: Final = PREFIX + "driver-version"
@@ -36,6 +38,12 @@ NODE_ENFORCEMENT_LABEL: Final = PREFIX + "enforcement"
 """`sidecar` where a sidecar can measure, else `none`."""
 NODE_GPUS_ANNOTATION: Final = PREFIX + "gpus"
 """JSON list, one object per GPU: `uuid`, `memory` (usable bytes), `product`, `index`."""
+
+# What the webhook writes in its own namespace.
+ASSIGNMENTS_LABEL: Final = PREFIX + "gpu-assignments"
+"""`"true"` on each ConfigMap that says which pods have which GPUs of a node."""
+ASSIGNMENTS_NODE_ANNOTATION: Final = PREFIX + "node"
+"""The node whose assignments a ConfigMap holds."""
 
 # The sidecar.
 ENFORCER_CONTAINER: Final = "vram-enforcer"

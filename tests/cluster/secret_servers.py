@@ -1,0 +1,218 @@
+"""Servers that share a Secret under a real API server, with no rights but the documented ones."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import copy
+import json
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from builders import a_pod
+from controlplane import Api, ApiError, ControlPlane, free_port
+from our_server import quit_at_once
+from running import Server
+from webhooks import webhook_configurations
+
+from certs import Bundle
+from webhook.adapters.policy_files import shipped_policy_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Json = dict[str, Any]
+
+NAMESPACE, SECRET, CONFIGURATION, SERVICE = (
+    "vramwarden-system",
+    "vramwarden-certificate",
+    "vramwarden",
+    "vramwarden-webhook",
+)
+README = Path(__file__).parents[2] / "certs" / "README.md"
+
+
+def documented_rights() -> list[Json]:
+    """Return the manifests that the README gives to platform teams."""
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    return list(yaml.safe_load_all(block))
+
+
+@dataclass
+class Release:
+    """What replicas share, and the way in which they are let in."""
+
+    api: Api
+    kubeconfig: Path
+    admin: Path
+
+    def secret(self) -> Bundle:
+        """Return what the Secret holds."""
+        data = self.api.get(self.secret_object()).get("data", {})
+        return Bundle.from_files({name: base64.b64decode(text) for name, text in data.items()})
+
+    def secret_object(self) -> Json:
+        metadata = {"name": SECRET, "namespace": NAMESPACE}
+        return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
+
+    def put_secret(self, bundle: Bundle) -> None:
+        """Write a set, as somebody with more rights than replicas does."""
+        data = {name: base64.b64encode(text).decode() for name, text in bundle.files().items()}
+        path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{SECRET}"
+        kind = "application/merge-patch+json"
+        self.api.request("PATCH", path, {"data": data}, content_type=kind)
+
+    def bundles(self) -> list[bytes]:
+        """Return the caBundle of each webhook."""
+        return [
+            base64.b64decode(webhook["clientConfig"].get("caBundle", ""))
+            for kind in ("Mutating", "Validating")
+            for webhook in self.api.get(configuration(kind))["webhooks"]
+        ]
+
+    def put_bundle(self, kind: str, pem: bytes) -> None:
+        """Overwrite the first caBundle of a configuration."""
+        found = self.api.get(configuration(kind))
+        text = base64.b64encode(pem).decode()
+        operation = {"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": text}
+        path = f"/apis/admissionregistration.k8s.io/v1/{kind.lower()}webhookconfigurations"
+        self.api.request(
+            "PATCH",
+            f"{path}/{found['metadata']['name']}",
+            [operation],
+            content_type="application/json-patch+json",
+        )
+
+
+def configuration(kind: str) -> Json:
+    """Name one of our webhook configurations."""
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": f"{kind}WebhookConfiguration",
+        "metadata": {"name": CONFIGURATION},
+    }
+
+
+@contextlib.contextmanager
+def release(control_plane: ControlPlane, folder: Path) -> Iterator[Release]:
+    """Make namespace, service account and rights until the block ends."""
+    api = control_plane.api
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    api.apply(namespace)
+    metadata = {"name": SERVICE, "namespace": NAMESPACE}
+    api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+    manifests = documented_rights()
+    try:
+        for manifest in manifests:
+            api.create(manifest)
+        yield Release(api, _kubeconfig(control_plane, folder), control_plane.kubeconfig)
+    finally:
+        for manifest in (*manifests, configuration("Mutating"), configuration("Validating")):
+            api.delete(manifest)
+
+
+def _kubeconfig(control_plane: ControlPlane, folder: Path) -> Path:
+    """Write the kubeconfig of the service account."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{SERVICE}/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = control_plane.api.request("POST", path, request)["status"]["token"]
+    content = json.loads(control_plane.kubeconfig.read_text())
+    content["users"][0]["user"] = {"token": token}
+    written = folder / "kubeconfig"
+    written.write_text(json.dumps(content))
+    return written
+
+
+@contextlib.contextmanager
+def replica(
+    release: Release, folder: Path, *options: str, kubeconfig: Path | None = None
+) -> Iterator[Server]:
+    """Run a server that shares the Secret until the block ends; ready or not."""
+    folder.mkdir(exist_ok=True)
+    port, operations_port = free_port(), free_port()
+    command = [
+        *(sys.executable, "-m", "webhook.cli", "serve"),
+        *(f"--cert-secret={NAMESPACE}/{SECRET}", "--cert-name=127.0.0.1"),
+        *(f"--port={port}", f"--operations-port={operations_port}", *options),
+    ]
+    policies = folder / "policies"
+    policies.mkdir(exist_ok=True)
+    shutil.copy(shipped_policy_path(), policies / "default.yaml")
+    env = {**os.environ, "KUBECONFIG": str(kubeconfig or release.kubeconfig)}
+    log_file = folder / "log"
+    with (
+        log_file.open("wb") as log,
+        subprocess.Popen(command, stderr=log, stdout=log, env=env) as process,
+    ):
+        server = Server(process, port, operations_port, folder, policies, log_file)
+        try:
+            yield server
+        finally:
+            quit_at_once(server)
+
+
+def point_at(api: Api, mutating: Server, validating: Server, bundle: bytes = b"") -> None:
+    """Let the API server call one replica for each kind of webhook."""
+    for number, server in enumerate((mutating, validating)):
+        configurations = webhook_configurations(f"https://127.0.0.1:{server.port}", bundle)
+        manifest = copy.deepcopy(configurations[number])
+        if not bundle:
+            for webhook in manifest["webhooks"]:
+                del webhook["clientConfig"]["caBundle"]
+        api.create(manifest)
+
+
+def shown(server: Server, trusted: bytes) -> str:
+    """Return the serial number that a new client with this caBundle accepts."""
+    context = ssl.create_default_context(cadata=trusted.decode())
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+    ):
+        return connection.getpeercert()["serialNumber"]
+
+
+@dataclass
+class Load:
+    """What clients asked for, and what became of it."""
+
+    created: set[str]
+    lost: list[str]
+
+
+@contextlib.contextmanager
+def creating(api: Api, namespace: str, clients: int) -> Iterator[Load]:
+    """Let clients create annotated pods without pause until the block ends."""
+    stop, load = threading.Event(), Load(set(), [])
+
+    def create(client: int) -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            pod = a_pod("8Gi")
+            pod["metadata"] |= {"namespace": namespace, "name": f"train-{client}-{number}"}
+            try:
+                load.created.add(api.create(pod)["metadata"]["name"])
+            except ApiError as error:
+                load.lost.append(error.message)
+
+    with ThreadPoolExecutor(clients) as pool:
+        futures = [pool.submit(create, client) for client in range(clients)]
+        try:
+            yield load
+        finally:
+            stop.set()
+    for future in futures:
+        future.result()
