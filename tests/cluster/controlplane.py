@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import secrets
-import shutil
-import signal
-import socket
 import subprocess
-import sys
 import tempfile
-import time
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlencode
 
 import urllib3
+from kube_api import Api, ApiError
 from pki import Authority, new_key, private_pem, public_pem
+from programs import find_binary, free_port, start, stop, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kubernetes import client as kubernetes_client
 
-DEFAULT_ASSETS = "/usr/local/kubebuilder/bin"  # where envtest looks, too
+__all__ = [
+    "MISSING",
+    "Api",
+    "ApiError",
+    "ControlPlane",
+    "available",
+    "find_binary",
+    "free_port",
+    "wait_until",
+]
+
+LOOPBACK = "127.0.0.1"
 MISSING = (
     "cluster tests need kube-apiserver and etcd: "
     "set KUBEBUILDER_ASSETS, e.g. by `setup-envtest use -p path`"
@@ -45,20 +50,6 @@ CONTROLLERS = (
     "job-controller",
     "cronjob-controller",
 )
-# Asks the kernel to kill this process with its parent, then becomes the program. A `preexec_fn`
-# would run between fork and exec with threads around, about which Python 3.12 and later warn.
-DIE_WITH_PARENT = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
-
-
-def find_binary(name: str) -> str | None:
-    """Look for a program as envtest does, then on PATH."""
-    assets = os.environ.get("KUBEBUILDER_ASSETS") or DEFAULT_ASSETS
-    return shutil.which(name, path=assets) or shutil.which(name)
 
 
 def available() -> bool:
@@ -66,106 +57,17 @@ def available() -> bool:
     return all(map(find_binary, ("etcd", "kube-apiserver")))
 
 
-def wait_until(what: str, check: Callable[[], Any], *, timeout: float = 30) -> Any:
-    """Poll until the check returns something true, and return that."""
-    deadline = time.monotonic() + timeout
-    while not (result := check()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {timeout} s")
-        time.sleep(0.05)
-    return result
-
-
-class ApiError(Exception):
-    """An answer of the API server that is not a success; `status` is its Status object."""
-
-    def __init__(self, status: dict[str, Any]) -> None:
-        super().__init__(status.get("message"))
-        self.status = status
-        self.code = status["code"]
-        self.message = status.get("message", "")
-
-
-class Api:
-    """Speak plain JSON with the API server: nothing is lost in a model, warnings are kept."""
-
-    def __init__(self, url: str, pool: urllib3.PoolManager, headers=None) -> None:
-        self.url = url
-        self.warnings: list[str] = []  # of the latest answer
-        self._pool = pool
-        self._headers = headers or {}
-
-    def acting_as(self, user: str, *groups: str) -> Api:
-        """Return an Api that impersonates a user, e.g. a node's kubelet."""
-        headers = urllib3.HTTPHeaderDict({"Impersonate-User": user})
-        for group in groups:
-            headers.add("Impersonate-Group", group)
-        return Api(self.url, self._pool, headers)
-
-    def request(
-        self, method: str, path: str, body=None, *, content_type="application/json", **query: str
-    ) -> dict[str, Any]:
-        """Send one request; return the answer's object or raise ApiError."""
-        headers = urllib3.HTTPHeaderDict(self._headers)
-        headers["Content-Type"] = content_type
-        url = f"{self.url}{path}?{urlencode(query)}"
-        data = None if body is None else json.dumps(body)
-        answer = self._pool.request(method, url, body=data, headers=headers, retries=False)
-        self.warnings = [_warning_text(line) for line in answer.headers.getlist("Warning")]
-        try:
-            content = answer.json()
-        except ValueError:
-            content = {"message": answer.data.decode(errors="replace")}
-        if answer.status >= 400:
-            raise ApiError({"code": answer.status, **content})
-        return content
-
-    def create(self, manifest: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
-        """Create an object of any kind."""
-        query = {"dryRun": "All"} if dry_run else {}
-        return self.request("POST", _collection(manifest), manifest, **query)
-
-    def apply(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Create or change an object by server-side apply."""
-        kind, query = "application/apply-patch+yaml", {"fieldManager": "tests", "force": "true"}
-        return self.request("PATCH", _path(manifest), manifest, content_type=kind, **query)
-
-    def get(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Read the object that has the manifest's kind, namespace and name."""
-        return self.request("GET", _path(manifest))
-
-    def delete(self, manifest: dict[str, Any], **query: str) -> None:
-        """Delete the object that has the manifest's kind, namespace and name, if it is there."""
-        try:
-            self.request("DELETE", _path(manifest), **query)
-        except ApiError as error:
-            if error.code != 404:
-                raise
-
-    def list(self, path: str, **query: str) -> list[dict[str, Any]]:
-        """Return the items under a path such as `/api/v1/namespaces/x/pods`."""
-        return self.request("GET", path, **query)["items"]
-
-
-def _warning_text(line: str) -> str:
-    text = line.split(" ", 2)[2]  # 299 - "text"
-    return text[1:-1].replace('\\"', '"').replace("\\\\", "\\")
-
-
-def _collection(manifest) -> str:
-    version, kind = manifest["apiVersion"], manifest["kind"].lower()
-    namespace = manifest["metadata"].get("namespace")
-    plural = kind[:-1] + "ies" if kind.endswith("y") else kind + ("es" if kind[-1] == "s" else "s")
-    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
-
-
-def _path(manifest) -> str:
-    return f"{_collection(manifest)}/{manifest['metadata']['name']}"
-
-
 class ControlPlane:
     """Start etcd and kube-apiserver on entry; stop them, and forget all they stored, on exit."""
+
+    address = LOOPBACK
+    """Where the API server listens."""
+    service_range = "10.0.0.0/24"
+    controllers: Sequence[str] = CONTROLLERS
+    endpoint_args: Sequence[str] = (
+        "--advertise-address=127.0.0.1",
+        "--endpoint-reconciler-type=none",  # the Service's endpoints may not be loopback
+    )
 
     def __init__(self, *, apiserver_args: Sequence[str] = ()) -> None:
         self._apiserver_args = apiserver_args
@@ -178,6 +80,7 @@ class ControlPlane:
             folder = tempfile.TemporaryDirectory(prefix="vramwarden-cluster-")
             self.state = Path(on_failure.enter_context(folder))
             self._write_keys()
+            self._prepare()
             self._start_etcd()
             self._start_apiserver()
             self.ensure_service_account("default")
@@ -247,7 +150,7 @@ class ControlPlane:
             "--bind-address=127.0.0.1",
             "--secure-port=0",
             "--leader-elect=false",
-            f"--controllers={','.join(CONTROLLERS)}",
+            f"--controllers={','.join(self.controllers)}",
             f"--service-account-private-key-file={self.state / 'sa.key'}",
             f"--root-ca-file={self.state / 'ca.crt'}",
         )
@@ -256,10 +159,20 @@ class ControlPlane:
         manifest = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}
         self._wait_for(name, lambda: self.api.get(manifest))
 
+    def _prepare(self) -> None:
+        """Do what has to be done before the first program starts."""
+
+    def _through(self) -> Sequence[str]:
+        """Return the command that starts each program; an empty one starts them as they are."""
+        return ()
+
+    def _port(self) -> int:
+        return free_port()
+
     def _write_keys(self) -> None:
         self._authority = Authority("test-cluster-ca")
         (self.state / "ca.crt").write_bytes(self.ca_pem)
-        self._serving = self._authority.issue_server(self.state, "kube-apiserver")
+        self._serving = self._authority.issue_server(self.state, "kube-apiserver", self.address)
         self._admin = self._authority.issue_client(self.state, "admin", "system:masters")
         key = new_key()
         (self.state / "sa.key").write_bytes(private_pem(key))
@@ -277,15 +190,13 @@ class ControlPlane:
         )
 
     def _start_apiserver(self) -> None:
-        port = free_port()
-        self.url = f"https://127.0.0.1:{port}"
+        port = self._port()
+        self.url = f"https://{self.address}:{port}"
         self._connect()
         self._start(
             "kube-apiserver",
             f"--etcd-servers={self._etcd_url}",
-            "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",
-            "--endpoint-reconciler-type=none",  # the Service's endpoints may not be loopback
+            f"--bind-address={self.address}",
             f"--secure-port={port}",
             f"--tls-cert-file={self._serving[0]}",
             f"--tls-private-key-file={self._serving[1]}",
@@ -293,10 +204,11 @@ class ControlPlane:
             f"--client-ca-file={self.state / 'ca.crt'}",
             "--authorization-mode=Node,RBAC",  # as kubeadm has it
             "--allow-privileged=true",
-            "--service-cluster-ip-range=10.0.0.0/24",
+            f"--service-cluster-ip-range={self.service_range}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={self.state / 'sa.pub'}",
             f"--service-account-signing-key-file={self.state / 'sa.key'}",
+            *self.endpoint_args,
             *self._apiserver_args,
         )
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
@@ -326,20 +238,10 @@ class ControlPlane:
         self.kubeconfig.write_text(json.dumps(content))  # JSON is YAML
 
     def _start(self, name: str, *arguments: str) -> None:
-        program = find_binary(name)
-        if program is None:
-            raise FileNotFoundError(name)
-        launcher = [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid())]
-        with (self.state / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [*launcher, program, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        log = self.state / f"{name}.log"
+        process = start(log, name, *arguments, through=self._through())
         self._processes[name] = process
-        self._cleanup.callback(_stop, process)
+        self._cleanup.callback(stop, process)
 
     def _wait_for(self, name: str, check: Callable[[], Any]) -> None:
         """Wait for one process; when it fails, say what it and etcd wrote last."""
@@ -361,20 +263,3 @@ class ControlPlane:
                 tail = self.logs(process_name)[-2000:]
                 error.add_note(f"--- the end of {process_name}'s log\n{tail}")
             raise
-
-
-def free_port() -> int:
-    """Choose a free port, not one of those that Linux gives to outgoing connections."""
-    for port in secrets.SystemRandom().sample(range(20000, 32000), 100):
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise OSError("no free port on loopback")
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its group: politely, then by force."""
-    for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, None)):
-        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-            os.killpg(process.pid, number)  # it leads a session of its own
-            process.wait(patience)
-            return

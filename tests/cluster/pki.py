@@ -51,10 +51,10 @@ class Authority:
         )
         self.pem = self._certificate.public_bytes(serialization.Encoding.PEM)
 
-    def issue_server(self, folder: Path, name: str) -> tuple[Path, Path]:
-        """Write certificate and key of a server on loopback; return their paths."""
+    def issue_server(self, folder: Path, name: str, address: str) -> tuple[Path, Path]:
+        """Write certificate and key of a server at an address; return their paths."""
         names = x509.SubjectAlternativeName(
-            [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+            [x509.IPAddress(ipaddress.ip_address(address)), x509.DNSName("localhost")]
         )
         subject = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
         return self._issue(folder, name, subject, ExtendedKeyUsageOID.SERVER_AUTH, names)

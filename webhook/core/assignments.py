@@ -171,7 +171,7 @@ def free_on(
 
 
 def adopt(
-    node: str, assignments: Assignments, pods: Sequence[PodState], now_s: float
+    node: str, assignments: Assignments, pods: Iterable[PodState], now_s: float
 ) -> Assignments:
     """Enter the pods of a node that have GPUs already, where the list was lost or never made."""
     found = {

@@ -110,7 +110,7 @@ def _too_full(
         lacks = f"node {node} has {have}, and this pod needs {need.gpu_count} with {amount} each"
     else:
         have = "1 GPU" if fitting == 1 else f"{fitting or 'no'} GPUs"
-        lacks = f"node {node} has {have} with {amount} free, and this pod needs {need.gpu_count} of them"
+        lacks = f"node {node} has {have} with {amount} free, and this pod needs {need.gpu_count}"
     return Refusal(
         f"{lacks}; the largest free amount is {left}, on GPU {largest.index} ({largest.uuid}); "
         "the scheduler tries again, also on other nodes"
