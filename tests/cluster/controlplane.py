@@ -79,8 +79,8 @@ class ControlPlane:
             self._cleanup = on_failure
             folder = tempfile.TemporaryDirectory(prefix="vramwarden-cluster-")
             self.state = Path(on_failure.enter_context(folder))
-            self._write_keys()
             self._prepare()
+            self._write_keys()
             self._start_etcd()
             self._start_apiserver()
             self.ensure_service_account("default")
@@ -225,17 +225,20 @@ class ControlPlane:
         )
         self._cleanup.callback(pool.clear)
         self.api = Api(self.url, pool)
-        cluster = {"server": self.url, "certificate-authority": ca}
+        content = self._kubeconfig(certificate, key)
+        self.kubeconfig.write_text(json.dumps(content))  # JSON is YAML
+
+    def _kubeconfig(self, certificate: str, key: str) -> dict[str, Any]:
+        cluster = {"server": self.url, "certificate-authority": str(self.state / "ca.crt")}
         user = {"client-certificate": certificate, "client-key": key}
-        content = {
+        return {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": "admin", "user": user}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "admin"}}],
+            "users": [{"name": "user", "user": user}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "user"}}],
             "current-context": "test",
         }
-        self.kubeconfig.write_text(json.dumps(content))  # JSON is YAML
 
     def _start(self, name: str, *arguments: str) -> None:
         log = self.state / f"{name}.log"

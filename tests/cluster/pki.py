@@ -51,7 +51,9 @@ class Authority:
         )
         self.pem = self._certificate.public_bytes(serialization.Encoding.PEM)
 
-    def issue_server(self, folder: Path, name: str, address: str) -> tuple[Path, Path]:
+    def issue_server(
+        self, folder: Path, name: str, address: str = "127.0.0.1"
+    ) -> tuple[Path, Path]:
         """Write certificate and key of a server at an address; return their paths."""
         names = x509.SubjectAlternativeName(
             [x509.IPAddress(ipaddress.ip_address(address)), x509.DNSName("localhost")]

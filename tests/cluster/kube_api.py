@@ -1,0 +1,97 @@
+"""An API server spoken to in plain JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+
+
+class ApiError(Exception):
+    """An answer of the API server that is not a success; `status` is its Status object."""
+
+    def __init__(self, status: dict[str, Any]) -> None:
+        super().__init__(status.get("message"))
+        self.status = status
+        self.code = status["code"]
+        self.message = status.get("message", "")
+
+
+class Api:
+    """Speak plain JSON with the API server: nothing is lost in a model, warnings are kept."""
+
+    def __init__(self, url: str, pool: urllib3.PoolManager, headers=None) -> None:
+        self.url = url
+        self.warnings: list[str] = []  # of the latest answer
+        self._pool = pool
+        self._headers = headers or {}
+
+    def acting_as(self, user: str, *groups: str) -> Api:
+        """Return an Api that impersonates a user, e.g. a node's kubelet."""
+        headers = urllib3.HTTPHeaderDict({"Impersonate-User": user})
+        for group in groups:
+            headers.add("Impersonate-Group", group)
+        return Api(self.url, self._pool, headers)
+
+    def request(
+        self, method: str, path: str, body=None, *, content_type="application/json", **query: str
+    ) -> dict[str, Any]:
+        """Send one request; return the answer's object or raise ApiError."""
+        headers = urllib3.HTTPHeaderDict(self._headers)
+        headers["Content-Type"] = content_type
+        url = f"{self.url}{path}?{urlencode(query)}"
+        data = None if body is None else json.dumps(body)
+        answer = self._pool.request(method, url, body=data, headers=headers, retries=False)
+        self.warnings = [_warning_text(line) for line in answer.headers.getlist("Warning")]
+        try:
+            content = answer.json()
+        except ValueError:
+            content = {"message": answer.data.decode(errors="replace")}
+        if answer.status >= 400:
+            raise ApiError({"code": answer.status, **content})
+        return content
+
+    def create(self, manifest: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
+        """Create an object of any kind."""
+        query = {"dryRun": "All"} if dry_run else {}
+        return self.request("POST", _collection(manifest), manifest, **query)
+
+    def apply(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Create or change an object by server-side apply."""
+        kind, query = "application/apply-patch+yaml", {"fieldManager": "tests", "force": "true"}
+        return self.request("PATCH", _path(manifest), manifest, content_type=kind, **query)
+
+    def get(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Read the object that has the manifest's kind, namespace and name."""
+        return self.request("GET", _path(manifest))
+
+    def delete(self, manifest: dict[str, Any], **query: str) -> None:
+        """Delete the object that has the manifest's kind, namespace and name, if it is there."""
+        try:
+            self.request("DELETE", _path(manifest), **query)
+        except ApiError as error:
+            if error.code != 404:
+                raise
+
+    def list(self, path: str, **query: str) -> list[dict[str, Any]]:
+        """Return the items under a path such as `/api/v1/namespaces/x/pods`."""
+        return self.request("GET", path, **query)["items"]
+
+
+def _warning_text(line: str) -> str:
+    text = line.split(" ", 2)[2]  # 299 - "text"
+    return text[1:-1].replace('\\"', '"').replace("\\\\", "\\")
+
+
+def _collection(manifest) -> str:
+    version, kind = manifest["apiVersion"], manifest["kind"].lower()
+    namespace = manifest["metadata"].get("namespace")
+    plural = kind[:-1] + "ies" if kind.endswith("y") else kind + ("es" if kind[-1] == "s" else "s")
+    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
+
+
+def _path(manifest) -> str:
+    return f"{_collection(manifest)}/{manifest['metadata']['name']}"
