@@ -105,13 +105,12 @@ def test_a_server_that_is_not_there_is_tried_three_times(tmp_path, monkeypatch):
     assert pauses == [0.01, 0.02]
 
 
-def test_a_server_that_never_answers_costs_a_bounded_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(adapter, "_ANSWER_S", 0.1)
+def test_a_server_that_never_answers_costs_a_bounded_time(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
         started_s = time.monotonic()
         with pytest.raises(KubeError, match="does not answer"):
-            connect(write_kubeconfig(tmp_path / "k", url)).node("n")
+            connect(write_kubeconfig(tmp_path / "k", url), answer_s=0.1).node("n")
     assert time.monotonic() - started_s < 5
 
 

@@ -1,4 +1,4 @@
-"""The one doorway to the API server: nodes as plain JSON, so that no unknown field is lost.
+"""The one doorway to the API server: objects as plain JSON, so that no unknown field is lost.
 
 No other file imports `kubernetes`. Of that client this uses what finds the API server and proves
 who we are: in a pod, from a kubeconfig, with tokens that are renewed. The requests are its own
@@ -33,8 +33,10 @@ _ANSWER_S: Final = 10.0
 _TRIES: Final = 3
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 5.0
+_JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
-_BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _GONE = 400, 401, 403, 404, 410
+_BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 400, 401, 403, 404
+_CONFLICT, _GONE = 409, 410
 _PASSING: Final = frozenset({429, 500, 502, 503, 504})
 """Overload, and failures of the API server or of what is before it."""
 
@@ -58,6 +60,11 @@ class KubeError(Exception):
         return self.code == _NOT_FOUND
 
     @property
+    def conflict(self) -> bool:
+        """Somebody else wrote the object since it was read, or made one of that name."""
+        return self.code == _CONFLICT
+
+    @property
     def passing(self) -> bool:
         """Whether the same request may have success soon."""
         return self.code == 0 or self.code in _PASSING
@@ -69,7 +76,9 @@ class NoClusterError(KubeError):
     passing = False
 
 
-def connect(kubeconfig: Path | None = None) -> Kube:
+def connect(
+    kubeconfig: Path | None = None, *, tries: int = _TRIES, answer_s: float = _ANSWER_S
+) -> Kube:
     """Find the API server as kubectl does; raises NoClusterError, and speaks to nobody yet.
 
     | named by | used |
@@ -89,7 +98,7 @@ def connect(kubeconfig: Path | None = None) -> Kube:
         else:
             name = None if kubeconfig is None else str(kubeconfig)
             loader.load_kube_config(name, client_configuration=settings, persist_config=False)
-        return Kube(client.ApiClient(settings))
+        return Kube(client.ApiClient(settings), tries, answer_s)
     except (ConfigException, yaml.YAMLError, OSError, LookupError, *_MALFORMED) as error:
         where = "this pod's service account" if kubeconfig is None and in_pod else "a kubeconfig"
         said = " ".join(str(error).split()) or type(error).__name__
@@ -98,12 +107,41 @@ def connect(kubeconfig: Path | None = None) -> Kube:
 
 
 class Kube:
-    """The API server; every method raises KubeError."""
+    """The API server; every method raises KubeError.
 
-    def __init__(self, api_client: Any) -> None:
+    Paths begin at the root, as `/api/v1/nodes`; parts that come from elsewhere go through `joined`.
+    """
+
+    def __init__(self, api_client: Any, tries: int = _TRIES, answer_s: float = _ANSWER_S) -> None:
+        """Prepare; a request that fails in passing is sent `tries` times, `answer_s` each."""
+        self._tries = tries
+        self._answer_s = answer_s
         self._settings = api_client.configuration
         self._pool = api_client.rest_client.pool_manager
         self.url = str(self._settings.host).rstrip("/")
+
+    def read(self, path: str, **query: str) -> Json:
+        """Read an object or a list."""
+        return self._ask("GET", path, None, **query)
+
+    def create(self, path: str, body: Json) -> Json:
+        """Create an object in the collection at `path`; return it as it is stored."""
+        return self._ask("POST", path, body, fieldManager=FIELD_MANAGER)
+
+    def replace(self, path: str, body: Json) -> Json:
+        """Replace an object; a conflict where its `resourceVersion` is not the stored one."""
+        return self._ask("PUT", path, body, fieldManager=FIELD_MANAGER)
+
+    def watch(self, path: str, *, lasting_s: float, **query: str) -> Iterator[tuple[str, Json]]:
+        """Begin to watch a collection; yield the type and the object of each event.
+
+        Bookmarks come, too, where they are asked for. Ends after a while, and early where the
+        `resourceVersion` is too old: then list, and watch from there. So a connection that died
+        in silence costs no more than that while.
+        """
+        query = {"watch": "true", "timeoutSeconds": str(max(1, round(lasting_s))), **query}
+        answer = self._send("GET", path, None, query, lasting_s + _ANSWER_S)
+        return self._events(answer, f"the watch of {path} broke off")
 
     def node(self, name: str) -> Json:
         """Read a node."""
@@ -118,19 +156,15 @@ class Kube:
         """Begin to watch a node; yield it after each change, None when it was deleted.
 
         `since` is the resource version that is known already; without it the node comes first as
-        it is, if it is there. Ends after a while, and early where that version is too old: then
-        read the node and watch from there. So a connection that died in silence costs no more.
+        it is, if it is there. Ends as `watch` does: then read the node and watch from there.
         """
-        query = {
-            "watch": "true",
-            "fieldSelector": f"metadata.name={name}",
-            "timeoutSeconds": str(max(1, round(lasting_s))),
-            **({"resourceVersion": since} if since else {}),
-        }
-        answer = self._send("GET", "/api/v1/nodes", None, query, lasting_s + _ANSWER_S)
-        return self._events(answer, f"the watch of node {name} broke off")
+        query = {"fieldSelector": f"metadata.name={name}"}
+        if since:
+            query["resourceVersion"] = since
+        events = self.watch("/api/v1/nodes", lasting_s=lasting_s, **query)
+        return (None if kind == "DELETED" else node for kind, node in events)
 
-    def _events(self, answer: Any, broke_off: str) -> Iterator[Json | None]:
+    def _events(self, answer: Any, broke_off: str) -> Iterator[tuple[str, Json]]:
         """Yield what each line of a watch tells.
 
         Source: Kubernetes API concepts, "Efficient detection of changes".
@@ -143,8 +177,7 @@ class Kube:
                     if thing.get("code") == _GONE:
                         return
                     raise self._refused(thing.get("code") or 0, thing)
-                if kind != "BOOKMARK":
-                    yield None if kind == "DELETED" else thing
+                yield str(kind), thing
         except (*_FAILURES, ValueError) as error:
             raise KubeError(f"{self.url}: {broke_off}: {error}") from error
         finally:
@@ -153,9 +186,9 @@ class Kube:
     def _ask(self, method: str, path: str, body: Json | None = None, **query: str) -> Json:
         """Send a request that may be sent twice, and again where the failure is a passing one."""
         pause_s = _FIRST_PAUSE_S
-        for left in reversed(range(_TRIES)):
+        for left in reversed(range(self._tries)):
             try:
-                answer = self._send(method, path, body, query, _ANSWER_S)
+                answer = self._send(method, path, body, query, self._answer_s)
                 return _object(answer.data)
             except KubeError as error:
                 if not left or not error.passing:
@@ -172,7 +205,7 @@ class Kube:
         """Return the answer, of which nothing but the head was read; raises where it is none."""
         headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
         if body is not None:
-            headers["Content-Type"] = _MERGE_PATCH
+            headers["Content-Type"] = _MERGE_PATCH if method == "PATCH" else _JSON
         try:
             for setting in self._settings.auth_settings().values():  # renews the token, too
                 headers[setting["key"]] = setting["value"]
@@ -207,8 +240,13 @@ class Kube:
         return KubeError(why, code=code, retry_after_s=seconds)
 
 
+def joined(*parts: str) -> str:
+    """Return a path below `/api/v1`, with each part quoted."""
+    return "/".join(("/api/v1", *(quote(part, safe="") for part in parts)))
+
+
 def _node_path(name: str) -> str:
-    return f"/api/v1/nodes/{quote(name, safe='')}"
+    return joined("nodes", name)
 
 
 def _object(data: bytes) -> Json:
