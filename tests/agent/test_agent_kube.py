@@ -154,8 +154,8 @@ def test_a_watch_tells_changes_and_deletion_and_keeps_bookmarks_to_itself(kube, 
     assert list(kube.watch_node("n", "7", lasting_s=60)) == [{"a": 1}, {"a": 2}, None]
     path = api_server.asked[0][1]
     assert path == (
-        "/api/v1/nodes?watch=true&fieldSelector=metadata.name%3Dn&timeoutSeconds=60"
-        "&resourceVersion=7"
+        "/api/v1/nodes?watch=true&fieldSelector=metadata.name%3Dn&resourceVersion=7"
+        "&timeoutSeconds=60"
     )
 
 

@@ -47,7 +47,7 @@ def account_config(control_plane, folder):
     """Write a kubeconfig of the webhook's own account, as its pod has one."""
     token = token_of(control_plane, NAME)
     content = json.loads(control_plane.kubeconfig.read_text())
-    content["users"] = [{"name": "admin", "user": {"token": token}}]
+    content["users"][0]["user"] = {"token": token}
     (folder / "kubeconfig").write_text(json.dumps(content))
     return folder / "kubeconfig"
 

@@ -139,7 +139,7 @@ class Kube:
         `resourceVersion` is too old: then list, and watch from there. So a connection that died
         in silence costs no more than that while.
         """
-        query = {"watch": "true", "timeoutSeconds": str(max(1, round(lasting_s))), **query}
+        query = {"watch": "true", **query, "timeoutSeconds": str(max(1, round(lasting_s)))}
         answer = self._send("GET", path, None, query, lasting_s + _ANSWER_S)
         return self._events(answer, f"the watch of {path} broke off")
 
@@ -162,7 +162,7 @@ class Kube:
         if since:
             query["resourceVersion"] = since
         events = self.watch("/api/v1/nodes", lasting_s=lasting_s, **query)
-        return (None if kind == "DELETED" else node for kind, node in events)
+        return (None if kind == "DELETED" else node for kind, node in events if kind != "BOOKMARK")
 
     def _events(self, answer: Any, broke_off: str) -> Iterator[tuple[str, Json]]:
         """Yield what each line of a watch tells.

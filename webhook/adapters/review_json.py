@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from webhook.core.binding import encode_verdict
 from webhook.core.review import (
+    API_VERSION,
+    KIND,
     BadReviewError,
     decode_review,
     encode_failure,
@@ -15,9 +18,10 @@ from webhook.core.review import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from webhook.core.admission import Decision, Request
+    from webhook.core.binding import Verdict
     from webhook.core.patch import Operation
 
 
@@ -34,8 +38,13 @@ def read_review(body: bytes) -> Request:
 
 def write_review(uid: str, decision: Decision) -> bytes:
     """Write the answer to a review."""
-    encoded = b64encode(patch_bytes(decision.patch)).decode("ascii") if decision.patch else ""
-    return orjson.dumps(encode_review(uid, decision, encoded))
+    return orjson.dumps(encode_review(uid, decision, _encoded(decision.patch)))
+
+
+def write_binding_review(uid: str, verdict: Verdict, patch: Sequence[Operation]) -> bytes:
+    """Write the answer to the review of a Binding."""
+    response = encode_verdict(uid, verdict, _encoded(patch))
+    return orjson.dumps({"apiVersion": API_VERSION, "kind": KIND, "response": response})
 
 
 def write_failure(uid: str) -> bytes:
@@ -46,3 +55,7 @@ def write_failure(uid: str) -> bytes:
 def patch_bytes(patch: Iterable[Operation]) -> bytes:
     """Write a patch as the JSON text that the API server applies."""
     return orjson.dumps(list(patch))
+
+
+def _encoded(patch: Sequence[Operation]) -> str:
+    return b64encode(patch_bytes(patch)).decode("ascii") if patch else ""

@@ -60,6 +60,13 @@ from webhook.cli.failures import Failure, policy_failure
 @configuration_option
 @overlap_option
 @click.option(
+    "--placement-namespace",
+    metavar="NAMESPACE",
+    envvar="VRAMWARDEN_PLACEMENT_NAMESPACE",
+    show_envvar=True,
+    help="Choose GPUs at binding, and keep the lists of who has which in this namespace.",
+)
+@click.option(
     "--enforcer-image",
     envvar=ENFORCER_IMAGE_VARIABLE,
     show_envvar=True,
@@ -77,6 +84,7 @@ def serve_command(
     service: str,
     webhook_configuration: str,
     ca_overlap: float,
+    placement_namespace: str | None,
     enforcer_image: str | None,
 ) -> None:
     """Serve admission reviews over TLS until SIGTERM, then drain.
@@ -86,6 +94,7 @@ def serve_command(
     if cert_secret and cert_dir:
         raise click.UsageError("certificates lie in a folder or in a Secret; drop one of the two")
     # Imported here: gunicorn and Flask would slow down every other command.
+    from webhook.adapters.kube import KubeError  # noqa: PLC0415
     from webhook.server.service import Service, Settings  # noqa: PLC0415
     from webhook.server.shared import Shared  # noqa: PLC0415
 
@@ -106,10 +115,11 @@ def serve_command(
         operations_port=operations_port,
         names=_names(host, cert_name),
         enforcer_image=enforcer_image or default_enforcer_image(),
+        placement_namespace=placement_namespace or "",
     )
     try:
         server = Service(settings)
-    except CertificatesError as error:
+    except (CertificatesError, KubeError) as error:
         raise Failure(str(error)) from error
     except PolicyInvalidError as error:
         raise policy_failure(error) from error
@@ -118,7 +128,7 @@ def serve_command(
         why = f"{address} cannot be listened on ({error.strerror}); choose --operations-port"
         raise Failure(why) from error
     click.echo(f"certificates: {settings.certificates} (CA for clients: ca.crt)", err=True)
-    click.echo(f"reviews:      https://{host}:{port}/mutate and /validate", err=True)
+    click.echo(f"reviews:      https://{host}:{port}/mutate, /validate and /bind", err=True)
     click.echo(f"operations:   http://{operations_host}:{server.operations_port}/readyz", err=True)
     server.run()
 

@@ -7,6 +7,7 @@ Specification: ASGI 3.0, HTTP connection scope.
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.server.reviews import PHASES, Answer, Reviews, refusal
@@ -14,6 +15,7 @@ from webhook.server.reviews import PHASES, Answer, Reviews, refusal
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from webhook.server.binding.reviews import BindingReviews
     from webhook.server.metrics import Metrics
 
     Message = dict[str, Any]
@@ -29,6 +31,12 @@ MAX_BUFFERED_BYTES: Final = 64 * 2**20
 BODY_TIMEOUT_S: Final = 10.0
 """The API server's own time-out for a webhook is at most 30 s, and 10 s where nobody set it."""
 
+BIND_PATH: Final = "/bind"
+PATHS: Final = (*PHASES, BIND_PATH)
+
+BINDINGS_AT_ONCE: Final = 32
+"""A binding waits for the API server, so each takes a thread; more wait for one."""
+
 
 class BodyError(Exception):
     """A body cannot be taken; carries the answer to give."""
@@ -39,11 +47,12 @@ class BodyError(Exception):
 
 
 class ReviewApplication:
-    """Serves POST /mutate and /validate, and says in one sentence what else was wrong."""
+    """Serves POST /mutate, /validate and /bind; says in one sentence what else was wrong."""
 
     def __init__(
         self,
         reviews: Reviews,
+        bindings: BindingReviews,
         metrics: Metrics,
         *,
         on_start: Callable[[], None] = lambda: None,
@@ -52,6 +61,8 @@ class ReviewApplication:
         max_buffered_bytes: int = MAX_BUFFERED_BYTES,
     ) -> None:
         self._reviews = reviews
+        self._bindings = bindings
+        self._binding_threads = ThreadPoolExecutor(BINDINGS_AT_ONCE, "binding")
         self._metrics = metrics
         self._on_start = on_start
         self._draining = draining
@@ -79,10 +90,10 @@ class ReviewApplication:
                 return
 
     async def _answer(self, scope: Message, receive: Receive) -> Answer:
-        phase = PHASES.get(scope["path"])
+        path = scope["path"]
         refused = _refused(scope)
-        if phase is None or refused:
-            answer = refused or refusal(404, f"reviews go to {' or '.join(PHASES)}")
+        if path not in PATHS or refused:
+            answer = refused or refusal(404, f"reviews go to {_or(PATHS)}")
             self._metrics.count_refused(answer.status)
             return answer
         try:
@@ -90,7 +101,10 @@ class ReviewApplication:
         except BodyError as error:
             self._metrics.count_refused(error.answer.status)
             return error.answer
-        return self._reviews.answer(phase, body)
+        if path == BIND_PATH:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._binding_threads, self._bindings.answer, body)
+        return self._reviews.answer(PHASES[path], body)
 
     async def _body(self, receive: Receive) -> bytes:
         """Receive a body; raises BodyError: too large, too slow, or too many at once."""
@@ -136,13 +150,17 @@ _OVERLOADED: Final = refusal(503, "too many reviews are being received; try agai
 def _refused(scope: Message) -> Answer | None:
     """Check method, content type and announced length."""
     if scope["method"] != "POST":
-        return refusal(405, f"reviews are posted: POST {' or '.join(PHASES)}")
+        return refusal(405, f"reviews are posted: POST {_or(PATHS)}")
     content_type, length = _headers(scope["headers"])
     if content_type.split(b";", 1)[0].strip().lower() != b"application/json":
         return refusal(415, "the content type must be application/json")
     if length > MAX_BODY_BYTES:
         return _TOO_LARGE
     return None
+
+
+def _or(paths: tuple[str, ...]) -> str:
+    return f"{', '.join(paths[:-1])} or {paths[-1]}"
 
 
 def _headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, int]:

@@ -24,15 +24,15 @@ class Health:
         self._clock = clock
         self._last_turn: float | None = None
         self._serving: Callable[[], bool] = lambda: False
-        self._obstacle: Callable[[], str] = lambda: ""
+        self._obstacles: list[Callable[[], str]] = []
 
     def serve_while(self, serving: Callable[[], bool]) -> None:
         """Be ready from now on, as long as `serving` holds."""
         self._serving = serving
 
     def wait_for(self, obstacle: Callable[[], str]) -> None:
-        """Be unready, too, while `obstacle` tells of one."""
-        self._obstacle = obstacle
+        """Be unready, too, while `obstacle` tells of something."""
+        self._obstacles.append(obstacle)
 
     def beat(self) -> None:
         """Record that the event loop turned."""
@@ -49,4 +49,5 @@ class Health:
         """Return why no traffic should come; empty while it may."""
         if self._last_turn is None:
             return "starting"
-        return self.dead() or ("" if self._serving() else "draining") or self._obstacle()
+        obstacles = "; ".join(filter(None, (obstacle() for obstacle in self._obstacles)))
+        return self.dead() or ("" if self._serving() else "draining") or obstacles

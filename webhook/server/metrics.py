@@ -20,6 +20,7 @@ from webhook import __version__
 if TYPE_CHECKING:
     from certs import Status
     from webhook.core.admission import Decision, Phase, Request
+    from webhook.core.binding import Verdict
     from webhook.core.policy import Policy
 
 # A review takes a fraction of a millisecond; the API server's own histogram begins at 5 ms.
@@ -108,10 +109,17 @@ class Metrics:
         ).inc()
         self._duration.labels(phase.value).observe(duration_s)
 
-    def count_failure(self, phase: Phase, duration_s: float) -> None:
+    def count_binding(self, operation: str, verdict: Verdict, duration_s: float) -> None:
+        """Count the decision of a binding."""
+        operation = operation if operation in _OPERATIONS else "other"
+        outcome, reason = verdict.outcome.value, verdict.reason.value
+        self._requests.labels("bind", operation, outcome, reason).inc()
+        self._duration.labels("bind").observe(duration_s)
+
+    def count_failure(self, webhook: str, duration_s: float) -> None:
         """Count a review that a bug of ours kept from a decision."""
-        self._requests.labels(phase.value, "other", "failed", "InternalError").inc()
-        self._duration.labels(phase.value).observe(duration_s)
+        self._requests.labels(webhook, "other", "failed", "InternalError").inc()
+        self._duration.labels(webhook).observe(duration_s)
 
     def count_refused(self, code: int) -> None:
         """Count a request refused before a decision."""

@@ -62,7 +62,7 @@ class Reviews:
             decision = decide(request, self._policy(), phase)
             answer = Answer(200, write_review(request.uid, decision))
         except Exception:  # noqa: BLE001 - whatever the bug, the API server gets an answer
-            self._metrics.count_failure(phase, perf_counter() - started)
+            self._metrics.count_failure(phase.value, perf_counter() - started)
             self._log.exception("review failed", **_about(phase, request))
             return Answer(200, write_failure(request.uid))
         duration_s = perf_counter() - started

@@ -13,6 +13,8 @@ from gunicorn.app.base import BaseApplication
 from certs import ensure
 from webhook.adapters.policy_files import PolicySource
 from webhook.server.asgi import ReviewApplication
+from webhook.server.binding.placement import Placement
+from webhook.server.binding.reviews import BindingReviews
 from webhook.server.health import Health
 from webhook.server.log import JsonLog, ServerLogger
 from webhook.server.metrics import Metrics
@@ -46,6 +48,8 @@ class Settings:
     names: tuple[str, ...]
     """Names that a certificate of our own in a folder must bear."""
     enforcer_image: str
+    placement_namespace: str = ""
+    """Where the lists of who has which GPU are kept; empty for a server that does not place."""
 
 
 class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
@@ -55,7 +59,10 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Prepare certificate and policy; raises CertificatesError, PolicyInvalidError, OSError."""
+        """Prepare certificate and policy.
+
+        Raises CertificatesError, PolicyInvalidError, NoClusterError, OSError.
+        """
         self._settings = settings
         self._log = JsonLog()
         self._metrics = Metrics()
@@ -70,6 +77,12 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self._metrics,
             self._log,
         )
+        self._placement: Placement | None = None
+        if settings.placement_namespace:
+            self._placement = Placement(settings.placement_namespace, self._log)
+            self._health.wait_for(self._placement.obstacle)
+        binder = self._placement.binder if self._placement else None
+        self._bindings = BindingReviews(binder, self._metrics, self._log)
         self._reviews = Reviews(lambda: self._policies.current, self._metrics, self._log)
         self._operations = OperationsServer(settings.operations_host, settings.operations_port)
         super().__init__()
@@ -114,6 +127,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         """Return the application that the worker runs."""
         return ReviewApplication(
             self._reviews,
+            self._bindings,
             self._metrics,
             on_start=self._loop_started,
             draining=self._is_draining,
@@ -128,6 +142,8 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._upkeep.start()
         if self._shared:
             self._shared.start()
+        if self._placement:
+            self._placement.start()
 
     def _is_draining(self) -> bool:
         return bool(self._worker.draining)

@@ -1,0 +1,59 @@
+"""A TCP balancer on loopback, in the place of a Service: new connections go to servers in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import selectors
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+@contextlib.contextmanager
+def balanced(ports: Sequence[int]) -> Iterator[int]:
+    """Pass on connections to these ports, past those that refuse; yield the port to dial."""
+    turn = itertools.count()
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+
+        def accept() -> None:
+            while True:
+                try:
+                    near, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=_serve, args=(near, ports, next(turn)), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+def _serve(near: socket.socket, ports: Sequence[int], turn: int) -> None:
+    with near:
+        for step in range(len(ports)):
+            try:
+                far = socket.create_connection(("127.0.0.1", ports[(turn + step) % len(ports)]))
+            except OSError:
+                continue
+            with far, contextlib.suppress(OSError):
+                _pump(near, far)
+            return
+
+
+def _pump(near: socket.socket, far: socket.socket) -> None:
+    """Copy both ways until one side ends."""
+    with selectors.DefaultSelector() as ready:
+        ready.register(near, selectors.EVENT_READ, far)
+        ready.register(far, selectors.EVENT_READ, near)
+        while True:
+            for key, _ in ready.select():
+                data = key.fileobj.recv(65536)
+                if not data:
+                    return
+                key.data.sendall(data)

@@ -1,0 +1,254 @@
+"""Placement at binding with the stock scheduler: which GPU, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+
+import pytest
+import scheduling
+from balancing import balanced
+from builders import a_pod
+from controlplane import ApiError, wait_until
+from our_server import quit_at_once, refused
+from running import running
+from scheduling import GIB, add_node, bound, finish, messages, remove_node, remove_pod, wait_bound
+from webhooks import LOCAL, installed, webhook_configurations
+
+from webhook.adapters.policy_files import shipped_policy_path
+
+BINDING = LOCAL.with_name("local-binding.yaml")
+SYSTEM = "vramwarden-system"
+
+
+@contextlib.contextmanager
+def replica(control_plane, folder):
+    """Run a server that places pods until the block ends."""
+    (folder / "policies").mkdir(parents=True)
+    shutil.copy(shipped_policy_path(), folder / "policies" / "default.yaml")
+    env = {
+        "KUBECONFIG": str(control_plane.kubeconfig),
+        "VRAMWARDEN_PLACEMENT_NAMESPACE": SYSTEM,
+    }
+    with running(folder, policy=None, **env) as server:
+        try:
+            yield server
+        finally:
+            quit_at_once(server)
+
+
+@pytest.fixture(scope="module")
+def replicas(control_plane, tmp_path_factory):
+    """Run two replicas that the API server calls through a balancer, and the scheduler."""
+    if not scheduling.available():
+        pytest.skip(scheduling.MISSING)
+    folder = tmp_path_factory.mktemp("placement")
+    api = control_plane.api
+    with contextlib.ExitStack() as stack:
+        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+        servers = [
+            stack.enter_context(replica(control_plane, folder / name)) for name in ("a", "b")
+        ]
+        port = stack.enter_context(balanced([server.port for server in servers]))
+        trusted = b"".join((server.certificates / "ca.crt").read_bytes() for server in servers)
+        manifests = [
+            manifest
+            for path in (LOCAL, BINDING)
+            for manifest in webhook_configurations(f"https://127.0.0.1:{port}", trusted, path=path)
+        ]
+        stack.enter_context(installed(api, *manifests))
+        stack.enter_context(scheduling.scheduler(control_plane, folder))
+        yield servers
+
+
+@pytest.fixture
+def cluster(control_plane, replicas, make_namespace):
+    """Give a namespace, and take away the nodes and pods of a test at its end."""
+    made = Cluster(control_plane.api, make_namespace())
+    yield made
+    for pod in made.pods():
+        remove_pod(made.api, pod)
+    for name in made.nodes:
+        remove_node(made.api, name)
+        # With a garbage collector it would go with its owner.
+        path = f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-assignments-{name}"
+        with contextlib.suppress(ApiError):
+            made.api.request("DELETE", path)
+
+
+class Cluster:
+    """Nodes and pods of one test."""
+
+    def __init__(self, api, namespace):
+        self.api = api
+        self.namespace = namespace
+        self.nodes = []
+
+    def node(self, name, *gib, **labels):
+        """Add a node with GPUs of so many GiB."""
+        self.nodes.append(name)
+        add_node(self.api, name, [int(size * GIB) for size in gib], **labels)
+
+    def create(self, name, size, count=1, **spec):
+        """Create a pod that asks for VRAM."""
+        notes = {"vramwarden.io/gpu-count": str(count)} if count > 1 else {}
+        pod = a_pod(size, annotations=notes, **spec)
+        pod["metadata"] |= {"namespace": self.namespace, "name": name}
+        return self.api.create(pod)
+
+    def pods(self):
+        return self.api.list(f"/api/v1/namespaces/{self.namespace}/pods")
+
+    def wait(self, count):
+        return wait_bound(self.api, self.namespace, count)
+
+    def lists(self):
+        """Return the pods entered in the lists of this test's nodes."""
+        found = self.api.list(f"/api/v1/namespaces/{SYSTEM}/configmaps")
+        return {
+            json.loads(entry)["pod"].split("/")[1]: json.loads(entry)["gpus"]
+            for config_map in found
+            if config_map["metadata"]["name"].removeprefix("gpu-assignments-") in self.nodes
+            for entry in (config_map.get("data") or {}).values()
+        }
+
+
+def test_two_pods_get_a_gpu_each_and_the_third_is_told_what_is_free(cluster):
+    cluster.node("n1", 8, 8)
+    for name in ("a", "b"):
+        cluster.create(name, "5Gi")
+    placed = cluster.wait(2)
+    assert sorted(placed.values()) == [("n1", "GPU-n1-0"), ("n1", "GPU-n1-1")]
+
+    cluster.create("c", "5Gi")
+    said = wait_until(
+        "a refusal",
+        lambda: [
+            line for line in messages(cluster.api, cluster.namespace, "c") if "bind.vram" in line
+        ],
+    )
+    assert (
+        'admission webhook "bind.vramwarden.io" denied the request: no GPU of node n1 has 5Gi '
+        "free, which this pod needs; the largest free amount is 3Gi, on GPU 0 (GPU-n1-0); the "
+        "scheduler tries again, also on other nodes"
+    ) in said[-1]
+
+    for name in ("d", "e"):
+        cluster.create(name, "3Gi")
+    placed = cluster.wait(4)
+    assert {placed["d"][1], placed["e"][1]} == {"GPU-n1-0", "GPU-n1-1"}
+    assert "c" not in placed
+    first = next(pod for pod in cluster.pods() if pod["metadata"]["name"] == "a")
+    remove_pod(cluster.api, first)
+    assert cluster.wait(4)["c"] == ("n1", placed["a"][1])
+
+
+def test_gpus_of_a_finished_pod_are_free_and_its_entry_leaves(cluster):
+    cluster.node("n1", 8)
+    pod = cluster.create("a", "8Gi")
+    cluster.wait(1)
+    assert cluster.lists() == {"a": ["GPU-n1-0"]}
+    finish(cluster.api, pod)
+    wait_until("an empty list", lambda: cluster.lists() == {})
+    cluster.create("b", "8Gi")
+    assert cluster.wait(2)["b"] == ("n1", "GPU-n1-0")
+
+
+def test_a_pod_for_two_gpus_gets_two_of_them_in_the_drivers_order(cluster):
+    cluster.node("n1", 8, 16, 8)
+    cluster.create("a", "7Gi")
+    cluster.wait(1)
+    cluster.create("b", "8Gi", count=2)
+    assert cluster.wait(2)["b"] == ("n1", "GPU-n1-1,GPU-n1-2")
+
+
+def test_other_pods_are_bound_untouched(cluster):
+    cluster.node("n1", 8)
+    pod = a_pod(None)
+    pod["metadata"] |= {"namespace": cluster.namespace, "name": "plain"}
+    cluster.api.create(pod)
+    assert cluster.wait(1) == {"plain": ("n1", "")}
+    assert cluster.lists() == {}
+
+
+def binding(cluster, pod, node):
+    metadata = {"name": pod["metadata"]["name"], "namespace": cluster.namespace}
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+
+
+def bind(cluster, pod, node, **query):
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods/{pod['metadata']['name']}/binding"
+    return cluster.api.request("POST", path, binding(cluster, pod, node), **query)
+
+
+@pytest.fixture
+def held(cluster):
+    """Return a function that creates a pod which the scheduler leaves alone."""
+    return lambda name, size: cluster.create(name, size, schedulerName="nobody")
+
+
+def test_a_dry_run_of_a_binding_leaves_no_trace(cluster, held):
+    cluster.node("n1", 8)
+    pod = held("a", "5Gi")
+    bind(cluster, pod, "n1", dryRun="All")
+    assert cluster.lists() == {}
+    bind(cluster, pod, "n1")
+    assert bound(cluster.api, cluster.namespace) == {"a": ("n1", "GPU-n1-0")}
+
+
+def test_a_node_that_does_not_show_its_gpus_gets_no_pod_with_a_demand(cluster, held):
+    cluster.node("n1")
+    pod = held("a", "5Gi")
+
+    def refusal():
+        with contextlib.suppress(AssertionError):
+            return refused(lambda: bind(cluster, pod, "n1", dryRun="All"))
+        return None
+
+    # Until the pod is known no request is made for a node without GPUs: it can do no harm there.
+    error = wait_until("a refusal", refusal)
+    assert (error.code, error.status["reason"]) == (403, "Forbidden")
+    assert "node n1 does not show its GPUs (annotation vramwarden.io/gpus)" in error.message
+
+
+def test_a_binding_by_the_old_resource_is_placed_as_well(cluster, held):
+    cluster.node("n1", 8)
+    pod = held("a", "5Gi")
+    path = f"/api/v1/namespaces/{cluster.namespace}/bindings"
+    cluster.api.request("POST", path, binding(cluster, pod, "n1"))
+    assert bound(cluster.api, cluster.namespace) == {"a": ("n1", "GPU-n1-0")}
+
+
+def test_a_list_that_somebody_deleted_or_spoilt_is_made_anew_from_the_pods(cluster, held):
+    cluster.node("n1", 8, 8)
+    bind(cluster, held("a", "5Gi"), "n1")
+    path = f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-assignments-n1"
+    cluster.api.request("DELETE", path)
+    bind(cluster, held("b", "5Gi"), "n1")
+    assert set(cluster.lists()) == {"a", "b"}
+    (uid, *_) = cluster.api.request("GET", path)["data"]
+    kind = "application/merge-patch+json"
+    cluster.api.request("PATCH", path, {"data": {uid: "{"}}, content_type=kind)
+    error = refused(lambda: bind(cluster, held("c", "5Gi"), "n1"))
+    assert "the largest free amount is 3Gi" in error.message
+    bind(cluster, held("d", "3Gi"), "n1")
+    assert set(cluster.lists()) == {"a", "b", "d"}
+
+
+def test_a_pod_deleted_while_it_is_bound_leaves_nothing_reserved(cluster, held):
+    cluster.node("n1", 8)
+    pod = held("a", "5Gi")
+    # As if the binding failed after we were asked: the reservation is there, the pod is not.
+    path = f"/api/v1/namespaces/{SYSTEM}/configmaps"
+    entry = {
+        "pod": f"{cluster.namespace}/a", "gpus": ["GPU-n1-0"], "memory": 5 * GIB, "since": 1,
+    }  # fmt: skip
+    bind(cluster, held("other", "1Gi"), "n1")
+    kind = "application/merge-patch+json"
+    change = {"data": {pod["metadata"]["uid"]: json.dumps(entry)}}
+    cluster.api.request("PATCH", f"{path}/gpu-assignments-n1", change, content_type=kind)
+    remove_pod(cluster.api, pod)
+    bind(cluster, held("b", "7Gi"), "n1")
+    wait_until("an entry less", lambda: set(cluster.lists()) == {"other", "b"})

@@ -1,0 +1,37 @@
+"""What belongs to placement, put together: the API server, what is known of it, who decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from webhook.adapters.kube import connect
+from webhook.adapters.kube_placement import PlacementApi
+from webhook.server.binding.binder import Binder
+from webhook.server.binding.tidying import Tidying
+from webhook.server.binding.tracker import Tracker
+
+if TYPE_CHECKING:
+    from webhook.server.log import JsonLog
+
+ANSWER_S: Final = 3.0
+"""The API server waits 10 s at most for us, and a refusal in time is better than none."""
+
+
+class Placement:
+    """Placement at binding for one replica."""
+
+    def __init__(self, namespace: str, log: JsonLog) -> None:
+        """Ask nothing of the cluster yet; raises NoClusterError where none is configured."""
+        api = PlacementApi(connect(tries=1, answer_s=ANSWER_S), namespace)
+        self._tidying = Tidying(PlacementApi(connect(), namespace), log)
+        self._tracker = Tracker(PlacementApi(connect(), namespace), log, self._tidying.ended)
+        self.binder = Binder(api, self._tracker)
+
+    def start(self) -> None:
+        """Begin to follow pods and nodes on daemon threads."""
+        self._tracker.start()
+        self._tidying.start(self.binder)
+
+    def obstacle(self) -> str:
+        """Return why no traffic should come yet; empty once pods and nodes are known."""
+        return self._tracker.obstacle()
