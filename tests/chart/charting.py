@@ -109,9 +109,13 @@ def hooks(thing: Json) -> str:
 
 
 def webhook(objects: list[Json], kind: str) -> Json:
-    """Return our webhook in a MutatingWebhookConfiguration or a ValidatingWebhookConfiguration."""
-    (found,) = one(objects, kind)["webhooks"]
-    return dict(found)
+    """Return our webhook for pods in a configuration of a kind."""
+    return dict(one(objects, kind)["webhooks"][0])
+
+
+def binding_webhook(objects: list[Json]) -> Json:
+    """Return our webhook for bindings."""
+    return dict(one(objects, "MutatingWebhookConfiguration")["webhooks"][-1])
 
 
 def pod_templates(objects: list[Json]) -> list[Json]:

@@ -7,11 +7,14 @@ import uuid
 import pytest
 import urllib3
 from charting import NAMESPACE, one
-from controlplane import Api
+from controlplane import Api, ApiError
 from policing import Line, is_refused_by
 from reviewing import refusal
 
+from webhook.core.assignments import config_map_name
+
 NAME = "vramwarden-agent"
+OBJECTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 OWN, OTHER = "fenced-1", "fenced-2"
 LABELS = {"vramwarden.io/gpu": "true", "vramwarden.io/gpu-memory-mib": "81920"}
 
@@ -46,7 +49,7 @@ def agent(control_plane, helm):
     """Be the agent of one node, under the rights and the fence of the chart."""
     api, objects = control_plane.api, helm.render()
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    for kind in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding"):
+    for kind in OBJECTS:
         api.apply(one(objects, kind, NAME))
     for name in (OWN, OTHER):
         metadata = {"name": name, "labels": {"example.com/rack": "7"}}
@@ -68,7 +71,7 @@ def agent(control_plane, helm):
         found.of = acting
         yield found
         line.remove()
-    for kind in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding"):
+    for kind in OBJECTS:
         api.delete(one(objects, kind, NAME))
     for name in (OWN, OTHER):
         api.request("DELETE", node_path(name))
@@ -123,3 +126,30 @@ def test_others_change_nodes_as_before(agent, api):
     change = {"metadata": {"labels": {"example.com/rack": "9"}}}
     patch(api, change)
     patch(api, {"metadata": {"labels": {"example.com/rack": "7"}}})
+
+
+@pytest.fixture
+def assignments(api):
+    """Keep a list of who has which GPUs of the agent's node, as the webhook does."""
+    metadata = {"name": config_map_name(OWN), "namespace": NAMESPACE}
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"uid": "{}"}}
+    yield api.create(made)
+    api.delete(made)
+
+
+def test_the_agent_reads_and_watches_who_has_its_gpus_and_changes_nothing_there(agent, assignments):
+    assert agent.get(assignments)["data"] == {"uid": "{}"}
+    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+    name = config_map_name(OWN)
+    of_it = {"fieldSelector": f"metadata.name={name}", "resourceVersion": "0"}
+    event = agent.request("GET", path, watch="true", timeoutSeconds="1", **of_it)
+    assert (event["type"], event["object"]["data"]) == ("ADDED", {"uid": "{}"})
+    for method in ("PUT", "DELETE"):
+        with pytest.raises(ApiError, match=r"cannot (update|delete)"):
+            agent.request(method, f"{path}/{name}", assignments)
+
+
+@pytest.mark.parametrize("path", ["/api/v1/namespaces/default/configmaps", "/api/v1/secrets"])
+def test_the_agent_reads_no_other_namespace_and_no_secret(agent, path):
+    with pytest.raises(ApiError, match="cannot list"):
+        agent.request("GET", path)

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 import yaml
-from charting import CHART, DEPLOY, NAMESPACE, HelmError, hooks, one, pod_templates, webhook
+from charting import (
+    CHART,
+    DEPLOY,
+    NAMESPACE,
+    HelmError,
+    binding_webhook,
+    hooks,
+    one,
+    pod_templates,
+    webhook,
+)
 
 from webhook import __version__
 from webhook.adapters.policy_files import PolicySource, shipped_policy_path
@@ -16,11 +26,12 @@ from webhook.adapters.settings import default_enforcer_image
 from webhook.agent.heartbeat import RUN_FOLDER
 from webhook.cli.agent import agent_command
 from webhook.cli.serve import serve_command
-from webhook.server.metrics import Metrics, SharedCertificateMetrics
+from webhook.server.metrics import Metrics, PlacementMetrics, SharedCertificateMetrics
 from webhook.server.worker import DRAIN_S
 
 ROOT = Path(__file__).parents[2]
 LOCAL = list(yaml.safe_load_all((DEPLOY / "local.yaml").read_text()))
+LOCAL_BINDING = list(yaml.safe_load_all((DEPLOY / "local-binding.yaml").read_text()))
 KINDS = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"]
 
 
@@ -85,9 +96,12 @@ def test_exempt_are_the_namespaces_that_the_shipped_policy_ignores(rendered):
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_webhooks_are_those_of_the_local_manifest(rendered, kind):
-    ours, local = webhook(rendered, kind), webhook(LOCAL, kind)
+@pytest.mark.parametrize("kind", [*KINDS, "Binding"])
+def test_the_webhooks_are_those_of_the_local_manifests(rendered, kind):
+    if kind == "Binding":
+        ours, local = binding_webhook(rendered), binding_webhook(LOCAL_BINDING)
+    else:
+        ours, local = webhook(rendered, kind), webhook(LOCAL, kind)
     for field in (
         "name",
         "rules",
@@ -200,6 +214,10 @@ def test_the_agent_is_started_with_options_that_it_has(helm):
     container = container_of(helm.render({"agent": {"vram": "48Gi"}}), "DaemonSet")
     found = options(agent_command, container)
     assert found["node"] == "$(NODE_NAME)"
+    assert found["namespace"] == "$(POD_NAMESPACE)"
+    fields = {one["name"]: one.get("valueFrom", {}).get("fieldRef") for one in container["env"]}
+    assert fields["NODE_NAME"] == {"fieldPath": "spec.nodeName"}
+    assert fields["POD_NAMESPACE"] == {"fieldPath": "metadata.namespace"}
     assert found["vram"] == 48 * 2**30
     assert found["run_folder"] == RUN_FOLDER
     assert RUN_FOLDER in {mount["mountPath"] for mount in container["volumeMounts"]}
@@ -218,6 +236,9 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
     assert wide == {
         ("vramwarden-agent", "nodes"),  # the fence narrows these two
         ("vramwarden-agent", "nodes/status"),
+        ("vramwarden-agent", "configmaps"),  # named after its node, in this namespace alone
+        ("vramwarden-webhook", "configmaps"),  # likewise
+        ("vramwarden-webhook", "nodes", "pods"),  # to read
         ("vramwarden-test-pods", "pods"),  # for as long as `helm test` runs
     }
     for _, rule in rights:
@@ -227,20 +248,32 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
 
 
 @pytest.mark.parametrize("mode", ["certManager", "existingSecret"])
-def test_without_certificates_of_our_own_the_webhook_has_no_rights_at_all(helm, mode):
+def test_without_certificates_of_our_own_the_webhook_has_rights_for_placement_alone(helm, mode):
     existing = {"name": "mine", "caBundle": "x"}
     objects = helm.render({"certificates": {"mode": mode, "existingSecret": existing}})
-    assert (
-        one(objects, "Deployment")["spec"]["template"]["spec"]["automountServiceAccountToken"]
-        is False
-    )
-    holders = {
-        subject["name"]
+    rights = {
+        (resource, *rule["verbs"])
         for thing in objects
-        if thing["kind"] in {"RoleBinding", "ClusterRoleBinding"}
-        for subject in thing["subjects"]
+        if thing["kind"] in {"Role", "ClusterRole"}
+        and thing["metadata"]["name"] == "vramwarden-webhook"
+        for rule in thing["rules"]
+        for resource in rule["resources"]
     }
-    assert "vramwarden-webhook" not in holders
+    assert rights == {
+        ("nodes", "get", "list", "watch"),
+        ("pods", "get", "list", "watch"),
+        ("configmaps", "get", "list", "create", "update"),
+    }
+
+
+def test_bindings_can_be_narrowed_and_exempt_namespaces_stay_exempt(helm):
+    narrow = {"name": "gpu-nodes", "expression": "object.target.name.startsWith('gpu-')"}
+    given = {"webhook": {"binding": {"matchConditions": [narrow], "failurePolicy": "Ignore"}}}
+    found = binding_webhook(helm.render({**given, "exemptNamespaces": ["infra-*"]}))
+    exempt, ours = found["matchConditions"]
+    assert exempt["expression"] == "!request.namespace.matches('^(infra-.*)$')"
+    assert (ours, found["failurePolicy"]) == (narrow, "Ignore")
+    assert "matchConditions" not in binding_webhook(helm.render({"exemptNamespaces": ["infra"]}))
 
 
 def test_cert_manager_issues_for_the_service_into_what_is_mounted(helm):
@@ -296,6 +329,7 @@ def test_alerts_ask_for_metrics_that_exist(helm):
     asked = {name for rule in rules for name in re.findall(r"\bvramwarden_\w+", rule["expr"])}
     metrics = Metrics()
     SharedCertificateMetrics(metrics)
+    PlacementMetrics(metrics)
     exposition = metrics.exposition().decode()
     known = set(re.findall(r"^# TYPE (\w+)", exposition, re.MULTILINE))
     assert len(asked) > 4

@@ -3,115 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import shutil
 
 import pytest
-import scheduling
-from balancing import balanced
 from builders import a_pod
-from controlplane import ApiError, wait_until
-from our_server import quit_at_once, refused
-from running import running
-from scheduling import GIB, add_node, bound, finish, messages, remove_node, remove_pod, wait_bound
-from webhooks import LOCAL, installed, webhook_configurations
+from controlplane import wait_until
+from our_server import refused
+from placing import SYSTEM, Cluster, placing
+from scheduling import GIB, bound, finish, messages, remove_pod
 
-from webhook.adapters.policy_files import shipped_policy_path
-
-BINDING = LOCAL.with_name("local-binding.yaml")
-SYSTEM = "vramwarden-system"
-
-
-@contextlib.contextmanager
-def replica(control_plane, folder):
-    """Run a server that places pods until the block ends."""
-    (folder / "policies").mkdir(parents=True)
-    shutil.copy(shipped_policy_path(), folder / "policies" / "default.yaml")
-    env = {
-        "KUBECONFIG": str(control_plane.kubeconfig),
-        "VRAMWARDEN_PLACEMENT_NAMESPACE": SYSTEM,
-    }
-    with running(folder, policy=None, **env) as server:
-        try:
-            yield server
-        finally:
-            quit_at_once(server)
+from webhook.core.assignments import Assignment, read_assignments, write_assignments
 
 
 @pytest.fixture(scope="module")
 def replicas(control_plane, tmp_path_factory):
     """Run two replicas that the API server calls through a balancer, and the scheduler."""
-    if not scheduling.available():
-        pytest.skip(scheduling.MISSING)
-    folder = tmp_path_factory.mktemp("placement")
-    api = control_plane.api
-    with contextlib.ExitStack() as stack:
-        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
-        servers = [
-            stack.enter_context(replica(control_plane, folder / name)) for name in ("a", "b")
-        ]
-        port = stack.enter_context(balanced([server.port for server in servers]))
-        trusted = b"".join((server.certificates / "ca.crt").read_bytes() for server in servers)
-        manifests = [
-            manifest
-            for path in (LOCAL, BINDING)
-            for manifest in webhook_configurations(f"https://127.0.0.1:{port}", trusted, path=path)
-        ]
-        stack.enter_context(installed(api, *manifests))
-        stack.enter_context(scheduling.scheduler(control_plane, folder))
+    with placing(control_plane, tmp_path_factory.mktemp("placement")) as servers:
         yield servers
 
 
 @pytest.fixture
 def cluster(control_plane, replicas, make_namespace):
     """Give a namespace, and take away the nodes and pods of a test at its end."""
-    made = Cluster(control_plane.api, make_namespace())
-    yield made
-    for pod in made.pods():
-        remove_pod(made.api, pod)
-    for name in made.nodes:
-        remove_node(made.api, name)
-        # With a garbage collector it would go with its owner.
-        path = f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-assignments-{name}"
-        with contextlib.suppress(ApiError):
-            made.api.request("DELETE", path)
-
-
-class Cluster:
-    """Nodes and pods of one test."""
-
-    def __init__(self, api, namespace):
-        self.api = api
-        self.namespace = namespace
-        self.nodes = []
-
-    def node(self, name, *gib, **labels):
-        """Add a node with GPUs of so many GiB."""
-        self.nodes.append(name)
-        add_node(self.api, name, [int(size * GIB) for size in gib], **labels)
-
-    def create(self, name, size, count=1, **spec):
-        """Create a pod that asks for VRAM."""
-        notes = {"vramwarden.io/gpu-count": str(count)} if count > 1 else {}
-        pod = a_pod(size, annotations=notes, **spec)
-        pod["metadata"] |= {"namespace": self.namespace, "name": name}
-        return self.api.create(pod)
-
-    def pods(self):
-        return self.api.list(f"/api/v1/namespaces/{self.namespace}/pods")
-
-    def wait(self, count):
-        return wait_bound(self.api, self.namespace, count)
-
-    def lists(self):
-        """Return the pods entered in the lists of this test's nodes."""
-        found = self.api.list(f"/api/v1/namespaces/{SYSTEM}/configmaps")
-        return {
-            json.loads(entry)["pod"].split("/")[1]: json.loads(entry)["gpus"]
-            for config_map in found
-            if config_map["metadata"]["name"].removeprefix("gpu-assignments-") in self.nodes
-            for entry in (config_map.get("data") or {}).values()
-        }
+    with Cluster(control_plane.api, make_namespace()) as made:
+        yield made
 
 
 def test_two_pods_get_a_gpu_each_and_the_third_is_told_what_is_free(cluster):
@@ -228,9 +142,8 @@ def test_a_list_that_somebody_deleted_or_spoilt_is_made_anew_from_the_pods(clust
     cluster.api.request("DELETE", path)
     bind(cluster, held("b", "5Gi"), "n1")
     assert set(cluster.lists()) == {"a", "b"}
-    (uid, *_) = cluster.api.request("GET", path)["data"]
     kind = "application/merge-patch+json"
-    cluster.api.request("PATCH", path, {"data": {uid: "{"}}, content_type=kind)
+    cluster.api.request("PATCH", path, {"data": {"assignments": "{"}}, content_type=kind)
     error = refused(lambda: bind(cluster, held("c", "5Gi"), "n1"))
     assert "the largest free amount is 3Gi" in error.message
     bind(cluster, held("d", "3Gi"), "n1")
@@ -241,14 +154,14 @@ def test_a_pod_deleted_while_it_is_bound_leaves_nothing_reserved(cluster, held):
     cluster.node("n1", 8)
     pod = held("a", "5Gi")
     # As if the binding failed after we were asked: the reservation is there, the pod is not.
-    path = f"/api/v1/namespaces/{SYSTEM}/configmaps"
-    entry = {
-        "pod": f"{cluster.namespace}/a", "gpus": ["GPU-n1-0"], "memory": 5 * GIB, "since": 1,
-    }  # fmt: skip
+    path = f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-assignments-n1"
     bind(cluster, held("other", "1Gi"), "n1")
+    assignments, _ = read_assignments(cluster.api.request("GET", path)["data"])
+    name = f"{cluster.namespace}/a"
+    assignments[pod["metadata"]["uid"]] = Assignment(name, ("GPU-n1-0",), 5 * GIB, 1)
     kind = "application/merge-patch+json"
-    change = {"data": {pod["metadata"]["uid"]: json.dumps(entry)}}
-    cluster.api.request("PATCH", f"{path}/gpu-assignments-n1", change, content_type=kind)
+    change = {"data": write_assignments(assignments)}
+    cluster.api.request("PATCH", path, change, content_type=kind)
     remove_pod(cluster.api, pod)
     bind(cluster, held("b", "7Gi"), "n1")
     wait_until("an entry less", lambda: set(cluster.lists()) == {"other", "b"})

@@ -115,10 +115,12 @@ class PlacementApi:
         }
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
         body["data"] = write_assignments(assignments)
-        if not version:
-            return _stored(self._kube.create(self._config_maps, body))
-        metadata["resourceVersion"] = version
-        return _stored(self._kube.replace(f"{self._config_maps}/{metadata['name']}", body))
+        if version:
+            metadata["resourceVersion"] = version
+            written = self._kube.replace(f"{self._config_maps}/{metadata['name']}", body)
+        else:
+            written = self._kube.create(self._config_maps, body)
+        return Stored(node.name, assignments, whole=True, version=_version(written))
 
     def list_pods(self) -> tuple[list[PodState], str]:
         """Read all pods with a demand, and the version from which to watch them."""

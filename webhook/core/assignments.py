@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.demand import read_demand
 from webhook.core.errors import MalformedObjectError, render
@@ -21,7 +21,7 @@ from webhook.core.quantity import MAX_BYTES
 from webhook.names import GPU_ANNOTATION, VISIBLE_DEVICES_ENV
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from webhook.core.capacity import Gpu
     from webhook.core.placement import Order
@@ -35,6 +35,7 @@ RENEW_S: Final = 30.0
 """An entry older than this is written anew when its pod's binding comes again, so that the whole of
 that request lies within `UNBOUND_S`."""
 
+_KEY: Final = "assignments"
 _LONGEST_NAME: Final = 253  # of a ConfigMap, as of a node
 
 
@@ -238,18 +239,23 @@ def config_map_name(node: str) -> str:
 
 
 def write_assignments(assignments: Assignments) -> dict[str, str]:
-    """Write the `data` of a ConfigMap: one key per pod, for people to read."""
-    return {
-        uid: json.dumps(
+    """Write the `data` of a ConfigMap: one line per pod, for people to read.
+
+    In one key, since the API server keeps a record of who wrote each key (`managedFields`).
+    """
+    lines = (
+        json.dumps(
             {
+                "uid": uid,
                 "pod": one.pod,
                 "gpus": list(one.uuids),
                 "memory": one.memory_bytes,
                 "since": one.since_s,
             }
         )
-        for uid, one in sorted(assignments.items())
-    }
+        for uid, one in assignments.items()
+    )
+    return {_KEY: "".join(f"{line}\n" for line in lines)}
 
 
 def read_assignments(data: object) -> tuple[Assignments, bool]:
@@ -258,21 +264,26 @@ def read_assignments(data: object) -> tuple[Assignments, bool]:
     Where it could not, somebody edited it, and the node's pods have to be read to find what is
     missing (`adopt`).
     """
-    if data is None:
-        return {}, True
-    if not isinstance(data, dict):
+    written = data.get(_KEY) if isinstance(data, dict) else None
+    if not isinstance(written, str):
         return {}, False
-    read = dict(_read_entries(data))
-    return read, len(read) == len(data)
+    lines = written.splitlines()
+    read = dict(filter(None, map(_read_line, lines)))
+    return read, len(read) == len(lines)
 
 
-def _read_entries(data: Mapping[str, Any]) -> Iterator[tuple[str, Assignment]]:
-    for uid, written in data.items():
-        try:
-            entry = json.loads(written)
-        except (TypeError, ValueError, RecursionError):
-            continue
-        match entry:
-            case {"pod": str(pod), "gpus": list(gpus), "memory": int(memory), "since": int(since)}:
-                if memory > 0 and gpus and all(isinstance(uuid, str) for uuid in gpus):
-                    yield uid, Assignment(pod, tuple(gpus), memory, since)
+def _read_line(line: str) -> tuple[str, Assignment] | None:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    match entry:
+        case {
+            "uid": str(uid),
+            "pod": str(pod),
+            "gpus": [str(), *_] as gpus,
+            "memory": int(memory),
+            "since": int(since),
+        } if memory > 0 and all(isinstance(uuid, str) for uuid in gpus):
+            return uid, Assignment(pod, tuple(gpus), memory, since)
+    return None

@@ -142,6 +142,30 @@ class Metrics:
         return generate_latest(self.registry)
 
 
+class PlacementMetrics:
+    """What is counted besides where GPUs are chosen at binding; absent elsewhere."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.conflicts = Counter(
+            "vramwarden_placement_conflicts",
+            "Writes of a node's list of GPUs that another replica won.",
+            registry=metrics.registry,
+        )
+        self.unfollowed = Gauge(
+            "vramwarden_placement_unfollowed",
+            "1 while pods or nodes cannot be watched, by which; bindings are still decided.",
+            ["resource"],
+            registry=metrics.registry,
+        )
+        for resource in ("pods", "nodes"):
+            self.unfollowed.labels(resource)
+        self.entries = Gauge(
+            "vramwarden_placement_entries",
+            "Pods in the lists of who has which GPU, as this replica last saw them.",
+            registry=metrics.registry,
+        )
+
+
 class SharedCertificateMetrics:
     """What is counted besides where replicas share certificates; absent elsewhere."""
 

@@ -79,7 +79,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         )
         self._placement: Placement | None = None
         if settings.placement_namespace:
-            self._placement = Placement(settings.placement_namespace, self._log)
+            self._placement = Placement(settings.placement_namespace, self._metrics, self._log)
             self._health.wait_for(self._placement.obstacle)
         binder = self._placement.binder if self._placement else None
         self._bindings = BindingReviews(binder, self._metrics, self._log)

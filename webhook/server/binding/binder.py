@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from webhook.core.assignments import Assignments, Plan, PodState
     from webhook.core.binding import Binding
     from webhook.server.binding.tracker import Tracker
+    from webhook.server.metrics import PlacementMetrics
 
 TRIES: Final = 20
 """Of writing a list that others write, too; each loser's loss is another's success."""
@@ -34,7 +35,11 @@ class Binder:
     """Answers bindings, and takes out of the lists what no pod uses; safe from any thread."""
 
     def __init__(
-        self, api: PlacementApi, tracker: Tracker, clock: Callable[[], float] = time.time
+        self,
+        api: PlacementApi,
+        tracker: Tracker,
+        metrics: PlacementMetrics,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Decide by what `tracker` knows and `api` stores; `clock` gives Unix time in seconds."""
         self._api = api
@@ -42,8 +47,8 @@ class Binder:
         self._clock = clock
         self._copies: dict[str, Stored] = {}
         self._locks: dict[str, Lock] = {}
-        self.conflicts = 0
-        """Writes lost to another replica."""
+        self._metrics = metrics
+        metrics.entries.set_function(self._entries)
 
     def bind(self, binding: Binding, *, dry_run: bool = False) -> Verdict:
         """Decide a binding; never raises KubeError: without the API server it is refused.
@@ -133,7 +138,7 @@ class Binder:
             self._copies.pop(node.name, None)
             if not error.conflict and not error.not_found:
                 raise
-            self.conflicts += 1
+            self._metrics.conflicts.inc()
             return False
         return True
 
@@ -160,6 +165,9 @@ class Binder:
     def nodes_of(self, uid: str) -> list[str]:
         """Return the nodes in whose lists, as last seen here, a pod is entered."""
         return [name for name, stored in list(self._copies.items()) if uid in stored.assignments]
+
+    def _entries(self) -> int:
+        return sum(len(stored.assignments) for stored in list(self._copies.values()))
 
     def _lock(self, node: str) -> Lock:
         """Return the lock by which this replica does not compete with itself for a node."""

@@ -9,9 +9,11 @@ from webhook.adapters.kube_placement import PlacementApi
 from webhook.server.binding.binder import Binder
 from webhook.server.binding.tidying import Tidying
 from webhook.server.binding.tracker import Tracker
+from webhook.server.metrics import PlacementMetrics
 
 if TYPE_CHECKING:
     from webhook.server.log import JsonLog
+    from webhook.server.metrics import Metrics
 
 ANSWER_S: Final = 3.0
 """The API server waits 10 s at most for us, and a refusal in time is better than none."""
@@ -20,12 +22,14 @@ ANSWER_S: Final = 3.0
 class Placement:
     """Placement at binding for one replica."""
 
-    def __init__(self, namespace: str, log: JsonLog) -> None:
+    def __init__(self, namespace: str, metrics: Metrics, log: JsonLog) -> None:
         """Ask nothing of the cluster yet; raises NoClusterError where none is configured."""
         api = PlacementApi(connect(tries=1, answer_s=ANSWER_S), namespace)
         self._tidying = Tidying(PlacementApi(connect(), namespace), log)
-        self._tracker = Tracker(PlacementApi(connect(), namespace), log, self._tidying.ended)
-        self.binder = Binder(api, self._tracker)
+        counted = PlacementMetrics(metrics)
+        followed = PlacementApi(connect(), namespace)
+        self._tracker = Tracker(followed, counted, log, self._tidying.ended)
+        self.binder = Binder(api, self._tracker, counted)
 
     def start(self) -> None:
         """Begin to follow pods and nodes on daemon threads."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from webhook.adapters.kube_placement import Change, GpuNode, PlacementApi
     from webhook.core.assignments import PodState
     from webhook.server.log import JsonLog
+    from webhook.server.metrics import PlacementMetrics
 
 WATCH_S: Final = 60.0
 """A watch is begun anew this often, so that a connection that died in silence costs no more."""
@@ -36,10 +37,15 @@ class Tracker:
     """Follows pods and nodes on threads of its own; may be read from any thread."""
 
     def __init__(
-        self, api: PlacementApi, log: JsonLog, freed: Callable[[PodState], None] = lambda _pod: None
+        self,
+        api: PlacementApi,
+        metrics: PlacementMetrics,
+        log: JsonLog,
+        freed: Callable[[PodState], None] = lambda _pod: None,
     ) -> None:
         """Prepare; `freed` is told of each pod that finished or is gone."""
         self._api = api
+        self._metrics = metrics
         self._log = log
         self._freed = freed
         self._lock = Lock()
@@ -137,11 +143,13 @@ class Tracker:
         return "" if early and not told else version
 
     def _fail(self, what: str, why: str) -> None:
+        self._metrics.unfollowed.labels(what).set(1)
         if self._failing.get(what) != why:
             self._failing[what] = why
             self._log.error("placement cannot follow; trying on", what=what, why=why)
 
     def _succeed(self, what: str) -> None:
+        self._metrics.unfollowed.labels(what).set(0)
         if self._failing.pop(what, None):
             self._log.info("placement follows again", what=what)
 

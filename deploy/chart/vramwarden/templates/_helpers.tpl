@@ -84,8 +84,8 @@ matchExpressions:
   values: [disabled]
 {{- end }}
 
-{{/* matchConditions of everything that looks at pods: which pods are nobody's business. */}}
-{{- define "vramwarden.exemptions" -}}
+{{/* The matchCondition for exempt namespaces whose names have a *; empty where there is none. */}}
+{{- define "vramwarden.exemptNamespaces" -}}
 {{- $patterns := list }}
 {{- range .Values.exemptNamespaces }}
 {{- if contains "*" . }}{{ $patterns = append $patterns . }}{{ end }}
@@ -94,6 +94,11 @@ matchExpressions:
 - name: namespace-is-not-exempt
   expression: "!request.namespace.matches('{{ include "vramwarden.namespacePattern" . }}')"
 {{- end }}
+{{- end }}
+
+{{/* matchConditions of everything that looks at pods: which pods are nobody's business. */}}
+{{- define "vramwarden.exemptions" -}}
+{{ include "vramwarden.exemptNamespaces" . }}
 # What a kubelet shows of a static pod runs already. The annotation alone proves nothing: anybody can
 # write it, so the user has to be a node.
 - name: is-no-mirror-pod
