@@ -53,6 +53,20 @@ AFFINITIES = st.sampled_from(
         None,
         {},
         {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": None}},
+        {
+            "podAntiAffinity": {},
+            "nodeAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "weight": 7,
+                        "preference": {
+                            "matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]
+                        },
+                    }
+                ]
+            },
+        },
         {
             "nodeAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": {

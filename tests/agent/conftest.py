@@ -8,7 +8,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from agent_bench import Bench
+from agent_node import account, make_agent, node
 from agent_parts import MISSING, ApiServer, ControlPlane, available, stub_library
+
+from webhook.agent import watcher
+
+__all__ = ["account", "make_agent", "node"]  # fixtures from beside
 
 HERE = Path(__file__).parent
 
@@ -51,3 +56,12 @@ def api_server(tmp_path):
 @pytest.fixture
 def bench(monkeypatch):
     return Bench(monkeypatch)
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    """Let the watching threads pause no time, and keep how long they would have."""
+    slept = []
+    monkeypatch.setattr(watcher.time, "sleep", slept.append)
+    monkeypatch.setattr(watcher.random, "uniform", lambda _, most: most)
+    return slept

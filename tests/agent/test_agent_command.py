@@ -37,6 +37,8 @@ def test_a_dry_run_prints_both_patches_where_there_is_no_cluster(agent):
     assert metadata["metadata"]["labels"] == {
         "vramwarden.io/gpu": "true",
         "vramwarden.io/gpu-memory-mib": "81300",
+        "vramwarden.io/gpu-memory-free-mib": "81300",
+        "vramwarden.io/gpu-memory-free-mib.2": "40340",
         "vramwarden.io/gpu-count": "2",
         "vramwarden.io/gpu-product": "NVIDIA-A100-SXM4-80GB",
         "vramwarden.io/driver-version": "570.86.15",

@@ -47,14 +47,6 @@ class FakeKube:
             yield event
 
 
-@pytest.fixture
-def pauses(monkeypatch):
-    slept = []
-    monkeypatch.setattr(watcher.time, "sleep", slept.append)
-    monkeypatch.setattr(watcher.random, "uniform", lambda _, most: most)
-    return slept
-
-
 def told_by(kube):
     told = []
     with pytest.raises(Enough):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from webhook.core.capacity import Gpu, Inventory, Look, SeenGpu, notice
+from webhook.core.capacity import Gpu, Inventory, Known, Look, SeenGpu, notice
 from webhook.core.drivers import Fault
 from webhook.core.quantity import MIB
 
@@ -56,3 +56,29 @@ LOOKS = st.just(DOWN) | st.builds(
 )
 PAST = st.lists(st.tuples(st.floats(0, 1e6), LOOKS), max_size=4)
 INVENTORIES = PAST.map(lambda past: after(*sorted(past, key=lambda one: one[0])))
+
+FOREIGN = {"nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.memory": "143771"}
+NODE = {
+    "metadata": {"name": "n", "labels": FOREIGN, "annotations": {"a": "b"}},
+    "status": {"capacity": {"cpu": "8", "nvidia.com/gpu": "2"}, "allocatable": {"cpu": "8"}},
+}
+TWO = Inventory(
+    (Known(a_gpu("b", 2000, 1)), Known(a_gpu("a", 1000, 0))),
+    driver_version="570.86.15",
+    enforcement="sidecar",
+    advertised=True,
+)
+GONE = Inventory(advertised=True)
+FIXED = Inventory(fixed_bytes=48 * 1024 * MIB)
+
+
+def merged(target, patch):
+    """Apply a JSON merge patch, by the algorithm of RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        result.pop(key, None) if value is None else result.update(
+            {key: merged(result.get(key), value)}
+        )
+    return result

@@ -9,7 +9,20 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inventories import DOWN, INVENTORIES, a_gpu, a_look, after, seen
+from inventories import (
+    DOWN,
+    FIXED,
+    FOREIGN,
+    GONE,
+    INVENTORIES,
+    NODE,
+    TWO,
+    a_gpu,
+    a_look,
+    after,
+    merged,
+    seen,
+)
 from strategies import ANY_JSON
 
 from webhook.core.capacity import Inventory, Known
@@ -18,7 +31,6 @@ from webhook.core.quantity import MIB
 
 VRAM = "vramwarden.io/vram"
 GPUS = "vramwarden.io/gpus"
-FOREIGN = {"nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.memory": "143771"}
 OURS = tuple(
     f"vramwarden.io/{name}"
     for name in (
@@ -30,30 +42,6 @@ OURS = tuple(
         "enforcement",
     )
 )
-NODE = {
-    "metadata": {"name": "n", "labels": FOREIGN, "annotations": {"a": "b"}},
-    "status": {"capacity": {"cpu": "8", "nvidia.com/gpu": "2"}, "allocatable": {"cpu": "8"}},
-}
-TWO = Inventory(
-    (Known(a_gpu("b", 2000, 1)), Known(a_gpu("a", 1000, 0))),
-    driver_version="570.86.15",
-    enforcement="sidecar",
-    advertised=True,
-)
-GONE = Inventory(advertised=True)
-FIXED = Inventory(fixed_bytes=48 * 1024 * MIB)
-
-
-def merged(target, patch):
-    """Apply a JSON merge patch, by the algorithm of RFC 7386."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        result.pop(key, None) if value is None else result.update(
-            {key: merged(result.get(key), value)}
-        )
-    return result
 
 
 def put_right(node, inventory):

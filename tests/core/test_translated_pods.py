@@ -55,6 +55,8 @@ NO_PART = (
 )
 
 
+ADVICE = "preferredDuringScheduling"  # and nothing depends on it: see test_preferred_nodes.py
+
 # Of these the reason is a better one than that something is missing.
 BETTER_REASONS = {
     "spec.initContainers.0.image": "ReservedName",
@@ -74,7 +76,7 @@ def parts():
     """Yield each of them, taken away alone from the stored pod; the sidecar's parts as well."""
     before, after = a_plain_pod(), stored_pod(RICH_RULE)
     for path in added(before, after):
-        if any(map(path_of(path).endswith, NO_PART)):
+        if any(map(path_of(path).endswith, NO_PART)) or ADVICE in path_of(path):
             continue
         pod = copy.deepcopy(after)
         holder: Any = pod

@@ -1,6 +1,6 @@
 """The node agent: shows on its node what NVML tells of the GPUs, and keeps it so.
 
-It reads NVML and its own node, and patches that node: capacity and allocatable
+It reads NVML, its own node and who has its GPUs, and patches that node: capacity and allocatable
 `vramwarden.io/vram`, the labels and the annotation of `webhook.names`. In a cluster it runs on each
 GPU node, with the driver's library (`NVIDIA_DRIVER_CAPABILITIES=utility`), `NODE_NAME` from
 `spec.nodeName`, and these rights. RBAC cannot narrow them to the agent's own node; an admission
@@ -10,13 +10,15 @@ policy can, by `authentication.kubernetes.io/node-name` in the extra fields of t
 | --- | --- | --- |
 | "" | nodes | get, watch, patch |
 | "" | nodes/status | patch |
+| "" | configmaps, in the release's namespace | get, watch |
 
 | thread | does |
 | --- | --- |
 | main | knows the inventory, compares it with the node, patches, beats; never asks a driver |
 | looker | opens NVML, looks, closes: an open NVML keeps the node's driver from being replaced |
 | watcher | tells of each change of the node |
+| watcher | tells of each change of the list of who has which of its GPUs |
 
-Publishing the largest free amount of the node's GPUs would be one more value in `wanted`, from a
-watch on the node's pods.
+The largest free amount is advice for the scheduler (preferred node affinity), never a limit: what
+is free is decided by the webhook. So where that list cannot be read, the label stays as it is.
 """

@@ -8,19 +8,24 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.kube import KubeError
+from webhook.agent.assigned import Assigned
 from webhook.agent.heartbeat import beat
 from webhook.agent.telling import tell
 from webhook.agent.watcher import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
+    AssignmentsSeen,
+    AssignmentsUnread,
     NodeSeen,
     WatchFailed,
     watch,
+    watch_assignments,
     watch_gpus,
 )
 from webhook.core.capacity import Inventory, Look, notice
 from webhook.core.drivers import Fault
 from webhook.core.node_state import changes, patches, recall, wanted
+from webhook.names import NODE_GPU_MEMORY_FREE_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +36,7 @@ if TYPE_CHECKING:
     from webhook.agent.settings import Settings
     from webhook.core.node_state import Patches
 
-    Message = Look | NodeSeen | WatchFailed | Exception
+    Message = Look | NodeSeen | WatchFailed | AssignmentsSeen | AssignmentsUnread | Exception
 
 PACE_S: Final = 5.0
 """The loop turns at least this often, to beat."""
@@ -73,6 +78,9 @@ class Agent:
         self._patched_s = self._next_try_s = float("-inf")
         self._pause_s = FIRST_PAUSE_S
         self._allowance = Allowance(PATCHES, PATCH_EVERY_S)
+        self._assigned = Assigned(None if settings.namespace else {})
+        self._owed = False
+        """Pods came or went: the patch for that is not counted against whoever fights us."""
         self._undone = "the node has not been read yet"
         self._failures: dict[str, str] = {}
         self._beats = bool(settings.run_folder)
@@ -82,6 +90,9 @@ class Agent:
         self._start(watch, self._kube, self._settings.node)
         if self._settings.fixed_bytes is None:
             self._start(watch_gpus, self._nvml, self._settings.interval_s)
+            if self._settings.namespace:
+                of = (self._settings.namespace, self._settings.node)
+                self._start(watch_assignments, self._kube, *of)
         while True:
             self._beat()
             self._hear()
@@ -102,8 +113,9 @@ class Agent:
 
     def _hear(self) -> None:
         """Take what was told; wait a while where nothing was."""
+        wait_s = min(PACE_S, self._assigned.due_in_s(time.monotonic()))
         try:
-            self._take(self._messages.get(timeout=PACE_S))
+            self._take(self._messages.get(timeout=wait_s))
             while True:
                 self._take(self._messages.get_nowait())
         except queue.Empty:
@@ -120,6 +132,13 @@ class Agent:
                 self._consider()
             case WatchFailed(why):
                 self._fail("watch", "the node cannot be watched; trying on", why)
+            case AssignmentsSeen(assignments, watched):
+                if watched:
+                    self._journal.over("assigned", "the list of who has which GPUs is watched")
+                self._assigned.tell(assignments)
+            case AssignmentsUnread(why):
+                what = "the list of who has which GPUs cannot be watched; free memory may be stale"
+                self._journal.once("assigned", "warning", what, why)
             case _:
                 raise message
 
@@ -168,16 +187,17 @@ class Agent:
 
     def _put_right(self, now_s: float) -> None:
         """Patch what is not as it should be, unless the last try failed a moment ago."""
+        self._owed |= self._assigned.take(now_s)
         if self._node is None or self._inventory is None or now_s < self._next_try_s:
             return
-        made = patches(self._node, wanted(self._inventory))
+        made = patches(self._node, wanted(self._inventory, self._assigned.shown))
         listed = list(changes(self._node, made))
         self._undone = "; ".join(listed)
         if self._settings.dry_run:
             self._undone = ""
             if made:
                 self._journal.once("dry run", "info", "would patch the node", "; ".join(listed))
-        elif made and self._allowance.take(now_s):
+        elif made and ((self._owed and _is_free_alone(listed)) or self._allowance.take(now_s)):
             self._patch(made, listed)
         elif made:
             what = "the node is changed by somebody else all the time; patching less often"
@@ -198,10 +218,12 @@ class Agent:
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
             return
         self._undone = ""
+        self._owed = False
         self._pause_s = FIRST_PAUSE_S
         self._patched_s = time.monotonic()
         self._succeed("patch", "the node can be patched")
-        self._journal.event("info", "node patched", node=self._settings.node, changes=listed)
+        if not _is_free_alone(listed):
+            self._journal.event("info", "node patched", node=self._settings.node, changes=listed)
 
     def _judge_driver(self, now_s: float) -> None:
         """Say that the driver hangs, and end where only a new container sees it again."""
@@ -228,6 +250,11 @@ class Agent:
         except OSError as error:
             self._beats = False  # said once; the probes will tell the kubelet
             self._journal.event("error", "no heartbeat", why=str(error))
+
+
+def _is_free_alone(listed: list[str]) -> bool:
+    """Say whether nothing but free memory changes, as it does with each pod: no news for a log."""
+    return all(NODE_GPU_MEMORY_FREE_LABEL in change for change in listed)
 
 
 class Allowance:

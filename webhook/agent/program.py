@@ -13,12 +13,14 @@ from webhook.adapters.nvml import Nvml
 from webhook.agent.journal import Journal
 from webhook.agent.loop import Agent, NewContainerNeededError
 from webhook.agent.observer import look
+from webhook.agent.watcher import read_assigned
 from webhook.core.capacity import Inventory, Look, notice, skipped
 from webhook.core.node_state import changes, patches, recall, wanted
 
 if TYPE_CHECKING:
     from webhook.adapters.kube import Kube
     from webhook.agent.settings import Settings
+    from webhook.core.assignments import Assignments
     from webhook.core.node_state import Patches
 
 STOPPED: Final = 0
@@ -62,6 +64,8 @@ class Once:
     changes: tuple[str, ...]
     unread: str
     """Why the node could not be read, so that the patches are those of a node without anything."""
+    unassigned: str
+    """Why it could not be read which pods have which GPUs, so that free memory stays as shown."""
     failed: str
     """Why the driver could not be read."""
     skipped: tuple[str, ...]
@@ -79,14 +83,27 @@ def look_once(settings: Settings) -> Once:
             node = connect(settings.kubeconfig).node(settings.node)
         except KubeError as error:
             unread = str(error)
+    assigned, unassigned = _assigned_once(settings)
     seen = look(Nvml()) if settings.fixed_bytes is None else Look()
     inventory = Inventory(fixed_bytes=settings.fixed_bytes)
     if settings.fixed_bytes is None:
         inventory = notice(recall(node), seen, 0.0, settings.grace_s)
-    made = patches(node, wanted(inventory))
+    made = patches(node, wanted(inventory, assigned))
     known = inventory.fixed_bytes is not None or inventory.advertised
     left_out = tuple(f"GPU {uuid}: {why}" for uuid, why in skipped(seen).items())
-    return Once(made, tuple(changes(node, made)), unread, seen.failed, left_out, known)
+    listed = tuple(changes(node, made))
+    return Once(made, listed, unread, unassigned, seen.failed, left_out, known)
+
+
+def _assigned_once(settings: Settings) -> tuple[Assignments | None, str]:
+    """Return who has the GPUs, or why that is not known."""
+    if not settings.node or not settings.namespace or settings.fixed_bytes is not None:
+        return {}, ""
+    try:
+        kube = connect(settings.kubeconfig)
+        return read_assigned(kube, settings.namespace, settings.node), ""
+    except KubeError as error:
+        return None, str(error)
 
 
 def patch_once(settings: Settings, found: Once) -> None:

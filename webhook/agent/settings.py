@@ -26,6 +26,8 @@ class Settings:
     """How long a GPU may be lost before it leaves the list."""
     fixed_bytes: int | None = None
     """Advertise this, and ask no driver."""
+    namespace: str = ""
+    """Where the webhook keeps who has which GPUs; empty where it does not place pods."""
     kubeconfig: Path | None = None
     run_folder: str = ""
     """Where to beat for the probes; empty for nowhere."""

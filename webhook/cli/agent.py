@@ -54,6 +54,13 @@ def _amount(_context: click.Context, _option: click.Parameter, text: str | None)
     "--node", default="", envvar="NODE_NAME", show_envvar=True, help="The node that this is."
 )
 @click.option(
+    "--namespace",
+    default="",
+    envvar="POD_NAMESPACE",
+    show_envvar=True,
+    help="Where the webhook keeps which pods have which GPUs.  [default: all GPUs count as free]",
+)
+@click.option(
     "--interval",
     metavar="DURATION",
     callback=_duration(1.0, 3600.0),
@@ -91,6 +98,7 @@ def _amount(_context: click.Context, _option: click.Parameter, text: str | None)
 def agent_command(
     *,
     node: str,
+    namespace: str,
     interval: float,
     lost_after: float,
     vram: int | None,
@@ -110,6 +118,7 @@ def agent_command(
         raise click.UsageError("no node is named; use --node or set NODE_NAME")
     settings = Settings(
         node=node,
+        namespace=namespace,
         interval_s=interval,
         grace_s=lost_after,
         fixed_bytes=vram,
@@ -136,6 +145,8 @@ def _once(settings: Settings) -> None:
         click.echo(f"skipped: {why}", err=True)
     if found.failed:
         click.echo(f"NVML: {found.failed}", err=True)
+    if found.unassigned:
+        click.echo(f"free memory: {found.unassigned}", err=True)
     if found.unread and not settings.dry_run:
         raise Failure(found.unread)
     if found.unread:

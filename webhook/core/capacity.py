@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.quantity import MIB
+from webhook.names import NODE_GPU_MEMORY_FREE_LABEL
 
 if TYPE_CHECKING:
     from webhook.core.drivers import Fault
@@ -19,6 +20,9 @@ GRACE_S: Final = 300.0
 """How long a GPU may be lost before it leaves the list: longer than a reset of the GPU or a reload
 of the driver takes, and what Kubernetes itself grants a node that is gone (the default toleration
 of `node.kubernetes.io/unreachable`)."""
+
+MOST_COUNTED: Final = 16
+"""Of so many GPUs of a node it is said how much is free; few nodes have more."""
 
 SIDECAR: Final = "sidecar"
 NO_ENFORCEMENT: Final = "none"
@@ -134,6 +138,16 @@ def notice(inventory: Inventory, look: Look, now_s: float, grace_s: float = GRAC
         doubted_since_s=doubted_since_s,
         advertised=inventory.advertised or bool(known),
     )
+
+
+def free_label(gpu_count: int) -> str:
+    """Name the node label that says how much as many of its GPUs have free, each at least.
+
+    `gpu-memory-free-mib` for one GPU, `gpu-memory-free-mib.2` for two, and so on: a pod of two GPUs
+    would else be sent for ever to a node where one GPU has room and the sum fits.
+    """
+    counted = min(gpu_count, MOST_COUNTED)
+    return NODE_GPU_MEMORY_FREE_LABEL + (f".{counted}" if counted > 1 else "")
 
 
 def skipped(look: Look) -> dict[str, str]:

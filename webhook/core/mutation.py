@@ -6,11 +6,12 @@ came in, which is never changed. The differ in `webhook.core.patch` is fast beca
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.capacity import free_label
 from webhook.core.enforcer_container import VOLUMES, sees_no_gpu, visible_devices
 from webhook.core.enforcer_recognition import is_intact
-from webhook.core.policy import GPUClass, Policy, Rule, Style, VisibleDevices
+from webhook.core.policy import GPUClass, Placement, Policy, Rule, Style, VisibleDevices
 from webhook.core.quantity import MIB, format_bytes, parse_quantity
 from webhook.names import (
     ADMITTED_ANNOTATION,
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
     from webhook.core.demand import Demand
     from webhook.core.pod import Json, Pod
+
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+PREFERENCES: Final = f"/spec/affinity/nodeAffinity/{_PREFERRED}"
+"""Where a pod's advice to the scheduler stands, as a JSON pointer."""
 
 
 def mutate_pod(pod: Pod, demand: Demand, rule: Rule, policy: Policy, enforcer: Json | None) -> Json:
@@ -110,7 +115,7 @@ def _set_vram(container: Json, demand: Demand) -> Json:
 
 
 def _select_nodes(spec: Json, demand: Demand, rule: Rule, gpu_class: GPUClass | None) -> None:
-    """Step 2: node selector, and required affinity for what a selector cannot say."""
+    """Step 2: node selector, required affinity for what that cannot say, and advice."""
     wanted = {**rule.node_selector, **(gpu_class.node_selector if gpu_class else {})}
     selector = spec.get("nodeSelector") or {}
     if any(selector.get(key) != value for key, value in wanted.items()):
@@ -122,6 +127,8 @@ def _select_nodes(spec: Json, demand: Demand, rule: Rule, gpu_class: GPUClass | 
     if rule.has_sidecar:
         expressions.append({"key": NODE_ENFORCEMENT_LABEL, "operator": "In", "values": ["sidecar"]})
     _require_on_nodes(spec, expressions)
+    if rule.placement is Placement.BINDING:
+        _prefer_free_memory(spec, need_mib, demand.gpu_count)
 
 
 def _require_on_nodes(spec: Json, expressions: list[Json]) -> None:
@@ -153,6 +160,27 @@ def _with_expressions(term: Json, expressions: list[Json]) -> Json:
         return term
     missing = [expression for expression in expressions if expression not in present]
     return {**term, "matchExpressions": [*present, *missing]} if missing else term
+
+
+def _prefer_free_memory(spec: Json, need_mib: int, gpu_count: int) -> None:
+    """Prefer nodes whose agent says that as many GPUs have room, so that few bindings are refused.
+
+    Never required: the kubelet checks required affinity again when it restarts
+    (kubernetes/kubernetes issue 73948), and this figure changes. Users' own preferences stay; ours
+    has the greatest weight, since a node where no GPU has room is no choice at all.
+    """
+    expression = {
+        "key": free_label(gpu_count),
+        "operator": "Gt",
+        "values": [str(need_mib - 1)],
+    }
+    wanted = {"weight": 100, "preference": {"matchExpressions": [expression]}}
+    affinity = spec["affinity"]  # `_require_on_nodes` made it
+    node_affinity = affinity["nodeAffinity"]
+    present = node_affinity.get(_PREFERRED) or []
+    if wanted not in present:
+        node_affinity = {**node_affinity, _PREFERRED: [*present, wanted]}
+        spec["affinity"] = {**affinity, "nodeAffinity": node_affinity}
 
 
 def _tolerate(spec: Json, rule: Rule, gpu_class: GPUClass | None) -> None:

@@ -10,9 +10,19 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.capacity import NO_ENFORCEMENT, SIDECAR, Gpu, Inventory, Known
+from webhook.core.capacity import (
+    MOST_COUNTED,
+    NO_ENFORCEMENT,
+    SIDECAR,
+    Gpu,
+    Inventory,
+    Known,
+    free_label,
+)
+from webhook.core.placement import free_bytes
 from webhook.core.quantity import MIB, QuantityError, format_bytes, parse_quantity
 from webhook.names import (
     NODE_DRIVER_LABEL,
@@ -29,12 +39,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from fractions import Fraction
 
+    from webhook.core.assignments import Assignments
+
     Json = dict[str, Any]
 
 _LONGEST_LABEL: Final = 63
 _NAMELESS: Final = "unknown"
 _MOST_BYTES: Final = 2**50  # no GPU has a PiB, and no sum of fewer passes int64
+_FREE_LABELS: Final = tuple(map(free_label, range(1, MOST_COUNTED + 1)))
 _ALL_LABELS: Final = (
+    *_FREE_LABELS,
     NODE_GPU_LABEL,
     NODE_GPU_MEMORY_LABEL,
     NODE_GPU_COUNT_LABEL,
@@ -84,8 +98,8 @@ def recall(node: Mapping[str, Any]) -> Inventory:
     )
 
 
-def wanted(inventory: Inventory) -> NodeState:
-    """Return what the node should carry.
+def wanted(inventory: Inventory, assignments: Assignments | None = None) -> NodeState:
+    """Return what the node should carry, given who has its GPUs; None where that is not known.
 
     | there are | capacity | `gpu`, `gpu-memory-mib` | the other labels, `gpus` | `enforcement` |
     | --- | --- | --- | --- | --- |
@@ -94,13 +108,13 @@ def wanted(inventory: Inventory) -> NodeState:
     | no GPUs any more | 0 | removed | removed | removed |
     | no GPUs, as ever | left alone | left alone | left alone | left alone |
 
-    A fixed amount has no UUIDs, so pods placed at binding do not go there. What is not known yet,
-    such as the driver's version while that is down, is left alone, too.
+    A fixed amount has no UUIDs, so pods placed at binding do not go there; of what is free nothing
+    is said. What is not known yet, such as the driver's version, or who has GPUs, is left alone.
     """
     gpus = inventory.gpus
     if inventory.fixed_bytes is not None:
         removed: dict[str, str | None] = dict.fromkeys(
-            (NODE_GPU_COUNT_LABEL, NODE_GPU_PRODUCT_LABEL, NODE_DRIVER_LABEL)
+            (*_FREE_LABELS, NODE_GPU_COUNT_LABEL, NODE_GPU_PRODUCT_LABEL, NODE_DRIVER_LABEL)
         )
         set_to = _labels(inventory.fixed_bytes, {NODE_ENFORCEMENT_LABEL: NO_ENFORCEMENT})
         return NodeState(
@@ -116,7 +130,7 @@ def wanted(inventory: Inventory) -> NodeState:
         }
         return NodeState(
             inventory.vram_bytes,
-            labels=_labels(largest.memory_bytes, more),
+            labels=_labels(largest.memory_bytes, more) | _free_labels(gpus, assignments),
             annotations={NODE_GPUS_ANNOTATION: _write_gpus(gpus)},
         )
     if inventory.advertised:
@@ -169,6 +183,20 @@ def label_safe(text: str) -> str:
 def _labels(largest_bytes: int, more: Mapping[str, str]) -> dict[str, str | None]:
     labels = {NODE_GPU_LABEL: "true", NODE_GPU_MEMORY_LABEL: str(largest_bytes // MIB), **more}
     return {key: value for key, value in labels.items() if value}
+
+
+def _free_labels(gpus: Iterable[Gpu], assignments: Assignments | None) -> dict[str, str | None]:
+    """Return what one GPU, two, and so on have free, each at least; nothing where nobody knows.
+
+    Pods that came past the webhook, or that see all GPUs, are not among the assignments: this is
+    advice for the scheduler, and the webhook counts them when it decides.
+    """
+    if assignments is None:
+        return {}
+    taken = ((one.uuids, one.memory_bytes) for one in assignments.values())
+    free = sorted(free_bytes(gpus, taken).values(), reverse=True)
+    shown = (str(max(0, amount_bytes) // MIB) for amount_bytes in free)
+    return dict(zip_longest(_FREE_LABELS, islice(shown, MOST_COUNTED)))
 
 
 def _shown(value: object) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.enforcer_container import visible_devices
 from webhook.core.enforcer_recognition import holds, is_enforcer
 from webhook.core.errors import Finding, Reason
-from webhook.core.mutation import mutate_pod
+from webhook.core.mutation import PREFERENCES, mutate_pod
 from webhook.core.patch import make_patch
 from webhook.core.pod import items, mapping
 from webhook.core.policy import Placement
@@ -75,6 +75,7 @@ def check_shape(pod: Pod) -> None:
     terms = items(mapping(affinity, field, path), "nodeSelectorTerms", f"{path}.{field}")
     for index, term in enumerate(terms):
         items(term, "matchExpressions", f"{path}.{field}.nodeSelectorTerms[{index}]")
+    items(affinity, "preferredDuringSchedulingIgnoredDuringExecution", path)
     items(spec, "tolerations", "spec")
     items(spec, "volumes", "spec")
 
@@ -86,14 +87,17 @@ def check_translated(
 
     A pod admitted under the policy in force must be exactly what translation would make of it. One
     that bears another policy's digest was translated by a replica that loaded its policy a moment
-    earlier or later; it is held to what no policy changes.
+    earlier or later; it is held to what no policy changes. Under either, what only advises the
+    scheduler may be missing: releases differ in it, also under one policy, and other webhooks may
+    have their own opinion, and no limit rests on it.
     """
     mark = _MARK.fullmatch(pod.annotations.get(ADMITTED_ANNOTATION, ""))
     if mark and mark["digest"] != policy.short_digest:
         missing = list(_missing_essentials(pod, demand, enforcer))
     else:
         wanted = mutate_pod(pod, demand, rule, policy, enforcer)
-        missing = [_dotted(operation["path"]) for operation in make_patch(pod.raw, wanted)]
+        paths = [operation["path"] for operation in make_patch(pod.raw, wanted)]
+        missing = [_dotted(path) for path in paths if not path.startswith(PREFERENCES)]
     if missing:
         shown = list(dict.fromkeys(missing))
         more = f" and {len(shown) - _SHOWN_DIFFERENCES} more" * (len(shown) > _SHOWN_DIFFERENCES)
