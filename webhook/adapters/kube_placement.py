@@ -123,13 +123,17 @@ class PlacementApi:
         return Stored(node.name, assignments, whole=True, version=_version(written))
 
     def list_pods(self) -> tuple[list[PodState], str]:
-        """Read all pods with a demand, and the version from which to watch them."""
-        listed = self._kube.read(joined("pods"), labelSelector=MANAGED, resourceVersion="0")
+        """Read all pods with a demand as they are now, and the version from which to watch them.
+
+        Not from a cache, which may be behind what a watch told before: a pod that is not in it yet
+        would count as gone.
+        """
+        listed = self._kube.read(joined("pods"), labelSelector=MANAGED)
         return [read_pod_state(pod) for pod in listed.get("items") or []], _version(listed)
 
     def list_nodes(self) -> tuple[list[GpuNode], str]:
         """Read all nodes with a GPU, and the version from which to watch them."""
-        listed = self._kube.read(joined("nodes"), labelSelector=WITH_GPU, resourceVersion="0")
+        listed = self._kube.read(joined("nodes"), labelSelector=WITH_GPU)
         return [_gpu_node(node) for node in listed.get("items") or []], _version(listed)
 
     def watch_pods(self, version: str, lasting_s: float) -> Iterator[Change]:
