@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-min lint format bench image schema clean
+.PHONY: help demo test test-min e2e lint format bench image schema clean
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,9 @@ test-min: .venv-min/.ready  ## the tests with the oldest versions that pyproject
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-min
 	VIRTUAL_ENV=.venv-min $(BIN)/uv pip install --quiet --resolution lowest-direct --editable . --group test
 	@touch $@
+
+e2e: $(READY)  ## the whole product on a real node, KUBECONFIG's or one it starts (as root); tests/e2e/README.md
+	$(BIN)/pytest tests/e2e -rsP
 
 lint: $(READY)  ## ruff, mypy strict, the layers
 	$(BIN)/ruff check .

@@ -61,7 +61,7 @@ def test_a_failure_that_passes_is_tried_again_twice(code, kube, api_server):
 
 @pytest.mark.parametrize(
     ("code", "hint"),
-    [(400, "why$"), (401, "does not accept our token"), (403, "missing from our ClusterRole"),
+    [(400, "why$"), (401, "does not accept our token"), (403, "missing from our role"),
      (404, "why$"), (409, "why$"), (422, "why$")],
 )  # fmt: skip
 def test_a_refusal_is_not_tried_again_and_says_what_to_do(code, hint, kube, api_server):
@@ -162,7 +162,7 @@ def test_a_watch_tells_changes_and_deletion_and_keeps_bookmarks_to_itself(kube, 
 def test_without_a_known_version_a_watch_begins_with_the_node_as_it_is(kube, api_server):
     api_server.answers = [chunks(event("ADDED", NODE))]
     assert list(kube.watch_node("n", lasting_s=0.1)) == [NODE]
-    assert api_server.asked[0][1].endswith("timeoutSeconds=1")
+    assert api_server.asked[0][1].endswith("resourceVersion=0&timeoutSeconds=1")
 
 
 def test_lines_arrive_whole_however_they_are_cut(kube, api_server):
@@ -183,7 +183,7 @@ def test_a_version_that_is_too_old_ends_a_watch_without_a_failure(kube, api_serv
         (chunks(b"{not json\n"), "broke off"),
         (chunks(b"[]\n"), "broke off"),
         (chunks(event("ADDED", NODE), end=b""), "broke off"),
-        (failing(403), "ClusterRole"),
+        (failing(403), "our role"),
     ],
 )
 def test_a_watch_that_fails_says_why(answer, why, kube, api_server):

@@ -12,7 +12,7 @@ from builders import a_pod
 from controlplane import ApiError
 from our_server import quit_at_once
 from running import running
-from scheduling import GIB, add_node, remove_node, remove_pod, wait_bound
+from scheduling import GIB, add_node, remove_node, remove_pod, show_free, wait_bound
 from webhooks import LOCAL, installed, webhook_configurations
 
 from webhook.adapters.policy_files import shipped_policy_path
@@ -104,6 +104,14 @@ class Cluster:
     def wait(self, count, timeout=60):
         """Wait until so many pods have a node; return node and GPUs of each."""
         return wait_bound(self.api, self.namespace, count, timeout)
+
+    def act_as_agents(self):
+        """Let all nodes show what is free on their GPUs."""
+        for config_map in self.api.list(f"/api/v1/namespaces/{SYSTEM}/configmaps"):
+            name = config_map["metadata"]["name"].removeprefix("gpu-assignments-")
+            if name in self.nodes:
+                gpu_bytes = [int(size * GIB) for size in self.sizes[name].values()]
+                show_free(self.api, name, gpu_bytes, read_assignments(config_map["data"])[0])
 
     def lists(self):
         """Return the pods entered in the lists of this test's nodes."""

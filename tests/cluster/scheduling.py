@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from controlplane import Api, ControlPlane
 
+    from webhook.core.assignments import Assignments
+
 Json = dict[str, Any]
 
 MISSING = "placement tests need kube-scheduler beside kube-apiserver; `setup-envtest` has none"
@@ -66,11 +68,7 @@ def scheduler(
 
 def add_node(api: Api, name: str, gpu_bytes: Sequence[int], pods: int = 300, **labels: str) -> None:
     """Make a node with these GPUs, as kubelet and node agent would, and keep it there."""
-    known = tuple(
-        Known(Gpu(f"GPU-{name}-{index}", size // MIB * MIB, "TEST", index))
-        for index, size in enumerate(gpu_bytes)
-    )
-    state = wanted(Inventory(known, driver_version="570.86.15", enforcement="sidecar"))
+    state = wanted(_inventory(name, gpu_bytes), {})
     amounts = {
         "cpu": "256",
         "memory": "2Ti",
@@ -92,6 +90,23 @@ def add_node(api: Api, name: str, gpu_bytes: Sequence[int], pods: int = 300, **l
     api.request("PATCH", f"/api/v1/nodes/{name}/status", {"status": status}, content_type=kind)
     # The API server taints what is new (TaintNodesByCondition); no controller is here to undo it.
     api.request("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}}, content_type=kind)
+
+
+def _inventory(name: str, gpu_bytes: Sequence[int]) -> Inventory:
+    known = tuple(
+        Known(Gpu(f"GPU-{name}-{index}", size // MIB * MIB, "TEST", index))
+        for index, size in enumerate(gpu_bytes)
+    )
+    return Inventory(known, driver_version="570.86.15", enforcement="sidecar")
+
+
+def show_free(api: Api, name: str, gpu_bytes: Sequence[int], assignments: Assignments) -> None:
+    """Let a node show what is free, as its agent would."""
+    labels = dict(wanted(_inventory(name, gpu_bytes), assignments).labels)
+    kind = "application/merge-patch+json"
+    api.request(
+        "PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}}, content_type=kind
+    )
 
 
 def remove_node(api: Api, name: str) -> None:

@@ -95,6 +95,7 @@ def settle(cluster):
     """Wait until no pod waits that would fit; return what is free, and who waits."""
 
     def settled():
+        cluster.act_as_agents()
         free, waiting = free_by_gpu(cluster)
         assert min(free.values()) >= 0, "a GPU is overcommitted"
         return not any(would_fit(cluster, free, *pod) for pod in waiting) and (free, waiting)

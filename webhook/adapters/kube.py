@@ -158,9 +158,8 @@ class Kube:
         `since` is the resource version that is known already; without it the node comes first as
         it is, if it is there. Ends as `watch` does: then read the node and watch from there.
         """
-        query = {"fieldSelector": f"metadata.name={name}"}
-        if since:
-            query["resourceVersion"] = since
+        # Without a version an API server over an old etcd waits for news of any node, and gives up.
+        query = {"fieldSelector": f"metadata.name={name}", "resourceVersion": since or "0"}
         events = self.watch("/api/v1/nodes", lasting_s=lasting_s, **query)
         return (None if kind == "DELETED" else node for kind, node in events if kind != "BOOKMARK")
 
@@ -235,7 +234,7 @@ class Kube:
         if code == _UNAUTHORIZED:
             why += " (it does not accept our token or certificate)"
         elif code == _FORBIDDEN:
-            why += " (the right is missing from our ClusterRole)"
+            why += " (the right is missing from our role)"
         seconds = float(retry_after) if retry_after.isdecimal() else 0.0
         return KubeError(why, code=code, retry_after_s=seconds)
 

@@ -1,0 +1,43 @@
+"""The first process of the node's namespaces: sets them up, then reaps what others leave.
+
+When it ends, the kernel ends all processes in its PID namespace, and with the last of them go the
+mounts and network links: nothing has to be cleaned up one by one, and nothing can be forgotten.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+# What containerd, the kubelet and their plugins write outside the folders they are told.
+OWN_FOLDERS = ("/run", "/var/log", "/var/lib/kubelet")
+
+
+def main(ready: str) -> None:
+    """Make the namespaces a place for a node, say that they are, and wait for the end."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    for folder in OWN_FOLDERS:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        run("mount", "-t", "tmpfs", "tmpfs", folder)
+    run("mount", "--make-rshared", "/")  # as on a real node: volumes may ask for propagation
+    run("ip", "link", "set", "lo", "up")
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1", encoding="ascii")
+    Path(ready).touch()
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            time.sleep(0.5)
+
+
+def run(*command: str) -> None:
+    """Run a command that has to succeed."""
+    subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,33 @@
+"""A pod within its cap is left in peace; one whose sidecar cannot measure never starts."""
+
+from __future__ import annotations
+
+from e2e_pods import holding, pod, statuses
+from nvidia_runtime import DRIVER_ANNOTATION
+
+OLD_DRIVER = "550.54.14"  # shows a container its own processes with 0 bytes
+
+
+def test_a_pod_under_its_cap_runs(team, quiet):
+    found = team.wait_ready(quiet)
+    assert {one["restartCount"] for one in statuses(found).values()} == {0}
+
+
+def test_a_pod_that_cannot_be_measured_does_not_start_and_says_why(gpu_node, team):
+    blind = pod("blind", "2Gi", holding("echo started; forever"))
+    blind["metadata"]["annotations"][DRIVER_ANNOTATION] = OLD_DRIVER
+    team.create(blind)
+    ended = team.wait_ended("blind", "vram-enforcer")
+    assert ended["exitCode"] == 70
+    assert OLD_DRIVER in ended["message"]
+    print(f"self-test: {ended['message']}")
+
+    def tried_again():
+        return statuses(team.pod("blind"))["vram-enforcer"]["restartCount"] > 0
+
+    team.wait("a second try", tried_again)
+    main = statuses(team.pod("blind"))["main"]
+    assert main["state"]["waiting"]["reason"] == "PodInitializing"
+    assert not main["started"]
+    print(*team.events("blind"), sep="\n")
+    team.delete_pod("blind")

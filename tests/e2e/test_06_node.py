@@ -1,0 +1,86 @@
+"""What is changed on the node behind the agent's back is put right, and no pod notices."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from e2e_node import NODE, NODE_MANIFEST
+from e2e_pods import holding, pod, statuses
+
+VRAM = "vramwarden.io/vram"
+LABEL = "vramwarden.io/gpu-memory-mib"
+MERGE = "application/merge-patch+json"
+
+
+class Seen:
+    """The pods of both namespaces, and how often their containers were started again."""
+
+    def __init__(self, *teams):
+        self._teams = teams
+
+    def now(self):
+        return {
+            (found["metadata"]["uid"], name): status["restartCount"]
+            for team in self._teams
+            for found in team.pods()
+            if found["status"]["phase"] == "Running"
+            for name, status in statuses(found).items()
+        }
+
+
+@pytest.fixture
+def unnoticed(gpu_node, team, system, quiet):
+    """Check after a story that every pod runs on as if nothing had been."""
+    team.wait_ready(quiet)
+    seen = Seen(team, system)
+    before = seen.now()
+    assert before
+    yield
+    assert seen.now() == before
+
+
+def capacity(node):
+    status = node.api.get(NODE_MANIFEST)["status"]
+    return status["capacity"].get(VRAM), status["allocatable"].get(VRAM)
+
+
+def until(team, what, check):
+    """Wait for something, and print how long it took."""
+    began = time.monotonic()
+    team.wait(what, check)
+    print(f"{what}: {time.monotonic() - began:.2f} s")
+
+
+def test_capacity_zeroed_by_hand_comes_back(gpu_node, team, unnoticed):
+    before = capacity(gpu_node)
+    nothing = {"status": {"capacity": {VRAM: "0"}, "allocatable": {VRAM: "0"}}}
+    path = f"/api/v1/nodes/{NODE}/status"
+    answer = gpu_node.api.request("PATCH", path, nothing, content_type=MERGE)
+    assert answer["status"]["capacity"][VRAM] == "0"
+    until(team, "capacity restored", lambda: capacity(gpu_node) == before)
+
+
+def test_a_label_that_was_removed_comes_back(gpu_node, team, unnoticed):
+    before = gpu_node.api.get(NODE_MANIFEST)["metadata"]["labels"][LABEL]
+    change = {"metadata": {"labels": {LABEL: None}}}
+    path = f"/api/v1/nodes/{NODE}"
+    answer = gpu_node.api.request("PATCH", path, change, content_type=MERGE)
+    assert LABEL not in answer["metadata"]["labels"]
+
+    def label():
+        return gpu_node.api.get(NODE_MANIFEST)["metadata"]["labels"].get(LABEL)
+
+    until(team, "label restored", lambda: label() == before)
+
+
+def test_a_restart_of_the_kubelet_loses_nothing(gpu_node, team, unnoticed):
+    before = capacity(gpu_node)
+    gpu_node.stop_kubelet()
+    gpu_node.start_kubelet()
+    # That it runs a new pod shows that it has taken up its work.
+    team.create(pod("after", "1Gi", holding("forever")))
+    team.wait_ready("after")
+    assert capacity(gpu_node) == before
+    team.delete_pod("after")
+    team.wait("it gone", lambda: "after" not in [p["metadata"]["name"] for p in team.pods()])

@@ -1,0 +1,186 @@
+"""Whatever becomes of the webhook's replicas, who creates a pod meanwhile does not notice."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import threading
+import time
+
+import pytest
+from controlplane import ApiError
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from e2e_cluster import SYSTEM
+from e2e_pods import is_ready, pod, statuses
+from urllib3.exceptions import HTTPError
+
+CLIENTS = 8
+WEBHOOK = {"labelSelector": "app.kubernetes.io/component=webhook"}
+SECRET = f"/api/v1/namespaces/{SYSTEM}/secrets/vramwarden-certificate"
+CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/vramwarden"
+
+
+class Clients:
+    """Clients that create pods one after the other, and delete them again."""
+
+    def __init__(self, team):
+        self._team = team
+        self._ending = threading.Event()
+        self._numbers = itertools.count(1)
+        self.made = 0
+        self.wrong = []
+
+    def create(self):
+        while not self._ending.is_set():
+            name = f"load-{next(self._numbers)}"
+            try:
+                # Nobody schedules it, so that creating alone is what is measured.
+                made = self._team.create(pod(name, "1Gi", ["true"], schedulerName="nobody"))
+            except (ApiError, HTTPError) as error:
+                self.wrong.append(f"{name}: {error}")
+                continue
+            containers = made["spec"].get("initContainers", [])
+            if [one["name"] for one in containers] != ["vram-enforcer"]:
+                self.wrong.append(f"{name}: not translated")
+            self._team.delete_pod(name)
+            self.made += 1
+
+    def forget(self):
+        """Return what went wrong, as something that was to be expected."""
+        found, self.wrong = self.wrong, []
+        return found
+
+    def stop(self):
+        self._ending.set()
+
+
+@pytest.fixture
+def clients(cluster, system, make_team):
+    """Have clients at work while something happens; afterwards nothing must have gone wrong."""
+    settle(system)
+    at_work = Clients(make_team())
+    threads = [threading.Thread(target=at_work.create) for _ in range(CLIENTS)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    try:
+        wait_for_more(system, at_work)
+        yield at_work
+        wait_for_more(system, at_work)
+    finally:
+        at_work.stop()
+        for thread in threads:
+            thread.join()
+    took = time.monotonic() - began
+    print(f"{at_work.made} pods in {took:.0f} s, {at_work.made / took:.0f} pods/s")
+    assert at_work.wrong == []
+
+
+def wait_for_more(system, at_work, pods=200):
+    enough = at_work.made + pods
+    system.wait("more pods", lambda: at_work.made >= enough or at_work.wrong)
+
+
+def settle(system):
+    """Wait until both replicas are ready, and no third is on its way out."""
+
+    def settled():
+        found = system.pods(**WEBHOOK)
+        return len(found) == 2 and all(map(is_ready, found))
+
+    system.wait("both replicas ready", settled)
+
+
+def test_while_a_replica_is_killed(system, clients):
+    victim, _ = system.pods(**WEBHOOK)
+    system.delete_pod(victim["metadata"]["name"])
+    settle(system)
+
+
+def test_a_crash_costs_the_calls_under_way_and_no_more(node, system, clients):
+    """Nothing is drained then, and an API server does not repeat a call: who asked has to."""
+    for victim in system.pods(**WEBHOOK):
+        crash(node, system, victim["metadata"]["name"])
+    lost = clients.forget()
+    print(f"two crashes: {len(lost)} pods were refused", *lost[:1], sep="\n")
+    assert all('failed calling webhook "' in one for one in lost)
+
+
+def crash(node, system, name):
+    """Kill a replica's container from outside, and wait until the kubelet has started another."""
+
+    def webhook():
+        return statuses(system.pod(name))["webhook"]
+
+    before = webhook()
+    node.kill_container(before["containerID"])
+    system.wait("the crash noticed", lambda: webhook()["restartCount"] > before["restartCount"])
+    settle(system)
+
+
+def test_while_a_new_revision_is_rolled_out(system, release, values, clients):
+    before = {one["metadata"]["uid"] for one in system.pods(**WEBHOOK)}
+    release.install(values | {"webhook": {"podAnnotations": {"e2e": "second"}}})
+    settle(system)
+    assert before.isdisjoint(one["metadata"]["uid"] for one in system.pods(**WEBHOOK))
+
+
+@pytest.fixture
+def hurried(cluster, system):
+    """Let a new CA sign soon after it was announced, where a day is the default."""
+    set_variable(cluster, system, "VRAMWARDEN_CA_OVERLAP=10s")
+    yield
+    set_variable(cluster, system, "VRAMWARDEN_CA_OVERLAP-")
+
+
+def set_variable(cluster, system, setting):
+    """Set a variable of the webhook, or with a minus behind it take it away; wait for all of it."""
+    where = (f"--namespace={SYSTEM}", "deployment/vramwarden-webhook")
+    for command in (("set", "env", setting), ("rollout", "status", "--timeout=5m")):
+        done = cluster.kubectl(*command[:2], *where, *command[2:])
+        assert done.returncode == 0, done.stderr
+    settle(system)
+
+
+def served(system):
+    """Return the certificates that the replicas serve."""
+    ask = "import ssl; print(ssl.get_server_certificate(('127.0.0.1', 8443)).strip())"
+    names = [one["metadata"]["name"] for one in system.pods(**WEBHOOK)]
+    return {system.run(name, "python3", "-c", ask, container="webhook").strip() for name in names}
+
+
+def stored(system):
+    """Return CA and certificate in the Secret that the replicas share."""
+    data = system.api.request("GET", SECRET)["data"]
+    return tuple(base64.b64decode(data[key]).decode().strip() for key in ("ca.crt", "tls.crt"))
+
+
+def issued(text, authority):
+    """Tell whether a certificate was signed by a CA, both as PEM text."""
+    certificate, ca = (x509.load_pem_x509_certificate(pem.encode()) for pem in (text, authority))
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (ValueError, InvalidSignature):
+        return False
+    return True
+
+
+def test_while_the_ca_is_rotated(system, hurried, clients):
+    old_ca, old_certificate = stored(system)
+    assert served(system) == {old_certificate}
+    name = system.pods(**WEBHOOK)[0]["metadata"]["name"]
+    secret = f"--secret={SYSTEM}/vramwarden-certificate"
+    system.run(name, "vramwarden", "certs", "rotate", secret, container="webhook")
+    new_ca = stored(system)[0].removesuffix(old_ca).strip()
+    assert new_ca != old_ca
+
+    def switched():
+        certificate = stored(system)[1]
+        return issued(certificate, new_ca) and served(system) == {certificate}
+
+    began = time.monotonic()
+    system.wait("both serve a certificate of the new CA", switched, timeout=600)
+    print(f"both replicas serve a certificate of the new CA: {time.monotonic() - began:.0f} s")
+    for webhook in system.api.request("GET", CONFIGURATION)["webhooks"]:
+        assert new_ca in base64.b64decode(webhook["clientConfig"]["caBundle"]).decode()

@@ -1,0 +1,58 @@
+"""`helm test` passes; then it is taken away, and nothing of it stands in anybody's way."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from controlplane import ApiError
+from e2e_pods import pod, statuses
+
+GROUP = "/apis/admissionregistration.k8s.io/v1"
+KINDS = (
+    "mutatingwebhookconfigurations",
+    "validatingwebhookconfigurations",
+    "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+)
+
+
+def test_helm_test_passes(release):
+    began = time.monotonic()
+    assert "Phase:          Succeeded" in release.test()
+    print(f"helm test: {time.monotonic() - began:.1f} s")
+
+
+def test_the_pod_under_its_cap_was_left_alone_all_the_time(team, quiet):
+    found = team.wait_ready(quiet)
+    assert {one["restartCount"] for one in statuses(found).values()} == {0}
+    assert "over the VRAM cap" not in team.log(quiet, "vram-enforcer")
+
+
+def test_after_helm_uninstall_pods_are_created_at_once(cluster, team, release):
+    began = time.monotonic()
+    release.uninstall()
+    print(f"helm uninstall: {time.monotonic() - began:.1f} s")
+    assert team.create(pod("plain", None, ["true"]))["metadata"]["uid"]
+    for kind in KINDS:
+        found = [one["metadata"]["name"] for one in cluster.api.list(f"{GROUP}/{kind}")]
+        assert not [name for name in found if name.startswith("vramwarden")]
+
+
+def test_and_soon_after_so_are_those_that_ask_for_vram(cluster, team):
+    """The API server takes a moment to forget a ValidatingAdmissionPolicy that is gone."""
+    asks = pod("asks", "1Gi", ["true"], schedulerName="nobody")
+    began = time.monotonic()
+
+    def created():
+        with contextlib.suppress(ApiError):
+            return team.create(asks)
+
+    made = team.wait("a pod that asks for VRAM created", created, timeout=30)
+    print(f"pods that ask for VRAM are created: {time.monotonic() - began:.1f} s")
+    assert "initContainers" not in made["spec"]
+
+
+def test_and_what_runs_keeps_running(team, quiet):
+    found = team.wait_ready(quiet)
+    assert {one["restartCount"] for one in statuses(found).values()} == {0}
