@@ -30,7 +30,10 @@ NODE_GPU_LABEL: Final = PREFIX + "gpu"
 NODE_GPU_MEMORY_LABEL: Final = PREFIX + "gpu-memory-mib"
 """Usable MiB of the node's largest single GPU, an integer for the operator `Gt`."""
 NODE_GPU_MEMORY_FREE_LABEL: Final = PREFIX + "gpu-memory-free-mib"
-"""Free MiB of the GPU that has most; it changes, so no pod may require it, only prefer it."""
+"""Free MiB of the GPU that has most; with `.2` to `.16` behind it, on each of so many GPUs.
+
+It changes, so no pod may require it, only prefer it.
+"""
 NODE_GPU_COUNT_LABEL: Final = PREFIX + "gpu-count"
 NODE_GPU_PRODUCT_LABEL: Final = PREFIX + "gpu-product"
 NODE_DRIVER_LABEL: Final = PREFIX + "driver-version"

@@ -27,16 +27,6 @@ from e2e_pods import GIB, holding, pod  # noqa: E402
 from e2e_team import Team  # noqa: E402
 
 SKIPPED = "end-to-end tests need"
-POLICY = """\
-apiVersion: vramwarden.io/v1alpha1
-kind: VRAMPolicy
-metadata: {name: e2e}
-spec:
-  rules:
-  - name: teams
-    match: {namespaces: ["team-*"]}
-    placement: None
-"""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -102,7 +92,7 @@ def values():
     images = [e2e_images.name_of(Path(given) / f"{n}.tar") for n in names] if given else None
     split = [name.rpartition(":") for name in images or image_names()]
     image, enforcer = ({"repository": name, "tag": tag} for name, _, tag in split)
-    return {"image": image, "enforcer": enforcer, "policies": {"files": {"aa.yaml": POLICY}}}
+    return {"image": image, "enforcer": enforcer}
 
 
 @pytest.fixture(scope="session")

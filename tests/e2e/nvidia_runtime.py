@@ -33,12 +33,13 @@ def equip(folder: Path, path: Path) -> None:
     """Give a container its GPUs if its environment asks for some."""
     config = json.loads(path.read_bytes())
     environment = config["process"].setdefault("env", [])
-    asked = dict(entry.partition("=")[::2] for entry in environment)
-    if asked.get("NVIDIA_VISIBLE_DEVICES", "") in {"", "void", "none"}:
+    variables = dict(entry.partition("=")[::2] for entry in environment)
+    asked = variables.get("NVIDIA_VISIBLE_DEVICES", "")
+    if asked in {"", "void", "none"}:
         return
     annotations = config.get("annotations", {})
     scene = folder / "scenes" / annotations["io.kubernetes.cri.sandbox-id"]
-    set_up(scene, annotations.get(DRIVER_ANNOTATION, DRIVER))
+    set_up(scene, annotations.get(DRIVER_ANNOTATION, DRIVER), asked)
     libraries = f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
     config["mounts"] += [
         mount(folder / "driver" / LIBRARY, f"{libraries}/{LIBRARY}", "ro"),
@@ -48,17 +49,19 @@ def equip(folder: Path, path: Path) -> None:
     path.write_text(json.dumps(config), encoding="utf-8")
 
 
-def set_up(scene: Path, driver: str) -> None:
-    """Write what the stub plays, once per pod."""
+def set_up(scene: Path, driver: str, asked: str) -> None:
+    """Write what the stub plays, once per pod: the GPUs asked for, by UUID or all of them."""
     if scene.exists():
         return
     pids = scene / "pids"
     pids.mkdir(parents=True)
     for folder in (scene, pids):
         folder.chmod(0o777)  # the pod's containers write as whoever they are
+    uuids = [f"GPU-{number}" for number in range(GPUS)]
     gpus = [
-        f"gpu GPU-{number} total={GPU_BYTES} reserved=0 mig=0 name=NVIDIA_H200"
-        for number in range(GPUS)
+        f"gpu {uuid} total={GPU_BYTES} reserved=0 mig=0 name=NVIDIA_H200"
+        for uuid in uuids
+        if asked == "all" or uuid in asked.split(",")
     ]
     text = "\n".join([f"driver {driver}", *gpus, "live figures", ""])
     (scene / "stub.txt").write_text(text, encoding="ascii")

@@ -25,7 +25,8 @@ def test_the_sidecar_comes_first_and_starts_first(train):
 
 def test_the_application_sees_its_variables(team, train):
     written = team.log(train["metadata"]["name"]).splitlines()
-    assert "NVIDIA_VISIBLE_DEVICES=all" in written
+    gpu = train["metadata"]["annotations"]["vramwarden.io/gpu"]
+    assert f"NVIDIA_VISIBLE_DEVICES={gpu}" in written
     assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in written
 
 
@@ -36,7 +37,8 @@ def test_growing_past_the_cap_it_is_stopped_and_everybody_can_read_why(team, tra
     ended = team.wait_ended(name)
     assert ended["exitCode"] == 143
     log = team.log(name, "vram-enforcer")
-    assert "over the VRAM cap on GPU GPU-0" in log
+    gpu = train["metadata"]["annotations"]["vramwarden.io/gpu"]
+    assert f"over the VRAM cap on GPU {gpu}" in log
     assert "holds 10240Mi, the cap is 8192Mi" in log
     print(*team.events(name), sep="\n")
     team.wait("it runs again", lambda: "running" in statuses(team.pod(name))["main"]["state"])
@@ -48,7 +50,7 @@ def test_the_termination_message_tells_why_once_the_pod_has_ended(gpu_node, team
     assert team.wait_ended("greedy")["exitCode"] == 143
     team.wait("greedy failed", lambda: team.pod("greedy")["status"]["phase"] == "Failed")
     message = team.wait_ended("greedy", "vram-enforcer")["message"]
-    assert "over the VRAM cap on GPU GPU-0" in message
+    assert "over the VRAM cap on GPU GPU-" in message
     assert "so vramwarden.io/gpu-memory: 4096Mi would have been enough until then" in message
 
 

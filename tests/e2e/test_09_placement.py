@@ -1,0 +1,85 @@
+"""Which of the node's two GPUs a pod gets: chosen at binding, seen from the first instruction."""
+
+from __future__ import annotations
+
+import pytest
+from e2e_cluster import SYSTEM
+from e2e_node import NODE_MANIFEST
+from e2e_pods import GIB, holding, pod
+
+from webhook.core.assignments import config_map_name, read_assignments
+
+SHOWS = holding("echo NVIDIA_VISIBLE_DEVICES=$NVIDIA_VISIBLE_DEVICES; forever")
+ENFORCER_SHOWS = ("python3", "-c", "import os; print(os.environ['NVIDIA_VISIBLE_DEVICES'])")
+
+
+def entries(cluster):
+    """Return what is entered in the node's list."""
+    name = config_map_name(NODE_MANIFEST["metadata"]["name"])
+    found = cluster.api.request("GET", f"/api/v1/namespaces/{SYSTEM}/configmaps/{name}")
+    assignments, whole = read_assignments(found["data"])
+    assert whole
+    return assignments.values()
+
+
+def entered(team):
+    """Return which pods of a team are entered in the node's list."""
+    pods = [one.pod.partition("/") for one in entries(team.cluster)]
+    return {name for namespace, _, name in pods if namespace == team.namespace}
+
+
+@pytest.fixture(scope="module")
+def alone(gpu_node, quiet, make_team):
+    """Be a new team, beside what other stories left."""
+    return make_team()
+
+
+@pytest.fixture(scope="module")
+def size_gib(alone):
+    """Choose a size of which each GPU has room for one and none has room for two."""
+    free = dict.fromkeys(("GPU-0", "GPU-1"), 80)
+    for one in entries(alone.cluster):
+        for uuid in one.uuids:
+            free[uuid] -= one.memory_bytes / GIB
+    size = int(max(free.values()) / 2) + 1
+    assert size <= min(free.values()), free
+    return size
+
+
+def gpu_of(team, name):
+    return team.pod(name)["metadata"]["annotations"]["vramwarden.io/gpu"]
+
+
+def test_two_pods_run_on_a_gpu_each_and_the_third_is_told_what_is_free(alone, size_gib):
+    for name in ("one", "two"):
+        alone.create(pod(name, f"{size_gib}Gi", SHOWS))
+        alone.wait_ready(name)
+    assert {gpu_of(alone, "one"), gpu_of(alone, "two")} == {"GPU-0", "GPU-1"}
+    alone.create(pod("three", f"{size_gib}Gi", SHOWS))
+    told = alone.wait(
+        "a refusal",
+        lambda: [line for line in alone.events("three") if "bind.vramwarden.io" in line],
+    )
+    print(told[-1])
+    assert (
+        "has 45Gi free, which this pod needs; the largest free amount is 35Gi, on GPU " in told[-1]
+    )
+    assert "nodeName" not in alone.pod("three")["spec"]
+
+
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_application_and_enforcer_see_that_gpu_and_no_other(alone, name):
+    gpu = gpu_of(alone, name)
+    assert alone.log(name).splitlines() == [f"NVIDIA_VISIBLE_DEVICES={gpu}"]
+    assert alone.run(name, *ENFORCER_SHOWS, container="vram-enforcer").strip() == gpu
+
+
+def test_a_pod_that_is_deleted_frees_its_gpu_for_the_one_that_waits(alone):
+    freed = gpu_of(alone, "one")
+    alone.delete_pod("one")
+    alone.wait_ready("three")
+    assert gpu_of(alone, "three") == freed
+    assert entered(alone) == {"two", "three"}
+    for name in ("two", "three"):
+        alone.delete_pod(name)
+    alone.wait("an empty list", lambda: not entered(alone))
