@@ -198,6 +198,21 @@ def test_a_lost_list_is_made_anew_from_the_pods_that_run(world, replicas, lost):
     assert entered(world) == {uid, small}
 
 
+def test_tidying_does_not_make_a_whole_list_of_one_that_is_partly_spoilt(world, replicas):
+    uid, gone, rival = create(world, replicas, 6, 2, 6)
+    bind(replicas[0], uid)
+    bind(replicas[0], gone)
+    world.delete(gone)
+    data, version = world.lists["n0"]
+    spoilt = "".join(
+        "{\n" if uid in line else line for line in data["assignments"].splitlines(True)
+    )
+    world.lists["n0"] = {"assignments": spoilt}, version + 1000
+    late = Replica(world, knows=False)
+    late.binder.tidy("n0", fresh=True)
+    assert bind(late, rival).outcome is REFUSED
+
+
 def test_a_pod_bound_elsewhere_frees_what_it_held(world):
     world = World((10,), (10,))
     replicas = (Replica(world), Replica(world))

@@ -12,6 +12,7 @@ from webhook.cli.demo import demo_command
 from webhook.cli.enforce import enforce_command
 from webhook.cli.policy import policy_group
 from webhook.cli.serve import serve_command
+from webhook.cli.simulate import simulate_command
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -29,6 +30,7 @@ COMMANDS = (
     enforce_command,
     policy_group,
     serve_command,
+    simulate_command,
 )
 
 for command in COMMANDS:
