@@ -1,0 +1,189 @@
+"""`vramwarden simulate`: what would become of a workload on a cluster."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from webhook.cli.simulate_generate import generate
+from webhook.cli.simulate_output import Report, as_json, as_text
+from webhook.cli.simulate_reading import UnreadableError, read_nodes, read_pods
+from webhook.core.simulation import ORDERS, replay
+from webhook.core.simulation_bounds import lower_bound
+from webhook.core.simulation_cluster import Scheduling
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from webhook.core.simulation_cluster import SimulatedNode, SimulatedPod
+
+_STDIN = "-"
+_MOST = 100_000
+
+
+def simulate(
+    nodes: Sequence[SimulatedNode], pods: Sequence[SimulatedPod], scheduling: Scheduling
+) -> Report:
+    """Replay a workload by each order of GPUs and report."""
+    sizes = [gpu.memory_bytes for node in nodes for gpu in node.gpus]
+    return Report(
+        nodes=len(nodes),
+        gpus=len(sizes),
+        memory_bytes=sum(sizes),
+        pods=len(pods),
+        scheduling=scheduling,
+        lower_bound=lower_bound(nodes, pods),
+        outcomes={name: replay(nodes, pods, order, scheduling) for name, order in ORDERS.items()},
+    )
+
+
+def _generated(
+    _context: click.Context, _option: click.Parameter, text: str | None
+) -> tuple[int, int] | None:
+    """Read `1000,100` for click."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"([0-9]{1,7}),([0-9]{1,7})", text)
+    pods, nodes = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not (1 <= pods <= _MOST and 1 <= nodes <= _MOST):
+        detail = f"{text!r} is not PODS,NODES; write two numbers from 1 to {_MOST}, e.g. 1000,100"
+        raise click.BadParameter(detail)
+    return pods, nodes
+
+
+@click.command("simulate")
+@click.option("--nodes", "nodes_file", metavar="FILE|-", help="The cluster; see below.")
+@click.option("--pods", "pods_file", metavar="FILE|-", help="The workload; see below.")
+@click.option(
+    "--generate",
+    "generated",
+    metavar="PODS,NODES",
+    callback=_generated,
+    help="Make up so many pods and nodes instead, e.g. 1000,100.",
+)
+@click.option(
+    "--seed", default=0, show_default=True, help="Another number makes up another workload."
+)
+@click.option(
+    "--scheduler",
+    type=click.Choice([one.value for one in Scheduling]),
+    default=Scheduling.SPREAD.value,
+    show_default=True,
+    help="Take the emptiest node that has room, as the stock profile does where pods ask for CPU "
+    "and memory in proportion, or the fullest, as those of deploy/scheduler do.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="A table, or everything for programs.",
+)
+def simulate_command(
+    *,
+    nodes_file: str | None,
+    pods_file: str | None,
+    generated: tuple[int, int] | None,
+    seed: int,
+    scheduler: str,
+    output: str,
+) -> None:
+    """Replay a workload against the webhook's own choice of GPUs, without a cluster.
+
+    Says which pods start, wait or never start, and why, and how many GPUs they take; beside it the
+    same for other ways to choose a GPU (first fit, worst fit), and how many GPUs are needed at
+    least. The scheduler is a simple model: it counts VRAM and looks at node selectors, and not at
+    CPU, memory, taints, affinity or priority.
+
+    \b
+    --nodes: kubectl get nodes -o json
+    --pods:  kubectl get pods -A -o json, or manifests of pods and workloads; those
+             with a gpu-class go through `vramwarden admit` first.
+
+    Pods of a cluster arrive when they were created, wherever they run now. Finished ones end when
+    their containers did; others run on. YAML works too; JSON is read faster. Or in a short form,
+    where all but name, gpus of nodes and memory of pods may be left out:
+
+    \b
+    nodes:
+    - {name: big, count: 2, gpus: 8x80Gi, labels: {zone: a}}
+    - {name: old, gpus: [24Gi, 16Gi]}
+    pods:
+    - {name: train, count: 5, memory: 60Gi, gpus: 2, nodeSelector: {zone: a}}
+    - {name: job, count: 9, memory: 8Gi, arrival: 1h, every: 5m, duration: 30m}
+
+    Both may stand in one file. Exit code 0: replayed; 2: wrong usage, or a file that cannot
+    be read.
+    """  # noqa: D301 - click wants the character, not two
+    nodes, pods = _workload(nodes_file, pods_file, generated, seed)
+    report = simulate(nodes, pods, Scheduling(scheduler))
+    click.echo(as_json(report) if output == "json" else as_text(report), nl=False)
+
+
+class _Unreadable(click.ClickException):
+    """Lists all problems, one per line."""
+
+    exit_code = 2
+
+    def show(self, file: object = None) -> None:
+        del file
+        click.echo(f"Error: {self.message}", err=True)
+
+
+def _workload(
+    nodes_file: str | None,
+    pods_file: str | None,
+    generated: tuple[int, int] | None,
+    seed: int,
+) -> tuple[list[SimulatedNode], list[SimulatedPod]]:
+    if generated and not (nodes_file or pods_file):
+        return generate(*generated, seed)
+    if generated or not nodes_file or not pods_file:
+        raise click.UsageError("pass --nodes and --pods, or --generate alone, e.g. 1000,100")
+    if nodes_file == pods_file == _STDIN:
+        raise click.UsageError("only one of --nodes and --pods can be standard input")
+    problems = []
+    nodes: list[SimulatedNode] = []
+    pods: list[SimulatedPod] = []
+    left_out: dict[str, int] = {}
+    try:
+        nodes, left_out = read_nodes(_shown(nodes_file), _text(nodes_file))
+    except UnreadableError as error:
+        problems += error.problems
+    try:
+        pods, passed = read_pods(_shown(pods_file), _text(pods_file))
+        left_out |= passed
+    except UnreadableError as error:
+        problems += error.problems
+    if problems:
+        lines = dict.fromkeys(map(str, problems))  # what is wrong with one file for both, once
+        raise _Unreadable("\n".join(["nothing was replayed:", *lines]))
+    for why, number in left_out.items():
+        click.echo(f"left out: {why}: {number:,}", err=True)
+    return nodes, pods
+
+
+def _shown(name: str) -> str:
+    return "standard input" if name == _STDIN else name
+
+
+def _text(name: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if name == _STDIN else Path(name).read_bytes()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise click.UsageError(
+            f"{_shown(name)}: cannot be read ({why}); check the name and the permissions"
+        ) from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise click.UsageError(
+            f"{_shown(name)}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; save it as UTF-8"
+        ) from None

@@ -1,0 +1,158 @@
+"""Nodes and pods for `vramwarden simulate`, as the API server and manifests have them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.cli.manifests import find_targets, text_of
+from webhook.cli.simulate_short import MOST
+from webhook.core.assignments import read_pod_state
+from webhook.core.errors import MalformedObjectError
+from webhook.core.node_state import recall
+from webhook.core.pod import mapping, strings, text
+from webhook.core.simulation_cluster import SimulatedNode, SimulatedPod
+from webhook.names import NODE_GPUS_ANNOTATION
+
+if TYPE_CHECKING:
+    from webhook.adapters.yaml_documents import Path
+    from webhook.cli.manifests import Target
+    from webhook.cli.simulate_short import Found
+
+    Json = dict[str, Any]
+
+_NO_GPUS: Final = f"nodes without GPUs (annotation {NODE_GPUS_ANNOTATION})"
+_NO_DEMAND: Final = "pods without a demand"
+_ENDED: Final = "pods that finished, and nobody knows when"
+_EACH_NODE: Final = "pods of a DaemonSet (pass its pods instead)"
+
+
+def node_objects(value: Any, found: Found, at: Path = (), of: str = "") -> None:
+    """Read a Node, or a List of them; items of a NodeList may leave out their kind (`of`)."""
+    kind = text_of(value, "kind") or of
+    items = value.get("items")
+    if kind.endswith("List") and isinstance(items, list):
+        for index, item in enumerate(items):
+            path = (*at, "items", index)
+            if isinstance(item, dict):
+                node_objects(item, found, path, kind.removesuffix("List"))
+            else:
+                found.wrong.append((path, "must be an object"))
+        return
+    if kind != "Node":
+        return
+    try:
+        metadata = mapping(value, "metadata", "")
+        labels = strings(metadata, "labels", "metadata")
+        annotations = strings(metadata, "annotations", "metadata")
+    except MalformedObjectError as error:
+        found.wrong.append((at, str(error)))
+        return
+    gpus = recall(value).gpus
+    if gpus:
+        found.nodes.append(SimulatedNode(text_of(metadata, "name"), gpus, labels))
+    elif annotations.get(NODE_GPUS_ANNOTATION, "[]") == "[]":
+        found.left_out[_NO_GPUS] += 1
+    else:
+        path = (*at, "metadata", "annotations", NODE_GPUS_ANNOTATION)
+        detail = "is no list of objects with uuid, memory, product and index; vramwarden's agent "
+        found.wrong.append((path, detail + "writes it"))
+
+
+def first_created_s(value: Any) -> float | None:
+    """Return when the first pod of an object or a List was created, in Unix time."""
+    created = (
+        _time_s(target.owner, "metadata", "creationTimestamp") for target in find_targets(value)
+    )
+    return min((one for one in created if one is not None), default=None)
+
+
+def pod_objects(value: Any, found: Found, first_s: float = 0.0) -> None:
+    """Read a pod, a workload, or a List of them.
+
+    A pod that a cluster had arrives as long after `first_s` as it was created, and ends when its
+    containers ended; one from a manifest arrives at once and runs on.
+    """
+    for target in find_targets(value):
+        try:
+            _read(target, found, first_s)
+        except MalformedObjectError as error:
+            found.wrong.append((target.at, str(error)))
+
+
+def _read(target: Target, found: Found, first_s: float) -> None:
+    raw = target.pod
+    text(mapping(raw, "status", ""), "phase", "status")
+    namespace = text_of(mapping(raw, "metadata", ""), "namespace")
+    state = read_pod_state(raw)
+    if state.unreadable:
+        found.wrong.append((target.at, state.unreadable))
+        return
+    if state.need is None:
+        found.left_out[_NO_DEMAND] += 1
+        return
+    if target.kind == "DaemonSet":
+        found.left_out[_EACH_NODE] += 1
+        return
+    created_s = _time_s(raw, "metadata", "creationTimestamp")
+    duration_s = None
+    if state.finished:
+        duration_s = _lasted_s(raw)
+        if duration_s is None:
+            found.left_out[_ENDED] += 1
+            return
+    selector = strings(mapping(raw, "spec", ""), "nodeSelector", "spec")
+    arrival_s = 0.0 if created_s is None else max(0.0, created_s - first_s)
+    name = text_of(target.owner, "metadata", "name") or "?"
+    namespace = namespace or text_of(target.owner, "metadata", "namespace") or "default"
+    copies = _copies(target, found)
+    for copy in range(copies):
+        number = f"-{copy}" if target.field else ""
+        found.pods.append(
+            SimulatedPod(
+                f"{namespace}/{name}{number}",
+                state.need,
+                arrival_s,
+                duration_s,
+                tuple(sorted(selector.items())),
+            )
+        )
+
+
+def _copies(target: Target, found: Found) -> int:
+    """Return how many pods a workload has: `replicas`, or as many as a Job runs at a time."""
+    spec = mapping(target.owner, "spec", "")
+    key = {"Job": "parallelism", "Pod": "", "CronJob": "", "PodTemplate": ""}.get(
+        target.kind, "replicas"
+    )
+    value = spec.get(key)
+    if not key or value is None:
+        return 1
+    if type(value) is int and 0 <= value <= MOST:
+        return value
+    path = target.at[: -len(target.field.split("."))]
+    found.wrong.append(((*path, "spec", key), f"is not a number from 0 to {MOST}"))
+    return 0
+
+
+def _lasted_s(pod: Json) -> float | None:
+    """Return how long a finished pod ran; None where that is not told."""
+    status = pod.get("status") or {}
+    started_s = _time_s(pod, "status", "startTime")
+    listed = status.get("containerStatuses")
+    ended = [
+        _time_s(one, "state", "terminated", "finishedAt")
+        for one in (listed if isinstance(listed, list) else ())
+    ]
+    ended_s = max((one for one in ended if one is not None), default=None)
+    if started_s is None or ended_s is None or ended_s <= started_s:
+        return None
+    return ended_s - started_s
+
+
+def _time_s(holder: Any, *path: str) -> float | None:
+    """Return a time of an object in Unix time; None where there is none that can be read."""
+    try:
+        return datetime.fromisoformat(text_of(holder, *path)).timestamp()
+    except ValueError:
+        return None

@@ -1,0 +1,133 @@
+"""Read the files of `vramwarden simulate`; all that is wrong is told together, with its lines.
+
+Files may be large, so they are read as `admit` reads manifests, and lines are looked for only where
+something is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from webhook.adapters.yaml_documents import Problem, show_path
+from webhook.cli.admit_reading import ManifestError
+from webhook.cli.manifests import read_documents
+from webhook.cli.simulate_objects import first_created_s, node_objects, pod_objects
+from webhook.cli.simulate_short import Found, short_nodes, short_pods, unknown_fields
+
+if TYPE_CHECKING:
+    from webhook.adapters.yaml_documents import Path
+    from webhook.core.simulation_cluster import SimulatedNode, SimulatedPod
+
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SHORT: Final = ("nodes", "pods")
+_NO_NODES: Final = "no node with GPUs in it; pass the output of: kubectl get nodes -o json"
+_NO_PODS: Final = "no pod in it; pass manifests, or the output of: kubectl get pods -A -o json"
+
+
+class UnreadableError(ValueError):
+    """Something that was given cannot be read."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems
+
+
+def read_nodes(name: str, text: str) -> tuple[list[SimulatedNode], dict[str, int]]:
+    """Return the nodes of a text, and how much of it was left out, by why.
+
+    Raises UnreadableError.
+    """
+    found, problems = Found(), []
+    for value, document, first_line in _documents(name, text):
+        if _is_short(value):
+            unknown_fields(value, (), _SHORT, found)
+            short_nodes(value.get("nodes", []), ("nodes",), found)
+        else:
+            node_objects(value, found)
+        problems += _located(name, document, first_line, found)
+    seen: set[str] = set()
+    for node in found.nodes:
+        if node.name in seen:
+            problems.append(Problem(name, 0, "", f"node {node.name} stands twice; keep one"))
+        seen.add(node.name)
+    if not found.nodes and not problems:
+        problems.append(Problem(name, 0, "", _NO_NODES))
+    if problems:
+        raise UnreadableError(problems)
+    return found.nodes, dict(found.left_out)
+
+
+def read_pods(name: str, text: str) -> tuple[list[SimulatedPod], dict[str, int]]:
+    """Return the pods of a text, and how much of it was left out, by why.
+
+    Raises UnreadableError.
+    """
+    found, problems = Found(), []
+    documents = _documents(name, text)
+    created = (first_created_s(value) for value, _, _ in documents if not _is_short(value))
+    first_s = min((one for one in created if one is not None), default=0.0)
+    for value, document, first_line in documents:
+        if _is_short(value):
+            unknown_fields(value, (), _SHORT, found)
+            short_pods(value.get("pods", []), ("pods",), found)
+        else:
+            pod_objects(value, found, first_s)
+        problems += _located(name, document, first_line, found)
+    if not found.pods and not problems:
+        problems.append(Problem(name, 0, "", _NO_PODS))
+    if problems:
+        raise UnreadableError(problems)
+    return found.pods, dict(found.left_out)
+
+
+def _is_short(value: Any) -> bool:
+    return "kind" not in value and not value.keys().isdisjoint(_SHORT)
+
+
+def _documents(name: str, text: str) -> list[tuple[Any, str, int]]:
+    """Return the documents that are not empty, each with its text and its first line."""
+    try:
+        documents = read_documents(text)
+    except ManifestError as error:
+        raise UnreadableError([Problem(name, error.line or 0, "", str(error))]) from error
+    found, line = [], 1
+    for document in documents:
+        if document.value:
+            found.append((document.value, document.text, line))
+        line += document.text.count("\n")
+    return found
+
+
+def _located(name: str, document: str, first_line: int, found: Found) -> list[Problem]:
+    """Take what was found wrong in a document and say in which lines it stands."""
+    wrong, found.wrong = found.wrong, []
+    if not wrong:
+        return []
+    try:
+        root = yaml.compose(document, Loader=_LOADER)
+    except yaml.YAMLError:  # JSON that is no YAML, as with tabs
+        root = None
+    problems = [
+        Problem(name, first_line + _line(root, path), show_path(path), detail)
+        for path, detail in wrong
+    ]
+    return sorted(problems, key=lambda problem: problem.line)
+
+
+def _line(node: Any, path: Path) -> int:
+    """Return the line of a path, or of the nearest thing around it, counted from 0."""
+    line = node.start_mark.line if node else 0
+    for part in path:
+        if isinstance(part, int) and isinstance(node, yaml.SequenceNode) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line
+        elif isinstance(part, str) and isinstance(node, yaml.MappingNode):
+            pairs = [pair for pair in node.value if pair[0].value == part]
+            if not pairs:
+                break
+            line, node = pairs[0][0].start_mark.line, pairs[0][1]
+        else:
+            break
+    return int(line)
