@@ -108,7 +108,7 @@ def test_what_kubectl_prints_is_read(simulate, form):
     (refused,) = done.value["orders"]["best fit"]["refused"].items()
     assert refused[0] == "GPUsSplit"
     assert refused[1]["first"]["pod"] == "team/c"
-    assert "on GPU 0 (GPU-0)" in refused[1]["first"]["sentence"]
+    assert "no GPU of node n1 has 5Gi free" in refused[1]["first"]["sentence"]
 
 
 def test_items_of_a_typed_list_may_leave_out_their_kind(simulate):
@@ -196,6 +196,11 @@ def test_pods_of_a_cluster_arrive_when_they_were_created_and_end_when_they_did(r
     _, ours = replayed(text)
     assert ours["refused"]["NoRoom"]["first"]["pod"] == "team/second"
     assert ours["longestWaitSeconds"] == 360.0
+
+
+def test_the_first_pod_of_a_cluster_arrives_with_those_of_manifests(replayed):
+    text = listed(node("n1", gpus(8192)), pod("a", created="2026-01-01T00:00:00Z"), pod("b"))
+    assert replayed(text)[1]["refused"]["NoRoom"]["first"]["pod"] == "team/b"
 
 
 @pytest.mark.parametrize("status", [ended(), ended(None, "2026-01-01T00:09:00Z")])

@@ -23,15 +23,15 @@ SYSTEM = "vramwarden-system"
 
 
 @contextlib.contextmanager
-def replica(control_plane, folder):
-    """Run a server that places pods until the block ends."""
+def replica(control_plane, folder, kubeconfig=None):
+    """Run a server that places pods until the block ends; by another kubeconfig, ready or not."""
     (folder / "policies").mkdir(parents=True)
     shutil.copy(shipped_policy_path(), folder / "policies" / "default.yaml")
     env = {
-        "KUBECONFIG": str(control_plane.kubeconfig),
+        "KUBECONFIG": str(kubeconfig or control_plane.kubeconfig),
         "VRAMWARDEN_PLACEMENT_NAMESPACE": SYSTEM,
     }
-    with running(folder, policy=None, **env) as server:
+    with running(folder, policy=None, ready=kubeconfig is None, **env) as server:
         try:
             yield server
         finally:

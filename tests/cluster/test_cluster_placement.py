@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 
 import pytest
 from builders import a_pod
-from controlplane import wait_until
+from controlplane import free_port, wait_until
 from our_server import refused
-from placing import SYSTEM, Cluster, placing
+from placing import BINDING, SYSTEM, Cluster, placing, replica
 from scheduling import GIB, bound, finish, messages, remove_pod
+from webhooks import installed, webhook_configurations
 
 from webhook.core.assignments import Assignment, read_assignments, write_assignments
 
@@ -165,3 +167,27 @@ def test_a_pod_deleted_while_it_is_bound_leaves_nothing_reserved(cluster, held):
     remove_pod(cluster.api, pod)
     bind(cluster, held("b", "7Gi"), "n1")
     wait_until("an entry less", lambda: set(cluster.lists()) == {"other", "b"})
+
+
+def test_a_replica_that_does_not_reach_the_api_server_asks_to_come_again(
+    cluster, control_plane, held, tmp_path
+):
+    cluster.node("n1", 8)
+    pod = held("a", "5Gi")
+    config = json.loads(control_plane.kubeconfig.read_text())
+    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{free_port()}"
+    (tmp_path / "cut-off").write_text(json.dumps(config))
+    with replica(control_plane, tmp_path / "server", tmp_path / "cut-off") as server:
+        server.wait_for("life", lambda: any(line["msg"] == "serving" for line in server.log()))
+        ca = (server.certificates / "ca.crt").read_bytes()
+        url = f"https://127.0.0.1:{server.port}"
+        (manifest,) = webhook_configurations(url, ca, path=BINDING)
+        # Beside ours, and called after it: what ours entered is taken out again in a while.
+        manifest["metadata"]["name"] = "zzz"
+        with installed(control_plane.api, manifest):
+            error = refused(lambda: bind(cluster, pod, "n1"))
+    assert (error.code, error.status["details"]["retryAfterSeconds"]) == (503, 1)
+    assert "no GPU of node n1 can be chosen for this pod now" in error.message
+    assert bound(cluster.api, cluster.namespace) == {}
+    bind(cluster, pod, "n1")
+    assert bound(cluster.api, cluster.namespace) == {"a": ("n1", "GPU-n1-0")}

@@ -125,8 +125,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(folder: Path, *, policy: str | None = POLICY, **env: str) -> Iterator[Server]:
-    """Run a server until the block ends."""
+def running(
+    folder: Path, *, policy: str | None = POLICY, ready: bool = True, **env: str
+) -> Iterator[Server]:
+    """Run a server until the block ends; wait until it is `ready`, if it can be."""
     policies = folder / "policies"
     policies.mkdir(exist_ok=True)
     if policy is not None:
@@ -144,7 +146,8 @@ def running(folder: Path, *, policy: str | None = POLICY, **env: str) -> Iterato
     ):
         server = Server(process, port, operations_port, certificates, policies, log_file)
         try:
-            server.wait_for("readiness", server.ready)
+            if ready:
+                server.wait_for("readiness", server.ready)
             yield server
         finally:
             if process.poll() is None:
