@@ -168,6 +168,33 @@ def test_a_workload_counts_as_its_pods(replayed, kind, version, spec, pods):
     assert replayed(listed(node("n1", gpus(8192)), workload))[0]["pods"] == pods
 
 
+@pytest.mark.parametrize(
+    ("kind", "namespace", "name"),
+    [
+        ("Pod", "ns", "ns/w"),
+        ("Pod", None, "default/w"),
+        ("Deployment", "ns", "ns/w-0"),
+        ("Deployment", None, "default/w-0"),
+        ("PodTemplate", None, "default/w-0"),
+    ],
+)
+def test_pods_are_named_as_people_call_them(replayed, kind, namespace, name):
+    metadata = {"name": "w", "namespace": namespace}
+    template = {
+        "metadata": {"annotations": pod()["metadata"]["annotations"]},
+        "spec": pod()["spec"],
+    }
+    if kind == "Pod":
+        one = {**pod(), "metadata": {**pod()["metadata"], **metadata}}
+    elif kind == "PodTemplate":
+        one = {"apiVersion": "v1", "kind": kind, "metadata": metadata, "template": template}
+    else:
+        spec = {"template": template}
+        one = {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
+    _, ours = replayed(listed(node("n1", gpus(1024)), one))
+    assert ours["refused"]["TooLarge"]["first"]["pod"] == name
+
+
 def test_pods_of_a_daemon_set_are_left_out(simulate):
     template = {"metadata": pod()["metadata"], "spec": pod()["spec"]}
     workload = {

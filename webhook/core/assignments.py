@@ -85,10 +85,9 @@ class Plan:
 
 def read_pod_state(raw: Json) -> PodState:
     """Read a stored pod; never fails: an unreadable demand takes GPUs whole."""
-    metadata = raw.get("metadata") or {}
-    status = raw.get("status") or {}
+    metadata, status = (_object(raw.get(part)) for part in ("metadata", "status"))
     uid, name = str(metadata.get("uid")), f"{metadata.get('namespace')}/{metadata.get('name')}"
-    finished = status.get("phase") in {"Succeeded", "Failed"}
+    finished = str(status.get("phase")) in {"Succeeded", "Failed"}
     try:
         pod = read_pod(raw)
         demand, findings = read_demand(pod)
@@ -102,6 +101,10 @@ def read_pod_state(raw: Json) -> PodState:
     if unreadable:
         need = Need(MAX_BYTES)
     return PodState(uid, name, need, at_binding, node, uuids, finished, unreadable)
+
+
+def _object(value: object) -> Json:
+    return value if isinstance(value, dict) else {}
 
 
 def _is_placed_at_binding(pod: Pod) -> bool:
@@ -134,14 +137,14 @@ def plan(
     | otherwise | refused |
     """
     kept = {uid: one for uid, one in assignments.items() if _may_use(pods.get(uid), node)}
-    changed = len(kept) < len(assignments)
     entered = kept.pop(pod.uid, None)
+    changed = len(kept) + (entered is not None) < len(assignments)
     if entered and set(entered.uuids) <= {gpu.uuid for gpu in gpus}:
         renew = now_s - entered.since_s > RENEW_S
         kept[pod.uid] = replace(entered, since_s=int(now_s)) if renew else entered
         return Plan(entered.uuids, kept, changed or renew)
     if pod.need is None:
-        return Plan((), kept, changed)
+        return Plan((), kept, len(kept) < len(assignments))
     free = free_on(node, gpus, kept, pods, but=pod.uid)
     uuids = place(node, gpus, free, pod.need, order)
     if isinstance(uuids, Refusal):
@@ -284,6 +287,10 @@ def _read_line(line: str) -> tuple[str, Assignment] | None:
             "gpus": [str(), *_] as gpus,
             "memory": int(memory),
             "since": int(since),
-        } if memory > 0 and all(isinstance(uuid, str) for uuid in gpus):
+        } if (
+            type(memory) is type(since) is int
+            and memory > 0
+            and all(isinstance(uuid, str) for uuid in gpus)
+        ):
             return uid, Assignment(pod, tuple(gpus), memory, since)
     return None

@@ -51,6 +51,14 @@ _STARTUP: Final = {
     "timeoutSeconds": 30,
     "failureThreshold": 4,
 }
+# A liveness probe also fails to make an Event of a verdict (webhook.sidecar.heartbeat). That never
+# ends the sidecar by itself: it is done only right after a liveness probe that passed (a startup
+# probe does not count: the kubelet may remember failures of the container before), so that it is
+# the first failure in a row, and the next probe passes unless the heartbeat is stale. It reports at
+# most 35 s after that pass was told (one period, and a time-out for a slow probe); with two
+# time-outs between, which leave no trace, it would be 45 s at least. Hence the 40 s of
+# PASSED_WITHIN_S. What is left: after a report two failures restart the sidecar instead of three;
+# a heartbeat that two probes find stale has stood still for 35 s and more.
 _LIVENESS: Final = {"periodSeconds": 20, "timeoutSeconds": 15, "failureThreshold": 3}
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from webhook.sidecar.heartbeat import RUN_FOLDER, wait
+from webhook.sidecar.heartbeat import RUN_FOLDER, answer
 
 USAGE = """\
 usage: python3 -m webhook.sidecar [--self-test] [--run-folder FOLDER] [--termination-log FILE]
@@ -36,9 +36,7 @@ def main(arguments: list[str]) -> int:
         print(USAGE, file=sys.stderr)  # noqa: T201
         return WRONG_USAGE
     if options["--probe"]:
-        why = wait(options["--run-folder"], int(seconds))
-        print(why or "guarding")  # noqa: T201
-        return 1 if why else 0
+        return answer(options["--run-folder"], options["--probe"], int(seconds))
     return _enforce(options, only_test=only_test)
 
 

@@ -1,4 +1,4 @@
-"""What the enforcer says: one JSON line per event, and its last verdict for `kubectl describe`."""
+"""What the enforcer says: one JSON line per event, and its verdicts for `kubectl describe`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 import os
 import time
 from typing import Any, Final
+
+from webhook.sidecar.heartbeat import leave_verdict
 
 _LONGEST_MESSAGE: Final = 4096  # the kubelet's bound, in bytes
 
@@ -17,9 +19,11 @@ class Journal:
     Without a buffer: what stayed in one would make Python end with 120 instead of our exit code.
     """
 
-    def __init__(self, descriptor: int, termination_log: str) -> None:
+    def __init__(self, descriptor: int, termination_log: str, run_folder: str = "") -> None:
+        """Leave verdicts in `run_folder`, for the probes to report; in none where it is empty."""
         self._descriptor = descriptor
         self._termination_log = termination_log
+        self._run_folder = run_folder
 
     def event(self, level: str, message: str, **values: Any) -> None:
         """Write one line: a constant message, then keys and values."""
@@ -28,11 +32,14 @@ class Journal:
         with contextlib.suppress(OSError):
             os.write(self._descriptor, f"{line}\n".encode())
 
-    def verdict(self, level: str, message: str, why: str, **values: Any) -> None:
+    def verdict(
+        self, level: str, message: str, why: str, *, report: bool = True, **values: Any
+    ) -> None:
         """Write an event whose sentence is to be the container's termination message, too.
 
         The kubelet made that file; where there is none, nobody would read it. It is written first:
         whoever saw the event finds it, and SIGTERM between the two, or within, leaves a message.
+        What is to `report` becomes an Event of the pod by the next probe.
         """
         text = f"{message}: {why}\n".encode(errors="replace")[:_LONGEST_MESSAGE]
         text = text.decode(errors="ignore").encode()  # not cut within a letter
@@ -43,4 +50,6 @@ class Journal:
                 os.ftruncate(file, len(text))
             finally:
                 os.close(file)
+        if report and self._run_folder:
+            leave_verdict(self._run_folder, f"{message}: {why}")
         self.event(level, message, why=why, **values)

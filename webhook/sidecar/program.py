@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import Nvml
 from webhook.sidecar.guard import Guard
+from webhook.sidecar.heartbeat import forget_failure, leave_failure
 from webhook.sidecar.journal import Journal
 from webhook.sidecar.observer import DriverChangedError
 from webhook.sidecar.selftest import Ability, self_test
@@ -38,7 +39,9 @@ def enforce(
     | 88 | the pod must restart |
     """
     # Where it is closed, the number may soon be another file's.
-    journal = Journal(1 if sys.stdout else -1, termination_log)
+    output = 1 if sys.stdout else -1
+    # A self-test by hand, beside the enforcer that guards, tells that one's probes nothing.
+    journal = Journal(output, termination_log, "" if only_test else run_folder)
     try:
         _on_stop_signals(_stop)
         return _enforce(environment, run_folder, journal, only_test=only_test)
@@ -56,16 +59,26 @@ def _enforce(
     try:
         settings = read_settings(environment)
     except SettingsError as error:
-        journal.verdict("error", "self-test", str(error), ability=Ability.BLIND.value)
+        if not only_test:
+            leave_failure(run_folder, str(error))
+        values = {"ability": Ability.BLIND.value}
+        journal.verdict("error", "self-test", str(error), report=False, **values)
         return SELF_TEST_FAILED
     nvml = Nvml(settings.only)
     try:
         result = self_test(nvml)
         level = {Ability.FULL: "info", Ability.OBSERVE: "warning"}.get(result.ability, "error")
-        journal.verdict(level, "self-test", result.why, **result.values())
+        if result.ability is Ability.BLIND and not only_test:
+            leave_failure(run_folder, result.why)
+        # The startup probe tells of a failure, and a full ability is nothing to tell of.
+        report = result.ability is Ability.OBSERVE
+        journal.verdict(level, "self-test", result.why, report=report, **result.values())
         if result.ability is Ability.BLIND:
             return SELF_TEST_FAILED
-        return STOPPED if only_test else Guard(settings, nvml, journal, run_folder).run()
+        if only_test:
+            return STOPPED
+        forget_failure(run_folder)
+        return Guard(settings, nvml, journal, run_folder).run()
     finally:
         nvml.close()
 
