@@ -167,7 +167,7 @@ def test_each_right_is_needed_and_its_absence_is_told(rule, verb, message, make_
     rules[rule]["verbs"] = rules[rule]["verbs"] or ["get"]
     with make_agent(kubeconfig=account(rules)) as agent:
         event = agent.wait_for(message)
-        assert "ClusterRole" in event["why"]
+        assert "missing from our role" in event["why"]
         assert f'cannot {verb} resource "nodes' in event["why"]
 
 
