@@ -40,8 +40,14 @@ def test_growing_past_the_cap_it_is_stopped_and_everybody_can_read_why(team, tra
     gpu = train["metadata"]["annotations"]["vramwarden.io/gpu"]
     assert f"over the VRAM cap on GPU {gpu}" in log
     assert "holds 10240Mi, the cap is 8192Mi" in log
-    print(*team.events(name), sep="\n")
     team.wait("it runs again", lambda: "running" in statuses(team.pod(name))["main"]["state"])
+    told = f"Unhealthy: Liveness probe failed: stopping a process: over the VRAM cap on GPU {gpu}: "
+    (event,) = team.wait(
+        "an Event that tells why",
+        lambda: [event for event in team.events(name) if event.startswith(told)],
+    )
+    assert "holds 10240Mi, the cap is 8192Mi" in event
+    print(*team.events(name), sep="\n")
     assert statuses(team.pod(name))["vram-enforcer"]["restartCount"] == 0
 
 

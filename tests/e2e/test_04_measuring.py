@@ -29,5 +29,11 @@ def test_a_pod_that_cannot_be_measured_does_not_start_and_says_why(gpu_node, tea
     main = statuses(team.pod("blind"))["main"]
     assert main["state"]["waiting"]["reason"] == "PodInitializing"
     assert not main["started"]
+
+    def told():  # by one of the tries: a container that ends early takes its probe along
+        words = ("Unhealthy: Startup probe failed: ", f"failed: Driver {OLD_DRIVER}")
+        return [one for one in team.events("blind") if all(part in one for part in words)]
+
+    team.wait("an Event that tells why", told)
     print(*team.events("blind"), sep="\n")
     team.delete_pod("blind")

@@ -151,14 +151,18 @@ class Pod:
                 preexec_fn=None if user is None else lambda: become(user),  # noqa: PLW1509
             )  # fmt: skip
 
-    def probe(self):
+    def probe(self, kind="liveness", wait_s=0):
         """Return what the kubelet's probe says, and its exit code."""
         ended = subprocess.run(
-            [sys.executable, "-I", "-m", "webhook.sidecar", "--probe", "liveness",
-             "--run-folder", str(self.folder / "run")],
+            [sys.executable, "-I", "-m", "webhook.sidecar", "--probe", kind,
+             "--wait", str(wait_s), "--run-folder", str(self.folder / "run")],
             capture_output=True, text=True, check=False, timeout=30, env={},
         )  # fmt: skip
         return [ended.returncode, ended.stdout.strip() + ended.stderr.strip()]
+
+    def left(self):
+        """Return the names of the files in the run folder."""
+        return sorted(path.name for path in self.heartbeat.parent.iterdir())
 
     def events(self, message=""):
         """Return what the enforcer said, in whole lines."""

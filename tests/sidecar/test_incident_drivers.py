@@ -50,5 +50,6 @@ def test_a_driver_that_does_not_do_keeps_the_workload_from_starting_and_stops_no
         p.guard()
         return p.end(), p.probe(), mine.code, mine.notes, p.messages
 
-    not_yet = [1, "not guarding yet: the self-test has not passed"]
-    assert pod.run(incident) == [70, not_yet, None, [], ["self-test"]]
+    before = f"the one before failed: Driver 550.163.01 {BLIND}"
+    why = f"not guarding yet: the self-test has not finished; {before}"
+    assert pod.run(incident) == [70, [1, why], None, [], ["self-test"]]

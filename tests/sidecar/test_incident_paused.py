@@ -59,7 +59,7 @@ def test_it_ends_when_told_while_the_driver_takes_its_time(pod, function):
 
     code, messages, (failed, why) = pod.run(incident, function)
     assert (code, messages, failed) == (0, ["stopped"], 1)
-    assert why == "not guarding yet: the self-test has not passed"
+    assert why == "not guarding yet: the self-test has not finished"
 
 
 def test_one_that_is_killed_and_started_anew_takes_over(pod):

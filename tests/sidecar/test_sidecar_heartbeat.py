@@ -40,7 +40,7 @@ def test_both_probes_pass_after_a_beat(kind, tmp_path):
 @pytest.mark.parametrize("kind", ["startup", "liveness"])
 def test_both_probes_fail_before_the_first_beat(kind, tmp_path):
     Heartbeat(str(tmp_path), 1.0)
-    want = "not guarding yet: the self-test has not passed\n"
+    want = "not guarding yet: the self-test has not finished\n"
     assert asked(tmp_path, kind) == (1, want)
 
 

@@ -71,7 +71,7 @@ def test_options_are_read_with_and_without_an_equals_sign(joined, tmp_path, caps
     if not joined:
         options = [word for option in options for word in option.split("=", 1)]
     assert main(options) == 1
-    assert capsys.readouterr().out == "not guarding yet: the self-test has not passed\n"
+    assert capsys.readouterr().out == "not guarding yet: the self-test has not finished\n"
 
 
 @pytest.mark.parametrize("kind", ["startup", "liveness"])
@@ -81,7 +81,7 @@ def test_a_probe_by_hand_answers_as_the_kubelets_does(kind, without_library):
             [sys.executable, *command, *without_library.options, "--probe", kind],
             env=without_library.environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
-        want = "not guarding yet: the self-test has not passed\n"
+        want = "not guarding yet: the self-test has not finished\n"
         assert (ended.returncode, ended.stdout, ended.stderr) == (1, want, "")
 
 

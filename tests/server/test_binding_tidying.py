@@ -1,0 +1,85 @@
+"""Entries leave soon after their pods end; a failure is said once, and tried again."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from webhook.adapters.kube import KubeError
+from webhook.adapters.kube_placement import Stored
+from webhook.core.assignments import PodState
+from webhook.server.binding import tidying as module
+from webhook.server.binding.tidying import Tidying
+
+
+class Log:
+    def __init__(self):
+        self.lines = []
+
+    def __getattr__(self, level):
+        return lambda message, **_: self.lines.append((level, message))
+
+
+class Api:
+    def all_assignments(self):
+        return [Stored("n1", {}, whole=True, version="1"), Stored("", {}, whole=False, version="1")]
+
+
+class Binder:
+    """Keeps what it was told to tidy; fails as often as it is told to."""
+
+    def __init__(self, failures=0):
+        self.tidied = []
+        self.enough = threading.Event()
+        self._failures = failures
+
+    def nodes_of(self, uid):
+        return {"p1": ["n1"], "p2": ["n1", "n2"]}.get(uid, [])
+
+    def tidy(self, name, *, fresh=False):
+        if self._failures:
+            self._failures -= 1
+            raise KubeError("away")
+        self.tidied.append((name, fresh))
+        self.enough.set()
+
+
+def ended(uid):
+    return PodState(uid, f"team/{uid}", None, finished=True)
+
+
+@pytest.fixture
+def tidying(monkeypatch):
+    monkeypatch.setattr(module, "GATHER_S", 0.05)
+    return Tidying(Api(), Log())
+
+
+def test_the_lists_in_which_pods_stand_that_ended_are_tidied_once_each(tidying, monkeypatch):
+    monkeypatch.setattr(module, "EVERY_S", 3600.0)
+    binder = Binder()
+    for uid in ("p1", "p2", "p3", "p1"):
+        tidying.ended(ended(uid))
+    tidying.start(binder)
+    assert binder.enough.wait(10)
+    for _ in range(200):
+        if len(binder.tidied) == 2:
+            break
+        threading.Event().wait(0.01)
+    assert binder.tidied == [("n1", False), ("n2", False)]
+
+
+def test_all_lists_are_looked_through_now_and_then_and_failures_are_said_once(tidying, monkeypatch):
+    monkeypatch.setattr(module, "EVERY_S", 0.01)
+    binder = Binder(failures=3)
+    tidying.start(binder)
+    assert binder.enough.wait(10)
+    for _ in range(200):
+        if len(tidying._log.lines) == 2:
+            break
+        threading.Event().wait(0.01)
+    assert ("n1", True) in binder.tidied
+    assert tidying._log.lines[:2] == [
+        ("error", "lists of GPUs cannot be tidied; trying on"),
+        ("info", "lists of GPUs are tidied again"),
+    ]

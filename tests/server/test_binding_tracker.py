@@ -1,0 +1,157 @@
+"""What a replica knows of pods and nodes: lists, watches, what they leave out, what they repeat."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from webhook.adapters.kube import KubeError
+from webhook.adapters.kube_placement import Change, GpuNode
+from webhook.core.assignments import PodState
+from webhook.core.capacity import Gpu
+from webhook.core.placement import Need
+from webhook.server.binding import tracker as module
+from webhook.server.binding.tracker import Tracker
+from webhook.server.metrics import Metrics, PlacementMetrics
+
+NODE = GpuNode("n1", "uid", (Gpu("GPU-a", 10, "X", 0),))
+POD = PodState("p1", "team/train", Need(5))
+BOUND = replace(POD, node="n1", uuids=("GPU-a",))
+
+
+class Log:
+    def __init__(self):
+        self.lines = []
+
+    def __getattr__(self, level):
+        return lambda message, **values: self.lines.append((level, message, values))
+
+
+class Script:
+    """Answers lists and watches from a script, and then never again."""
+
+    def __init__(self, lists=(), watches=()):
+        self.lists = list(lists)
+        self.watches = list(watches)
+        self.watched_from = []
+        self.at_the_end = threading.Event()
+
+    def list_pods(self):
+        return self._next(self.lists)
+
+    def watch_pods(self, version, _lasting_s):
+        self.watched_from.append(version)
+        return iter(self._next(self.watches))
+
+    def list_nodes(self):
+        return [NODE], "1"
+
+    def watch_nodes(self, _version, _lasting_s):
+        threading.Event().wait()
+
+    def _next(self, answers):
+        if not answers:
+            self.at_the_end.set()
+            threading.Event().wait()
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def follow(monkeypatch):
+    """Return a function that runs a tracker on a script to the script's end."""
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.001)
+
+    def run(script):
+        metrics = Metrics()
+        log, freed = Log(), []
+        tracker = Tracker(script, PlacementMetrics(metrics), log, freed.append)
+        tracker.start()
+        assert script.at_the_end.wait(10)
+        return tracker, log, freed, metrics.exposition().decode()
+
+    return run
+
+
+def changed(kind, pod, version="2"):
+    return Change(kind, version, pod)
+
+
+def test_it_is_in_the_way_of_traffic_until_both_lists_were_read(follow):
+    script = Script()
+    tracker = Tracker(script, PlacementMetrics(Metrics()), Log())
+    assert tracker.obstacle() == "pods and nodes not read yet"
+    tracker, *_ = follow(Script([([], "1")]))
+    assert tracker.obstacle() == ""
+    assert tracker.node("n1") == NODE
+
+
+def test_a_watch_goes_on_from_what_it_told_last(follow):
+    bookmark = Change("BOOKMARK", "9", None)
+    script = Script([([POD], "5")], [[changed("MODIFIED", BOUND, "6"), bookmark], [bookmark]])
+    tracker, _, freed, _ = follow(script)
+    assert script.watched_from == ["5", "9", "9"]
+    assert tracker.relevant("n1", []) == {"p1": BOUND}
+    assert freed == []
+
+
+def test_a_watch_that_ends_without_a_word_means_a_new_list(follow):
+    script = Script([([POD], "5"), ([BOUND], "8")], [[]])
+    tracker, *_ = follow(script)
+    assert script.watched_from == ["5", "8"]
+    assert tracker.pod("p1") == BOUND
+
+
+def test_what_a_new_list_does_not_have_any_more_is_gone(follow):
+    script = Script([([BOUND], "5"), ([], "8")], [KubeError("away")])
+    tracker, log, freed, metrics = follow(script)
+    assert freed == [replace(BOUND, finished=True)]
+    assert tracker.pod("p1").finished
+    assert tracker.relevant("n1", []) == {}
+    assert not tracker.has("team/train")
+    said = [(level, message) for level, message, _ in log.lines]
+    assert said == [
+        ("error", "placement cannot follow; trying on"),
+        ("info", "placement follows again"),
+    ]
+    assert 'vramwarden_placement_unfollowed{resource="pods"} 0.0' in metrics
+
+
+@pytest.mark.parametrize(
+    ("kind", "pod"), [("DELETED", BOUND), ("MODIFIED", replace(BOUND, finished=True))]
+)
+def test_a_pod_that_ends_is_told_once(follow, kind, pod):
+    events = [changed("MODIFIED", BOUND), changed(kind, pod), changed(kind, pod)]
+    tracker, _, freed, _ = follow(Script([([POD], "5")], [events]))
+    assert freed == [replace(BOUND, finished=True)]
+    assert tracker.relevant("n1", ["p1"])["p1"].finished
+    assert tracker.relevant("n1", []) == {}
+
+
+def test_another_pod_of_the_same_name_is_another_pod(follow):
+    second = replace(POD, uid="p2")
+    events = [changed("DELETED", POD), changed("ADDED", second), changed("DELETED", POD)]
+    tracker, *_ = follow(Script([([POD], "5")], [events]))
+    assert tracker.has("team/train")
+    assert tracker.pod("p1").finished
+    assert tracker.pod("p2") == second
+
+
+def test_not_every_pod_that_ever_was_is_remembered(follow, monkeypatch):
+    monkeypatch.setattr(module, "_REMEMBERED", 2)
+    pods = [replace(POD, uid=f"p{number}", name=f"team/{number}") for number in range(4)]
+    events = [changed("DELETED", pod) for pod in pods]
+    tracker, *_ = follow(Script([(pods, "5")], [events]))
+    assert [tracker.pod(pod.uid) is not None for pod in pods] == [False, False, True, True]
+
+
+def test_a_bug_is_logged_and_does_not_end_the_thread(follow, monkeypatch):
+    monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.001)
+    script = Script([ValueError("a bug"), ([POD], "5")])
+    tracker, log, *_ = follow(script)
+    assert ("exception", "placement cannot follow", {"what": "pods"}) in log.lines
+    assert tracker.pod("p1") == POD
