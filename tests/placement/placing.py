@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 
-import pytest
 import scheduling
 from balancing import balanced
 from builders import a_pod
@@ -41,8 +40,6 @@ def replica(control_plane, folder, kubeconfig=None):
 @contextlib.contextmanager
 def placing(control_plane, folder):
     """Run two replicas that the API server calls through a balancer, and the scheduler."""
-    if not scheduling.available():
-        pytest.skip(scheduling.MISSING)
     api = control_plane.api
     with contextlib.ExitStack() as stack:
         api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})

@@ -1,7 +1,7 @@
 """The profiles of deploy/scheduler under the real scheduler: which node a pod goes to, and why.
 
-Nodes here have no kubelet, and which GPU a pod gets is not chosen; test_cluster_steering.py has the
-webhook and the agents as well.
+Nodes here have no kubelet, and which GPU a pod gets is not chosen; test_placement_steering.py has
+the webhook and the agents as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from builders import a_container, a_pod, a_policy, a_request
-from controlplane import MISSING, ControlPlane, available, find_binary, wait_until
+from controlplane import ControlPlane, wait_until
 from programs import start, stop
 
 from webhook.core.admission import Phase, decide
@@ -154,20 +154,12 @@ def scheduling(plane: ControlPlane, profile: str, folder: Path):
         stop(process)
 
 
-@pytest.fixture(scope="module")
-def plane():
-    if not available() or not find_binary("kube-scheduler"):
-        pytest.skip(MISSING)
-    with ControlPlane() as started:
-        yield started
-
-
 @pytest.fixture
-def cluster(plane, tmp_path, request):
+def cluster(control_plane, tmp_path, request):
     """Schedule by the profile that a test names."""
     file, scheduler_name = request.param
-    made = SchedulerPlane(plane, scheduler_name)
-    with scheduling(plane, file, tmp_path) as (process, log):
+    made = SchedulerPlane(control_plane, scheduler_name)
+    with scheduling(control_plane, file, tmp_path) as (process, log):
         yield made
         assert process.poll() is None, log.read_text()[-2000:]
         made.clean()

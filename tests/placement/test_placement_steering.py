@@ -15,7 +15,7 @@ import pytest
 import scheduling
 import yaml
 from builders import a_container, a_pod
-from controlplane import MISSING, ControlPlane, available, wait_until
+from controlplane import wait_until
 from placing import SYSTEM, Cluster, placing
 from scheduling import GIB, refusals
 
@@ -29,27 +29,19 @@ PROFILE = Path(__file__).parents[2] / "deploy" / "scheduler" / "default-profile.
 NUMBERS = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def plane():
-    """Start a control plane of its own: this scheduler would bind the pods of other tests, too."""
-    if not available():
-        pytest.skip(MISSING)
-    with ControlPlane() as started:
-        yield started
-
-
 class SteeredCluster(Cluster):
     """A cluster each of whose nodes has an agent, with a GPU's memory as the driver says it."""
 
-    def __init__(self, plane, folder, library, stack):
-        super().__init__(plane.api, "default")
-        self._plane, self._folder, self._library, self._stack = plane, folder, library, stack
+    def __init__(self, control_plane, folder, library, stack):
+        super().__init__(control_plane.api, "default")
+        self._kubeconfig, self._folder = control_plane.kubeconfig, folder
+        self._library, self._stack = library, stack
 
     def node(self, name, *gib, **labels):
         super().node(name, *gib, **labels)
         folder = self._folder / f"agent-{name}"
         folder.mkdir()
-        told = ("--node", name, "--namespace", SYSTEM, "--kubeconfig", self._plane.kubeconfig)
+        told = ("--node", name, "--namespace", SYSTEM, "--kubeconfig", self._kubeconfig)
         agent = AgentProcess(folder, self._library, *map(str, told))
         gpus = (f"gpu {gpu} total={size * GIB}\n" for gpu, size in self.sizes[name].items())
         agent.script("driver 570.86.15\n" + "".join(gpus))
@@ -87,16 +79,16 @@ class SteeredCluster(Cluster):
 
 
 @pytest.fixture
-def steered(plane, tmp_path, tmp_path_factory, request):
+def steered(control_plane, tmp_path, tmp_path_factory, request):
     """Run everything, with a file of deploy/scheduler or with the scheduler as it comes."""
     library = stub_library(tmp_path_factory)
     profiles = yaml.safe_load(request.param.read_text())["profiles"] if request.param else []
     settings = {**scheduling.CONFIGURATION, **({"profiles": profiles} if profiles else {})}
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(scheduling, "CONFIGURATION", settings))
-        stack.enter_context(placing(plane, tmp_path))
+        stack.enter_context(placing(control_plane, tmp_path))
         agents = contextlib.ExitStack()
-        made = stack.enter_context(SteeredCluster(plane, tmp_path, library, agents))
+        made = stack.enter_context(SteeredCluster(control_plane, tmp_path, library, agents))
         stack.enter_context(agents)  # they stop before their nodes go
         yield made
 
