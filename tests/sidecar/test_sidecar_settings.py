@@ -76,7 +76,7 @@ def test_a_blank_variable_counts_as_absent(blank):
 
 def test_a_pod_that_was_bound_past_the_webhook_is_told_so():
     (problem,) = problems({"VRAM_CAP_BYTES": "1", "NVIDIA_VISIBLE_DEVICES": ""})
-    assert problem.startswith("NVIDIA_VISIBLE_DEVICES: is empty: no GPU was chosen when the pod was")
+    assert problem.startswith("NVIDIA_VISIBLE_DEVICES: is empty: no GPU was chosen when the pod ")
     assert problem.endswith("delete the pod, so that it is bound anew")
 
 

@@ -29,8 +29,8 @@ _UUID: Final = re.compile(r"GPU-[0-9A-Za-z-]+")
 _LARGEST_BYTES: Final = 2**63 - 1
 _WHEN_BLIND: Final = ("Report", "Terminate")
 _NEVER_PLACED: Final = (
-    "is empty: no GPU was chosen when the pod was bound to its node, since vramwarden's webhook was "
-    "not asked; delete the pod, so that it is bound anew"
+    "is empty: no GPU was chosen when the pod was bound to its node, since vramwarden's webhook "
+    "was not asked; delete the pod, so that it is bound anew"
 )
 _BOUNDS_S: Final = {
     POLL_INTERVAL_ENV: (0.1, 60.0),
