@@ -181,7 +181,12 @@ def test_nodes_are_rid_of_what_the_agent_wrote(control_plane):
     api, path = control_plane.api, "/api/v1/nodes/labelled"
     metadata = {
         "name": "labelled",
-        "labels": {"vramwarden.io/gpu": "true", "vramwarden.io/enforcement": "sidecar", "a": "b"},
+        "labels": {
+            "vramwarden.io/gpu": "true",
+            "vramwarden.io/enforcement": "sidecar",
+            "vramwarden.io/gpu-memory-free-mib.2": "1",
+            "a": "b",
+        },
         "annotations": {"vramwarden.io/gpus": "[]"},
     }
     api.apply({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
@@ -189,7 +194,7 @@ def test_nodes_are_rid_of_what_the_agent_wrote(control_plane):
     change = {"status": {"capacity": amounts, "allocatable": amounts}}
     kind = "application/merge-patch+json"
     api.request("PATCH", f"{path}/status", change, content_type=kind)
-    for beginning in ("kubectl label nodes", "kubectl annotate nodes", "for node in"):
+    for beginning in ("for node in", "kubectl annotate nodes"):
         the_readme(control_plane, beginning)
     node = api.request("GET", path)
     assert "vramwarden.io" not in json.dumps([node["metadata"]["labels"], node["status"]])

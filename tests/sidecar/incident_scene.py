@@ -161,8 +161,9 @@ class Pod:
         return [ended.returncode, ended.stdout.strip() + ended.stderr.strip()]
 
     def left(self):
-        """Return the names of the files in the run folder."""
-        return sorted(path.name for path in self.heartbeat.parent.iterdir())
+        """Return the names of the files in the run folder, but for a heartbeat being written."""
+        names = {path.name for path in self.heartbeat.parent.iterdir()}
+        return sorted(names - {"heartbeat.new"})
 
     def events(self, message=""):
         """Return what the enforcer said, in whole lines."""
