@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from e2e_pods import pod
+from e2e_pods import GIB, pod
 
 SELECTOR = {"e2e-seed": "yes"}
 STATUS = "application/merge-patch+json"
@@ -31,11 +33,13 @@ def fake_node(api, name, gib):
         "vramwarden.io/gpu-memory-mib": str(gib * 1024),
         "vramwarden.io/enforcement": "sidecar",
     }
+    gpu = {"uuid": f"GPU-{name}", "memory": gib * GIB, "product": "Fake", "index": 0}
+    annotations = {"vramwarden.io/gpus": json.dumps([gpu])}
     made = api.create(
         {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": name, "labels": labels},
+            "metadata": {"name": name, "labels": labels, "annotations": annotations},
             "spec": {"taints": [{"key": "e2e-seed", "effect": "NoSchedule"}]},
         }
     )
