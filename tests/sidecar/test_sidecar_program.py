@@ -108,6 +108,11 @@ def test_no_library_ends_it_with_seventy_and_one_line(arguments, without_library
     assert not (without_library.run_folder / "heartbeat").exists()
 
 
+def test_a_pod_bound_past_the_webhook_is_told_why_it_has_no_library(without_library):
+    (verdict,) = without_library.run(**CAP, NVIDIA_VISIBLE_DEVICES="").events
+    assert verdict["why"].endswith("Delete the pod, so that it is bound anew.")
+
+
 @pytest.mark.parametrize(
     "environment", [CAP, {}, {"VRAM_CAP_BYTES": "1", "NVIDIA_VISIBLE_DEVICES": "GPU-x"}]
 )

@@ -41,8 +41,8 @@ class Pod:
     def runs(self, pid, *, user=0, **files):
         put(self.proc, pid, status=status_lines(pid, uids="\t".join([str(user)] * 4)), **files)
 
-    def self_test(self):
-        return self_test(self.nvml, proc=str(self.proc))
+    def self_test(self, **settings):
+        return self_test(self.nvml, proc=str(self.proc), **settings)
 
     def check(self, name):
         (found,) = (check for check in self.self_test().checks if check.name == name)
@@ -222,6 +222,14 @@ def test_no_gpu_makes_it_blind(pod):
     pod.nvml.listed = {}
     assert pod.self_test().ability is Ability.BLIND
     assert pod.self_test().why == "The driver shows no GPU to this container."
+
+
+@pytest.mark.parametrize(("found", "ability"), [({}, Ability.BLIND), ({"GPU-a": {}}, Ability.FULL)])
+def test_a_pod_that_no_gpu_was_chosen_for_is_told_so_where_none_is_seen(found, ability, pod):
+    pod.nvml.listed = found
+    outcome = pod.self_test(placed=False)
+    assert outcome.ability is ability
+    assert ("no GPU was chosen when the pod was bound to its node" in outcome.why) is (not found)
 
 
 def test_a_gpu_in_mig_mode_makes_it_blind(pod):

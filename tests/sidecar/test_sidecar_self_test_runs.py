@@ -80,7 +80,7 @@ def test_only_what_cannot_be_measured_keeps_a_workload_from_starting(
 import sys
 from webhook.sidecar import program, selftest
 checks = [selftest.Check(name, False, f"No {name}.") for name in sys.argv[3:]]
-program.self_test = lambda nvml: selftest.SelfTest(tuple(checks))
+program.self_test = lambda nvml, placed: selftest.SelfTest(tuple(checks))
 environment = {"VRAM_CAP_BYTES": "1"}
 sys.exit(program.enforce(environment, sys.argv[1], sys.argv[2], only_test=True))
 """

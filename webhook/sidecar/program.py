@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import Nvml
+from webhook.names import VISIBLE_DEVICES_ENV
 from webhook.sidecar.guard import Guard
 from webhook.sidecar.heartbeat import forget_failure, leave_failure
 from webhook.sidecar.journal import Journal
@@ -66,7 +67,8 @@ def _enforce(
         return SELF_TEST_FAILED
     nvml = Nvml(settings.only)
     try:
-        result = self_test(nvml)
+        # Taken from an annotation that the binding sets: without that one it is there, and empty.
+        result = self_test(nvml, placed=environment.get(VISIBLE_DEVICES_ENV) != "")
         level = {Ability.FULL: "info", Ability.OBSERVE: "warning"}.get(result.ability, "error")
         if result.ability is Ability.BLIND and not only_test:
             leave_failure(run_folder, result.why)

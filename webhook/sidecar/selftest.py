@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters import processes
 from webhook.adapters.nvml import NvmlError
@@ -71,8 +71,16 @@ class SelfTest:
         }
 
 
-def self_test(nvml: Nvml, *, proc: str = "/proc") -> SelfTest:
+_NEVER_PLACED: Final = (
+    " NVIDIA_VISIBLE_DEVICES is empty: no GPU was chosen when the pod was bound to its node, since "
+    "vramwarden's webhook was not asked. Delete the pod, so that it is bound anew."
+)
+
+
+def self_test(nvml: Nvml, *, placed: bool = True, proc: str = "/proc") -> SelfTest:
     """Look at all that the cap depends on; leaves NVML open where it could be opened.
+
+    A pod that no GPU was `placed` for is shown none by NVIDIA's runtime; what then fails says so.
 
     | check | where it fails |
     | --- | --- |
@@ -84,7 +92,9 @@ def self_test(nvml: Nvml, *, proc: str = "/proc") -> SelfTest:
     | gpus | none visible, one of them in MIG mode, or its lists cannot be read |
     | permission | a process that is there already cannot be signalled |
     """
-    return SelfTest(tuple(_surroundings(proc)) + tuple(_driver(nvml)))
+    return SelfTest(
+        tuple(_surroundings(proc)) + tuple(_driver(nvml, "" if placed else _NEVER_PLACED))
+    )
 
 
 def _surroundings(proc: str) -> Iterator[Check]:
@@ -115,20 +125,20 @@ def _permission(proc: str) -> Fact:
     return processes.own_rights(proc=proc)
 
 
-def _driver(nvml: Nvml) -> Iterator[Check]:
+def _driver(nvml: Nvml, hint: str) -> Iterator[Check]:
     try:
         nvml.open()
         version = nvml.driver_version()
     except NvmlError as error:
-        yield Check("library", holds=False, reason=_sentence(error))
+        yield Check("library", holds=False, reason=_sentence(error) + hint)
         return
     yield Check("library", holds=True, reason="libnvidia-ml.so.1 was loaded and started.")
     works = driver_class(version) is DriverClass.WORKS
     yield Check("driver", works, f"{_capital(explain_driver(version))}.")
-    yield _gpus(nvml)
+    yield _gpus(nvml, hint)
 
 
-def _gpus(nvml: Nvml) -> Check:
+def _gpus(nvml: Nvml, hint: str) -> Check:
     try:
         devices = nvml.devices()
         for device in devices:
@@ -140,7 +150,9 @@ def _gpus(nvml: Nvml) -> Check:
     except NvmlError as error:
         return Check("gpus", holds=False, reason=_sentence(error))
     if not devices:
-        return Check("gpus", holds=False, reason="The driver shows no GPU to this container.")
+        return Check(
+            "gpus", holds=False, reason=f"The driver shows no GPU to this container.{hint}"
+        )
     shown = ", ".join(f"{device.uuid} ({device.name})" for device in devices)
     missing = "".join(f" Not answering: {_sentence(error)}" for error in nvml.unreachable)
     return Check("gpus", holds=True, reason=f"Visible: {shown}.{missing}")

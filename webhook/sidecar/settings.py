@@ -28,10 +28,6 @@ _MOST_PERMILLE: Final = 500
 _UUID: Final = re.compile(r"GPU-[0-9A-Za-z-]+")
 _LARGEST_BYTES: Final = 2**63 - 1
 _WHEN_BLIND: Final = ("Report", "Terminate")
-_NEVER_PLACED: Final = (
-    "is empty: no GPU was chosen when the pod was bound to its node, since vramwarden's webhook "
-    "was not asked; delete the pod, so that it is bound anew"
-)
 _BOUNDS_S: Final = {
     POLL_INTERVAL_ENV: (0.1, 60.0),
     GRACE_ENV: (0.0, 3600.0),
@@ -92,8 +88,6 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         terminate_when_blind=read(WHEN_BLIND_ENV, _when_blind, "Report") == "Terminate",
         only=read(VISIBLE_DEVICES_ENV, _only),
     )
-    if environment.get(VISIBLE_DEVICES_ENV) == "":
-        problems.append(f"{VISIBLE_DEVICES_ENV}: {_NEVER_PLACED}")
     if problems:
         raise SettingsError(tuple(problems))
     return settings
