@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from builders import a_policy
 
-from webhook.cli.admit import admit
-from webhook.cli.admit_output import Output
-from webhook.cli.admit_reading import read_yaml
+from webhook.cli.admit.command import admit
+from webhook.cli.admit.output import Output
+from webhook.cli.manifests.reading import read_yaml
 
 if TYPE_CHECKING:
     from webhook.core.policy import Policy

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from webhook.cli.simulate import simulate_command
+from webhook.cli.simulate.command import simulate_command
 
 
 class Done(NamedTuple):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 from admit_runs import POD
 
-from webhook.cli.admit import admit_command
+from webhook.cli.admit.command import admit_command
 
 POLICY = """\
 apiVersion: vramwarden.io/v1alpha1
@@ -109,7 +109,7 @@ def test_an_invalid_policy_ends_with_1(invoke, tmp_path):
 @pytest.mark.parametrize("variables", [{"LC_ALL": "C", "PYTHONUTF8": "0"}, {}])
 def test_a_real_pipe_gets_the_same_bytes_whatever_the_locale(variables):
     text = "kind: A # café 😀\r\n"
-    program = "from webhook.cli.admit import admit_command; admit_command()"
+    program = "from webhook.cli.admit.command import admit_command; admit_command()"
     done = subprocess.run(
         [sys.executable, "-c", program, "-f", "-"],
         input=text.encode(),

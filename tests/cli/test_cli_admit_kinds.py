@@ -10,10 +10,10 @@ from builders import a_pod, a_policy, a_rule
 from hypothesis import given
 from strategies import asking_pods
 
-from webhook.cli import admit_verdict
-from webhook.cli.admit_verdict import request_for
-from webhook.cli.admit_writing import fresh
-from webhook.cli.manifests import find_targets
+from webhook.cli.admit import verdict
+from webhook.cli.admit.verdict import request_for
+from webhook.cli.manifests.documents import find_targets
+from webhook.cli.manifests.writing import fresh
 from webhook.core.admission import Decision, Outcome, Phase, decide
 from webhook.core.errors import Finding, Reason
 from webhook.core.patch import apply_patch
@@ -237,7 +237,7 @@ def test_a_pod_that_validation_would_refuse_is_denied_and_not_changed(monkeypatc
     def refuse_in_the_end(request, policy, phase):
         return refusal if phase is Phase.VALIDATE else decide(request, policy, phase)
 
-    monkeypatch.setattr(admit_verdict, "decide", refuse_in_the_end)
+    monkeypatch.setattr(verdict, "decide", refuse_in_the_end)
     denied = "Pod default/train: denied: Unmutated: spec: is not as it was\n"
     assert run(POD) == (1, POD, denied)
     assert run(POD, output="patch").out == "[]\n"

@@ -12,8 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import ANY_JSON, asking_pods
 
-from webhook.cli.admit_reading import Layout, read_yaml
-from webhook.cli.admit_writing import fresh, rewrite
+from webhook.cli.manifests.reading import Layout, read_yaml
+from webhook.cli.manifests.writing import fresh, rewrite
 from webhook.core.policy import Style
 
 DEPLOYMENT = """\

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from simulate_scene import SCENE, gpus, listed, node, pod
 
-from webhook.cli.simulate import simulate_command
+from webhook.cli.simulate.command import simulate_command
 
 SPLIT = """\
 nodes: [{name: n1, gpus: 2x8Gi}]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from simulate_scene import SCENE, listed, node, pod
 from strategies import ANY_JSON
 
-from webhook.cli.simulate_reading import UnreadableError, read_nodes, read_pods
+from webhook.cli.simulate.reading import UnreadableError, read_nodes, read_pods
 
 BOTH = ("--nodes", "f", "--pods", "f")
 FIELDS = "known fields: name, count, memory, gpus, nodeSelector, arrival, every, duration"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import a_node, a_pod
 
-from webhook.cli.simulate_generate import generate
+from webhook.cli.simulate.generate import generate
 from webhook.core.placement import Refusal, free_bytes, place
 from webhook.core.quantity import MIB
 from webhook.core.simulation import ORDERS, replay

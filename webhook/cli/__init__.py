@@ -1,1 +1,1 @@
-"""The command `vramwarden`: one file per subcommand, each a thin layer over library calls."""
+"""The command `vramwarden`: a file or folder per subcommand, thin layers over library calls."""

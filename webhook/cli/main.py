@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from webhook import __version__
-from webhook.cli.admit import admit_command
+from webhook.cli.admit.command import admit_command
 from webhook.cli.agent import agent_command
-from webhook.cli.certs import certs_group
+from webhook.cli.certs.command import certs_group
 from webhook.cli.demo import demo_command
 from webhook.cli.enforce import enforce_command
 from webhook.cli.policy import policy_group
 from webhook.cli.serve import serve_command
-from webhook.cli.simulate import simulate_command
+from webhook.cli.simulate.command import simulate_command
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 

@@ -14,7 +14,7 @@ from webhook.adapters.settings import (
     default_certificate_folder,
     default_enforcer_image,
 )
-from webhook.cli.certs_options import (
+from webhook.cli.certs.options import (
     configuration_option,
     overlap_option,
     overlapping,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.cli.admit_reading import ExactFloat
-from webhook.cli.manifests import text_of
+from webhook.cli.manifests.documents import text_of
+from webhook.cli.manifests.reading import ExactFloat
 from webhook.core.admission import Decision, Outcome, Phase, Request, decide
 from webhook.core.demand import read_demand
 from webhook.core.errors import MalformedObjectError
@@ -15,7 +15,7 @@ from webhook.core.quantity import format_bytes
 from webhook.names import GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
 
 if TYPE_CHECKING:
-    from webhook.cli.manifests import Target
+    from webhook.cli.manifests.documents import Target
     from webhook.core.patch import Operation
     from webhook.core.pod import Json
     from webhook.core.policy import Policy

@@ -10,14 +10,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.review_json import patch_bytes
-from webhook.cli.manifests import join
+from webhook.cli.manifests.documents import join
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TextIO
 
-    from webhook.cli.admit_verdict import Verdict
-    from webhook.cli.manifests import Document
+    from webhook.cli.admit.verdict import Verdict
+    from webhook.cli.manifests.documents import Document
 
 _RED, _GREEN, _YELLOW, _CYAN, _BOLD = "31", "32", "33", "36", "1"
 _SUMMARY_COLOURS: Final = {

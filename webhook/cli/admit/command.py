@@ -12,11 +12,12 @@ import click
 
 from webhook.adapters.policy_files import PolicyInvalidError, load_policy, shipped_policy_path
 from webhook.adapters.settings import default_enforcer_image
-from webhook.cli.admit_output import Output, Source, show
-from webhook.cli.admit_reading import ManifestError
-from webhook.cli.admit_verdict import judge
+from webhook.cli.admit.output import Output, Source, show
+from webhook.cli.admit.verdict import judge
 from webhook.cli.failures import policy_failure
-from webhook.cli.manifests import changed, find_targets, read_documents
+from webhook.cli.manifests.documents import changed, find_targets, read_documents
+from webhook.cli.manifests.files import STANDARD_INPUT, name_of_input, read_text
+from webhook.cli.manifests.reading import ManifestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -122,7 +123,7 @@ def admit_command(
         policy = load_policy(policy_path or shipped_policy_path(), enforcer_image=image)
     except PolicyInvalidError as error:
         raise policy_failure(error) from error
-    texts = [(_shown(name), _text(name)) for name in _files(names)]
+    texts = [(name_of_input(name), read_text(name)) for name in _files(names)]
     stdout, stderr = (_stream(stream) for stream in (sys.stdout, sys.stderr))
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     context.exit(admit(texts, policy, namespace, Output(output), stdout, stderr, colour=colour))
@@ -139,7 +140,7 @@ def _files(names: Iterable[str]) -> Iterator[str]:
     """Yield the files that are meant: those of a folder in the order of their names."""
     for name in names:
         path = Path(name)
-        if name == "-" or not path.is_dir():
+        if name == STANDARD_INPUT or not path.is_dir():
             yield name
             continue
         found = sorted(
@@ -149,24 +150,3 @@ def _files(names: Iterable[str]) -> Iterator[str]:
             wanted = "no *.yaml, *.yml or *.json in it"
             raise click.UsageError(f"{name}: {wanted}; name a folder that holds manifests")
         yield from map(str, found)
-
-
-def _shown(name: str) -> str:
-    return "standard input" if name == "-" else name
-
-
-def _text(name: str) -> str:
-    try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise click.UsageError(
-            f"{_shown(name)}: cannot be read ({why}); check the name and the permissions"
-        ) from None
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise click.UsageError(
-            f"{_shown(name)}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; save it as UTF-8"
-        ) from None

@@ -15,7 +15,7 @@ from certs import (
     holds,
     service_names,
 )
-from webhook.cli.certs_options import configuration_option, secret_option, service_option
+from webhook.cli.certs.options import configuration_option, secret_option, service_option
 from webhook.cli.failures import Failure
 
 if TYPE_CHECKING:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from webhook.cli.simulate_generate import generate
-from webhook.cli.simulate_output import Report, as_json, as_text
-from webhook.cli.simulate_reading import UnreadableError, read_nodes, read_pods
+from webhook.cli.manifests.files import STANDARD_INPUT, name_of_input, read_text
+from webhook.cli.simulate.generate import generate
+from webhook.cli.simulate.output import Report, as_json, as_text
+from webhook.cli.simulate.reading import UnreadableError, read_nodes, read_pods
 from webhook.core.simulation import ORDERS, replay
 from webhook.core.simulation_bounds import lower_bound
 from webhook.core.simulation_cluster import Scheduling
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from webhook.core.simulation_cluster import SimulatedNode, SimulatedPod
 
-_STDIN = "-"
 _MOST = 100_000
 
 
@@ -145,18 +143,18 @@ def _workload(
         return generate(*generated, seed)
     if generated or not nodes_file or not pods_file:
         raise click.UsageError("pass --nodes and --pods, or --generate alone, e.g. 1000,100")
-    if nodes_file == pods_file == _STDIN:
+    if nodes_file == pods_file == STANDARD_INPUT:
         raise click.UsageError("only one of --nodes and --pods can be standard input")
     problems = []
     nodes: list[SimulatedNode] = []
     pods: list[SimulatedPod] = []
     left_out: dict[str, int] = {}
     try:
-        nodes, left_out = read_nodes(_shown(nodes_file), _text(nodes_file))
+        nodes, left_out = read_nodes(name_of_input(nodes_file), read_text(nodes_file))
     except UnreadableError as error:
         problems += error.problems
     try:
-        pods, passed = read_pods(_shown(pods_file), _text(pods_file))
+        pods, passed = read_pods(name_of_input(pods_file), read_text(pods_file))
         left_out |= passed
     except UnreadableError as error:
         problems += error.problems
@@ -166,24 +164,3 @@ def _workload(
     for why, number in left_out.items():
         click.echo(f"left out: {why}: {number:,}", err=True)
     return nodes, pods
-
-
-def _shown(name: str) -> str:
-    return "standard input" if name == _STDIN else name
-
-
-def _text(name: str) -> str:
-    try:
-        data = sys.stdin.buffer.read() if name == _STDIN else Path(name).read_bytes()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise click.UsageError(
-            f"{_shown(name)}: cannot be read ({why}); check the name and the permissions"
-        ) from None
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise click.UsageError(
-            f"{_shown(name)}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; save it as UTF-8"
-        ) from None

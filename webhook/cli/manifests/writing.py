@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 from ruamel.yaml.error import YAMLError
 
-from webhook.cli.admit_reading import ExactFloat, ManifestError, needs_quotes, read_yaml
-from webhook.cli.admit_tree import edited
+from webhook.cli.manifests.reading import ExactFloat, ManifestError, needs_quotes, read_yaml
+from webhook.cli.manifests.tree import edited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from webhook.cli.admit_reading import Layout
-    from webhook.cli.admit_tree import Path
+    from webhook.cli.manifests.reading import Layout
+    from webhook.cli.manifests.tree import Path
     from webhook.core.patch import Operation
 
 _ANCHOR: Final = re.compile(r"&\S+")

@@ -11,8 +11,8 @@ import click
 
 from certs import CertificatesError, describe, ensure, service_names, status
 from webhook.adapters.settings import default_certificate_folder
-from webhook.cli.certs_cluster import bundle_lines, cluster_of, cluster_options, install, rotate
-from webhook.cli.certs_options import configuration_option, secret_option
+from webhook.cli.certs.cluster import bundle_lines, cluster_of, cluster_options, install, rotate
+from webhook.cli.certs.options import configuration_option, secret_option
 from webhook.cli.failures import Failure
 
 if TYPE_CHECKING:

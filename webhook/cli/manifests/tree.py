@@ -20,12 +20,12 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from ruamel.yaml.tag import Tag
 from ruamel.yaml.tokens import CommentToken
 
-from webhook.cli.admit_reading import needs_quotes
+from webhook.cli.manifests.reading import needs_quotes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from webhook.cli.admit_reading import Layout
+    from webhook.cli.manifests.reading import Layout
     from webhook.core.patch import Operation
 
 Path = tuple[str | int, ...]

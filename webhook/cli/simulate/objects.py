@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.cli.manifests import find_targets, text_of
-from webhook.cli.simulate_short import MOST
+from webhook.cli.manifests.documents import find_targets, text_of
+from webhook.cli.simulate.short import MOST
 from webhook.core.assignments import read_pod_state
 from webhook.core.errors import MalformedObjectError
 from webhook.core.node_state import recall
@@ -16,8 +16,8 @@ from webhook.names import NODE_GPUS_ANNOTATION
 
 if TYPE_CHECKING:
     from webhook.adapters.yaml_documents import Path
-    from webhook.cli.manifests import Target
-    from webhook.cli.simulate_short import Found
+    from webhook.cli.manifests.documents import Target
+    from webhook.cli.simulate.short import Found
 
     Json = dict[str, Any]
 

@@ -6,15 +6,15 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from webhook.cli.admit_json import NotJsonError, read_json
-from webhook.cli.admit_reading import Layout, ManifestError, read_yaml
-from webhook.cli.admit_writing import fresh, rewrite
+from webhook.cli.manifests.json_reading import NotJsonError, read_json
+from webhook.cli.manifests.reading import Layout, ManifestError, read_yaml
+from webhook.cli.manifests.writing import fresh, rewrite
 from webhook.core.patch import apply_patch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from webhook.cli.admit_tree import Path
+    from webhook.cli.manifests.tree import Path
     from webhook.core.patch import Operation
     from webhook.core.pod import Json
 

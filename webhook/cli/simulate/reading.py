@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from webhook.adapters.yaml_documents import Problem, show_path
-from webhook.cli.admit_reading import ManifestError
-from webhook.cli.manifests import read_documents
-from webhook.cli.simulate_objects import first_created_s, node_objects, pod_objects
-from webhook.cli.simulate_short import Found, short_nodes, short_pods, unknown_fields
+from webhook.cli.manifests.documents import read_documents
+from webhook.cli.manifests.reading import ManifestError
+from webhook.cli.simulate.objects import first_created_s, node_objects, pod_objects
+from webhook.cli.simulate.short import Found, short_nodes, short_pods, unknown_fields
 
 if TYPE_CHECKING:
     from webhook.adapters.yaml_documents import Path

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from typing import Any, Final
 
-from webhook.cli.admit_reading import MAX_DEPTH, MAX_DIGITS, ExactFloat, ManifestError
+from webhook.cli.manifests.reading import MAX_DEPTH, MAX_DIGITS, ExactFloat, ManifestError
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _TOO_DEEP: Final = f"nested more than {MAX_DEPTH} levels deep; flatten it"

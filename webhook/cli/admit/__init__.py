@@ -1,0 +1,1 @@
+"""`vramwarden admit`; `command.py` is where to start."""

@@ -1,0 +1,1 @@
+"""`vramwarden certs`; `command.py` is where to start."""

@@ -1,0 +1,1 @@
+"""Manifests: text, documents, the pods in them; read exactly, and changed with their looks kept."""

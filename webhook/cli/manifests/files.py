@@ -1,0 +1,35 @@
+"""Where manifests come from: files, or standard input by the name `-`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+STANDARD_INPUT: Final = "-"
+
+
+def name_of_input(name: str) -> str:
+    """Return what people call it."""
+    return "standard input" if name == STANDARD_INPUT else name
+
+
+def read_text(name: str) -> str:
+    """Read the whole of it; raises click.UsageError, with the line where it is not UTF-8."""
+    try:
+        data = sys.stdin.buffer.read() if name == STANDARD_INPUT else Path(name).read_bytes()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise click.UsageError(
+            f"{name_of_input(name)}: cannot be read ({why}); check the name and the permissions"
+        ) from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise click.UsageError(
+            f"{name_of_input(name)}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; "
+            "save it as UTF-8"
+        ) from None

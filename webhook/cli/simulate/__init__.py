@@ -1,0 +1,1 @@
+"""`vramwarden simulate`; `command.py` is where to start."""
