@@ -88,6 +88,7 @@ def test_on_a_node_without_gpus_it_is_refused():
     [
         (pod("old", finished=True, node=NODE), False),
         (pod("old", finished=True), False),
+        (pod("old", gone=True, node=NODE), True),  # until the API server says so, too
         (pod("old", node="n2"), False),
         (pod("old", node=NODE), True),
         (pod("old"), True),  # not bound yet: it may be, any moment
@@ -149,6 +150,7 @@ def test_two_gpus_of_8gi_take_5_5_then_3_3_and_never_5_5_5():
         (pod("p", 300, node="n2", gpus="a"), (1000, 1000)),
         (pod("p", 300, gpus="a"), (1000, 1000)),
         (pod("p", 300, node=NODE, gpus="a", finished=True), (1000, 1000)),
+        (pod("p", 300, node=NODE, gpus="a", gone=True), (1000, 1000)),
         (pod("p", None, node=NODE, gpus="a"), (1000, 1000)),
         (pod("in", 300, node=NODE, gpus="b"), (900, 1000)),  # entered: counts once, as entered
         (pod("but", 300, node=NODE, gpus="a"), (1000, 1000)),

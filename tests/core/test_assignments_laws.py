@@ -40,6 +40,7 @@ PODS = st.builds(
     node=st.sampled_from(["", NODE, "n2"]),
     gpus=st.sampled_from(["", "a", "bc", "x"]),
     finished=st.booleans(),
+    gone=st.booleans(),
     at_binding=st.booleans(),
 )
 BINDABLE = PODS.filter(lambda one: one.need and not one.finished and one.node != "n2")
@@ -48,10 +49,10 @@ KNOWN = st.lists(PODS, max_size=5, unique_by=lambda one: one.uid).map(
 )
 ENTRIES = st.builds(
     Assignment,
-    pod=st.text(max_size=6),
+    pod=st.from_regex("[^/]{1,3}/[^/]{1,3}", fullmatch=True),
     uuids=UUIDS | st.lists(st.text(), min_size=1, max_size=3).map(tuple),
     memory_bytes=st.integers(1, 2**63 - 1),
-    since_s=st.integers(-1, 2**40),
+    since_s=st.integers(0, 2**53),
 )
 LISTS = st.dictionaries(st.sampled_from("uvwxyz") | st.text(), ENTRIES, max_size=5)
 TIMES = st.floats(0, 1e9)

@@ -44,6 +44,9 @@ YOUNG, OLD = int(NOW_S - UNBOUND_S), int(NOW_S - UNBOUND_S - 1)
         (pod("u", node=NODE), OLD, False),
         (pod("u", node="n2"), OLD, False),
         (pod("u", node=NODE, finished=True), OLD, False),
+        (pod("u", node=NODE, gone=True), YOUNG, True),
+        (pod("u", gone=True), YOUNG, True),
+        (pod("u", node=NODE, gone=True, finished=True), OLD, False),
     ],
 )
 def test_only_what_is_not_known_or_long_unbound_is_asked_for(known, since_s, asked):
@@ -77,6 +80,10 @@ NOT_ASKED = object()
         (pod("u"), pod("u"), YOUNG, True),
         (None, pod("u"), YOUNG, True),
         (pod("u", node=NODE), pod("u"), OLD, False),  # the answer counts, not the watch
+        # is gone, as a watch said, and was asked for or not
+        (pod("u", node=NODE, gone=True), None, YOUNG, False),
+        (pod("u", node=NODE, gone=True), pod("u", node=NODE), OLD, True),
+        (pod("u", node=NODE, gone=True), NOT_ASKED, OLD, True),
         # is not known, or not bound, and was not asked for
         (None, NOT_ASKED, OLD, True),
         (pod("u"), NOT_ASKED, OLD, True),

@@ -205,3 +205,16 @@ def test_a_request_that_is_not_ours_is_allowed_unread(fields, reason, phase):
     decision = decide(a_request(malformed, **fields), a_policy(), phase)
     assert (decision.outcome, decision.reasons) == (Outcome.SKIPPED, (reason,))
     assert (decision.allowed, decision.patch, decision.message) == (True, (), "")
+
+
+def test_the_default_container_stays_where_an_annotation_gave_it_the_vram():
+    pod = a_pod("8Gi", containers=[a_container("main"), a_container("second")])
+    old = stored_pod(pod=pod)
+    new = copy.deepcopy(old)
+    key = "kubectl.kubernetes.io/default-container"
+    new["metadata"]["annotations"][key] = "second"
+    decision = updated(old, new)
+    assert_immutable(decision, f"metadata.annotations[{key}]")
+    assert 'cannot be added ("second")' in decision.message
+    new["metadata"]["annotations"][key] = "main"
+    assert updated(old, new).outcome is Outcome.ALLOWED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from interleaving import Replica, World
 
+from webhook.adapters.kube_placement import GpuNode
 from webhook.core.assignments import RENEW_S, UNBOUND_S
 from webhook.core.binding import BindingOutcome, BindingReason
 from webhook.core.placement import Need
@@ -173,6 +174,47 @@ def test_what_a_pod_leaves_is_free_as_soon_as_a_replica_hears_of_it(world, repli
     assert bind(replicas[1], rival).outcome is PLACED
 
 
+def unlabelled(world, uid):
+    """Let a watch say what it says of a pod that lost the label: that it is deleted."""
+    world.events.append(("DELETED", world.pods[uid]))
+
+
+def test_a_pod_that_only_lost_its_label_keeps_its_gpu(world, replicas):
+    uid, rival = create(world, replicas, 6, 6)
+    bind(replicas[0], uid)
+    for replica in replicas:
+        replica.hear()
+    unlabelled(world, uid)
+    for replica in replicas:
+        while replica.heard < len(world.events):
+            replica.hear()
+        assert replica.tracker.pod(uid).gone
+        assert bind(replica, rival).outcome is REFUSED
+        replica.binder.tidy("n0", fresh=True)
+    assert entered(world) == {uid}
+    world.delete(uid)
+    assert bind(replicas[0], rival).outcome is PLACED
+
+
+def test_a_pod_that_lost_its_label_while_it_waited_is_placed(world, replicas):
+    (uid,) = create(world, replicas, 6)
+    unlabelled(world, uid)
+    replicas[0].hear()
+    assert replicas[0].tracker.pod(uid).gone
+    assert bind(replicas[0], uid).outcome is PLACED
+
+
+def test_what_the_last_pod_of_a_node_that_is_gone_held_is_forgotten(world, replicas):
+    (uid,) = create(world, replicas, 6)
+    bind(replicas[0], uid)
+    world.nodes.clear()
+    replicas[0].tracker._take_nodes([])
+    world.delete(uid)
+    replicas[0].resync()
+    replicas[0].binder.tidy("n0")
+    assert replicas[0].binder.nodes_of(uid) == []
+
+
 def test_what_another_replica_took_out_is_seen_before_a_refusal(world, replicas):
     uid, other, rival = create(world, replicas, 5, 2, 6)
     bind(replicas[0], uid)
@@ -236,6 +278,8 @@ def test_a_binding_costs_the_requests_that_it_needs_and_no_more(world, replicas)
     plain = world.create(None)
     assert requests(first.ask(plain, "elsewhere")) == 0  # no demand, no GPUs: from memory
     assert requests(first.ask(plain, "n0")) == 1  # which pod is it?
+    first.tracker._take_node("MODIFIED", GpuNode("silent", "uid", ()))
+    assert requests(first.ask(plain, "silent")) == 1
     assert requests(first.ask(uid, "n0")) == 4  # list, pods, write and its answer
     assert requests(first.ask(other, "n0")) == 2  # write and its answer
 

@@ -79,6 +79,14 @@ class Story:
         if uid:
             self.world.change(uid, finished=True)
 
+    def unlabel(self, pod, *_):
+        """Take the label from a pod and give it back; the first is told as a deletion."""
+        uid = pick(self.world.pods, pod)
+        if uid:
+            self.world.events.append(("DELETED", self.world.pods[uid]))
+            if pod % 2:
+                self.world.change(uid)
+
     def hear(self, replica, events, *_):
         for _ in range(events % 5 + 1):
             pick(self.replicas, replica).hear()
@@ -142,7 +150,8 @@ class Story:
 
 
 OFTEN = ["work"] * 16 + ["ask"] * 6 + ["answer"] * 6 + ["hear"] * 3
-SELDOM = ["create", "tidy", "tidy", "wait", "delete", "finish", "resync", "restart", "lose_list"]
+SELDOM = ["create", "tidy", "tidy", "wait", "delete", "finish", "unlabel"]
+SELDOM += ["resync", "restart", "lose_list"]
 NUMBER = st.integers(0, 59)
 HAPPENINGS = st.lists(
     st.tuples(st.sampled_from(OFTEN + SELDOM), NUMBER, NUMBER, NUMBER), min_size=60, max_size=150

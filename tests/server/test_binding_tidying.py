@@ -29,10 +29,11 @@ class Api:
 class Binder:
     """Keeps what it was told to tidy; fails as often as it is told to."""
 
-    def __init__(self, failures=0):
+    def __init__(self, failures=0, broken=()):
         self.tidied = []
         self.enough = threading.Event()
         self._failures = failures
+        self._broken = broken
 
     def nodes_of(self, uid):
         return {"p1": ["n1"], "p2": ["n1", "n2"]}.get(uid, [])
@@ -40,6 +41,8 @@ class Binder:
     def tidy(self, name, *, fresh=False):
         if self._failures:
             self._failures -= 1
+            raise KubeError("away")
+        if name in self._broken:
             raise KubeError("away")
         self.tidied.append((name, fresh))
         self.enough.set()
@@ -67,6 +70,16 @@ def test_the_lists_in_which_pods_stand_that_ended_are_tidied_once_each(tidying, 
             break
         threading.Event().wait(0.01)
     assert binder.tidied == [("n1", False), ("n2", False)]
+
+
+def test_a_list_that_cannot_be_written_keeps_no_other_from_its_turn(tidying):
+    tidying._api.all_assignments = lambda: [
+        Stored(name, {}, whole=True, version="1") for name in ("n1", "n2")
+    ]
+    binder = Binder(broken={"n1"})
+    with pytest.raises(KubeError):
+        tidying.round(binder)
+    assert binder.tidied == [("n2", True)]
 
 
 def test_all_lists_are_looked_through_now_and_then_and_failures_are_said_once(tidying, monkeypatch):

@@ -109,8 +109,8 @@ def test_a_watch_that_ends_without_a_word_means_a_new_list(follow):
 def test_what_a_new_list_does_not_have_any_more_is_gone(follow):
     script = Script([([BOUND], "5"), ([], "8")], [KubeError("away")])
     tracker, log, freed, metrics = follow(script)
-    assert freed == [replace(BOUND, finished=True)]
-    assert tracker.pod("p1").finished
+    assert freed == [replace(BOUND, gone=True)]
+    assert tracker.pod("p1").gone
     assert tracker.relevant("n1", []) == {}
     assert not tracker.has("team/train")
     said = [(level, message) for level, message, _ in log.lines]
@@ -127,8 +127,8 @@ def test_what_a_new_list_does_not_have_any_more_is_gone(follow):
 def test_a_pod_that_ends_is_told_once(follow, kind, pod):
     events = [changed("MODIFIED", BOUND), changed(kind, pod), changed(kind, pod)]
     tracker, _, freed, _ = follow(Script([([POD], "5")], [events]))
-    assert freed == [replace(BOUND, finished=True)]
-    assert tracker.relevant("n1", ["p1"])["p1"].finished
+    assert freed == [pod if pod.finished else replace(BOUND, gone=True)]
+    assert tracker.relevant("n1", ["p1"])["p1"] == freed[0]
     assert tracker.relevant("n1", []) == {}
 
 
@@ -137,7 +137,7 @@ def test_another_pod_of_the_same_name_is_another_pod(follow):
     events = [changed("DELETED", POD), changed("ADDED", second), changed("DELETED", POD)]
     tracker, *_ = follow(Script([([POD], "5")], [events]))
     assert tracker.has("team/train")
-    assert tracker.pod("p1").finished
+    assert tracker.pod("p1").gone
     assert tracker.pod("p2") == second
 
 
@@ -147,6 +147,32 @@ def test_not_every_pod_that_ever_was_is_remembered(follow, monkeypatch):
     events = [changed("DELETED", pod) for pod in pods]
     tracker, *_ = follow(Script([(pods, "5")], [events]))
     assert [tracker.pod(pod.uid) is not None for pod in pods] == [False, False, True, True]
+
+
+def test_a_finished_pod_that_a_new_list_does_not_have_is_not_kept_for_ever(follow):
+    finished = replace(BOUND, finished=True)
+    script = Script([([finished], "5"), ([], "8")], [KubeError("away")])
+    tracker, _, freed, _ = follow(script)
+    assert freed == [finished]
+    assert not tracker.has("team/train")
+
+
+def test_a_pod_that_gets_its_label_back_is_there_again(follow, monkeypatch):
+    monkeypatch.setattr(module, "_REMEMBERED", 1)
+    other = replace(POD, uid="p2", name="team/other")
+    events = [changed("DELETED", BOUND), changed("ADDED", BOUND), changed("DELETED", other)]
+    tracker, *_ = follow(Script([([POD], "5")], [events]))
+    assert tracker.has("team/train")
+    assert tracker.relevant("n1", []) == {"p1": BOUND}
+
+
+def test_a_node_that_does_not_show_its_gpus_is_known():
+    silent = replace(NODE, gpus=())
+    tracker = Tracker(None, PlacementMetrics(Metrics()), Log())
+    tracker._take_nodes([silent])
+    assert tracker.node("n1") == silent
+    tracker._take_node("DELETED", silent)
+    assert tracker.node("n1") is None
 
 
 def test_a_bug_is_logged_and_does_not_end_the_thread(follow, monkeypatch):

@@ -37,6 +37,7 @@ that request lies within `UNBOUND_S`."""
 
 _KEY: Final = "assignments"
 _LONGEST_NAME: Final = 253  # of a ConfigMap, as of a node
+_LATEST_S: Final = 2**53  # the largest time that JSON carries exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,10 @@ class PodState:
     node: str = ""
     uuids: tuple[str, ...] = ()
     finished: bool = False
+    """It ran to its end, which cannot be undone."""
+    gone: bool = False
+    """A watch said so. It may only have lost the label that is watched, so nothing is freed by it
+    before the API server has been asked."""
     unreadable: str = ""
     """Why the demand cannot be read: whoever wrote the pod came past admission."""
 
@@ -100,7 +105,7 @@ def read_pod_state(raw: Json) -> PodState:
         return PodState(uid, name, Need(MAX_BYTES), finished=finished, unreadable=str(error))
     if unreadable:
         need = Need(MAX_BYTES)
-    return PodState(uid, name, need, at_binding, node, uuids, finished, unreadable)
+    return PodState(uid, name, need, at_binding, node, uuids, finished, unreadable=unreadable)
 
 
 def _object(value: object) -> Json:
@@ -168,7 +173,8 @@ def free_on(
     taken = [(one.uuids, one.memory_bytes) for one in assignments.values()]
     every = tuple(gpu.uuid for gpu in gpus)
     for uid, pod in pods.items():
-        if uid != but and uid not in assignments and pod.node == node and not pod.finished:
+        there = pod.node == node and not pod.finished and not pod.gone
+        if there and uid != but and uid not in assignments:
             uuids = pod.uuids if pod.at_binding else every
             taken.append((uuids, pod.need.memory_bytes if pod.need else 0))
     return free_bytes(gpus, taken)
@@ -195,7 +201,13 @@ def to_ask(
         pod = pods.get(uid)
         if pod is None or (not pod.node and now_s - one.since_s > UNBOUND_S):
             asked[uid] = one
-    return asked
+    return asked | to_ask_at_once(assignments, pods)
+
+
+def to_ask_at_once(assignments: Assignments, pods: Mapping[str, PodState]) -> dict[str, Assignment]:
+    """Return the entries of pods that are gone as it seems: each may be room for another pod."""
+    known = ((uid, one, pods.get(uid)) for uid, one in assignments.items())
+    return {uid: one for uid, one, pod in known if pod and pod.gone and not pod.finished}
 
 
 def settle(
@@ -211,6 +223,7 @@ def settle(
     | --- | --- |
     | is bound here and not finished | stays |
     | is finished, or bound elsewhere | leaves |
+    | is gone, as a watch said, and was not asked for | stays |
     | is gone, as the API server said; another may have its name | leaves |
     | is not bound, as the API server said, and the entry is older than `UNBOUND_S` | leaves |
     | is not bound, and the entry is younger | stays: its binding may be under way |
@@ -289,8 +302,11 @@ def _read_line(line: str) -> tuple[str, Assignment] | None:
             "since": int(since),
         } if (
             type(memory) is type(since) is int
-            and memory > 0
+            and 0 < memory <= MAX_BYTES
+            and 0 <= since <= _LATEST_S
             and all(isinstance(uuid, str) for uuid in gpus)
+            and all(pod.partition("/"))
+            and pod.count("/") == 1
         ):
             return uid, Assignment(pod, tuple(gpus), memory, since)
     return None

@@ -87,6 +87,7 @@ def read_binding(request: Request) -> Binding | None:
     if request.kind != "Binding" or request.operation != _CREATE:
         return None
     metadata = mapping(request.obj, "metadata", "")
+    strings(metadata, "annotations", "metadata")
     name = text(metadata, "name", "metadata") or request.name
     node = text(mapping(request.obj, "target", ""), "name", "target")
     for path, value in (("metadata.name", name), ("target.name", node)):
@@ -117,6 +118,8 @@ def encode_verdict(uid: str, verdict: Verdict, encoded_patch: str) -> Json:
     response["auditAnnotations"] = {
         "decision": verdict.outcome.value,
         "reasons": verdict.reason.value,
+        "rule": "",
+        "policy": "",
     }
     return response
 

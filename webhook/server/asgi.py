@@ -26,7 +26,7 @@ MAX_BODY_BYTES: Final = 8 * 2**20
 """The API server accepts objects of 3 MiB; a review holds the object, the old one and options."""
 
 MAX_BUFFERED_BYTES: Final = 64 * 2**20
-"""Bodies being received at once; beyond, callers are asked to come back."""
+"""Bodies being received or waiting at once; beyond, callers are asked to come back."""
 
 BODY_TIMEOUT_S: Final = 10.0
 """The API server's own time-out for a webhook is at most 30 s, and 10 s where nobody set it."""
@@ -35,7 +35,10 @@ BIND_PATH: Final = "/bind"
 PATHS: Final = (*PHASES, BIND_PATH)
 
 BINDINGS_AT_ONCE: Final = 32
-"""A binding waits for the API server, so each takes a thread; more wait for one."""
+"""A binding that has to ask the API server takes a thread; more wait for one."""
+
+MAX_WAITING_BINDINGS: Final = 1024
+"""Far more than kube-scheduler sends at once (its client's default is 50 requests per second)."""
 
 
 class BodyError(Exception):
@@ -69,6 +72,7 @@ class ReviewApplication:
         self._body_timeout_s = body_timeout_s
         self._max_buffered_bytes = max_buffered_bytes
         self._buffered_bytes = 0
+        self._waiting_bindings = 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one connection scope: the server's life span, or one request."""
@@ -102,9 +106,23 @@ class ReviewApplication:
             self._metrics.count_refused(error.answer.status)
             return error.answer
         if path == BIND_PATH:
+            return self._bindings.at_once(body) or await self._bind(body)
+        return self._reviews.answer(PHASES[path], body)
+
+    async def _bind(self, body: bytes) -> Answer:
+        """Answer a Binding on a thread, when one is free."""
+        size = self._buffered_bytes + len(body)
+        if size > self._max_buffered_bytes or self._waiting_bindings >= MAX_WAITING_BINDINGS:
+            self._metrics.count_refused(_OVERLOADED.status)
+            return _OVERLOADED
+        self._waiting_bindings += 1
+        self._buffered_bytes += len(body)
+        try:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._binding_threads, self._bindings.answer, body)
-        return self._reviews.answer(PHASES[path], body)
+        finally:
+            self._buffered_bytes -= len(body)
+            self._waiting_bindings -= 1
 
     async def _body(self, receive: Receive) -> bytes:
         """Receive a body; raises BodyError: too large, too slow, or too many at once."""
@@ -144,7 +162,7 @@ class ReviewApplication:
 
 
 _TOO_LARGE: Final = refusal(413, f"the body is larger than {MAX_BODY_BYTES // 2**20} MiB")
-_OVERLOADED: Final = refusal(503, "too many reviews are being received; try again in a second")
+_OVERLOADED: Final = refusal(503, "too many reviews at once; try again in a second")
 
 
 def _refused(scope: Message) -> Answer | None:

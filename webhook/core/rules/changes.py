@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from webhook.core.demand import read_demand
 from webhook.core.enforcer_container import sees_no_gpu
 from webhook.core.errors import Finding, Reason, annotation_path, quoted
 from webhook.core.pod import items, text
@@ -11,6 +12,7 @@ from webhook.core.rules.devices import GPU_LIMIT_VARIABLES
 from webhook.core.rules.isolation import defeating, mounted_volumes_of_ours
 from webhook.names import (
     ADMITTED_ANNOTATION,
+    DEFAULT_CONTAINER_ANNOTATION,
     ENFORCER_CONTAINER,
     GPU_ANNOTATION,
     GPU_CLASS_ANNOTATION,
@@ -38,10 +40,17 @@ _FIXED_ANNOTATIONS = (
 def immutable(old: Pod, new: Pod) -> Iterator[Finding]:
     """Rule: a demand, our marks and the sidecar stay as they were admitted.
 
-    Fields: our annotations and label; limits[vram]; image and resources of vram-enforcer
+    Fields: our annotations and label; limits[vram]; image and resources of vram-enforcer;
+    the annotation of the default container, where another would make the demand ambiguous
     Allowed values: those of the pod before the update
     """
     for key in _FIXED_ANNOTATIONS:
+        yield from _unchanged(
+            annotation_path(key), old.annotations.get(key), new.annotations.get(key)
+        )
+    if read_demand(new)[1] and not read_demand(old)[1]:
+        # It says which container an annotation's VRAM is for, and would now contradict the amounts.
+        key = DEFAULT_CONTAINER_ANNOTATION
         yield from _unchanged(
             annotation_path(key), old.annotations.get(key), new.annotations.get(key)
         )

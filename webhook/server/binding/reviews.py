@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.review_json import read_review, write_binding_review, write_failure
 from webhook.core.binding import (
-    Binding,
     BindingOutcome,
     BindingReason,
     Verdict,
@@ -21,6 +21,7 @@ from webhook.server.reviews import Answer, refusal
 
 if TYPE_CHECKING:
     from webhook.core.admission import Request
+    from webhook.core.binding import Binding
     from webhook.server.binding.binder import Binder
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
@@ -35,8 +36,15 @@ _NOT_CONFIGURED: Final = Verdict(
 )
 
 
+@dataclass(slots=True)
+class _Review:
+    request: Request
+    started_s: float
+    binding: Binding | None = None
+
+
 class BindingReviews:
-    """Answers reviews of Bindings; may wait for the API server, so give it a thread."""
+    """Answers reviews of Bindings."""
 
     def __init__(self, binder: Binder | None, metrics: Metrics, log: JsonLog) -> None:
         """Decide by `binder`; without one every Binding is refused."""
@@ -44,46 +52,71 @@ class BindingReviews:
         self._metrics = metrics
         self._log = log
 
-    def answer(self, body: bytes) -> Answer:
-        """Answer one review."""
-        started = perf_counter()
+    def at_once(self, body: bytes) -> Answer | None:
+        """Answer a review from memory; None where the API server has to be asked (`answer`)."""
+        review = self._read(body)
+        if isinstance(review, Answer):
+            return review
         try:
-            request = read_review(body)
+            verdict = self._from_memory(review)
+            return self._written(review, verdict) if verdict else None
+        except Exception:  # noqa: BLE001 - whatever the bug, the API server gets an answer
+            return self._failed(review)
+
+    def answer(self, body: bytes) -> Answer:
+        """Answer any review; may wait for the API server, so give it a thread."""
+        review = self._read(body)
+        if isinstance(review, Answer):
+            return review
+        try:
+            return self._written(review, self._from_memory(review) or self._by_asking(review))
+        except Exception:  # noqa: BLE001 - whatever the bug, the API server gets an answer
+            return self._failed(review)
+
+    def _read(self, body: bytes) -> _Review | Answer:
+        try:
+            return _Review(read_review(body), perf_counter())
         except BadReviewError as error:
             self._metrics.count_refused(400)
             self._log.warning("review refused", webhook=WEBHOOK, code=400, why=str(error))
             return refusal(400, str(error))
-        binding: Binding | None = None
+
+    def _from_memory(self, review: _Review) -> Verdict | None:
         try:
-            binding, verdict = self._decide(request)
-            patch = (
-                proven_patch(binding.obj, annotated(binding.obj, verdict.uuids))
-                if (binding and verdict.uuids)
-                else []
-            )
-            answer = Answer(200, write_binding_review(request.uid, verdict, patch))
-        except Exception:  # noqa: BLE001 - whatever the bug, the API server gets an answer
-            self._metrics.count_failure(WEBHOOK, perf_counter() - started)
-            self._log.exception("review failed", **_about(request, binding))
-            return Answer(200, write_failure(request.uid))
-        duration_s = perf_counter() - started
+            review.binding = read_binding(review.request)
+        except MalformedObjectError as error:
+            return Verdict(BindingOutcome.MALFORMED, sentence=str(error))
+        if review.binding is None:
+            return _NOT_A_BINDING
+        return self._binder.from_memory(review.binding) if self._binder else _NOT_CONFIGURED
+
+    def _by_asking(self, review: _Review) -> Verdict:
+        if self._binder is None or review.binding is None:
+            return _NOT_CONFIGURED
+        return self._binder.bind(review.binding, dry_run=review.request.dry_run)
+
+    def _written(self, review: _Review, verdict: Verdict) -> Answer:
+        request, binding = review.request, review.binding
+        patch = (
+            proven_patch(binding.obj, annotated(binding.obj, verdict.uuids))
+            if (binding and verdict.uuids)
+            else []
+        )
+        answer = Answer(200, write_binding_review(request.uid, verdict, patch))
+        duration_s = perf_counter() - review.started_s
         self._metrics.count_binding(request.operation, verdict, duration_s)
-        self._log.info("review", **_about(request, binding), **_outcome(verdict, duration_s))
+        self._log.info("review", **_about(review), **_outcome(verdict, duration_s))
         return answer
 
-    def _decide(self, request: Request) -> tuple[Binding | None, Verdict]:
-        try:
-            binding = read_binding(request)
-        except MalformedObjectError as error:
-            return None, Verdict(BindingOutcome.MALFORMED, sentence=str(error))
-        if binding is None:
-            return None, _NOT_A_BINDING
-        if self._binder is None:
-            return binding, _NOT_CONFIGURED
-        return binding, self._binder.bind(binding, dry_run=request.dry_run)
+    def _failed(self, review: _Review) -> Answer:
+        """Answer in the midst of an exception."""
+        self._metrics.count_failure(WEBHOOK, perf_counter() - review.started_s)
+        self._log.exception("review failed", **_about(review))
+        return Answer(200, write_failure(review.request.uid))
 
 
-def _about(request: Request, binding: Binding | None) -> dict[str, Any]:
+def _about(review: _Review) -> dict[str, Any]:
+    request, binding = review.request, review.binding
     about: dict[str, Any] = {
         "webhook": WEBHOOK,
         "uid": request.uid,

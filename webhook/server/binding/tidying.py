@@ -46,8 +46,8 @@ class Tidying:
         next_round_s = time.monotonic() + random.uniform(0, EVERY_S)  # noqa: S311 - no secret
         while True:
             try:
-                for name in self._nodes_to_tidy(binder, next_round_s - time.monotonic()):
-                    binder.tidy(name)
+                names = self._nodes_to_tidy(binder, next_round_s - time.monotonic())
+                self._tidy(binder, names)
                 if time.monotonic() >= next_round_s:
                     next_round_s = time.monotonic() + EVERY_S * random.uniform(0.75, 1.25)  # noqa: S311
                     self.round(binder)
@@ -61,9 +61,19 @@ class Tidying:
 
     def round(self, binder: Binder) -> None:
         """Look through the lists of all nodes; raises KubeError."""
-        for stored in self._api.all_assignments():
-            if stored.node:
-                binder.tidy(stored.node, fresh=True)
+        names = [stored.node for stored in self._api.all_assignments() if stored.node]
+        self._tidy(binder, names, fresh=True)
+
+    def _tidy(self, binder: Binder, names: list[str], *, fresh: bool = False) -> None:
+        """Tidy some lists; raises the first KubeError, once all have had their turn."""
+        failed: list[KubeError] = []
+        for name in names:
+            try:
+                binder.tidy(name, fresh=fresh)
+            except KubeError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
 
     def _nodes_to_tidy(self, binder: Binder, within_s: float) -> list[str]:
         """Wait for pods that end; return the nodes in whose lists they stand."""

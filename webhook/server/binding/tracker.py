@@ -79,7 +79,7 @@ class Tracker:
         return f"{' and '.join(missing)} not read yet{why and f': {why}'}" if missing else ""
 
     def pod(self, uid: str) -> PodState | None:
-        """Return a pod, also one that is gone (then it is finished)."""
+        """Return a pod, also one that is gone as far as is known."""
         return self._pods.get(uid)
 
     def has(self, name: str) -> bool:
@@ -87,7 +87,7 @@ class Tracker:
         return name in self._by_name
 
     def node(self, name: str) -> GpuNode | None:
-        """Return a node that shows GPUs."""
+        """Return a node that has GPUs by its label; whether it shows them is another thing."""
         return self._nodes.get(name)
 
     def relevant(self, node: str, uids: Iterable[str]) -> dict[str, PodState]:
@@ -154,10 +154,10 @@ class Tracker:
             self._log.info("placement follows again", what=what)
 
     def _take_nodes(self, nodes: list[GpuNode]) -> None:
-        self._nodes = {node.name: node for node in nodes if node.gpus}
+        self._nodes = {node.name: node for node in nodes}
 
     def _take_node(self, kind: str, node: GpuNode) -> None:
-        if kind == "DELETED" or not node.gpus:
+        if kind == "DELETED":
             self._nodes.pop(node.name, None)
         else:
             self._nodes[node.name] = node
@@ -166,7 +166,7 @@ class Tracker:
         """Take the whole list: what is not in it any more is gone."""
         there = {pod.uid for pod in pods}
         for uid, pod in list(self._pods.items()):
-            if uid not in there and not pod.finished:
+            if uid not in there and not pod.gone:
                 self._take_pod("DELETED", pod)
         for pod in pods:
             self._take_pod("MODIFIED", pod)
@@ -175,9 +175,9 @@ class Tracker:
         gone = kind == "DELETED"
         with self._lock:
             before = self._pods.get(pod.uid)
-            now = replace(pod, finished=True) if gone else pod
+            now = replace(pod, gone=gone)
             self._pods[pod.uid] = now
-            if now.node and not now.finished:
+            if now.node and not _ended(now):
                 self._by_node.setdefault(now.node, set()).add(pod.uid)
             elif now.node:
                 self._forget_on_node(now)
@@ -185,7 +185,7 @@ class Tracker:
                 self._remember(pod)
             else:
                 self._by_name[pod.name] = pod.uid
-        if now.finished and not (before and before.finished):
+        if _ended(now) and not (before and _ended(before)):
             self._freed(now)
 
     def _forget_on_node(self, pod: PodState) -> None:
@@ -200,4 +200,10 @@ class Tracker:
             del self._by_name[pod.name]
         self._gone.append(pod.uid)
         if len(self._gone) > _REMEMBERED:
-            self._pods.pop(self._gone.popleft(), None)
+            oldest = self._pods.get(self._gone.popleft())
+            if oldest and oldest.gone:  # it may have come back, with its label
+                del self._pods[oldest.uid]
+
+
+def _ended(pod: PodState) -> bool:
+    return pod.finished or pod.gone
