@@ -132,6 +132,21 @@ def test_nodes_without_gpus_are_left_out_and_counted(simulate):
     assert done.err == "left out: nodes without GPUs (annotation vramwarden.io/gpus): 2\n"
 
 
+@pytest.mark.parametrize("stored", [{"uid": "1-2"}, {"status": {"phase": "Running"}}])
+def test_pods_of_a_cluster_whose_demand_cannot_be_read_are_left_out_and_counted(simulate, stored):
+    bad = [pod(name, memory="8GB", status=stored.get("status")) for name in ("a", "b")]
+    for one in bad:
+        one["metadata"] |= {key: value for key, value in stored.items() if key == "uid"}
+    text = listed(node("n1", gpus(8192)), *bad, pod("c"))
+    done = simulate("--nodes", "f", "--pods", "f", "-o", "json", f=text)
+    assert (done.code, done.value["pods"]) == (0, 1)
+    assert done.err == (
+        "left out: pods whose demand cannot be read (first: team/a: InvalidQuantity: "
+        "metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not a Kubernetes quantity; "
+        "use 8G or 8Gi): 2\n"
+    )
+
+
 def test_labels_and_node_selectors_of_objects_count(replayed):
     text = listed(
         node("n1", gpus(8192), zone="a"),

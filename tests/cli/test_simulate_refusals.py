@@ -8,7 +8,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulate_scene import SCENE, listed, node, pod
+from simulate_scene import SCENE, gpus, listed, node, pod
 from strategies import ANY_JSON
 
 from webhook.cli.simulate.reading import UnreadableError, read_nodes, read_pods
@@ -155,8 +155,25 @@ def test_objects_that_cannot_be_read_are_told_by_their_place(problems):
     )
     assert told[1] == "f:3: items[1]: metadata.labels[a]: must be a string, not a number"
     assert told[2] == "f:6: items[4]: must be an object"
-    assert told[3].startswith("f:4: items[2]: InvalidQuantity: metadata.annotations[")
-    assert told[4] == "f:5: items[3]: spec.containers: must be a list, not an object"
+    assert told[3].startswith("f:4: items[2]: team/a: InvalidQuantity: metadata.annotations[")
+    assert told[4] == "f:5: items[3]: team/b: spec.containers: must be a list, not an object"
+
+
+AGENT = (
+    "GPUs in the annotation vramwarden.io/gpus, which the node agent writes; install the agent, "
+    "or write the nodes in the short form (vramwarden simulate --help)"
+)
+
+
+def test_nodes_that_no_agent_has_written_are_not_asked_for_again(problems):
+    three = listed(node("n1"), node("n2"), node("n3", "[]"), pod())
+    assert problems(three) == [f"f: none of its 3 nodes has {AGENT}"]
+    assert problems(listed(node("n1"), pod())) == [f"f: its only node has no {AGENT}"]
+
+
+def test_where_all_pods_are_left_out_it_says_why(problems):
+    text = listed(node("n1", gpus(8192)), pod("a", memory=None), pod("b", memory=None))
+    assert problems(text) == ["f: no pod is left to replay; left out: pods without a demand: 2"]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ _NO_GPUS: Final = f"nodes without GPUs (annotation {NODE_GPUS_ANNOTATION})"
 _NO_DEMAND: Final = "pods without a demand"
 _ENDED: Final = "pods that finished, and nobody knows when"
 _EACH_NODE: Final = "pods of a DaemonSet (pass its pods instead)"
+_UNREADABLE: Final = "pods whose demand cannot be read"
 
 
 def node_objects(value: Any, found: Found, at: Path = (), of: str = "") -> None:
@@ -53,6 +54,7 @@ def node_objects(value: Any, found: Found, at: Path = (), of: str = "") -> None:
         found.nodes.append(SimulatedNode(text_of(metadata, "name"), gpus, labels))
     elif annotations.get(NODE_GPUS_ANNOTATION, "[]") == "[]":
         found.left_out[_NO_GPUS] += 1
+        found.nodes_without_gpus += 1
     else:
         path = (*at, "metadata", "annotations", NODE_GPUS_ANNOTATION)
         detail = "is no list of objects with uuid, memory, product and index; vramwarden's agent "
@@ -77,16 +79,15 @@ def pod_objects(value: Any, found: Found, first_s: float = 0.0) -> None:
         try:
             _read(target, found, first_s)
         except MalformedObjectError as error:
-            found.wrong.append((target.at, str(error)))
+            found.wrong.append((target.at, f"{_name(target)}: {error}"))
 
 
 def _read(target: Target, found: Found, first_s: float) -> None:
     raw = target.pod
     text(mapping(raw, "status", ""), "phase", "status")
-    namespace = text_of(mapping(raw, "metadata", ""), "namespace")
     state = read_pod_state(raw)
     if state.unreadable:
-        found.wrong.append((target.at, state.unreadable))
+        _unreadable(target, state.unreadable, found)
         return
     if state.need is None:
         found.left_out[_NO_DEMAND] += 1
@@ -103,20 +104,38 @@ def _read(target: Target, found: Found, first_s: float) -> None:
             return
     selector = strings(mapping(raw, "spec", ""), "nodeSelector", "spec")
     arrival_s = 0.0 if created_s is None else max(0.0, created_s - first_s)
-    name = text_of(target.owner, "metadata", "name") or "?"
-    namespace = namespace or text_of(target.owner, "metadata", "namespace") or "default"
-    copies = _copies(target, found)
+    name, copies = _name(target), _copies(target, found)
     for copy in range(copies):
         number = f"-{copy}" if target.field else ""
         found.pods.append(
             SimulatedPod(
-                f"{namespace}/{name}{number}",
+                f"{name}{number}",
                 state.need,
                 arrival_s,
                 duration_s,
                 tuple(sorted(selector.items())),
             )
         )
+
+
+def _unreadable(target: Target, why: str, found: Found) -> None:
+    """Leave out what a cluster has, and only there: a manifest is for its author to put right.
+
+    Under a rule that only warns such pods are common, and one would stop the replay of all others.
+    """
+    name = _name(target)
+    if not text_of(target.owner, "metadata", "uid") and not target.owner.get("status"):
+        found.wrong.append((target.at, f"{name}: {why}"))
+        return
+    found.first_unreadable = found.first_unreadable or f"{name}: {why}"
+    found.left_out[f"{_UNREADABLE} (first: {found.first_unreadable})"] += 1
+
+
+def _name(target: Target) -> str:
+    """Return what people call a pod or a workload: `team-a/infer`."""
+    name = text_of(target.owner, "metadata", "name") or "?"
+    namespaces = (text_of(one, "metadata", "namespace") for one in (target.pod, target.owner))
+    return f"{next(filter(None, namespaces), 'default')}/{name}"
 
 
 def _copies(target: Target, found: Found) -> int:

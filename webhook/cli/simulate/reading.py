@@ -15,8 +15,11 @@ from webhook.cli.manifests.documents import read_documents
 from webhook.cli.manifests.reading import ManifestError
 from webhook.cli.simulate.objects import first_created_s, node_objects, pod_objects
 from webhook.cli.simulate.short import Found, short_nodes, short_pods, unknown_fields
+from webhook.names import NODE_GPUS_ANNOTATION
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from webhook.adapters.yaml_documents import Path
     from webhook.core.simulation_cluster import SimulatedNode, SimulatedPod
 
@@ -24,6 +27,10 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SHORT: Final = ("nodes", "pods")
 _NO_NODES: Final = "no node with GPUs in it; pass the output of: kubectl get nodes -o json"
 _NO_PODS: Final = "no pod in it; pass manifests, or the output of: kubectl get pods -A -o json"
+_AGENT_WRITES: Final = (
+    f"the annotation {NODE_GPUS_ANNOTATION}, which the node agent writes; install the agent, or "
+    "write the nodes in the short form (vramwarden simulate --help)"
+)
 
 
 class UnreadableError(ValueError):
@@ -53,7 +60,7 @@ def read_nodes(name: str, text: str) -> tuple[list[SimulatedNode], dict[str, int
             problems.append(Problem(name, 0, "", f"node {node.name} stands twice; keep one"))
         seen.add(node.name)
     if not found.nodes and not problems:
-        problems.append(Problem(name, 0, "", _NO_NODES))
+        problems.append(Problem(name, 0, "", _no_nodes(found.nodes_without_gpus)))
     if problems:
         raise UnreadableError(problems)
     return found.nodes, dict(found.left_out)
@@ -76,10 +83,27 @@ def read_pods(name: str, text: str) -> tuple[list[SimulatedPod], dict[str, int]]
             pod_objects(value, found, first_s)
         problems += _located(name, document, first_line, found)
     if not found.pods and not problems:
-        problems.append(Problem(name, 0, "", _NO_PODS))
+        problems.append(Problem(name, 0, "", _no_pods(found.left_out)))
     if problems:
         raise UnreadableError(problems)
     return found.pods, dict(found.left_out)
+
+
+def _no_nodes(without_gpus: int) -> str:
+    """Say why no node is left, and a cure other than to pass what was passed."""
+    if not without_gpus:
+        return _NO_NODES
+    if without_gpus == 1:
+        return f"its only node has no GPUs in {_AGENT_WRITES}"
+    return f"none of its {without_gpus:,} nodes has GPUs in {_AGENT_WRITES}"
+
+
+def _no_pods(left_out: Mapping[str, int]) -> str:
+    """Say why no pod is left."""
+    if not left_out:
+        return _NO_PODS
+    counted = "; ".join(f"{why}: {number:,}" for why, number in left_out.items())
+    return f"no pod is left to replay; left out: {counted}"
 
 
 def _is_short(value: Any) -> bool:

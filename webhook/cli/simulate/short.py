@@ -42,6 +42,9 @@ class Found:
     pods: list[SimulatedPod] = field(default_factory=list)
     wrong: list[tuple[Path, str]] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
+    nodes_without_gpus: int = 0
+    first_unreadable: str = ""
+    """The first pod that was left out because its demand cannot be read, and why."""
 
 
 def short_nodes(entries: Any, at: Path, found: Found) -> None:
