@@ -86,7 +86,8 @@ def build_policy(
                 found.classes[name] = _class(name, part)
         for index, rule in enumerate(spec.rules):
             if found.is_new(source, "rule", rule.name, ("spec", "rules", index, "name")):
-                found.rules[rule.name] = _rule(rule, enforcer_image)
+                where = source.where("spec", "rules", index)
+                found.rules[rule.name] = _rule(rule, enforcer_image, where)
     known = {*found.classes, *other_classes}
     for source in sources:
         for index, rule in enumerate(source.content.spec.rules):
@@ -157,7 +158,7 @@ def _class(name: str, part: ClassPart) -> GPUClass:
     return GPUClass(name, part.node_selector, _tolerations(part.tolerations), _bounds(part.memory))
 
 
-def _rule(part: RulePart, enforcer_image: str) -> Rule:
+def _rule(part: RulePart, enforcer_image: str, where: str) -> Rule:
     return Rule(
         name=part.name,
         namespaces=tuple(part.match.namespaces),
@@ -174,6 +175,7 @@ def _rule(part: RulePart, enforcer_image: str) -> Rule:
         visible_devices=part.visible_devices,
         placement=part.placement,
         enforcement=_enforcement(part.enforcement, enforcer_image),
+        where=where,
     )
 
 

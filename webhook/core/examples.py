@@ -31,7 +31,25 @@ def run_example(example: Example, policy: Policy) -> tuple[str, ...]:
     except PatchError as error:
         return (f"vramwarden failed on this pod, which is a bug: {error}",)
     findings = tuple(dict.fromkeys((*first.findings, *last.findings)))
-    return tuple(_mismatches(example, first, last, findings))
+    elsewhere = _other_file(example, first.rule, policy)
+    return tuple(found + elsewhere for found in _mismatches(example, first, last, findings))
+
+
+def _other_file(example: Example, name: str, policy: Policy) -> str:
+    """Say that a rule of another file governs the pod, which the example's author cannot see."""
+    rule = next((rule for rule in policy.rules if rule.name == name), None)
+    if rule is None or not rule.where:
+        return ""
+    own, others = example.where.rpartition(":")[0], rule.where.rpartition(":")[0]
+    if own == others:
+        return ""
+    why = (
+        "matched first: files are read in the order of their names; narrow its match, "
+        "or rename a file"
+        if others < own
+        else "governs the pod, for no rule of this file matches it"
+    )
+    return f"; rule {rule.name} in {rule.where} {why}"
 
 
 def _decide(example: Example, pod: Json, policy: Policy, phase: Phase) -> Decision:

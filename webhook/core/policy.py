@@ -135,6 +135,8 @@ class Rule:
     visible_devices: VisibleDevices
     placement: Placement
     enforcement: Enforcement
+    where: str = field(default="", compare=False)
+    """File and line, for messages."""
 
     def matches(self, namespace: str, labels: Mapping[str, str]) -> bool:
         """Say whether this rule governs a pod; absent criteria match everything."""
