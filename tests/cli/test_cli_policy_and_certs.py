@@ -85,6 +85,33 @@ def test_all_paths_are_checked_although_the_first_is_bad(tmp_path):
     assert "valid: 2 rules" in done.stdout
 
 
+@pytest.mark.parametrize("command", ["check", "test"])
+def test_a_folder_without_policy_files_is_valid_with_a_warning(tmp_path, command):
+    (tmp_path / "default.yaml.off").write_text(BAD)
+    done = vramwarden("policy", command, tmp_path)
+    assert done.returncode == 0
+    assert done.stderr == (f"warning: {tmp_path}: no *.yaml in it, so every pod is left alone\n")
+
+
+def test_policy_files_without_a_rule_are_valid_with_a_warning(tmp_path):
+    file = tmp_path / "none.yml"
+    file.write_text(FAILING.partition("  rules:")[0] + "  rules: []\n")
+    for path in (file, tmp_path):
+        done = vramwarden("policy", "check", path)
+        assert done.returncode == 0
+        assert done.stderr == f"warning: {path}: no rule in it, so every pod is left alone\n"
+        assert done.stdout == f"{path}: valid: 0 rules, 0 classes, 0 examples pass\n"
+
+
+def test_one_is_counted_as_one_and_a_policy_with_rules_brings_no_warning(tmp_path):
+    file = tmp_path / "one.yaml"
+    spec = FAILING.replace("allowed: false", "allowed: true")
+    file.write_text(spec.replace("spec:\n", "spec:\n  classes: {t4: {}}\n"))
+    done = vramwarden("policy", "check", file)
+    assert done.stdout == f"{file}: valid: 1 rule, 1 class, 1 example passes\n"
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize("arguments", [["check"], ["check", "/nowhere"], ["chck"], ["schema", "x"]])
 def test_wrong_usage_is_exit_code_2(arguments):
     assert vramwarden("policy", *arguments).returncode == 2

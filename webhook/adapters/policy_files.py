@@ -33,6 +33,7 @@ __all__ = [
     "PolicySource",
     "Problem",
     "Reload",
+    "is_empty_folder",
     "load_policy",
     "read_policy",
     "shipped_policy_path",
@@ -80,6 +81,11 @@ def read_policy(path: Path, *, enforcer_image: str) -> Policy:
 def load_policy(path: Path, *, enforcer_image: str) -> Policy:
     """Read a policy and try its examples; raises PolicyInvalidError with all problems."""
     return _proven(read_policy(path, enforcer_image=enforcer_image))
+
+
+def is_empty_folder(path: Path) -> bool:
+    """Say whether a path that could be read is a folder without a policy file."""
+    return not _take_snapshot(path).files
 
 
 def shipped_policy_path() -> Path:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from webhook.adapters.policy_files import PolicyInvalidError, read_policy
+from webhook.adapters.policy_files import PolicyInvalidError, is_empty_folder, read_policy
 from webhook.adapters.policy_schema import json_schema
 from webhook.adapters.settings import default_enforcer_image
 from webhook.core.examples import run_example
 
 if TYPE_CHECKING:
+    from collections.abc import Sized
+
     from webhook.core.policy import Policy
 
 _PATHS = click.argument(
@@ -66,9 +68,16 @@ def _check(path: Path) -> bool:
     for failure in failures:
         click.echo(failure, err=True)
     if not failures:
-        counts = f"{len(policy.rules)} rules, {len(policy.classes)} classes"
-        click.echo(f"{path}: valid: {counts}, {len(policy.examples)} examples pass")
+        rules, classes = _count(policy.rules, "rule"), _count(policy.classes, "class")
+        examples = _count(policy.examples, "example")
+        verb = "passes" if len(policy.examples) == 1 else "pass"
+        click.echo(f"{path}: valid: {rules}, {classes}, {examples} {verb}")
     return not failures
+
+
+def _count(things: Sized, word: str) -> str:
+    plural = "es" if word.endswith("s") else "s"
+    return f"{len(things)} {word}{plural * (len(things) != 1)}"
 
 
 def _test(path: Path) -> bool:
@@ -87,10 +96,14 @@ def _test(path: Path) -> bool:
 
 
 def _read(path: Path) -> Policy | None:
-    """Read a policy; None after its problems were shown."""
+    """Read a policy and warn where it does nothing; None after its problems were shown."""
     try:
-        return read_policy(path, enforcer_image=default_enforcer_image())
+        policy = read_policy(path, enforcer_image=default_enforcer_image())
+        if not policy.rules:
+            what = "*.yaml" if is_empty_folder(path) else "rule"
+            click.echo(f"warning: {path}: no {what} in it, so every pod is left alone", err=True)
     except PolicyInvalidError as error:
         for problem in error.problems:
             click.echo(str(problem), err=True)
         return None
+    return policy

@@ -77,6 +77,11 @@ class Metrics:
             "When the policy in force was loaded.",
             registry=registry,
         )
+        self._policy_rules = Gauge(
+            "vramwarden_policy_rules",
+            "Rules of the policy in force; 0 means that every pod is left alone.",
+            registry=registry,
+        )
         self._policy = Info("vramwarden_policy", "The policy in force.", registry=registry)
         self.certificate_loads = Counter(
             "vramwarden_certificate_loads",
@@ -128,6 +133,7 @@ class Metrics:
     def show_policy(self, policy: Policy) -> None:
         """Show which policy is in force."""
         self._policy.info({"digest": policy.short_digest})
+        self._policy_rules.set(len(policy.rules))
 
     def show_certificates(self, found: Status) -> None:
         """Show how long serving certificate and CA are good for."""

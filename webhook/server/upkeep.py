@@ -56,8 +56,8 @@ class Upkeep:
         self.metrics.policy_stale.set(bool(self.policies.problems))
         if reload.loaded:
             self.metrics.policy_loads.labels("loaded").inc()
-            self.show_policy()
             self.log.info("policy loaded", policy=self.policies.current.short_digest)
+            self.show_policy()
         elif reload.problems:
             self.metrics.policy_loads.labels("refused").inc()
             self.log.error(
@@ -67,9 +67,14 @@ class Upkeep:
             )
 
     def show_policy(self) -> None:
-        """Show in the metrics which policy is in force, from now on."""
-        self.metrics.show_policy(self.policies.current)
+        """Show in the metrics which policy is in force, from now on; warn where it does nothing."""
+        policy = self.policies.current
+        self.metrics.show_policy(policy)
         self.metrics.policy_loaded_at.set_to_current_time()
+        if not policy.rules:
+            self.log.warning(
+                "the policy has no rules, so every pod is left alone", policy=policy.short_digest
+            )
 
     def keep_certificates(self) -> None:
         """Renew certificates of our own in time; measure the days left of any."""
