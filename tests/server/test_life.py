@@ -214,6 +214,60 @@ def test_what_keeps_it_from_starting_is_said_in_a_sentence(tmp_path, option, say
     assert "Traceback" not in done.stderr
 
 
+@pytest.fixture
+def refused_start(tmp_path):
+    """Start a server that cannot listen; return what it says. No certificate is issued for it."""
+
+    def run(*arguments, code=1):
+        folder = tmp_path / "certs"
+        command = [sys.executable, "-m", "webhook.cli", "serve", f"--cert-dir={folder}"]
+        done = subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stdout) == (code, "")
+        assert not folder.exists()
+        return done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("option", ["port", "operations-port"])
+def test_a_port_that_is_taken_is_one_sentence(refused_start, option):
+    other = {"port": "operations-port", "operations-port": "port"}[option]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refused_start(f"--{option}={port}", f"--{other}=0")
+    why = "cannot be listened on (Address already in use)"
+    assert said == f"Error: 127.0.0.1:{port} {why}; choose --{option}\n"
+
+
+@pytest.mark.parametrize("option", ["host", "operations-host"])
+@pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "nowhere.invalid", "a..b"])
+def test_an_address_of_another_machine_is_one_sentence(refused_start, option, host):
+    said = refused_start(f"--{option}={host}", "--port=0")
+    assert said.startswith(f"Error: {host} cannot be listened on (")
+    assert said.endswith(f"); choose --{option}\n")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["port", "operations-port"])
+@pytest.mark.parametrize("port", ["99999", "65536", "-1"])
+def test_a_port_that_cannot_be_is_wrong_usage(refused_start, option, port):
+    said = refused_start(f"--{option}={port}", code=2)
+    assert f"'--{option}': {port} is not in the range 0<=x<=65535" in said
+
+
+def test_a_restart_need_not_wait_for_connections_of_the_server_before(tmp_path, monkeypatch):
+    with running(tmp_path) as server:
+        ports = iter([server.port, free_port()])
+        held = server.raw()  # the server closes first, so its end of it lingers
+        assert server.stop() == 0
+    monkeypatch.setattr("running.free_port", lambda: next(ports))
+    with running(tmp_path) as server:
+        assert server.review(a_review(a_pod("8Gi")))["allowed"] is True
+    held.close()
+
+
 def test_a_second_server_without_a_plain_port_of_its_own_takes_another(tmp_path):
     certificates = tmp_path / "certs"
     command = [sys.executable, "-m", "webhook.cli", "serve", f"--cert-dir={certificates}"]

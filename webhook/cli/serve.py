@@ -23,6 +23,8 @@ from webhook.cli.certs.options import (
 )
 from webhook.cli.failures import Failure, policy_failure
 
+_PORT = click.IntRange(0, 65535)
+
 
 @click.command("serve")
 @click.option(
@@ -31,7 +33,9 @@ from webhook.cli.failures import Failure, policy_failure
     help="Folder of policy files, or one file.  [default: the shipped policy]",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address of the TLS port.")
-@click.option("--port", default=8443, show_default=True, help="TLS port, for reviews.")
+@click.option(
+    "--port", type=_PORT, default=8443, show_default=True, help="TLS port, for reviews; 0 is any."
+)
 @click.option(
     "--operations-host",
     default="127.0.0.1",
@@ -40,7 +44,7 @@ from webhook.cli.failures import Failure, policy_failure
 )
 @click.option(
     "--operations-port",
-    type=int,
+    type=_PORT,
     help="Plain port, for /livez, /readyz and /metrics.  [default: 8080, or any if that is taken]",
 )
 @click.option(
@@ -95,7 +99,12 @@ def serve_command(
         raise click.UsageError("certificates lie in a folder or in a Secret; drop one of the two")
     # Imported here: gunicorn and Flask would slow down every other command.
     from webhook.adapters.kube import KubeError  # noqa: PLC0415
-    from webhook.server.service import Service, Settings  # noqa: PLC0415
+    from webhook.server.service import (  # noqa: PLC0415
+        CannotListenError,
+        Service,
+        Settings,
+        address,
+    )
     from webhook.server.shared import Shared  # noqa: PLC0415
 
     certificates: Path | Shared = cert_dir or default_certificate_folder()
@@ -123,13 +132,13 @@ def serve_command(
         raise Failure(str(error)) from error
     except PolicyInvalidError as error:
         raise policy_failure(error) from error
-    except OSError as error:
-        address = f"{operations_host}:{operations_port}"
-        why = f"{address} cannot be listened on ({error.strerror}); choose --operations-port"
-        raise Failure(why) from error
+    except CannotListenError as error:
+        raise Failure(f"{error}; choose --{error.setting.replace('_', '-')}") from error
     click.echo(f"certificates: {settings.certificates} (CA for clients: ca.crt)", err=True)
-    click.echo(f"reviews:      https://{host}:{port}/mutate, /validate and /bind", err=True)
-    click.echo(f"operations:   http://{operations_host}:{server.operations_port}/readyz", err=True)
+    reviews = address(host, server.port)
+    operations = address(operations_host, server.operations_port)
+    click.echo(f"reviews:      https://{reviews}/mutate, /validate and /bind", err=True)
+    click.echo(f"operations:   http://{operations}/readyz", err=True)
     server.run()
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import socket
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -26,11 +29,14 @@ from webhook.server.upkeep import Upkeep
 from webhook.server.worker import DRAIN_S, DrainingWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 KEEPALIVE_S: Final = 120
 """The API server drops idle connections after 90 s; if we were first, a call could meet an EOF."""
+
+_BACKLOG: Final = 2048  # gunicorn's own
+_NOT_OURS: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,18 @@ class Settings:
     """Where the lists of who has which GPU are kept; empty for a server that does not place."""
 
 
+class CannotListenError(Exception):
+    """A port that cannot be listened on: where, why, and which of the settings is at fault."""
+
+    def __init__(self, part: str, host: str, port: int | None, error: Exception) -> None:
+        unknown = isinstance(error, socket.gaierror | UnicodeError)
+        by_host = unknown or getattr(error, "errno", None) in _NOT_OURS
+        where = host if by_host or port is None else address(host, port)
+        why = getattr(error, "strerror", None) or "not a host name"
+        super().__init__(f"{where} cannot be listened on ({why})")
+        self.setting = f"{part}{'host' if by_host else 'port'}"
+
+
 class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
     """The webhook under gunicorn: one worker process, of its asgi worker class.
 
@@ -59,11 +77,16 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Prepare certificate and policy.
+        """Take the ports, then prepare certificate and policy.
 
-        Raises CertificatesError, PolicyInvalidError, NoClusterError, OSError.
+        Raises CannotListenError, CertificatesError, PolicyInvalidError, NoClusterError.
         """
         self._settings = settings
+        with _listening("", settings.host, settings.port):
+            self._listener, self.port = _listen(settings.host, settings.port)
+        where = settings.operations_host, settings.operations_port
+        with _listening("operations_", *where):
+            self._operations = OperationsServer(*where)
         self._log = JsonLog()
         self._metrics = Metrics()
         self._health = Health()
@@ -84,7 +107,6 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         binder = self._placement.binder if self._placement else None
         self._bindings = BindingReviews(binder, self._metrics, self._log)
         self._reviews = Reviews(lambda: self._policies.current, self._metrics, self._log)
-        self._operations = OperationsServer(settings.operations_host, settings.operations_port)
         super().__init__()
 
     def _prepare(self, certificates: Path | Shared) -> ServingCertificate:
@@ -104,7 +126,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
     def load_config(self) -> None:
         """Configure gunicorn."""
         options: dict[str, Any] = {
-            "bind": [_address(self._settings.host, self._settings.port)],
+            "bind": [f"fd://{self._listener}"],
             "proc_name": "vramwarden",
             "worker_class": DrainingWorker,
             "workers": 1,
@@ -153,11 +175,11 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._beating = asyncio.get_running_loop().create_task(_beat(self._health.beat))
         self._log.info(
             "serving",
-            address=_address(self._settings.host, self._settings.port),
+            address=address(self._settings.host, self.port),
             policy=self._policies.current.short_digest,
             rules=[rule.name for rule in self._policies.current.rules],
             certificates=str(self._settings.certificates),
-            operations=_address(self._settings.operations_host, self._operations.port),
+            operations=address(self._settings.operations_host, self._operations.port),
         )
 
     def _details(self) -> dict[str, str]:
@@ -169,11 +191,38 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         }
 
 
+@contextmanager
+def _listening(part: str, host: str, port: int | None) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, UnicodeError) as error:
+        raise CannotListenError(part, host, port, error) from error
+
+
+def _listen(host: str, port: int) -> tuple[int, int]:
+    """Listen; return the socket's descriptor, which gunicorn takes over, and the port.
+
+    Gunicorn itself would try five times, once certificates are issued, and end without a cure.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        # As gunicorn has it: a restart need not wait for connections of the one before.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except (OSError, UnicodeError):
+        listener.close()
+        raise
+    port = listener.getsockname()[1]
+    return listener.detach(), port
+
+
 async def _beat(beat: Callable[[], None]) -> None:
     while True:
         beat()
         await asyncio.sleep(1.0)
 
 
-def _address(host: str, port: int) -> str:
+def address(host: str, port: int) -> str:
+    """Return how an address is written, in URLs too."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
