@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from webhook.core.pod import read_containers, read_pod
 from webhook.core.policy import Action, Policy, Rule, VisibleDevices
 from webhook.core.rules.amounts import room_for_enforcer
 from webhook.core.rules.changes import debugging_containers, immutable
+from webhook.core.rules.keys import unread_keys
 from webhook.core.validation import (
     check_any_pod,
     check_asking,
@@ -94,6 +95,8 @@ class Decision:
     """The first 12 hex digits of the policy's digest."""
     skip: Skip | None = None
     malformed: str = ""
+    notes: tuple[str, ...] = ()
+    """What the user should know although it changes nothing: always told, as warnings."""
     obj: Json = field(default_factory=dict, repr=False, compare=False)
     """The object as it is after the decision."""
 
@@ -147,7 +150,10 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
                 obj=request.obj,
             )
         if old is None:
-            return _created(pod, rule, policy, phase)
+            decision = _created(pod, rule, policy, phase)
+            # Not in both phases: the user would read it twice.
+            notes = unread_keys(pod) if phase is Phase.MUTATE else ()
+            return replace(decision, notes=notes) if notes else decision
         if request.subresource == "ephemeralcontainers":
             return _debugged(old, pod, rule, policy, phase)
         return _judged(pod, rule, policy, immutable(old, pod))

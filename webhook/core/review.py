@@ -13,7 +13,6 @@ from webhook.core.admission import Decision, Outcome, Request
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from webhook.core.errors import Finding
     from webhook.core.pod import Json
 
 API_VERSION: Final = "admission.k8s.io/v1"
@@ -73,8 +72,9 @@ def encode_review(uid: str, decision: Decision, encoded_patch: str) -> Json:
     if encoded_patch:
         response["patchType"] = "JSONPatch"
         response["patch"] = encoded_patch
-    if decision.outcome is Outcome.WARNED:
-        response["warnings"] = list(_warnings(decision.findings))
+    findings = decision.findings if decision.outcome is Outcome.WARNED else ()
+    if findings or decision.notes:
+        response["warnings"] = list(_warnings((*map(str, findings), *decision.notes)))
     response["auditAnnotations"] = {
         "decision": decision.outcome.value,
         "reasons": ",".join(decision.reasons),
@@ -121,10 +121,10 @@ def _status(decision: Decision) -> Json:
     }
 
 
-def _warnings(findings: Iterable[Finding]) -> Iterator[str]:
+def _warnings(sentences: Iterable[str]) -> Iterator[str]:
     left = _WARNINGS_LENGTH
-    for finding in findings:
-        text = " ".join(str(finding).split())
+    for sentence in sentences:
+        text = " ".join(sentence.split())
         if len(text) > _WARNING_LENGTH:
             text = text[: _WARNING_LENGTH - 1] + "…"
         left -= len(text)

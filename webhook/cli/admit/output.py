@@ -73,7 +73,8 @@ def show(
 
 
 def _report(verdict: Verdict, stderr: TextIO, *, colour: bool) -> None:
-    for line in (verdict.summary, *(f"hint: {hint}" for hint in verdict.hints)):
+    notes = (f"warning: {note}" for note in verdict.notes)
+    for line in (verdict.summary, *notes, *(f"hint: {hint}" for hint in verdict.hints)):
         shown = _printable(f"{verdict.title}: {line}")
         start = next((start for start in _SUMMARY_COLOURS if line.startswith(start)), "")
         stderr.write(_painted(shown, _SUMMARY_COLOURS.get(start, ""), stderr, colour=colour) + "\n")

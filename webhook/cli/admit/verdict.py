@@ -33,6 +33,8 @@ class Verdict:
     decision: Decision | None
     """None where the object holds no pod template."""
     patch: tuple[Operation, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the API server would tell as warnings beside the decision."""
 
     @property
     def allowed(self) -> bool:
@@ -88,11 +90,11 @@ def judge(target: Target, policy: Policy, namespace: str) -> Verdict:
         return Verdict(target, namespace, None)
     mutating = decide(request_for(target, namespace), policy, Phase.MUTATE)
     if not mutating.allowed:
-        return Verdict(target, namespace, mutating)
+        return Verdict(target, namespace, mutating, notes=mutating.notes)
     again = replace(request_for(target, namespace), obj=mutating.obj)
     validating = decide(again, policy, Phase.VALIDATE)
     patch = mutating.patch if validating.allowed else ()
-    return Verdict(target, namespace, validating, patch)
+    return Verdict(target, namespace, validating, patch, mutating.notes)
 
 
 def request_for(target: Target, namespace: str) -> Request:

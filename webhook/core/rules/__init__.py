@@ -5,6 +5,7 @@
 `isolation`  process namespace, privileges, reserved names
 `devices`    which GPUs a container sees
 `changes`    what may not change after creation, and debugging containers
+`keys`       keys that nothing reads: sentences, not findings
 
 A rule's docstring says Rule, Fields, Allowed values. `webhook.core.validation` puts them together.
 """
