@@ -51,6 +51,14 @@ def test_reviews_are_counted_by_webhook_operation_decision_and_reason(server):
     assert sample(after, "vramwarden_admission_in_flight") == 0
 
 
+def test_a_key_that_nothing_reads_is_logged_for_those_who_see_no_warnings(server):
+    pod = a_pod()
+    pod["metadata"]["annotations"] = {"vramwarden.io/gpu-mem": "8Gi"}
+    (warning,) = server.review(a_review(pod, uid="mistyped"))["warnings"]
+    (line,) = [line for line in server.log() if line.get("uid") == "mistyped"]
+    assert line["notes"] == [warning]
+
+
 def test_policy_and_certificates_are_measured(server):
     server.wait_for(
         "the first look at certificates",

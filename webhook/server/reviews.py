@@ -111,4 +111,6 @@ def _outcome(decision: Decision, duration_s: float) -> dict[str, Any]:
     }
     if decision.malformed:
         outcome["why"] = decision.malformed
+    if decision.notes:
+        outcome["notes"] = decision.notes
     return outcome
