@@ -118,3 +118,32 @@ def test_a_real_pipe_gets_the_same_bytes_whatever_the_locale(variables):
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, text.encode(), b"")
+
+
+@pytest.mark.parametrize("output", ["yaml", "json", "patch", "diff"])
+@pytest.mark.parametrize("pods", [1, 20])
+def test_a_reader_that_has_seen_enough_is_not_told_as_a_refusal(tmp_path, output, pods):
+    """One pod stays in the buffer until the end; many break the pipe in the middle."""
+    (tmp_path / "pods.yaml").write_text("---\n".join([POD] * pods))
+    command = [sys.executable, "-m", "webhook.cli", "admit", "-f", "pods.yaml", "-o", output]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing) as closed:
+        done = subprocess.run(
+            command, stdout=closed, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False
+        )
+    assert done.returncode == 141
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_a_reader_of_findings_may_go_too(tmp_path):
+    (tmp_path / "pod.yaml").write_text(POD)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing) as closed:
+        command = [sys.executable, "-m", "webhook.cli", "admit", "-f", "pod.yaml"]
+        done = subprocess.run(
+            command, stdout=closed, stderr=closed, text=True, cwd=tmp_path, check=False
+        )
+    assert done.returncode == 141

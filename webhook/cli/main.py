@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from typing import Any, Final
+
 import click
 
 from webhook import __version__
@@ -16,8 +20,36 @@ from webhook.cli.simulate.command import simulate_command
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
+_BROKEN_PIPE: Final = 141
+"""What shells report of a program that SIGPIPE ended; 1 would mean that something was refused."""
 
-@click.group(context_settings=CONTEXT)
+
+class _Commands(click.Group):
+    """Ends quietly where the reader has seen enough, as before `| head`."""
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run a command, and write what is left while a failure can still be told."""
+        try:
+            try:
+                return super().invoke(context)
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            _drop_what_is_left()
+            context.exit(_BROKEN_PIPE)
+
+
+def _drop_what_is_left() -> None:
+    """Send the rest nowhere: Python writes it at the end, and would tell of another failure."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(nowhere, stream.fileno())
+
+
+@click.group(cls=_Commands, context_settings=CONTEXT)
 def main() -> None:
     """Share NVIDIA GPUs by memory on any Kubernetes cluster, with the stock scheduler."""
 
