@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from certs import CertificatesError, describe, ensure, service_names, status
+from certs import Bundle, CertificatesError, describe, ensure, read, service_names
 from webhook.adapters.settings import default_certificate_folder
 from webhook.cli.certs.cluster import bundle_lines, cluster_of, cluster_options, install, rotate
 from webhook.cli.certs.options import configuration_option, secret_option
@@ -91,17 +92,21 @@ def show(
     try:
         if secret:
             cluster = cluster_of(secret, webhook_configuration, kubeconfig, kube_context)
-            stored = cluster.secret().bundle
-            found = describe(stored, datetime.now(UTC))
+            held = cluster.secret()
+            stored, there = held.bundle, bool(held.version)
             where, bundles = f"secret    {'/'.join(secret)}", bundle_lines(cluster, stored)
         else:
-            found = status(folder, datetime.now(UTC))
+            stored, there = read(folder), folder.exists()
     except CertificatesError as error:
         raise Failure(str(error)) from error
+    found = describe(stored, datetime.now(UTC))
+    nothing = stored == Bundle()
     problems = [*found.problems, *_lacks(bundles)]
+    if nothing:
+        problems = [_nothing(cert_dir, folder, secret, there=there)]
     if output == "json":
         click.echo(json.dumps(_as_json(found, bundles, problems), indent=2))
-    else:
+    elif not nothing:
         click.echo(where)
         for role, certificate in _roles(found):
             click.echo(_as_line(role, certificate))
@@ -112,6 +117,20 @@ def show(
     for problem in problems:
         click.echo(f"problem: {problem}", err=True)
     context.exit(1 if problems else 0)
+
+
+def _nothing(
+    cert_dir: Path | None, folder: Path, secret: tuple[str, str] | None, *, there: bool
+) -> str:
+    """Say that there are no certificates, and which command makes some."""
+    if secret:
+        name = "/".join(secret)
+        what, cure = f"the Secret {name}", f"install --secret {name}"
+    else:
+        what = str(folder)
+        cure = f"issue --cert-dir {shlex.quote(what)}" if cert_dir else "issue"
+    lacks = "holds no certificates" if there else "does not exist"
+    return f"{what} {lacks}; run: vramwarden certs {cure}"
 
 
 def _lacks(bundles: Bundles | None) -> list[str]:
