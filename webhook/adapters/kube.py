@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
@@ -98,12 +99,26 @@ def connect(
         else:
             name = None if kubeconfig is None else str(kubeconfig)
             loader.load_kube_config(name, client_configuration=settings, persist_config=False)
+        if not settings.verify_ssl:  # once: urllib3 would say so of every request
+            warnings.simplefilter("once", urllib3.exceptions.InsecureRequestWarning)
         return Kube(client.ApiClient(settings), tries, answer_s)
     except (ConfigException, yaml.YAMLError, OSError, LookupError, *_MALFORMED) as error:
-        where = "this pod's service account" if kubeconfig is None and in_pod else "a kubeconfig"
         said = " ".join(str(error).split()) or type(error).__name__
-        why = f"no API server is known from {where}: {said}"
-        raise NoClusterError(f"{why}; name a file with --kubeconfig") from error
+        where, cure = _sought(kubeconfig, in_pod=in_pod)
+        if kubeconfig is not None and not kubeconfig.exists():
+            said = "there is no such file"
+        raise NoClusterError(f"no API server is known from {where}: {said}; {cure}") from error
+
+
+def _sought(kubeconfig: Path | None, *, in_pod: bool) -> tuple[str, str]:
+    """Return where the API server was sought, and where it may be found instead."""
+    if kubeconfig is not None:
+        return f"the kubeconfig {kubeconfig}", "name another file with --kubeconfig"
+    if in_pod:
+        return "this pod's service account", "name a file with --kubeconfig"
+    named = os.environ.get("KUBECONFIG")
+    where = f"KUBECONFIG={named}" if named else "a kubeconfig (~/.kube/config)"
+    return where, "name a file with --kubeconfig"
 
 
 class Kube:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,7 +29,7 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Take where the cluster is."""
     where = click.option(
         "--kubeconfig",
-        type=click.Path(dir_okay=False),
+        type=click.Path(exists=True, dir_okay=False),
         help="Where the API server is.  [default: KUBECONFIG, the pod's account, ~/.kube/config]",
     )
     which = click.option("--context", "kube_context", help="Context of the kubeconfig.")
@@ -97,7 +98,16 @@ def cluster_of(
     kube_context: str | None,
 ) -> KubernetesCluster:
     """Return the cluster that options name; raises CertificatesError."""
-    return KubernetesCluster(connect(kubeconfig, kube_context), *secret, (webhook_configuration,))
+    # As in `webhook.adapters.kube`, which this need not load; urllib3 would say it every time.
+    warnings.filterwarnings("once", message="Unverified HTTPS request")
+    try:
+        api_client = connect(kubeconfig, kube_context)
+    except CertificatesError as error:
+        if not kubeconfig:
+            raise
+        cure = "name another file with --kubeconfig"
+        raise CertificatesError(f"the cluster of {kubeconfig}", error.what, cure) from error
+    return KubernetesCluster(api_client, *secret, (webhook_configuration,))
 
 
 def bundle_lines(cluster: KubernetesCluster, bundle: Bundle) -> tuple[tuple[str, bool], ...]:

@@ -1,0 +1,117 @@
+"""Kubeconfigs that name no cluster, or one whose certificate is not to be checked."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from certs import ensure, load_into
+from webhook.adapters.kube import NoClusterError, connect
+
+READS = """
+import sys, pathlib
+from webhook.adapters.kube import KubeError, connect
+kube = connect(pathlib.Path(sys.argv[1]))
+for _ in range(3):
+    try:
+        kube.node("n")
+    except KubeError:
+        pass
+"""
+
+
+def command(*arguments):
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def unchecked(tmp_path_factory):
+    """Yield a kubeconfig that leaves unchecked the certificate of a server that has nothing."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            data = json.dumps({"kind": "Status", "code": 404, "message": "no"}).encode()
+            self.send_response(404)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_):
+            pass
+
+    folder = tmp_path_factory.mktemp("unchecked")
+    ensure(folder, ["localhost"], datetime.now(UTC))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_into(context, folder)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    url = f"https://127.0.0.1:{server.server_port}"
+    cluster = {"server": url, "insecure-skip-tls-verify": True}
+    kubeconfig = folder / "kubeconfig"
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+    }
+    kubeconfig.write_text(json.dumps(content))
+    yield kubeconfig
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-c", READS),
+        ("-m", "webhook.cli", "certs", "status", "--secret=gpu/tls", "--kubeconfig"),
+    ],
+)
+def test_that_a_certificate_is_not_checked_is_said_once(unchecked, arguments):
+    done = command(*arguments, str(unchecked))
+    assert done.stderr.count("InsecureRequestWarning:") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_kubeconfig_that_is_not_there_is_named(tmp_path):
+    nope = tmp_path / "nope"
+    said = f"no API server is known from the kubeconfig {nope}: there is no such file; "
+    with pytest.raises(NoClusterError, match=f"^{said}name another file with --kubeconfig$"):
+        connect(nope)
+
+
+def test_the_kubeconfig_that_says_nothing_is_named(tmp_path, monkeypatch):
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    with pytest.raises(NoClusterError, match=f"the kubeconfig {empty}: .*; name another file"):
+        connect(empty)
+    monkeypatch.setenv("KUBECONFIG", str(empty))
+    with pytest.raises(NoClusterError, match=f"KUBECONFIG={empty}: .*; name a file"):
+        connect()
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_commands_about_certificates_name_it_too(tmp_path, content):
+    path = tmp_path / "kubeconfig"
+    if content is not None:
+        path.write_text(content)
+    arguments = ("certs", "status", "--secret=gpu/tls", f"--kubeconfig={path}")
+    done = command("-m", "webhook.cli", *arguments)
+    said = {
+        None: (2, f"File '{path}' does not exist."),
+        "": (1, f"Error: the cluster of {path}: is not known ("),
+    }[content]
+    assert done.returncode == said[0]
+    assert said[1] in done.stderr
