@@ -65,6 +65,33 @@ def test_a_denial_ends_with_1(invoke):
     assert (result.exit_code, result.stdout) == (1, POD.replace("8Gi", "-1"))
 
 
+@pytest.mark.parametrize(
+    ("written", "kind", "quoted"),
+    [
+        ("2", "a number", '; put it in quotes: "2"'),
+        ("0.5", "a number", '; put it in quotes: "0.5"'),
+        ("true", "a boolean", '; put it in quotes: "true"'),
+        ("[8Gi]", "a list", ""),
+        ("{}", "an object", ""),
+    ],
+)
+@pytest.mark.parametrize("key", ["gpu-memory", "gpu-count"])
+def test_what_yaml_takes_for_a_number_is_to_be_put_in_quotes(invoke, key, written, kind, quoted):
+    pod = POD.replace("vramwarden.io/gpu-memory: 8Gi", f"vramwarden.io/{key}: {written}")
+    path = f"metadata.annotations[vramwarden.io/{key}]"
+    result = invoke("-f", "-", stdin=pod)
+    assert result.exit_code == 1
+    assert result.stderr.endswith(f"denied: {path}: must be a string, not {kind}{quoted}\n")
+
+
+def test_a_label_without_quotes_is_to_be_put_in_quotes(invoke):
+    result = invoke(
+        "-f", "-", stdin=POD.replace("  annotations:", "  labels: {a: 1}\n  annotations:")
+    )
+    why = 'metadata.labels[a]: must be a string, not a number; put it in quotes: "1"'
+    assert result.stderr.endswith(f"denied: {why}\n")
+
+
 def test_a_folders_manifests_are_read_in_the_order_of_their_names(invoke, tmp_path):
     folder = tmp_path / "manifests"
     folder.mkdir()

@@ -52,8 +52,8 @@ class Finding:
 class MalformedObjectError(ValueError):
     """A field of the reviewed object has a type that Kubernetes' API does not allow."""
 
-    def __init__(self, path: str, wanted: str, found: object) -> None:
-        super().__init__(f"{path}: must be {wanted}, not {_json_type(found)}")
+    def __init__(self, path: str, wanted: str, found: object, cure: str = "") -> None:
+        super().__init__(f"{path}: must be {wanted}, not {_json_type(found)}{cure}")
 
 
 def annotation_path(key: str) -> str:

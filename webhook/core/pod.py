@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from webhook.core.errors import MalformedObjectError
+from webhook.core.errors import MalformedObjectError, quoted
 from webhook.names import ENFORCER_CONTAINER
 
 if TYPE_CHECKING:
@@ -31,12 +31,20 @@ def mapping(holder: Mapping[str, Any], key: str, path: str) -> Mapping[str, Any]
     return value
 
 
-def strings(holder: Mapping[str, Any], key: str, path: str) -> Mapping[str, str]:
-    """Return a map of strings, as labels and annotations are; absent and null read as empty."""
+def strings(
+    holder: Mapping[str, Any], key: str, path: str, *, by_hand: bool = False
+) -> Mapping[str, str]:
+    """Return a map of strings, as labels and annotations are; absent and null read as empty.
+
+    What people write `by_hand` is YAML, and may lack quotes; the error says so.
+    """
     value = mapping(holder, key, path)
     for name, text in value.items():
         if type(text) is not str:
-            raise MalformedObjectError(f"{_join(path, key)}[{name}]", "a string", text)
+            where = f"{_join(path, key)}[{name}]"
+            raise MalformedObjectError(
+                where, "a string", text, _put_in_quotes(text) if by_hand else ""
+            )
     return value
 
 
@@ -151,8 +159,8 @@ def read_pod(raw: Json) -> Pod:
     return Pod(
         raw=raw,
         spec=spec,
-        annotations=strings(metadata, "annotations", "metadata"),
-        labels=strings(metadata, "labels", "metadata"),
+        annotations=strings(metadata, "annotations", "metadata", by_hand=True),
+        labels=strings(metadata, "labels", "metadata", by_hand=True),
         containers=tuple(user),
         enforcers=tuple(enforcers),
     )
@@ -211,6 +219,15 @@ def _amount(value: object, path: str) -> str:
     if type(value) in (int, float):
         return str(value)
     raise MalformedObjectError(path, "a quantity", value)
+
+
+def _put_in_quotes(value: object) -> str:
+    """Return what to do about a number or a boolean that YAML made of a text without quotes."""
+    if type(value) is bool:
+        value = str(value).lower()
+    elif type(value) not in (int, float):
+        return ""
+    return f"; put it in quotes: {quoted(value)}"
 
 
 def _join(path: str, key: str) -> str:
