@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
 from certs import Bundle, Configuration, Stored
 from webhook.cli.certs import command as certs_command
@@ -13,12 +12,13 @@ from webhook.cli.main import main
 
 
 @pytest.fixture
-def status():
+def status(capsys):
     """Run the command and return its exit code and both streams."""
 
     def run(*arguments):
-        done = CliRunner().invoke(main, ["certs", "status", *arguments])
-        return done.exit_code, done.stdout, done.stderr
+        with pytest.raises(SystemExit) as ended:
+            main.main(["certs", "status", *arguments])
+        return ended.value.code, *capsys.readouterr()
 
     return run
 
@@ -56,7 +56,10 @@ def test_a_secret_without_certificates_is_one_sentence(status, monkeypatch, vers
             return (Configuration("Mutating", "ours", "1", (("a", b""),)),)
 
     monkeypatch.setattr(certs_command, "cluster_of", lambda *_: Cluster())
-    why = f"the Secret gpu/tls {what}; run: vramwarden certs install --secret gpu/tls"
+    why = (
+        f"tls.crt is empty or missing, since the Secret gpu/tls {what}; "
+        "run: vramwarden certs install --secret gpu/tls"
+    )
     assert status("--secret", "gpu/tls") == (1, "", f"problem: {why}\n")
 
 

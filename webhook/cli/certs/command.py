@@ -125,7 +125,8 @@ def _nothing(
     """Say that there are no certificates, and which command makes some."""
     if secret:
         name = "/".join(secret)
-        what, cure = f"the Secret {name}", f"install --secret {name}"
+        what = f"tls.crt is empty or missing, since the Secret {name}"
+        cure = f"install --secret {name}"
     else:
         what = str(folder)
         cure = f"issue --cert-dir {shlex.quote(what)}" if cert_dir else "issue"
