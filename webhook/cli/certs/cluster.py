@@ -103,7 +103,7 @@ def cluster_of(
     try:
         api_client = connect(kubeconfig, kube_context)
     except CertificatesError as error:
-        if not kubeconfig:
+        if not kubeconfig or kube_context:  # the context may be at fault, and is named
             raise
         cure = "name another file with --kubeconfig"
         raise CertificatesError(f"the cluster of {kubeconfig}", error.what, cure) from error
