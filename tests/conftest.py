@@ -1,14 +1,10 @@
-"""Shared set-up: how often Hypothesis tries, and where helpers are found."""
+"""Shared set-up: how often Hypothesis tries."""
 
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
 from hypothesis import HealthCheck, settings
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 settings.register_profile(
     "default",

@@ -8,14 +8,9 @@ import threading
 import time
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "nvml"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
-
-from build import build, compiler  # found in the folders above
+from build import build, compiler
 from controlplane import MISSING, ControlPlane, available, wait_until
 
 from webhook.adapters.nvml import Device, NvmlError

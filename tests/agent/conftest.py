@@ -1,12 +1,8 @@
 """Fixtures: a control plane for the tests against a real API server, one for all of them."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from agent_bench import Bench
 from agent_node import account, make_agent, node
 from agent_parts import MISSING, ApiServer, ControlPlane, available, stub_library

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+import charting
+import controlplane
 import pytest
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "cluster"))  # the control plane and its helpers
-sys.path.insert(0, str(HERE.parent / "server"))  # the real server
-
-import charting  # noqa: E402 - beside this file
-import controlplane  # noqa: E402 - needs the path
 
 AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1

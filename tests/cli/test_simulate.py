@@ -8,6 +8,7 @@ import pytest
 import yaml
 from simulate_scene import SCENE, gpus, listed, node, pod
 
+from webhook.cli.main import main
 from webhook.cli.simulate.command import simulate_command
 
 SPLIT = """\
@@ -268,6 +269,4 @@ def test_standard_input_may_be_one_of_both(simulate):
 
 
 def test_the_command_is_one_of_vramwarden_s():
-    from webhook.cli.main import main  # noqa: PLC0415 - only here
-
     assert main.commands["simulate"] is simulate_command

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 import uuid
 from pathlib import Path
 
 import pytest
 from controlplane import MISSING, ControlPlane, available, find_binary
+from our_server import OurServer, Team, serving
+from webhooks import installed
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "server"))  # for `running`, which starts the real server
-
-from our_server import OurServer, Team, serving  # noqa: E402 - needs the path
-from webhooks import installed  # noqa: E402 - likewise
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

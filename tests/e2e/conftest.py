@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
 import uuid
 from pathlib import Path
 
+import charting
+import e2e_images
 import pytest
+from e2e_cluster import SYSTEM, NamedCluster, Release, image_names, impossible
+from e2e_node import NODE_MANIFEST, NodeCluster
+from e2e_pods import GIB, holding, pod
+from e2e_team import Team
 
 HERE = Path(__file__).parent
-for folder in ("cluster", "chart", "nvml"):  # the control plane, Helm, the stub of NVML
-    sys.path.insert(0, str(HERE.parent / folder))
-
-import charting  # noqa: E402 - needs the path
-import e2e_images  # noqa: E402
-from e2e_cluster import SYSTEM, NamedCluster, Release, image_names, impossible  # noqa: E402
-from e2e_node import NODE_MANIFEST, NodeCluster  # noqa: E402
-from e2e_pods import GIB, holding, pod  # noqa: E402
-from e2e_team import Team  # noqa: E402
 
 SKIPPED = "end-to-end tests need"
 

@@ -15,10 +15,7 @@ from textwrap import dedent
 
 import pynvml
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from build import build, compiler  # found beside this file
+from build import build, compiler
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

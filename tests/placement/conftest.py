@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 from pathlib import Path
 
 import pytest
+import scheduling
+from controlplane import MISSING, ControlPlane, available
 
 HERE = Path(__file__).parent
-for folder in ("cluster", "server"):  # the control plane, and what starts the real server
-    sys.path.insert(0, str(HERE.parent / folder))
-
-import scheduling  # noqa: E402 - beside this file; needs the path
-from controlplane import MISSING, ControlPlane, available  # noqa: E402 - likewise
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 from pathlib import Path
 from unittest import mock
 
 import pytest
 import scheduling
 import yaml
+from agent_parts import AgentProcess, stub_library
 from builders import a_container, a_pod
 from controlplane import wait_until
 from placing import SYSTEM, Cluster, placing
 from scheduling import GIB, refusals
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-
-from agent_parts import AgentProcess, stub_library
 
 from webhook.names import NODE_GPU_MEMORY_FREE_LABEL
 

@@ -12,9 +12,7 @@ from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "nvml"))
-
-from build import build, compiler  # found in that folder
+from build import build, compiler
 
 from webhook.adapters import processes
 

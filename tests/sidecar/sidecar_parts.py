@@ -6,15 +6,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "nvml"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "policies"))
-
-from build import build, compiler  # found in the folders above
+from build import build, compiler
 from fake_proc import ID, OTHER_ID, put, put_self, stat_line, status_lines
 from policy_writing import SHIPPED, load, load_spec
 from process_tools import SLEEPS, as_user, in_namespace, start, wait_until
