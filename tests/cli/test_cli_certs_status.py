@@ -56,10 +56,7 @@ def test_a_secret_without_certificates_is_one_sentence(status, monkeypatch, vers
             return (Configuration("Mutating", "ours", "1", (("a", b""),)),)
 
     monkeypatch.setattr(certs_command, "cluster_of", lambda *_: Cluster())
-    why = (
-        f"tls.crt is empty or missing, since the Secret gpu/tls {what}; "
-        "run: vramwarden certs install --secret gpu/tls"
-    )
+    why = f"the Secret gpu/tls {what}; run: vramwarden certs install --secret gpu/tls"
     assert status("--secret", "gpu/tls") == (1, "", f"problem: {why}\n")
 
 

@@ -230,7 +230,8 @@ def test_certificates_are_installed_and_looked_at_by_hand(cluster, tmp_path):
     with cluster.answering():
         before = certs("status")
         assert before.returncode == 1
-        assert "problem: tls.crt is empty or missing" in before.stderr
+        assert "problem: the Secret gpu/" in before.stderr
+        assert "does not exist; run: vramwarden certs install --secret gpu/" in before.stderr
         installed = certs("install", "--service=gpu-webhook")
         assert installed.returncode == 0, installed.stderr
         assert installed.stdout.splitlines()[1:] == [

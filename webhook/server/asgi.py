@@ -110,7 +110,10 @@ class ReviewApplication:
         return self._reviews.answer(PHASES[path], body)
 
     async def _bind(self, body: bytes) -> Answer:
-        """Answer a Binding on a thread, when one is free."""
+        """Answer a Binding on a thread, when one is free.
+
+        What waits is the body: read, it may take ten times the memory.
+        """
         size = self._buffered_bytes + len(body)
         if size > self._max_buffered_bytes or self._waiting_bindings >= MAX_WAITING_BINDINGS:
             self._metrics.count_refused(_OVERLOADED.status)

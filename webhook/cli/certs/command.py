@@ -125,7 +125,7 @@ def _nothing(
     """Say that there are no certificates, and which command makes some."""
     if secret:
         name = "/".join(secret)
-        what = f"tls.crt is empty or missing, since the Secret {name}"
+        what = f"the Secret {name}"
         cure = f"install --secret {name}"
     else:
         what = str(folder)
