@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from webhook.adapters.review_json import read_review, write_binding_review, write_failure
 from webhook.core.binding import (
@@ -20,6 +20,8 @@ from webhook.core.review import BadReviewError
 from webhook.server.reviews import Answer, refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from webhook.core.admission import Request
     from webhook.core.binding import Binding
     from webhook.server.binding.binder import Binder
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from webhook.server.metrics import Metrics
 
 WEBHOOK: Final = "bind"
+V = TypeVar("V")
 
 _NOT_A_BINDING: Final = Verdict(BindingOutcome.UNTOUCHED, BindingReason.NOT_A_BINDING)
 _NOT_CONFIGURED: Final = Verdict(
@@ -58,7 +61,7 @@ class BindingReviews:
         if isinstance(review, Answer):
             return review
         try:
-            verdict = self._from_memory(review)
+            verdict = self._decided(review, lambda binder, binding: binder.from_memory(binding))
             return self._written(review, verdict) if verdict else None
         except Exception:  # noqa: BLE001 - whatever the bug, the API server gets an answer
             return self._failed(review)
@@ -69,7 +72,9 @@ class BindingReviews:
         if isinstance(review, Answer):
             return review
         try:
-            return self._written(review, self._from_memory(review) or self._by_asking(review))
+            dry_run = review.request.dry_run
+            verdict = self._decided(review, lambda binder, it: binder.bind(it, dry_run=dry_run))
+            return self._written(review, verdict)
         except Exception:  # noqa: BLE001 - whatever the bug, the API server gets an answer
             return self._failed(review)
 
@@ -81,19 +86,15 @@ class BindingReviews:
             self._log.warning("review refused", webhook=WEBHOOK, code=400, why=str(error))
             return refusal(400, str(error))
 
-    def _from_memory(self, review: _Review) -> Verdict | None:
+    def _decided(self, review: _Review, decide: Callable[[Binder, Binding], V]) -> Verdict | V:
+        """Return the verdict on what no binder need see, else what `decide` makes of it."""
         try:
             review.binding = read_binding(review.request)
         except MalformedObjectError as error:
             return Verdict(BindingOutcome.MALFORMED, sentence=str(error))
         if review.binding is None:
             return _NOT_A_BINDING
-        return self._binder.from_memory(review.binding) if self._binder else _NOT_CONFIGURED
-
-    def _by_asking(self, review: _Review) -> Verdict:
-        if self._binder is None or review.binding is None:
-            return _NOT_CONFIGURED
-        return self._binder.bind(review.binding, dry_run=review.request.dry_run)
+        return decide(self._binder, review.binding) if self._binder else _NOT_CONFIGURED
 
     def _written(self, review: _Review, verdict: Verdict) -> Answer:
         request, binding = review.request, review.binding
