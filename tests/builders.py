@@ -6,8 +6,8 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-from webhook.core.admission import Request
-from webhook.core.policy import (
+from webhook.core.pod.request import Request
+from webhook.core.policy.values import (
     Action,
     Bounds,
     EnforceBy,

@@ -10,8 +10,8 @@ from webhook.agent.journal import Journal
 from webhook.agent.loop import Agent
 from webhook.agent.settings import Settings
 from webhook.agent.watcher import NodeSeen
-from webhook.core.capacity import Look, SeenGpu
-from webhook.core.drivers import Fault
+from webhook.core.node.inventory import Look, SeenGpu
+from webhook.core.nvidia.drivers import Fault
 
 GPU = SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20)
 FINE = Look((GPU,), "570.86.15")

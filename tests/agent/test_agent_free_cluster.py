@@ -4,7 +4,7 @@ import pytest
 from agent_node import CONFIG_MAPS, FULL, RULES, SECONDS
 from agent_parts import wait_until
 
-from webhook.core.assignments import Assignment, config_map_name, write_assignments
+from webhook.core.placement.assignments import Assignment, config_map_name, write_assignments
 
 LABEL = "vramwarden.io/gpu-memory-free-mib"
 ALL_FREE = ["81300", "40340"]

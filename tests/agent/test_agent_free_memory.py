@@ -3,12 +3,12 @@
 import pytest
 from agent_bench import DOWN, FINE, GONE, ZEROED, Bench
 
-from webhook.adapters.kube import KubeError
+from webhook.adapters.kube.client import KubeError
 from webhook.agent import loop, watcher
 from webhook.agent.assigned import EVERY_S, Assigned
 from webhook.agent.watcher import AssignmentsSeen, AssignmentsUnread, watch_assignments
-from webhook.core.assignments import Assignment, write_assignments
-from webhook.core.quantity import MIB
+from webhook.core.placement.assignments import Assignment, write_assignments
+from webhook.core.pod.quantity import MIB
 
 LABEL = "vramwarden.io/gpu-memory-free-mib"
 UNREAD = "the list of who has which GPUs cannot be watched; free memory may be stale"

@@ -9,8 +9,8 @@ import time
 import pytest
 from agent_parts import write_kubeconfig
 
-from webhook.adapters import kube as adapter
-from webhook.adapters.kube import KubeError, NoClusterError, connect
+from webhook.adapters.kube import client as adapter
+from webhook.adapters.kube.client import KubeError, NoClusterError, connect
 
 NODE = {"metadata": {"name": "n", "resourceVersion": "7"}, "unknown": {"field": [1]}}
 

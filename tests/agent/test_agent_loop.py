@@ -4,7 +4,7 @@ import pytest
 from agent_bench import DOWN, FINE, GONE, ZEROED, Bench
 from agent_parts import VRAM
 
-from webhook.adapters.kube import KubeError
+from webhook.adapters.kube.client import KubeError
 from webhook.agent import loop
 from webhook.agent.loop import Allowance
 from webhook.agent.watcher import NodeSeen, WatchFailed

@@ -5,8 +5,8 @@ from agent_parts import ScriptedNvml, a_device
 
 from webhook.adapters.nvml import NvmlError
 from webhook.agent.observer import look
-from webhook.core.capacity import Look, SeenGpu
-from webhook.core.drivers import Fault
+from webhook.core.node.inventory import Look, SeenGpu
+from webhook.core.nvidia.drivers import Fault
 
 TWO = (a_device("a"), a_device("b", 2000, 1))
 

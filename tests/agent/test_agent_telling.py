@@ -4,8 +4,8 @@ import pytest
 from agent_bench import DOWN, FINE, GONE, GPU, ZEROED, Bench
 
 from webhook.agent.loop import NewContainerNeededError
-from webhook.core.capacity import Look, SeenGpu
-from webhook.core.drivers import Fault
+from webhook.core.node.inventory import Look, SeenGpu
+from webhook.core.nvidia.drivers import Fault
 
 MIG = Look((SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20, mig=True),), "570.86.15")
 SMALLER = Look((SeenGpu("GPU-a", "NVIDIA H200", 0, 999 * 2**20),), "570.86.15")

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from webhook.adapters.kube import KubeError
+from webhook.adapters.kube.client import KubeError
 from webhook.agent import watcher
 from webhook.agent.watcher import NodeSeen, WatchFailed, watch, watch_gpus
 

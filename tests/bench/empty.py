@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from webhook.adapters.policy_files import shipped_policy_path
+from webhook.adapters.policy.files import shipped_policy_path
 from webhook.server.service import Service, Settings
 
 JSON = [(b"content-type", b"application/json")]

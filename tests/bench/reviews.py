@@ -27,9 +27,9 @@ from load import load
 from running import free_port
 from webhooks import installed, webhook_configurations
 
-from webhook.adapters.policy_files import load_policy, shipped_policy_path
+from webhook.adapters.policy.files import load_policy, shipped_policy_path
 from webhook.adapters.review_json import read_review, write_review
-from webhook.core.admission import Phase, decide
+from webhook.core.admission.decide import Phase, decide
 
 REVIEWS = {
     "annotated, 11 operations": ("mutate-pod-annotated.json", Phase.MUTATE),

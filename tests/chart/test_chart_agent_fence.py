@@ -11,7 +11,7 @@ from controlplane import Api, ApiError
 from policing import Line, is_refused_by
 from reviewing import refusal
 
-from webhook.core.assignments import config_map_name
+from webhook.core.placement.assignments import config_map_name
 
 NAME = "vramwarden-agent"
 OBJECTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from reviewing import PHASES, Recorder, refusal
 from strategies import asking_pods
 
-from webhook.core.admission import Outcome, Phase, decide
-from webhook.core.policy import Action, EnforceBy, VisibleDevices
-from webhook.core.review import decode_review
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.review import decode_review
+from webhook.core.policy.values import Action, EnforceBy, VisibleDevices
 
 TESTS = Path(__file__).parents[1]
 REVIEWS = {path.stem: json.loads(path.read_text()) for path in (TESTS / "reviews").glob("*.json")}

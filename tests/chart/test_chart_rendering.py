@@ -21,7 +21,8 @@ from charting import (
 )
 
 from webhook import __version__
-from webhook.adapters.policy_files import PolicySource, shipped_policy_path
+from webhook.adapters.policy.files import shipped_policy_path
+from webhook.adapters.policy.source import PolicySource
 from webhook.adapters.settings import default_enforcer_image
 from webhook.agent.heartbeat import RUN_FOLDER
 from webhook.cli.agent import agent_command

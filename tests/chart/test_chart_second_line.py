@@ -13,9 +13,10 @@ from policing import Line, is_refused_by
 from reviewing import refusal
 from strategies import asking_pods
 
-from webhook.adapters.policy_files import PolicySource, shipped_policy_path
-from webhook.core.admission import Outcome, Phase, decide
-from webhook.core.policy import Action
+from webhook.adapters.policy.files import shipped_policy_path
+from webhook.adapters.policy.source import PolicySource
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.values import Action
 
 NAME = "vramwarden-second-line"
 VRAM = "vramwarden.io/vram"

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from builders import a_policy
 
+from webhook.adapters.manifests.reading import read_yaml
 from webhook.cli.admit.command import admit
 from webhook.cli.admit.output import Output
-from webhook.cli.manifests.reading import read_yaml
 
 if TYPE_CHECKING:
-    from webhook.core.policy import Policy
+    from webhook.core.policy.values import Policy
 
 
 class Run(NamedTuple):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from admit_runs import run
 
-from webhook.cli.manifests.documents import read_documents
+from webhook.adapters.manifests.documents import read_documents
 
 FOLDER = Path(__file__).parent / "golden"
 CASES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir())

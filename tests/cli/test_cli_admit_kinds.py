@@ -10,14 +10,14 @@ from builders import a_pod, a_policy, a_rule
 from hypothesis import given
 from strategies import asking_pods
 
+from webhook.adapters.manifests.documents import find_targets
+from webhook.adapters.manifests.writing import fresh
 from webhook.cli.admit import verdict
 from webhook.cli.admit.verdict import request_for
-from webhook.cli.manifests.documents import find_targets
-from webhook.cli.manifests.writing import fresh
-from webhook.core.admission import Decision, Outcome, Phase, decide
-from webhook.core.errors import Finding, Reason
-from webhook.core.patch import apply_patch
-from webhook.core.policy import Action, VisibleDevices
+from webhook.core.admission.decide import Decision, Outcome, Phase, decide
+from webhook.core.pod.findings import Finding, Reason
+from webhook.core.pod.patch import apply_patch
+from webhook.core.policy.values import Action, VisibleDevices
 
 KINDS = {
     "Deployment": ("apps/v1", ("spec", "template")),

@@ -6,7 +6,7 @@ import time
 import pytest
 from admit_runs import POD, run
 
-from webhook.cli.manifests.reading import (
+from webhook.adapters.manifests.reading import (
     MAX_ALIASED,
     MAX_DEPTH,
     ExactFloat,

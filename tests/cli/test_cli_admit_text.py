@@ -12,9 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import ANY_JSON, asking_pods
 
-from webhook.cli.manifests.reading import Layout, read_yaml
-from webhook.cli.manifests.writing import fresh, rewrite
-from webhook.core.policy import Style
+from webhook.adapters.manifests.reading import Layout, read_yaml
+from webhook.adapters.manifests.writing import fresh, rewrite
+from webhook.core.policy.values import Style
 
 DEPLOYMENT = """\
 # Licence: ours

@@ -13,11 +13,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from certs import ensure, load_into
-from webhook.adapters.kube import NoClusterError, connect
+from webhook.adapters.kube.client import NoClusterError, connect
 
 READS = """
 import sys, pathlib
-from webhook.adapters.kube import KubeError, connect
+from webhook.adapters.kube.client import KubeError, connect
 kube = connect(pathlib.Path(sys.argv[1]))
 for _ in range(3):
     try:

@@ -14,13 +14,13 @@ import running
 from controlplane import Api, ApiError, free_port
 from webhooks import apply, remove, webhook_configurations
 
-from webhook.adapters.policy_files import shipped_policy_path
+from webhook.adapters.policy.files import shipped_policy_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from webhook.core.errors import Reason
+    from webhook.core.pod.findings import Reason
 
 Json = dict[str, Any]
 

@@ -27,7 +27,7 @@ from running import Server
 from webhooks import webhook_configurations
 
 from certs import Bundle
-from webhook.adapters.policy_files import shipped_policy_path
+from webhook.adapters.policy.files import shipped_policy_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

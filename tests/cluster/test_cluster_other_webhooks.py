@@ -7,7 +7,7 @@ from builders import a_container, a_pod
 from our_server import container, variables
 from webhooks import OtherWebhook
 
-from webhook.core.errors import Reason
+from webhook.core.pod.findings import Reason
 
 TOKEN = {"name": "AWS_WEB_IDENTITY_TOKEN_FILE", "value": "/var/run/secrets/cloud/token"}
 MOUNT = {"name": "cloud", "mountPath": "/var/run/secrets/cloud", "readOnly": True}

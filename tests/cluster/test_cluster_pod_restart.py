@@ -7,9 +7,9 @@ from builders import a_container, a_pod, a_policy, a_request, a_rule
 from controlplane import ApiError, ControlPlane
 from our_server import container
 
-from webhook.core.admission import Phase, decide
-from webhook.core.enforcer_user import OWN_UID
-from webhook.core.policy import PodRestart
+from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.sidecar.user import OWN_UID
+from webhook.core.policy.values import PodRestart
 
 OURS = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [88]}}]
 GATE = "RestartAllContainersOnContainerExits"

@@ -6,7 +6,7 @@ import pytest
 from builders import a_container, a_pod
 from our_server import container
 
-from webhook.core.errors import Reason
+from webhook.core.pod.findings import Reason
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from builders import a_container, a_pod
 from our_server import denied, refused
 
-from webhook.core.errors import Reason
+from webhook.core.pod.findings import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable

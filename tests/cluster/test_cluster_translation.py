@@ -7,7 +7,7 @@ from builders import a_container, a_pod
 from our_server import container, denied, refused, variables
 
 from webhook.adapters.settings import default_enforcer_image
-from webhook.core.errors import Reason
+from webhook.core.pod.findings import Reason
 
 GIB = 2**30
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path

@@ -8,7 +8,7 @@ import pytest
 from builders import a_container, a_pod
 from our_server import Team, container, denied, refused
 
-from webhook.core.errors import Reason
+from webhook.core.pod.findings import Reason
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from builders import a_container, a_pod, a_policy, a_request, a_rule
 
 from webhook import names
 from webhook.cli.main import main
-from webhook.core.admission import Phase, decide
-from webhook.core.errors import Reason
-from webhook.core.policy import Bounds
+from webhook.core.admission.decide import Phase, decide
+from webhook.core.pod.findings import Reason
+from webhook.core.policy.values import Bounds
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

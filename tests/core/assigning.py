@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from inventories import a_gpu
 
-from webhook.core.assignments import Assignment, PodState
-from webhook.core.placement import Need
-from webhook.core.quantity import MIB
+from webhook.core.placement.assignments import Assignment, PodState
+from webhook.core.placement.fit import Need
+from webhook.core.pod.quantity import MIB
 
 NODE = "n1"
 TWO = [a_gpu("a", 1000), a_gpu("b", 1000, 1)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from webhook.core.enforcement import Cap, Observation, Process, State, Usage, step
+from webhook.core.enforcement.step import Cap, Observation, Process, State, Usage, step
 
 MIB = 2**20
 GPU = "GPU-0"

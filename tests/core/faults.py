@@ -6,7 +6,7 @@ from typing import Any
 
 from judging import CONFIG_MAP, VISIBLE, capability, host_path, limits, variable
 
-from webhook.core.errors import Reason
+from webhook.core.pod.findings import Reason
 
 MEMORY = "metadata.annotations[vramwarden.io/gpu-memory]"
 COUNT = "metadata.annotations[vramwarden.io/gpu-count]"

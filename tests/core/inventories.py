@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from webhook.core.capacity import Gpu, Inventory, Known, Look, SeenGpu, notice
-from webhook.core.drivers import Fault
-from webhook.core.quantity import MIB
+from webhook.core.node.inventory import Inventory, Known, Look, SeenGpu, notice
+from webhook.core.nvidia.drivers import Fault
+from webhook.core.pod.gpus import Gpu
+from webhook.core.pod.quantity import MIB
 
 GRACE_S = 300.0
 DOWN = Look(failed="the driver is not loaded", fault=Fault.DRIVER_DOWN)

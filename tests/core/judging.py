@@ -8,8 +8,8 @@ from typing import Any
 
 from builders import RULE, a_container, a_pod, a_policy, a_request, a_rule
 
-from webhook.core.admission import Outcome, Phase, decide
-from webhook.core.policy import EnforceBy, Rule
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.values import EnforceBy, Rule
 
 VRAM = "vramwarden.io/vram"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

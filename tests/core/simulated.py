@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from inventories import a_gpu
 
-from webhook.core.placement import Need
-from webhook.core.quantity import MIB
-from webhook.core.simulation_cluster import SimulatedNode, SimulatedPod
+from webhook.core.placement.fit import Need
+from webhook.core.pod.quantity import MIB
+from webhook.simulation.cluster import SimulatedNode, SimulatedPod
 
 
 def a_node(name="n1", *sizes, **labels):

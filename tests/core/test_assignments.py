@@ -9,9 +9,16 @@ from assigning import NODE, NOW_S, TWO, entry, pod
 from builders import a_pod
 from inventories import a_gpu
 
-from webhook.core.assignments import RENEW_S, Assignment, Plan, free_on, plan, read_pod_state
-from webhook.core.placement import Refusal, worst_fit
-from webhook.core.quantity import MIB
+from webhook.core.placement.assignments import (
+    RENEW_S,
+    Assignment,
+    Plan,
+    free_on,
+    plan,
+    read_pod_state,
+)
+from webhook.core.placement.fit import Refusal, worst_fit
+from webhook.core.pod.quantity import MIB
 
 
 def planned(assignments, pods, one, gpus=TWO, **more):

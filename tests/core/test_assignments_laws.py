@@ -15,7 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from inventories import a_gpu
 from strategies import ANY_JSON
 
-from webhook.core.assignments import (
+from webhook.core.placement.assignments import (
     UNBOUND_S,
     Assignment,
     Plan,

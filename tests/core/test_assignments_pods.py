@@ -6,9 +6,9 @@ import pytest
 from assigning import NODE
 from builders import a_container, a_pod
 
-from webhook.core.assignments import PodState, read_pod_state
-from webhook.core.placement import Need
-from webhook.core.quantity import MAX_BYTES, MIB
+from webhook.core.placement.assignments import PodState, read_pod_state
+from webhook.core.placement.fit import Need
+from webhook.core.pod.quantity import MAX_BYTES, MIB
 
 
 def from_field(path="metadata.annotations['vramwarden.io/gpu']", name="NVIDIA_VISIBLE_DEVICES"):

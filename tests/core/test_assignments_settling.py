@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from assigning import NODE, NOW_S, entry, pod
 
-from webhook.core.assignments import UNBOUND_S, Assignment, adopt, settle, to_ask
-from webhook.core.quantity import MIB
+from webhook.core.placement.assignments import UNBOUND_S, Assignment, adopt, settle, to_ask
+from webhook.core.pod.quantity import MIB
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import json
 import pytest
 from assigning import entry
 
-from webhook.core.assignments import (
+from webhook.core.placement.assignments import (
     Assignment,
     config_map_name,
     read_assignments,
     write_assignments,
 )
-from webhook.core.quantity import MIB
+from webhook.core.pod.quantity import MIB
 
 
 def test_the_config_map_is_named_after_the_node():

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inventories import DOWN, GRACE_S, INVENTORIES, LOOKS, a_gpu, a_look, after, seen
 
-from webhook.core.capacity import Inventory, Known, SeenGpu, notice, skipped
-from webhook.core.quantity import MIB
+from webhook.core.node.inventory import Inventory, Known, SeenGpu, notice, skipped
+from webhook.core.pod.quantity import MIB
 
 BOTH = after((0.0, a_look(seen("a"), seen("b", 2000, 1))))
 

@@ -1,9 +1,9 @@
 import pytest
 from builders import a_container, a_pod
 
-from webhook.core.demand import read_demand
-from webhook.core.pod import read_pod
-from webhook.core.quantity import format_bytes
+from webhook.core.pod.demand import read_demand
+from webhook.core.pod.quantity import format_bytes
+from webhook.core.pod.views import read_pod
 
 VRAM = "vramwarden.io/vram"
 

@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 from enforcing import CAP, LOADER, MIB, TRAINER, names, run_script, using
 
-from webhook.core.enforcement import (
-    TEARDOWN_S,
-    Cap,
-    Freed,
-    Process,
-    ReportBlind,
-    Terminate,
-)
-from webhook.core.explanation import explain_end
+from webhook.core.enforcement.explanation import explain_end
+from webhook.core.enforcement.step import TEARDOWN_S, Cap, Freed, Process, ReportBlind, Terminate
 
 
 def test_a_pod_within_its_cap_is_left_alone():

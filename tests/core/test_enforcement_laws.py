@@ -6,7 +6,7 @@ from enforcing import CAP, MIB
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.core.enforcement import (
+from webhook.core.enforcement.step import (
     ESCALATE_AFTER,
     ESCALATION_S,
     EndPod,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from enforcing import CAP, MIB, names, run_script, using
 
-from webhook.core.enforcement import ESCALATE_AFTER, ESCALATION_S, Process, Terminate
-from webhook.core.explanation import explain_stop
+from webhook.core.enforcement.explanation import explain_stop
+from webhook.core.enforcement.step import ESCALATE_AFTER, ESCALATION_S, Process, Terminate
 
 ONE, TWO = "1" * 64, "2" * 64
 MINE = [Process(number, number, container=ONE) for number in (101, 102, 103)]

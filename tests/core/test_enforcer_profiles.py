@@ -19,9 +19,9 @@ from judging import (
     translated,
 )
 
-from webhook.core.admission import Outcome, Phase
-from webhook.core.enforcer_profiles import enforcer_profiles
-from webhook.core.policy import PodRestart, Style
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.admission.sidecar.profiles import enforcer_profiles
+from webhook.core.policy.values import PodRestart, Style
 
 APP_ARMOR, SELINUX = "appArmorProfile", "seLinuxOptions"
 UNCONFINED = {"type": "Unconfined"}

@@ -23,9 +23,9 @@ from judging import (
     translated,
 )
 
-from webhook.core.admission import Outcome, Phase
-from webhook.core.enforcer_user import OWN_UID, enforcer_user
-from webhook.core.policy import PodRestart, RunAs, Style
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.admission.sidecar.user import OWN_UID, enforcer_user
+from webhook.core.policy.values import PodRestart, RunAs, Style
 
 
 class Row(NamedTuple):

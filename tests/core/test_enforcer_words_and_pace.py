@@ -2,10 +2,16 @@
 
 import pytest
 
-from webhook.core.duration import parse_seconds
-from webhook.core.enforcement import Excess, Process
-from webhook.core.explanation import explain_stop
-from webhook.core.pacing import LIST_EVERY_S, LIST_FLOOR_S, MOVED_BYTES, Pace, wants_lists
+from webhook.core.enforcement.explanation import explain_stop
+from webhook.core.enforcement.pacing import (
+    LIST_EVERY_S,
+    LIST_FLOOR_S,
+    MOVED_BYTES,
+    Pace,
+    wants_lists,
+)
+from webhook.core.enforcement.step import Excess, Process
+from webhook.core.pod.duration import parse_seconds
 
 GIB = 2**30
 CAP = 4 * GIB

@@ -19,8 +19,8 @@ from judging import (
     updated,
 )
 
-from webhook.core.admission import Phase, decide
-from webhook.core.errors import Reason
+from webhook.core.admission.decide import Phase, decide
+from webhook.core.pod.findings import Reason
 
 
 def refused_after_creation():

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inventories import FIXED, GONE, INVENTORIES, NODE, TWO, a_gpu, merged
 
-from webhook.core.assignments import Assignment, free_on
-from webhook.core.capacity import MOST_COUNTED, Inventory, Known, free_label
-from webhook.core.node_state import patches, wanted
-from webhook.core.placement import Need, Refusal, place
-from webhook.core.quantity import MIB
+from webhook.core.node.inventory import Inventory, Known
+from webhook.core.node.state import patches, wanted
+from webhook.core.placement.assignments import Assignment, free_on
+from webhook.core.placement.fit import Need, Refusal, place
+from webhook.core.pod.gpus import MOST_COUNTED, free_label
+from webhook.core.pod.quantity import MIB
 
 FREE = "vramwarden.io/gpu-memory-free-mib"
 ALL = [FREE, *(f"{FREE}.{count}" for count in range(2, 17))]

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from strategies import ANY_JSON, asking_pods
 
 from webhook.adapters.review_json import read_review, write_review
-from webhook.core.admission import Outcome, Phase, decide
-from webhook.core.policy import (
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.review import BadReviewError
+from webhook.core.policy.values import (
     Action,
     EnforceBy,
     Placement,
@@ -25,7 +26,6 @@ from webhook.core.policy import (
     Style,
     VisibleDevices,
 )
-from webhook.core.review import BadReviewError
 from webhook.names import ENFORCER_CONTAINER
 
 REVIEWS = Path(__file__).parents[1] / "reviews"

@@ -25,9 +25,9 @@ from inventories import (
 )
 from strategies import ANY_JSON
 
-from webhook.core.capacity import Inventory, Known
-from webhook.core.node_state import NodeState, changes, label_safe, patches, recall, wanted
-from webhook.core.quantity import MIB
+from webhook.core.node.inventory import Inventory, Known
+from webhook.core.node.state import NodeState, changes, label_safe, patches, recall, wanted
+from webhook.core.pod.quantity import MIB
 
 VRAM = "vramwarden.io/vram"
 GPUS = "vramwarden.io/gpus"

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.core import patch as patch_module
-from webhook.core.patch import PatchError, apply_patch, make_patch, proven_patch
+from webhook.core.pod import patch as patch_module
+from webhook.core.pod.patch import PatchError, apply_patch, make_patch, proven_patch
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["", "a", "b"])
 KEYS = st.sampled_from(["name", "a", "b", "a/b", "~", "vramwarden.io/gpu-memory"])

@@ -11,8 +11,8 @@ from judging import decided
 from survey import CLASS, counted, row
 
 from webhook.adapters.review_json import read_review, write_review
-from webhook.core.admission import Phase, decide
-from webhook.core.review import BadReviewError
+from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.review import BadReviewError
 
 
 @pytest.mark.parametrize(

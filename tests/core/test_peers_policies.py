@@ -9,8 +9,8 @@ from builders import RULE, a_pod, a_policy, a_request, a_review, a_rule
 from survey import row
 
 from webhook.adapters.review_json import read_review
-from webhook.core.admission import Outcome, Phase, decide
-from webhook.core.policy import Action, Bounds, Policy
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.values import Action, Bounds, Policy
 
 INVALID = a_pod("8GB", hostPID=True)
 

@@ -7,7 +7,7 @@ from builders import a_container, a_pod
 from judging import CONFIG_MAP, VRAM, decided
 from survey import CLASS, counted, limited, row, seeing
 
-from webhook.core.admission import Outcome, Phase
+from webhook.core.admission.decide import Outcome, Phase
 
 APP_AND_WHOLE = [a_container(), limited("1", name="second")]
 

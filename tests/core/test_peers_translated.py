@@ -9,8 +9,8 @@ from builders import RULE, a_container, a_pod, a_rule
 from judging import CONFIG_MAP, VISIBLE, VRAM, container_of, decided
 from survey import counted, limited, row, seeing
 
-from webhook.core.admission import Outcome, Phase
-from webhook.core.policy import VisibleDevices
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.policy.values import VisibleDevices
 
 OURS = {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.annotations['vramwarden.io/gpu']"}}
 

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inventories import a_gpu
 
-from webhook.core.placement import (
+from webhook.core.placement.fit import (
     Need,
     Refusal,
     best_fit,
     first_fit,
-    free_bytes,
     place,
     unknown_gpus,
     worst_fit,
 )
-from webhook.core.quantity import MIB
+from webhook.core.pod.gpus import free_bytes
+from webhook.core.pod.quantity import MIB
 
 ORDERS = [best_fit, first_fit, worst_fit]
 FOUR = [a_gpu(name, 1000, index) for index, name in enumerate("abcd")]

@@ -3,8 +3,8 @@
 import pytest
 from builders import a_container, a_pod, a_policy, a_request, a_rule
 
-from webhook.core.admission import Outcome, Phase, decide
-from webhook.core.policy import EnforceBy
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.values import EnforceBy
 
 APP = {"requests": {"cpu": "100m", "memory": "128Mi"}}
 

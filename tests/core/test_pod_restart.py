@@ -8,8 +8,8 @@ import pytest
 from builders import RULE, a_rule
 from judging import a_hardened_pod, a_plain_pod, assert_fine, container_of, decided, translated
 
-from webhook.core.admission import Outcome, Phase
-from webhook.core.policy import PodRestart, Style
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.policy.values import PodRestart, Style
 
 RESTARTING = a_rule(enforcement={"pod_restart": PodRestart.ALL_CONTAINERS})
 OURS = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [88]}}]

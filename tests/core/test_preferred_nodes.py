@@ -8,8 +8,8 @@ import pytest
 from builders import RULE, a_pod, a_policy, a_request, a_rule
 from judging import RICH_RULE, WITHOUT_SIDECAR, stored_pod
 
-from webhook.core.admission import Outcome, Phase, decide
-from webhook.core.policy import Placement
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.values import Placement
 
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.core.quantity import (
+from webhook.core.pod.quantity import (
     MAX_BYTES,
     MIB,
     QuantityError,

@@ -21,8 +21,8 @@ from judging import (
     variable,
 )
 
-from webhook.core.admission import Outcome, Phase
-from webhook.core.policy import Style, VisibleDevices
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.policy.values import Style, VisibleDevices
 
 FORGERIES = [
     {"image": "example"},

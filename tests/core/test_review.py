@@ -1,7 +1,7 @@
 import pytest
 from builders import a_pod, a_review
 
-from webhook.core.review import BadReviewError, decode_review
+from webhook.core.admission.review import BadReviewError, decode_review
 
 
 def without(review, *keys):

@@ -16,8 +16,8 @@ from judging import (
     variable,
 )
 
-from webhook.core.admission import Outcome, Phase
-from webhook.core.policy import Action, Bounds
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.policy.values import Action, Bounds
 
 
 @pytest.mark.parametrize("phase", Phase)

@@ -24,7 +24,7 @@ from judging import (
     variable,
 )
 
-from webhook.core.admission import Phase
+from webhook.core.admission.decide import Phase
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)

@@ -18,8 +18,8 @@ from judging import (
     translated,
 )
 
-from webhook.core.admission import Phase, decide
-from webhook.core.policy import Bounds
+from webhook.core.admission.decide import Phase, decide
+from webhook.core.policy.values import Bounds
 
 
 @pytest.mark.parametrize("phase", Phase)

@@ -19,8 +19,8 @@ from judging import (
     variable,
 )
 
-from webhook.core.admission import Outcome, Phase
-from webhook.core.policy import Action, VisibleDevices
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.policy.values import Action, VisibleDevices
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)

@@ -18,8 +18,8 @@ from judging import (
     variable,
 )
 
-from webhook.core.admission import Outcome, Phase
-from webhook.core.errors import Reason
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.pod.findings import Reason
 
 
 @pytest.mark.parametrize("phase", Phase)

@@ -18,7 +18,7 @@ from judging import (
     translated,
 )
 
-from webhook.core.admission import Outcome, Phase
+from webhook.core.admission.decide import Outcome, Phase
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)

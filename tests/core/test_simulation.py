@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from simulated import a_node, a_pod
 
 from webhook.cli.simulate.generate import generate
-from webhook.core.placement import Refusal, free_bytes, place
-from webhook.core.quantity import MIB
-from webhook.core.simulation import ORDERS, replay
-from webhook.core.simulation_bounds import lower_bound
-from webhook.core.simulation_cluster import Cause, Cluster, Scheduling
+from webhook.core.placement.fit import Refusal, place
+from webhook.core.pod.gpus import free_bytes
+from webhook.core.pod.quantity import MIB
+from webhook.simulation.bounds import lower_bound
+from webhook.simulation.cluster import Cause, Cluster, Scheduling
+from webhook.simulation.replay import ORDERS, replay
 
 TWO_BY_EIGHT = [a_node("n1", 8, 8)]
 

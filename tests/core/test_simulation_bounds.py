@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import a_node, a_pod
 
-from webhook.core.simulation_bounds import lower_bound, martello_toth, stranded_bytes
+from webhook.simulation.bounds import lower_bound, martello_toth, stranded_bytes
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from builders import RULE, a_policy, a_request
 from jsonpatch import JsonPatchException, JsonPointerException
 from judging import RICH_RULE, VRAM, WITHOUT_SIDECAR, a_plain_pod, container_of, stored_pod
 
-from webhook.core.admission import Outcome, Phase, decide
-from webhook.core.patch import apply_patch
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.pod.patch import apply_patch
 
 
 def undoings():

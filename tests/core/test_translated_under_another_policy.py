@@ -6,8 +6,8 @@ import pytest
 from builders import RULE, a_policy, a_request, a_rule
 from judging import RICH_RULE, VISIBLE, VRAM, a_plain_pod, container_of, stored_pod
 
-from webhook.core.admission import Outcome, Phase, decide
-from webhook.core.policy import Bounds, EnforceBy, Placement, PodRestart
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.values import Bounds, EnforceBy, Placement, PodRestart
 
 OTHER = a_policy(a_rule(memory=Bounds(max_bytes=2**40)), digest="fedcba9876543210")
 

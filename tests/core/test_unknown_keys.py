@@ -8,9 +8,9 @@ import pytest
 from builders import a_container, a_pod, a_policy, a_request, a_rule
 from judging import VISIBLE, a_bound_pod, decided, stored_pod, updated, variable
 
-from webhook.core.admission import Outcome, Phase, decide
-from webhook.core.policy import Action, Bounds
-from webhook.core.review import encode_review
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.review import encode_review
+from webhook.core.policy.values import Action, Bounds
 
 PREFIX = "vramwarden.io/"
 ASKING = [f"{PREFIX}gpu-memory", f"{PREFIX}gpu-class", f"{PREFIX}gpu-count"]

@@ -20,8 +20,8 @@ from judging import (
     with_debuggers,
 )
 
-from webhook.core.admission import Outcome, Phase
-from webhook.core.policy import Action
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.policy.values import Action
 
 
 @pytest.mark.parametrize("phase", Phase)

@@ -8,8 +8,8 @@ import pytest
 from builders import RULE, a_container, a_pod, a_policy, a_request, a_rule
 from judging import VISIBLE, VRAM, a_bound_pod, assert_immutable, container_of, stored_pod, updated
 
-from webhook.core.admission import Outcome, Phase, decide
-from webhook.core.policy import Action, Style
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.values import Action, Style
 
 ANNOTATIONS = ("gpu-memory", "gpu-class", "gpu-count", "admitted", "gpu")
 MARKS = [

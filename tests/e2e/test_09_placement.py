@@ -7,7 +7,7 @@ from e2e_cluster import SYSTEM
 from e2e_node import NODE_MANIFEST
 from e2e_pods import GIB, holding, pod
 
-from webhook.core.assignments import config_map_name, read_assignments
+from webhook.core.placement.assignments import config_map_name, read_assignments
 
 SHOWS = holding("echo NVIDIA_VISIBLE_DEVICES=$NVIDIA_VISIBLE_DEVICES; forever")
 ENFORCER_SHOWS = ("python3", "-c", "import os; print(os.environ['NVIDIA_VISIBLE_DEVICES'])")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.core.drivers import DriverClass, driver_class, explain_driver
+from webhook.core.nvidia.drivers import DriverClass, driver_class, explain_driver
 
 ROWS = re.findall(r"\| ([0-9.]+) +\| ([0-9.]+) +\| ([A-Z_]+) +\|", driver_class.__doc__ or "")
 

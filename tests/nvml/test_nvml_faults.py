@@ -6,7 +6,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from webhook.core.drivers import Fault, explain_fault, fault_of
+from webhook.core.nvidia.drivers import Fault, explain_fault, fault_of
 
 FAULTS = {
     1: "driver-down", 2: "gpu-lost", 3: "not-supported", 4: "no-permission", 6: "gpu-lost",

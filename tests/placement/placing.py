@@ -14,8 +14,8 @@ from running import running
 from scheduling import GIB, add_node, remove_node, remove_pod, show_free, wait_bound
 from webhooks import LOCAL, installed, webhook_configurations
 
-from webhook.adapters.policy_files import shipped_policy_path
-from webhook.core.assignments import read_assignments
+from webhook.adapters.policy.files import shipped_policy_path
+from webhook.core.placement.assignments import read_assignments
 
 BINDING = LOCAL.with_name("local-binding.yaml")
 SYSTEM = "vramwarden-system"

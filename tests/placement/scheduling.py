@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from programs import find_binary, free_port, start, stop, wait_until
 
-from webhook.core.capacity import Gpu, Inventory, Known
-from webhook.core.node_state import wanted
-from webhook.core.quantity import MIB, format_bytes
+from webhook.core.node.inventory import Inventory, Known
+from webhook.core.node.state import wanted
+from webhook.core.pod.gpus import Gpu
+from webhook.core.pod.quantity import MIB, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from controlplane import Api, ControlPlane
 
-    from webhook.core.assignments import Assignments
+    from webhook.core.placement.assignments import Assignments
 
 Json = dict[str, Any]
 

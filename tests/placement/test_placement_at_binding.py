@@ -13,7 +13,7 @@ from placing import BINDING, SYSTEM, Cluster, placing, replica
 from scheduling import GIB, bound, finish, messages, remove_pod
 from webhooks import installed, webhook_configurations
 
-from webhook.core.assignments import Assignment, read_assignments, write_assignments
+from webhook.core.placement.assignments import Assignment, read_assignments, write_assignments
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from builders import a_container, a_pod, a_policy, a_request
 from controlplane import ControlPlane, wait_until
 from programs import start, stop
 
-from webhook.core.admission import Phase, decide
+from webhook.core.admission.decide import Phase, decide
 from webhook.names import MANAGED_LABEL, NODE_GPU_MEMORY_FREE_LABEL, VRAM_RESOURCE
 
 Json = dict[str, Any]

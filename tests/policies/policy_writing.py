@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from webhook.adapters.policy_files import PolicyInvalidError, load_policy
+from webhook.adapters.policy.files import PolicyInvalidError, load_policy
 
 REPOSITORY = Path(__file__).parents[2]
 SHIPPED = [

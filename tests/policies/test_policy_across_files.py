@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from policy_writing import HEAD, IMAGE, load, problems, write
 
-from webhook.adapters import policy_files
-from webhook.adapters.policy_files import load_policy, read_policy
-from webhook.core.policy import matches_any
+from webhook.adapters.policy import files as policy_files
+from webhook.adapters.policy.files import load_policy, read_policy
+from webhook.core.policy.values import matches_any
 
 
 def rules(policy):
@@ -192,8 +192,8 @@ def test_the_digest_tells_every_change_of_files_names_and_image(tmp_path):
 
 
 def test_no_two_folders_look_alike_to_the_digest():
-    split = policy_files._Snapshot((("a", "", b"b"), ("c", "", b"d")), ())
-    joined = policy_files._Snapshot((("a", "", b"bcd"),), ())
+    split = policy_files.Snapshot((("a", "", b"b"), ("c", "", b"d")), ())
+    joined = policy_files.Snapshot((("a", "", b"bcd"),), ())
     assert split.digest(IMAGE) != joined.digest(IMAGE)
 
 

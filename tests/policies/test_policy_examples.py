@@ -7,8 +7,9 @@ from __future__ import annotations
 import pytest
 from policy_writing import SHIPPED, load, load_spec, problems_of_spec
 
-from webhook.core import admission, examples
-from webhook.core.examples import run_example
+from webhook.core.admission import decide as admission
+from webhook.core.admission import examples
+from webhook.core.admission.examples import run_example
 
 RULES = """  rules:
   - name: ignored

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from policy_writing import HEAD, IMAGE, write
 
-from webhook.adapters import policy_files
-from webhook.adapters.policy_files import PolicyInvalidError, PolicySource
+from webhook.adapters.policy import files as policy_files
+from webhook.adapters.policy.files import PolicyInvalidError
+from webhook.adapters.policy.source import PolicySource
 
 if TYPE_CHECKING:
     from pathlib import Path

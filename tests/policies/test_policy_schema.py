@@ -13,9 +13,9 @@ from policy_strategies import WHOLE, anything, places, replaced
 from policy_writing import HEAD, REPOSITORY, SHIPPED, load_spec, problems, problems_of_spec
 from pydantic import ValidationError
 
-from webhook.adapters.policy_files import shipped_policy_path
-from webhook.adapters.policy_models import PolicyFile
-from webhook.adapters.policy_schema import json_schema
+from webhook.adapters.policy.files import shipped_policy_path
+from webhook.adapters.policy.models import PolicyFile
+from webhook.adapters.policy.schema import json_schema
 from webhook.adapters.yaml_documents import read_documents
 
 POLICIES = REPOSITORY / "policies"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from policy_strategies import WHOLE, anything, places, replaced
 from policy_writing import HEAD, IMAGE, load, load_spec, problems, problems_of_spec, write
 
-from webhook.adapters.policy_fields import duration_ms
-from webhook.adapters.policy_files import PolicyInvalidError
-from webhook.core.policy import (
+from webhook.adapters.policy.fields import duration_ms
+from webhook.adapters.policy.files import PolicyInvalidError
+from webhook.core.policy.values import (
     Action,
     Bounds,
     EnforceBy,

@@ -8,10 +8,10 @@ import json
 import pytest
 from policy_writing import IMAGE, write
 
-from webhook.adapters.policy_files import PolicySource
+from webhook.adapters.policy.source import PolicySource
+from webhook.server.background import Upkeep
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
-from webhook.server.upkeep import Upkeep
 
 WARNING = ("warning", "the policy has no rules, so every pod is left alone")
 

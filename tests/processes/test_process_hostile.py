@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from process_tools import processes
 
-from webhook.core.enforcement import Process
+from webhook.core.enforcement.step import Process
 
 PID = 2**22 + 7  # beyond the largest number that Linux gives, so nobody real is meant
 KNOWN = Process(PID, 4711)

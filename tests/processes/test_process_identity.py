@@ -21,7 +21,7 @@ from process_tools import (
     wait_until,
 )
 
-from webhook.core.enforcement import Process
+from webhook.core.enforcement.step import Process
 
 NAMES_ITSELF = "import sys; open('/proc/self/comm', 'w').write(sys.argv[1]); " + SLEEPS
 ENDS_ITS_MAIN_THREAD = """

@@ -15,7 +15,7 @@ from process_tools import (
     start,
 )
 
-from webhook.core.enforcement import Process
+from webhook.core.enforcement.step import Process
 
 TARGET = Process(7, 4711)
 SIGNAL_ANYONE = "0000000000000020"

@@ -21,7 +21,7 @@ from process_tools import (
     time,
 )
 
-from webhook.core.enforcement import Process
+from webhook.core.enforcement.step import Process
 
 DELIVERED, GONE = processes.Delivery.DELIVERED, processes.Delivery.GONE
 FORKS = """

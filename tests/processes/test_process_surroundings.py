@@ -8,7 +8,7 @@ import pytest
 from fake_proc import ID, OTHER_ID, put, put_self, stat_line
 from process_tools import in_namespace, processes, time
 
-from webhook.core.enforcement import Process
+from webhook.core.enforcement.step import Process
 
 POD = "pod6f3a5a8e-0c8d-4a2e-9a53-2f6d0c6f1b11"
 SLICE = f"kubepods-burstable-{POD.replace('-', '_')}.slice"

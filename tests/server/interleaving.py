@@ -12,22 +12,22 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from webhook.adapters.kube import KubeError
-from webhook.adapters.kube_placement import GpuNode, Stored
-from webhook.core.assignments import (
+from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.placement import GpuNode, Stored
+from webhook.core.placement.assignments import (
     Assignments,
     PodState,
     read_assignments,
     write_assignments,
 )
-from webhook.core.binding import Binding, BindingOutcome, Verdict
-from webhook.core.capacity import Gpu
-from webhook.server.binding.binder import Binder
-from webhook.server.binding.tracker import Tracker
+from webhook.core.placement.binding_review import Binding, BindingOutcome, Verdict
+from webhook.core.pod.gpus import Gpu
 from webhook.server.metrics import Metrics, PlacementMetrics
+from webhook.server.placement.binder import Binder
+from webhook.server.placement.tracker import Tracker
 
 if TYPE_CHECKING:
-    from webhook.core.placement import Need
+    from webhook.core.placement.fit import Need
 
 REQUEST_S = 60.0
 """How long the API server lets a request last (`--request-timeout`)."""

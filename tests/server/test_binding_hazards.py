@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from interleaving import Replica, World
 
-from webhook.adapters.kube_placement import GpuNode
-from webhook.core.assignments import RENEW_S, UNBOUND_S
-from webhook.core.binding import BindingOutcome, BindingReason
-from webhook.core.placement import Need
+from webhook.adapters.kube.placement import GpuNode
+from webhook.core.placement.assignments import RENEW_S, UNBOUND_S
+from webhook.core.placement.binding_review import BindingOutcome, BindingReason
+from webhook.core.placement.fit import Need
 
 PLACED, REFUSED = BindingOutcome.PLACED, BindingOutcome.REFUSED
 

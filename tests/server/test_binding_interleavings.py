@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from interleaving import Replica, World
 
-from webhook.core.assignments import UNBOUND_S
-from webhook.core.binding import BindingOutcome
-from webhook.core.placement import Need
+from webhook.core.placement.assignments import UNBOUND_S
+from webhook.core.placement.binding_review import BindingOutcome
+from webhook.core.placement.fit import Need
 
 NEEDS = st.builds(Need, st.integers(3, 9), st.sampled_from([1, 1, 1, 2]))
 NODES = st.lists(st.lists(st.integers(8, 10), min_size=1, max_size=2), min_size=1, max_size=2)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from agent_parts import ApiServer
 
-from webhook.adapters.kube import KubeError, connect
-from webhook.adapters.kube_placement import Change, GpuNode, PlacementApi, Stored
-from webhook.core.assignments import Assignment, write_assignments
-from webhook.core.capacity import Gpu
-from webhook.core.placement import Need
-from webhook.core.quantity import MIB
+from webhook.adapters.kube.client import KubeError, connect
+from webhook.adapters.kube.placement import Change, GpuNode, PlacementApi, Stored
+from webhook.core.placement.assignments import Assignment, write_assignments
+from webhook.core.placement.fit import Need
+from webhook.core.pod.gpus import Gpu
+from webhook.core.pod.quantity import MIB
 
 GPUS = '[{"uuid":"GPU-a","memory":10485760,"product":"X","index":0}]'
 NODE = GpuNode("n1", "uid-n1", (Gpu("GPU-a", 10 * MIB, "X", 0),))

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from webhook.adapters.kube import KubeError
-from webhook.adapters.kube_placement import Stored
-from webhook.core.assignments import PodState
-from webhook.server.binding import tidying as module
-from webhook.server.binding.tidying import Tidying
+from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.placement import Stored
+from webhook.core.placement.assignments import PodState
+from webhook.server.placement import tidying as module
+from webhook.server.placement.tidying import Tidying
 
 
 class Log:

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from webhook.adapters.kube import KubeError
-from webhook.adapters.kube_placement import Change, GpuNode
-from webhook.core.assignments import PodState
-from webhook.core.capacity import Gpu
-from webhook.core.placement import Need
-from webhook.server.binding import tracker as module
-from webhook.server.binding.tracker import Tracker
+from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.placement import Change, GpuNode
+from webhook.core.placement.assignments import PodState
+from webhook.core.placement.fit import Need
+from webhook.core.pod.gpus import Gpu
 from webhook.server.metrics import Metrics, PlacementMetrics
+from webhook.server.placement import tracker as module
+from webhook.server.placement.tracker import Tracker
 
 NODE = GpuNode("n1", "uid", (Gpu("GPU-a", 10, "X", 0),))
 POD = PodState("p1", "team/train", Need(5))

@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 import pytest
 from binding_reviews import review
 
-from webhook.adapters.kube_placement import GpuNode
+from webhook.adapters.kube.placement import GpuNode
 from webhook.server import asgi
 from webhook.server.asgi import BINDINGS_AT_ONCE, ReviewApplication
-from webhook.server.binding.binder import Binder
-from webhook.server.binding.reviews import BindingReviews
-from webhook.server.binding.tracker import Tracker
 from webhook.server.metrics import Metrics, PlacementMetrics
+from webhook.server.placement.binder import Binder
+from webhook.server.placement.reviews import BindingReviews
+from webhook.server.placement.tracker import Tracker
 
 
 class Log:

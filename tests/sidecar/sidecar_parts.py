@@ -15,7 +15,7 @@ from process_tools import SLEEPS, as_user, in_namespace, start, wait_until
 
 from webhook.adapters.nvml import Device, ListedProcess, NvmlError
 from webhook.adapters.processes import trustworthy_kernel
-from webhook.core.drivers import Fault
+from webhook.core.nvidia.drivers import Fault
 
 __all__ = [
     "CAP", "ID", "OTHER_ID", "PROGRAM", "SHIPPED", "SLEEPS", "Ended", "Ground", "ScriptedNvml",

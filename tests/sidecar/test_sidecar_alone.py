@@ -21,11 +21,14 @@ FILES = {
     "webhook/adapters/nvml.py",
     "webhook/adapters/processes.py",
     "webhook/core/__init__.py",
-    "webhook/core/drivers.py",
-    "webhook/core/duration.py",
-    "webhook/core/enforcement.py",
-    "webhook/core/explanation.py",
-    "webhook/core/pacing.py",
+    "webhook/core/enforcement/__init__.py",
+    "webhook/core/nvidia/__init__.py",
+    "webhook/core/nvidia/drivers.py",
+    "webhook/core/pod/__init__.py",
+    "webhook/core/pod/duration.py",
+    "webhook/core/enforcement/step.py",
+    "webhook/core/enforcement/explanation.py",
+    "webhook/core/enforcement/pacing.py",
     "webhook/names.py",
     "webhook/sidecar/__init__.py",
     "webhook/sidecar/__main__.py",
@@ -36,7 +39,7 @@ FILES = {
     "webhook/sidecar/program.py",
     "webhook/sidecar/selftest.py",
     "webhook/sidecar/settings.py",
-    "webhook/sidecar/telling.py",
+    "webhook/sidecar/events.py",
 }
 STARTED = "webhook/sidecar/__main__.py"
 OF_A_PROBE = {"webhook/__init__.py", "webhook/sidecar/__init__.py", "webhook/sidecar/heartbeat.py"}

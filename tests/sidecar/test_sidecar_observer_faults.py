@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from sidecar_parts import ScriptedNvml, put
 
-from webhook.core.drivers import Fault, explain_fault, fault_of
+from webhook.core.nvidia.drivers import Fault, explain_fault, fault_of
 from webhook.sidecar.observer import LOOK_UP_EVERY_S, DriverChangedError, Observer
 
 CODES = [1, 2, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16, 18, 25, 28, 999, 4242]

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from sidecar_parts import ID, OTHER_ID, ScriptedNvml, put, stat_line
 
-from webhook.core.enforcement import Process
-from webhook.core.pacing import LIST_EVERY_S, LIST_FLOOR_S, MOVED_BYTES
+from webhook.core.enforcement.pacing import LIST_EVERY_S, LIST_FLOOR_S, MOVED_BYTES
+from webhook.core.enforcement.step import Process
 from webhook.sidecar import observer as under_test
 from webhook.sidecar.observer import STRANGER_AFTER_S, Observer
 

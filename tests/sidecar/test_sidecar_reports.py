@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sidecar_parts import PROGRAM, wait_until
 
 from webhook.adapters import processes
-from webhook.core.enforcer_container import _LIVENESS as LIVENESS
+from webhook.core.admission.sidecar.container import _LIVENESS as LIVENESS
 from webhook.sidecar import heartbeat
 from webhook.sidecar.heartbeat import PASSED_WITHIN_S, Heartbeat, answer, leave_verdict, one_line
 from webhook.sidecar.journal import Journal

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from sidecar_parts import SHIPPED, load, load_spec
 from strategies import asking_pods
 
-from webhook.adapters.policy_fields import duration_ms
-from webhook.adapters.policy_files import PolicyInvalidError
-from webhook.core.admission import Outcome, Phase, decide
-from webhook.core.demand import read_demand
-from webhook.core.pod import read_pod
-from webhook.core.quantity import parse_quantity
+from webhook.adapters.policy.fields import duration_ms
+from webhook.adapters.policy.files import PolicyInvalidError
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.pod.demand import read_demand
+from webhook.core.pod.quantity import parse_quantity
+from webhook.core.pod.views import read_pod
 from webhook.names import ENFORCER_CONTAINER, GPU_ANNOTATION
 from webhook.sidecar.settings import read_settings
 

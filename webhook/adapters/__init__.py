@@ -1,1 +1,13 @@
-"""One outside thing per file, no decisions: policy files, reviews, settings, NVML, processes."""
+"""Outside things, one in each room: what reads and writes, so that the core need not.
+
+`kube`         the API server: the only door to it
+`policy`       policy files: YAML in, a policy or all its problems out
+`manifests`    manifests as people write them, edited without losing a comment
+`nvml`         the driver, through pynvml
+`processes`    processes and their cgroups, through /proc and pidfds
+`review_json`  AdmissionReviews as bytes
+`yaml_documents`  bounded YAML with line numbers, for `policy` and `manifests`
+`settings`     what the environment and the installation say
+
+An adapter may import the core, and no other adapter but the last two.
+"""

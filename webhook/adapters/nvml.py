@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import pynvml
 
-from webhook.core.drivers import Fault, explain_fault, fault_of
+from webhook.core.nvidia.drivers import Fault, explain_fault, fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -124,7 +124,7 @@ class Nvml:
         self.close()
 
     def driver_version(self) -> str:
-        """Return the version of the driver, for `webhook.core.drivers.driver_class`."""
+        """Return the version of the driver, for `webhook.core.nvidia.drivers.driver_class`."""
         return str(_ask("nvmlSystemGetDriverVersion", pynvml.nvmlSystemGetDriverVersion))
 
     def devices(self) -> tuple[Device, ...]:

@@ -15,7 +15,7 @@ import signal
 from dataclasses import dataclass
 from typing import Final
 
-from webhook.core.enforcement import Process
+from webhook.core.enforcement.step import Process
 
 _LONGEST_COMMAND: Final = 200
 _LARGEST_FILE: Final = 65536

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from webhook.core.binding import encode_verdict
-from webhook.core.review import (
+from webhook.core.admission.review import (
     API_VERSION,
     KIND,
     BadReviewError,
@@ -16,13 +15,15 @@ from webhook.core.review import (
     encode_failure,
     encode_review,
 )
+from webhook.core.placement.binding_review import encode_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from webhook.core.admission import Decision, Request
-    from webhook.core.binding import Verdict
-    from webhook.core.patch import Operation
+    from webhook.core.admission.decide import Decision
+    from webhook.core.placement.binding_review import Verdict
+    from webhook.core.pod.patch import Operation
+    from webhook.core.pod.request import Request
 
 
 def read_review(body: bytes) -> Request:

@@ -20,7 +20,7 @@ from yaml.parser import Parser
 from yaml.reader import Reader
 from yaml.scanner import Scanner
 
-from webhook.core.errors import quoted
+from webhook.core.pod.findings import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from webhook.core.assignments import Assignments
+    from webhook.core.placement.assignments import Assignments
 
 EVERY_S: Final = 1.0
 

@@ -7,10 +7,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.adapters.kube import KubeError
+from webhook.adapters.kube.client import KubeError
 from webhook.agent.assigned import Assigned
+from webhook.agent.events import tell
 from webhook.agent.heartbeat import beat
-from webhook.agent.telling import tell
 from webhook.agent.watcher import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
@@ -22,19 +22,19 @@ from webhook.agent.watcher import (
     watch_assignments,
     watch_gpus,
 )
-from webhook.core.capacity import Inventory, Look, notice
-from webhook.core.drivers import Fault
-from webhook.core.node_state import changes, patches, recall, wanted
+from webhook.core.node.inventory import Inventory, Look, notice
+from webhook.core.node.state import changes, patches, recall, wanted
+from webhook.core.nvidia.drivers import Fault
 from webhook.names import NODE_GPU_MEMORY_FREE_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from webhook.adapters.kube import Kube
+    from webhook.adapters.kube.client import Kube
     from webhook.adapters.nvml import Nvml
     from webhook.agent.journal import Journal
     from webhook.agent.settings import Settings
-    from webhook.core.node_state import Patches
+    from webhook.core.node.state import Patches
 
     Message = Look | NodeSeen | WatchFailed | AssignmentsSeen | AssignmentsUnread | Exception
 

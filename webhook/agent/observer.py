@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from webhook.adapters import processes
 from webhook.adapters.nvml import NvmlError
-from webhook.core.capacity import Look, SeenGpu
-from webhook.core.drivers import DriverClass, Fault, driver_class, explain_driver
+from webhook.core.node.inventory import Look, SeenGpu
+from webhook.core.nvidia.drivers import DriverClass, Fault, driver_class, explain_driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook import __version__
-from webhook.adapters.kube import KubeError, connect
+from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.nvml import Nvml
 from webhook.agent.journal import Journal
 from webhook.agent.loop import Agent, NewContainerNeededError
 from webhook.agent.observer import look
 from webhook.agent.watcher import read_assigned
-from webhook.core.capacity import Inventory, Look, notice, skipped
-from webhook.core.node_state import changes, patches, recall, wanted
+from webhook.core.node.inventory import Inventory, Look, notice, skipped
+from webhook.core.node.state import changes, patches, recall, wanted
 
 if TYPE_CHECKING:
-    from webhook.adapters.kube import Kube
+    from webhook.adapters.kube.client import Kube
     from webhook.agent.settings import Settings
-    from webhook.core.assignments import Assignments
-    from webhook.core.node_state import Patches
+    from webhook.core.node.state import Patches
+    from webhook.core.placement.assignments import Assignments
 
 STOPPED: Final = 0
 FAILED: Final = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.capacity import GRACE_S
+from webhook.core.node.inventory import GRACE_S
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,17 +7,17 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.adapters.kube import KubeError, joined
+from webhook.adapters.kube.client import KubeError, joined
 from webhook.agent.observer import look
-from webhook.core.assignments import config_map_name, read_assignments
+from webhook.core.placement.assignments import config_map_name, read_assignments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from webhook.adapters.kube import Kube
+    from webhook.adapters.kube.client import Kube
     from webhook.adapters.nvml import Nvml
-    from webhook.core.assignments import Assignments
-    from webhook.core.capacity import Look
+    from webhook.core.node.inventory import Look
+    from webhook.core.placement.assignments import Assignments
 
     Tell = Callable[["Look | NodeSeen | WatchFailed | AssignmentsSeen | AssignmentsUnread"], None]
 

@@ -11,9 +11,9 @@ import yaml
 
 from webhook.agent.settings import INTERVAL_S, Settings
 from webhook.cli.failures import Failure
-from webhook.core.capacity import GRACE_S
-from webhook.core.duration import parse_seconds
-from webhook.core.quantity import MIB, QuantityError, parse_quantity
+from webhook.core.node.inventory import GRACE_S
+from webhook.core.pod.duration import parse_seconds
+from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,7 +137,7 @@ def agent_command(
 
 def _once(settings: Settings) -> None:
     """Look and patch once; notes go to standard error, what is or would be patched to output."""
-    from webhook.adapters.kube import KubeError  # noqa: PLC0415 - as above
+    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
     from webhook.agent.program import look_once, patch_once  # noqa: PLC0415
 
     found = look_once(settings)

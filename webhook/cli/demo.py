@@ -22,7 +22,7 @@ import click
 import yaml
 
 from webhook.cli.failures import Failure
-from webhook.core.patch import apply_patch
+from webhook.core.pod.patch import apply_patch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

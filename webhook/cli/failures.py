@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from webhook.adapters.policy_files import PolicyInvalidError
+    from webhook.adapters.policy.files import PolicyInvalidError
 
 
 class Failure(click.ClickException):

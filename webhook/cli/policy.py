@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from webhook.adapters.policy_files import PolicyInvalidError, is_empty_folder, read_policy
-from webhook.adapters.policy_schema import json_schema
+from webhook.adapters.policy.files import PolicyInvalidError, is_empty_folder, read_policy
+from webhook.adapters.policy.schema import json_schema
 from webhook.adapters.settings import default_enforcer_image
-from webhook.core.examples import run_example
+from webhook.core.admission.examples import run_example
 
 if TYPE_CHECKING:
     from collections.abc import Sized
 
-    from webhook.core.policy import Policy
+    from webhook.core.policy.values import Policy
 
 _PATHS = click.argument(
     "paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)

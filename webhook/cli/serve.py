@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from certs import CertificatesError, service_names
-from webhook.adapters.policy_files import PolicyInvalidError, shipped_policy_path
+from webhook.adapters.policy.files import PolicyInvalidError, shipped_policy_path
 from webhook.adapters.settings import (
     ENFORCER_IMAGE_VARIABLE,
     default_certificate_folder,
@@ -98,14 +98,14 @@ def serve_command(
     if cert_secret and cert_dir:
         raise click.UsageError("certificates lie in a folder or in a Secret; drop one of the two")
     # Imported here: gunicorn and Flask would slow down every other command.
-    from webhook.adapters.kube import KubeError  # noqa: PLC0415
+    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
+    from webhook.server.secret_certificates import Shared  # noqa: PLC0415
     from webhook.server.service import (  # noqa: PLC0415
         CannotListenError,
         Service,
         Settings,
         address,
     )
-    from webhook.server.shared import Shared  # noqa: PLC0415
 
     certificates: Path | Shared = cert_dir or default_certificate_folder()
     if cert_secret:

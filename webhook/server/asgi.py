@@ -15,8 +15,8 @@ from webhook.server.reviews import PHASES, Answer, Reviews, refusal
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from webhook.server.binding.reviews import BindingReviews
     from webhook.server.metrics import Metrics
+    from webhook.server.placement.reviews import BindingReviews
 
     Message = dict[str, Any]
     Receive = Callable[[], Awaitable[Message]]

@@ -19,9 +19,10 @@ from webhook import __version__
 
 if TYPE_CHECKING:
     from certs import Status
-    from webhook.core.admission import Decision, Phase, Request
-    from webhook.core.binding import Verdict
-    from webhook.core.policy import Policy
+    from webhook.core.admission.decide import Decision, Phase
+    from webhook.core.placement.binding_review import Verdict
+    from webhook.core.pod.request import Request
+    from webhook.core.policy.values import Policy
 
 # A review takes a fraction of a millisecond; the API server's own histogram begins at 5 ms.
 _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)

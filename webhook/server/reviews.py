@@ -7,14 +7,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.review_json import read_review, write_failure, write_review
-from webhook.core.admission import Phase, decide
-from webhook.core.review import BadReviewError
+from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.review import BadReviewError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from webhook.core.admission import Decision, Request
-    from webhook.core.policy import Policy
+    from webhook.core.admission.decide import Decision
+    from webhook.core.pod.request import Request
+    from webhook.core.policy.values import Policy
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
 

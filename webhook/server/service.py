@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 from gunicorn.app.base import BaseApplication
 
 from certs import ensure
-from webhook.adapters.policy_files import PolicySource
+from webhook.adapters.policy.source import PolicySource
 from webhook.server.asgi import ReviewApplication
-from webhook.server.binding.placement import Placement
-from webhook.server.binding.reviews import BindingReviews
+from webhook.server.background import Upkeep
 from webhook.server.health import Health
 from webhook.server.log import JsonLog, ServerLogger
 from webhook.server.metrics import Metrics
 from webhook.server.operations import OperationsServer, create_app
+from webhook.server.placement.reviews import BindingReviews
+from webhook.server.placement.service import Placement
 from webhook.server.reviews import Reviews
-from webhook.server.shared import Shared, SharedCertificates
+from webhook.server.secret_certificates import Shared, SharedCertificates
 from webhook.server.tls import FolderCertificate, ServingCertificate
-from webhook.server.upkeep import Upkeep
 from webhook.server.worker import DRAIN_S, DrainingWorker
 
 if TYPE_CHECKING:

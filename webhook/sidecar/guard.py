@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters import processes
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement import Cap, EndPod, Kill, State, Terminate, step
+from webhook.core.enforcement.step import Cap, EndPod, Kill, State, Terminate, step
 from webhook.names import POD_RESTART_EXIT_CODE
+from webhook.sidecar.events import tell, values_of
 from webhook.sidecar.heartbeat import Heartbeat
 from webhook.sidecar.observer import Observer
-from webhook.sidecar.telling import tell, values_of
 
 if TYPE_CHECKING:
     from webhook.adapters.nvml import Nvml
-    from webhook.core.enforcement import Action, Process
+    from webhook.core.enforcement.step import Action, Process
     from webhook.sidecar.journal import Journal
     from webhook.sidecar.settings import Settings
 

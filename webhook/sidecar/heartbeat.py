@@ -32,7 +32,7 @@ _LONGEST = 1000
 """In bytes: an Event's message may be as long in each of its APIs, the kubelet's words included."""
 
 PASSED_WITHIN_S = 40.0
-"""How old a pass may be that lets a probe report: webhook.core.enforcer_container says why."""
+"""How old a pass may be that lets a probe report; why: core/admission/sidecar/container.py."""
 
 _FAILED = "the self-test failed: "
 

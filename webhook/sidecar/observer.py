@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters import processes
 from webhook.adapters.nvml import NvmlError
-from webhook.core.drivers import Fault
-from webhook.core.enforcement import Observation, Usage
-from webhook.core.pacing import Pace, wants_lists
+from webhook.core.enforcement.pacing import Pace, wants_lists
+from webhook.core.enforcement.step import Observation, Usage
+from webhook.core.nvidia.drivers import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from webhook.adapters.nvml import Nvml
-    from webhook.core.enforcement import Process
+    from webhook.core.enforcement.step import Process
 
 LOOK_UP_EVERY_S: Final = 30.0
 """A lost GPU is asked for again this often: it may come back from a reset."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters import processes
 from webhook.adapters.nvml import NvmlError
-from webhook.core.drivers import DriverClass, driver_class, explain_driver
+from webhook.core.nvidia.drivers import DriverClass, driver_class, explain_driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The enforcer's settings, from its environment; webhook.core.enforcer_container writes them."""
+"""The enforcer's settings, from the environment that core/admission/sidecar/container.py writes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from webhook.core.duration import parse_seconds
+from webhook.core.pod.duration import parse_seconds
 from webhook.names import (
     BLIND_AFTER_ENV,
     CAP_BYTES_ENV,

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from webhook.adapters.policy_files import PolicyInvalidError, load_policy, shipped_policy_path
+from webhook.adapters.manifests.documents import changed, find_targets, read_documents
+from webhook.adapters.manifests.files import STANDARD_INPUT, name_of_input, read_text
+from webhook.adapters.manifests.reading import ManifestError
+from webhook.adapters.policy.files import PolicyInvalidError, load_policy, shipped_policy_path
 from webhook.adapters.settings import default_enforcer_image
 from webhook.cli.admit.output import Output, Source, show
 from webhook.cli.admit.verdict import judge
 from webhook.cli.failures import policy_failure
-from webhook.cli.manifests.documents import changed, find_targets, read_documents
-from webhook.cli.manifests.files import STANDARD_INPUT, name_of_input, read_text
-from webhook.cli.manifests.reading import ManifestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import TextIO
 
-    from webhook.core.policy import Policy
+    from webhook.core.policy.values import Policy
 
 _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.adapters.manifests.documents import join
 from webhook.adapters.review_json import patch_bytes
-from webhook.cli.manifests.documents import join
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TextIO
 
+    from webhook.adapters.manifests.documents import Document
     from webhook.cli.admit.verdict import Verdict
-    from webhook.cli.manifests.documents import Document
 
 _RED, _GREEN, _YELLOW, _CYAN, _BOLD = "31", "32", "33", "36", "1"
 _SUMMARY_COLOURS: Final = {

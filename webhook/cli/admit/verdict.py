@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.cli.manifests.documents import text_of
-from webhook.cli.manifests.reading import ExactFloat
-from webhook.core.admission import Decision, Outcome, Phase, Request, decide
-from webhook.core.demand import read_demand
-from webhook.core.errors import MalformedObjectError
-from webhook.core.pod import read_pod
-from webhook.core.quantity import format_bytes
+from webhook.adapters.manifests.documents import text_of
+from webhook.adapters.manifests.reading import ExactFloat
+from webhook.core.admission.decide import Decision, Outcome, Phase, decide
+from webhook.core.pod.demand import read_demand
+from webhook.core.pod.findings import MalformedObjectError
+from webhook.core.pod.quantity import format_bytes
+from webhook.core.pod.request import Request
+from webhook.core.pod.views import read_pod
 from webhook.names import GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
 
 if TYPE_CHECKING:
-    from webhook.cli.manifests.documents import Target
-    from webhook.core.patch import Operation
-    from webhook.core.pod import Json
-    from webhook.core.policy import Policy
+    from webhook.adapters.manifests.documents import Target
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.patch import Operation
+    from webhook.core.policy.values import Policy
 
 _ASKING: Final = (GPU_MEMORY_ANNOTATION, GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION)
 _LARGEST_INTEGER: Final = 2**64 - 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from certs import Terms
-from webhook.core.duration import parse_seconds
+from webhook.core.pod.duration import parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

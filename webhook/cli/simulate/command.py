@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from webhook.cli.manifests.files import STANDARD_INPUT, name_of_input, read_text
+from webhook.adapters.manifests.files import STANDARD_INPUT, name_of_input, read_text
 from webhook.cli.simulate.generate import generate
 from webhook.cli.simulate.output import Report, as_json, as_text
 from webhook.cli.simulate.reading import UnreadableError, read_nodes, read_pods
-from webhook.core.simulation import ORDERS, replay
-from webhook.core.simulation_bounds import lower_bound
-from webhook.core.simulation_cluster import Scheduling
+from webhook.simulation.bounds import lower_bound
+from webhook.simulation.cluster import Scheduling
+from webhook.simulation.replay import ORDERS, replay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from webhook.core.simulation_cluster import SimulatedNode, SimulatedPod
+    from webhook.simulation.cluster import SimulatedNode, SimulatedPod
 
 _MOST = 100_000
 

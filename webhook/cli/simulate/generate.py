@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from webhook.core.capacity import Gpu
-from webhook.core.placement import Need
-from webhook.core.simulation_cluster import SimulatedNode, SimulatedPod
+from webhook.core.placement.fit import Need
+from webhook.core.pod.gpus import Gpu
+from webhook.simulation.cluster import SimulatedNode, SimulatedPod
 
 _GIB: Final = 2**30
 _DAY_S: Final = 86_400

@@ -5,18 +5,18 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.cli.manifests.documents import find_targets, text_of
+from webhook.adapters.manifests.documents import find_targets, text_of
 from webhook.cli.simulate.short import MOST
-from webhook.core.assignments import read_pod_state
-from webhook.core.errors import MalformedObjectError
-from webhook.core.node_state import recall
-from webhook.core.pod import mapping, strings, text
-from webhook.core.simulation_cluster import SimulatedNode, SimulatedPod
+from webhook.core.node.state import recall
+from webhook.core.placement.assignments import read_pod_state
+from webhook.core.pod.fields import mapping, strings, text
+from webhook.core.pod.findings import MalformedObjectError
 from webhook.names import NODE_GPUS_ANNOTATION
+from webhook.simulation.cluster import SimulatedNode, SimulatedPod
 
 if TYPE_CHECKING:
+    from webhook.adapters.manifests.documents import Target
     from webhook.adapters.yaml_documents import Path
-    from webhook.cli.manifests.documents import Target
     from webhook.cli.simulate.short import Found
 
     Json = dict[str, Any]

@@ -6,14 +6,14 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.quantity import format_bytes
-from webhook.core.simulation_cluster import Cause
+from webhook.core.pod.quantity import format_bytes
+from webhook.simulation.cluster import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from webhook.core.simulation import Outcome
-    from webhook.core.simulation_cluster import Scheduling
+    from webhook.simulation.cluster import Scheduling
+    from webhook.simulation.replay import Outcome
 
 _GIB: Final = 2**30
 _WORDS: Final[Mapping[Cause, str]] = {

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from webhook.adapters.manifests.documents import read_documents
+from webhook.adapters.manifests.reading import ManifestError
 from webhook.adapters.yaml_documents import Problem, show_path
-from webhook.cli.manifests.documents import read_documents
-from webhook.cli.manifests.reading import ManifestError
 from webhook.cli.simulate.objects import first_created_s, node_objects, pod_objects
 from webhook.cli.simulate.short import Found, short_nodes, short_pods, unknown_fields
 from webhook.names import NODE_GPUS_ANNOTATION
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from webhook.adapters.yaml_documents import Path
-    from webhook.core.simulation_cluster import SimulatedNode, SimulatedPod
+    from webhook.simulation.cluster import SimulatedNode, SimulatedPod
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SHORT: Final = ("nodes", "pods")

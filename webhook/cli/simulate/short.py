@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.yaml_documents import show
-from webhook.core.capacity import Gpu
-from webhook.core.duration import parse_seconds
-from webhook.core.placement import Need
-from webhook.core.quantity import MIB, QuantityError, parse_quantity, parse_vram
-from webhook.core.simulation_cluster import SimulatedNode, SimulatedPod
+from webhook.core.placement.fit import Need
+from webhook.core.pod.duration import parse_seconds
+from webhook.core.pod.gpus import Gpu
+from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity, parse_vram
 from webhook.names import NODE_GPU_LABEL
+from webhook.simulation.cluster import SimulatedNode, SimulatedPod
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

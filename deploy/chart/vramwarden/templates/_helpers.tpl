@@ -110,7 +110,7 @@ matchExpressions:
 
 {{/* matchConditions of both webhooks. They are what an outage is limited to, and what spares all other
 pods the call. A condition that fails refuses the pod, hence has() before every field. What they let
-through is more than `decide` in webhook/core/admission.py judges, never less; tests/chart proves it:
+through is more than `decide` in webhook/core/admission/decide.py judges, never less; tests/chart proves it:
 - an annotation or the label of ours: a demand, or our marks
 - a resource with a domain: vramwarden.io/vram, and whole GPUs of any policy, which all have one; a limit
   alone has become a request, too, since the API server has filled in what is missing

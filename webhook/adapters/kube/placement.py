@@ -1,0 +1,188 @@
+"""What placement reads and writes in the API server: pods, nodes, and a ConfigMap per GPU node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.core.node.state import recall
+from webhook.core.placement.assignments import (
+    Assignments,
+    PodState,
+    config_map_name,
+    read_assignments,
+    read_pod_state,
+    write_assignments,
+)
+from webhook.names import (
+    ASSIGNMENTS_LABEL,
+    ASSIGNMENTS_NODE_ANNOTATION,
+    MANAGED_LABEL,
+    NODE_GPU_LABEL,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from webhook.core.pod.gpus import Gpu
+
+    Json = dict[str, Any]
+
+MANAGED: Final = f"{MANAGED_LABEL}=true"
+WITH_GPU: Final = f"{NODE_GPU_LABEL}=true"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNode:
+    """A node, as far as placement is concerned."""
+
+    name: str
+    uid: str
+    gpus: tuple[Gpu, ...]
+    """Empty where it does not show them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A node's assignments as they are stored."""
+
+    node: str
+    assignments: Assignments
+    whole: bool
+    """Nothing is missing: the list is there and all of it could be read."""
+    version: str
+    """Its `resourceVersion`; empty where it is not there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One event of a watch."""
+
+    kind: str
+    """`ADDED`, `MODIFIED`, `DELETED` or `BOOKMARK`."""
+    version: str
+    thing: PodState | GpuNode | None
+
+
+class PlacementApi:
+    """The API server as placement sees it; every method raises KubeError."""
+
+    def __init__(self, kube: Kube, namespace: str) -> None:
+        """Keep assignments in `namespace`."""
+        self._kube = kube
+        self._config_maps = joined("namespaces", namespace, "configmaps")
+
+    def pod(self, namespace: str, name: str) -> PodState | None:
+        """Read a pod; None where it is gone."""
+        found = self._found(joined("namespaces", namespace, "pods", name))
+        return None if found is None else read_pod_state(found)
+
+    def node(self, name: str) -> GpuNode | None:
+        """Read a node; None where there is none of that name."""
+        found = self._found(joined("nodes", name))
+        return None if found is None else _gpu_node(found)
+
+    def pods_on(self, node: str) -> list[PodState]:
+        """Read the pods with a demand on a node, as they are now and not as a cache has them."""
+        selectors = {"labelSelector": MANAGED, "fieldSelector": f"spec.nodeName={node}"}
+        listed = self._kube.read(joined("pods"), **selectors)
+        return [read_pod_state(pod) for pod in listed.get("items") or []]
+
+    def assignments(self, node: str) -> Stored:
+        """Read a node's assignments."""
+        found = self._found(f"{self._config_maps}/{config_map_name(node)}")
+        return Stored(node, {}, whole=False, version="") if found is None else _stored(found)
+
+    def all_assignments(self) -> list[Stored]:
+        """Read the assignments of every node."""
+        listed = self._kube.read(self._config_maps, labelSelector=f"{ASSIGNMENTS_LABEL}=true")
+        return [_stored(found) for found in listed.get("items") or []]
+
+    def store(self, node: GpuNode, assignments: Assignments, version: str) -> Stored:
+        """Write a node's assignments, unless somebody wrote them since `version`.
+
+        Raises KubeError, `conflict` where somebody did. The node owns the list, so that the garbage
+        collector takes it away with the node.
+        """
+        metadata: Json = {
+            "name": config_map_name(node.name),
+            "labels": {ASSIGNMENTS_LABEL: "true"},
+            "annotations": {ASSIGNMENTS_NODE_ANNOTATION: node.name},
+            "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
+            ],
+        }
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+        body["data"] = write_assignments(assignments)
+        if version:
+            metadata["resourceVersion"] = version
+            written = self._kube.replace(f"{self._config_maps}/{metadata['name']}", body)
+        else:
+            written = self._kube.create(self._config_maps, body)
+        return Stored(node.name, assignments, whole=True, version=_version(written))
+
+    def list_pods(self) -> tuple[list[PodState], str]:
+        """Read all pods with a demand as they are now, and the version from which to watch them.
+
+        Not from a cache, which may be behind what a watch told before: a pod that is not in it yet
+        would count as gone.
+        """
+        listed = self._kube.read(joined("pods"), labelSelector=MANAGED)
+        return [read_pod_state(pod) for pod in listed.get("items") or []], _version(listed)
+
+    def list_nodes(self) -> tuple[list[GpuNode], str]:
+        """Read all nodes with a GPU, and the version from which to watch them."""
+        listed = self._kube.read(joined("nodes"), labelSelector=WITH_GPU)
+        return [_gpu_node(node) for node in listed.get("items") or []], _version(listed)
+
+    def watch_pods(self, version: str, lasting_s: float) -> Iterator[Change]:
+        """Watch pods with a demand; see `Kube.watch`."""
+        events = self._watch(joined("pods"), MANAGED, version, lasting_s)
+        return (
+            Change(kind, _version(thing), None if kind == "BOOKMARK" else read_pod_state(thing))
+            for kind, thing in events
+        )
+
+    def watch_nodes(self, version: str, lasting_s: float) -> Iterator[Change]:
+        """Watch nodes with a GPU; see `Kube.watch`."""
+        events = self._watch(joined("nodes"), WITH_GPU, version, lasting_s)
+        return (
+            Change(kind, _version(thing), None if kind == "BOOKMARK" else _gpu_node(thing))
+            for kind, thing in events
+        )
+
+    def _watch(
+        self, path: str, selector: str, version: str, lasting_s: float
+    ) -> Iterator[tuple[str, Json]]:
+        return self._kube.watch(
+            path,
+            lasting_s=lasting_s,
+            labelSelector=selector,
+            resourceVersion=version,
+            allowWatchBookmarks="true",
+        )
+
+    def _found(self, path: str) -> Json | None:
+        try:
+            return self._kube.read(path)
+        except KubeError as error:
+            if error.not_found:
+                return None
+            raise
+
+
+def _gpu_node(node: Json) -> GpuNode:
+    metadata = node["metadata"]
+    return GpuNode(metadata["name"], metadata["uid"], recall(node).gpus)
+
+
+def _stored(config_map: Json) -> Stored:
+    metadata = config_map["metadata"]
+    assignments, whole = read_assignments(config_map.get("data"))
+    node = (metadata.get("annotations") or {}).get(ASSIGNMENTS_NODE_ANNOTATION, "")
+    return Stored(node, assignments, whole, metadata["resourceVersion"])
+
+
+def _version(thing: Json) -> str:
+    return str((thing.get("metadata") or {}).get("resourceVersion", ""))

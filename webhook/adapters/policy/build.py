@@ -1,0 +1,251 @@
+"""From the parsed documents of all files to one policy, with what only shows across them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from webhook.adapters.policy.models import WHOLE_GPU_RESOURCES
+from webhook.adapters.yaml_documents import Document, Path, Problem, show, show_path
+from webhook.core.pod.quantity import parse_quantity
+from webhook.core.policy.values import (
+    Action,
+    Bounds,
+    Enforcement,
+    Example,
+    GPUClass,
+    Policy,
+    Rule,
+    matches_any,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from webhook.adapters.policy.models import (
+        ClassPart,
+        EnforcementPart,
+        ExamplePart,
+        PolicyFile,
+        RulePart,
+    )
+    from webhook.adapters.policy.parts import EnvPart, MemoryPart, TolerationPart
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A document that has the right shape, and where it came from."""
+
+    file: str
+    document: Document
+    content: PolicyFile
+
+    def where(self, *path: str | int) -> str:
+        """Return file and line of a path."""
+        return f"{self.file}:{self.document.line(path)}"
+
+    def problem(self, path: Path, detail: str) -> Problem:
+        """Return a problem at a path."""
+        return Problem(self.file, self.document.line(path), show_path(path), detail)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the files hold together, and where each name was defined first."""
+
+    rules: dict[str, Rule] = field(default_factory=dict)
+    classes: dict[str, GPUClass] = field(default_factory=dict)
+    places: dict[tuple[str, str], str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def is_new(self, source: Source, kind: str, name: str, path: Path) -> bool:
+        """Note where a name is defined; a second definition is a problem that names the first."""
+        first = self.places.get((kind, name))
+        if first is None:
+            self.places[kind, name] = source.where(*path)
+            return True
+        detail = f"{kind} {show(name)} is defined twice; it stands in {first} already"
+        self.problems.append(source.problem(path, detail))
+        return False
+
+
+def build_policy(
+    sources: list[Source], other_classes: Iterable[str], *, digest: str, enforcer_image: str
+) -> tuple[Policy, list[Problem]]:
+    """Put sources together, in their order.
+
+    `other_classes` are names of classes in files that cannot be used: rules may name them, so that
+    one mistake does not cause a second message.
+    """
+    found = _Found()
+    for source in sources:
+        spec = source.content.spec
+        for name, part in spec.classes.items():
+            if found.is_new(source, "class", name, ("spec", "classes", name)):
+                found.classes[name] = _class(name, part)
+        for index, rule in enumerate(spec.rules):
+            if found.is_new(source, "rule", rule.name, ("spec", "rules", index, "name")):
+                where = source.where("spec", "rules", index)
+                found.rules[rule.name] = _rule(rule, enforcer_image, where)
+    known = {*found.classes, *other_classes}
+    for source in sources:
+        for index, rule in enumerate(source.content.spec.rules):
+            path: Path = ("spec", "rules", index)
+            found.problems.extend(_check_classes(source, path, rule, known))
+            found.problems.extend(_check_selectors(source, path, rule, found))
+    policy = Policy(
+        rules=tuple(found.rules.values()),
+        classes=found.classes,
+        whole_gpu_resources=_whole_gpu_resources(sources),
+        examples=tuple(_examples(sources)),
+        digest=digest,
+    )
+    return policy, found.problems
+
+
+def _check_classes(
+    source: Source, path: Path, rule: RulePart, known: set[str]
+) -> Iterator[Problem]:
+    """Yield the classes that a rule names and nobody defines, or that it does not allow itself."""
+    have = f"the policy has {', '.join(sorted(known)) or 'no classes'}"
+    for index, name in enumerate(rule.classes.allowed):
+        if "*" not in name and name not in known:
+            place = (*path, "classes", "allowed", index)
+            yield source.problem(place, f"class {show(name)} is not defined; {have}")
+    default = rule.classes.default
+    place = (*path, "classes", "default")
+    if default is not None and default not in known:
+        yield source.problem(place, f"class {show(default)} is not defined; {have}")
+    elif default is not None and not matches_any(default, tuple(rule.classes.allowed)):
+        detail = f"class {show(default)} is not in classes.allowed; add it there"
+        yield source.problem(place, detail)
+
+
+def _check_selectors(
+    source: Source, path: Path, rule: RulePart, found: _Found
+) -> Iterator[Problem]:
+    """Yield labels for which a rule and a class that it allows want different values."""
+    if rule.action is Action.IGNORE:
+        return
+    for name, gpu_class in found.classes.items():
+        if not matches_any(name, tuple(rule.classes.allowed)):
+            continue
+        for key, value in gpu_class.node_selector.items():
+            wanted = rule.node_selector.get(key, value)
+            if wanted != value:
+                detail = (
+                    f"wants {show(wanted)} but class {show(name)} in "
+                    f"{found.places['class', name]} wants {show(value)}, so no node fits; "
+                    "make them agree, or leave the class out of classes.allowed"
+                )
+                yield source.problem((*path, "nodeSelector", key), detail)
+
+
+def _whole_gpu_resources(sources: list[Source]) -> tuple[str, ...]:
+    """Return the union of what the files name; the default where none names any."""
+    named = [
+        source.content.spec.whole_gpu_resources
+        for source in sources
+        if "whole_gpu_resources" in source.content.spec.model_fields_set
+    ]
+    if not named:
+        return WHOLE_GPU_RESOURCES
+    return tuple(dict.fromkeys(resource for resources in named for resource in resources))
+
+
+def _class(name: str, part: ClassPart) -> GPUClass:
+    return GPUClass(name, part.node_selector, _tolerations(part.tolerations), _bounds(part.memory))
+
+
+def _rule(part: RulePart, enforcer_image: str, where: str) -> Rule:
+    return Rule(
+        name=part.name,
+        namespaces=tuple(part.match.namespaces),
+        pod_labels=part.match.pod_labels,
+        action=part.action,
+        memory=_bounds(part.memory),
+        max_gpu_count=part.gpu_count.max,
+        allowed_classes=tuple(part.classes.allowed),
+        default_class=part.classes.default,
+        node_selector=part.node_selector,
+        tolerations=_tolerations(part.tolerations),
+        runtime_class_name=part.runtime_class_name,
+        env=tuple(_variable(entry) for entry in part.env),
+        visible_devices=part.visible_devices,
+        placement=part.placement,
+        enforcement=_enforcement(part.enforcement, enforcer_image),
+        where=where,
+    )
+
+
+def _bounds(part: MemoryPart) -> Bounds:
+    return Bounds(part.min, part.max)
+
+
+def _enforcement(part: EnforcementPart, enforcer_image: str) -> Enforcement:
+    return Enforcement(
+        by=part.by,
+        style=part.style,
+        run_as=part.run_as,
+        image=part.image or enforcer_image,
+        poll_interval=part.poll_interval,
+        grace=part.grace,
+        tolerance=part.tolerance,
+        blind_after=part.blind_after,
+        when_blind=part.when_blind,
+        pod_restart=part.pod_restart,
+    )
+
+
+def _tolerations(parts: list[TolerationPart]) -> tuple[dict[str, Any], ...]:
+    """Write tolerations as the API server stores them: what is empty is absent.
+
+    Otherwise a stored toleration would not equal the wanted one, and be added again.
+    """
+    return tuple(
+        {
+            key: value
+            for key, value in part.model_dump(by_alias=True, exclude_unset=True).items()
+            if value not in {None, ""}
+        }
+        for part in parts
+    )
+
+
+def _variable(part: EnvPart) -> dict[str, Any]:
+    """Write a variable as the API server stores it: no empty value, a field with its version."""
+    variable: dict[str, Any] = {"name": part.name}
+    if part.value:
+        variable["value"] = part.value
+    if part.value_from:
+        ((kind, reference),) = part.value_from.items()
+        versioned = {"apiVersion": "v1", **reference} if kind == "fieldRef" else reference
+        variable["valueFrom"] = {kind: versioned}
+    return variable
+
+
+def _examples(sources: list[Source]) -> Iterator[Example]:
+    for source in sources:
+        for index, part in enumerate(source.content.spec.examples):
+            yield _example(part, source.where("spec", "examples", index))
+
+
+def _example(part: ExamplePart, where: str) -> Example:
+    pod, expect = part.pod, part.expect
+    metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace}
+    metadata |= {"labels": pod.labels, "annotations": pod.annotations}
+    spec = pod.spec
+    if spec is None:
+        spec = {"containers": [{"name": "main", "image": "example"}]}
+    return Example(
+        name=part.name,
+        where=where,
+        namespace=pod.namespace,
+        pod={"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec},
+        allowed=expect.allowed,
+        reasons=None if expect.reasons is None else tuple(map(str, expect.reasons)),
+        rule=expect.rule,
+        vram=None if expect.vram is None else Fraction(parse_quantity(expect.vram)),
+        node_selector=expect.node_selector,
+    )

@@ -1,0 +1,206 @@
+"""Policies from disk: read a file or a folder, and prove it by its examples."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
+
+import webhook
+from webhook.adapters.policy.build import Source, build_policy
+from webhook.adapters.policy.models import PolicyFile
+from webhook.adapters.policy.sentences import sentences
+from webhook.adapters.yaml_documents import MAX_BYTES, Document, Problem, read_documents, show_path
+from webhook.core.admission.examples import run_example
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from webhook.core.policy.values import Policy
+
+__all__ = [
+    "PolicyInvalidError",
+    "Problem",
+    "is_empty_folder",
+    "load_policy",
+    "read_policy",
+    "shipped_policy_path",
+]
+
+_SUFFIXES: Final = frozenset({".yaml", ".yml"})
+_CONFIG_MAP_DATA: Final = "..data"
+"""The link by which the kubelet replaces all files of a mounted ConfigMap at once."""
+_SHOWN_PROBLEMS: Final = 100
+
+
+class PolicyInvalidError(ValueError):
+    """A policy cannot be used; `problems` are all that is wrong with it."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems: tuple[Problem, ...] = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The bytes of a policy's files at one moment."""
+
+    files: tuple[tuple[str, str, bytes], ...]
+    """Name, the path that messages show, and content, in the order of names."""
+    unreadable: tuple[Problem, ...]
+
+    def digest(self, enforcer_image: str) -> str:
+        """Return a SHA-256 over all that makes the policy: equal files, equal digest."""
+        digest = hashlib.sha256()
+        parts = [enforcer_image.encode("utf-8", "surrogatepass")]
+        for name, _, data in self.files:
+            parts += [name.encode("utf-8", "surrogateescape"), data]
+        for part in parts:
+            digest.update(len(part).to_bytes(8, "big"))  # so that no two lists look alike
+            digest.update(part)
+        return digest.hexdigest()
+
+
+def read_policy(path: Path, *, enforcer_image: str) -> Policy:
+    """Read a policy without trying its examples; raises PolicyInvalidError with all problems."""
+    return parse_snapshot(take_snapshot(path), enforcer_image)
+
+
+def load_policy(path: Path, *, enforcer_image: str) -> Policy:
+    """Read a policy and try its examples; raises PolicyInvalidError with all problems."""
+    return proven(read_policy(path, enforcer_image=enforcer_image))
+
+
+def is_empty_folder(path: Path) -> bool:
+    """Say whether a path that could be read is a folder without a policy file."""
+    return not take_snapshot(path).files
+
+
+def shipped_policy_path() -> Path:
+    """Return the path of the default policy: in the package, or beside it in a checkout."""
+    package = Path(webhook.__file__).parent
+    shipped = package / "shipped" / "default.yaml"
+    return shipped if shipped.exists() else package.parent / "policies" / "default.yaml"
+
+
+def take_snapshot(path: Path) -> Snapshot:
+    """Read a file, or all files of a folder; raises PolicyInvalidError where there is none.
+
+    A folder's links are resolved once: whoever replaces the folder by turning a link, as ConfigMap
+    mounts and git-sync do, can never make half of an old and half of a new policy of it.
+    """
+    try:
+        if not path.is_dir():
+            return Snapshot(((path.name, str(path), _read(path)),), ())
+        data = path / _CONFIG_MAP_DATA
+        root = (data if data.is_symlink() or data.exists() else path).resolve(strict=True)
+        names = sorted(entry.name for entry in root.iterdir() if _is_policy(entry))
+    except OSError as error:
+        raise PolicyInvalidError([_unreadable(str(path), error)]) from None
+    files, unreadable = [], []
+    for name in names:
+        shown = str(path / name)
+        try:
+            files.append((name, shown, _read(root / name, regular=True)))
+        except OSError as error:
+            unreadable.append(_unreadable(shown, error))
+    return Snapshot(tuple(files), tuple(unreadable))
+
+
+def _is_policy(entry: Path) -> bool:
+    return entry.suffix in _SUFFIXES and not entry.name.startswith(".") and not entry.is_dir()
+
+
+def _read(path: Path, *, regular: bool = False) -> bytes:
+    """Read a file, a little over the limit at most; in a folder a pipe would block for ever."""
+    if regular and not stat.S_ISREG(path.stat().st_mode):
+        raise OSError("it is not a regular file")
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)
+
+
+def _unreadable(file: str, error: OSError) -> Problem:
+    reason = error.strerror or str(error)
+    return Problem(file, 0, "", f"cannot be read: {reason[:1].lower()}{reason[1:]}")
+
+
+def parse_snapshot(snapshot: Snapshot, enforcer_image: str) -> Policy:
+    """Build the policy of a snapshot; raises PolicyInvalidError with all problems."""
+    problems = list(snapshot.unreadable)
+    sources: list[Source] = []
+    unusable_classes: set[str] = set()
+    for _, shown, data in snapshot.files:
+        documents, found = read_documents(shown, data)
+        for document in documents:
+            source = _shape(shown, document, found)
+            if source is None:
+                unusable_classes.update(_class_names(document.value))
+            else:
+                sources.append(source)
+        problems.extend(_shortened(shown, found))
+    policy, found = build_policy(
+        sources,
+        unusable_classes,
+        digest=snapshot.digest(enforcer_image),
+        enforcer_image=enforcer_image,
+    )
+    problems.extend(found)
+    if problems:
+        raise PolicyInvalidError(_ordered(problems))
+    return policy
+
+
+def _shape(file: str, document: Document, problems: list[Problem]) -> Source | None:
+    """Check a document's shape and add its problems to those of its YAML."""
+    try:
+        return Source(file, document, PolicyFile.model_validate(document.value))
+    except ValidationError as error:
+        told = {(problem.line, problem.path) for problem in problems}
+        for path, detail in sentences(error):
+            problem = Problem(file, document.line(path), show_path(path), detail)
+            if (problem.line, problem.path) not in told:
+                problems.append(problem)
+    return None
+
+
+def _class_names(value: Any) -> Iterator[str]:
+    """Yield the names of the classes of a document that may be wrong anywhere."""
+    spec = value.get("spec") if isinstance(value, dict) else None
+    classes = spec.get("classes") if isinstance(spec, dict) else None
+    if isinstance(classes, dict):
+        yield from classes
+
+
+def _shortened(file: str, problems: list[Problem]) -> list[Problem]:
+    """Cut what nobody would read to its end."""
+    left_out = len(problems) - _SHOWN_PROBLEMS
+    if left_out <= 0:
+        return problems
+    shown = _ordered(problems)[:_SHOWN_PROBLEMS]
+    return [*shown, Problem(file, 0, "", f"and {left_out} more problems")]
+
+
+def _ordered(problems: list[Problem]) -> list[Problem]:
+    """Sort problems by file and line; what concerns a whole file comes after its lines."""
+    return sorted(problems, key=lambda found: (found.file, not found.line, found.line))
+
+
+def proven(policy: Policy) -> Policy:
+    """Return the policy if its examples hold; raises PolicyInvalidError with those that fail."""
+    failed = [
+        Problem(*_place(example.where), f"example {example.name!r}", mismatch)
+        for example in policy.examples
+        for mismatch in run_example(example, policy)
+    ]
+    if failed:
+        raise PolicyInvalidError(failed)
+    return policy
+
+
+def _place(where: str) -> tuple[str, int]:
+    file, _, line = where.rpartition(":")
+    return file, int(line)

@@ -1,0 +1,246 @@
+"""The shape of a policy file: pydantic models, strict.
+
+Names, defaults and descriptions here are what editors and the table in policies/README.md show.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from webhook.adapters.policy.fields import (
+    BlindAfter,
+    ClassPattern,
+    GpuCount,
+    Grace,
+    Image,
+    LabelKey,
+    Name,
+    NamespacePatterns,
+    PollInterval,
+    Quantity,
+    ResourcePattern,
+    RuntimeClassName,
+    Title,
+    Tolerance,
+)
+from webhook.adapters.policy.parts import EnvPart, MemoryPart, Part, Selector, TolerationPart
+from webhook.core.pod.findings import Reason
+from webhook.core.policy.values import (
+    Action,
+    EnforceBy,
+    Placement,
+    PodRestart,
+    RunAs,
+    Style,
+    VisibleDevices,
+    WhenBlind,
+)
+from webhook.names import NODE_GPU_LABEL
+
+WHOLE_GPU_RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu")
+# Strictness would ask for the members themselves; a file has their text.
+_Lax = Field(strict=False)
+
+
+class ClassPart(Part):
+    """A kind of GPU that pods ask for by name."""
+
+    node_selector: Selector = Field({}, description="Labels of the nodes that have such GPUs.")
+    tolerations: list[TolerationPart] = Field(
+        [], description="Tolerations that pods of this class get."
+    )
+    memory: MemoryPart = Field(
+        MemoryPart(), description="Bounds for pods of this class, beside those of the rule."
+    )
+
+
+class MatchPart(Part):
+    """Which pods a rule governs: those that meet every field given."""
+
+    namespaces: NamespacePatterns = Field(
+        ["*"], description="Namespaces, with * for any text; absent is every namespace."
+    )
+    pod_labels: Selector = Field({}, description="Labels that the pod must have, with values.")
+
+
+class GpuCountPart(Part):
+    """Bounds of the number of GPUs."""
+
+    max: GpuCount | None = Field(
+        None, description="The most GPUs a pod may ask for; null is no bound."
+    )
+
+
+class ClassesPart(Part):
+    """Which classes a rule's pods may name."""
+
+    allowed: list[ClassPattern] = Field(
+        ["*"], description="Classes that may be named, with * for any text."
+    )
+    default: Name | None = Field(
+        None, description="The class of pods that name none; null is no class."
+    )
+
+
+class EnforcementPart(Part):
+    """How the cap is held while the pod runs."""
+
+    by: Annotated[EnforceBy, _Lax] = Field(
+        EnforceBy.SIDECAR,
+        description="Sidecar adds a container that stops what exceeds the cap; None adds nothing.",
+    )
+    style: Annotated[Style, _Lax] = Field(
+        Style.NATIVE,
+        description="Native is a sidecar as of Kubernetes 1.29; Container is for older clusters.",
+    )
+    run_as: Annotated[RunAs, _Lax] = Field(
+        RunAs.AUTO,
+        description="The sidecar's user: Root, the Workload's own, or Auto, which looks at the "
+        "pod's security context.",
+    )
+    image: Image | None = Field(
+        None, description="The sidecar's image; null is the release's enforcer image."
+    )
+    poll_interval: PollInterval = Field(
+        "1s", description="How often memory is measured, from 100ms to 60s."
+    )
+    grace: Grace = Field("5s", description="From SIGTERM to SIGKILL, up to 1h; 0s kills at once.")
+    tolerance: Tolerance = Field(
+        "2%", description="How far over the cap is still let pass: up to 50%, or a quantity."
+    )
+    blind_after: BlindAfter = Field(
+        "60s", description="How long measuring may fail, from 1s to 1h, before whenBlind applies."
+    )
+    when_blind: Annotated[WhenBlind, _Lax] = Field(
+        WhenBlind.REPORT,
+        description="Report says so and goes on; Terminate ends the pod.",
+    )
+    pod_restart: Annotated[PodRestart, _Lax] = Field(
+        PodRestart.NONE,
+        description="RestartAllContainers starts the pod's containers anew where the sidecar may "
+        "not stop what exceeds the cap, as of Kubernetes 1.36.",
+    )
+
+    @field_validator("pod_restart")
+    @classmethod
+    def _is_native(cls, restart: PodRestart, info: ValidationInfo) -> PodRestart:
+        if restart is not PodRestart.NONE and info.data.get("style") is Style.CONTAINER:
+            raise ValueError(f"{restart} needs style Native; change the style, or write None")
+        return restart
+
+
+class RulePart(Part):
+    """One rule: which pods it governs and what happens to them."""
+
+    name: Name = Field(description="The rule's name, unique in the policy; shown on pods.")
+    match: MatchPart = Field(
+        MatchPart(), description="Which pods the rule governs; absent is every pod."
+    )
+    action: Annotated[Action, _Lax] = Field(
+        Action.ENFORCE,
+        description="Enforce denies; Warn allows with a warning; Audit allows and records; "
+        "Ignore leaves the pods alone.",
+    )
+    memory: MemoryPart = Field(MemoryPart(), description="Bounds of the VRAM per GPU.")
+    gpu_count: GpuCountPart = Field(GpuCountPart(), description="Bounds of the number of GPUs.")
+    classes: ClassesPart = Field(ClassesPart(), description="Which classes pods may name.")
+    node_selector: Selector = Field(
+        {NODE_GPU_LABEL: "true"}, description="Labels of the nodes that pods with VRAM run on."
+    )
+    tolerations: list[TolerationPart] = Field(
+        [], description="Tolerations that pods with VRAM get."
+    )
+    runtime_class_name: RuntimeClassName | None = Field(
+        None, description="The RuntimeClass of pods with VRAM that name none."
+    )
+    env: list[EnvPart] = Field(
+        [], description="Variables for containers with VRAM that do not set them."
+    )
+    visible_devices: Annotated[VisibleDevices, _Lax] = Field(
+        VisibleDevices.DENY,
+        description="What becomes of a hand-set NVIDIA_VISIBLE_DEVICES: Deny the pod, Void the "
+        "variable, or Ignore it.",
+    )
+    placement: Annotated[Placement, _Lax] = Field(
+        Placement.BINDING,
+        description="Binding chooses the GPU when the pod is bound to a node; None shows all.",
+    )
+    enforcement: EnforcementPart = Field(
+        EnforcementPart(), description="How the cap is held while the pod runs."
+    )
+
+    @field_validator("env")
+    @classmethod
+    def _each_once(cls, env: list[EnvPart]) -> list[EnvPart]:
+        names = [entry.name for entry in env]
+        twice = dict.fromkeys(name for name in names if names.count(name) > 1)
+        if twice:
+            raise ValueError(f"sets {', '.join(twice)} more than once; keep one entry")
+        return env
+
+
+class ExamplePodPart(Part):
+    """The pod of an example."""
+
+    namespace: Name = Field(description="The pod's namespace.")
+    name: RuntimeClassName = Field("example", description="The pod's name.")
+    labels: Selector = Field({}, description="The pod's labels.")
+    annotations: dict[LabelKey, str] = Field({}, description="The pod's annotations, as text.")
+    spec: dict[str, Any] | None = Field(
+        None, description="The pod's spec; absent is one container called main."
+    )
+
+
+class ExpectPart(Part):
+    """What an example's author expects."""
+
+    allowed: bool = Field(description="Whether the pod is allowed.")
+    reasons: list[Annotated[Reason, _Lax]] | None = Field(
+        None, description="The reasons found, all of them, in any order."
+    )
+    rule: Name | None = Field(None, description="The rule that governs the pod.")
+    vram: Quantity | None = Field(
+        None, description="The VRAM that the scheduler counts for the pod; 0 is none."
+    )
+    node_selector: Selector | None = Field(
+        None, description="Labels that the pod selects nodes by, among others."
+    )
+
+
+class ExamplePart(Part):
+    """A pod and what becomes of it; a policy whose examples fail is not loaded."""
+
+    name: Title = Field(description="What the example shows, in words.")
+    pod: ExamplePodPart = Field(description="The pod that is created.")
+    expect: ExpectPart = Field(description="What becomes of it.")
+
+
+class SpecPart(Part):
+    """The policy itself."""
+
+    whole_gpu_resources: list[ResourcePattern] = Field(
+        list(WHOLE_GPU_RESOURCES),
+        alias="wholeGPUResources",
+        description="Resources that stand for whole GPUs, with * for any text; what several files "
+        "name is added up.",
+    )
+    classes: dict[Name, ClassPart] = Field({}, description="Kinds of GPUs, by name.")
+    rules: list[RulePart] = Field([], description="Rules; the first that matches a pod governs it.")
+    examples: list[ExamplePart] = Field(
+        [], description="Pods and what becomes of them, tried whenever the policy is loaded."
+    )
+
+
+class MetadataPart(Part):
+    """The file's name for itself."""
+
+    name: Name = Field(description="A name for people; nothing depends on it.")
+
+
+class PolicyFile(Part):
+    """Who may ask for how much GPU memory, and how that is held."""
+
+    api_version: Literal["vramwarden.io/v1alpha1"] = Field(description="The format's version.")
+    kind: Literal["VRAMPolicy"] = Field(description="The format's name.")
+    metadata: MetadataPart = Field(description="The file's name for itself.")
+    spec: SpecPart = Field(description="The policy itself.")

@@ -1,0 +1,91 @@
+"""The parts of a policy file that several of its fields have in common."""
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic.alias_generators import to_camel
+
+from webhook.adapters.policy.fields import EnvName, LabelKey, LabelValue, TaintKey, Vram
+from webhook.core.pod.quantity import format_bytes
+
+Selector = dict[LabelKey, LabelValue]
+
+
+class Part(BaseModel):
+    """What all parts of a file have in common."""
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        alias_generator=to_camel,
+    )
+
+
+class MemoryPart(Part):
+    """Bounds of the VRAM per GPU, both inclusive."""
+
+    min: Vram | None = Field(
+        None, description="The least VRAM per GPU that may be asked for; null is no bound."
+    )
+    max: Vram | None = Field(
+        None, description="The most VRAM per GPU that may be asked for; null is no bound."
+    )
+
+    @field_validator("max")
+    @classmethod
+    def _holds_min(cls, most: int | None, info: ValidationInfo) -> int | None:
+        least = info.data.get("min")
+        if most is not None and least is not None and most < least:
+            raise ValueError(
+                f"{format_bytes(most)} is less than min, {format_bytes(least)}; swap them"
+            )
+        return most
+
+
+class TolerationPart(Part):
+    """A toleration, as in a pod's spec."""
+
+    key: TaintKey = Field("", description="The taint's key; absent for any.")
+    operator: Literal["Exists", "Equal", "Lt", "Gt"] = Field(
+        "Equal", description="How value is compared; Exists needs none."
+    )
+    value: LabelValue = Field("", description="The taint's value.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute", ""] = Field(
+        "", description="The taint's effect; absent for any."
+    )
+    toleration_seconds: int | None = Field(
+        None, description="How long NoExecute is tolerated; null is for ever."
+    )
+
+    @model_validator(mode="after")
+    def _is_valid(self) -> Self:
+        """Check what Kubernetes checks; otherwise it would refuse every pod of the rule."""
+        if self.operator == "Exists" and self.value:
+            raise ValueError("operator Exists takes no value; remove value, or use Equal")
+        if not self.key and self.operator != "Exists":
+            raise ValueError("has no key; add one, or use operator Exists to tolerate every taint")
+        if self.operator in {"Lt", "Gt"} and not self.value.lstrip("-").isdigit():
+            raise ValueError(f"operator {self.operator} compares integers; write one as value")
+        if self.toleration_seconds is not None and self.effect != "NoExecute":
+            raise ValueError("tolerationSeconds works with effect NoExecute only; set it")
+        return self
+
+
+class EnvPart(Part):
+    """An environment variable, as in a container."""
+
+    name: EnvName = Field(description="The variable's name.")
+    value: str = Field("", description="Its value, as text.")
+    value_from: dict[str, Any] = Field(
+        {}, description="Where its value comes from, e.g. fieldRef or configMapKeyRef."
+    )
+
+    @model_validator(mode="after")
+    def _has_one_value(self) -> Self:
+        if len(self.model_fields_set & {"value", "value_from"}) != 1:
+            raise ValueError("needs either value or valueFrom")
+        sources = self.value_from.values()
+        if "value_from" in self.model_fields_set and [type(item) for item in sources] != [dict]:
+            raise ValueError("valueFrom needs exactly one source, e.g. fieldRef: {fieldPath: ...}")
+        return self

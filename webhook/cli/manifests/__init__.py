@@ -1,1 +1,0 @@
-"""Manifests: text, documents, the pods in them; read exactly, and changed with their looks kept."""

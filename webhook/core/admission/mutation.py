@@ -1,0 +1,288 @@
+"""Translate a pod with a demand: ordered steps, each a no-op where it already holds.
+
+Dicts are copied along the changed paths only; what a step leaves alone is shared with the pod that
+came in, which is never changed. The differ in `webhook.core.pod.patch` is fast because of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.admission.sidecar.container import VOLUMES
+from webhook.core.admission.sidecar.recognition import is_intact
+from webhook.core.nvidia.variables import sees_no_gpu, visible_devices
+from webhook.core.pod.gpus import free_label
+from webhook.core.pod.quantity import MIB, format_bytes, parse_quantity
+from webhook.core.policy.values import GPUClass, Placement, Policy, Rule, Style, VisibleDevices
+from webhook.names import (
+    ADMITTED_ANNOTATION,
+    DRIVER_CAPABILITIES_ENV,
+    ENFORCER_CONTAINER,
+    MANAGED_LABEL,
+    NODE_ENFORCEMENT_LABEL,
+    NODE_GPU_MEMORY_LABEL,
+    VISIBLE_DEVICES_ENV,
+    VRAM_RESOURCE,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from webhook.core.pod.demand import Demand
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.views import Pod
+
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+PREFERENCES: Final = f"/spec/affinity/nodeAffinity/{_PREFERRED}"
+"""Where a pod's advice to the scheduler stands, as a JSON pointer."""
+
+
+def mutate_pod(pod: Pod, demand: Demand, rule: Rule, policy: Policy, enforcer: Json | None) -> Json:
+    """Return the translated pod; the order of the steps is part of the contract.
+
+    `enforcer` is the sidecar's container, None where the rule has none.
+    """
+    gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
+    spec: Json = dict(pod.spec)
+    _edit_containers(spec, lambda container: _set_vram(container, demand))
+    _select_nodes(spec, demand, rule, gpu_class)
+    _tolerate(spec, rule, gpu_class)
+    if rule.runtime_class_name and not spec.get("runtimeClassName"):
+        spec["runtimeClassName"] = rule.runtime_class_name
+    _edit_containers(spec, lambda container: _set_env(container, demand, rule))
+    if enforcer is not None:
+        spec["shareProcessNamespace"] = True
+        _place_enforcer(spec, pod, demand, rule, enforcer)
+    metadata = dict(pod.raw.get("metadata") or {})
+    _mark(metadata, rule, policy)
+    return {**pod.raw, "metadata": metadata, "spec": spec}
+
+
+def void_visible_devices(pod: Pod) -> Json:
+    """Return a pod without a demand, its hand-set NVIDIA_VISIBLE_DEVICES replaced by `void`."""
+    spec: Json = dict(pod.spec)
+    void = {"name": VISIBLE_DEVICES_ENV, "value": "void"}
+
+    def edit(container: Json) -> Json:
+        entries = container.get("env") or []
+        if all(sees_no_gpu(entry) for entry in entries):
+            return container
+        kept = [entry if sees_no_gpu(entry) else void for entry in entries]
+        return {**container, "env": kept}
+
+    _edit_containers(spec, edit)
+    return {**pod.raw, "spec": spec}
+
+
+def hide_devices_from(pod: Pod, names: Collection[str]) -> Json:
+    """Return the pod, its debugging containers of these names without a view of GPUs."""
+    void = {"name": VISIBLE_DEVICES_ENV, "value": "void"}
+    before = pod.spec.get("ephemeralContainers") or []
+    after = [
+        {**container, "env": [*(container.get("env") or []), void]}
+        if container["name"] in names and not _names(container.get("env") or [], void["name"])
+        else container
+        for container in before
+    ]
+    return {**pod.raw, "spec": {**pod.spec, "ephemeralContainers": after}}
+
+
+def _edit_containers(spec: Json, edit: Callable[[Json], Json]) -> None:
+    """Apply an edit to every container of the user."""
+    for field in ("containers", "initContainers"):
+        before = spec.get(field)
+        if not before:
+            continue
+        after = [
+            container if container["name"] == ENFORCER_CONTAINER else edit(container)
+            for container in before
+        ]
+        if any(new is not old for new, old in zip(after, before, strict=True)):
+            spec[field] = after
+
+
+def _set_vram(container: Json, demand: Demand) -> Json:
+    """Step 1: requests and limits of the extended resource."""
+    if container["name"] not in demand.amounts:
+        return container
+    amount_bytes = demand.resource_bytes(container["name"])
+    resources = container.get("resources") or {}
+    changed = {}
+    for kind in ("requests", "limits"):
+        amounts = resources.get(kind) or {}
+        written = amounts.get(VRAM_RESOURCE)
+        if written is None or parse_quantity(str(written)) != amount_bytes:
+            changed[kind] = {**amounts, VRAM_RESOURCE: format_bytes(amount_bytes)}
+    return {**container, "resources": {**resources, **changed}} if changed else container
+
+
+def _select_nodes(spec: Json, demand: Demand, rule: Rule, gpu_class: GPUClass | None) -> None:
+    """Step 2: node selector, required affinity for what that cannot say, and advice."""
+    wanted = {**rule.node_selector, **(gpu_class.node_selector if gpu_class else {})}
+    selector = spec.get("nodeSelector") or {}
+    if any(selector.get(key) != value for key, value in wanted.items()):
+        spec["nodeSelector"] = {**selector, **wanted}
+    need_mib = demand.per_gpu_bytes // MIB
+    expressions = [
+        {"key": NODE_GPU_MEMORY_LABEL, "operator": "Gt", "values": [str(need_mib - 1)]},
+    ]
+    if rule.has_sidecar:
+        expressions.append({"key": NODE_ENFORCEMENT_LABEL, "operator": "In", "values": ["sidecar"]})
+    _require_on_nodes(spec, expressions)
+    if rule.placement is Placement.BINDING:
+        _prefer_free_memory(spec, need_mib, demand.gpu_count)
+
+
+def _require_on_nodes(spec: Json, expressions: list[Json]) -> None:
+    """Add expressions to every term of the required node affinity.
+
+    Terms are alternatives, so each needs them. An empty term matches no node at all (API doc of
+    NodeSelectorTerm); adding to it would open it, so it stays empty.
+    """
+    affinity = spec.get("affinity") or {}
+    node_affinity = affinity.get("nodeAffinity") or {}
+    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    before = required.get("nodeSelectorTerms") or []
+    after = [_with_expressions(term, expressions) for term in before] or [
+        {"matchExpressions": expressions}
+    ]
+    if before and all(new is old for new, old in zip(after, before, strict=True)):
+        return
+    required = {**required, "nodeSelectorTerms": after}
+    node_affinity = {
+        **node_affinity,
+        "requiredDuringSchedulingIgnoredDuringExecution": required,
+    }
+    spec["affinity"] = {**affinity, "nodeAffinity": node_affinity}
+
+
+def _with_expressions(term: Json, expressions: list[Json]) -> Json:
+    present = term.get("matchExpressions") or []
+    if not present and not term.get("matchFields"):
+        return term
+    missing = [expression for expression in expressions if expression not in present]
+    return {**term, "matchExpressions": [*present, *missing]} if missing else term
+
+
+def _prefer_free_memory(spec: Json, need_mib: int, gpu_count: int) -> None:
+    """Prefer nodes whose agent says that as many GPUs have room, so that few bindings are refused.
+
+    Never required: the kubelet checks required affinity again when it restarts
+    (kubernetes/kubernetes issue 73948), and this figure changes. Users' own preferences stay; ours
+    has the greatest weight, since a node where no GPU has room is no choice at all.
+    """
+    expression = {
+        "key": free_label(gpu_count),
+        "operator": "Gt",
+        "values": [str(need_mib - 1)],
+    }
+    wanted = {"weight": 100, "preference": {"matchExpressions": [expression]}}
+    affinity = spec["affinity"]  # `_require_on_nodes` made it
+    node_affinity = affinity["nodeAffinity"]
+    present = node_affinity.get(_PREFERRED) or []
+    if wanted not in present:
+        node_affinity = {**node_affinity, _PREFERRED: [*present, wanted]}
+        spec["affinity"] = {**affinity, "nodeAffinity": node_affinity}
+
+
+def _tolerate(spec: Json, rule: Rule, gpu_class: GPUClass | None) -> None:
+    """Step 3: the rule's tolerations, then the class's."""
+    present: list[Json] = spec.get("tolerations") or []
+    wanted = (*rule.tolerations, *(gpu_class.tolerations if gpu_class else ()))
+    missing: list[Json] = []
+    for toleration in wanted:
+        if toleration not in present and toleration not in missing:
+            missing.append(toleration)
+    if missing:
+        spec["tolerations"] = [*present, *missing]
+
+
+def _set_env(container: Json, demand: Demand, rule: Rule) -> Json:
+    """Steps 3 and 4: the rule's environment, and which GPUs the container sees."""
+    before: list[Json] = container.get("env") or []
+    if container["name"] in demand.amounts:
+        env = _with_variable(before, visible_devices(chosen=rule.chooses_gpus))
+        names = {entry["name"] for entry in env}
+        defaults = (
+            *rule.env,
+            {"name": DRIVER_CAPABILITIES_ENV, "value": "compute,utility"},
+        )
+        for variable in defaults:
+            if variable["name"] not in names:
+                env = [*env, variable]
+                names.add(variable["name"])
+    elif rule.visible_devices is VisibleDevices.IGNORE and _names(before, VISIBLE_DEVICES_ENV):
+        env = before
+    else:
+        env = _with_variable(before, {"name": VISIBLE_DEVICES_ENV, "value": "void"})
+    return container if env is before else {**container, "env": env}
+
+
+def _with_variable(env: list[Json], wanted: Json) -> list[Json]:
+    """Set a variable once: of entries with the same name, the kubelet lets the last one win."""
+    same = [entry for entry in env if entry["name"] == wanted["name"]]
+    if same == [wanted]:
+        return env
+    if not same:
+        return [*env, wanted]
+    first = next(index for index, entry in enumerate(env) if entry["name"] == wanted["name"])
+    rest = [entry for entry in env[first + 1 :] if entry["name"] != wanted["name"]]
+    return [*env[:first], wanted, *rest]
+
+
+def _names(env: Iterable[Json], name: str) -> bool:
+    return any(entry["name"] == name for entry in env)
+
+
+def _place_enforcer(spec: Json, pod: Pod, demand: Demand, rule: Rule, wanted: Json) -> None:
+    """Step 5: the sidecar, before every container that could use VRAM, and its volumes."""
+    native = rule.enforcement.style is Style.NATIVE
+    field = "initContainers" if native else "containers"
+    if not _stands_intact(pod, field, wanted, demand):
+        for other in {"containers", "initContainers"} - {field}:
+            _remove_enforcer(spec, other)
+        _remove_enforcer(spec, field)
+        rest = spec.get(field) or []
+        spec[field] = [wanted, *rest] if native else [*rest, wanted]
+    volumes: list[Json] = spec.get("volumes") or []
+    names = {volume.get("name") for volume in volumes}
+    missing = [dict(volume) for volume in VOLUMES if volume["name"] not in names]
+    if missing:
+        spec["volumes"] = [*volumes, *missing]
+
+
+def _stands_intact(pod: Pod, field: str, wanted: Json, demand: Demand) -> bool:
+    """Say whether the sidecar is there, unharmed, and started before any container with VRAM."""
+    if len(pod.enforcers) != 1:
+        return False
+    (enforcer,) = pod.enforcers
+    if enforcer.field != field or not is_intact(enforcer, wanted):
+        return False
+    return field == "containers" or not any(
+        container.field == field
+        and container.index < enforcer.index
+        and container.name in demand.amounts
+        for container in pod.containers
+    )
+
+
+def _remove_enforcer(spec: Json, field: str) -> None:
+    present = spec.get(field) or []
+    if _names(present, ENFORCER_CONTAINER):
+        spec[field] = [item for item in present if item["name"] != ENFORCER_CONTAINER]
+
+
+def _mark(metadata: Json, rule: Rule, policy: Policy) -> None:
+    """Step 6: the label that finds managed pods, and what admitted this one."""
+    labels: Mapping[str, Any] = metadata.get("labels") or {}
+    if labels.get(MANAGED_LABEL) != "true":
+        metadata["labels"] = {**labels, MANAGED_LABEL: "true"}
+    annotations: Mapping[str, Any] = metadata.get("annotations") or {}
+    mark = admitted_mark(rule, policy)
+    if annotations.get(ADMITTED_ANNOTATION) != mark:
+        metadata["annotations"] = {**annotations, ADMITTED_ANNOTATION: mark}
+
+
+def admitted_mark(rule: Rule, policy: Policy) -> str:
+    """Return the value of the annotation `admitted`."""
+    return f"v1 {rule.name} {policy.short_digest}"

@@ -1,0 +1,154 @@
+"""AdmissionReview v1: from its JSON to a request, and from a decision to its JSON.
+
+Source: k8s.io/api/admission/v1/types.go, and what kube-apiserver does with the answer in
+k8s.io/apiserver/pkg/admission/plugin/webhook/request/admissionreview.go.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.admission.decide import Decision, Outcome
+from webhook.core.pod.request import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from webhook.core.pod.fields import Json
+
+API_VERSION: Final = "admission.k8s.io/v1"
+KIND: Final = "AdmissionReview"
+
+# The API server cuts warnings to 256 characters each once they pass 4096 in all.
+_WARNING_LENGTH: Final = 256
+_WARNINGS_LENGTH: Final = 4096
+# A pod of 500 containers can be wrong 500 times; nobody reads on after these.
+_SHOWN_FINDINGS: Final = 100
+
+
+class BadReviewError(ValueError):
+    """A body is not a v1 AdmissionReview; the message is one sentence for the caller."""
+
+
+def decode_review(document: object) -> Request:
+    """Read an AdmissionReview; raises BadReviewError with one sentence."""
+    review = _object(document, "the body")
+    if review.get("apiVersion") != API_VERSION or review.get("kind") != KIND:
+        raise BadReviewError(f"the body must be an {KIND} of {API_VERSION}")
+    request = _object(review.get("request"), "request")
+    uid = request.get("uid")
+    if not uid or type(uid) is not str:
+        raise BadReviewError("request.uid must be a string that is not empty")
+    # Always there in what an API server sends; a review written by hand means the creation of
+    # what it holds, which is the strictest reading.
+    operation = _text(request, "operation", "request") or "CREATE"
+    kind = _object(request.get("kind") or _kind_of(request.get("object")), "request.kind")
+    group, name = _text(kind, "group", "request.kind"), _text(kind, "kind", "request.kind")
+    user = _object(request.get("userInfo") or {}, "request.userInfo")
+    groups = user.get("groups") or []
+    if type(groups) is not list:
+        raise BadReviewError("request.userInfo.groups must be a list")
+    needs_object = operation in {"CREATE", "UPDATE"}
+    obj, old = request.get("object"), request.get("oldObject")
+    return Request(
+        uid=uid,
+        kind=f"{group}/{name}" if group else name,
+        operation=operation,
+        subresource=_text(request, "subResource", "request"),
+        namespace=_text(request, "namespace", "request"),
+        name=_text(request, "name", "request"),
+        dry_run=request.get("dryRun") is True,
+        obj=_object(obj, "request.object") if needs_object else {},
+        old=_object(old, "request.oldObject") if operation == "UPDATE" else {},
+        user=_text(user, "username", "request.userInfo"),
+        groups=tuple(filter(lambda item: type(item) is str, groups)),
+    )
+
+
+def encode_review(uid: str, decision: Decision, encoded_patch: str) -> Json:
+    """Build the answer; `encoded_patch` is the patch's JSON in base64, empty for none."""
+    response: Json = {"uid": uid, "allowed": decision.allowed}
+    if not decision.allowed:
+        response["status"] = _status(decision)
+    if encoded_patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = encoded_patch
+    findings = decision.findings if decision.outcome is Outcome.WARNED else ()
+    if findings or decision.notes:
+        response["warnings"] = list(_warnings((*map(str, findings), *decision.notes)))
+    response["auditAnnotations"] = {
+        "decision": decision.outcome.value,
+        "reasons": ",".join(decision.reasons),
+        "rule": decision.rule,
+        "policy": decision.policy,
+    }
+    return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
+
+
+def encode_failure(uid: str) -> Json:
+    """Build the answer to a review that a bug of ours kept from a decision."""
+    status = {
+        "status": "Failure",
+        "code": 500,
+        "reason": "InternalError",
+        "message": f"vramwarden failed on this review; its log has the cause under uid {uid}",
+    }
+    response = {"uid": uid, "allowed": False, "status": status}
+    return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
+
+
+def _status(decision: Decision) -> Json:
+    if decision.outcome is Outcome.MALFORMED:
+        return {
+            "status": "Failure",
+            "code": 400,
+            "reason": "BadRequest",
+            "message": decision.message,
+        }
+    shown = decision.findings[:_SHOWN_FINDINGS]
+    message = "; ".join(map(str, shown))
+    if len(decision.findings) > len(shown):
+        message += f"; and {len(decision.findings) - len(shown)} more findings"
+    causes = [
+        {"reason": finding.reason.value, "field": finding.path, "message": finding.detail}
+        for finding in shown
+    ]
+    return {
+        "status": "Failure",
+        "code": 403,
+        "reason": "Forbidden",
+        "message": message,
+        "details": {"causes": causes},
+    }
+
+
+def _warnings(sentences: Iterable[str]) -> Iterator[str]:
+    left = _WARNINGS_LENGTH
+    for sentence in sentences:
+        text = " ".join(sentence.split())
+        if len(text) > _WARNING_LENGTH:
+            text = text[: _WARNING_LENGTH - 1] + "…"
+        left -= len(text)
+        if left < 0:
+            return
+        yield text
+
+
+def _kind_of(obj: Any) -> Json:
+    kind = obj.get("kind") if type(obj) is dict else None
+    return {"group": "", "kind": kind if type(kind) is str else ""}
+
+
+def _object(value: Any, path: str) -> Json:
+    if type(value) is not dict:
+        raise BadReviewError(f"{path} must be a JSON object")
+    return value
+
+
+def _text(holder: Json, key: str, path: str) -> str:
+    value = holder.get(key)
+    if value is None:
+        return ""
+    if type(value) is not str:
+        raise BadReviewError(f"{path}.{key} must be a string")
+    return value

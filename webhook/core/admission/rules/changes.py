@@ -1,0 +1,116 @@
+"""Rules about what happens to a pod after its creation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from webhook.core.admission.rules.isolation import defeating, mounted_volumes_of_ours
+from webhook.core.nvidia.variables import GPU_LIMIT_VARIABLES, sees_no_gpu
+from webhook.core.pod.demand import read_demand
+from webhook.core.pod.fields import items, text
+from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
+from webhook.names import (
+    ADMITTED_ANNOTATION,
+    DEFAULT_CONTAINER_ANNOTATION,
+    ENFORCER_CONTAINER,
+    GPU_ANNOTATION,
+    GPU_CLASS_ANNOTATION,
+    GPU_COUNT_ANNOTATION,
+    GPU_MEMORY_ANNOTATION,
+    MANAGED_LABEL,
+    VISIBLE_DEVICES_ENV,
+    VRAM_RESOURCE,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from webhook.core.pod.views import Container, Pod
+
+_FIXED_ANNOTATIONS = (
+    GPU_MEMORY_ANNOTATION,
+    GPU_CLASS_ANNOTATION,
+    GPU_COUNT_ANNOTATION,
+    ADMITTED_ANNOTATION,
+    GPU_ANNOTATION,
+)
+
+
+def immutable(old: Pod, new: Pod) -> Iterator[Finding]:
+    """Rule: a demand, our marks and the sidecar stay as they were admitted.
+
+    Fields: our annotations and label; limits[vram]; image and resources of vram-enforcer;
+    the annotation of the default container, where another would make the demand ambiguous
+    Allowed values: those of the pod before the update
+    """
+    for key in _FIXED_ANNOTATIONS:
+        yield from _unchanged(
+            annotation_path(key), old.annotations.get(key), new.annotations.get(key)
+        )
+    if read_demand(new)[1] and not read_demand(old)[1]:
+        # It says which container an annotation's VRAM is for, and would now contradict the amounts.
+        key = DEFAULT_CONTAINER_ANNOTATION
+        yield from _unchanged(
+            annotation_path(key), old.annotations.get(key), new.annotations.get(key)
+        )
+    path = f"metadata.labels[{MANAGED_LABEL}]"
+    yield from _unchanged(path, old.labels.get(MANAGED_LABEL), new.labels.get(MANAGED_LABEL))
+    amounts = {container.name: container.resources("limits") for container in old.containers}
+    for container in new.containers:
+        path = f"{container.path}.resources.limits[{VRAM_RESOURCE}]"
+        known = amounts.get(container.name, {}).get(VRAM_RESOURCE)
+        yield from _unchanged(path, known, container.resources("limits").get(VRAM_RESOURCE))
+    before = {container.field: container for container in old.enforcers}
+    for container in new.enforcers:
+        ours = before.get(container.field)
+        for field in ("image", "resources"):
+            if ours is not None and container.raw.get(field) != ours.raw.get(field):
+                detail = "the sidecar that holds the VRAM cap cannot be changed; leave it as it is"
+                yield Finding(Reason.IMMUTABLE, f"{container.path}.{field}", detail)
+
+
+def _unchanged(path: str, before: str | None, after: str | None) -> Iterator[Finding]:
+    if before == after:
+        return
+    if before is None:
+        what = f"cannot be added ({quoted(after)})"
+    elif after is None:
+        what = f"cannot be removed (it was {quoted(before)})"
+    else:
+        what = f"cannot change from {quoted(before)} to {quoted(after)}"
+    detail = f"{what} on a pod that exists; delete the pod and create it again with the new value"
+    yield Finding(Reason.IMMUTABLE, path, detail)
+
+
+def debugging_containers(
+    containers: Iterable[Container], *, may_be_hidden: bool = False
+) -> Iterator[Finding]:
+    """Rule: a debugging container of a managed pod neither sees GPUs nor defeats the cap.
+
+    Fields: spec.ephemeralContainers[*]
+    Allowed values: no GPU variables, none that might come from elsewhere, not privileged, no
+    defeating capability, another target than the sidecar
+
+    `may_be_hidden` where translation will set NVIDIA_VISIBLE_DEVICES, which beats `envFrom`.
+    """
+    for container in containers:
+        hidden = may_be_hidden or any(
+            entry["name"] == VISIBLE_DEVICES_ENV for entry in container.env()
+        )
+        if items(container.raw, "envFrom", container.path) and not hidden:
+            detail = f"it might set {VISIBLE_DEVICES_ENV}; set that variable to void beside it"
+            yield Finding(Reason.EPHEMERAL_CONTAINER, f"{container.path}.envFrom", detail)
+        for index, entry in enumerate(container.env()):
+            if not sees_no_gpu(entry) or entry["name"].startswith(GPU_LIMIT_VARIABLES):
+                detail = f"{entry['name']} shows a debugging container the GPU; remove it"
+                yield Finding(Reason.EPHEMERAL_CONTAINER, f"{container.path}.env[{index}]", detail)
+        for path, what in defeating(container, with_capabilities=True):
+            detail = f"{what}, which defeats the VRAM cap; choose a --profile without it"
+            yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
+        for path in mounted_volumes_of_ours(container):
+            detail = "the volume belongs to the sidecar that holds the VRAM cap; remove the mount"
+            yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
+        path = f"{container.path}.targetContainerName"
+        if text(container.raw, "targetContainerName", container.path) == ENFORCER_CONTAINER:
+            detail = "the sidecar that holds the cap cannot be debugged; choose another --target"
+            yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)

@@ -1,0 +1,120 @@
+"""Rules that keep a pod's processes within reach of the sidecar, and the node out of theirs."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.admission.sidecar.container import VOLUMES
+from webhook.core.admission.sidecar.recognition import is_enforcer
+from webhook.core.pod.fields import flag, items, mapping, text, texts
+from webhook.core.pod.findings import Finding, Reason, quoted
+from webhook.names import ENFORCER_CONTAINER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.views import Container, Pod
+    from webhook.core.policy.values import Rule
+
+# With these a container reaches devices, or the sidecar, whatever user it runs as.
+_DEFEATING_CAPABILITIES: Final = frozenset(
+    {"ALL", "BPF", "KILL", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_PTRACE", "SYS_RAWIO"}
+)
+_HARMLESS_UNDER_DEV: Final = ("/dev/shm", "/dev/hugepages")  # noqa: S108 - host paths, not files
+
+
+def process_namespace(pod: Pod) -> Iterator[Finding]:
+    """Rule: the pod's containers share the pod's own process namespace, where the sidecar acts.
+
+    Fields: spec.hostPID, spec.shareProcessNamespace
+    Allowed values: false or absent; true or absent
+    """
+    if flag(pod.spec, "hostPID", "spec"):
+        detail = (
+            "the sidecar that holds the cap needs the pod's own process namespace; remove hostPID"
+        )
+        yield Finding(Reason.HOST_PID, "spec.hostPID", detail)
+    if flag(pod.spec, "shareProcessNamespace", "spec") is False:
+        detail = "the sidecar that holds the cap must see the pod's processes; remove the line"
+        yield Finding(Reason.PROCESS_NAMESPACE_NOT_SHARED, "spec.shareProcessNamespace", detail)
+
+
+def privileged_pod(pod: Pod, rule: Rule) -> Iterator[Finding]:
+    """Rule: no container can reach a GPU that it was not given, or stop the sidecar.
+
+    Fields: spec.[initContainers,containers][*].securityContext, spec.volumes[*].hostPath.path
+    Allowed values: not privileged; no added capability that defeats the cap; no host path that
+    holds devices
+    """
+    for container in pod.containers:
+        for path, what in defeating(container, with_capabilities=rule.has_sidecar):
+            detail = f"{what}, which defeats the VRAM cap; remove it"
+            yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
+    for index, volume in enumerate(items(pod.spec, "volumes", "spec")):
+        path = f"spec.volumes[{index}].hostPath"
+        host_path = text(mapping(volume, "hostPath", f"spec.volumes[{index}]"), "path", path)
+        if host_path and _holds_devices(host_path):
+            detail = f"{quoted(host_path)} gives the pod the node's devices; remove the volume"
+            yield Finding(Reason.PRIVILEGED_CONTAINER, f"{path}.path", detail)
+
+
+def defeating(container: Container, *, with_capabilities: bool) -> Iterator[tuple[str, str]]:
+    """Yield the path of each security setting that defeats the cap, and what it does."""
+    context = container.security_context()
+    path = f"{container.path}.securityContext"
+    if flag(context, "privileged", path):
+        yield f"{path}.privileged", f"container {quoted(container.name)} is privileged"
+    capabilities = mapping(context, "capabilities", path)
+    for index, name in enumerate(texts(capabilities, "add", f"{path}.capabilities")):
+        bare = name.upper().removeprefix("CAP_")
+        if bare in _DEFEATING_CAPABILITIES and with_capabilities:
+            what = f"container {quoted(container.name)} adds the capability {bare}"
+            yield f"{path}.capabilities.add[{index}]", what
+
+
+def _holds_devices(host_path: str) -> bool:
+    path = posixpath.normpath("/" + host_path.lstrip("/"))
+    if path in {"/", "/dev"}:
+        return True
+    harmless = path in _HARMLESS_UNDER_DEV or path.startswith(
+        tuple(f"{allowed}/" for allowed in _HARMLESS_UNDER_DEV)
+    )
+    return path.startswith("/dev/") and not harmless
+
+
+def reserved_names(pod: Pod, image: str | None) -> Iterator[Finding]:
+    """Rule: the sidecar's name and those of its volumes are ours, judged by content.
+
+    Fields: spec.[initContainers,containers][*], spec.volumes[*]
+    Allowed values: the container runs the enforcer's image and command; the volumes are empty ones
+
+    `image` is the sidecar's, None where the pod has none.
+    """
+    for container in pod.enforcers:
+        if image is None or not is_enforcer(container, image):
+            detail = (
+                f"the name {ENFORCER_CONTAINER} is reserved; give the container another name "
+                "(where a webhook of your platform rewrites images, its policy must name that)"
+            )
+            yield Finding(Reason.RESERVED_NAME, f"{container.path}.name", detail)
+    ours: dict[str, Json] = {volume["name"]: volume for volume in VOLUMES}
+    for index, volume in enumerate(items(pod.spec, "volumes", "spec")):
+        expected = ours.get(text(volume, "name", f"spec.volumes[{index}]"))
+        if expected is not None and volume != expected:
+            detail = f"the volume name {volume['name']} is reserved; give the volume another name"
+            yield Finding(Reason.RESERVED_NAME, f"spec.volumes[{index}].name", detail)
+    for container in pod.containers:
+        for path in mounted_volumes_of_ours(container):
+            detail = "the volume belongs to the sidecar that holds the VRAM cap; remove the mount"
+            yield Finding(Reason.RESERVED_NAME, path, detail)
+
+
+def mounted_volumes_of_ours(container: Container) -> Iterator[str]:
+    """Yield the path of each mount of the sidecar's volumes: a forged heartbeat."""
+    names = {volume["name"] for volume in VOLUMES}
+    for index, mount in enumerate(items(container.raw, "volumeMounts", container.path)):
+        path = f"{container.path}.volumeMounts[{index}]"
+        if text(mount, "name", path) in names:
+            yield f"{path}.name"

@@ -1,0 +1,60 @@
+"""Keys that look like ours and are not: a slip of the pen must not mean "no limit" in silence."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.pod.findings import annotation_path
+from webhook.names import (
+    ADMITTED_ANNOTATION,
+    GPU_ANNOTATION,
+    GPU_CLASS_ANNOTATION,
+    GPU_COUNT_ANNOTATION,
+    GPU_MEMORY_ANNOTATION,
+    MANAGED_LABEL,
+    PREFIX,
+    VRAM_RESOURCE,
+)
+
+if TYPE_CHECKING:
+    from webhook.core.pod.views import Pod
+
+_ASKING: Final = (GPU_MEMORY_ANNOTATION, GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION)
+_OURS: Final = frozenset({*_ASKING, ADMITTED_ANNOTATION, GPU_ANNOTATION, MANAGED_LABEL})
+_MEANT: Final = {key.removeprefix(PREFIX): key for key in _ASKING} | {
+    # The resource asks for the same, so its name is a likely guess at the annotation's.
+    VRAM_RESOURCE.removeprefix(PREFIX): GPU_MEMORY_ANNOTATION
+}
+_LONGEST_KEY: Final = len(PREFIX) + 63
+# Comparing words takes time, and a pod may have thousands of annotations.
+_SHOWN: Final = 10
+
+
+def unread_keys(pod: Pod) -> tuple[str, ...]:
+    """Rule: what has our prefix among the annotations is read by us, and what asks is no label.
+
+    Fields: metadata.annotations, metadata.labels
+    Allowed values: any key without our prefix; those that developers set and those that we set
+
+    It returns sentences and not findings, for it refuses nothing: such a pod is a valid one. What
+    only nodes bear is unread here too, since `gpu-memory-mib` on a pod is meant as a limit.
+    """
+    unread = [key for key in pod.annotations if key.startswith(PREFIX) and key not in _OURS]
+    misplaced = [key for key in _ASKING if key in pod.labels and key not in pod.annotations]
+    if not unread and not misplaced:
+        return ()
+    labels = [
+        f"metadata.labels[{key}]: as a label it asks for nothing; write it under "
+        "metadata.annotations"
+        for key in misplaced
+    ]
+    return (*labels, *map(_unread, unread[:_SHOWN]))
+
+
+def _unread(key: str) -> str:
+    shown = key if len(key) <= _LONGEST_KEY else f"{key[:_LONGEST_KEY]}…"
+    meant = get_close_matches(shown.removeprefix(PREFIX).lower(), _MEANT, n=1)
+    known = ", ".join(_ASKING)
+    what = f"did you mean {_MEANT[meant[0]]}?" if meant else f"developers set {known}"
+    return f"{annotation_path(shown)}: nothing reads this key; {what}"

@@ -1,0 +1,65 @@
+"""Rules about where a pod may run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from webhook.core.pod.fields import mapping, strings, text
+from webhook.core.pod.findings import Finding, Reason, quoted
+from webhook.names import GPU_CLASS_ANNOTATION, OS_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from webhook.core.pod.views import Pod
+    from webhook.core.policy.values import Policy, Rule
+
+
+def node_selector(pod: Pod, rule: Rule, policy: Policy) -> Iterator[Finding]:
+    """Rule: the pod selects no other node than the rule and the class do.
+
+    Fields: spec.nodeSelector
+    Allowed values: absent, or the same value for the keys of the rule's and the class's selector
+    """
+    present = _selector(pod)
+    gpu_class = policy.class_for(pod.annotations.get(GPU_CLASS_ANNOTATION) or rule.default_class)
+    wanted = {**rule.node_selector, **(gpu_class.node_selector if gpu_class else {})}
+    for key, value in wanted.items():
+        if key in present and present[key] != value:
+            detail = (
+                f"selects {quoted(present[key])} but pods with VRAM need {quoted(value)} "
+                f"(rule {quoted(rule.name)}); remove the line"
+            )
+            yield Finding(Reason.NODE_SELECTOR_CONFLICT, f"spec.nodeSelector[{key}]", detail)
+
+
+def operating_system(pod: Pod) -> Iterator[Finding]:
+    """Rule: VRAM is shared on Linux only.
+
+    Fields: spec.os.name, spec.nodeSelector[kubernetes.io/os]
+    Allowed values: absent, or anything but windows
+    """
+    detail = "VRAM cannot be shared on Windows; remove the request for VRAM"
+    if text(mapping(pod.spec, "os", "spec"), "name", "spec.os") == "windows":
+        yield Finding(Reason.UNSUPPORTED_OS, "spec.os.name", detail)
+    elif _selector(pod).get(OS_LABEL) == "windows":
+        yield Finding(Reason.UNSUPPORTED_OS, f"spec.nodeSelector[{OS_LABEL}]", detail)
+
+
+def node_name(pod: Pod) -> Iterator[Finding]:
+    """Rule: the scheduler chooses the node, or nobody counts the VRAM.
+
+    Fields: spec.nodeName
+    Allowed values: absent on create
+    """
+    name = text(pod.spec, "nodeName", "spec")
+    if name:
+        detail = (
+            f"{quoted(name)} bypasses the scheduler, which counts the VRAM; remove it and use "
+            "nodeSelector kubernetes.io/hostname"
+        )
+        yield Finding(Reason.NODE_NAME_PRESET, "spec.nodeName", detail)
+
+
+def _selector(pod: Pod) -> Mapping[str, str]:
+    return strings(pod.spec, "nodeSelector", "spec")

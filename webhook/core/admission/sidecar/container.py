@@ -1,0 +1,121 @@
+"""The sidecar `vram-enforcer`: its container and its volumes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.admission.sidecar.user import ROOT_UID
+from webhook.core.nvidia.variables import visible_devices
+from webhook.core.policy.values import Enforcement, PodRestart, Rule, RunAs, Style
+from webhook.names import (
+    BLIND_AFTER_ENV,
+    CAP_BYTES_ENV,
+    DRIVER_CAPABILITIES_ENV,
+    ENFORCER_COMMAND,
+    ENFORCER_CONTAINER,
+    ENFORCER_NO_TOKEN_VOLUME,
+    ENFORCER_RUN_PATH,
+    ENFORCER_RUN_VOLUME,
+    GRACE_ENV,
+    POD_RESTART_EXIT_CODE,
+    POLL_INTERVAL_ENV,
+    TOKEN_PATH,
+    TOLERANCE_ENV,
+    WHEN_BLIND_ENV,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from webhook.core.pod.demand import Demand
+    from webhook.core.pod.fields import Json
+
+VOLUMES: Final[tuple[dict[str, Any], ...]] = (
+    {"name": ENFORCER_RUN_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+    {"name": ENFORCER_NO_TOKEN_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+)
+
+# Requests equal limits, so that the pod's quality-of-service class stays what it was.
+_RESOURCES: Final = {"cpu": "10m", "memory": "64Mi"}
+_MOUNTS: Final = (
+    {"name": ENFORCER_RUN_VOLUME, "mountPath": ENFORCER_RUN_PATH},
+    {"name": ENFORCER_NO_TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True},
+)
+# At 10m of a core the interpreter takes some seconds to start, and each probe as well: hence one
+# probe that waits, after the first seconds, instead of many that would slow the start down.
+_STARTUP_WAIT_S: Final = 25
+_STARTUP: Final = {
+    "initialDelaySeconds": 5,
+    "periodSeconds": 1,
+    "timeoutSeconds": 30,
+    "failureThreshold": 4,
+}
+# A liveness probe also fails to make an Event of a verdict (webhook.sidecar.heartbeat). That never
+# ends the sidecar by itself: it is done only right after a liveness probe that passed (a startup
+# probe does not count: the kubelet may remember failures of the container before), so that it is
+# the first failure in a row, and the next probe passes unless the heartbeat is stale. It reports at
+# most 35 s after that pass was told (one period, and a time-out for a slow probe); with two
+# time-outs between, which leave no trace, it would be 45 s at least. Hence the 40 s of
+# PASSED_WITHIN_S. What is left: after a report two failures restart the sidecar instead of three;
+# a heartbeat that two probes find stale has stood still for 35 s and more.
+_LIVENESS: Final = {"periodSeconds": 20, "timeoutSeconds": 15, "failureThreshold": 3}
+
+
+def enforcer_container(demand: Demand, rule: Rule, user: int, profiles: Mapping[str, Json]) -> Json:
+    """Build the sidecar's container; `profiles` confine it otherwise than its pod says."""
+    enforcement = rule.enforcement
+    container: Json = {
+        "name": ENFORCER_CONTAINER,
+        "image": enforcement.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": list(ENFORCER_COMMAND),
+        "env": [
+            {"name": CAP_BYTES_ENV, "value": str(demand.per_gpu_bytes)},
+            *_settings(enforcement),
+            visible_devices(chosen=rule.chooses_gpus),
+            {"name": DRIVER_CAPABILITIES_ENV, "value": "utility"},
+        ],
+        "resources": {"requests": dict(_RESOURCES), "limits": dict(_RESOURCES)},
+        "volumeMounts": [dict(mount) for mount in _MOUNTS],
+        "startupProbe": _probe(_STARTUP, "startup", "--wait", str(_STARTUP_WAIT_S)),
+        "livenessProbe": _probe(_LIVENESS, "liveness"),
+        "securityContext": {**_security_context(user, rule), **profiles},
+    }
+    if enforcement.style is Style.NATIVE:
+        container["restartPolicy"] = "Always"
+        if enforcement.restarts_pod:
+            container["restartPolicyRules"] = restart_rules()
+    return container
+
+
+def restart_rules() -> list[Json]:
+    """Build the rule by which the kubelet starts all containers anew (ContainerRestartRule)."""
+    when = {"operator": "In", "values": [POD_RESTART_EXIT_CODE]}
+    return [{"action": PodRestart.ALL_CONTAINERS.value, "exitCodes": when}]
+
+
+def _settings(enforcement: Enforcement) -> Iterator[Json]:
+    yield {"name": POLL_INTERVAL_ENV, "value": enforcement.poll_interval}
+    yield {"name": GRACE_ENV, "value": enforcement.grace}
+    yield {"name": TOLERANCE_ENV, "value": enforcement.tolerance}
+    yield {"name": BLIND_AFTER_ENV, "value": enforcement.blind_after}
+    yield {"name": WHEN_BLIND_ENV, "value": enforcement.when_blind.value}
+
+
+def _probe(timing: Mapping[str, int], *arguments: str) -> Json:
+    return {"exec": {"command": [*ENFORCER_COMMAND, "--probe", *arguments]}, **timing}
+
+
+def _security_context(user: int, rule: Rule) -> Json:
+    """Drop everything but what stopping other users' processes needs."""
+    capabilities: Json = {"drop": ["ALL"]}
+    if user == ROOT_UID and rule.enforcement.run_as is not RunAs.WORKLOAD:
+        capabilities["add"] = ["KILL"]
+    return {
+        "runAsUser": user,
+        "runAsNonRoot": user != ROOT_UID,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": capabilities,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }

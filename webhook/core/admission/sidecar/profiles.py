@@ -1,0 +1,104 @@
+"""Under which AppArmor and SELinux profiles the sidecar runs, so that its signals get through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.admission.sidecar.user import holders_of, or_ask_for
+from webhook.core.pod.fields import mapping, text
+from webhook.core.pod.findings import Finding, Reason, quoted
+from webhook.names import APP_ARMOR_ANNOTATION_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from webhook.core.pod.demand import Demand
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.views import Container, Pod
+    from webhook.core.policy.values import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """A field of security contexts; a container's own replaces its pod's as a whole."""
+
+    name: str
+    keys: tuple[str, ...]
+    default: Json = field(default_factory=dict)
+    """What runtimes take where nobody says anything."""
+
+
+_APP_ARMOR: Final = _Setting(
+    "appArmorProfile", ("type", "localhostProfile"), {"type": "RuntimeDefault"}
+)
+_SELINUX: Final = _Setting("seLinuxOptions", ("user", "role", "type", "level"))
+
+
+def enforcer_profiles(
+    pod: Pod, demand: Demand, rule: Rule
+) -> tuple[dict[str, Json], tuple[Finding, ...]]:
+    """Return what the sidecar's security context says of profiles, and why none can work.
+
+    The default profiles of runtimes let signals pass between processes of one AppArmor profile
+    only, and SELinux keeps apart what has other labels; so the sidecar takes what the containers
+    with VRAM have. Pod Security looks at each container alone: what it lets them have, it lets us.
+
+    | containers with VRAM | podRestart | sidecar |
+    | --- | --- | --- |
+    | agree | any | as they |
+    | differ | RestartAllContainers | as the pod |
+    | differ | None | EnforcementImpossible |
+    """
+    profiles: dict[str, Json] = {}
+    findings: list[Finding] = []
+    for setting in (_APP_ARMOR, _SELINUX):
+        of_pod = _read(pod.spec, setting, "spec")
+        inherited = setting.default if of_pod is None else of_pod
+        first, *others = holders_of(demand, pod)
+        wanted = _effective(first, pod, setting, inherited)
+        odd = [one for one in others if _effective(one, pod, setting, inherited) != wanted]
+        if odd and not rule.enforcement.restarts_pod:
+            findings.append(_differs(setting, first, odd[0], rule))
+        elif not odd and wanted != inherited:
+            profiles[setting.name] = wanted
+    return profiles, tuple(findings)
+
+
+def _effective(container: Container, pod: Pod, setting: _Setting, inherited: Json) -> Json:
+    own = _read(container.raw, setting, container.path)
+    if own is None and setting is _APP_ARMOR:
+        own = _annotated(pod.annotations.get(APP_ARMOR_ANNOTATION_PREFIX + container.name, ""))
+    return inherited if own is None else own
+
+
+def _read(holder: Mapping[str, Any], setting: _Setting, path: str) -> Json | None:
+    """Read the field from a holder's security context, as the API server stores it."""
+    context = mapping(holder, "securityContext", path)
+    value = mapping(context, setting.name, f"{path}.securityContext")
+    if context.get(setting.name) is None:
+        return None
+    path = f"{path}.securityContext.{setting.name}"
+    return {key: found for key in setting.keys if (found := text(value, key, path))}
+
+
+def _annotated(profile: str) -> Json | None:
+    """Read an annotation as the API server does, which makes it a field before it stores the pod.
+
+    Source: k8s.io/kubernetes/pkg/registry/core/pod/strategy.go.
+    """
+    kind, _, name = profile.partition("/")
+    if profile == "unconfined":
+        return {"type": "Unconfined"}
+    if profile == "runtime/default":
+        return {"type": "RuntimeDefault"}
+    return {"type": "Localhost", "localhostProfile": name} if kind == "localhost" and name else None
+
+
+def _differs(setting: _Setting, first: Container, other: Container, rule: Rule) -> Finding:
+    detail = (
+        f"is not that of container {quoted(first.name)}, and one sidecar can stop processes of one "
+        f"{setting.name} only; give both the same{or_ask_for(rule)}"
+    )
+    path = f"{other.path}.securityContext.{setting.name}"
+    return Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail)

@@ -1,0 +1,62 @@
+"""What the enforcer says about what it does, in words a developer can act on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from webhook.core.enforcement.step import ESCALATE_AFTER, ESCALATION_S
+
+if TYPE_CHECKING:
+    from webhook.core.enforcement.step import EndPod, Excess, Process
+
+MIB = 2**20
+_LONGEST_COMMAND = 80  # in a sentence; events have all that is known of it
+
+
+def explain_stop(process: Process, excess: Excess) -> str:
+    """Say why a process is stopped, and which request would have been enough."""
+    within = f"within {excess.grew_within_s:.1f} s" if excess.grew_within_s else "at first sight"
+    reason = f"it grew last, by {mebibytes(excess.grew_bytes)} {within}"
+    if excess.stops_before >= ESCALATE_AFTER:
+        whose = "its container" if process.container else "the pod"
+        stops = f"{excess.stops_before} stops in {ESCALATION_S / 60:.0f} minutes were not enough"
+        reason = f"{stops}, so all processes of {whose} on this GPU end"
+    others = excess.sum_bytes - excess.used_bytes
+    beside = f", other processes of the pod {mebibytes(others)}" if others else ""
+    return (
+        f"over the VRAM cap on GPU {excess.gpu}: {describe(process)} holds "
+        f"{mebibytes(excess.used_bytes)}{beside}, the cap is {mebibytes(excess.cap_bytes)}; "
+        f"{reason}; the pod's peak was {mebibytes(excess.peak_bytes)}, so "
+        f"vramwarden.io/gpu-memory: {enough(excess.peak_bytes)} would have been enough until then"
+    )
+
+
+def explain_end(action: EndPod) -> str:
+    """Say why the whole pod has to end."""
+    if (over := action.powerless) is None:
+        return action.why
+    return (
+        f"over the VRAM cap on GPU {over.gpu}: the pod holds {mebibytes(over.sum_bytes)}, the cap "
+        f"is {mebibytes(over.cap_bytes)}, and none of its processes can be stopped from here; "
+        f"vramwarden.io/gpu-memory: {enough(over.peak_bytes)} would have been enough until then"
+    )
+
+
+def describe(process: Process) -> str:
+    """Name a process: pid, command, container."""
+    shown = process.command
+    if len(shown) > _LONGEST_COMMAND:
+        shown = f"{shown[: _LONGEST_COMMAND - 3]}..."
+    command = f" ({shown})" if shown else ""
+    container = f" of container {process.container[:12]}" if process.container else ""
+    return f"process {process.pid}{command}{container}"
+
+
+def mebibytes(amount_bytes: int) -> str:
+    """Show an amount in MiB, rounded up: what is over never looks as if it were not."""
+    return f"{-(-amount_bytes // MIB)}Mi"
+
+
+def enough(peak_bytes: int) -> str:
+    """Return the smallest request that covers a peak, as one writes it."""
+    return mebibytes(peak_bytes)

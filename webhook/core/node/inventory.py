@@ -1,0 +1,179 @@
+"""What is known of a node's GPUs, from one look at them to the next.
+
+A node's capacity is a promise to the pods that run there: when the kubelet restarts it admits them
+anew, and fails those that no longer fit (kubernetes/kubernetes issue 73948). So what is doubtful
+stays as it was, and what is certain changes at once. `webhook.core.node.state` puts it on the node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.pod.gpus import Gpu
+from webhook.core.pod.quantity import MIB
+
+if TYPE_CHECKING:
+    from webhook.core.nvidia.drivers import Fault
+
+GRACE_S: Final = 300.0
+"""How long a GPU may be lost before it leaves the list: longer than a reset of the GPU or a reload
+of the driver takes, and what Kubernetes itself grants a node that is gone (the default toleration
+of `node.kubernetes.io/unreachable`)."""
+
+
+SIDECAR: Final = "sidecar"
+NO_ENFORCEMENT: Final = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenGpu:
+    """A GPU that answered."""
+
+    uuid: str
+    product: str
+    index: int
+    usable_bytes: int | None
+    """The driver's reserve taken off; None where the GPU has no memory of its own."""
+    mig: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What NVML said at one moment."""
+
+    gpus: tuple[SeenGpu, ...] = ()
+    driver_version: str = ""
+    unsure: frozenset[str] = frozenset()
+    """UUIDs of GPUs that are there and did not answer; empty for one that gave no UUID."""
+    cannot_measure: str = ""
+    """Why a sidecar could not measure here; empty where it could."""
+    never_measures: bool = False
+    """That is for good, and not a failure of the moment: driver and kernel are what they are."""
+    failed: str = ""
+    """Why the driver as a whole said nothing; nothing follows from such a look."""
+    fault: Fault | None = None
+    """What that failure asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A GPU that is advertised, and since when something speaks against it."""
+
+    gpu: Gpu
+    doubted_since_s: float | None = None
+    """Since when it is lost or tells another size; None while it is what is advertised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What is known of a node's GPUs; the annotation holds most of it for the next start."""
+
+    known: tuple[Known, ...] = ()
+    driver_version: str = ""
+    enforcement: str = ""
+    """Empty while nothing is known about it."""
+    doubted_since_s: float | None = None
+    """Since when a sidecar could not measure, although it is advertised that it can."""
+    advertised: bool = False
+    """There were GPUs at some time, so that their absence has to be shown, too."""
+    fixed_bytes: int | None = None
+    """An amount that somebody ordered, whatever a driver says."""
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs that are advertised, in the driver's order."""
+        return tuple(sorted((one.gpu for one in self.known), key=lambda gpu: (gpu.index, gpu.uuid)))
+
+    @property
+    def vram_bytes(self) -> int:
+        """What the node has to share."""
+        total = sum(one.gpu.memory_bytes for one in self.known)
+        return total if self.fixed_bytes is None else self.fixed_bytes
+
+
+def notice(inventory: Inventory, look: Look, now_s: float, grace_s: float = GRACE_S) -> Inventory:
+    """Return what is known after a look.
+
+    | the driver | a GPU that is advertised | then |
+    | --- | --- | --- |
+    | does not answer | - | stays as it is, and every grace begins anew |
+    | answers | answers as advertised | stays |
+    | answers | answers with another size | stays, and has the other size after the grace |
+    | answers | answers in MIG mode | leaves at once: nobody had a process on it, or MIG were off |
+    | answers | is there, but fails in another way than being lost | stays |
+    | answers | is lost, or not there | stays, and leaves after the grace |
+
+    A GPU that is new joins at once. Nothing but a grace that is over lowers anything, and MIG.
+    """
+    if inventory.fixed_bytes is not None:
+        return inventory
+    if look.failed:
+        known = tuple(Known(one.gpu) for one in inventory.known)
+        return replace(inventory, known=known, doubted_since_s=None)
+    seen = {gpu.uuid: gpu for gpu in look.gpus}
+    judged = (_judge(one, seen.get(one.gpu.uuid), look, now_s, grace_s) for one in inventory.known)
+    old = {one.gpu.uuid for one in inventory.known}
+    new = (_as_advertised(gpu) for gpu in seen.values() if gpu.uuid not in old)
+    known = (*filter(None, judged), *(Known(gpu) for gpu in new if gpu is not None))
+    enforcement, doubted_since_s = _judge_enforcement(inventory, look, now_s, grace_s)
+    return replace(
+        inventory,
+        known=known,
+        driver_version=look.driver_version or inventory.driver_version,
+        enforcement=enforcement,
+        doubted_since_s=doubted_since_s,
+        advertised=inventory.advertised or bool(known),
+    )
+
+
+def skipped(look: Look) -> dict[str, str]:
+    """Return, by UUID, why a GPU that answers is not advertised."""
+    reasons = {}
+    for gpu in look.gpus:
+        if gpu.mig:
+            reasons[gpu.uuid] = "it is in MIG mode, in which memory is divided by the driver"
+        elif gpu.usable_bytes is None:
+            reasons[gpu.uuid] = (
+                "the driver tells of no memory of its own; --vram can name an amount"
+            )
+        elif gpu.usable_bytes < MIB:
+            reasons[gpu.uuid] = "it has less than 1 MiB of usable memory"
+    return reasons
+
+
+def _judge(
+    known: Known, seen: SeenGpu | None, look: Look, now_s: float, grace_s: float
+) -> Known | None:
+    """Return what becomes of a GPU that is advertised; see `notice`."""
+    now = _as_advertised(seen) if seen else None
+    if seen and seen.mig:
+        return None
+    if now and now.memory_bytes == known.gpu.memory_bytes:
+        return Known(now)
+    if not now and (seen or {known.gpu.uuid, ""} & look.unsure):
+        return Known(known.gpu)
+    since_s = now_s if known.doubted_since_s is None else known.doubted_since_s
+    if now_s - since_s < grace_s:
+        return Known(known.gpu, since_s)
+    return Known(now) if now else None
+
+
+def _judge_enforcement(
+    inventory: Inventory, look: Look, now_s: float, grace_s: float
+) -> tuple[str, float | None]:
+    """Return whether a sidecar can measure, and since when that is in doubt."""
+    if not look.cannot_measure:
+        return SIDECAR, None
+    if look.never_measures or inventory.enforcement != SIDECAR:
+        return NO_ENFORCEMENT, None
+    since_s = now_s if inventory.doubted_since_s is None else inventory.doubted_since_s
+    return (SIDECAR, since_s) if now_s - since_s < grace_s else (NO_ENFORCEMENT, None)
+
+
+def _as_advertised(gpu: SeenGpu) -> Gpu | None:
+    """Return the GPU as it is to be shown; None for one that is skipped."""
+    mebibytes = (gpu.usable_bytes or 0) // MIB
+    if gpu.mig or mebibytes < 1:
+        return None
+    return Gpu(gpu.uuid, mebibytes * MIB, gpu.product, gpu.index)

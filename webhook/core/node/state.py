@@ -1,0 +1,246 @@
+"""What a node carries of its GPUs: read, wanted, and the smallest patches between the two.
+
+`recall` reads what was advertised before, `wanted` says what an inventory should look like on the
+node, and `patches` what is missing for that. Labels of others, such as those of NVIDIA's GPU
+feature discovery and device plugin, are neither read nor written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.node.inventory import NO_ENFORCEMENT, SIDECAR, Inventory, Known
+from webhook.core.pod.gpus import MOST_COUNTED, Gpu, free_bytes, free_label
+from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity
+from webhook.names import (
+    NODE_DRIVER_LABEL,
+    NODE_ENFORCEMENT_LABEL,
+    NODE_GPU_COUNT_LABEL,
+    NODE_GPU_LABEL,
+    NODE_GPU_MEMORY_LABEL,
+    NODE_GPU_PRODUCT_LABEL,
+    NODE_GPUS_ANNOTATION,
+    VRAM_RESOURCE,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from fractions import Fraction
+
+    from webhook.core.pod.gpus import Taken
+
+    Json = dict[str, Any]
+
+_LONGEST_LABEL: Final = 63
+_NAMELESS: Final = "unknown"
+_MOST_BYTES: Final = 2**50  # no GPU has a PiB, and no sum of fewer passes int64
+_FREE_LABELS: Final = tuple(map(free_label, range(1, MOST_COUNTED + 1)))
+_ALL_LABELS: Final = (
+    *_FREE_LABELS,
+    NODE_GPU_LABEL,
+    NODE_GPU_MEMORY_LABEL,
+    NODE_GPU_COUNT_LABEL,
+    NODE_GPU_PRODUCT_LABEL,
+    NODE_DRIVER_LABEL,
+    NODE_ENFORCEMENT_LABEL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What a node should carry; of what is not named here nothing is touched."""
+
+    vram_bytes: int | None = None
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    """None for a label that must not be there."""
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Patches:
+    """JSON merge patches (RFC 7386); None where nothing is to change."""
+
+    metadata: Json | None = None
+    """For the node."""
+    status: Json | None = None
+    """For its subresource `status`."""
+
+    def __bool__(self) -> bool:
+        return self.metadata is not None or self.status is not None
+
+
+def recall(node: Mapping[str, Any]) -> Inventory:
+    """Read from a node what an agent advertised before; what cannot be read was not advertised.
+
+    So a restart of the agent while the driver is down forgets nothing.
+    """
+    metadata = node.get("metadata") or {}
+    labels = metadata.get("labels") or {}
+    known = tuple(map(Known, _read_gpus(metadata.get("annotations") or {})))
+    enforcement = labels.get(NODE_ENFORCEMENT_LABEL, "")
+    return Inventory(
+        known,
+        driver_version=labels.get(NODE_DRIVER_LABEL, ""),
+        enforcement=enforcement if enforcement in (SIDECAR, NO_ENFORCEMENT) else "",
+        advertised=bool(known),
+    )
+
+
+def wanted(inventory: Inventory, assignments: Mapping[str, Taken] | None = None) -> NodeState:
+    """Return what the node should carry, given who has its GPUs; None where that is not known.
+
+    | there are | capacity | `gpu`, `gpu-memory-mib` | the other labels, `gpus` | `enforcement` |
+    | --- | --- | --- | --- | --- |
+    | GPUs | their sum | set | set | as probed |
+    | a fixed amount | that | set, as of one GPU | removed | `none` |
+    | no GPUs any more | 0 | removed | removed | removed |
+    | no GPUs, as ever | left alone | left alone | left alone | left alone |
+
+    A fixed amount has no UUIDs, so pods placed at binding do not go there; of what is free nothing
+    is said. What is not known yet, such as the driver's version, or who has GPUs, is left alone.
+    """
+    gpus = inventory.gpus
+    if inventory.fixed_bytes is not None:
+        removed: dict[str, str | None] = dict.fromkeys(
+            (*_FREE_LABELS, NODE_GPU_COUNT_LABEL, NODE_GPU_PRODUCT_LABEL, NODE_DRIVER_LABEL)
+        )
+        set_to = _labels(inventory.fixed_bytes, {NODE_ENFORCEMENT_LABEL: NO_ENFORCEMENT})
+        return NodeState(
+            inventory.fixed_bytes, labels=removed | set_to, annotations={NODE_GPUS_ANNOTATION: None}
+        )
+    if gpus:
+        largest = min(gpus, key=lambda gpu: (-gpu.memory_bytes, gpu.index, gpu.uuid))
+        more = {
+            NODE_GPU_COUNT_LABEL: str(len(gpus)),
+            NODE_GPU_PRODUCT_LABEL: label_safe(largest.product),
+            NODE_DRIVER_LABEL: inventory.driver_version and label_safe(inventory.driver_version),
+            NODE_ENFORCEMENT_LABEL: inventory.enforcement,
+        }
+        return NodeState(
+            inventory.vram_bytes,
+            labels=_labels(largest.memory_bytes, more) | _free_labels(gpus, assignments),
+            annotations={NODE_GPUS_ANNOTATION: _write_gpus(gpus)},
+        )
+    if inventory.advertised:
+        return NodeState(
+            0, labels=dict.fromkeys(_ALL_LABELS), annotations={NODE_GPUS_ANNOTATION: None}
+        )
+    return NodeState()
+
+
+def patches(node: Mapping[str, Any], state: NodeState) -> Patches:
+    """Return what turns the node into the state, and nothing that it has already.
+
+    Allocatable is set along with capacity: the kubelet derives one from the other (setters.go,
+    MachineInfo), but only every 10 s, and until then scheduler and kubelet go by the old amount.
+    """
+    metadata = node.get("metadata") or {}
+    differing = {
+        part: {
+            key: value
+            for key, value in desired.items()
+            if (metadata.get(part) or {}).get(key) != value
+        }
+        for part, desired in (("labels", state.labels), ("annotations", state.annotations))
+    }
+    differing = {part: values for part, values in differing.items() if values}
+    return Patches({"metadata": differing} if differing else None, _status_patch(node, state))
+
+
+def changes(node: Mapping[str, Any], made: Patches) -> Iterator[str]:
+    """Say each change of the patches, for a log: `labels[vramwarden.io/gpu]: absent -> true`."""
+    for top in (made.metadata or {}, made.status or {}):
+        for section, parts in top.items():
+            for part, values in parts.items():
+                before = (node.get(section) or {}).get(part) or {}
+                for key, value in values.items():
+                    old, new = (_shown(one) for one in (before.get(key), value))
+                    yield f"{part}[{key}]: {old} -> {new}"
+
+
+def label_safe(text: str) -> str:
+    """Turn what NVML reports into a label's value, as GPU feature discovery writes it.
+
+    `NVIDIA A100-SXM4-80GB` becomes `NVIDIA-A100-SXM4-80GB`. Rules: k8s.io/apimachinery,
+    validation.IsValidLabelValue.
+    """
+    safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", text)
+    return safe.lstrip("-_.")[:_LONGEST_LABEL].rstrip("-_.") or _NAMELESS
+
+
+def _labels(largest_bytes: int, more: Mapping[str, str]) -> dict[str, str | None]:
+    labels = {NODE_GPU_LABEL: "true", NODE_GPU_MEMORY_LABEL: str(largest_bytes // MIB), **more}
+    return {key: value for key, value in labels.items() if value}
+
+
+def _free_labels(
+    gpus: Iterable[Gpu], assignments: Mapping[str, Taken] | None
+) -> dict[str, str | None]:
+    """Return what one GPU, two, and so on have free, each at least; nothing where nobody knows.
+
+    Pods that came past the webhook, or that see all GPUs, are not among the assignments: this is
+    advice for the scheduler, and the webhook counts them when it decides.
+    """
+    if assignments is None:
+        return {}
+    taken = ((one.uuids, one.memory_bytes) for one in assignments.values())
+    free = sorted(free_bytes(gpus, taken).values(), reverse=True)
+    shown = (str(max(0, amount_bytes) // MIB) for amount_bytes in free)
+    return dict(zip_longest(_FREE_LABELS, islice(shown, MOST_COUNTED)))
+
+
+def _shown(value: object) -> str:
+    return "absent" if value is None else str(value)
+
+
+def _status_patch(node: Mapping[str, Any], state: NodeState) -> Json | None:
+    status = node.get("status") or {}
+    if state.vram_bytes is None or (not state.vram_bytes and not _amount(status, "capacity")):
+        return None
+    amount = format_bytes(state.vram_bytes)
+    differing = {
+        part: {VRAM_RESOURCE: amount}
+        for part in ("capacity", "allocatable")
+        if _amount(status, part) != state.vram_bytes
+    }
+    return {"status": differing} if differing else None
+
+
+def _amount(status: Mapping[str, Any], part: str) -> Fraction | None:
+    """Return the bytes that a node shows; None for nothing, or nothing that could be counted."""
+    try:
+        return parse_quantity((status.get(part) or {}).get(VRAM_RESOURCE, ""))
+    except QuantityError:
+        return None
+
+
+def _write_gpus(gpus: Iterable[Gpu]) -> str:
+    shown = [
+        {"uuid": gpu.uuid, "memory": gpu.memory_bytes, "product": gpu.product, "index": gpu.index}
+        for gpu in gpus
+    ]
+    return json.dumps(shown, separators=(",", ":"))
+
+
+def _read_gpus(annotations: Mapping[str, Any]) -> tuple[Gpu, ...]:
+    """Read the annotation, which anybody with the right to patch nodes may have written."""
+    try:
+        listed = json.loads(annotations.get(NODE_GPUS_ANNOTATION, ""))
+    except (ValueError, RecursionError):
+        return ()
+    entries = listed if isinstance(listed, list) else []
+    gpus = [gpu for gpu in map(_read_gpu, entries) if gpu is not None]
+    return tuple({gpu.uuid: gpu for gpu in gpus}.values())
+
+
+def _read_gpu(entry: object) -> Gpu | None:
+    match entry:
+        case {"uuid": str(uuid), "memory": int(memory), "product": str(name), "index": int(index)}:
+            amount_bytes = memory // MIB * MIB
+            if uuid and MIB <= amount_bytes <= _MOST_BYTES and index >= 0:
+                return Gpu(uuid, amount_bytes, name, index)
+    return None

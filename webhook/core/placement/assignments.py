@@ -1,0 +1,315 @@
+"""Which pod has which of a node's GPUs: the list that all replicas share, one ConfigMap per node.
+
+A pod is entered *before* its binding is allowed, under the ConfigMap's `resourceVersion`, so two
+replicas that place at the same time cannot both succeed. It leaves only for what cannot be undone:
+the pod finished, is deleted, or was bound to another node. So no decision rests on how fresh a
+watch is, and a list that says too much only makes the scheduler try once more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.placement.fit import Need, Refusal, best_fit, place
+from webhook.core.pod.demand import read_demand
+from webhook.core.pod.fields import mapping, text
+from webhook.core.pod.findings import MalformedObjectError, render
+from webhook.core.pod.gpus import free_bytes
+from webhook.core.pod.quantity import MAX_BYTES
+from webhook.core.pod.views import read_pod
+from webhook.names import GPU_ANNOTATION, VISIBLE_DEVICES_ENV
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from webhook.core.placement.fit import Order
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.gpus import Gpu
+    from webhook.core.pod.views import Pod
+
+UNBOUND_S: Final = 120.0
+"""How long an entry may stay whose pod is not bound: the API server gives up a request after 60 s
+(`--request-timeout`), and clocks of replicas may differ."""
+
+RENEW_S: Final = 30.0
+"""An entry older than this is written anew when its pod's binding comes again, so that the whole of
+that request lies within `UNBOUND_S`."""
+
+_KEY: Final = "assignments"
+_LONGEST_NAME: Final = 253  # of a ConfigMap, as of a node
+_LATEST_S: Final = 2**53  # the largest time that JSON carries exactly
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """GPUs of a node that a pod has, or is about to get."""
+
+    pod: str
+    """`namespace/name`, for people."""
+    uuids: tuple[str, ...]
+    memory_bytes: int
+    """On each of them."""
+    since_s: int
+    """Unix time at which it was entered."""
+
+
+Assignments = dict[str, Assignment]
+"""By the pod's UID, since names come again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """What placement has to know of a pod with a demand."""
+
+    uid: str
+    name: str
+    """`namespace/name`."""
+    need: Need | None
+    """None for a pod without a demand."""
+    at_binding: bool = True
+    """Its GPUs are chosen here; otherwise it sees all of the node's."""
+    node: str = ""
+    uuids: tuple[str, ...] = ()
+    finished: bool = False
+    """It ran to its end, which cannot be undone."""
+    gone: bool = False
+    """A watch said so. It may only have lost the label that is watched, so nothing is freed by it
+    before the API server has been asked."""
+    unreadable: str = ""
+    """Why the demand cannot be read: whoever wrote the pod came past admission."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be written before a binding may go on."""
+
+    uuids: tuple[str, ...]
+    assignments: Assignments
+    changed: bool
+
+
+def read_pod_state(raw: Json) -> PodState:
+    """Read a stored pod; never fails: an unreadable demand takes GPUs whole."""
+    metadata, status = (_object(raw.get(part)) for part in ("metadata", "status"))
+    uid, name = str(metadata.get("uid")), f"{metadata.get('namespace')}/{metadata.get('name')}"
+    finished = str(status.get("phase")) in {"Succeeded", "Failed"}
+    try:
+        pod = read_pod(raw)
+        demand, findings = read_demand(pod)
+        node = text(mapping(raw, "spec", ""), "nodeName", "spec")
+        need = Need(demand.per_gpu_bytes, demand.gpu_count) if demand else None
+        unreadable = render(findings) if demand is None else ""
+        uuids = tuple(filter(None, pod.annotations.get(GPU_ANNOTATION, "").split(",")))
+        at_binding = _is_placed_at_binding(pod)
+    except MalformedObjectError as error:
+        return PodState(uid, name, Need(MAX_BYTES), finished=finished, unreadable=str(error))
+    if unreadable:
+        need = Need(MAX_BYTES)
+    return PodState(uid, name, need, at_binding, node, uuids, finished, unreadable=unreadable)
+
+
+def _object(value: object) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _is_placed_at_binding(pod: Pod) -> bool:
+    field = f"metadata.annotations['{GPU_ANNOTATION}']"
+    for container in pod.containers:
+        for entry in container.env():
+            reference = mapping(mapping(entry, "valueFrom", ""), "fieldRef", "")
+            if entry["name"] == VISIBLE_DEVICES_ENV and reference.get("fieldPath") == field:
+                return True
+    return False
+
+
+def plan(
+    node: str,
+    gpus: Sequence[Gpu],
+    assignments: Assignments,
+    pods: Mapping[str, PodState],
+    pod: PodState,
+    now_s: float,
+    order: Order = best_fit,
+) -> Plan | Refusal:
+    """Choose GPUs for a pod and enter it.
+
+    `assignments` are what the ConfigMap holds, `pods` those that are known, on any node.
+
+    | the pod | then |
+    | --- | --- |
+    | is entered, with GPUs that are still there | the same GPUs: its binding came twice |
+    | is not entered, and GPUs are free | entered with them |
+    | otherwise | refused |
+    """
+    kept = {uid: one for uid, one in assignments.items() if _may_use(pods.get(uid), node)}
+    entered = kept.pop(pod.uid, None)
+    changed = len(kept) + (entered is not None) < len(assignments)
+    if entered and set(entered.uuids) <= {gpu.uuid for gpu in gpus}:
+        renew = now_s - entered.since_s > RENEW_S
+        kept[pod.uid] = replace(entered, since_s=int(now_s)) if renew else entered
+        return Plan(entered.uuids, kept, changed or renew)
+    if pod.need is None:
+        return Plan((), kept, len(kept) < len(assignments))
+    free = free_on(node, gpus, kept, pods, but=pod.uid)
+    uuids = place(node, gpus, free, pod.need, order)
+    if isinstance(uuids, Refusal):
+        return uuids
+    kept[pod.uid] = Assignment(pod.name, uuids, pod.need.memory_bytes, int(now_s))
+    return Plan(uuids, kept, changed=True)
+
+
+def free_on(
+    node: str,
+    gpus: Sequence[Gpu],
+    assignments: Assignments,
+    pods: Mapping[str, PodState],
+    but: str = "",
+) -> dict[str, int]:
+    """Return what is free on each GPU, by what is entered and by pods that are not.
+
+    Those came past us, or see all GPUs because their rule does not place at binding; then their
+    demand counts on each GPU, since they may use it on any.
+    """
+    taken = [(one.uuids, one.memory_bytes) for one in assignments.values()]
+    every = tuple(gpu.uuid for gpu in gpus)
+    for uid, pod in pods.items():
+        there = pod.node == node and not pod.finished and not pod.gone
+        if there and uid != but and uid not in assignments:
+            uuids = pod.uuids if pod.at_binding else every
+            taken.append((uuids, pod.need.memory_bytes if pod.need else 0))
+    return free_bytes(gpus, taken)
+
+
+def adopt(
+    node: str, assignments: Assignments, pods: Iterable[PodState], now_s: float
+) -> Assignments:
+    """Enter the pods of a node that have GPUs already, where the list was lost or never made."""
+    found = {
+        pod.uid: Assignment(pod.name, pod.uuids, pod.need.memory_bytes, int(now_s))
+        for pod in pods
+        if pod.node == node and pod.uuids and pod.need and not pod.finished
+    }
+    return found | assignments
+
+
+def to_ask(
+    assignments: Assignments, pods: Mapping[str, PodState], now_s: float
+) -> dict[str, Assignment]:
+    """Return the entries of which the API server has to be asked before they may leave."""
+    asked = {}
+    for uid, one in assignments.items():
+        pod = pods.get(uid)
+        if pod is None or (not pod.node and now_s - one.since_s > UNBOUND_S):
+            asked[uid] = one
+    return asked | to_ask_at_once(assignments, pods)
+
+
+def to_ask_at_once(assignments: Assignments, pods: Mapping[str, PodState]) -> dict[str, Assignment]:
+    """Return the entries of pods that are gone as it seems: each may be room for another pod."""
+    known = ((uid, one, pods.get(uid)) for uid, one in assignments.items())
+    return {uid: one for uid, one, pod in known if pod and pod.gone and not pod.finished}
+
+
+def settle(
+    node: str,
+    assignments: Assignments,
+    pods: Mapping[str, PodState],
+    answers: Mapping[str, PodState | None],
+    now_s: float,
+) -> Assignments:
+    """Return the entries that stay, given what the API server answered of single pods just now.
+
+    | the pod | its entry |
+    | --- | --- |
+    | is bound here and not finished | stays |
+    | is finished, or bound elsewhere | leaves |
+    | is gone, as a watch said, and was not asked for | stays |
+    | is gone, as the API server said; another may have its name | leaves |
+    | is not bound, as the API server said, and the entry is older than `UNBOUND_S` | leaves |
+    | is not bound, and the entry is younger | stays: its binding may be under way |
+    | is not known, and was not asked for | stays |
+    """
+
+    def stays(uid: str, one: Assignment) -> bool:
+        if uid not in answers:
+            return _may_use(pods.get(uid), node)
+        pod = answers[uid]
+        if pod is None or pod.uid != uid or not _may_use(pod, node):
+            return False
+        return bool(pod.node) or now_s - one.since_s <= UNBOUND_S
+
+    return {uid: one for uid, one in assignments.items() if stays(uid, one)}
+
+
+def _may_use(pod: PodState | None, node: str) -> bool:
+    """Say whether a pod may use GPUs of a node, now or later; yes where nothing is known of it."""
+    return pod is None or (not pod.finished and pod.node in {"", node})
+
+
+def config_map_name(node: str) -> str:
+    """Name the ConfigMap that holds a node's assignments, in the namespace of the release."""
+    name = f"gpu-assignments-{node}"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"gpu-assignments-{hashlib.sha256(node.encode()).hexdigest()}"
+
+
+def write_assignments(assignments: Assignments) -> dict[str, str]:
+    """Write the `data` of a ConfigMap: one line per pod, for people to read.
+
+    In one key, since the API server keeps a record of who wrote each key (`managedFields`).
+    """
+    lines = (
+        json.dumps(
+            {
+                "uid": uid,
+                "pod": one.pod,
+                "gpus": list(one.uuids),
+                "memory": one.memory_bytes,
+                "since": one.since_s,
+            }
+        )
+        for uid, one in assignments.items()
+    )
+    return {_KEY: "".join(f"{line}\n" for line in lines)}
+
+
+def read_assignments(data: object) -> tuple[Assignments, bool]:
+    """Read the `data` of a ConfigMap; also say whether all of it could be read.
+
+    Where it could not, somebody edited it, and the node's pods have to be read to find what is
+    missing (`adopt`).
+    """
+    written = data.get(_KEY) if isinstance(data, dict) else None
+    if not isinstance(written, str):
+        return {}, False
+    lines = written.splitlines()
+    read = dict(filter(None, map(_read_line, lines)))
+    return read, len(read) == len(lines)
+
+
+def _read_line(line: str) -> tuple[str, Assignment] | None:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    match entry:
+        case {
+            "uid": str(uid),
+            "pod": str(pod),
+            "gpus": [str(), *_] as gpus,
+            "memory": int(memory),
+            "since": int(since),
+        } if (
+            type(memory) is type(since) is int
+            and 0 < memory <= MAX_BYTES
+            and 0 <= since <= _LATEST_S
+            and all(isinstance(uuid, str) for uuid in gpus)
+            and all(pod.partition("/"))
+            and pod.count("/") == 1
+        ):
+            return uid, Assignment(pod, tuple(gpus), memory, since)
+    return None

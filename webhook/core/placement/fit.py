@@ -1,0 +1,103 @@
+"""Which of a node's GPUs a pod gets.
+
+The stock scheduler counts VRAM per node; on a node with several GPUs the sum may fit where no
+single GPU does. So the GPUs are chosen here, at binding, and what does not fit is refused. What is
+free is known by `webhook.core.placement.assignments`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from webhook.core.pod.quantity import format_bytes
+from webhook.names import NODE_GPUS_ANNOTATION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from webhook.core.pod.gpus import Gpu
+
+    Order = Callable[[Gpu, int], tuple[int, ...]]
+    """Of GPUs that fit, those with the smallest key are taken; the integer is free bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a pod asks of a node."""
+
+    memory_bytes: int
+    """On each of its GPUs."""
+    gpu_count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a pod cannot be bound to a node, in a sentence for `kubectl describe pod`."""
+
+    sentence: str
+
+
+def best_fit(gpu: Gpu, free_bytes: int) -> tuple[int, ...]:
+    """Take the GPU with the least free memory, so that large pieces stay whole; ours."""
+    return free_bytes, gpu.index
+
+
+def first_fit(gpu: Gpu, free_bytes: int) -> tuple[int, ...]:
+    """Take the GPU with the lowest index; to compare with."""
+    del free_bytes
+    return (gpu.index,)
+
+
+def worst_fit(gpu: Gpu, free_bytes: int) -> tuple[int, ...]:
+    """Take the GPU with the most free memory; to compare with."""
+    return -free_bytes, gpu.index
+
+
+def place(
+    node: str, gpus: Sequence[Gpu], free: Mapping[str, int], need: Need, order: Order = best_fit
+) -> tuple[str, ...] | Refusal:
+    """Choose distinct GPUs of a node, by what is free on each; return UUIDs in the driver's order.
+
+    | GPUs with enough free memory | then |
+    | --- | --- |
+    | at least as many as needed | the first ones by `order`; ties: the lowest index |
+    | fewer | refused, with the need and the largest free amount |
+    | the node shows no GPUs | refused |
+    """
+    if not gpus:
+        return unknown_gpus(node)
+    fitting = [gpu for gpu in gpus if free[gpu.uuid] >= need.memory_bytes]
+    if len(fitting) < need.gpu_count:
+        return _too_full(node, gpus, free, need, len(fitting))
+    fitting.sort(key=lambda gpu: (*order(gpu, free[gpu.uuid]), gpu.index, gpu.uuid))
+    chosen = sorted(fitting[: need.gpu_count], key=lambda gpu: (gpu.index, gpu.uuid))
+    return tuple(gpu.uuid for gpu in chosen)
+
+
+def unknown_gpus(node: str) -> Refusal:
+    """Return the refusal for a node that does not say which GPUs it has."""
+    return Refusal(
+        f"node {node} does not show its GPUs (annotation {NODE_GPUS_ANNOTATION}), so none can be "
+        "chosen for this pod; see whether vramwarden's node agent runs there"
+    )
+
+
+def _too_full(
+    node: str, gpus: Sequence[Gpu], free: Mapping[str, int], need: Need, fitting: int
+) -> Refusal:
+    largest = min(gpus, key=lambda gpu: (-free[gpu.uuid], gpu.index))
+    amount = format_bytes(need.memory_bytes)
+    left = format_bytes(max(0, free[largest.uuid]))
+    if need.gpu_count == 1:
+        lacks = f"no GPU of node {node} has {amount} free, which this pod needs"
+    elif need.gpu_count > len(gpus):
+        have = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
+        lacks = f"node {node} has {have}, and this pod needs {need.gpu_count} with {amount} each"
+    else:
+        have = "1 GPU" if fitting == 1 else f"{fitting or 'no'} GPUs"
+        lacks = f"node {node} has {have} with {amount} free, and this pod needs {need.gpu_count}"
+    return Refusal(
+        f"{lacks}; the largest free amount is {left}, on GPU {largest.index} ({largest.uuid}); "
+        "the scheduler tries again, also on other nodes"
+    )

@@ -1,0 +1,267 @@
+"""What VRAM a pod asks for: read from its annotation and from explicit amounts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
+from webhook.core.pod.quantity import (
+    MAX_BYTES,
+    MIB,
+    QuantityError,
+    QuantityTooSmallError,
+    format_bytes,
+    parse_quantity,
+    parse_vram,
+)
+from webhook.core.pod.views import effective_amount
+from webhook.names import (
+    DEFAULT_CONTAINER_ANNOTATION,
+    GPU_CLASS_ANNOTATION,
+    GPU_COUNT_ANNOTATION,
+    GPU_MEMORY_ANNOTATION,
+    VRAM_RESOURCE,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from webhook.core.pod.views import Container, Pod
+
+_MEMORY_PATH: Final = annotation_path(GPU_MEMORY_ANNOTATION)
+_COUNT_PATH: Final = annotation_path(GPU_COUNT_ANNOTATION)
+_CLASS_PATH: Final = annotation_path(GPU_CLASS_ANNOTATION)
+_DEFAULT_CONTAINER_PATH: Final = annotation_path(DEFAULT_CONTAINER_ANNOTATION)
+
+_COUNT: Final = re.compile(r"[1-9][0-9]{0,3}")
+_PLAIN: Final = re.compile(r"[0-9A-Za-z.+-]{1,64}")
+_SHOWN_NAMES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The VRAM that a pod asks for."""
+
+    amounts: Mapping[str, int]
+    """Bytes per GPU, by container name."""
+    per_gpu_bytes: int
+    """The pod's effective demand on each of its GPUs: the cap."""
+    gpu_count: int
+    gpu_class: str | None
+    """The class the pod names, not the rule's default."""
+    path: str
+    """Where the developer wrote the demand."""
+
+    def resource_bytes(self, container: str) -> int:
+        """Return the amount of the extended resource for a container."""
+        return self.amounts[container] * self.gpu_count
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What has been found so far."""
+
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, reason: Reason, path: str, detail: str) -> None:
+        self.findings.append(Finding(reason, path, detail))
+
+
+def read_demand(pod: Pod) -> tuple[Demand | None, tuple[Finding, ...]]:
+    """Read a pod's demand: None without findings where it asks for nothing.
+
+    | annotation | explicit amounts | demand |
+    | --- | --- | --- |
+    | absent | absent | none |
+    | present | absent | the annotation's |
+    | absent | present | the explicit amounts, divided by `gpu-count` |
+    | present | present, equal | the same |
+    | present | present, different | denied: ConflictingAmounts |
+    """
+    memory = pod.annotations.get(GPU_MEMORY_ANNOTATION)
+    gpu_class = pod.annotations.get(GPU_CLASS_ANNOTATION)
+    count_text = pod.annotations.get(GPU_COUNT_ANNOTATION)
+    reading = _Reading()
+    count = 1 if count_text is None else _read_count(count_text, reading)
+    explicit = _explicit_amounts(pod, count, reading)
+    if memory is None and not explicit:
+        if not reading.findings:
+            _check_orphans(gpu_class, count_text, reading)
+        return None, tuple(reading.findings)
+
+    annotated = {} if memory is None else _annotated_amounts(pod, memory, reading)
+    if annotated and not reading.findings:
+        _check_agreement(pod, annotated, explicit, count, reading)
+    if reading.findings:
+        return None, tuple(reading.findings)
+    amounts = annotated or explicit
+    per_gpu_bytes = effective_amount(pod.containers, amounts, 0)
+    path = _MEMORY_PATH if memory is not None else _explicit_path(pod, amounts)
+    if per_gpu_bytes * count > MAX_BYTES:
+        detail = (
+            "the pod's containers ask together for more than 2^63-1 bytes, which cannot be counted"
+        )
+        return None, (Finding(Reason.TOO_LARGE, path, detail),)
+    return Demand(amounts, per_gpu_bytes, count, gpu_class, path), ()
+
+
+def _annotated_amounts(pod: Pod, memory: str, reading: _Reading) -> dict[str, int]:
+    """Read the annotation `gpu-memory`: one quantity, or a list by container."""
+    if "=" in memory:
+        return _listed_amounts(pod, memory, reading)
+    if "," in memory:
+        detail = (
+            f"{quoted(memory)} is a list without names; write name=size for each container, "
+            "e.g. trainer=8Gi, loader=512Mi"
+        )
+        reading.add(Reason.INVALID_QUANTITY, _MEMORY_PATH, detail)
+        return {}
+    amount = _read_amount(memory, _MEMORY_PATH, reading)
+    name = _default_container(pod, reading)
+    return {name: amount} if name is not None and amount else {}
+
+
+def _listed_amounts(pod: Pod, memory: str, reading: _Reading) -> dict[str, int]:
+    known = [container.name for container in pod.containers]
+    amounts: dict[str, int] = {}
+    for entry in memory.split(","):
+        name, equals, size = (part.strip(" ") for part in entry.partition("="))
+        if not equals or not name:
+            detail = f"the entry {quoted(entry)} is not of the form name=size"
+            reading.add(Reason.INVALID_QUANTITY, _MEMORY_PATH, detail)
+        elif name not in known:
+            reading.add(Reason.UNKNOWN_CONTAINER, _MEMORY_PATH, _unknown(name, known))
+        elif name in amounts:
+            detail = f"container {quoted(name)} stands twice in the list; keep one entry"
+            reading.add(Reason.INVALID_QUANTITY, _MEMORY_PATH, detail)
+        else:
+            amounts[name] = _read_amount(size, _MEMORY_PATH, reading, f"{name}=")
+    return amounts
+
+
+def _default_container(pod: Pod, reading: _Reading) -> str | None:
+    """Return the container that one quantity goes to, as `kubectl` would choose it."""
+    known = [container.name for container in pod.containers]
+    named = pod.annotations.get(DEFAULT_CONTAINER_ANNOTATION)
+    if named is not None:
+        if named in known:
+            return named
+        reading.add(Reason.UNKNOWN_CONTAINER, _DEFAULT_CONTAINER_PATH, _unknown(named, known))
+        return None
+    first = next(pod.app_containers(), None)
+    if first is None:
+        detail = "the pod has no container that could get the VRAM"
+        reading.add(Reason.UNKNOWN_CONTAINER, "spec.containers", detail)
+        return None
+    return first.name
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    have = ", ".join(known[:_SHOWN_NAMES]) + ", ..." * (len(known) > _SHOWN_NAMES)
+    return f"the pod has no container {quoted(name)}; it has {have or 'none'}"
+
+
+def _explicit_amounts(pod: Pod, count: int, reading: _Reading) -> dict[str, int]:
+    """Read the amounts of the extended resource that the pod sets itself, per GPU."""
+    amounts: dict[str, int] = {}
+    for container in pod.containers:
+        request = container.resources("requests").get(VRAM_RESOURCE)
+        limit = container.resources("limits").get(VRAM_RESOURCE)
+        written = limit if limit is not None else request
+        if written is None:
+            continue
+        kind = "limits" if limit is not None else "requests"
+        path = f"{container.path}.resources.{kind}[{VRAM_RESOURCE}]"
+        total = _read_amount(written, path, reading)
+        amounts[container.name] = -(-total // (count * MIB)) * MIB
+        mismatch = requests_limits_mismatch(container, VRAM_RESOURCE, request, limit)
+        if mismatch:
+            reading.findings.append(mismatch)
+    return amounts
+
+
+def _read_amount(written: str, path: str, reading: _Reading, prefix: str = "") -> int:
+    """Read one amount in bytes; 0 together with a finding where it is not one."""
+    try:
+        return parse_vram(written)
+    except QuantityError as error:
+        too_small = isinstance(error, QuantityTooSmallError)
+        reason = Reason.TOO_SMALL if too_small else Reason.INVALID_QUANTITY
+        shown = written if _PLAIN.fullmatch(written) else quoted(written)
+        reading.add(reason, path, f"{prefix}{shown} {error}")
+        return 0
+
+
+def _read_count(count: str, reading: _Reading) -> int:
+    if _COUNT.fullmatch(count):
+        return int(count)
+    detail = f"{quoted(count)} is not a number of GPUs; write a positive integer, e.g. 2"
+    reading.add(Reason.INVALID_COUNT, _COUNT_PATH, detail)
+    return 1
+
+
+def _check_orphans(gpu_class: str | None, count: str | None, reading: _Reading) -> None:
+    """Refuse annotations that shape a demand on a pod that has none: it would run without a GPU."""
+    missing = f"needs {GPU_MEMORY_ANNOTATION} beside it; add the VRAM per GPU, e.g. 8Gi"
+    if count is not None:
+        reading.add(Reason.INVALID_COUNT, _COUNT_PATH, missing)
+    if gpu_class is not None:
+        reading.add(Reason.INVALID_QUANTITY, _CLASS_PATH, missing)
+
+
+def _check_agreement(
+    pod: Pod,
+    annotated: Mapping[str, int],
+    explicit: Mapping[str, int],
+    count: int,
+    reading: _Reading,
+) -> None:
+    """Compare the annotation with the amounts set by hand, container by container."""
+    for container in pod.containers:
+        amount = explicit.get(container.name)
+        wanted = annotated.get(container.name)
+        if amount is None or amount == wanted:
+            continue
+        here = format_bytes(amount * count)
+        there = f"asks for {format_bytes(wanted * count)}" if wanted else "gives it none"
+        detail = (
+            f"sets {here} but the annotation {GPU_MEMORY_ANNOTATION} {there}; "
+            "remove one of the two, or make them agree"
+        )
+        path = f"{container.path}.resources.limits[{VRAM_RESOURCE}]"
+        reading.add(Reason.CONFLICTING_AMOUNTS, path, detail)
+
+
+def _explicit_path(pod: Pod, amounts: Mapping[str, int]) -> str:
+    first = next(container for container in pod.containers if container.name in amounts)
+    return f"{first.path}.resources.limits[{VRAM_RESOURCE}]"
+
+
+def requests_limits_mismatch(
+    container: Container, resource: str, request: str | None, limit: str | None
+) -> Finding | None:
+    """Check that an extended resource's request equals its limit.
+
+    Rule: an extended resource cannot be overcommitted.
+    Fields: spec.[initContainers,containers][*].resources.requests|limits[resource]
+    Allowed values: a limit alone (the API server copies it to the request), or both, equal.
+    """
+    path = f"{container.path}.resources"
+    if request is None or request == limit:
+        return None
+    if limit is None:
+        detail = (
+            f"the request of {request} has no limit; set limits[{resource}] to {request} as well"
+        )
+        path = f"{path}.requests[{resource}]"
+        return Finding(Reason.REQUESTS_LIMITS_MISMATCH, path, detail)
+    try:
+        equal = parse_quantity(request) == parse_quantity(limit)
+    except QuantityError:
+        equal = False
+    if equal:
+        return None
+    detail = f"the request is {request} but the limit is {limit}; write the same amount in both"
+    return Finding(Reason.REQUESTS_LIMITS_MISMATCH, f"{path}.requests[{resource}]", detail)

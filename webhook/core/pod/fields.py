@@ -1,0 +1,108 @@
+"""Checked access to the fields of an object that came as JSON.
+
+Every reader takes the field's path and raises MalformedObjectError where the type is not the one of
+Kubernetes' API, so no rule ever mistakes a malformed field for an absent one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.pod.findings import MalformedObjectError, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+Json = dict[str, Any]
+
+
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+def mapping(holder: Mapping[str, Any], key: str, path: str) -> Mapping[str, Any]:
+    """Return an object field; absent and null read as empty."""
+    value = holder.get(key)
+    if value is None:
+        return _NOTHING
+    if type(value) is not dict:
+        raise MalformedObjectError(_join(path, key), "an object", value)
+    return value
+
+
+def strings(
+    holder: Mapping[str, Any], key: str, path: str, *, by_hand: bool = False
+) -> Mapping[str, str]:
+    """Return a map of strings, as labels and annotations are; absent and null read as empty.
+
+    What people write `by_hand` is YAML, and may lack quotes; the error says so.
+    """
+    value = mapping(holder, key, path)
+    for name, text in value.items():
+        if type(text) is not str:
+            where = f"{_join(path, key)}[{name}]"
+            raise MalformedObjectError(
+                where, "a string", text, _put_in_quotes(text) if by_hand else ""
+            )
+    return value
+
+
+def items(holder: Mapping[str, Any], key: str, path: str) -> list[Json]:
+    """Return a list of objects; absent and null read as empty."""
+    return _list(holder, key, path, dict, "an object")
+
+
+def texts(holder: Mapping[str, Any], key: str, path: str) -> list[str]:
+    """Return a list of strings; absent and null read as empty."""
+    return _list(holder, key, path, str, "a string")
+
+
+def text(holder: Mapping[str, Any], key: str, path: str) -> str:
+    """Return a string field; absent and null read as empty."""
+    value = holder.get(key)
+    if value is None:
+        return ""
+    if type(value) is not str:
+        raise MalformedObjectError(_join(path, key), "a string", value)
+    return value
+
+
+def flag(holder: Mapping[str, Any], key: str, path: str) -> bool | None:
+    """Return a boolean field; None where it is absent or null."""
+    value = holder.get(key)
+    if value is not None and type(value) is not bool:
+        raise MalformedObjectError(_join(path, key), "a boolean", value)
+    return value
+
+
+def integer(holder: Mapping[str, Any], key: str, path: str) -> int | None:
+    """Return an integer field; None where it is absent or null."""
+    value = holder.get(key)
+    if value is not None and type(value) is not int:
+        raise MalformedObjectError(_join(path, key), "an integer", value)
+    return value
+
+
+def _list(holder: Mapping[str, Any], key: str, path: str, kind: type, wanted: str) -> list[Any]:
+    value = holder.get(key)
+    if value is None:
+        return []
+    if type(value) is not list:
+        raise MalformedObjectError(_join(path, key), "a list", value)
+    for index, item in enumerate(value):
+        if type(item) is not kind:
+            raise MalformedObjectError(f"{_join(path, key)}[{index}]", wanted, item)
+    return value
+
+
+def _put_in_quotes(value: object) -> str:
+    """Return what to do about a number or a boolean that YAML made of a text without quotes."""
+    if type(value) is bool:
+        value = str(value).lower()
+    elif type(value) not in (int, float):
+        return ""
+    return f"; put it in quotes: {quoted(value)}"
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key

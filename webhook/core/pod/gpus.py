@@ -1,0 +1,62 @@
+"""GPUs as nodes advertise them: what placement, the agent and the preference of a pod share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from webhook.names import NODE_GPU_MEMORY_FREE_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+MOST_COUNTED: Final = 16
+"""Of so many GPUs of a node it is said how much is free; few nodes have more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as it is advertised."""
+
+    uuid: str
+    memory_bytes: int
+    """Usable, in whole MiB."""
+    product: str
+    index: int
+
+
+class Taken(Protocol):
+    """What somebody has of GPUs: an entry of the list of assignments, for whoever only adds up."""
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """The GPUs."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """The amount on each of them."""
+
+
+def free_label(gpu_count: int) -> str:
+    """Name the node label that says how much as many of its GPUs have free, each at least.
+
+    `gpu-memory-free-mib` for one GPU, `gpu-memory-free-mib.2` for two, and so on: a pod of two GPUs
+    would else be sent for ever to a node where one GPU has room and the sum fits.
+    """
+    counted = min(gpu_count, MOST_COUNTED)
+    return NODE_GPU_MEMORY_FREE_LABEL + (f".{counted}" if counted > 1 else "")
+
+
+def free_bytes(gpus: Iterable[Gpu], taken: Iterable[tuple[Iterable[str], int]]) -> dict[str, int]:
+    """Return what is free on each GPU, given UUIDs and the bytes taken on each of them.
+
+    Below zero where a GPU shrank, or where pods were bound past us. GPUs that left the node's
+    list are passed over.
+    """
+    free = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
+    for uuids, taken_bytes in taken:
+        for uuid in uuids:
+            if uuid in free:
+                free[uuid] -= taken_bytes
+    return free

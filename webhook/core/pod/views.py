@@ -1,0 +1,143 @@
+"""Read-only views of a pod that came as JSON: containers with their paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from webhook.core.pod.fields import items, mapping, strings, text
+from webhook.core.pod.findings import MalformedObjectError
+from webhook.names import ENFORCER_CONTAINER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from webhook.core.pod.fields import Json
+
+Number = TypeVar("Number", int, Fraction)
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container of a pod, where it stands, and what kind it is."""
+
+    field: str
+    """`containers`, `initContainers` or `ephemeralContainers`."""
+    index: int
+    name: str
+    raw: Json
+    is_sidecar: bool
+    """A native sidecar: an init container with `restartPolicy: Always` (KEP-753)."""
+
+    @property
+    def path(self) -> str:
+        """The field path, as Kubernetes' own messages write it."""
+        return f"spec.{self.field}[{self.index}]"
+
+    @property
+    def is_ordinary_init(self) -> bool:
+        """An init container that must end before the next one starts."""
+        return self.field == "initContainers" and not self.is_sidecar
+
+    def resources(self, kind: str) -> Mapping[str, str]:
+        """Return `requests` or `limits` with each amount as text."""
+        path = f"{self.path}.resources"
+        amounts = mapping(mapping(self.raw, "resources", self.path), kind, path)
+        if not amounts:
+            return amounts
+        return {name: _amount(value, f"{path}.{kind}[{name}]") for name, value in amounts.items()}
+
+    def env(self) -> list[Json]:
+        """Return the list of environment variables, each with a name and a value that are text."""
+        entries = items(self.raw, "env", self.path)
+        for index, entry in enumerate(entries):
+            if type(entry.get("name")) is not str:
+                path = f"{self.path}.env[{index}].name"
+                raise MalformedObjectError(path, "a string", entry.get("name"))
+            text(entry, "value", f"{self.path}.env[{index}]")
+        return entries
+
+    def security_context(self) -> Mapping[str, Any]:
+        """Return the container's own security context."""
+        return mapping(self.raw, "securityContext", self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """The parts of a pod that every rule looks at, read and checked once."""
+
+    raw: Json
+    spec: Mapping[str, Any]
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+    containers: tuple[Container, ...]
+    """The user's containers: `spec.containers`, then `spec.initContainers`, without our sidecar."""
+    enforcers: tuple[Container, ...]
+    """Containers that bear the sidecar's reserved name, ours or not."""
+
+    def app_containers(self) -> Iterator[Container]:
+        """Yield the containers of `spec.containers`."""
+        return (container for container in self.containers if container.field == "containers")
+
+
+def read_pod(raw: Json) -> Pod:
+    """Read a pod once; raises MalformedObjectError for a type that the API does not allow."""
+    metadata = mapping(raw, "metadata", "")
+    spec = mapping(raw, "spec", "")
+    user: list[Container] = []
+    enforcers: list[Container] = []
+    for field in ("containers", "initContainers"):
+        for container in read_containers(spec, field):
+            (enforcers if container.name == ENFORCER_CONTAINER else user).append(container)
+    return Pod(
+        raw=raw,
+        spec=spec,
+        annotations=strings(metadata, "annotations", "metadata", by_hand=True),
+        labels=strings(metadata, "labels", "metadata", by_hand=True),
+        containers=tuple(user),
+        enforcers=tuple(enforcers),
+    )
+
+
+def read_containers(spec: Mapping[str, Any], field: str) -> Iterator[Container]:
+    """Yield the containers of one of the pod's container lists."""
+    for index, raw in enumerate(items(spec, field, "spec")):
+        name = raw.get("name")
+        if type(name) is not str:
+            raise MalformedObjectError(f"spec.{field}[{index}].name", "a string", name)
+        is_sidecar = (
+            field == "initContainers"
+            and text(raw, "restartPolicy", f"spec.{field}[{index}]") == "Always"
+        )
+        yield Container(field, index, name, raw, is_sidecar)
+
+
+def effective_amount(
+    containers: Iterable[Container], amounts: Mapping[str, Number], zero: Number
+) -> Number:
+    """Return what a pod needs at its peak, by Kubernetes' effective-request rule.
+
+    The larger of the sum over app containers and native sidecars, and, for each ordinary init
+    container, its amount plus that of the sidecars started before it (KEP-753). `amounts` are by
+    container name.
+    """
+    running = started = peak = zero
+    for container in containers:
+        amount = amounts.get(container.name, zero)
+        if container.is_ordinary_init:
+            peak = max(peak, started + amount)
+        else:
+            running += amount
+            if container.is_sidecar:
+                started += amount
+    return max(running, peak)
+
+
+def _amount(value: object, path: str) -> str:
+    """Return a quantity as text: the API server sends strings, a manifest may hold a number."""
+    if type(value) is str:
+        return value
+    if type(value) in (int, float):
+        return str(value)
+    raise MalformedObjectError(path, "a quantity", value)

@@ -1,0 +1,225 @@
+"""What a platform team decides: rules, classes, and which rule governs a pod.
+
+Values only: the files they come from are read by `webhook.adapters.policy.files`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from fractions import Fraction
+
+
+class Action(StrEnum):
+    """What a rule does with findings."""
+
+    ENFORCE = "Enforce"
+    WARN = "Warn"
+    AUDIT = "Audit"
+    IGNORE = "Ignore"
+
+
+class VisibleDevices(StrEnum):
+    """What a rule does with a hand-set NVIDIA_VISIBLE_DEVICES."""
+
+    DENY = "Deny"
+    VOID = "Void"
+    IGNORE = "Ignore"
+
+
+class Placement(StrEnum):
+    """When the GPU is chosen."""
+
+    BINDING = "Binding"
+    NONE = "None"
+
+
+class EnforceBy(StrEnum):
+    """What holds the cap."""
+
+    SIDECAR = "Sidecar"
+    NONE = "None"
+
+
+class Style(StrEnum):
+    """How the sidecar stands in the pod: a native sidecar (KEP-753) or a plain container."""
+
+    NATIVE = "Native"
+    CONTAINER = "Container"
+
+
+class RunAs(StrEnum):
+    """Which user the sidecar runs as."""
+
+    AUTO = "Auto"
+    ROOT = "Root"
+    WORKLOAD = "Workload"
+
+
+class WhenBlind(StrEnum):
+    """What a sidecar does that can no longer measure."""
+
+    REPORT = "Report"
+    TERMINATE = "Terminate"
+
+
+class PodRestart(StrEnum):
+    """What the kubelet does when the sidecar says that the pod must start anew (KEP-5532)."""
+
+    NONE = "None"
+    ALL_CONTAINERS = "RestartAllContainers"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Bounds in bytes per GPU, both inclusive; None means no bound."""
+
+    min_bytes: int | None = None
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Enforcement:
+    """How a rule's pods are held to their cap. Durations are text, as the sidecar reads them."""
+
+    by: EnforceBy
+    style: Style
+    run_as: RunAs
+    image: str
+    poll_interval: str
+    grace: str
+    tolerance: str
+    """A percentage such as `2%`, or a number of bytes."""
+    blind_after: str
+    when_blind: WhenBlind
+    pod_restart: PodRestart
+
+    @property
+    def restarts_pod(self) -> bool:
+        """Whether an excess can be ended without a signal to any process."""
+        return self.pod_restart is PodRestart.ALL_CONTAINERS
+
+
+@dataclass(frozen=True, slots=True)
+class GPUClass:
+    """A named kind of GPU."""
+
+    name: str
+    node_selector: Mapping[str, str]
+    tolerations: tuple[dict[str, Any], ...]
+    memory: Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule: which pods it governs and what happens to them."""
+
+    name: str
+    namespaces: tuple[str, ...]
+    pod_labels: Mapping[str, str]
+    action: Action
+    memory: Bounds
+    max_gpu_count: int | None
+    allowed_classes: tuple[str, ...]
+    default_class: str | None
+    node_selector: Mapping[str, str]
+    tolerations: tuple[dict[str, Any], ...]
+    runtime_class_name: str | None
+    env: tuple[dict[str, Any], ...]
+    visible_devices: VisibleDevices
+    placement: Placement
+    enforcement: Enforcement
+    where: str = field(default="", compare=False)
+    """File and line, for messages."""
+
+    def matches(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Say whether this rule governs a pod; absent criteria match everything."""
+        if self.namespaces and not matches_any(namespace, self.namespaces):
+            return False
+        return all(labels.get(key) == value for key, value in self.pod_labels.items())
+
+    @property
+    def chooses_gpus(self) -> bool:
+        """Whether a pod's GPUs are chosen at binding; otherwise it sees all of its node's."""
+        return self.placement is Placement.BINDING
+
+    @property
+    def has_sidecar(self) -> bool:
+        """Whether the cap is held by a sidecar."""
+        return self.enforcement.by is EnforceBy.SIDECAR
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A pod and what a policy's author expects of it; None means that nothing is expected."""
+
+    name: str
+    where: str
+    """File and line, for the message."""
+    namespace: str
+    pod: dict[str, Any]
+    allowed: bool
+    reasons: tuple[str, ...] | None
+    rule: str | None
+    vram: Fraction | None
+    node_selector: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Everything a decision needs to know of a platform team's wishes."""
+
+    rules: tuple[Rule, ...] = ()
+    classes: Mapping[str, GPUClass] = field(default_factory=dict)
+    whole_gpu_resources: tuple[str, ...] = ()
+    """Names or patterns with `*`."""
+    examples: tuple[Example, ...] = ()
+    digest: str = ""
+    """SHA-256 of all that went in, in hex."""
+
+    @property
+    def short_digest(self) -> str:
+        """The first 12 hex digits: what annotations, logs and metrics show."""
+        return self.digest[:12]
+
+    def rule_for(self, namespace: str, labels: Mapping[str, str]) -> Rule | None:
+        """Return the first rule that matches, or None: such a pod is left alone."""
+        for rule in self.rules:
+            if rule.matches(namespace, labels):
+                return rule
+        return None
+
+    def is_whole_gpu(self, resource: str) -> bool:
+        """Say whether a resource name stands for whole GPUs."""
+        return matches_any(resource, self.whole_gpu_resources)
+
+    def class_for(self, name: str | None) -> GPUClass | None:
+        """Return a class by name."""
+        return self.classes.get(name) if name else None
+
+
+@lru_cache(maxsize=1024)
+def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
+    """Say whether a name is in a list of names and `*` patterns."""
+    return any(_compiled(pattern).fullmatch(name) for pattern in patterns)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    head, *rest = map(re.escape, pattern.split("*"))
+    if not rest:
+        return re.compile(head)
+    # Each text is taken where it first occurs, for good: many stars must not cost exponential time.
+    middle = "".join(f"(?>.*?{text})" for text in rest[:-1])
+    return re.compile(f"{head}{middle}.*{rest[-1]}", re.DOTALL)
+
+
+def class_names(classes: Iterable[str], allowed: tuple[str, ...]) -> list[str]:
+    """Return the names of the classes that a rule allows, sorted."""
+    return sorted(name for name in classes if matches_any(name, allowed))

@@ -1,0 +1,95 @@
+"""Takes out of the nodes' lists what no pod uses any more."""
+
+from __future__ import annotations
+
+import random
+import time
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Final
+
+from webhook.adapters.kube.client import KubeError
+
+if TYPE_CHECKING:
+    from webhook.adapters.kube.placement import PlacementApi
+    from webhook.core.placement.assignments import PodState
+    from webhook.server.log import JsonLog
+    from webhook.server.placement.binder import Binder
+
+EVERY_S: Final = 30.0
+"""All lists are looked through this often: some pods are deleted before they are entered."""
+
+GATHER_S: Final = 0.2
+"""Pods that end within so long of each other cost one write per node."""
+
+
+class Tidying:
+    """A thread that keeps the lists short."""
+
+    def __init__(self, api: PlacementApi, log: JsonLog) -> None:
+        self._api = api
+        self._log = log
+        self._ended: SimpleQueue[PodState] = SimpleQueue()
+        self._failing = ""
+
+    def ended(self, pod: PodState) -> None:
+        """Take note that a pod finished or is gone; returns at once."""
+        self._ended.put(pod)
+
+    def start(self, binder: Binder) -> None:
+        """Begin on a daemon thread."""
+        run = Thread(target=self._run, args=(binder,), name="placement-tidying", daemon=True)
+        run.start()
+
+    def _run(self, binder: Binder) -> None:
+        # Replicas take turns, more or less, so that one of them does what all would do.
+        next_round_s = time.monotonic() + random.uniform(0, EVERY_S)  # noqa: S311 - no secret
+        while True:
+            try:
+                names = self._nodes_to_tidy(binder, next_round_s - time.monotonic())
+                self._tidy(binder, names)
+                if time.monotonic() >= next_round_s:
+                    next_round_s = time.monotonic() + EVERY_S * random.uniform(0.75, 1.25)  # noqa: S311
+                    self.round(binder)
+            except KubeError as error:
+                self._say(str(error))
+            except Exception:  # noqa: BLE001 - a bug must not end the thread in silence
+                self._log.exception("tidying failed")
+                time.sleep(EVERY_S)
+            else:
+                self._say("")
+
+    def round(self, binder: Binder) -> None:
+        """Look through the lists of all nodes; raises KubeError."""
+        names = [stored.node for stored in self._api.all_assignments() if stored.node]
+        self._tidy(binder, names, fresh=True)
+
+    def _tidy(self, binder: Binder, names: list[str], *, fresh: bool = False) -> None:
+        """Tidy some lists; raises the first KubeError, once all have had their turn."""
+        failed: list[KubeError] = []
+        for name in names:
+            try:
+                binder.tidy(name, fresh=fresh)
+            except KubeError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
+    def _nodes_to_tidy(self, binder: Binder, within_s: float) -> list[str]:
+        """Wait for pods that end; return the nodes in whose lists they stand."""
+        ended: list[PodState] = []
+        try:
+            ended.append(self._ended.get(timeout=max(0.0, within_s)))
+            time.sleep(GATHER_S)
+            while True:
+                ended.append(self._ended.get_nowait())
+        except Empty:
+            pass
+        return sorted({name for pod in ended for name in binder.nodes_of(pod.uid)})
+
+    def _say(self, why: str) -> None:
+        if why and why != self._failing:
+            self._log.error("lists of GPUs cannot be tidied; trying on", why=why)
+        elif not why and self._failing:
+            self._log.info("lists of GPUs are tidied again")
+        self._failing = why

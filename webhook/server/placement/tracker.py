@@ -1,0 +1,209 @@
+"""Pods with a demand and nodes with GPUs, as watches tell of them.
+
+What is known here may be old: nothing is placed on the strength of it alone (`binder`). It saves
+requests, and it tells when a pod frees its GPUs.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from dataclasses import replace
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.adapters.kube.client import KubeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from webhook.adapters.kube.placement import Change, GpuNode, PlacementApi
+    from webhook.core.placement.assignments import PodState
+    from webhook.server.log import JsonLog
+    from webhook.server.metrics import PlacementMetrics
+
+WATCH_S: Final = 60.0
+"""A watch is begun anew this often, so that a connection that died in silence costs no more."""
+
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 15.0
+
+_REMEMBERED: Final = 10_000
+"""Deleted pods that are remembered, so that nobody has to be asked whether they are gone."""
+
+
+class Tracker:
+    """Follows pods and nodes on threads of its own; may be read from any thread."""
+
+    def __init__(
+        self,
+        api: PlacementApi,
+        metrics: PlacementMetrics,
+        log: JsonLog,
+        freed: Callable[[PodState], None] = lambda _pod: None,
+    ) -> None:
+        """Prepare; `freed` is told of each pod that finished or is gone."""
+        self._api = api
+        self._metrics = metrics
+        self._log = log
+        self._freed = freed
+        self._lock = Lock()
+        self._pods: dict[str, PodState] = {}
+        self._by_name: dict[str, str] = {}
+        self._by_node: dict[str, set[str]] = {}
+        self._gone: deque[str] = deque()
+        self._nodes: dict[str, GpuNode] = {}
+        self._listed = {"pods": Event(), "nodes": Event()}
+        self._failing: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Begin to follow on daemon threads."""
+        follows: dict[str, tuple[Any, ...]] = {
+            "pods": (self._api.list_pods, self._api.watch_pods, self._take_pods, self._take_pod),
+            "nodes": (
+                self._api.list_nodes,
+                self._api.watch_nodes,
+                self._take_nodes,
+                self._take_node,
+            ),
+        }
+        for what, steps in follows.items():
+            name = f"placement-{what}"
+            Thread(target=self._follow, args=(what, *steps), name=name, daemon=True).start()
+
+    def obstacle(self) -> str:
+        """Return why bindings cannot be answered well yet; empty once both lists were read."""
+        missing = [what for what, listed in self._listed.items() if not listed.is_set()]
+        why = "; ".join(self._failing.values())
+        return f"{' and '.join(missing)} not read yet{why and f': {why}'}" if missing else ""
+
+    def pod(self, uid: str) -> PodState | None:
+        """Return a pod, also one that is gone as far as is known."""
+        return self._pods.get(uid)
+
+    def has(self, name: str) -> bool:
+        """Say whether there is a pod with a demand of this `namespace/name`."""
+        return name in self._by_name
+
+    def node(self, name: str) -> GpuNode | None:
+        """Return a node that has GPUs by its label; whether it shows them is another thing."""
+        return self._nodes.get(name)
+
+    def relevant(self, node: str, uids: Iterable[str]) -> dict[str, PodState]:
+        """Return what is known of these pods and of those on a node."""
+        with self._lock:
+            wanted = {*uids, *self._by_node.get(node, ())}
+            return {uid: self._pods[uid] for uid in wanted if uid in self._pods}
+
+    def _follow(
+        self,
+        what: str,
+        read: Callable[[], tuple[list[Any], str]],
+        watch: Callable[[str, float], Iterator[Change]],
+        take_all: Callable[[list[Any]], None],
+        take: Callable[[str, Any], None],
+    ) -> None:
+        """List, then watch from there; list again where the watch cannot go on."""
+        pause_s, version = FIRST_PAUSE_S, ""
+        while True:
+            try:
+                if not version:
+                    things, version = read()
+                    take_all(things)
+                    self._listed[what].set()
+                    self._succeed(what)
+                version = self._watch_once(watch, take, version)
+            except KubeError as error:
+                version = ""
+                self._fail(what, str(error))
+                time.sleep(pause_s * random.uniform(0.75, 1.0))  # noqa: S311 - spread, no secret
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            except Exception:  # noqa: BLE001 - a bug must not end the thread in silence
+                version = ""
+                self._log.exception("placement cannot follow", what=what)
+                time.sleep(LONGEST_PAUSE_S)
+            else:
+                pause_s = FIRST_PAUSE_S
+
+    def _watch_once(
+        self,
+        watch: Callable[[str, float], Iterator[Change]],
+        take: Callable[[str, Any], None],
+        version: str,
+    ) -> str:
+        """Follow one watch to its end; return from where to go on, empty to list again."""
+        started_s, told = time.monotonic(), False
+        for change in watch(version, WATCH_S):
+            told, version = True, change.version
+            if change.kind != "BOOKMARK":
+                take(change.kind, change.thing)
+        # One that ends at once and without a word means that the version is too old.
+        early = time.monotonic() - started_s < WATCH_S / 2
+        return "" if early and not told else version
+
+    def _fail(self, what: str, why: str) -> None:
+        self._metrics.unfollowed.labels(what).set(1)
+        if self._failing.get(what) != why:
+            self._failing[what] = why
+            self._log.error("placement cannot follow; trying on", what=what, why=why)
+
+    def _succeed(self, what: str) -> None:
+        self._metrics.unfollowed.labels(what).set(0)
+        if self._failing.pop(what, None):
+            self._log.info("placement follows again", what=what)
+
+    def _take_nodes(self, nodes: list[GpuNode]) -> None:
+        self._nodes = {node.name: node for node in nodes}
+
+    def _take_node(self, kind: str, node: GpuNode) -> None:
+        if kind == "DELETED":
+            self._nodes.pop(node.name, None)
+        else:
+            self._nodes[node.name] = node
+
+    def _take_pods(self, pods: list[PodState]) -> None:
+        """Take the whole list: what is not in it any more is gone."""
+        there = {pod.uid for pod in pods}
+        for uid, pod in list(self._pods.items()):
+            if uid not in there and not pod.gone:
+                self._take_pod("DELETED", pod)
+        for pod in pods:
+            self._take_pod("MODIFIED", pod)
+
+    def _take_pod(self, kind: str, pod: PodState) -> None:
+        gone = kind == "DELETED"
+        with self._lock:
+            before = self._pods.get(pod.uid)
+            now = replace(pod, gone=gone)
+            self._pods[pod.uid] = now
+            if now.node and not _ended(now):
+                self._by_node.setdefault(now.node, set()).add(pod.uid)
+            elif now.node:
+                self._forget_on_node(now)
+            if gone:
+                self._remember(pod)
+            else:
+                self._by_name[pod.name] = pod.uid
+        if _ended(now) and not (before and _ended(before)):
+            self._freed(now)
+
+    def _forget_on_node(self, pod: PodState) -> None:
+        there = self._by_node.get(pod.node, set())
+        there.discard(pod.uid)
+        if not there:
+            self._by_node.pop(pod.node, None)
+
+    def _remember(self, pod: PodState) -> None:
+        """Keep a pod that is gone for a while."""
+        if self._by_name.get(pod.name) == pod.uid:
+            del self._by_name[pod.name]
+        self._gone.append(pod.uid)
+        if len(self._gone) > _REMEMBERED:
+            oldest = self._pods.get(self._gone.popleft())
+            if oldest and oldest.gone:  # it may have come back, with its label
+                del self._pods[oldest.uid]
+
+
+def _ended(pod: PodState) -> bool:
+    return pod.finished or pod.gone

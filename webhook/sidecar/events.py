@@ -1,0 +1,58 @@
+"""What the enforcer does, as events: a constant message, a sentence, and the figures behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from webhook.core.enforcement.explanation import describe, explain_end, explain_stop, mebibytes
+from webhook.core.enforcement.step import EndPod, Freed, Kill, ReportBlind, Terminate
+
+if TYPE_CHECKING:
+    from webhook.core.enforcement.step import Action, Process
+    from webhook.sidecar.journal import Journal
+
+
+def tell(journal: Journal, action: Action, grace_s: float) -> None:
+    """Write the event of an action, and where it is a verdict the termination message."""
+    match action:
+        case Terminate(process, excess):
+            journal.verdict(
+                "warning",
+                "stopping a process",
+                explain_stop(process, excess),
+                gpu=excess.gpu,
+                used_bytes=excess.used_bytes,
+                sum_bytes=excess.sum_bytes,
+                cap_bytes=excess.cap_bytes,
+                peak_bytes=excess.peak_bytes,
+                **values_of(process),
+            )
+        case Kill(process, gpu):
+            why = f"{describe(process)} is still there {grace_s:g} s after SIGTERM"
+            journal.event("warning", "killing a process", why=why, gpu=gpu, **values_of(process))
+        case Freed(process, gpu, freed_bytes, after_s, returned):
+            who = values_of(process)
+            after_s = round(after_s, 3)
+            if returned:
+                why = (
+                    f"{describe(process)} left the driver's list {after_s:.1f} s after SIGTERM, "
+                    f"and its {mebibytes(freed_bytes)} with it"
+                )
+                values = {"gpu": gpu, "after_s": after_s, "freed_bytes": freed_bytes}
+                journal.event("info", "memory came back", why=why, **values, **who)
+            else:
+                why = f"{describe(process)} still holds it {after_s:.0f} s after SIGTERM"
+                journal.verdict(
+                    "error", "memory did not come back", why, gpu=gpu, after_s=after_s, **who
+                )
+        case ReportBlind(blind=True, why=why):
+            journal.verdict("error", "cannot measure", why)
+        case ReportBlind():
+            journal.verdict("info", "measuring again", "the driver tells every process's memory")
+        case EndPod():
+            journal.verdict("error", "the pod must restart", explain_end(action))
+
+
+def values_of(process: Process) -> dict[str, Any]:
+    """Return who a process is, for the log line."""
+    return {"pid": process.pid, "command": process.command, "container": process.container}
