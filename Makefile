@@ -43,7 +43,7 @@ format: $(READY)  ## rewrite the code in the house format
 	$(BIN)/ruff format .
 
 bench: $(READY)  ## what a review costs (decision, TLS, API server), what the enforcer costs and how soon it acts
-	@$(BIN)/python tests/bench/run.py
+	@$(BIN)/python -m tests.bench.run
 
 image:  ## both container images, by buildah, podman or docker; settings at the head of deploy/images/build
 	@deploy/images/build

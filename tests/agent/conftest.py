@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from agent_bench import Bench
-from agent_node import account, make_agent, node
-from agent_parts import MISSING, ApiServer, ControlPlane, available, stub_library
 
+from tests.agent.nodes import account, make_agent, node
+from tests.agent.stepped import Bench
+from tests.support.agents import MISSING, ApiServer, ControlPlane, available, stub_library
 from webhook.agent import watcher
 
 __all__ = ["account", "make_agent", "node"]  # fixtures from beside

@@ -18,11 +18,10 @@ import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
-sys.path.insert(0, str(TESTS / "nvml"))
-
 import pynvml
-from build import build, compiler
+
+from tests.support.nvml_stub import build, compiler
+from tests.support.paths import ROOT
 
 INCIDENTS = 50
 AT_ONCE = 5
@@ -73,7 +72,7 @@ def bare_environment(folder):
     venv.create(folder, with_pip=False, symlinks=True)
     site = next(folder.glob("lib/python*/site-packages"))
     shutil.copy(pynvml.__file__, site)
-    package = TESTS.parent / "webhook"
+    package = ROOT / "webhook"
     shutil.copytree(package, site / "webhook", ignore=shutil.ignore_patterns("__pycache__"))
     compileall.compile_dir(site, quiet=1)
     return folder / "bin" / "python3"

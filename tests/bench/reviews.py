@@ -18,20 +18,16 @@ from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
-for folder in ("server", "cluster"):
-    sys.path.insert(0, str(TESTS / folder))
-
-from controlplane import MISSING, ControlPlane, available
-from load import load
-from running import free_port
-from webhooks import installed, webhook_configurations
-
+from tests.bench.load import load
+from tests.support.control_planes import MISSING, ControlPlane, available
+from tests.support.paths import REVIEWS
+from tests.support.servers import free_port
+from tests.support.webhook_configurations import installed, webhook_configurations
 from webhook.adapters.policy.files import load_policy, shipped_policy_path
 from webhook.adapters.review_json import read_review, write_review
 from webhook.core.admission.decide import Phase, decide
 
-REVIEWS = {
+RECORDED = {
     "annotated, 11 operations": ("mutate-pod-annotated.json", Phase.MUTATE),
     "two containers, two init containers": (
         "mutate-pod-from-replicaset-two-containers-init-native-sidecar.json",
@@ -46,7 +42,7 @@ PODS = 400
 
 
 def recorded(name):
-    return (TESTS / "reviews" / name).read_bytes()
+    return (REVIEWS / name).read_bytes()
 
 
 def microseconds(call, rounds=ROUNDS, times=400):
@@ -63,7 +59,7 @@ def microseconds(call, rounds=ROUNDS, times=400):
 def bench_decide():
     policy = load_policy(shipped_policy_path(), enforcer_image="bench")
     print("one review, in process, µs (decide: patch derived, applied and compared)")
-    for title, (name, phase) in REVIEWS.items():
+    for title, (name, phase) in RECORDED.items():
         body = recorded(name)
         request = read_review(body)
         decision = decide(request, policy, phase)
@@ -84,7 +80,12 @@ def server(kind, folder):
         command = ["-m", "webhook.cli", "serve", f"--cert-dir={folder}"]
         command += [f"--port={port}", f"--operations-port={operations_port}"]
     else:
-        command = [str(TESTS / "bench" / "empty.py"), str(folder), str(port), str(operations_port)]
+        command = [
+            str(Path(__file__).with_name("empty.py")),
+            str(folder),
+            str(port),
+            str(operations_port),
+        ]
     with (
         (folder.parent / f"{kind}.log").open("wb") as log,
         subprocess.Popen([sys.executable, *command], stderr=log) as process,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import charting
-import controlplane
 import pytest
+
+from tests.support import charts, control_planes
 
 HERE = Path(__file__).parent
 
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
     report = yield
-    for missing in (charting.MISSING, controlplane.MISSING):
+    for missing in (charts.MISSING, control_planes.MISSING):
         if report.skipped and missing in str(report.longrepr):
             report.longrepr = (str(HERE), None, missing)  # one place for all: one line with -rs
     return report
@@ -41,18 +41,18 @@ def pytest_runtest_makereport():
 @pytest.fixture(scope="session")
 def helm(tmp_path_factory):
     """Run Helm without a cluster."""
-    if not charting.available():
-        pytest.skip(charting.MISSING)
-    return charting.Helm(tmp_path_factory.mktemp("helm"))
+    if not charts.available():
+        pytest.skip(charts.MISSING)
+    return charts.Helm(tmp_path_factory.mktemp("helm"))
 
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory):
     """Run an API server that dials a Service's pods itself, and records who deletes what."""
-    if not charting.available():
-        pytest.skip(charting.MISSING)
-    if not controlplane.available():
-        pytest.skip(controlplane.MISSING)
+    if not charts.available():
+        pytest.skip(charts.MISSING)
+    if not control_planes.available():
+        pytest.skip(control_planes.MISSING)
     folder = tmp_path_factory.mktemp("audit")
     (folder / "policy.yaml").write_text(AUDIT_POLICY)
     arguments = (
@@ -60,7 +60,7 @@ def control_plane(tmp_path_factory):
         f"--audit-policy-file={folder / 'policy.yaml'}",
         f"--audit-log-path={folder / 'audit.log'}",
     )
-    with controlplane.ControlPlane(apiserver_args=arguments) as started:
+    with control_planes.ControlPlane(apiserver_args=arguments) as started:
         started.audit_log = folder / "audit.log"
         yield started
 
@@ -73,4 +73,4 @@ def api(control_plane):
 @pytest.fixture(scope="session")
 def live_helm(control_plane, tmp_path_factory):
     """Run Helm as administrator of the cluster."""
-    return charting.Helm(tmp_path_factory.mktemp("live-helm"), control_plane.kubeconfig)
+    return charts.Helm(tmp_path_factory.mktemp("live-helm"), control_plane.kubeconfig)

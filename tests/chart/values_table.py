@@ -6,7 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from charting import CHART
+
+from tests.support.charts import CHART
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

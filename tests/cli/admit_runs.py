@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from builders import a_policy
-
+from tests.support.pods import a_policy
 from webhook.adapters.manifests.reading import read_yaml
 from webhook.cli.admit.command import admit
 from webhook.cli.admit.output import Output

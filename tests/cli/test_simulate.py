@@ -6,8 +6,8 @@ import json
 
 import pytest
 import yaml
-from simulate_scene import SCENE, gpus, listed, node, pod
 
+from tests.cli.simulate_scene import SCENE, gpus, listed, node, pod
 from webhook.cli.main import main
 from webhook.cli.simulate.command import simulate_command
 

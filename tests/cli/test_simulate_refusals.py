@@ -8,9 +8,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulate_scene import SCENE, gpus, listed, node, pod
-from strategies import ANY_JSON
 
+from tests.cli.simulate_scene import SCENE, gpus, listed, node, pod
+from tests.support.strategies import ANY_JSON
 from webhook.cli.simulate.reading import UnreadableError, read_nodes, read_pods
 
 BOTH = ("--nodes", "f", "--pods", "f")

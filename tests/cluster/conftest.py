@@ -7,9 +7,10 @@ import uuid
 from pathlib import Path
 
 import pytest
-from controlplane import MISSING, ControlPlane, available, find_binary
-from our_server import OurServer, Team, serving
-from webhooks import installed
+
+from tests.support.control_planes import MISSING, ControlPlane, available, find_binary
+from tests.support.our_server import OurServer, Team, serving
+from tests.support.webhook_configurations import installed
 
 HERE = Path(__file__).parent
 

@@ -16,21 +16,22 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from builders import a_pod
-from controlplane import Api, ApiError, ControlPlane, free_port
-from our_server import quit_at_once
-from running import Server
-from webhooks import webhook_configurations
 
 from certs import Bundle
+from tests.support.control_planes import Api, ApiError, ControlPlane, free_port
+from tests.support.our_server import quit_at_once
+from tests.support.paths import ROOT
+from tests.support.pods import a_pod
+from tests.support.servers import Server
+from tests.support.webhook_configurations import webhook_configurations
 from webhook.adapters.policy.files import shipped_policy_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 Json = dict[str, Any]
 
@@ -40,7 +41,7 @@ NAMESPACE, SECRET, CONFIGURATION, SERVICE = (
     "vramwarden",
     "vramwarden-webhook",
 )
-README = Path(__file__).parents[2] / "certs" / "README.md"
+README = ROOT / "certs" / "README.md"
 
 
 def documented_rights() -> list[Json]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 
 import pytest
-from controlplane import ApiError, find_binary, wait_until
-from webhooks import Denied, OtherWebhook, webhook_configurations
+
+from tests.support.control_planes import ApiError, find_binary, wait_until
+from tests.support.webhook_configurations import Denied, OtherWebhook, webhook_configurations
 
 
 def pod(namespace, name="plain"):

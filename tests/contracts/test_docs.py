@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import pytest
-from builders import a_container, a_pod, a_policy, a_request, a_rule
 
+from tests.support.paths import ROOT
+from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook import names
 from webhook.cli.main import main
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.values import Bounds
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = [
     path

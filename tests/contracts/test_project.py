@@ -7,15 +7,13 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.support.paths import ROOT
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.names import ENFORCER_COMMAND
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_every_dependency_has_its_reason_beside_it():

@@ -12,13 +12,14 @@ import time
 import uuid
 from pathlib import Path
 
-import charting
-import e2e_images
 import pytest
-from e2e_cluster import SYSTEM, NamedCluster, Release, image_names, impossible
-from e2e_node import NODE_MANIFEST, NodeCluster
-from e2e_pods import GIB, holding, pod
-from e2e_team import Team
+
+from tests.e2e import images
+from tests.e2e.cluster import SYSTEM, NamedCluster, Release, image_names, impossible
+from tests.e2e.node import NODE_MANIFEST, NodeCluster
+from tests.e2e.pods import GIB, holding, pod
+from tests.e2e.team import Team
+from tests.support import charts
 
 HERE = Path(__file__).parent
 
@@ -67,7 +68,7 @@ def product_archives(folder):
     if given:
         return [Path(given) / f"{name}.tar" for name in ("vramwarden", "enforcer")]
     began = time.monotonic()
-    archives = e2e_images.build_product(folder)
+    archives = images.build_product(folder)
     print(f"images built: {time.monotonic() - began:.1f} s")
     return archives
 
@@ -85,7 +86,7 @@ def values():
     """Return the values of the release."""
     given = os.environ.get("E2E_IMAGES")
     names = ("vramwarden", "enforcer")
-    images = [e2e_images.name_of(Path(given) / f"{n}.tar") for n in names] if given else None
+    images = [images.name_of(Path(given) / f"{n}.tar") for n in names] if given else None
     split = [name.rpartition(":") for name in images or image_names()]
     image, enforcer = ({"repository": name, "tag": tag} for name, _, tag in split)
     return {"image": image, "enforcer": enforcer}
@@ -94,7 +95,7 @@ def values():
 @pytest.fixture(scope="session")
 def release(cluster, values, tmp_path_factory):
     """Install the product as deploy/README.md says."""
-    helm = charting.Helm(tmp_path_factory.mktemp("helm"), cluster.kubeconfig)
+    helm = charts.Helm(tmp_path_factory.mktemp("helm"), cluster.kubeconfig)
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     cluster.api.create(namespace(SYSTEM, labels))
     found = Release(helm)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from e2e_cluster import SYSTEM
-from e2e_node import NODE_MANIFEST
-from e2e_pods import is_ready
+from tests.e2e.cluster import SYSTEM
+from tests.e2e.node import NODE_MANIFEST
+from tests.e2e.pods import is_ready
 
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/vramwarden-webhook"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from e2e_pods import GIB, pod
+
+from tests.e2e.pods import GIB, pod
 
 SELECTOR = {"e2e-seed": "yes"}
 STATUS = "application/merge-patch+json"

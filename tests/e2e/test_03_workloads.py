@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from e2e_pods import GIB, deployment, holding, job, pod, statuses
+
+from tests.e2e.pods import GIB, deployment, holding, job, pod, statuses
 
 GROWS = holding(f"env; hold {GIB}; echo holds; wait_for grow; hold {10 * GIB}; forever")
 

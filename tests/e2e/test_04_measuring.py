@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from e2e_pods import holding, pod, statuses
-from nvidia_runtime import DRIVER_ANNOTATION
+from tests.e2e.nvidia_runtime import DRIVER_ANNOTATION
+from tests.e2e.pods import holding, pod, statuses
 
 OLD_DRIVER = "550.54.14"  # shows a container its own processes with 0 bytes
 

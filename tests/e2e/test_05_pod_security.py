@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from e2e_pods import GIB, container, holding, pod
+
+from tests.e2e.pods import GIB, container, holding, pod
 
 GROWS = holding(f"hold {GIB}; echo holds; wait_for grow; hold {4 * GIB}; forever")
 KILL = 1 << 5  # CAP_KILL

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
-from e2e_node import NODE, NODE_MANIFEST
-from e2e_pods import holding, pod, statuses
+
+from tests.e2e.node import NODE, NODE_MANIFEST
+from tests.e2e.pods import holding, pod, statuses
 
 VRAM = "vramwarden.io/vram"
 LABEL = "vramwarden.io/gpu-memory-mib"

@@ -8,12 +8,13 @@ import threading
 import time
 
 import pytest
-from controlplane import ApiError
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from e2e_cluster import SYSTEM
-from e2e_pods import is_ready, pod, statuses
 from urllib3.exceptions import HTTPError
+
+from tests.e2e.cluster import SYSTEM
+from tests.e2e.pods import is_ready, pod, statuses
+from tests.support.control_planes import ApiError
 
 CLIENTS = 8
 WEBHOOK = {"labelSelector": "app.kubernetes.io/component=webhook"}

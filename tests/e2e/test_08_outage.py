@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from e2e_cluster import SYSTEM
-from e2e_pods import is_ready, pod
+
+from tests.e2e.cluster import SYSTEM
+from tests.e2e.pods import is_ready, pod
 
 SCALE = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/vramwarden-webhook/scale"
 WEBHOOK = {"labelSelector": "app.kubernetes.io/component=webhook"}

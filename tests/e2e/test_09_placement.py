@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from e2e_cluster import SYSTEM
-from e2e_node import NODE_MANIFEST
-from e2e_pods import GIB, holding, pod
 
+from tests.e2e.cluster import SYSTEM
+from tests.e2e.node import NODE_MANIFEST
+from tests.e2e.pods import GIB, holding, pod
 from webhook.core.placement.assignments import config_map_name, read_assignments
 
 SHOWS = holding("echo NVIDIA_VISIBLE_DEVICES=$NVIDIA_VISIBLE_DEVICES; forever")

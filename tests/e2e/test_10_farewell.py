@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 
-from controlplane import ApiError
-from e2e_pods import pod, statuses
+from tests.e2e.pods import pod, statuses
+from tests.support.control_planes import ApiError
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 KINDS = (

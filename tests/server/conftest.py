@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from running import running
+
+from tests.support.servers import running
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ import json
 import socket
 
 import pytest
-from builders import a_container, a_pod, a_review
+
+from tests.support.pods import a_container, a_pod, a_review
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from http.client import HTTPException
 
 import pytest
-from builders import a_pod, a_review
-from running import POLICY, free_port, running
 
 from certs import ensure
+from tests.support.pods import a_pod, a_review
+from tests.support.servers import POLICY, free_port, running
 
 
 def served_serial(server):

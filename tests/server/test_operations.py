@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from builders import a_pod, a_review
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.pods import a_pod, a_review
 from webhook.server.health import STALL_S, Health
 from webhook.server.metrics import Metrics
 from webhook.server.operations import create_app

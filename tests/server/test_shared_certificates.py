@@ -11,9 +11,10 @@ import subprocess
 import sys
 
 import pytest
-from builders import a_pod, a_review
-from fake_cluster import MUTATING, SECRETS, VALIDATING, FakeCluster
-from running import Server, free_port
+
+from tests.server.placement.fake_cluster import MUTATING, SECRETS, VALIDATING, FakeCluster
+from tests.support.pods import a_pod, a_review
+from tests.support.servers import Server, free_port
 
 SECRET = f"{SECRETS}/certificate"
 

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-import incidents
 import pytest
+
+from tests.sidecar import incidents
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,8 +12,7 @@ from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
-from build import build, compiler
-
+from tests.support.nvml_stub import build, compiler
 from webhook.adapters import processes
 
 SCENE = Path(__file__).resolve().with_name("incident_scene.py")

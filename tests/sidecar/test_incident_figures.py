@@ -1,7 +1,8 @@
 """What the driver lists: figures that are missing, that come twice, that are too many."""
 
 import pytest
-from incidents import MIB
+
+from tests.sidecar.incidents import MIB
 
 MORE_MIB = 2000
 """Another pod takes so much: the total moved, so lists are read again."""

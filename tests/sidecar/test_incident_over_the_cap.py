@@ -6,7 +6,8 @@ import signal
 import time
 
 import pytest
-from incidents import MIB
+
+from tests.sidecar.incidents import MIB
 
 
 def test_the_process_over_the_cap_ends_and_its_neighbour_is_left_alone(pod):

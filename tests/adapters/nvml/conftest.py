@@ -1,0 +1,90 @@
+"""The stub, compiled once per session, and fresh interpreters that load it.
+
+pynvml loads its library once for good, so every scenario has a process of its own. A scenario is a
+function inside a test: its text is sent over, its first argument is a `scene.Scene`.
+"""
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from textwrap import dedent
+
+import pynvml
+import pytest
+
+from tests.support.nvml_stub import build, compiler
+from tests.support.paths import ROOT
+
+HERE = Path(__file__).parent
+MISSING = "the stub of NVML needs a C compiler, and there is none here"
+RUN = """
+import json, sys
+folders, source, name, arguments = json.loads(sys.argv[1])
+sys.path[:0] = folders
+from scenario import tell
+tell(source, name, arguments)
+"""
+
+
+class Stub:
+    """A folder for the stub's file, and scenarios that run against it."""
+
+    def __init__(self, folder, packages, built):
+        self.folder = folder
+        self.folders = [str(packages), str(ROOT), str(HERE)]  # with `tests` it would load more
+        self.built = built
+
+    def run(self, scenario, *arguments, without=(), library=None):
+        """Return what the scenario returns, against the stub or what is in the library's folder."""
+        source = dedent(inspect.getsource(scenario))
+        sent = json.dumps([self.folders, source, scenario.__name__, arguments])
+        ended = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", RUN, sent],
+            capture_output=True, text=True, timeout=60, check=False,
+            env={
+                **os.environ,
+                "LD_LIBRARY_PATH": str(library or self.built(tuple(without))),
+                "NVML_STUB_FILE": str(self.folder / "stub.txt"),
+                "NVML_STUB_LOG": str(self.folder / "calls.txt"),
+            },
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stderr
+        return json.loads(ended.stdout)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    report = yield
+    if report.skipped and MISSING in str(report.longrepr):
+        report.longrepr = (str(HERE), None, MISSING)  # the same place for all: one line with -rs
+    return report
+
+
+@pytest.fixture(scope="session")
+def _built(tmp_path_factory):
+    if compiler() is None:
+        pytest.skip(MISSING)
+    folder = tmp_path_factory.mktemp("nvml")
+    return cache(lambda without: build(folder / "-".join(["with-all-but", *without]), *without))
+
+
+@pytest.fixture(scope="session")
+def _packages(tmp_path_factory):
+    """Offer pynvml and nothing else of site-packages."""
+    folder = tmp_path_factory.mktemp("packages")
+    (folder / "pynvml.py").symlink_to(pynvml.__file__)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_stub(_built, _packages):
+    return lambda folder: Stub(folder, _packages, _built)
+
+
+@pytest.fixture
+def stub(make_stub, tmp_path):
+    return make_stub(tmp_path)

@@ -1,0 +1,222 @@
+"""A folder of files: their order, what they share, and what only shows across them."""
+
+# ruff: noqa: E501 - a row of a table is one line: a message cut in two cannot be searched for
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.policies import HEAD, IMAGE, load, problems, write
+from webhook.adapters.policy import files as policy_files
+from webhook.adapters.policy.files import load_policy, read_policy
+from webhook.core.policy.values import matches_any
+
+
+def rules(policy):
+    return [rule.name for rule in policy.rules]
+
+
+def test_rules_are_tried_by_file_name_and_then_in_order(tmp_path):
+    folder = write(
+        tmp_path / "policy", b="  rules: [{name: d}, {name: c}]", a="  rules: [{name: z}]"
+    )
+    (folder / "aa.yml").write_text(HEAD + "  rules: [{name: w}]")
+    assert rules(load(folder)) == ["z", "w", "d", "c"]
+
+
+def test_the_first_rule_that_matches_wins(tmp_path):
+    folder = write(
+        tmp_path / "policy",
+        a="""  rules:
+  - {name: labelled, match: {namespaces: ["a-*"], podLabels: {tier: gold}}}
+  - {name: team-a, match: {namespaces: ["a-*", b]}}
+""",
+        b="  rules: [{name: b-again, match: {namespaces: [b, c]}}]",
+    )
+    policy = load(folder)
+
+    def rule(namespace, **labels):
+        found = policy.rule_for(namespace, labels)
+        return found and found.name
+
+    assert rule("a-1", tier="gold") == "labelled"
+    assert rule("a-1", tier="iron") == rule("b") == "team-a"
+    assert rule("c") == "b-again"
+    assert rule("a") is None
+
+
+def test_documents_of_one_file_are_one_policy(tmp_path):
+    folder = write(
+        tmp_path / "policy", a=f"  rules: [{{name: a}}]\n---\n{HEAD}  rules: [{{name: b}}]"
+    )
+    assert rules(load(folder)) == ["a", "b"]
+
+
+def test_an_empty_folder_is_a_policy_without_rules(tmp_path):
+    assert load(write(tmp_path / "policy")).rules == ()
+
+
+def test_other_files_and_folders_are_ignored(tmp_path):
+    folder = write(tmp_path / "policy", a="  rules: [{name: a}]")
+    for name in (".hidden.yaml", "..swap.yaml", "a.yaml~", "README.md", "b.json"):
+        (folder / name).write_text("not a policy: [")
+    (folder / "sub.yaml").mkdir()
+    assert rules(load(folder)) == ["a"]
+
+
+def test_one_file_is_a_policy_too(tmp_path):
+    folder = write(tmp_path / "policy", a="  rules: [{name: a}]", b="  rules: [{name: b}]")
+    assert rules(load(folder / "b.yaml")) == ["b"]
+
+
+def test_what_is_not_there_is_told(tmp_path):
+    assert problems(tmp_path / "none") == [
+        f"{tmp_path}/none: cannot be read: no such file or directory"
+    ]
+
+
+def test_files_that_cannot_be_read_are_told_beside_what_is_wrong_with_others(tmp_path):
+    folder = write(tmp_path / "policy", c="  rulez: []")
+    (folder / "a.yaml").symlink_to(tmp_path / "gone")
+    os.mkfifo(folder / "b.yaml")
+    found = problems(folder)
+    assert found[0] == "a.yaml: cannot be read: no such file or directory"
+    assert found[1] == "b.yaml: cannot be read: it is not a regular file"
+    assert found[2].startswith("c.yaml:5: spec.rulez: unknown field")
+
+
+def test_a_huge_file_is_refused(tmp_path):
+    folder = write(tmp_path / "policy")
+    (folder / "a.yaml").write_bytes(b"#" * (2**20 + 1))
+    assert problems(folder) == [
+        "a.yaml: is larger than 1048576 bytes (1Mi), the limit for a policy file; split it"
+    ]
+
+
+def test_classes_are_shared_by_all_files(tmp_path):
+    folder = write(
+        tmp_path / "policy",
+        a="  rules: [{name: a, classes: {allowed: [t4, 'a*'], default: t4}}]",
+        b="  classes: {t4: {memory: {max: 15Gi}}, a100: {}}",
+    )
+    policy = load(folder)
+    assert set(policy.classes) == {"t4", "a100"}
+    assert policy.classes["t4"].memory.max_bytes == 15 * 2**30
+
+
+def test_whole_gpu_resources_of_the_files_are_added_up(tmp_path):
+    folder = write(
+        tmp_path / "policy",
+        a="  wholeGPUResources: [example.com/gpu]",
+        b="  wholeGPUResources: [example.com/gpu, nvidia.com/mig-*]",
+        c="  rules: []",
+    )
+    assert load(folder).whole_gpu_resources == ("example.com/gpu", "nvidia.com/mig-*")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (
+            "  rules:\n  - name: x\n",
+            "  rules:\n  - name: w\n  - name: x\n",
+            'b.yaml:7: spec.rules[1].name: rule "x" is defined twice; it stands in {}a.yaml:6 already',
+        ),
+        (
+            "  classes:\n    x: {}\n",
+            "  classes: {x: {}}\n",
+            'b.yaml:5: spec.classes.x: class "x" is defined twice; it stands in {}a.yaml:6 already',
+        ),
+        (
+            "  rules: [{name: x}, {name: x}]\n",
+            "  rules: []\n",
+            'a.yaml:5: spec.rules[1].name: rule "x" is defined twice; it stands in {}a.yaml:5 already',
+        ),
+        (
+            "  rules:\n  - name: x\n    classes:\n      allowed: [t4, t5]\n",
+            "  classes: {t4: {}}\n",
+            'a.yaml:8: spec.rules[0].classes.allowed[1]: class "t5" is not defined; the policy has t4',
+        ),
+        (
+            "  rules:\n  - name: x\n    classes: {allowed: [], default: t4}\n",
+            "  classes: {t4: {}}\n",
+            'a.yaml:7: spec.rules[0].classes.default: class "t4" is not in classes.allowed; add it there',
+        ),
+        (
+            "  rules:\n  - name: x\n    nodeSelector: {gpu: a100}\n",
+            "  classes: {t4: {nodeSelector: {gpu: t4}}}\n",
+            'a.yaml:7: spec.rules[0].nodeSelector.gpu: wants "a100" but class "t4" in {}b.yaml:5 wants "t4", so no node fits; make them agree, or leave the class out of classes.allowed',
+        ),
+    ],
+)
+def test_what_only_shows_across_files_is_told(tmp_path, a, b, expected):
+    folder = write(tmp_path / "policy", a=a, b=b)
+    assert problems(folder) == [expected.replace("{}", "")]
+
+
+def test_a_class_that_a_rule_does_not_allow_may_contradict_it(tmp_path):
+    folder = write(
+        tmp_path / "policy",
+        a="  classes: {t4: {nodeSelector: {gpu: t4}}, a100: {}}\n"
+        "  rules:\n"
+        "  - {name: x, nodeSelector: {gpu: a100}, classes: {allowed: [a100]}}\n"
+        "  - {name: w, nodeSelector: {gpu: a100}, action: Ignore}\n",
+    )
+    assert rules(load(folder)) == ["x", "w"]
+
+
+def test_a_class_in_a_file_that_cannot_be_used_causes_no_second_message(tmp_path):
+    folder = write(
+        tmp_path / "policy",
+        a="  rules: [{name: x, classes: {allowed: [t4]}}]",
+        b="  classes: {t4: {memory: {max: 8GB}}}",
+    )
+    assert len(problems(folder)) == 1
+
+
+def test_the_digest_tells_every_change_of_files_names_and_image(tmp_path):
+    one = write(tmp_path / "one", a="  rules: [{name: a}]")
+    same = write(tmp_path / "same", a="  rules: [{name: a}]")
+    comment = write(tmp_path / "comment", a="  rules: [{name: a}] # why")
+    renamed = write(tmp_path / "renamed", b="  rules: [{name: a}]")
+    more = write(tmp_path / "more", a="  rules: [{name: a}]", b="  rules: []")
+    assert load(one).digest == load(same).digest == load(one / "a.yaml").digest
+    others = [load(folder).digest for folder in (comment, renamed, more)]
+    others.append(load_policy(one, enforcer_image="other").digest)
+    assert len({load(one).digest, *others}) == 5
+    assert len(load(one).digest) == 64
+
+
+def test_no_two_folders_look_alike_to_the_digest():
+    split = policy_files.Snapshot((("a", "", b"b"), ("c", "", b"d")), ())
+    joined = policy_files.Snapshot((("a", "", b"bcd"),), ())
+    assert split.digest(IMAGE) != joined.digest(IMAGE)
+
+
+def test_read_policy_does_not_try_the_examples(tmp_path):
+    spec = "  examples: [{name: a, pod: {namespace: a}, expect: {allowed: false}}]"
+    folder = write(tmp_path / "policy", a=spec)
+    assert len(read_policy(folder, enforcer_image=IMAGE).examples) == 1
+    assert len(problems(folder)) == 1
+
+
+def glob(name: str, pattern: str) -> bool:
+    """Match by trying everything: slow, and plain to see."""
+    if not pattern:
+        return not name
+    if pattern[0] == "*":
+        return any(glob(name[cut:], pattern[1:]) for cut in range(len(name) + 1))
+    return bool(name) and name[0] == pattern[0] and glob(name[1:], pattern[1:])
+
+
+@given(st.text("ab\n", max_size=8), st.text("ab*", max_size=8))
+def test_a_star_is_any_text(name, pattern):
+    assert matches_any(name, (pattern,)) == glob(name, pattern)
+
+
+def test_many_stars_cost_no_exponential_time():
+    assert not matches_any("a" * 63, ("*a" * 31 + "b",))

@@ -1,0 +1,162 @@
+"""A policy's own examples: what they compare, and that one that fails keeps a policy out."""
+
+# ruff: noqa: E501 - a row of a table is one line: a message cut in two cannot be searched for
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.policies import SHIPPED, load, load_spec, problems_of_spec
+from webhook.core.admission import decide as admission
+from webhook.core.admission import examples
+from webhook.core.admission.examples import run_example
+
+RULES = """  rules:
+  - name: ignored
+    match: {namespaces: [kube-system]}
+    action: Ignore
+  - name: warned
+    match: {namespaces: [warn-a]}
+    action: Warn
+    memory: {max: 8Gi}
+  - name: main
+    match: {namespaces: ["a-*"]}
+    memory: {max: 8Gi}
+"""
+
+
+def mismatches(folder, pod: str, expect: str) -> list[str]:
+    """Return what one example brought, without file, line and name."""
+    spec = f"{RULES}  examples:\n  - {{name: one, pod: {pod}, expect: {expect}}}\n"
+    found = problems_of_spec(folder, spec)
+    prefix = "a.yaml:17: example 'one': "
+    assert all(problem.startswith(prefix) for problem in found)
+    return [problem.removeprefix(prefix) for problem in found]
+
+
+SMALL = "{namespace: a-1, annotations: {vramwarden.io/gpu-memory: 4Gi}}"
+LARGE = "{namespace: a-1, annotations: {vramwarden.io/gpu-memory: 9Gi}}"
+TOO_LARGE = (
+    "TooLarge: metadata.annotations[vramwarden.io/gpu-memory]: asks for 9Gi per GPU; "
+    'rule "main" allows at most 8Gi'
+)
+
+
+@pytest.mark.parametrize(
+    ("pod", "expect"),
+    [
+        (SMALL, "{allowed: true, reasons: [], rule: main, vram: 4Gi, nodeSelector: {vramwarden.io/gpu: 'true'}}"),
+        (SMALL, "{allowed: true, vram: 4096Mi}"),
+        (LARGE, "{allowed: false, reasons: [TooLarge], rule: main, vram: 0}"),
+        (LARGE.replace("a-1", "warn-a"), "{allowed: true, reasons: [TooLarge], rule: warned}"),
+        (LARGE.replace("a-1", "kube-system"), "{allowed: true, reasons: [], rule: ignored, vram: 0}"),
+        (LARGE.replace("a-1", "elsewhere"), "{allowed: true, reasons: [], vram: 0}"),
+        (SMALL.replace("annotations: {", "annotations: {vramwarden.io/gpu-count: '3', "), "{allowed: true, vram: 12Gi}"),
+        ("{namespace: a-1, spec: {containers: [{name: c, resources: {limits: {vramwarden.io/vram: 1Gi}}}]}}", "{allowed: true, vram: 1Gi}"),
+    ],
+)  # fmt: skip
+def test_an_example_that_holds_says_nothing(tmp_path, pod, expect):
+    assert mismatches(tmp_path, pod, expect) == []
+
+
+@pytest.mark.parametrize(
+    ("pod", "expect", "expected"),
+    [
+        (SMALL, "{allowed: false}", ["wanted allowed: false, got allowed (mutated by rule main)"]),
+        (LARGE, "{allowed: true}", [f"wanted allowed: true, got denied by rule main: {TOO_LARGE}"]),
+        (LARGE, "{allowed: false, reasons: [TooSmall]}", [f"wanted reasons [TooSmall], got [TooLarge]: {TOO_LARGE}"]),
+        (LARGE, "{allowed: false, reasons: []}", [f"wanted reasons [], got [TooLarge]: {TOO_LARGE}"]),
+        (LARGE, "{allowed: false, reasons: [TooLarge, TooSmall]}", [f"wanted reasons [TooLarge, TooSmall], got [TooLarge]: {TOO_LARGE}"]),
+        (SMALL, "{allowed: true, reasons: [TooLarge]}", ["wanted reasons [TooLarge], got []"]),
+        (SMALL, "{allowed: true, rule: warned}", ["wanted rule warned, got main"]),
+        ("{namespace: none}", "{allowed: true, rule: main}", ["wanted rule main, got none"]),
+        (SMALL, "{allowed: true, vram: 8Gi}", ["wanted vram 8Gi, got 4Gi"]),
+        (SMALL, "{allowed: true, nodeSelector: {gpu: a100}}", ['wanted nodeSelector gpu: "a100", got none']),
+        (SMALL, "{allowed: true, nodeSelector: {vramwarden.io/gpu: a}}", ['wanted nodeSelector vramwarden.io/gpu: "a", got "true"']),
+        (LARGE.replace("a-1", "warn-a"), "{allowed: false}", ["wanted allowed: false, got allowed (with warnings, by rule warned)"]),
+        (SMALL.replace("a-1", "kube-system"), "{allowed: false}", ["wanted allowed: false, got allowed (ignored by rule ignored)"]),
+        (SMALL.replace("a-1", "none"), "{allowed: false}", ["wanted allowed: false, got allowed (no rule matches)"]),
+        ("{namespace: a-1}", "{allowed: false}", ["wanted allowed: false, got allowed (unchanged, by rule main)"]),
+        ("{namespace: a-1, spec: {containers: [5]}}", "{allowed: true}", ["wanted allowed: true, got denied: spec.containers[0]: must be an object, not a number"]),
+        (SMALL, "{allowed: false, rule: warned, vram: 8Gi}", ["wanted allowed: false, got allowed (mutated by rule main)", "wanted rule warned, got main", "wanted vram 8Gi, got 4Gi"]),
+    ],
+)  # fmt: skip
+def test_an_example_that_fails_says_what_it_wanted_and_got(tmp_path, pod, expect, expected):
+    assert mismatches(tmp_path, pod, expect) == expected
+
+
+def test_the_pod_of_an_example_has_one_container_called_main_by_default(tmp_path):
+    spec = f"{RULES}  examples: [{{name: one, pod: {SMALL}, expect: {{allowed: true}}}}]"
+    (example,) = load_spec(tmp_path, spec).examples
+    assert example.pod["spec"] == {"containers": [{"name": "main", "image": "example"}]}
+    assert example.pod["metadata"]["name"] == "example"
+    assert example.where.endswith("/a.yaml:16")
+
+
+def test_the_vram_of_an_example_is_what_the_scheduler_counts(tmp_path):
+    pod = (
+        "{namespace: a-1, annotations: {vramwarden.io/gpu-memory: 'main=2Gi, setup=3Gi'}, "
+        "spec: {containers: [{name: main}], initContainers: [{name: setup}]}}"
+    )
+    assert mismatches(tmp_path, pod, "{allowed: true, vram: 3Gi}") == []
+
+
+def test_an_example_is_decided_in_both_phases(tmp_path, monkeypatch):
+    phases = []
+
+    def decide(request, policy, phase):
+        phases.append((phase, "resources" in request.obj["spec"]["containers"][0]))
+        return admission.decide(request, policy, phase)
+
+    monkeypatch.setattr(examples, "decide", decide)
+    assert mismatches(tmp_path, SMALL, "{allowed: true}") == []
+    assert phases == [(admission.Phase.MUTATE, False), (admission.Phase.VALIDATE, True)]
+
+
+def test_decimals_in_a_pod_stay_what_was_written(tmp_path):
+    pod = "{namespace: a-1, spec: {containers: [{name: c, resources: {limits: {cpu: 0.1}}}]}}"
+    spec = f"{RULES}  examples: [{{name: one, pod: {pod}, expect: {{allowed: true}}}}]"
+    (example,) = load_spec(tmp_path, spec).examples
+    assert example.pod["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "0.1"}}
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_every_shipped_policy_loads_and_its_examples_hold(file):
+    policy = load(file)
+    assert policy.rules
+    assert policy.examples
+    for example in policy.examples:
+        assert run_example(example, policy) == ()
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_every_rule_of_a_shipped_policy_has_an_example(file):
+    policy = load(file)
+    proven = set()
+    for example in policy.examples:
+        rule = policy.rule_for(example.namespace, example.pod["metadata"]["labels"])
+        proven.add(rule and rule.name)
+    assert {rule.name for rule in policy.rules} <= proven
+
+
+@pytest.mark.parametrize("file", SHIPPED[1:], ids=lambda file: file.stem)
+def test_every_example_policy_begins_with_the_question_it_answers(file):
+    head = file.read_text().split("\n")[:5]
+    assert head[0] == "# yaml-language-server: $schema=../policy.schema.json"
+    assert any(line.startswith("# ") and line.endswith("?") for line in head[1:])
+
+
+def test_the_default_policy_leaves_the_system_alone_and_has_no_upper_bound():
+    policy = load(SHIPPED[0])
+    for namespace in ("kube-system", "vramwarden-system", "gpu-operator", "nvidia-device-plugin"):
+        assert policy.rule_for(namespace, {}).name == "system"
+    rule = policy.rule_for("anything", {})
+    assert (rule.name, rule.memory.max_bytes, rule.max_gpu_count) == ("default", None, 16)
+    assert rule.memory.min_bytes == 64 * 2**20
+    for resource in (
+        "nvidia.com/gpu",
+        "amd.com/gpu",
+        "nvidia.com/mig-1g.5gb",
+        "nvidia.com/gpu.shared",
+    ):
+        assert policy.is_whole_gpu(resource)

@@ -1,0 +1,283 @@
+"""One file: what each field accepts, and the sentence for what it does not."""
+
+# ruff: noqa: E501 - a row of a table is one line: a message cut in two cannot be searched for
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.adapters.policy.policy_strategies import WHOLE, anything, places, replaced
+from tests.support.policies import HEAD, IMAGE, load, load_spec, problems, problems_of_spec, write
+from webhook.adapters.policy.fields import duration_ms
+from webhook.adapters.policy.files import PolicyInvalidError
+from webhook.core.policy.values import (
+    Action,
+    Bounds,
+    EnforceBy,
+    Placement,
+    PodRestart,
+    RunAs,
+    Style,
+    VisibleDevices,
+    WhenBlind,
+)
+
+MINIMAL = "  rules:\n  - name: a\n"
+
+
+def rule_problem(folder, field: str) -> str:
+    """Return the one problem of a rule with one more field, which stands in line 7."""
+    (problem,) = problems_of_spec(folder, f"{MINIMAL}    {field}\n")
+    assert problem.startswith("a.yaml:7: spec.rules[0].")
+    return problem.removeprefix("a.yaml:7: spec.rules[0].")
+
+
+def test_what_is_left_out_has_the_documented_default(tmp_path):
+    policy = load_spec(tmp_path, MINIMAL)
+    (rule,) = policy.rules
+    assert rule.matches("any-namespace", {})
+    assert rule.action is Action.ENFORCE
+    assert rule.memory == Bounds(None, None)
+    assert (rule.max_gpu_count, rule.allowed_classes, rule.default_class) == (None, ("*",), None)
+    assert rule.node_selector == {"vramwarden.io/gpu": "true"}
+    assert (rule.tolerations, rule.env, rule.runtime_class_name) == ((), (), None)
+    assert rule.visible_devices is VisibleDevices.DENY
+    assert rule.placement is Placement.BINDING
+    held = rule.enforcement
+    assert (held.by, held.style, held.run_as) == (EnforceBy.SIDECAR, Style.NATIVE, RunAs.AUTO)
+    assert (held.image, held.poll_interval, held.grace) == (IMAGE, "1s", "5s")
+    assert (held.tolerance, held.blind_after) == ("2%", "60s")
+    assert held.when_blind is WhenBlind.REPORT
+    assert held.pod_restart is PodRestart.NONE
+    assert policy.whole_gpu_resources == ("nvidia.com/gpu", "amd.com/gpu")
+
+
+@pytest.mark.parametrize(
+    ("field", "problem"),
+    [
+        ("match: {namespaces: []}", "match.namespaces: is an empty list; list a pattern or leave the field out"),
+        ("match: {namespaces: }", "match.namespaces: is empty; write a list, or leave the field out"),
+        ("match: {namespaces: [A]}", 'match.namespaces[0]: "A" is not a namespace; write lower-case letters, digits and -, and * for any text'),
+        ("match: {namespaces: ['a?']}", 'match.namespaces[0]: "a?" is not a namespace'),
+        ("match: {podLabels: {a: '*'}}", "match.podLabels.a: \"*\" is not a label's value"),
+        ("action: enforce", 'action: "enforce" is not one of Enforce, Warn, Audit, Ignore; did you mean Enforce?'),
+        ("action: 5", "action: must be one of Enforce, Warn, Audit, Ignore"),
+        ("action: null", "action: must be one of Enforce, Warn, Audit, Ignore"),
+        ("action: yes", "action: yes is a boolean in some YAML"),
+        ("memory: {max: 8GB}", 'memory.max: "8GB" is not a Kubernetes quantity; use 8G or 8Gi'),
+        ("memory: {max: 8192}", 'memory.max: "8192" is 8192 bytes; for MiB write 8192Mi'),
+        ("memory: {max: 0}", 'memory.max: "0" must be greater than zero'),
+        ("memory: {max: -1Gi}", 'memory.max: "-1Gi" must be greater than zero'),
+        ("memory: {max: true}", "memory.max: must be text, e.g. 8Gi"),
+        ("memory: {max: [8Gi]}", "memory.max: must be text, e.g. 8Gi"),
+        ("memory: {min: 8Gi, max: 4Gi}", "memory.max: 4Gi is less than min, 8Gi; swap them"),
+        ("memory: {maxx: 4Gi}", "memory.maxx: unknown field; did you mean max? known fields: min, max"),
+        ("memory: 8Gi", 'memory: must be a map of fields, not "8Gi"'),
+        ("memory:", "memory: is empty; write a map of fields, or leave the field out"),
+        ("gpuCount: {max: 0}", "gpuCount.max: 0 is out of bounds; write an integer from 1 to 9999"),
+        ("gpuCount: {max: 10000}", "gpuCount.max: 10000 is out of bounds; write an integer from 1 to 9999"),
+        ("gpuCount: {max: '2'}", 'gpuCount.max: must be an integer, not "2"'),
+        ("gpuCount: {max: 1.5}", 'gpuCount.max: must be an integer, not "1.5"'),
+        ("gpuCount: {max: true}", "gpuCount.max: must be an integer, not true"),
+        ("gpucount: {max: 1}", "gpucount: unknown field; did you mean gpuCount? known fields: name, match,"),
+        ("classes: {default: b}", 'classes.default: class "b" is not defined; the policy has no classes'),
+        ("nodeSelector: {a: true}", "nodeSelector.a: must be text, not true; put it in quotes"),
+        ("nodeSelector: {a b: c}", 'nodeSelector["a b"]: "a b" is not a label\'s key'),
+        (f"nodeSelector: {{a: {'x' * 64}}}", "is longer than 63 characters"),
+        (f"nodeSelector: {{a/{'x' * 64}: a}}", "is longer than 63 characters"),
+        (f"nodeSelector: {{{'x' * 254}/a: a}}", "is longer than 253 characters"),
+        ("nodeSelector: [a]", "nodeSelector: must be a map, not a list"),
+        ("tolerations: {}", "tolerations: must be a list, not a map"),
+        ("tolerations: [{key: a, operator: Exists, value: b}]", "tolerations[0]: operator Exists takes no value; remove value, or use Equal"),
+        ("tolerations: [{value: b}]", "tolerations[0]: has no key; add one, or use operator Exists to tolerate every taint"),
+        ("tolerations: [{key: a, operator: Lt, value: b}]", "tolerations[0]: operator Lt compares integers; write one as value"),
+        ("tolerations: [{key: a, tolerationSeconds: 5}]", "tolerations[0]: tolerationSeconds works with effect NoExecute only; set it"),
+        ("tolerations: [{key: a, effect: NoRun}]", 'tolerations[0].effect: "NoRun" is not one of NoSchedule, PreferNoSchedule, NoExecute'),
+        ("tolerations: [{key: a, seconds: 5}]", "tolerations[0].seconds: unknown field"),
+        ("runtimeClassName: Nvidia", "runtimeClassName: \"Nvidia\" is not a RuntimeClass's name"),
+        ("env: [{name: A}]", "env[0]: needs either value or valueFrom"),
+        ("env: [{name: A, value: '', valueFrom: {fieldRef: {}}}]", "env[0]: needs either value or valueFrom"),
+        ("env: [{name: A, valueFrom: {}}]", "env[0]: valueFrom needs exactly one source"),
+        ("env: [{name: A, value: 1}]", "env[0].value: must be text, not 1; put it in quotes"),
+        ("env: [{name: A=B, value: a}]", "env[0].name: \"A=B\" is not a variable's name"),
+        ("env: [{name: NVIDIA_VISIBLE_DEVICES, value: a}]", "env[0].name: NVIDIA_VISIBLE_DEVICES is set by placement; choose with the field placement"),
+        ("env: [{name: VRAM_CAP_BYTES, value: a}]", "env[0].name: VRAM_CAP_BYTES begins with VRAM_, which is kept for the sidecar; rename it"),
+        ("env: [{name: A, value: a}, {name: A, value: b}]", "env: sets A more than once; keep one entry"),
+        ("placement: Node", 'placement: "Node" is not one of Binding, None'),
+        ("enforcement: {image: 'a b'}", 'enforcement.image: "a b" is not an image'),
+        ("enforcement: {image: ''}", 'enforcement.image: "" is not an image'),
+        ("enforcement: {grace: 5}", 'enforcement.grace: "5" is not a duration; add its unit, e.g. 5s'),
+        ("enforcement: {grace: 5 s}", 'enforcement.grace: "5 s" is not a duration; write e.g. 500ms, 1s or 1m30s'),
+        ("enforcement: {grace: 61m}", 'enforcement.grace: "61m" is too long; choose between 0s and 1h'),
+        ("enforcement: {grace: 0.5ms}", 'enforcement.grace: "0.5ms" is finer than a millisecond'),
+        ("enforcement: {pollInterval: 99ms}", 'enforcement.pollInterval: "99ms" is too short; choose between 100ms and 60s'),
+        ("enforcement: {blindAfter: 0s}", 'enforcement.blindAfter: "0s" is too short; choose between 1s and 1h'),
+        ("enforcement: {tolerance: 51%}", 'enforcement.tolerance: "51%" is more than 50%; write less'),
+        ("enforcement: {tolerance: 50.1%}", 'enforcement.tolerance: "50.1%" is more than 50%; write less'),
+        ("enforcement: {tolerance: 2.55%}", 'enforcement.tolerance: "2.55%" is not a percentage; write e.g. 2% or 2.5%'),
+        ("enforcement: {tolerance: 2}", 'enforcement.tolerance: "2" is no sensible tolerance; write a percentage, e.g. 2%, or at least 1Mi'),
+        ("enforcement: {tolerance: -1Gi}", 'enforcement.tolerance: "-1Gi" is no sensible tolerance'),
+        ("enforcement: {tolerance: 1048576.5}", 'enforcement.tolerance: "1048576.5" is a fraction of a byte; write e.g. 256Mi'),
+        ("enforcement: {style: native}", 'enforcement.style: "native" is not one of Native, Container; did you mean Native?'),
+        ("enforcement: {podRestart: restart}", 'enforcement.podRestart: "restart" is not one of None, RestartAllContainers'),
+        ("enforcement: {style: Container, podRestart: RestartAllContainers}", "enforcement.podRestart: RestartAllContainers needs style Native; change the style, or write None"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_rule_is_told_with_line_and_path(tmp_path, field, problem):
+    assert problem in rule_problem(tmp_path, field)
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("  rules:\n  - action: Warn\n", "a.yaml:6: spec.rules[0].name: is missing; add it: The rule's name"),
+        ("  rules:\n  - name: A_b\n", 'a.yaml:6: spec.rules[0].name: "A_b" is not a name; write lower-case'),
+        ("  rules:\n  -\n", "a.yaml:6: spec.rules[0]: is empty; write a map of fields"),
+        ("  rulez: []\n", "a.yaml:5: spec.rulez: unknown field; did you mean rules? known fields: wholeGPUResources, classes, rules, examples"),
+        ("  wholeGPUResources: ['*']\n", "a.yaml:5: spec.wholeGPUResources[0]: \"*\" is not a resource's full name"),
+        ("  wholeGPUResources: ['v*/*']\n", 'a.yaml:5: spec.wholeGPUResources[0]: "v*/*" covers vramwarden.io/vram too'),
+        ("  classes: {A: {}}\n", 'a.yaml:5: spec.classes.A: "A" is not a name'),
+        ("  classes: {a: {max: 1Gi}}\n", "a.yaml:5: spec.classes.a.max: unknown field; known fields: nodeSelector, tolerations, memory"),
+        ("  examples: [{name: a, pod: {namespace: a}, expect: {}}]\n", "a.yaml:5: spec.examples[0].expect.allowed: is missing"),
+        ("  examples: [{name: a, pod: {namespace: a, annotations: {b: 5}}, expect: {allowed: true}}]\n", "spec.examples[0].pod.annotations.b: must be text, not 5; put it in quotes"),
+        ("  examples: [{name: a, pod: {namespace: a}, expect: {allowed: false, reasons: [toolarge]}}]\n", "Unmutated; did you mean TooLarge?"),
+    ],
+)  # fmt: skip
+def test_a_mistake_elsewhere_is_told_with_line_and_path(tmp_path, spec, problem):
+    (found,) = problems_of_spec(tmp_path, spec)
+    assert problem in found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a", ['must be a map of fields, not "a"']),
+        ("[]", ["must be a map of fields, not a list"]),
+        (HEAD, ["spec: is empty; write a map of fields"]),
+        (
+            "apiVersion: v1\nkind: Pod\nspec: {}\n",
+            [
+                'apiVersion: "v1" is not vramwarden.io/v1alpha1',
+                "metadata: is missing; add it: The file's name for itself.",
+                'kind: "Pod" is not VRAMPolicy',
+            ],
+        ),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(tmp_path, text, expected):
+    folder = write(tmp_path / "policy")
+    (folder / "a.yaml").write_text(text)
+    assert [found.split(": ", 1)[1] for found in problems(folder)] == expected
+
+
+def test_all_mistakes_are_told_at_once_and_in_order(tmp_path):
+    spec = (
+        "  rules:\n  - name: a\n    memory: {min: 8GB, max: x}\n    action: no\n  - name: b\n"
+        "    gpuCount: {max: 0}\n    gpuCount: {}\n    spam: 1\n    classes: {allowed: [zz]}\n"
+    )
+    other = "  rules:\n  - name: b\n    classes: {allowed: [yy]}\n  - name: b\n"
+    folder = write(tmp_path / "policy", a=spec, b=other)
+    places = [problem.split(": ")[:2] for problem in problems(folder)]
+    assert places == [
+        ["a.yaml:7", "spec.rules[0].memory.min"],
+        ["a.yaml:7", "spec.rules[0].memory.max"],
+        ["a.yaml:8", "spec.rules[0].action"],
+        ["a.yaml:10", "spec.rules[1].gpuCount.max"],
+        ["a.yaml:11", "spec.rules[1].gpuCount"],
+        ["a.yaml:12", "spec.rules[1].spam"],
+        ["b.yaml:7", "spec.rules[0].classes.allowed[0]"],
+        ["b.yaml:8", "spec.rules[1].name"],
+    ]
+
+
+def test_a_file_with_thousands_of_mistakes_shows_the_first_hundred(tmp_path):
+    found = problems_of_spec(tmp_path, "".join(f"  x{n}: 1\n" for n in range(3000)))
+    assert len(found) == 101
+    assert found[-1] == "a.yaml: and 2900 more problems"
+
+
+@pytest.mark.parametrize(
+    ("fields", "restarts"),
+    [
+        ("podRestart: RestartAllContainers", True),
+        ("podRestart: RestartAllContainers, style: Native", True),
+        ("podRestart: None, style: Container", False),
+    ],
+)
+def test_a_pod_is_restarted_where_the_rule_says_so(tmp_path, fields, restarts):
+    policy = load_spec(tmp_path, f"{MINIMAL}    enforcement: {{{fields}}}\n")
+    assert policy.rules[0].enforcement.restarts_pod is restarts
+
+
+def test_an_image_of_the_rule_replaces_the_one_of_the_release(tmp_path):
+    policy = load_spec(tmp_path, f"{MINIMAL}    enforcement: {{image: mirror/enforcer@sha256:a}}\n")
+    assert policy.rules[0].enforcement.image == "mirror/enforcer@sha256:a"
+
+
+@pytest.mark.parametrize(
+    ("written", "canonical"),
+    [("1m30s", "90s"), ("0.5s", "500ms"), ("1500ms", "1500ms"), ("2000ms", "2s"), ("0.1m", "6s")],
+)
+def test_durations_are_written_as_the_sidecar_reads_them(tmp_path, written, canonical):
+    policy = load_spec(tmp_path, f"{MINIMAL}    enforcement: {{grace: {written}}}\n")
+    assert policy.rules[0].enforcement.grace == canonical
+
+
+@pytest.mark.parametrize(
+    ("written", "canonical"),
+    [("2%", "2%"), ("2.0%", "2%"), ("0%", "0%"), ("2.5%", "2.5%"), ("50%", "50%"),
+     ("0", "0"), ("256Mi", str(2**28)), ("1048576", "1048576"), ("1G", "1000000000")],
+)  # fmt: skip
+def test_tolerances_are_a_percentage_or_bytes(tmp_path, written, canonical):
+    policy = load_spec(tmp_path, f"{MINIMAL}    enforcement: {{tolerance: {written}}}\n")
+    assert policy.rules[0].enforcement.tolerance == canonical
+
+
+@given(st.integers(0, 10**9))
+def test_every_duration_is_exact(total_ms):
+    assert duration_ms(f"{total_ms}ms") == total_ms
+    assert duration_ms(f"{total_ms // 1000}.{total_ms % 1000:03d}s") == total_ms
+
+
+def test_memory_takes_every_form_of_a_quantity(tmp_path):
+    for text in ("8Gi", "8589934592", "8192Mi", "'8589934592'"):
+        policy = load_spec(tmp_path, f"{MINIMAL}    memory: {{max: {text}}}\n")
+        assert policy.rules[0].memory.max_bytes == 2**33
+    policy = load_spec(tmp_path, f"{MINIMAL}    memory: {{max: 8e9}}\n")
+    assert policy.rules[0].memory.max_bytes == 7630 * 2**20
+
+
+def test_tolerations_and_variables_are_kept_as_the_api_server_stores_them(tmp_path):
+    policy = load_spec(
+        tmp_path,
+        f"""{MINIMAL}    tolerations: [{{key: a, value: "", effect: NoSchedule, tolerationSeconds: null}}]
+    env:
+    - {{name: A, value: ""}}
+    - {{name: B, valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}}}
+""",
+    )
+    assert policy.rules[0].tolerations == ({"key": "a", "effect": "NoSchedule"},)
+    field = {"apiVersion": "v1", "fieldPath": "metadata.name"}
+    assert policy.rules[0].env == ({"name": "A"}, {"name": "B", "valueFrom": {"fieldRef": field}})
+
+
+def test_the_whole_policy_that_the_next_test_breaks_is_valid(tmp_path):
+    folder = write(tmp_path / "policy")
+    (folder / "a.yaml").write_text(json.dumps(WHOLE).replace('{"a": "b"}', "{}"))
+    assert problems(folder) == []
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(path=st.sampled_from(list(places(WHOLE))), new=anything)
+def test_any_value_in_place_of_any_other_is_a_policy_or_a_sentence(tmp_path, path, new):
+    file = tmp_path / "a.yaml"
+    file.write_text(json.dumps(replaced(WHOLE, path, new)))
+    try:
+        load(file)
+    except PolicyInvalidError as error:
+        assert error.problems
+        assert all(str(problem).startswith(f"{file}:") for problem in error.problems)

@@ -1,0 +1,75 @@
+"""A policy without rules leaves every pod alone, so the server says so wherever one looks."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from tests.support.policies import IMAGE, write
+from webhook.adapters.policy.source import PolicySource
+from webhook.server.background import Upkeep
+from webhook.server.log import JsonLog
+from webhook.server.metrics import Metrics
+
+WARNING = ("warning", "the policy has no rules, so every pod is left alone")
+
+
+class Server:
+    """What the server does with a policy folder, without its threads and sockets."""
+
+    def __init__(self, folder):
+        self._log = io.BytesIO()
+        self._metrics = Metrics()
+        policies = PolicySource(folder, IMAGE)
+        self.upkeep = Upkeep(policies, None, (), self._metrics, JsonLog(self._log))
+
+    def said(self):
+        """Return level and message of each line since the last call."""
+        lines = [json.loads(line) for line in self._log.getvalue().splitlines()]
+        self._log.seek(0)
+        self._log.truncate()
+        return [(line["level"], line["msg"]) for line in lines]
+
+    @property
+    def rules(self):
+        return self._metrics.registry.get_sample_value("vramwarden_policy_rules")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write(tmp_path / "policy")
+
+
+def test_a_start_without_rules_is_a_warning(folder):
+    server = Server(folder)
+    server.upkeep.show_policy()
+    assert server.said() == [WARNING]
+    assert server.rules == 0
+
+
+def test_a_start_with_rules_warns_of_nothing_and_they_are_counted(folder):
+    server = Server(write(folder, a="  rules: [{name: a}, {name: b}]"))
+    server.upkeep.show_policy()
+    assert server.said() == []
+    assert server.rules == 2
+
+
+def test_a_reload_that_takes_the_last_rule_away_is_a_warning_once(folder):
+    server = Server(write(folder, a="  rules: [{name: a}]"))
+    (folder / "a.yaml").unlink()
+    server.upkeep.keep_policies()
+    assert server.said() == [("info", "policy loaded"), WARNING]
+    assert server.rules == 0
+    server.upkeep.keep_policies()
+    assert server.said() == []
+
+
+def test_a_refused_policy_leaves_the_count_of_the_one_in_force(folder):
+    server = Server(write(folder, a="  rules: [{name: a}]"))
+    server.upkeep.show_policy()
+    write(folder, a="  rules: [{name: b}, {name: b}]")
+    server.upkeep.keep_policies()
+    assert [level for level, _ in server.said()] == ["error"]
+    assert server.rules == 1

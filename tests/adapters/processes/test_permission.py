@@ -1,0 +1,153 @@
+"""Whether a signal would arrive is told before one is sent, as the kernel then decides."""
+
+import os
+
+import pytest
+
+from tests.support.fake_proc import put, put_self, stat_line, status_lines
+from tests.support.process_tools import (
+    SLEEPS,
+    as_user,
+    end,
+    in_fresh_process,
+    needs_root,
+    processes,
+    signal,
+    start,
+)
+from webhook.core.enforcement.step import Process
+
+TARGET = Process(7, 4711)
+SIGNAL_ANYONE = "0000000000000020"
+NOTHING = "0000000000000000"
+
+
+def test_the_judgement_agrees_with_what_the_kernel_does():
+    def compare():
+        told = []
+        for target, sender, capabilities in [
+            (1234, 1234, ()), (1234, 1235, ()), (1234, 0, (5,)), (1234, 0, ()), (0, 0, ()),
+            (0, 1234, ()), (1234, 0, (0, 1, 2, 3, 4, 6)), (1234, 1235, (5,)),
+        ]:  # fmt: skip
+            child = start(f"import os; os.setresuid({target}, {target}, {target}); {SLEEPS}")
+            found = processes.identify(child.pid)
+
+            def judge(found=found):
+                before = processes.may_signal(found)
+                return [before, processes.stop(found, signal.SIGTERM).name]
+
+            told.append(as_user(sender, judge, capabilities=capabilities))
+            end(child)
+        return told
+
+    needs_root()
+    no, yes = [False, "REFUSED"], [True, "DELIVERED"]
+    assert in_fresh_process(compare) == [yes, no, yes, no, yes, no, no, yes]
+
+
+def test_the_targets_saved_user_counts_and_its_effective_one_does_not():
+    def compare():
+        told = []
+        for users in ("1234, 0, 1235", "1235, 0, 1234", "1235, 1234, 1235"):
+            child = start(f"import os; os.setresuid({users}); {SLEEPS}")
+            found = processes.identify(child.pid)
+
+            def judge(found=found):
+                before = processes.may_signal(found)
+                return [before, processes.stop(found, signal.SIGTERM).name]
+
+            told.append(as_user(1234, judge))
+            end(child)
+        return told
+
+    needs_root()
+    assert in_fresh_process(compare) == [[True, "DELIVERED"]] * 2 + [[False, "REFUSED"]]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "holds"),
+    [
+        ("cri-containerd.apparmor.d (enforce)\n", "cri-containerd.apparmor.d (enforce)\n", True),
+        ("cri-containerd.apparmor.d (enforce)\n", "unconfined\n", None),
+        ("unconfined\n", "localhost/strict (enforce)\n", None),
+        ("cri-containerd.apparmor.d (enforce)\n", None, None),
+        (None, "cri-containerd.apparmor.d (enforce)\n", None),
+        (None, None, True),
+        (
+            "system_u:system_r:container_t:s0:c1,c2\0",
+            "system_u:system_r:container_t:s0:c1,c2",
+            True,
+        ),
+        ("system_u:system_r:container_t:s0:c1,c2", "system_u:system_r:container_t:s0:c3,c4", None),
+    ],
+)
+def test_another_security_label_makes_it_unknown(ours, theirs, holds, tmp_path):
+    put_self(tmp_path, **({} if ours is None else {"attr__current": ours}))
+    proc = put(tmp_path, 7, **({} if theirs is None else {"attr__current": theirs}))
+    fact = processes.permission(TARGET, proc=proc)
+    assert fact.holds is holds
+    assert (holds is None) == ("security label is" in fact.reason)
+
+
+def test_a_label_that_stays_hidden_makes_it_unknown(tmp_path):
+    put_self(tmp_path)
+    proc = put(tmp_path, 7)
+    for hidden in ("7", "self"):  # EISDIR stands for EACCES: root may read everything
+        (tmp_path / hidden / "attr" / "current").mkdir(parents=True)
+        assert processes.may_signal(TARGET, proc=proc) is None
+
+
+def test_a_user_that_differs_is_no_whatever_the_labels(tmp_path):
+    put_self(tmp_path, status=status_lines(os.getpid(), uids="5\t5\t5\t5", capabilities=NOTHING))
+    proc = put(tmp_path, 7, attr__current="unconfined\n")
+    fact = processes.permission(TARGET, proc=proc)
+    assert fact.holds is False
+    assert fact.reason.startswith("We are user 5 without CAP_KILL and process 7 is user 0; run the")
+
+
+@pytest.mark.parametrize(
+    ("ours", "capabilities", "theirs", "holds"),
+    [
+        ("5 6 7 7", NOTHING, "5 0 0 0", True),
+        ("5 6 7 7", NOTHING, "6 0 0 0", True),
+        ("5 6 7 7", NOTHING, "0 0 6 0", True),
+        ("5 6 7 7", NOTHING, "7 7 7 7", False),
+        ("5 6 7 7", NOTHING, "0 5 0 5", False),
+        ("5 6 7 7", SIGNAL_ANYONE, "0 0 0 0", True),
+        ("0 0 0 0", "ffffffffffffffdf", "1 1 1 1", False),
+        ("0 0 0 0", "000001ffffffffff", "1 1 1 1", True),
+    ],
+)
+def test_users_count_as_kill_2_says(ours, capabilities, theirs, holds, tmp_path):
+    put_self(tmp_path, status=status_lines(os.getpid(), uids=ours, capabilities=capabilities))
+    proc = put(tmp_path, 7, status=status_lines(7, uids=theirs))
+    assert processes.may_signal(TARGET, proc=proc) is holds
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"stat": stat_line(7, started=4712)},
+        {"stat": stat_line(7, state="Z")},
+        {"status": "Tgid:\t7\nUid:\t0\n"},
+        {"status": "Tgid:\t7\n"},
+        {"status": ""},
+        {"stat": ""},
+    ],
+)
+def test_who_is_gone_or_cannot_be_read_is_unknown(files, tmp_path):
+    put_self(tmp_path)
+    fact = processes.permission(TARGET, proc=put(tmp_path, 7, **files))
+    assert fact.holds is None
+    assert "gone" in fact.reason or "cannot be read" in fact.reason
+
+
+def test_who_ended_long_ago_is_said_to_be_gone(tmp_path):
+    fact = processes.permission(TARGET, proc=put_self(tmp_path))
+    assert fact == processes.Fact(None, "Process 7 is gone.")
+
+
+def test_without_our_own_capabilities_it_is_unknown(tmp_path):
+    put_self(tmp_path, status="Tgid:\t1\nUid:\t0\t0\t0\t0\nCapEff:\tnone\n")
+    assert processes.may_signal(TARGET, proc=put(tmp_path, 7)) is None
+    assert processes.may_signal(TARGET, proc=str(tmp_path / "none")) is None

@@ -1,0 +1,254 @@
+"""A signal reaches exactly the process it was meant for, with pidfds and without."""
+
+import errno
+import os
+import signal
+import subprocess
+
+import pytest
+
+from tests.support.fake_proc import put, put_self, stat_line
+from tests.support.process_tools import (
+    IGNORES_TERM,
+    as_user,
+    end,
+    in_fresh_process,
+    in_namespace,
+    needs_root,
+    processes,
+    refusing_pidfds,
+    reuse,
+    start,
+    time,
+)
+from webhook.core.enforcement.step import Process
+
+DELIVERED, GONE = processes.Delivery.DELIVERED, processes.Delivery.GONE
+FORKS = """
+import os, sys, time
+child = os.fork()
+if child:
+    print(child, file=sys.stderr, flush=True)
+    print('ready', flush=True)
+time.sleep(120)
+"""
+
+
+def _fails(number):
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.fixture(params=["pidfd", "no open", "no send", "ENOSYS", "EPERM", "send EPERM"])
+def _means(request, monkeypatch):
+    """Take pidfds away in each way that a Python, a kernel or a seccomp profile does."""
+    if request.param == "no open":
+        monkeypatch.delattr(os, "pidfd_open")
+    elif request.param == "no send":
+        monkeypatch.delattr(signal, "pidfd_send_signal")
+    elif request.param == "send EPERM":
+        monkeypatch.setattr(signal, "pidfd_send_signal", _fails(errno.EPERM))
+    elif request.param != "pidfd":
+        monkeypatch.setattr(os, "pidfd_open", _fails(getattr(errno, request.param)))
+
+
+@pytest.mark.usefixtures("_means")
+def test_term_is_obeyed():
+    child = start()
+    found = processes.identify(child.pid)
+    assert processes.stop(found, signal.SIGTERM) is DELIVERED
+    assert child.wait(timeout=20) == -signal.SIGTERM
+    assert processes.is_gone(found)
+
+
+@pytest.mark.usefixtures("_means")
+def test_a_process_that_ignores_term_dies_of_kill():
+    child = start(IGNORES_TERM)
+    found = processes.identify(child.pid)
+    assert processes.stop(found, signal.SIGTERM) is DELIVERED
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(timeout=0.2)
+    assert not processes.is_gone(found)
+    assert processes.stop(found, signal.SIGKILL) is DELIVERED
+    assert child.wait(timeout=20) == -signal.SIGKILL
+
+
+@pytest.mark.usefixtures("_means")
+def test_nothing_is_sent_to_whoever_has_another_start_time():
+    child = start()
+    found = processes.identify(child.pid)
+    earlier = Process(found.pid, found.started - 1)
+    assert processes.stop(earlier, signal.SIGKILL) is GONE
+    assert child.poll() is None
+
+
+@pytest.mark.usefixtures("_means")
+def test_who_ended_is_gone():
+    child = start()
+    found = processes.identify(child.pid)
+    end(child)
+    assert processes.stop(found, signal.SIGTERM) is GONE
+
+
+@pytest.mark.usefixtures("_means")
+def test_pid_1_ourselves_and_our_parents_are_never_signalled():
+    for pid in (1, 0, -1, -os.getpid(), os.getpid(), os.getppid(), *processes.parents(os.getpid())):
+        known = processes.identify(pid) or Process(pid, 0)
+        with pytest.raises(ValueError, match="never be signalled"):
+            processes.stop(known, signal.SIGCONT)
+
+
+def test_our_parent_is_never_signalled_though_proc_does_not_answer(tmp_path):
+    with pytest.raises(ValueError, match="never be signalled"):
+        processes.stop(Process(os.getppid(), 4711), signal.SIGCONT, proc=str(tmp_path))
+
+
+def test_grandparents_are_never_signalled_though_only_proc_names_them(tmp_path):
+    put_self(tmp_path, stat=stat_line(os.getpid(), parent=70))
+    put(tmp_path, 70, stat=stat_line(70, parent=80))
+    proc = put(tmp_path, 80)
+    with pytest.raises(ValueError, match="never be signalled"):
+        processes.stop(Process(80, 4711), signal.SIGKILL, proc=proc)
+
+
+def test_no_descriptor_stays_open():
+    child = start()
+    found = processes.identify(child.pid)
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208
+    for _ in range(5):
+        processes.stop(found, signal.SIGCONT)
+        processes.stop(Process(child.pid, 1), signal.SIGCONT)
+    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
+    end(child)
+
+
+def test_only_the_process_that_was_meant_ends_and_not_the_one_it_forked():
+    parent = start(FORKS, stderr=subprocess.PIPE)
+    forked = processes.identify(int(parent.stderr.readline()))
+    found = processes.identify(parent.pid)
+    assert processes.stop(found, signal.SIGKILL) is DELIVERED
+    assert parent.wait(timeout=20) == -signal.SIGKILL
+    assert not processes.is_gone(forked)
+    assert processes.stop(forked, signal.SIGKILL) is DELIVERED
+    parent.stderr.close()
+    end(parent)
+
+
+def test_a_number_that_was_reused_between_sample_and_signal_is_left_alone():
+    def reused():
+        told = []
+        for missing in ("", "pidfd_open"):
+            if missing:
+                delattr(os, missing)
+            old = start()
+            found = processes.identify(old.pid)
+            new = reuse(old)
+            told += [processes.is_gone(found), processes.identify(new.pid) == found]
+            told += [processes.stop(found, signal.SIGKILL).name, new.poll(), end(new)]
+        return told
+
+    assert in_namespace(reused) == [True, False, "GONE", None, -9] * 2
+
+
+def test_a_number_that_is_reused_just_before_or_after_its_pidfd_is_opened_is_left_alone():
+    def reused():
+        real, told = os.pidfd_open, []
+        for first in ("open", "reuse"):
+            old, all_new = start(), []
+            found = processes.identify(old.pid)
+
+            def racing(pid, first=first, old=old, all_new=all_new):
+                pidfd = real(pid) if first == "open" else None
+                all_new.append(reuse(old))
+                return pidfd or real(pid)
+
+            os.pidfd_open = racing
+            told += [processes.stop(found, signal.SIGKILL).name]
+            told += [all_new[0].poll(), end(all_new[0])]
+        return told
+
+    assert in_namespace(reused) == ["GONE", None, -9] * 2
+
+
+def test_a_number_that_is_reused_just_before_the_signal_is_left_alone():
+    def reused():
+        old, real, all_new = start(), signal.pidfd_send_signal, []
+        found = processes.identify(old.pid)
+
+        def reuse_and_send(pidfd, number):
+            all_new.append(reuse(old))
+            real(pidfd, number)
+
+        signal.pidfd_send_signal = reuse_and_send
+        told = processes.stop(found, signal.SIGKILL).name
+        return [told, all_new[0].poll(), end(all_new[0])]
+
+    assert in_namespace(reused) == ["GONE", None, -9]
+
+
+def test_what_is_told_of_a_process_never_comes_from_the_next_owner_of_its_number():
+    def reused():
+        old, real, all_new = start(), processes._cgroups, []
+
+        def reuse_and_read(pid, proc):
+            all_new.append(reuse(old))
+            return real(pid, proc)
+
+        processes._cgroups = reuse_and_read
+        found = processes.identify(old.pid)
+        return [found, end(all_new[0])]
+
+    assert in_namespace(reused) == [None, -9]
+
+
+def test_a_seccomp_profile_without_pidfds_stops_the_right_one_still():
+    def below_a_filter():
+        told = []
+        for number in (errno.EPERM, errno.ENOSYS):
+            child = start()
+            found = processes.identify(child.pid)
+
+            def judge(found=found):
+                try:
+                    os.pidfd_open(os.getpid())
+                except OSError as error:
+                    return [error.errno, processes.stop(found, signal.SIGTERM).name]
+
+            told += [*refusing_pidfds(number, judge), child.wait()]
+        return told
+
+    expected = [errno.EPERM, "DELIVERED", -15, errno.ENOSYS, "DELIVERED", -15]
+    assert in_fresh_process(below_a_filter) == expected
+
+
+def test_a_refusal_is_told_and_the_process_lives_on():
+    def refused():
+        child = start()
+        found = processes.identify(child.pid)
+        through = as_user(1234, lambda: processes.stop(found, signal.SIGKILL).name)
+        del os.pidfd_open
+        by_number = as_user(1234, lambda: processes.stop(found, signal.SIGKILL).name)
+        time.sleep(0.05)
+        return [through, by_number, child.poll(), processes.is_gone(found)]
+
+    needs_root()
+    assert in_fresh_process(refused) == ["REFUSED", "REFUSED", None, False]
+
+
+def test_the_pod_is_not_ended_from_a_namespace_where_pid_1_is_its_first_process():
+    def refused():
+        first = processes.identify(1)
+        try:
+            processes.stop(first, signal.SIGKILL)
+        except ValueError:
+            return [first.pid, processes.is_gone(first)]
+
+    assert in_namespace(refused) == [1, False]
+
+
+def test_a_pid_1_that_nobody_is_child_of_is_still_never_signalled(monkeypatch):
+    monkeypatch.setattr(processes, "parents", lambda *_, **__: ())
+    with pytest.raises(ValueError, match="PID 1"):
+        processes.stop(Process(1, 0), signal.SIGCONT)

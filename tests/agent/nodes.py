@@ -1,0 +1,117 @@
+"""A Node of a real API server, an agent for it, and accounts with chosen rights."""
+
+import itertools
+import json
+
+import pytest
+
+from tests.support.agents import VRAM, AgentProcess, wait_until, write_kubeconfig
+
+GPU_A = "gpu GPU-a total=85899345920 reserved=650000000 name=NVIDIA_A100-SXM4-80GB\n"
+GPU_B = "gpu GPU-b total=42949672960 reserved=650000001 name=NVIDIA_A100-SXM4-40GB\n"
+BOTH = "driver 570.86.15\n" + GPU_A + GPU_B
+FULL = "121640Mi"
+SECONDS = 5.0
+"""Within which a node is put right."""
+RULES = [
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "watch", "patch"]},
+    {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+]
+CONFIG_MAPS = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "watch"]}
+MERGE = "application/merge-patch+json"
+NUMBERS = itertools.count(1)
+
+
+class Node:
+    """A Node object without a kubelet."""
+
+    def __init__(self, api):
+        self._api = api
+        self.name = f"gpu-{next(NUMBERS)}"
+        self.manifest = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": self.name, "labels": {"nvidia.com/gpu.product": "NVIDIA-A100"}},
+        }
+        api.create(self.manifest)
+
+    def read(self):
+        return self._api.get(self.manifest)
+
+    def patch(self, patch, subresource=""):
+        path = f"/api/v1/nodes/{self.name}{subresource}"
+        return self._api.request("PATCH", path, patch, content_type=MERGE)
+
+    def zero(self):
+        amounts = {part: {VRAM: "0"} for part in ("capacity", "allocatable")}
+        self.patch({"status": amounts}, "/status")
+
+    def amounts(self):
+        status = self.read().get("status", {})
+        return [status.get(part, {}).get(VRAM) for part in ("capacity", "allocatable")]
+
+    def labels(self):
+        found = self.read()["metadata"].get("labels", {})
+        return {key: value for key, value in found.items() if key.startswith("vramwarden.io/")}
+
+    def wait_for(self, amount, timeout=SECONDS):
+        wait_until(amount, lambda: self.amounts() == [amount, amount], timeout=timeout)
+
+
+@pytest.fixture
+def node(control_plane):
+    made = Node(control_plane.api)
+    yield made
+    control_plane.api.delete(made.manifest)
+
+
+@pytest.fixture
+def make_agent(control_plane, node, library, tmp_path):
+    """Return a function that makes an agent for the node; looks are a second apart."""
+
+    def make(*options, folder=tmp_path, kubeconfig=control_plane.kubeconfig):
+        folder.mkdir(exist_ok=True)
+        told = ("--node", node.name, "--kubeconfig", str(kubeconfig), "--interval", "1s")
+        agent = AgentProcess(folder, library, *told, *options)
+        agent.script(BOTH)
+        return agent
+
+    return make
+
+
+@pytest.fixture
+def account(control_plane, node, tmp_path):
+    """Return a function that gives a user these rights, and writes his kubeconfig."""
+    name = f"agent-of-{node.name}"
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
+    made = []
+
+    def make(rules):
+        metadata = {"name": name}
+        account = {"name": name, "namespace": "default"}
+        binding = {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", **metadata},
+            "subjects": [{"kind": "ServiceAccount", **account}],
+        }
+        for one in (
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
+            {**role, "metadata": metadata, "rules": rules},
+            binding,
+        ):
+            control_plane.api.apply(one)
+            made.append(one)
+        path = f"/api/v1/namespaces/default/serviceaccounts/{name}/token"
+        token = control_plane.api.request("POST", path, {"spec": {}})["status"]["token"]
+        written = write_kubeconfig(tmp_path / "kubeconfig", control_plane.url, token=token)
+        content = json.loads(written.read_text())
+        ca = str(control_plane.state / "ca.crt")
+        content["clusters"][0]["cluster"]["certificate-authority"] = ca
+        written.write_text(json.dumps(content))
+        return written
+
+    yield make
+    for one in made:
+        control_plane.api.delete(one)

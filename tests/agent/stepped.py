@@ -1,0 +1,103 @@
+"""An agent without its threads: messages, time and the API server come from the test."""
+
+import io
+import json
+
+from tests.support.agents import VRAM, ScriptedNvml
+from webhook.agent import loop
+from webhook.agent.journal import Journal
+from webhook.agent.loop import Agent
+from webhook.agent.settings import Settings
+from webhook.agent.watcher import NodeSeen
+from webhook.core.node.inventory import Look, SeenGpu
+from webhook.core.nvidia.drivers import Fault
+
+GPU = SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20)
+FINE = Look((GPU,), "570.86.15")
+GONE = Look((), "570.86.15")
+DOWN = Look(failed="the driver is not loaded", fault=Fault.DRIVER_DOWN)
+
+
+ZEROED = {"status": {"capacity": {VRAM: "0"}, "allocatable": {VRAM: "0"}}}
+
+
+class FakeKube:
+    """Keeps one node, and applies merge patches to it."""
+
+    url = "https://api"
+
+    def __init__(self):
+        self.node = {"metadata": {"name": "n", "resourceVersion": "1"}, "status": {}}
+        self.sent = []
+        self.fails_with = None
+
+    def patch_node(self, name, patch, *, status=False):
+        assert name == "n"
+        self.sent.append((status, patch))
+        if self.fails_with:
+            raise self.fails_with
+        version = str(int(self.node["metadata"]["resourceVersion"]) + 1)
+        self.node = _merged(self.node, patch)
+        self.node = _merged(self.node, {"metadata": {"resourceVersion": version}})
+        return self.node
+
+
+class Clock:
+    """The time, and how it passes."""
+
+    now_s = 1000.0
+
+    def monotonic(self):
+        return self.now_s
+
+
+class Bench:
+    """An agent whose threads do not run; messages and time come from the test."""
+
+    def __init__(self, monkeypatch, **settings):
+        self.clock = Clock()
+        monkeypatch.setattr(loop, "time", self.clock)
+        self.kube = FakeKube()
+        self.log = io.StringIO()
+        self.agent = Agent(Settings("n", **settings), self.kube, ScriptedNvml(), Journal(self.log))
+
+    def hear(self, *messages, after_s=0.0):
+        """Let a turn of the loop hear these."""
+        self.clock.now_s += after_s
+        for message in messages:
+            self.agent._take(message)
+        self.agent._put_right(self.clock.now_s)
+        self.agent._judge_driver(self.clock.now_s)
+        return self
+
+    def see_node(self, **more):
+        return NodeSeen(self.kube.node, **more)
+
+    def edit(self, patch):
+        """Let somebody else change the node, and tell."""
+        version = str(int(self.kube.node["metadata"]["resourceVersion"]) + 1)
+        edited = _merged(_merged(self.kube.node, patch), {"metadata": {"resourceVersion": version}})
+        self.kube.node = edited
+        return NodeSeen(edited)
+
+    @property
+    def capacity(self):
+        return self.kube.node["status"].get("capacity", {}).get(VRAM)
+
+    def said(self):
+        return [json.loads(line)["msg"] for line in self.log.getvalue().splitlines()]
+
+    def unready(self):
+        return "; ".join(filter(None, (*self.agent._failures.values(), self.agent._undone)))
+
+
+def _merged(target, patch):
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target or {})
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = _merged(result.get(key), value)
+    return result

@@ -1,0 +1,180 @@
+"""The command as a user runs it, without a cluster, and with an API server of our own."""
+
+import json
+
+import pytest
+import yaml
+
+from tests.support.agents import MEASURED, VRAM, AgentProcess
+
+GPUS = (
+    "driver {version}\n"
+    "gpu GPU-a total=85899345920 reserved=650000000 name=NVIDIA_A100-SXM4-80GB\n"
+    "gpu GPU-b total=42949672960 reserved=650000001 name=NVIDIA_A100-SXM4-40GB\n"
+)
+NODE = {"metadata": {"name": "n", "resourceVersion": "1", "labels": {"a": "b"}}, "status": {}}
+
+
+@pytest.fixture
+def agent(tmp_path, library):
+    made = AgentProcess(tmp_path, library)
+    made.script(GPUS.format(version="570.86.15"))
+    return made
+
+
+@pytest.fixture
+def without_driver(tmp_path):
+    return AgentProcess(tmp_path, None)
+
+
+def documents(text):
+    return list(yaml.safe_load_all(text))
+
+
+def test_a_dry_run_prints_both_patches_where_there_is_no_cluster(agent):
+    done = agent.run("--once", "--dry-run")
+    assert done.returncode == 0
+    metadata, status = documents(done.stdout)
+    assert metadata["metadata"]["labels"] == {
+        "vramwarden.io/gpu": "true",
+        "vramwarden.io/gpu-memory-mib": "81300",
+        "vramwarden.io/gpu-memory-free-mib": "81300",
+        "vramwarden.io/gpu-memory-free-mib.2": "40340",
+        "vramwarden.io/gpu-count": "2",
+        "vramwarden.io/gpu-product": "NVIDIA-A100-SXM4-80GB",
+        "vramwarden.io/driver-version": "570.86.15",
+        "vramwarden.io/enforcement": MEASURED,
+    }
+    gpus = json.loads(metadata["metadata"]["annotations"]["vramwarden.io/gpus"])
+    assert [gpu["memory"] for gpu in gpus] == [81300 * 2**20, 40340 * 2**20]
+    assert status == {"status": {"capacity": {VRAM: "121640Mi"}, "allocatable": {VRAM: "121640Mi"}}}
+    assert "no node is named" in done.stderr
+    assert "a node that carries nothing of ours yet" in done.stderr
+
+
+def test_a_dry_run_prints_only_what_differs_where_the_node_can_be_read(agent, api_server):
+    options = ("--once", "--dry-run", "--node", "n", "--kubeconfig", api_server.kubeconfig)
+    metadata, status = documents(agent.run("--once", "--dry-run").stdout)
+    api_server.answers = [(200, {**NODE, **metadata})]
+    done = agent.run(*options)
+    assert (done.returncode, documents(done.stdout), done.stderr) == (0, [status], "")
+    api_server.answers = [(200, {**NODE, **metadata, **status})]
+    done = agent.run(*options)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "nothing to patch\n")
+    assert {method for method, *_ in api_server.asked} == {"GET"}
+
+
+def test_once_patches_labels_and_then_capacity_and_says_what(agent, api_server):
+    api_server.answers = [(200, NODE)]
+    done = agent.run("--once", "--kubeconfig", api_server.kubeconfig, NODE_NAME="n")
+    assert (done.returncode, done.stderr) == (0, "")
+    asked = [(method, path.partition("?")[0]) for method, path, *_ in api_server.asked]
+    assert asked == [
+        ("GET", "/api/v1/nodes/n"),
+        ("PATCH", "/api/v1/nodes/n"),
+        ("PATCH", "/api/v1/nodes/n/status"),
+    ]
+    assert f"capacity[{VRAM}]: absent -> 121640Mi" in done.stdout.splitlines()
+
+
+def test_once_fails_with_the_server_s_words_where_it_may_not_patch(agent, api_server):
+    api_server.answers = [(200, NODE), (403, {"message": "nodes is forbidden"})]
+    done = agent.run("--once", "--kubeconfig", api_server.kubeconfig, "--node", "n")
+    assert done.returncode == 1
+    assert "nodes is forbidden" in done.stderr
+    assert done.stdout == ""
+
+
+def test_once_patches_nothing_where_the_node_cannot_be_read(agent, api_server):
+    api_server.answers = [(404, {"message": 'nodes "n" not found'}), (200, NODE)]
+    done = agent.run("--once", "--kubeconfig", api_server.kubeconfig, "--node", "n")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert 'nodes "n" not found' in done.stderr
+    assert len(api_server.asked) == 1
+
+
+def test_a_gpu_in_mig_mode_is_skipped_with_a_line(agent):
+    agent.script("driver 570.86.15\ngpu GPU-a total=99999999 mig=1\ngpu GPU-b total=99999999\n")
+    done = agent.run("--once", "--dry-run")
+    assert "skipped: GPU GPU-a: it is in MIG mode" in done.stderr
+    assert "GPU-a" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("version", "label"), [("565.57.01", MEASURED), ("560.35.03", "none"), ("535.54", "none")]
+)
+def test_enforcement_is_promised_only_where_the_driver_can_keep_it(version, label, agent):
+    agent.script(GPUS.format(version=version))
+    metadata, _ = documents(agent.run("--once", "--dry-run").stdout)
+    assert metadata["metadata"]["labels"]["vramwarden.io/enforcement"] == label
+
+
+def test_a_fixed_amount_needs_no_driver_and_promises_no_enforcement(without_driver):
+    done = without_driver.run("--once", "--dry-run", "--vram", "48.0005Gi")
+    metadata, status = documents(done.stdout)
+    assert metadata["metadata"] == {
+        "labels": {
+            "vramwarden.io/gpu": "true",
+            "vramwarden.io/gpu-memory-mib": "49152",
+            "vramwarden.io/enforcement": "none",
+        }
+    }
+    assert status["status"]["capacity"] == {VRAM: "48Gi"}
+    assert done.returncode == 0
+
+
+def test_where_nothing_can_be_read_it_says_why_and_what_to_do(without_driver):
+    done = without_driver.run("--once", "--dry-run")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "libnvidia-ml.so.1 cannot be loaded" in done.stderr
+    assert "--vram" in done.stderr
+
+
+def test_what_was_advertised_is_kept_where_the_driver_is_down(agent, api_server):
+    options = ("--once", "--dry-run", "--node", "n", "--kubeconfig", api_server.kubeconfig)
+    metadata, status = documents(agent.run("--once", "--dry-run").stdout)
+    agent.script("fail * 9\n")
+    api_server.answers = [(200, {**NODE, **metadata})]  # and the capacity was zeroed
+    done = agent.run(*options)
+    assert (done.returncode, documents(done.stdout)) == (0, [status])
+    assert "driver is not loaded" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ((), "NODE_NAME"),
+        (("--once",), "NODE_NAME"),
+        (("--dry-run",), "NODE_NAME"),
+        (("--node", "n", "--interval", "0s"), "between 1s and 3600s"),
+        (("--node", "n", "--interval", "soon"), "write e.g."),
+        (("--node", "n", "--lost-after", "-1s"), "--lost-after"),
+        (("--node", "n", "--vram", "48GB"), "use 48G or 48Gi"),
+        (("--node", "n", "--vram", "48"), "less than 1Mi"),
+        (("--node", "n", "--vram", "-1Gi"), "less than 1Mi"),
+    ],
+)
+def test_wrong_usage_says_what_is_right(options, what, without_driver):
+    done = without_driver.run(*options)
+    assert done.returncode == 2
+    assert what in done.stderr
+
+
+def test_no_api_server_at_all_ends_the_agent_with_a_sentence(agent, tmp_path):
+    done = agent.run("--node", "n", "--kubeconfig", tmp_path / "none")
+    assert done.returncode == 1
+    (event,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (event["msg"], event["level"]) == ("no API server", "error")
+
+
+def test_it_starts_without_an_api_server_tries_on_and_stops_when_told(agent, tmp_path, api_server):
+    api_server.answers = [(503, {"message": "starting"})]
+    agent.options = ("--node", "n", "--kubeconfig", api_server.kubeconfig)
+    with agent:
+        agent.wait_for("the node cannot be watched; trying on")
+        api_server.answers = [(200, NODE)]
+        agent.wait_for("node patched")
+        code, took_s = agent.stop()
+    assert code == 0
+    assert took_s < 5
+    assert agent.events()[-1]["msg"] == "stopped"

@@ -1,0 +1,247 @@
+"""What the agent says of free memory, from the list of who has which GPUs: loop and watch."""
+
+import pytest
+
+from tests.agent.stepped import DOWN, FINE, GONE, ZEROED, Bench
+from webhook.adapters.kube.client import KubeError
+from webhook.agent import loop, watcher
+from webhook.agent.assigned import EVERY_S, Assigned
+from webhook.agent.watcher import AssignmentsSeen, AssignmentsUnread, watch_assignments
+from webhook.core.placement.assignments import Assignment, write_assignments
+from webhook.core.pod.quantity import MIB
+
+LABEL = "vramwarden.io/gpu-memory-free-mib"
+UNREAD = "the list of who has which GPUs cannot be watched; free memory may be stale"
+API_DOWN = KubeError("down")
+NOT_FOUND = KubeError("configmaps not found", code=404)
+FORBIDDEN = KubeError("forbidden", code=403)
+
+
+@pytest.fixture
+def sharing(monkeypatch):
+    return Bench(monkeypatch, namespace="vramwarden-system")
+
+
+def taking(mib):
+    """Return assignments that take so much of the only GPU, of 1000 MiB."""
+    return {"uid": Assignment("ns/p", ("GPU-a",), mib * MIB, since_s=0)} if mib else {}
+
+
+def taken(mib):
+    return AssignmentsSeen(taking(mib))
+
+
+def shown(bench):
+    return bench.kube.node["metadata"].get("labels", {}).get(LABEL)
+
+
+def test_without_a_namespace_all_is_free(bench):
+    bench.hear(FINE, bench.see_node())
+    assert shown(bench) == "1000"
+
+
+def test_nothing_is_said_before_it_is_known_who_has_what(sharing):
+    sharing.hear(FINE, sharing.see_node())
+    assert sharing.capacity == "1000Mi"
+    assert shown(sharing) is None
+    sharing.hear(taken(0))
+    assert shown(sharing) == "1000"
+
+
+def test_each_change_is_shown(sharing):
+    sharing.hear(FINE, sharing.see_node(), taken(300))
+    assert shown(sharing) == "700"
+    sharing.hear(taken(1000), after_s=1)
+    assert shown(sharing) == "0"
+    sharing.hear(taken(0), after_s=1)
+    assert shown(sharing) == "1000"
+
+
+def test_it_is_shown_while_the_driver_is_down(monkeypatch, sharing):
+    sharing.hear(FINE, sharing.see_node(), taken(0))
+    again = Bench(monkeypatch, namespace="vramwarden-system")
+    again.kube.node = sharing.kube.node
+    again.hear(DOWN, again.see_node(), taken(300))
+    assert shown(again) == "700"
+
+
+def test_it_goes_with_the_gpus(sharing):
+    sharing.hear(FINE, sharing.see_node(), taken(300))
+    sharing.hear(GONE, after_s=30)
+    assert shown(sharing) == "700"
+    sharing.hear(GONE, after_s=300)
+    assert shown(sharing) is None
+
+
+def test_where_the_list_cannot_be_read_the_label_stays_and_that_is_said_once(sharing):
+    sharing.hear(FINE, sharing.see_node(), taken(300))
+    for _ in range(3):
+        sharing.hear(AssignmentsUnread("forbidden"), after_s=10)
+    assert shown(sharing) == "700"
+    assert sharing.said().count(UNREAD) == 1
+    assert sharing.unready() == ""  # it is advice, and all else is as it should be
+    sharing.hear(sharing.edit(ZEROED), after_s=1)
+    assert sharing.capacity == "1000Mi"
+    sharing.hear(taken(0), after_s=1)
+    assert sharing.said()[-1] == "the list of who has which GPUs is watched"
+    assert shown(sharing) == "1000"
+
+
+def test_where_only_the_watch_is_refused_reading_is_left_and_that_is_said_once(sharing):
+    sharing.hear(FINE, sharing.see_node())
+    for mib in (100, 200, 300):
+        seen = AssignmentsSeen(taking(mib), watched=False)
+        sharing.hear(seen, AssignmentsUnread("forbidden"), after_s=10)
+        assert shown(sharing) == str(1000 - mib)
+    assert [said for said in sharing.said() if "list" in said] == [UNREAD]
+
+
+def test_many_changes_at_once_are_one_patch_a_second_and_the_last_one_is_shown(sharing):
+    sharing.hear(FINE, sharing.see_node(), taken(0))
+    before = len(sharing.kube.sent)
+    for tenth in range(1, 101):
+        sharing.hear(taken(tenth), after_s=0.1)
+    sent = len(sharing.kube.sent) - before
+    assert 9 <= sent <= 11
+    sharing.hear(after_s=EVERY_S)
+    assert shown(sharing) == "900"
+
+
+def test_pods_that_come_and_go_are_nobody_who_fights_us(sharing):
+    sharing.hear(FINE, sharing.see_node(), taken(0))
+    for second in range(1, 201):
+        sharing.hear(taken(second), after_s=1)
+        assert shown(sharing) == str(1000 - second)
+    assert sharing.said().count("node patched") <= 2
+    sharing.hear(sharing.edit(ZEROED), after_s=1)
+    assert sharing.capacity == "1000Mi"  # there are patches left for that
+
+
+def test_whoever_takes_the_label_away_for_ever_costs_no_patch_a_second(sharing):
+    sharing.hear(FINE, sharing.see_node(), taken(0))
+    sent = []
+    for _ in range(300):
+        sharing.hear(sharing.edit({"metadata": {"labels": {LABEL: None}}}), after_s=1)
+        sent.append(len(sharing.kube.sent))
+    assert sent[-1] - sent[-101] == 100 / loop.PATCH_EVERY_S
+
+
+def test_an_entry_that_was_only_renewed_is_no_credit_for_a_fight(sharing):
+    sharing.hear(FINE, sharing.see_node(), taken(0))
+    sent = []
+    for second in range(300):
+        renewed = {"uid": Assignment("ns/p", ("GPU-a",), MIB, since_s=second)}
+        sharing.hear(AssignmentsSeen(renewed), after_s=0.5)
+        sharing.hear(sharing.edit(ZEROED), after_s=0.5)
+        sent.append(len(sharing.kube.sent))
+    assert sent[-1] - sent[-101] == 100 / loop.PATCH_EVERY_S
+
+
+def test_a_change_that_could_not_be_patched_is_patched_later(sharing):
+    sharing.hear(FINE, sharing.see_node(), taken(0))
+    sharing.kube.fails_with = KubeError("down")
+    sharing.hear(taken(300), after_s=1)
+    sharing.kube.fails_with = None
+    sharing.hear(after_s=1)
+    assert shown(sharing) == "700"
+
+
+def test_a_fixed_amount_says_nothing_of_what_is_free(monkeypatch):
+    bench = Bench(monkeypatch, namespace="vramwarden-system", fixed_bytes=48 * 2**30)
+    bench.hear(bench.see_node(), taken(0))
+    assert bench.capacity == "48Gi"
+    assert shown(bench) is None
+
+
+def test_something_new_is_due_at_once_and_then_after_a_second():
+    assigned = Assigned({})
+    assert assigned.due_in_s(0.0) == float("inf")
+    assigned.tell(taking(1))
+    assert (assigned.due_in_s(10.0), assigned.take(10.0)) == (0.0, True)
+    assert (assigned.due_in_s(10.0), assigned.take(10.0)) == (float("inf"), False)
+    assigned.tell(taking(2))
+    assert (assigned.due_in_s(10.25), assigned.take(10.25)) == (0.75, False)
+    assert assigned.shown == taking(1)
+    assert assigned.take(11.0)
+    assert assigned.shown == taking(2)
+
+
+# The watch
+
+
+def config_map(mib, version="7"):
+    return {"metadata": {"resourceVersion": version}, "data": write_assignments(taking(mib))}
+
+
+class Enough(BaseException):
+    """Ends a thread that works for ever."""
+
+
+class FakeKube:
+    """Answers each read and each watch with the next of a list; a failure is raised."""
+
+    def __init__(self, reads, watches=()):
+        self.reads, self.watches = iter(reads), iter(watches)
+        self.asked = []
+
+    def read(self, path):
+        assert path == "/api/v1/namespaces/ns/configmaps/gpu-assignments-n"
+        answer = next(self.reads, Enough())
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def watch(self, path, *, lasting_s, **query):
+        assert (path, lasting_s) == ("/api/v1/namespaces/ns/configmaps", watcher.WATCH_S)
+        assert query.pop("fieldSelector") == "metadata.name=gpu-assignments-n"
+        self.asked.append(query)
+        events = next(self.watches)
+        if isinstance(events, BaseException):
+            raise events
+        return iter(events)
+
+
+def told_by(kube):
+    told = []
+    with pytest.raises(Enough):
+        watch_assignments(kube, "ns", "n", told.append)
+    return told
+
+
+def test_the_list_and_each_change_are_told_from_the_version_that_was_read(pauses):
+    events = [
+        ("MODIFIED", config_map(2, "8")),
+        ("BOOKMARK", {"metadata": {"resourceVersion": "9"}}),
+        ("DELETED", config_map(2, "10")),
+        ("ADDED", config_map(3, "11")),
+    ]
+    kube = FakeKube([config_map(1)], [events])
+    assert told_by(kube) == [taken(1), taken(2), taken(0), taken(3)]
+    assert kube.asked == [{"resourceVersion": "7"}]
+
+
+def test_no_list_means_that_all_is_free_and_it_is_waited_for(pauses):
+    kube = FakeKube([NOT_FOUND], [[("ADDED", config_map(3))]])
+    assert told_by(kube) == [taken(0), taken(3)]
+    assert kube.asked == [{"resourceVersion": "0"}]
+
+
+@pytest.mark.parametrize(
+    ("data", "mib"),
+    [(None, 0), ({}, 0), ({"a": "{"}, 0), ({"a": "{", **write_assignments(taking(5))}, 5)],
+)
+def test_of_a_list_that_somebody_edited_what_can_be_read_counts(data, mib, pauses):
+    kube = FakeKube([{"metadata": {"resourceVersion": "7"}, "data": data}], [[]])
+    assert told_by(kube) == [taken(mib)]
+
+
+def test_failures_are_told_and_pauses_grow(pauses):
+    kube = FakeKube([FORBIDDEN, API_DOWN, API_DOWN, config_map(1)], [FORBIDDEN])
+    assert told_by(kube) == [
+        AssignmentsUnread("forbidden"),
+        AssignmentsUnread("down"),
+        AssignmentsUnread("down"),
+        AssignmentsSeen(taking(1), watched=False),
+        AssignmentsUnread("forbidden"),
+    ]
+    assert pauses == [1, 2, 4, 8]

@@ -1,0 +1,256 @@
+"""The doorway to the API server: every way of failing is one sentence, and most are tried again."""
+
+import json
+import re
+import socket
+import sys
+import time
+
+import pytest
+
+from tests.support.agents import write_kubeconfig
+from webhook.adapters.kube import client as adapter
+from webhook.adapters.kube.client import KubeError, NoClusterError, connect
+
+NODE = {"metadata": {"name": "n", "resourceVersion": "7"}, "unknown": {"field": [1]}}
+
+
+@pytest.fixture(autouse=True)
+def _pauses(monkeypatch):
+    """Keep pauses, but not their length."""
+    monkeypatch.setattr(adapter, "_FIRST_PAUSE_S", 0.01)
+
+
+@pytest.fixture
+def kube(api_server):
+    return connect(api_server.kubeconfig)
+
+
+def failing(code, message="why", **headers):
+    return code, {"kind": "Status", "message": message, "code": code}, headers
+
+
+def test_a_node_is_read_as_plain_json_with_our_token(kube, api_server):
+    api_server.answers = [(200, NODE)]
+    assert kube.node("a/b c") == NODE
+    ((method, path, headers, body),) = api_server.asked
+    assert (method, path, body) == ("GET", "/api/v1/nodes/a%2Fb%20c?", None)
+    assert headers["authorization"] == "Bearer t0ken"
+
+
+@pytest.mark.parametrize(("status", "path"), [(False, "n"), (True, "n/status")])
+def test_a_patch_is_a_merge_patch_that_says_who_we_are(status, path, kube, api_server):
+    api_server.answers = [(200, NODE)]
+    assert kube.patch_node("n", {"a": None}, status=status) == NODE
+    ((method, asked, headers, body),) = api_server.asked
+    assert (method, body) == ("PATCH", {"a": None})
+    assert asked == f"/api/v1/nodes/{path}?fieldManager=vramwarden"
+    assert headers["Content-Type"] == "application/merge-patch+json"
+
+
+@pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
+def test_a_failure_that_passes_is_tried_again_twice(code, kube, api_server):
+    api_server.answers = [failing(code), failing(code), (200, NODE)]
+    assert kube.node("n") == NODE
+    api_server.answers = [failing(code)]
+    with pytest.raises(KubeError, match=f"{api_server.url} answers {code}: why") as caught:
+        kube.node("n")
+    assert len(api_server.asked) == 6
+    assert caught.value.passing
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [(400, "why$"), (401, "does not accept our token"), (403, "missing from our role"),
+     (404, "why$"), (409, "why$"), (422, "why$")],
+)  # fmt: skip
+def test_a_refusal_is_not_tried_again_and_says_what_to_do(code, hint, kube, api_server):
+    api_server.answers = [failing(code)]
+    with pytest.raises(KubeError, match=hint) as caught:
+        kube.patch_node("n", {})
+    assert len(api_server.asked) == 1
+    assert (caught.value.code, caught.value.passing) == (code, False)
+    assert caught.value.not_found == (code == 404)
+
+
+def test_an_overloaded_server_s_own_pause_is_kept_within_reason(kube, api_server, monkeypatch):
+    pauses = []
+    monkeypatch.setattr(adapter.time, "sleep", pauses.append)
+    busy = [failing(429, **{"Retry-After": text}) for text in ("1", "3600", "soon")]
+    api_server.answers = [*busy[:2], (200, NODE)]
+    kube.node("n")
+    api_server.answers = [busy[2], (200, NODE)]
+    kube.node("n")
+    assert pauses == [1.0, 5.0, 0.01]
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[", b"[]", b'"x"'])
+def test_an_answer_that_is_no_object_is_a_failure_with_a_sentence(body, kube, api_server):
+    api_server.answers = [(200, body)]
+    with pytest.raises(KubeError, match=re.escape(api_server.url)):
+        kube.node("n")
+    api_server.answers = [(403, body)]
+    with pytest.raises(KubeError, match="answers 403 "):
+        kube.node("n")
+
+
+def test_a_server_that_is_not_there_is_tried_three_times(tmp_path, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    pauses = []
+    monkeypatch.setattr(adapter.time, "sleep", pauses.append)
+    with pytest.raises(KubeError, match=f"{url} does not answer") as caught:
+        connect(write_kubeconfig(tmp_path / "k", url)).node("n")
+    assert (caught.value.code, caught.value.passing) == (0, True)
+    assert pauses == [0.01, 0.02]
+
+
+def test_a_server_that_never_answers_costs_a_bounded_time(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        started_s = time.monotonic()
+        with pytest.raises(KubeError, match="does not answer"):
+            connect(write_kubeconfig(tmp_path / "k", url), answer_s=0.1).node("n")
+    assert time.monotonic() - started_s < 5
+
+
+def test_an_answer_that_breaks_off_is_a_failure_with_a_sentence(kube, api_server):
+    def short(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Length", "100")
+        handler.end_headers()
+        handler.wfile.write(b'{"a"')
+        handler.close_connection = True
+
+    api_server.answers = [short]
+    with pytest.raises(KubeError, match="broke off"):
+        kube.node("n")
+
+
+# Watching
+
+
+def chunks(*parts, end=b"0\r\n\r\n"):
+    def answer(handler):
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        for part in parts:
+            handler.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+            handler.wfile.flush()
+        handler.wfile.write(end)
+        handler.close_connection = True
+
+    return answer
+
+
+def event(kind, thing):
+    return json.dumps({"type": kind, "object": thing}).encode() + b"\n"
+
+
+def test_a_watch_tells_changes_and_deletion_and_keeps_bookmarks_to_itself(kube, api_server):
+    told = [event("ADDED", {"a": 1}), event("BOOKMARK", {}), event("MODIFIED", {"a": 2})]
+    api_server.answers = [chunks(*told, event("DELETED", {"a": 2}))]
+    assert list(kube.watch_node("n", "7", lasting_s=60)) == [{"a": 1}, {"a": 2}, None]
+    path = api_server.asked[0][1]
+    assert path == (
+        "/api/v1/nodes?watch=true&fieldSelector=metadata.name%3Dn&resourceVersion=7"
+        "&timeoutSeconds=60"
+    )
+
+
+def test_without_a_known_version_a_watch_begins_with_the_node_as_it_is(kube, api_server):
+    api_server.answers = [chunks(event("ADDED", NODE))]
+    assert list(kube.watch_node("n", lasting_s=0.1)) == [NODE]
+    assert api_server.asked[0][1].endswith("resourceVersion=0&timeoutSeconds=1")
+
+
+def test_lines_arrive_whole_however_they_are_cut(kube, api_server):
+    whole = event("ADDED", {"a": "x" * 100}) + event("MODIFIED", {"a": "y"})
+    api_server.answers = [chunks(*(whole[at : at + 7] for at in range(0, len(whole), 7)))]
+    assert [thing["a"] for thing in kube.watch_node("n", lasting_s=1)] == ["x" * 100, "y"]
+
+
+def test_a_version_that_is_too_old_ends_a_watch_without_a_failure(kube, api_server):
+    api_server.answers = [chunks(event("ERROR", {"kind": "Status", "code": 410}))]
+    assert list(kube.watch_node("n", "7", lasting_s=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (chunks(event("ERROR", {"code": 500, "message": "etcd"})), "answers 500: etcd"),
+        (chunks(b"{not json\n"), "broke off"),
+        (chunks(b"[]\n"), "broke off"),
+        (chunks(event("ADDED", NODE), end=b""), "broke off"),
+        (failing(403), "our role"),
+    ],
+)
+def test_a_watch_that_fails_says_why(answer, why, kube, api_server):
+    api_server.answers = [answer]
+    with pytest.raises(KubeError, match=why):
+        list(kube.watch_node("n", lasting_s=1))
+    assert len(api_server.asked) == 1
+
+
+def test_a_watch_that_is_refused_says_so_before_it_is_read(kube, api_server):
+    api_server.answers = [failing(403)]
+    with pytest.raises(KubeError):
+        kube.watch_node("n", lasting_s=1)
+
+
+def test_a_watch_that_goes_silent_ends_by_itself(kube, api_server, monkeypatch):
+    monkeypatch.setattr(adapter, "_ANSWER_S", 0.1)
+    api_server.answers = [chunks(event("ADDED", NODE), end=b"") and _silent]
+    with pytest.raises(KubeError, match="broke off"):
+        list(kube.watch_node("n", lasting_s=0.1))
+
+
+def _silent(handler):
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    handler.wfile.flush()
+    time.sleep(2)
+
+
+# Finding the API server
+
+
+@pytest.fixture
+def _nowhere(monkeypatch, tmp_path):
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    module = sys.modules["kubernetes.config.kube_config"]
+    monkeypatch.setattr(module, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+
+
+@pytest.mark.usefixtures("_nowhere")
+@pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", "kind: Config", "users: 3"])
+def test_a_file_that_says_nothing_of_a_cluster_is_a_sentence(content, tmp_path):
+    path = tmp_path / "kubeconfig"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(NoClusterError, match=r"no API server is known.*--kubeconfig") as caught:
+        connect(path)
+    assert not caught.value.passing
+
+
+@pytest.mark.usefixtures("_nowhere")
+def test_nothing_at_all_is_a_sentence():
+    with pytest.raises(NoClusterError, match="from a kubeconfig"):
+        connect()
+
+
+@pytest.mark.usefixtures("_nowhere")
+def test_in_a_pod_it_is_the_service_account_that_counts(monkeypatch):
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    with pytest.raises(NoClusterError, match="this pod's service account"):
+        connect()
+
+
+@pytest.mark.usefixtures("_nowhere")
+def test_a_named_file_counts_for_more_than_the_pod(monkeypatch, api_server):
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert connect(api_server.kubeconfig).url == api_server.url

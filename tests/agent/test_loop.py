@@ -1,0 +1,172 @@
+"""What the loop makes of GPUs and node, with messages by hand and a clock of our own."""
+
+import pytest
+
+from tests.agent.stepped import DOWN, FINE, GONE, ZEROED, Bench
+from tests.support.agents import VRAM
+from webhook.adapters.kube.client import KubeError
+from webhook.agent import loop
+from webhook.agent.loop import Allowance
+from webhook.agent.watcher import NodeSeen, WatchFailed
+
+
+@pytest.mark.parametrize("look_first", [True, False])
+def test_gpus_are_shown_once_node_and_gpus_are_known_in_either_order(look_first, bench):
+    messages = [FINE, bench.see_node()]
+    bench.hear(*(messages if look_first else reversed(messages)))
+    assert bench.capacity == "1000Mi"
+    assert [status for status, _ in bench.kube.sent] == [False, True]
+    assert bench.unready() == ""
+
+
+def test_nothing_is_patched_before_it_is_known_what_was_advertised_before(bench):
+    bench.hear(FINE)
+    assert bench.kube.sent == []
+    assert bench.unready() == "the node has not been read yet"
+
+
+def test_what_was_advertised_is_remembered_while_the_driver_is_down(monkeypatch, bench):
+    bench.hear(FINE, bench.see_node())
+    again = Bench(monkeypatch)
+    again.kube.node = bench.kube.node
+    again.hear(DOWN, again.edit(ZEROED))
+    assert again.capacity == "1000Mi"
+    assert again.kube.sent == [
+        (True, {"status": {"capacity": {VRAM: "1000Mi"}, "allocatable": {VRAM: "1000Mi"}}})
+    ]
+
+
+def test_it_is_put_right_even_before_the_driver_was_asked(monkeypatch, bench):
+    bench.hear(FINE, bench.see_node())
+    again = Bench(monkeypatch)
+    again.kube.node = bench.kube.node
+    again.hear(again.edit(ZEROED))
+    assert again.capacity == "1000Mi"
+    again.hear()
+    assert again.unready() == "the GPUs have not been looked at yet"
+
+
+def test_a_change_by_others_is_put_right_at_once(bench):
+    bench.hear(FINE, bench.see_node())
+    bench.hear(bench.edit(ZEROED), after_s=1)
+    assert bench.capacity == "1000Mi"
+    bench.hear(bench.edit({"metadata": {"labels": {"vramwarden.io/gpu": None}}}), after_s=1)
+    assert bench.kube.node["metadata"]["labels"]["vramwarden.io/gpu"] == "true"
+
+
+def test_the_echo_of_our_own_patches_is_not_patched_again(bench):
+    first = bench.see_node()
+    bench.hear(FINE, first)
+    bench.hear(first, after_s=1)  # as it was before both patches
+    assert len(bench.kube.sent) == 2
+    bench.hear(first, after_s=10)  # much later, it is believed: a backup may have been restored
+    assert len(bench.kube.sent) == 4
+
+
+def test_a_lost_gpu_leaves_after_the_grace(bench):
+    bench.hear(FINE, bench.see_node())
+    bench.hear(GONE, after_s=30)
+    assert bench.capacity == "1000Mi"
+    bench.hear(GONE, after_s=300)
+    assert bench.capacity == "0"
+    assert "labels" not in bench.kube.node["metadata"] or not bench.kube.node["metadata"]["labels"]
+    assert "a GPU is lost; it leaves the list if that stays" in bench.said()
+    assert "a GPU left the list" in bench.said()
+
+
+def test_a_node_without_a_driver_is_left_alone_and_that_is_said_once(bench):
+    for _ in range(3):
+        bench.hear(DOWN, bench.see_node(), after_s=30)
+    assert bench.kube.sent == []
+    assert bench.said() == ["no GPU can be read on this node; waiting, and leaving the node alone"]
+    assert bench.unready() == ""
+
+
+def test_a_dry_run_says_what_it_would_patch_once_and_patches_nothing(monkeypatch):
+    bench = Bench(monkeypatch, dry_run=True)
+    for _ in range(3):
+        bench.hear(FINE, bench.see_node(), after_s=1)
+    assert bench.kube.sent == []
+    assert bench.said().count("would patch the node") == 1
+
+
+def test_a_patch_that_fails_is_tried_again_after_pauses_that_double(bench):
+    bench.kube.fails_with = KubeError("no right to", code=403)
+    bench.hear(FINE, bench.see_node())
+    tries = []
+    for second in range(1, 61):
+        before = len(bench.kube.sent)
+        bench.hear(after_s=1)
+        tries += [second] if len(bench.kube.sent) > before else []
+    assert tries == [1, 3, 7, 15, 30, 45, 60]
+    assert bench.said().count("the node cannot be patched; trying on") == 1
+    assert "no right to" in bench.unready()
+    bench.kube.fails_with = None
+    bench.hear(after_s=15)
+    assert bench.capacity == "1000Mi"
+    assert "the node can be patched" in bench.said()
+    assert bench.unready() == ""
+    bench.kube.fails_with = KubeError("once more")
+    bench.hear(bench.edit(ZEROED), after_s=1)
+    bench.kube.fails_with = None
+    bench.hear(after_s=1)  # and not after the longest pause
+    assert bench.capacity == "1000Mi"
+
+
+def test_whoever_changes_the_node_for_ever_costs_no_patch_a_second(bench):
+    bench.hear(FINE, bench.see_node())
+    sent = []
+    for _ in range(600):
+        bench.hear(bench.edit(ZEROED), after_s=1)
+        sent.append(len(bench.kube.sent))
+    assert sent[9] == 2 + 10  # at first at once
+    assert sent[-1] - sent[-301] == 300 / loop.PATCH_EVERY_S
+    what = "the node is changed by somebody else all the time; patching less often"
+    assert bench.said().count(what) == 1
+    bench.hear(after_s=loop.PATCH_EVERY_S)
+    assert bench.capacity == "1000Mi"
+
+
+def test_an_allowance_refills_with_time():
+    allowance = Allowance(2, 5.0)
+    taken = [allowance.take(now_s) for now_s in (0, 0, 0, 4, 5, 6, 100, 100, 100)]
+    assert taken == [True, True, False, False, True, False, True, True, False]
+
+
+def test_a_node_that_is_deleted_and_made_anew_is_shown_its_gpus_again(bench):
+    bench.hear(FINE, bench.see_node())
+    bench.hear(NodeSeen(None), after_s=1)
+    assert "has no node n" in bench.unready()
+    bench.kube.node = {"metadata": {"name": "n", "resourceVersion": "900"}, "status": {}}
+    bench.hear(bench.see_node(), after_s=1)
+    assert bench.capacity == "1000Mi"
+    assert bench.said()[-3:] == ["waiting for the node", "the node is there", "node patched"]
+
+
+def test_a_watch_that_fails_is_told_once_and_when_it_is_over(bench):
+    bench.hear(FINE, bench.see_node())
+    for _ in range(3):
+        bench.hear(WatchFailed("down"), bench.see_node(watched=False), after_s=1)
+    assert bench.unready() == "down"
+    bench.hear(bench.see_node(), after_s=1)
+    said = bench.said()
+    assert said.count("the node cannot be watched; trying on") == 1
+    assert said[-1] == "the node is watched"
+    assert bench.unready() == ""
+
+
+def test_a_bug_in_a_thread_ends_the_agent(bench):
+    with pytest.raises(ZeroDivisionError):
+        bench.hear(ZeroDivisionError("bug"))
+    bench.agent._start(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        bench.agent._hear()
+
+
+def test_a_fixed_amount_needs_no_look(monkeypatch):
+    bench = Bench(monkeypatch, fixed_bytes=48 * 2**30)
+    bench.hear(bench.see_node())
+    assert bench.capacity == "48Gi"
+    bench.hear(after_s=10_000)
+    assert bench.unready() == ""
+    assert bench.said() == ["node patched"]

@@ -1,0 +1,133 @@
+"""What the agent says of the driver and the GPUs, and when it ends because of them."""
+
+import pytest
+
+from tests.agent.stepped import DOWN, FINE, GONE, GPU, ZEROED, Bench
+from webhook.agent.loop import NewContainerNeededError
+from webhook.core.node.inventory import Look, SeenGpu
+from webhook.core.nvidia.drivers import Fault
+
+MIG = Look((SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20, mig=True),), "570.86.15")
+SMALLER = Look((SeenGpu("GPU-a", "NVIDIA H200", 0, 999 * 2**20),), "570.86.15")
+UNSURE = Look((), "570.86.15", unsure=frozenset({""}))
+CANNOT = Look((GPU,), "570.86.15", cannot_measure="no figures")
+
+
+@pytest.mark.parametrize(
+    ("look", "first", "over"),
+    [
+        (
+            DOWN,
+            ["the driver does not answer; the node keeps what it shows"],
+            ["the driver answers"],
+        ),
+        (
+            GONE,
+            ["a GPU is lost; it leaves the list if that stays"],
+            ["a GPU is as advertised"],
+        ),
+        (
+            SMALLER,
+            ["a GPU tells another size; the node shows it if that stays"],
+            ["a GPU is as advertised"],
+        ),
+        (
+            UNSURE,
+            ["a GPU does not answer; nothing changes for it"],
+            ["every GPU answers, or is lost"],
+        ),
+        (CANNOT, ["a sidecar cannot measure here"], ["a sidecar can measure here"]),
+        (
+            MIG,
+            ["GPU skipped", "a GPU left the list", "GPUs", "node patched"],
+            ["GPU no longer skipped", "GPUs", "node patched"],
+        ),
+    ],
+)
+def test_what_happens_is_told_once_and_once_when_it_is_over(look, first, over, bench):
+    bench.hear(FINE, bench.see_node())
+    known = len(bench.said())
+    for _ in range(3):
+        bench.hear(look, after_s=1)
+    assert bench.said()[known:] == first
+    for _ in range(3):
+        bench.hear(FINE, after_s=1)
+    assert bench.said()[known + len(first) :] == over
+
+
+def test_a_gpu_that_is_lost_a_second_time_is_told_of_a_second_time(bench):
+    bench.hear(FINE, bench.see_node())
+    known = len(bench.said())
+    bench.hear(GONE, after_s=1)
+    bench.hear(GONE, after_s=300)
+    left = [
+        "a GPU is lost; it leaves the list if that stays",
+        "a GPU left the list",
+        "GPUs",
+        "node patched",
+    ]
+    assert bench.said()[known:] == left
+    bench.hear(FINE, after_s=1)
+    bench.hear(GONE, after_s=1)
+    assert bench.said()[known + 4 :] == ["GPUs", "node patched", left[0]]
+
+
+def test_a_driver_without_gpus_is_told_once(bench):
+    for _ in range(3):
+        bench.hear(GONE, bench.see_node(), after_s=1)
+    assert bench.said() == ["no GPU on this node; waiting"]
+    assert bench.kube.sent == []
+
+
+CHANGED = Look(failed="the driver was replaced", fault=Fault.DRIVER_CHANGED)
+UNKNOWN = Look(failed="revoked", fault=Fault.UNKNOWN)
+MISSING = Look(failed="no library", fault=Fault.LIBRARY_MISSING)
+
+
+@pytest.mark.parametrize(
+    ("before", "look", "ends_after_s"),
+    [
+        (FINE, CHANGED, 40),
+        (DOWN, CHANGED, 40),
+        (FINE, UNKNOWN, 310),
+        (DOWN, UNKNOWN, None),
+        (FINE, DOWN, None),
+        (FINE, MISSING, None),
+    ],
+)
+def test_it_ends_where_only_a_new_container_sees_the_driver(before, look, ends_after_s, bench):
+    bench.hear(before, bench.see_node())
+    if before is FINE:
+        bench.hear(before, after_s=1000)
+    for second in range(10, 2000, 10):
+        try:
+            bench.hear(look, after_s=10)
+        except NewContainerNeededError as error:
+            assert str(error) == look.failed
+            assert second == ends_after_s
+            return
+    assert ends_after_s is None
+
+
+def test_a_driver_that_hangs_is_told_of_and_keeps_nothing_else_waiting(bench):
+    bench.hear(FINE, bench.see_node())
+    bench.hear(bench.edit(ZEROED), after_s=91)
+    assert bench.capacity == "1000Mi"
+    bench.hear(after_s=1)
+    assert bench.said().count("the driver hangs") == 1
+    bench.hear(FINE, after_s=1)
+    assert bench.said()[-1] == "the driver no longer hangs"
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch):
+    bench = Bench(monkeypatch)
+    bench.log.close()
+    bench.hear(FINE, bench.see_node())
+    assert bench.capacity == "1000Mi"
+
+
+def test_no_folder_for_the_heartbeat_is_said_once(monkeypatch, tmp_path):
+    bench = Bench(monkeypatch, run_folder=str(tmp_path / "none"))
+    bench.agent._beat()
+    bench.agent._beat()
+    assert bench.said() == ["no heartbeat"]

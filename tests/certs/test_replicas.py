@@ -1,0 +1,328 @@
+"""Replicas that share a Secret and keep the caBundles, in every order that a test can think of."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from cryptography import x509
+from hypothesis import given
+from hypothesis import strategies as st
+
+from certs import (
+    Action,
+    Bundle,
+    CertificatesError,
+    Publish,
+    Store,
+    Stored,
+    issue,
+    issue_ca,
+    issue_serving,
+)
+from tests.certs.replicas import DELAY_S, NAMES, TERMS, Puppet, World, replica
+
+REPLICAS = 3
+TURNS = st.integers(0, REPLICAS - 1)
+# "step" lets one call through; a replica may stand anywhere when another moves or time passes.
+KINDS = ("step", "step", "round", "pass", "pass", "kill", "rotate", "delete the Secret")
+EVENTS = st.tuples(st.sampled_from(KINDS), TURNS, st.sampled_from([1, DELAY_S, 61, 900]))
+
+
+def cas(pem):
+    return x509.load_pem_x509_certificates(pem)
+
+
+def leaf(bundle):
+    return x509.load_pem_x509_certificate(bundle.certificate_pem)
+
+
+def signer(bundle):
+    return leaf(bundle).issuer
+
+
+@pytest.fixture
+def world():
+    """Return a world in which one replica has issued everything, long enough ago."""
+    return settled_world()
+
+
+def settled_world():
+    found = World()
+    assert replica(found).round().unready == ""
+    found.time_s += 100
+    return found
+
+
+@given(st.lists(EVENTS, min_size=10, max_size=60))
+def test_whatever_replicas_do_in_whatever_order_what_they_serve_is_trusted(events):
+    world = settled_world()
+    puppets = [Puppet(world) for _ in range(REPLICAS)]
+    try:
+        for kind, number, time_s in events:
+            if kind == "step":
+                puppets[number].step()
+            elif kind == "round":
+                puppets[number].round()
+            elif kind == "pass":
+                world.time_s += time_s
+                assert not any(puppet.fails_calls() for puppet in puppets)
+                # Where all stand still until everything has expired, nothing can be saved.
+                puppets[number].round()
+            elif kind == "kill":
+                puppets[number].kill()
+                puppets[number] = Puppet(world)
+            elif kind == "rotate" and world.secret.version:
+                replica(world).rotate()
+            elif kind == "delete the Secret":
+                world.secret = World().secret
+            for puppet in puppets:
+                assert not puppet.fails_calls(), (kind, number)
+    finally:
+        for puppet in puppets:
+            puppet.kill()
+
+
+@pytest.mark.parametrize("lead", range(8))
+def test_of_two_that_issue_at_once_the_second_takes_what_the_first_wrote(lead):
+    world = World()
+    first, second = Puppet(world), Puppet(world)
+    second.step()  # it has seen that there is no Secret
+    for _ in range(lead):
+        first.step()
+    second.round()
+    first.round()
+    assert first.served == second.served == world.secret.bundle
+    assert len(world.published()) == 1
+    first.kill()
+    second.kill()
+
+
+def test_a_rotation_publishes_both_cas_then_waits_then_switches_then_forgets(world):
+    one, other = replica(world), replica(world)
+    before = one.round().served
+    other.round()
+    world.time_s += 200
+
+    one.rotate()
+    assert len(cas(world.secret.bundle.ca_pem)) == 2
+    announced_s = world.time_s
+    assert [type(step) for step in one.round().done] == [Publish, Publish]
+    assert world.published() == set(cas(world.secret.bundle.ca_pem))
+    world.time_s += TERMS.settle_s - 1
+    assert (one.round().done, one.round().served.key_pem) == ((), before.key_pem)
+
+    world.time_s += 1
+    (switched,) = one.round().done
+    assert isinstance(switched, Store)
+    after = one.round().served
+    assert signer(after) != signer(before)
+    assert other.round().served == before  # which has seen both CAs just now
+    world.time_s += TERMS.settle_s
+    assert other.round().served == after
+    assert len(world.published()) == 2
+
+    while world.time_s < announced_s + TERMS.overlap_s + TERMS.serving_life_s:
+        assert len(world.published()) == 2
+        world.time_s += 600
+        one.round()
+    assert world.published() == set(cas(world.secret.bundle.ca_pem))
+    assert [ca.subject for ca in world.published()] == [signer(after)]
+
+
+def test_while_a_cabundle_cannot_be_written_the_old_ca_signs_and_it_is_said(world):
+    one = replica(world)
+    before = one.round().served
+    world.refusing.add("publish Validating")
+    one.rotate()
+    for _ in range(5):
+        world.time_s += 600
+        found = one.round()
+        assert found.failures == ("publish Validating: is forbidden; grant it",)
+        assert signer(found.served) == signer(before)
+        assert world.accepted(found.served)
+    assert found.served.certificate_pem != before.certificate_pem
+
+    world.refusing.clear()
+    one.round()
+    world.time_s += TERMS.settle_s
+    assert signer(one.round().served) != signer(before)
+
+
+def test_no_certificate_of_the_old_ca_outlives_the_moment_at_which_it_is_forgotten(world):
+    one = replica(world)
+    one.round()
+    world.refusing.add("publish Mutating")
+    one.rotate()
+    forgotten = world.now() + timedelta(seconds=TERMS.overlap_s + TERMS.serving_life_s)
+    old = signer(world.secret.bundle)
+    writes = 0
+    while signer(world.secret.bundle) == old:
+        assert leaf(world.secret.bundle).not_valid_after_utc <= forgotten
+        world.time_s += 60
+        writes += sum(isinstance(step, Store) for step in one.round().done)
+    assert world.now() >= forgotten
+    # One that could not live longer is not issued again and again.
+    assert writes < 6
+
+
+def test_nothing_is_ready_before_every_cabundle_holds_the_ca():
+    world = World(refusing={"publish Validating"})
+    one = replica(world)
+    found = one.round()
+    assert found.unready == "a caBundle lacks the CA of the certificate"
+    assert found.served.certificate_pem
+    world.refusing.clear()
+    assert one.round().unready == ""
+
+
+def test_without_webhook_configurations_a_rotation_goes_by_the_certificates_alone(world):
+    world.configurations = ()
+    one = replica(world)
+    found = one.round()
+    assert found.unready == "there is no webhook configuration of that name yet"
+    one.rotate()
+    world.time_s += TERMS.overlap_s
+    assert signer(one.round().served) != signer(found.served)
+
+
+def test_while_configurations_cannot_be_read_certificates_are_renewed(world):
+    one = replica(world)
+    before = one.round().served
+    world.refusing.add("get configurations")
+    world.time_s += 1500
+    found = one.round()
+    assert found.failures == ("get configurations: is forbidden; grant it",)
+    assert found.served.certificate_pem != before.certificate_pem
+    assert world.accepted(found.served)
+    assert found.unready == ""
+    assert replica(world).round().unready == "the webhook configurations could not be read yet"
+
+
+@pytest.mark.parametrize("edit", [b"", b"garbage", b"-----BEGIN CERTIFICATE-----\nMII"])
+def test_a_cabundle_that_somebody_spoilt_is_put_right(world, edit):
+    one = replica(world)
+    one.round()
+    mutating, validating = world.configurations
+    spoilt = replace(validating, bundles=(("b", edit), validating.bundles[1]), version="x")
+    world.change((mutating, spoilt))
+    (repaired,) = one.round().done
+    assert repaired.configuration == spoilt
+    assert [name for name, _ in repaired.bundles] == ["b"]
+    assert world.published() == set(cas(world.secret.bundle.ca_pem))
+
+
+def test_another_ca_in_a_cabundle_stays_until_it_expires(world, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(issue, "CA_NAME_PREFIX", "Example Corp ")
+        foreign = issue_ca(world.now(), life_s=4000).certificate_pem
+    mutating, validating = world.configurations
+    ours = mutating.bundles[0][1]
+    world.change((replace(mutating, bundles=(("a", foreign + ours),)), validating))
+    one = replica(world)
+    assert one.round().done == ()
+    world.time_s += 1800
+    one.round()
+    world.time_s += 1800
+    one.round()
+    assert dict(world.configurations[0].bundles)["a"].startswith(foreign)
+    world.time_s += 600
+    one.round()
+    assert cas(foreign)[0] not in world.published()
+
+
+def brought(world):
+    """Return the set of somebody else: no key of its CA."""
+    ca = issue_ca(world.now())
+    pair = issue_serving(ca, NAMES, world.now())
+    return Bundle(pair.certificate_pem, pair.key_pem, ca.certificate_pem)
+
+
+def test_a_secret_of_somebody_else_is_published_and_never_written(world):
+    world.secret = Stored(first := brought(world), "brought")
+    one = replica(world)
+    assert one.round().served == first
+    assert {ca.subject for ca in world.published()} >= {signer(first)}
+    world.time_s += 200
+    one.round()
+
+    world.secret = Stored(second := brought(world), "brought again")
+    assert one.round().served == first
+    world.time_s += TERMS.settle_s
+    assert one.round().served == second
+    with pytest.raises(CertificatesError, match="rotate where the certificates are issued"):
+        one.rotate()
+    assert world.secret == Stored(second, "brought again")
+
+
+def test_a_new_ca_that_nobody_could_publish_is_not_served(world):
+    world.secret = Stored(first := brought(world), "brought")
+    one = replica(world)
+    one.round()
+    world.time_s += 200
+    world.secret = Stored(brought(world), "brought again")
+    world.refusing.add("get configurations")
+    assert one.round().served == first
+    world.time_s += 200
+    assert one.round().served == first
+
+
+def test_a_secret_whose_cas_did_not_sign_directly_is_published_too(world):
+    unrelated = replace(brought(world), ca_pem=issue_ca(world.now()).certificate_pem)
+    world.secret = Stored(unrelated, "brought")
+    replica(world).round()
+    assert cas(unrelated.ca_pem)[0] in world.published()
+
+
+@pytest.mark.parametrize("part", ["ca_pem", "key_pem", "certificate_pem"])
+def test_a_set_of_somebody_else_whose_parts_do_not_fit_is_not_taken_up(world, part):
+    one = replica(world)
+    good = one.round().served
+    wrong = replace(brought(world), **{part: getattr(good, part)})
+    world.secret = Stored(wrong, "wrong")
+    one.round()
+    world.time_s += 1000
+    assert one.round().served == good
+
+
+def test_a_public_certificate_without_a_ca_needs_no_cabundle():
+    world = World()
+    world.secret = Stored(replace(brought(world), ca_pem=b""), "brought")
+    found = replica(world).round()
+    assert (found.unready, found.done) == ("", ())
+
+
+def test_a_deleted_secret_is_issued_anew_and_what_was_served_is_served_on(world):
+    one = replica(world)
+    before = one.round().served
+    world.secret = World().secret
+    assert one.round().served == before
+    assert signer(world.secret.bundle) != signer(before)
+    assert len(world.published()) == 2
+    late = replica(world).round()
+    assert late.unready == (
+        "the CA of the certificate is so new that an API server may not know it yet"
+    )
+    world.time_s += TERMS.settle_s
+    assert one.round().served == world.secret.bundle
+
+
+@pytest.mark.parametrize("part", ["key_pem", "ca_pem", "certificate_pem"])
+def test_a_broken_secret_is_an_error_and_is_not_overwritten(world, part):
+    broken = Stored(replace(world.secret.bundle, **{part: b"junk"}), "broken")
+    world.secret = broken
+    with pytest.raises(CertificatesError):
+        replica(world).round()
+    assert world.secret == broken
+
+
+@pytest.mark.parametrize("what", ["get secret", "store"])
+def test_what_keeps_it_from_a_first_certificate_is_an_error(what):
+    with pytest.raises(CertificatesError, match=f"{what}: is forbidden; grant it"):
+        replica(World(refusing={what})).round()
+
+
+def test_another_ca_is_announced_once(world):
+    one = replica(world)
+    assert one.rotate().action is Action.ROTATED
+    assert one.rotate().action is Action.KEPT
+    assert len(cas(world.secret.bundle.ca_pem)) == 2

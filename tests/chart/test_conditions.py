@@ -1,0 +1,336 @@
+"""The matchConditions let through all that `decide` judges, and spare every other pod the call.
+
+Tried on a real API server: it evaluates the expressions, a recorder notes what it sends, and beside
+each webhook a witness without conditions shows what there was to send.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.chart.recorded_reviews import PHASES, Recorder, refusal
+from tests.support import paths
+from tests.support.charts import one
+from tests.support.pods import a_container, a_pod, a_policy, a_rule
+from tests.support.strategies import asking_pods
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.review import decode_review
+from webhook.core.policy.values import Action, EnforceBy, VisibleDevices
+
+REVIEWS = {path.stem: json.loads(path.read_text()) for path in paths.REVIEWS.glob("*.json")}
+VRAM, VISIBLE = "vramwarden.io/vram", "NVIDIA_VISIBLE_DEVICES"
+
+# A pod is of interest where any of these says so.
+POLICIES = [
+    a_policy(whole_gpu_resources=("*/*gpu*", "nvidia.com/*")),
+    a_policy(a_rule(visible_devices=VisibleDevices.VOID)),
+    a_policy(a_rule(visible_devices=VisibleDevices.IGNORE, enforcement={"by": EnforceBy.NONE})),
+    a_policy(a_rule(action=Action.WARN)),
+]
+LEFT_ALONE = {Outcome.ALLOWED, Outcome.SKIPPED}
+
+
+def is_of_interest(request, phase: str) -> bool:
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    decoded = decode_review(review)
+    return any(
+        decide(decoded, policy, Phase(phase)).outcome not in LEFT_ALONE for policy in POLICIES
+    )
+
+
+@pytest.fixture(scope="module")
+def recorder(control_plane, helm):
+    objects = helm.render()
+    with Recorder(control_plane.api, [one(objects, kind) for kind in PHASES]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def team(control_plane, recorder):
+    """Name a namespace whose pods reach the recorder."""
+    name = f"team-{uuid.uuid4().hex[:8]}"
+    control_plane.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    control_plane.ensure_service_account(name)
+    return name
+
+
+class Sent:
+    """Do things to pods, and tell which phases of them were of interest, and which were sent."""
+
+    def __init__(self, api, recorder, namespace):
+        self.api = api
+        self.recorder = recorder
+        self.namespace = namespace
+        self.path = f"/api/v1/namespaces/{namespace}/pods"
+
+    def creating(self, pod, *, dry_run=True):
+        pod = copy.deepcopy(pod)
+        pod.update(apiVersion="v1", kind="Pod")
+        kept = {key: pod["metadata"].get(key) or {} for key in ("annotations", "labels")}
+        name = f"p-{uuid.uuid4().hex}"
+        pod["metadata"] = {"name": name, **{key: kept[key] for key in kept if kept[key]}}
+        query = {"dryRun": "All"} if dry_run else {}
+        return self.watching(lambda: self.api.request("POST", self.path, pod, **query)), name
+
+    def patching(self, name, change, subresource="", kind="strategic-merge-patch"):
+        path = f"{self.path}/{name}{subresource}"
+        content = f"application/{kind}+json"
+        return self.watching(lambda: self.api.request("PATCH", path, change, content_type=content))
+
+    def watching(self, act):
+        why = refusal(act)
+        assert not re.search('expression|webhook "', why), why  # so it would where one fails
+        found = {}
+        for phase in PHASES.values():
+            request = self.recorder.witnessed(phase)
+            sent = self.recorder.was_sent(phase)
+            if request is not None:
+                found[phase] = (is_of_interest(request, phase), sent)
+        return found
+
+
+@pytest.fixture(scope="module")
+def sent(control_plane, recorder, team):
+    return Sent(control_plane.api, recorder, team)
+
+
+def assert_nothing_is_missed(found):
+    assert found, "no webhook was asked at all"
+    for phase, (of_interest, was_sent) in found.items():
+        assert was_sent or not of_interest, phase
+
+
+ENTRIES = st.sampled_from(
+    [
+        {"name": "A", "value": "1"},
+        {"name": VISIBLE, "value": "all"},
+        {"name": VISIBLE, "value": "void"},
+        {"name": VISIBLE},
+        {"name": VISIBLE, "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}},
+        {"name": "CUDA_MPS_PIPE_DIRECTORY", "value": "/x"},
+    ]
+)
+AMOUNTS = st.dictionaries(
+    st.sampled_from(["cpu", VRAM, "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "example.com/fpga"]),
+    st.sampled_from(["1", "2", "500m", "1Gi"]),
+    max_size=2,
+)
+MOUNTS = st.sampled_from(
+    [
+        [],
+        [{"name": "data", "mountPath": "/data"}],
+        [{"name": "vram-enforcer-run", "mountPath": "/run/vram-enforcer"}],
+        [{"name": "vram-enforcer-no-token", "mountPath": "/x"}],
+    ]
+)
+CONTAINERS = st.fixed_dictionaries(
+    {"image": st.just("example")},
+    optional={
+        "env": st.lists(ENTRIES, max_size=2),
+        "resources": st.fixed_dictionaries({}, optional={"requests": AMOUNTS, "limits": AMOUNTS}),
+        "volumeMounts": MOUNTS,
+        "securityContext": st.sampled_from([{}, {"privileged": True}]),
+    },
+)
+NAMES = st.sampled_from(["main", "second", "third", "vram-enforcer", "vram-enforcer-2"])
+VOLUMES = st.lists(
+    st.sampled_from(["data", "vram-enforcer-run", "vram-enforcer-no-token"]), unique=True
+).map(lambda names: [{"name": name, "emptyDir": {}} for name in names])
+OURS = ["gpu-memory", "gpu-count", "gpu-class", "gpu", "admitted", "unheard-of"]
+ANNOTATIONS = st.dictionaries(
+    st.sampled_from([f"vramwarden.io/{key}" for key in OURS] + ["example.com/a", "plain"]),
+    st.sampled_from(["8Gi", "2", "", "v1 default 0123456789ab"]),
+    max_size=2,
+)
+LABELS = st.dictionaries(
+    st.sampled_from(["vramwarden.io/managed", "app"]), st.sampled_from(["true", "x"]), max_size=2
+)
+
+
+@st.composite
+def any_pods(draw):
+    """Draw pods of which most do nothing that matters to us, and some do something odd."""
+    names = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
+    split = draw(st.integers(1, len(names)))
+    containers = [{"name": name, **draw(CONTAINERS)} for name in names]
+    spec = {"containers": containers[:split], "volumes": draw(VOLUMES)}
+    if split < len(names):
+        spec["initContainers"] = containers[split:]
+    if draw(st.booleans()):
+        spec["hostPID"] = True
+    metadata = {"annotations": draw(ANNOTATIONS), "labels": draw(LABELS)}
+    return {"metadata": metadata, "spec": spec}
+
+
+@given(any_pods() | asking_pods())
+def test_no_pod_that_matters_is_kept_from_us(sent, pod):
+    pod = copy.deepcopy(pod)
+    pod["spec"].pop("someFieldOfTheFuture", None)  # the API server would drop it
+    found, _ = sent.creating(pod)
+    assert_nothing_is_missed(found)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, review in REVIEWS.items() if review["request"]["kind"]["kind"] == "Pod"]
+)
+def test_no_recorded_pod_that_matters_is_kept_from_us(sent, name):
+    request = REVIEWS[name]["request"]
+    found, _ = sent.creating(request["object"] or request["oldObject"])
+    assert_nothing_is_missed(found)
+
+
+def with_container(field="containers", **container):
+    """Return a pod in which only one container is odd."""
+    odd = {**a_container("odd"), **container}
+    return (
+        a_pod(containers=[a_container(), odd]) if field == "containers" else a_pod(**{field: [odd]})
+    )
+
+
+# Each matters for one thing alone.
+ODD = {
+    **{
+        f"annotation {key}": a_pod(annotations={f"vramwarden.io/{key}": "8Gi"})
+        for key in ("gpu-memory", "gpu-count", "gpu-class")
+    },
+    **{
+        f"{what} in {field}": with_container(field, **container)
+        for field in ("containers", "initContainers")
+        for what, container in {
+            "limit of VRAM": {"resources": {"limits": {VRAM: "8Gi"}}},
+            "request of VRAM": {"resources": {"requests": {VRAM: "8Gi"}}},
+            "limit of a GPU": {"resources": {"limits": {"nvidia.com/gpu": "500m"}}},
+            "request of a GPU": {"resources": {"requests": {"nvidia.com/gpu": "1"}}},
+            "GPUs made visible": {"env": [{"name": VISIBLE, "value": "all"}]},
+            "reserved name": {"name": "vram-enforcer"},
+            "mount": {"volumeMounts": [{"name": "vram-enforcer-run", "mountPath": "/x"}]},
+            "other mount": {
+                "volumeMounts": [{"name": "vram-enforcer-no-token", "mountPath": "/x"}]
+            },
+        }.items()
+    },
+    **{
+        f"volume {name}": a_pod(volumes=[{"name": name, "emptyDir": {}}])
+        for name in ("vram-enforcer-run", "vram-enforcer-no-token")
+    },
+}
+
+
+@pytest.mark.parametrize("pod", ODD.values(), ids=ODD)
+def test_each_thing_that_matters_suffices(sent, pod):
+    found, _ = sent.creating(pod)
+    assert found["mutate"] == (True, True)
+    assert_nothing_is_missed(found)
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        a_pod(),
+        a_pod(annotations={"example.com/vramwarden.io": "8Gi"}, labels={"app": "web"}),
+        a_pod(containers=[a_container(env=[{"name": "A", "value": VISIBLE}], resources={})]),
+        a_pod(containers=[a_container(resources={"limits": {"cpu": "1", "memory": "1Gi"}})]),
+        a_pod(initContainers=[a_container("init")], volumes=[{"name": "v", "emptyDir": {}}]),
+        a_pod(
+            containers=[a_container(volumeMounts=[{"name": "v", "mountPath": "/v"}])],
+            volumes=[{"name": "v", "emptyDir": {}}],
+        ),
+        a_pod(hostPID=True, containers=[a_container(securityContext={"privileged": True})]),
+    ],
+)
+def test_ordinary_pods_are_spared_the_call(sent, pod):
+    found, _ = sent.creating(pod)
+    assert found == {"mutate": (False, False), "validate": (False, False)}
+
+
+GOVERNED = a_pod(
+    "8Gi",
+    containers=[a_container(resources={"requests": {"memory": "64Mi"}})],
+    labels={"vramwarden.io/managed": "true"},
+    annotations={"vramwarden.io/admitted": "v1 default 0123456789ab"},
+    initContainers=[a_container("vram-enforcer", restartPolicy="Always")],
+)
+
+
+def annotated(key, value):
+    return {"metadata": {"annotations": {f"vramwarden.io/{key}": value}}}
+
+
+MARKS = ("gpu-memory", "gpu-count", "gpu-class", "gpu", "admitted")
+SIDECAR = a_pod(initContainers=[a_container("vram-enforcer", restartPolicy="Always")])
+LABELLED = a_pod(labels={"vramwarden.io/managed": "true"})
+UPDATES = {
+    **{f"{key} is added": (a_pod(), annotated(key, "1")) for key in MARKS},
+    **{
+        f"{key} changes": (a_pod(annotations={f"vramwarden.io/{key}": "1"}), annotated(key, "2"))
+        for key in MARKS
+    },
+    **{
+        f"{key} is removed": (
+            a_pod(annotations={f"vramwarden.io/{key}": "1"}),
+            {"metadata": {"annotations": None}},
+        )
+        for key in MARKS
+    },
+    "the label is added": (a_pod(), {"metadata": {"labels": {"vramwarden.io/managed": "true"}}}),
+    "the label changes": (LABELLED, {"metadata": {"labels": {"vramwarden.io/managed": "x"}}}),
+    "the label is removed": (LABELLED, {"metadata": {"labels": None}}),
+    "the sidecar has another image": (
+        SIDECAR,
+        {"spec": {"initContainers": [{"name": "vram-enforcer", "image": "other"}]}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "change"), UPDATES.values(), ids=UPDATES)
+def test_no_update_that_matters_is_kept_from_us(sent, before, change):
+    _, name = sent.creating(before, dry_run=False)
+    assert sent.patching(name, change) == {"validate": (True, True)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"finalizers": ["example.com/tracking"]}},
+        {
+            "metadata": {
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "1"}]
+            }
+        },
+    ],
+)
+def test_controllers_finish_their_work_on_our_pods_without_us(sent, change):
+    _, name = sent.creating(GOVERNED, dry_run=False)
+    assert sent.patching(name, change) == {"validate": (False, False)}
+
+
+def test_debugging_and_resizing_our_pods_is_sent(sent):
+    _, name = sent.creating(GOVERNED, dry_run=False)
+    debugger = {"name": "debug", "image": "example", "env": [{"name": VISIBLE, "value": "all"}]}
+    change = {"spec": {"ephemeralContainers": [debugger]}}
+    found = sent.patching(name, change, "/ephemeralcontainers")
+    assert found == {"mutate": (True, True), "validate": (True, True)}
+    resources = {"requests": {"memory": "1Gi"}}
+    change = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
+    assert sent.patching(name, change, "/resize") == {"validate": (False, True)}
+
+
+def test_debugging_other_pods_is_not(sent):
+    _, name = sent.creating(a_pod(), dry_run=False)
+    change = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "example"}]}}
+    found = sent.patching(name, change, "/ephemeralcontainers")
+    assert found == {"mutate": (False, False), "validate": (False, False)}
+
+
+def test_the_largest_pods_cost_no_more_than_an_expression_may(sent):
+    env = [{"name": f"A{number}", "value": ""} for number in range(50_000)]
+    containers = [a_container(f"c{number}", env=env[number::50]) for number in range(50)]
+    found, _ = sent.creating(a_pod(containers=containers, labels={"app": "x" * 63}))
+    assert found["mutate"] == (False, False)

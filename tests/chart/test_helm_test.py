@@ -1,0 +1,207 @@
+"""The chart's objects with the real server behind its Service, and `helm test` against both."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pytest
+
+from certs import ensure, service_names
+from tests.support.charts import CHART, NAMESPACE, Release, hooks, one
+from tests.support.control_planes import free_port, wait_until
+from tests.support.our_server import quit_at_once
+from tests.support.servers import Server
+
+NAME = "vramwarden-webhook"
+SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{NAME}"
+MOUNTS = {"policies": "/etc/vramwarden/policies", "certificate": "/etc/vramwarden/certificate"}
+
+
+def own_address():
+    """Return an address of this machine that is not loopback, which endpoints may not be."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            return ""
+        return probe.getsockname()[0]
+
+
+def token_of(control_plane, account):
+    """Return a token, as a kubelet fetches it for a pod."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    return control_plane.api.request("POST", path, request)["status"]["token"]
+
+
+def account_config(control_plane, folder):
+    """Write a kubeconfig of the webhook's own account, as its pod has one."""
+    token = token_of(control_plane, NAME)
+    content = json.loads(control_plane.kubeconfig.read_text())
+    content["users"][0]["user"] = {"token": token}
+    (folder / "kubeconfig").write_text(json.dumps(content))
+    return folder / "kubeconfig"
+
+
+@contextmanager
+def served(control_plane, objects, folder):
+    """Run the real server as the Deployment says, with its volumes in a folder."""
+    (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    for name in MOUNTS:
+        (folder / name).mkdir(exist_ok=True)
+    for name, text in one(objects, "ConfigMap")["data"].items():
+        (folder / "policies" / name).write_text(text)
+    arguments = []
+    for argument in container["args"]:
+        option, _, value = argument.partition("=")
+        mounted = {mount: str(folder / name) for name, mount in MOUNTS.items()}
+        arguments.append(f"{option}={mounted[value]}" if value in mounted else argument)
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    env = {**os.environ, "KUBECONFIG": str(account_config(control_plane, folder))}
+    log_file = folder / "log"
+    with (
+        log_file.open("wb") as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "webhook.cli", *arguments], stdout=log, stderr=log, env=env
+        ) as process,
+    ):
+        server = Server(
+            process,
+            ports["https"],
+            ports["operations"],
+            folder / "certificate",
+            folder / "policies",
+            log_file,
+        )
+        try:
+            yield server
+        finally:
+            quit_at_once(server)
+
+
+@contextmanager
+def behind_the_service(control_plane, server):
+    """Let this machine be the Service's only pod, and the Deployment's."""
+    ports = {"https": server.port, "operations": server.operations_port}
+    endpoints = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": NAME, "labels": {"kubernetes.io/service-name": NAME}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [own_address()], "conditions": {"ready": True}}],
+        "ports": [{"name": name, "port": port} for name, port in ports.items()],
+    }
+    control_plane.api.request("POST", SLICES, endpoints)
+    try:
+        yield
+    finally:
+        control_plane.api.request("DELETE", f"{SLICES}/{NAME}")
+
+
+def show_ready(control_plane, replicas):
+    """Say of the Deployment what its controller would."""
+    status = {"status": {"replicas": 2, "readyReplicas": replicas}}
+    kind = "application/merge-patch+json"
+    control_plane.api.request("PATCH", f"{DEPLOYMENT}/status", status, content_type=kind)
+
+
+def values_of(mode, folder):
+    """Return values for ports that are free here, and a way to certificates."""
+    webhook = {"port": free_port(), "operationsPort": free_port()}
+    if mode == "self":
+        return {"webhook": webhook}
+    (folder / "certificate").mkdir()
+    ensure(folder / "certificate", service_names(NAME, NAMESPACE), datetime.now(UTC))
+    existing = {"name": "mine", "caBundle": (folder / "certificate" / "ca.crt").read_text()}
+    certificates = {"mode": "existingSecret", "existingSecret": existing}
+    return {"webhook": webhook, "certificates": certificates}
+
+
+@pytest.fixture(scope="module", params=["self", "existingSecret"])
+def server(request, control_plane, live_helm, tmp_path_factory):
+    """Install the chart and run what it would run."""
+    if not own_address():
+        pytest.skip("needs an address that is not loopback")
+    folder = tmp_path_factory.mktemp("served")
+    values = values_of(request.param, folder)
+    release = Release(live_helm)
+    release.install(values)
+    with (
+        served(control_plane, live_helm.render(values), folder) as server,
+        behind_the_service(control_plane, server),
+    ):
+        server.wait_for("readiness", server.ready)
+        show_ready(control_plane, 2)
+        yield server
+    release.uninstall()
+
+
+@pytest.fixture(scope="module")
+def program():
+    """Load what runs in the pod of `helm test`."""
+    spec = importlib.util.spec_from_file_location("helm_test", CHART / "files" / "helm_test.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def api(control_plane, server, helm, program):
+    """Be the account of the test's pod, with its rights and no others."""
+    helpers = [thing for thing in helm.render() if hooks(thing) and thing["kind"] != "Pod"]
+    for thing in helpers:
+        control_plane.api.apply(thing)
+    context = ssl.create_default_context(cafile=str(control_plane.state / "ca.crt"))
+    token = token_of(control_plane, "vramwarden-test")
+    host, port = control_plane.url.removeprefix("https://").split(":")
+    found = program.Api(host, int(port), context, {"Authorization": f"Bearer {token}"})
+    yield found
+    found._connection.close()
+    for thing in helpers:
+        control_plane.api.delete(thing)
+
+
+def test_all_is_well_where_all_is_well(server, program, api, capsys):
+    wait_until(
+        "it passes", lambda: not any(why for _, why in program.check(api, NAMESPACE, "default"))
+    )
+    assert program.main(api, NAMESPACE, "default") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert all(line.startswith("ok      ") for line in lines)
+
+
+def failures(program, api, namespace):
+    return {what: why for what, why in program.check(api, NAMESPACE, namespace) if why}
+
+
+def test_a_namespace_that_no_rule_governs_is_named(server, program, api, control_plane):
+    label = {"metadata": {"labels": {"vramwarden.io/webhook": "disabled"}}}
+    path, kind = "/api/v1/namespaces/default", "application/merge-patch+json"
+    control_plane.api.request("PATCH", path, label, content_type=kind)
+    found = failures(program, api, "default")
+    label["metadata"]["labels"]["vramwarden.io/webhook"] = None
+    control_plane.api.request("PATCH", path, label, content_type=kind)
+    assert len(found) == 2
+    assert all("set test.namespace" in why for why in found.values())
+
+
+def test_a_webhook_that_does_not_answer_fails_in_the_api_servers_words(
+    server, program, api, control_plane
+):
+    quit_at_once(server)
+    show_ready(control_plane, 0)
+    found = failures(program, api, "default")
+    assert len(found) == 3
+    assert "none of 2 is" in found["a replica of the webhook is ready"]
+    assert "failed calling webhook" in found["a pod that asks for 1Gi is translated"]
+    assert "a pod that asks for nothing is left alone" not in found

@@ -1,0 +1,218 @@
+"""Install, upgrade and uninstall with the real Helm, on a real API server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.chart.recorded_reviews import refusal
+from tests.support.charts import CHART, DEPLOY, NAMESPACE, HelmError, Release, hooks
+from tests.support.control_planes import find_binary, wait_until
+from tests.support.pods import a_pod
+
+GROUP = "/apis/admissionregistration.k8s.io/v1"
+MUTATING = f"{GROUP}/mutatingwebhookconfigurations/vramwarden"
+VALIDATING = f"{GROUP}/validatingwebhookconfigurations/vramwarden"
+SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/vramwarden-certificate"
+KINDS = (
+    "mutatingwebhookconfigurations,validatingwebhookconfigurations,validatingadmissionpolicies,"
+    "validatingadmissionpolicybindings,clusterroles,clusterrolebindings,roles,rolebindings,pods,"
+    "deployments,daemonsets,services,secrets,configmaps,serviceaccounts,poddisruptionbudgets,"
+    "networkpolicies,resourcequotas"
+)
+
+
+class Installation(Release):
+    """A release, and what the API server stores of it."""
+
+    def __init__(self, helm, control_plane):
+        super().__init__(helm)
+        self.api = control_plane.api
+        self.kubectl = control_plane.kubectl
+
+    def left(self):
+        """Return what there is of us."""
+        label = "app.kubernetes.io/name=vramwarden"
+        done = self.kubectl("get", KINDS, "--all-namespaces", "-l", label, "-o", "name")
+        assert done.returncode == 0, done.stderr
+        return set(done.stdout.split())
+
+    def refuses(self, pod):
+        """Try to create a pod in another namespace; return why it is refused, or nothing."""
+        pod["metadata"].update(namespace="default", name=f"p-{uuid.uuid4().hex}")
+        return refusal(lambda: self.api.create(pod, dry_run=True))
+
+    def bundle(self, path=MUTATING):
+        webhooks = self.api.request("GET", path)["webhooks"]
+        (bundle,) = {webhook["clientConfig"].get("caBundle") for webhook in webhooks}
+        return bundle
+
+
+@pytest.fixture
+def release(live_helm, control_plane):
+    found = Installation(live_helm, control_plane)
+    yield found
+    if "vramwarden" in live_helm.run("list", "--namespace", NAMESPACE, "--short"):
+        found.uninstall()
+
+
+def test_what_is_rendered_is_installed_and_nothing_is_left_after_it(release, helm):
+    release.install()
+    kept = [thing for thing in helm.render() if not hooks(thing)]
+    assert {(thing["kind"].lower(), thing["metadata"]["name"]) for thing in kept} == {
+        (name.split(".")[0].split("/")[0], name.split("/")[1]) for name in release.left()
+    }
+    release.uninstall()
+    assert release.left() == set()
+
+
+def test_while_no_replica_answers_only_pods_that_matter_are_refused(release):
+    release.install()
+    wait_until("the webhook is called", lambda: release.refuses(a_pod("8Gi")))
+    assert 'failed calling webhook "mutate.vramwarden.io"' in release.refuses(a_pod("8Gi"))
+    assert release.refuses(a_pod()) == ""
+
+
+def test_after_it_every_pod_is_created(release):
+    release.install()
+    wait_until("the webhook is called", lambda: release.refuses(a_pod("8Gi")))
+    release.uninstall()
+    wait_until("it is forgotten", lambda: not release.refuses(a_pod("8Gi")), timeout=5)
+    assert release.refuses(a_pod()) == ""
+
+
+def test_the_webhooks_go_before_the_server_does(release, control_plane):
+    release.install()
+    control_plane.audit_log.write_text("")
+    release.uninstall()
+    lines = map(json.loads, control_plane.audit_log.read_text().splitlines())
+    deleted = [line["requestURI"].partition("?")[0] for line in lines]
+    server = min(i for i, path in enumerate(deleted) if path.endswith("/vramwarden-webhook"))
+    assert {MUTATING, VALIDATING} <= set(deleted[:server])
+
+
+def test_without_hooks_they_go_as_well(release):
+    release.install()
+    release.uninstall("--no-hooks")
+    assert release.left() == set()
+
+
+def test_an_upgrade_leaves_alone_what_the_server_wrote(release):
+    release.install()
+    bundle = base64.b64encode(b"our CA").decode()
+    for path in (MUTATING, VALIDATING):
+        webhooks = release.api.request("GET", path)["webhooks"]
+        client = {"caBundle": bundle}
+        change = {"webhooks": [{"name": one["name"], "clientConfig": client} for one in webhooks]}
+        kind = "application/strategic-merge-patch+json"
+        release.api.request("PATCH", path, change, content_type=kind)
+    data = {"tls.crt": bundle, "tls.key": bundle, "ca.crt": bundle}
+    release.api.request(
+        "PATCH", SECRET, {"data": data}, content_type="application/merge-patch+json"
+    )
+
+    timeouts = {"mutating": {"timeoutSeconds": 3}, "validating": {"timeoutSeconds": 4}}
+    release.install({"webhook": {"replicas": 3, **timeouts}, "exemptNamespaces": ["other"]})
+    for path, seconds in ((MUTATING, 3), (VALIDATING, 4)):
+        webhook, *_ = release.api.request("GET", path)["webhooks"]
+        assert webhook["timeoutSeconds"] == seconds
+        assert release.bundle(path) == bundle
+    assert release.api.request("GET", SECRET)["data"] == data
+
+    release.helm.run("rollback", "vramwarden", "1", "--namespace", NAMESPACE)
+    assert release.bundle() == bundle
+    assert release.api.request("GET", SECRET)["data"] == data
+
+
+def test_another_way_to_certificates_is_an_upgrade(release):
+    release.install()
+    existing = {"name": "mine", "caBundle": "-----BEGIN CERTIFICATE-----\n"}
+    release.install({"certificates": {"mode": "existingSecret", "existingSecret": existing}})
+    assert base64.b64decode(release.bundle()).decode() == existing["caBundle"]
+    assert refusal(lambda: release.api.request("GET", SECRET)).endswith("not found")
+    release.install()
+    assert "data" not in release.api.request("GET", SECRET)
+    assert not release.bundle()
+
+
+def test_a_second_release_is_refused(release):
+    release.install()
+    options = ("--namespace", "other", "--create-namespace")
+    with pytest.raises(HelmError, match="exists and cannot be imported"):
+        release.helm.run("install", "second", str(CHART), *options)
+
+
+def the_readme(control_plane, beginning):
+    """Run the lines of the README that begin so, as a reader does."""
+    kubectl = find_binary("kubectl")
+    if not kubectl:
+        pytest.skip("needs kubectl")
+    text = (DEPLOY / "README.md").read_text()
+    lines = re.findall(rf"^({re.escape(beginning)}.*)$", text, re.MULTILINE)
+    assert lines, beginning
+    path = f"{Path(kubectl).parent}:{os.environ['PATH']}"
+    env = {"PATH": path, "KUBECONFIG": str(control_plane.kubeconfig), "HOME": "/nonexistent"}
+    for line in lines:
+        subprocess.run(["bash", "-ec", line], env=env, check=True, capture_output=True)
+
+
+def test_the_emergency_exit_leaves_the_second_line_and_an_upgrade_mends_it(release, control_plane):
+    release.install()
+    wait_until("the webhook is called", lambda: "webhook" in release.refuses(a_pod("8Gi")))
+    before = release.left()
+    the_readme(control_plane, "kubectl delete mutating")
+    wait_until("it is not", lambda: 'webhook "' not in release.refuses(a_pod("8Gi")))
+    wait_until("the second line holds", lambda: release.refuses(a_pod("8Gi")))
+    assert "vramwarden: the pod asks for GPU memory" in release.refuses(a_pod("8Gi"))
+    assert release.refuses(a_pod()) == ""
+    the_readme(control_plane, "kubectl delete validatingadmissionpolicybindings")
+    wait_until("nothing holds", lambda: not release.refuses(a_pod("8Gi")))
+    release.install()
+    assert release.left() == before
+
+
+def test_nodes_are_rid_of_what_the_agent_wrote(control_plane):
+    api, path = control_plane.api, "/api/v1/nodes/labelled"
+    metadata = {
+        "name": "labelled",
+        "labels": {
+            "vramwarden.io/gpu": "true",
+            "vramwarden.io/enforcement": "sidecar",
+            "vramwarden.io/gpu-memory-free-mib.2": "1",
+            "a": "b",
+        },
+        "annotations": {"vramwarden.io/gpus": "[]"},
+    }
+    api.apply({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+    amounts = {"vramwarden.io/vram": "80Gi", "cpu": "8"}
+    change = {"status": {"capacity": amounts, "allocatable": amounts}}
+    kind = "application/merge-patch+json"
+    api.request("PATCH", f"{path}/status", change, content_type=kind)
+    for beginning in ("for node in", "kubectl annotate nodes"):
+        the_readme(control_plane, beginning)
+    node = api.request("GET", path)
+    assert "vramwarden.io" not in json.dumps([node["metadata"]["labels"], node["status"]])
+    assert "vramwarden.io/gpus" not in node["metadata"].get("annotations", {})
+    assert node["metadata"]["labels"]["a"] == "b"
+    assert node["status"]["capacity"] == {"cpu": "8"}
+    api.request("DELETE", path)
+
+
+def test_the_api_server_counts_what_the_alerts_ask_for(release, helm):
+    release.install()
+    wait_until("the webhook is called", lambda: "webhook" in release.refuses(a_pod("8Gi")))
+    found = release.api.request("GET", "/metrics")["message"]
+    rules = helm.text({"prometheusRule": {"enabled": True}})
+    name, selector = re.search(r"(apiserver_\w+_rejection_count)\{(.*?)\}", rules).groups()
+    labels = re.findall(r'(\w+)=~?"(.*?)"', selector)
+    lines = [line for line in found.splitlines() if line.startswith(name)]
+    assert any(
+        all(re.search(rf'{label}="{value}"', line) for label, value in labels) for line in lines
+    )

@@ -1,0 +1,360 @@
+"""What the chart renders agrees with itself, with the rest of the repository, with the facts."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import yaml
+
+from tests.support.charts import (
+    CHART,
+    DEPLOY,
+    NAMESPACE,
+    HelmError,
+    binding_webhook,
+    hooks,
+    one,
+    pod_templates,
+    webhook,
+)
+from webhook import __version__
+from webhook.adapters.policy.files import shipped_policy_path
+from webhook.adapters.policy.source import PolicySource
+from webhook.adapters.settings import default_enforcer_image
+from webhook.agent.heartbeat import RUN_FOLDER
+from webhook.cli.agent import agent_command
+from webhook.cli.serve import serve_command
+from webhook.server.metrics import Metrics, PlacementMetrics, SharedCertificateMetrics
+from webhook.server.worker import DRAIN_S
+
+LOCAL = list(yaml.safe_load_all((DEPLOY / "local.yaml").read_text()))
+LOCAL_BINDING = list(yaml.safe_load_all((DEPLOY / "local-binding.yaml").read_text()))
+KINDS = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"]
+
+
+@pytest.fixture(scope="module")
+def rendered(helm):
+    return helm.render()
+
+
+def container_of(objects, kind):
+    (container,) = one(objects, kind)["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def options(command, container):
+    """Let the real command read a container's arguments."""
+    name, *arguments = container["args"]
+    assert name == command.name
+    with command.make_context(name, arguments, resilient_parsing=False) as context:
+        return context.params
+
+
+def test_chart_and_package_have_one_version():
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == __version__
+
+
+def test_the_file_for_people_without_helm_is_what_helm_renders(helm):
+    options = ["--namespace", NAMESPACE, "--set", "namespace.create=true", "--no-hooks"]
+    rendered = helm.run("template", "vramwarden", str(CHART), *options)
+    assert (DEPLOY / "install.yaml").read_text() == rendered, (
+        f"deploy/install.yaml is stale; run: helm template vramwarden deploy/chart/vramwarden "
+        f"{' '.join(options)} > deploy/install.yaml"
+    )
+
+
+def test_the_chart_ships_the_shipped_policy(rendered):
+    shipped = shipped_policy_path().read_text()
+    assert (CHART / "files" / "default.yaml").read_text() == shipped, (
+        "run: cp policies/default.yaml deploy/chart/vramwarden/files/default.yaml"
+    )
+    assert one(rendered, "ConfigMap")["data"] == {"default.yaml": shipped}
+
+
+def test_policies_reach_the_webhook_as_they_were_written(helm, tmp_path):
+    files = {
+        "10-first.yaml": "apiVersion: vramwarden.io/v1alpha1\nkind: VRAMPolicy\n"
+        "metadata: {name: a}\nspec:\n  rules:\n  - {name: mine, match: {namespaces: [a]}}\n",
+        "default.yaml": "\n# trailing spaces  \n\n",
+    }
+    data = one(helm.render({"policies": {"files": files}}), "ConfigMap")["data"]
+    assert data == files
+    for name, text in data.items():
+        (tmp_path / name).write_text(text)
+    assert [rule.name for rule in PolicySource(tmp_path, "x:1").current.rules] == ["mine"]
+
+
+def test_exempt_are_the_namespaces_that_the_shipped_policy_ignores(rendered):
+    system = yaml.safe_load(shipped_policy_path().read_text())["spec"]["rules"][0]
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert [*values["exemptNamespaces"], NAMESPACE] == sorted(
+        system["match"]["namespaces"], key=[*values["exemptNamespaces"], NAMESPACE].index
+    )
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "Binding"])
+def test_the_webhooks_are_those_of_the_local_manifests(rendered, kind):
+    if kind == "Binding":
+        ours, local = binding_webhook(rendered), binding_webhook(LOCAL_BINDING)
+    else:
+        ours, local = webhook(rendered, kind), webhook(LOCAL, kind)
+    for field in (
+        "name",
+        "rules",
+        "sideEffects",
+        "failurePolicy",
+        "timeoutSeconds",
+        "admissionReviewVersions",
+        "reinvocationPolicy",
+    ):
+        assert ours.get(field) == local.get(field), field
+    assert (
+        ours["clientConfig"]["service"]["path"]
+        == re.search("/[a-z]+$", local["clientConfig"]["url"]).group()
+    )
+    names = ours["namespaceSelector"]["matchExpressions"][0]
+    assert (names["key"], names["operator"]) == ("kubernetes.io/metadata.name", "NotIn")
+    assert {"kube-system", "kube-public", "kube-node-lease", NAMESPACE} <= set(names["values"])
+    assert ours["namespaceSelector"]["matchExpressions"][1:] == [
+        {"key": "vramwarden.io/webhook", "operator": "NotIn", "values": ["disabled"]}
+    ]
+
+
+def test_three_calls_fit_into_the_time_of_one_request(rendered):
+    mutating, validating = (webhook(rendered, kind)["timeoutSeconds"] for kind in KINDS)
+    assert 2 * mutating + validating < 34  # requestTimeoutUpperBound of the API server
+
+
+def test_the_webhook_survives_upgrades_drains_and_busy_nodes(rendered):
+    deployment = one(rendered, "Deployment")["spec"]
+    pod, container = deployment["template"]["spec"], container_of(rendered, "Deployment")
+    assert deployment["replicas"] == 2
+    assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    assert "cpu" not in container["resources"]["limits"]
+    assert (
+        container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"]
+    )
+    sleep_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] > sleep_s + DRAIN_S + 5  # gunicorn's own patience
+    assert {one["whenUnsatisfiable"] for one in pod["topologySpreadConstraints"]} == {
+        "DoNotSchedule",
+        "ScheduleAnyway",
+    }
+
+
+def test_selectors_find_the_pods_of_their_part_alone(rendered):
+    labels = {
+        pod["metadata"]["name"]: pod["metadata"]["labels"].items()
+        for pod in pod_templates(rendered)
+        if not hooks(pod)
+    }
+    selectors = [
+        ("webhook", one(rendered, "Service")["spec"]["selector"]),
+        ("webhook", one(rendered, "Deployment")["spec"]["selector"]["matchLabels"]),
+        ("agent", one(rendered, "DaemonSet")["spec"]["selector"]["matchLabels"]),
+        ("webhook", one(rendered, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"]),
+        *(
+            (
+                part,
+                one(rendered, "NetworkPolicy", f"vramwarden-{part}")["spec"]["podSelector"][
+                    "matchLabels"
+                ],
+            )
+            for part in ("webhook", "agent")
+        ),
+        *(
+            ("webhook", constraint["labelSelector"]["matchLabels"])
+            for constraint in one(rendered, "Deployment")["spec"]["template"]["spec"][
+                "topologySpreadConstraints"
+            ]
+        ),
+    ]
+    for part, selector in selectors:
+        found = {name for name, pairs in labels.items() if selector.items() <= pairs}
+        assert found == {f"vramwarden-{part}"}
+
+
+def test_labels_of_a_user_do_not_hide_a_pod_from_its_selector(helm):
+    wrong = {"app.kubernetes.io/component": "other"}
+    objects = helm.render({"webhook": {"podLabels": wrong}, "agent": {"podLabels": wrong}})
+    for kind in ("Deployment", "DaemonSet"):
+        spec = one(objects, kind)["spec"]
+        assert (
+            spec["selector"]["matchLabels"].items()
+            <= spec["template"]["metadata"]["labels"].items()
+        )
+
+
+def test_the_webhook_is_started_with_options_that_it_has(helm):
+    certificate = {"mode": "existingSecret", "existingSecret": {"name": "mine", "caBundle": "x"}}
+    for values, own in (({}, True), ({"certificates": certificate}, False)):
+        objects = helm.render(values)
+        container = container_of(objects, "Deployment")
+        name, *arguments = container["args"]
+        assert name == serve_command.name
+        known = {option for parameter in serve_command.params for option in parameter.opts}
+        assert {argument.partition("=")[0] for argument in arguments} <= known
+        assert ("--cert-secret" in "".join(arguments)) == own
+        given = dict(argument.split("=", 1) for argument in arguments)
+        ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
+        assert (given["--port"], given["--operations-port"]) == (
+            ports["https"],
+            ports["operations"],
+        )
+        assert given["--enforcer-image"] == default_enforcer_image()
+        mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+        assert {given[key] for key in ("--policy", "--cert-dir") if key in given} <= mounts
+
+
+def test_the_agent_is_started_with_options_that_it_has(helm):
+    container = container_of(helm.render({"agent": {"vram": "48Gi"}}), "DaemonSet")
+    found = options(agent_command, container)
+    assert found["node"] == "$(NODE_NAME)"
+    assert found["namespace"] == "$(POD_NAMESPACE)"
+    fields = {one["name"]: one.get("valueFrom", {}).get("fieldRef") for one in container["env"]}
+    assert fields["NODE_NAME"] == {"fieldPath": "spec.nodeName"}
+    assert fields["POD_NAMESPACE"] == {"fieldPath": "metadata.namespace"}
+    assert found["vram"] == 48 * 2**30
+    assert found["run_folder"] == RUN_FOLDER
+    assert RUN_FOLDER in {mount["mountPath"] for mount in container["volumeMounts"]}
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert container[probe]["exec"]["command"][-1] == RUN_FOLDER
+
+
+def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
+    rights = [
+        (thing["metadata"]["name"], rule)
+        for thing in rendered
+        if thing["kind"] in {"Role", "ClusterRole"}
+        for rule in thing["rules"]
+    ]
+    wide = {(name, *rule["resources"]) for name, rule in rights if "resourceNames" not in rule}
+    assert wide == {
+        ("vramwarden-agent", "nodes"),  # the fence narrows these two
+        ("vramwarden-agent", "nodes/status"),
+        ("vramwarden-agent", "configmaps"),  # named after its node, in this namespace alone
+        ("vramwarden-webhook", "configmaps"),  # likewise
+        ("vramwarden-webhook", "nodes", "pods"),  # to read
+        ("vramwarden-test-pods", "pods"),  # for as long as `helm test` runs
+    }
+    for _, rule in rights:
+        assert "*" not in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
+    (secrets,) = [rule for _, rule in rights if rule["resources"] == ["secrets"]]
+    assert secrets["resourceNames"] == [one(rendered, "Secret")["metadata"]["name"]]
+
+
+@pytest.mark.parametrize("mode", ["certManager", "existingSecret"])
+def test_without_certificates_of_our_own_the_webhook_has_rights_for_placement_alone(helm, mode):
+    existing = {"name": "mine", "caBundle": "x"}
+    objects = helm.render({"certificates": {"mode": mode, "existingSecret": existing}})
+    rights = {
+        (resource, *rule["verbs"])
+        for thing in objects
+        if thing["kind"] in {"Role", "ClusterRole"}
+        and thing["metadata"]["name"] == "vramwarden-webhook"
+        for rule in thing["rules"]
+        for resource in rule["resources"]
+    }
+    assert rights == {
+        ("nodes", "get", "list", "watch"),
+        ("pods", "get", "list", "watch"),
+        ("configmaps", "get", "list", "create", "update"),
+    }
+
+
+def test_bindings_can_be_narrowed_and_exempt_namespaces_stay_exempt(helm):
+    narrow = {"name": "gpu-nodes", "expression": "object.target.name.startsWith('gpu-')"}
+    given = {"webhook": {"binding": {"matchConditions": [narrow], "failurePolicy": "Ignore"}}}
+    found = binding_webhook(helm.render({**given, "exemptNamespaces": ["infra-*"]}))
+    exempt, ours = found["matchConditions"]
+    assert exempt["expression"] == "!request.namespace.matches('^(infra-.*)$')"
+    assert (ours, found["failurePolicy"]) == (narrow, "Ignore")
+    assert "matchConditions" not in binding_webhook(helm.render({"exemptNamespaces": ["infra"]}))
+
+
+def test_cert_manager_issues_for_the_service_into_what_is_mounted(helm):
+    objects = helm.render({"certificates": {"mode": "certManager"}})
+    certificate = one(objects, "Certificate", "vramwarden-webhook")
+    service = one(objects, "Service")["metadata"]
+    assert f"{service['name']}.{service['namespace']}.svc" in certificate["spec"]["dnsNames"]
+    volumes = one(objects, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    (mounted,) = [volume["secret"]["secretName"] for volume in volumes if "secret" in volume]
+    assert mounted == certificate["spec"]["secretName"]
+    for kind in KINDS:
+        annotations = one(objects, kind)["metadata"]["annotations"]
+        assert annotations["cert-manager.io/inject-ca-from"] == f"{NAMESPACE}/vramwarden-webhook"
+        assert "caBundle" not in webhook(objects, kind)["clientConfig"]
+
+
+@pytest.mark.parametrize(
+    ("version", "lines", "sleep"), [("1.28", 0, "exec"), ("1.29", 0, "exec"), ("1.30", 2, "sleep")]
+)
+def test_what_an_older_cluster_does_not_know_is_left_out(helm, version, lines, sleep):
+    objects = helm.render(None, "--kube-version", version)
+    policies = [thing for thing in objects if thing["kind"] == "ValidatingAdmissionPolicy"]
+    assert len(policies) == lines
+    assert list(container_of(objects, "Deployment")["lifecycle"]["preStop"]) == [sleep]
+
+
+def test_a_cluster_without_match_conditions_is_refused(helm):
+    with pytest.raises(HelmError, match=r"needs Kubernetes 1\.28"):
+        helm.render(None, "--kube-version", "1.27")
+
+
+def test_who_applies_all_that_is_rendered_gets_each_object_once(rendered):
+    names = [(thing["kind"], thing["metadata"]["name"]) for thing in rendered]
+    assert len(set(names)) == len(names)
+
+
+def test_the_agent_sees_the_gpus_and_nothing_else_of_the_node(rendered):
+    pod = one(rendered, "DaemonSet")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    env = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert env["NVIDIA_VISIBLE_DEVICES"] == "all"
+    assert env["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
+    assert not {"hostPID", "hostIPC", "hostNetwork"} & pod.keys()
+    assert all("hostPath" not in volume for volume in pod["volumes"])
+    assert {"operator": "Exists"} in pod["tolerations"]
+
+
+def test_alerts_ask_for_metrics_that_exist(helm):
+    objects = helm.render(
+        {"prometheusRule": {"enabled": True}, "serviceMonitor": {"enabled": True}}
+    )
+    rules = one(objects, "PrometheusRule")["spec"]["groups"][0]["rules"]
+    asked = {name for rule in rules for name in re.findall(r"\bvramwarden_\w+", rule["expr"])}
+    metrics = Metrics()
+    SharedCertificateMetrics(metrics)
+    PlacementMetrics(metrics)
+    exposition = metrics.exposition().decode()
+    known = set(re.findall(r"^# TYPE (\w+)", exposition, re.MULTILINE))
+    assert len(asked) > 4
+    assert {re.sub("_bucket$", "", name) for name in asked} <= known
+    labelled = re.findall(r"vramwarden_\w+\{(\w+)=", json.dumps(rules))
+    assert set(labelled) <= {"reason"}
+    (endpoint,) = one(objects, "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["port"] in {port["name"] for port in one(objects, "Service")["spec"]["ports"]}
+
+
+def test_every_file_of_the_folder_is_named_in_the_readme():
+    readme = (DEPLOY / "README.md").read_text()
+    for path in DEPLOY.iterdir():
+        assert path.name == "README.md" or f"({path.name})" in readme, path.name
+
+
+EMERGENCY = (
+    "kubectl delete mutatingwebhookconfigurations,validatingwebhookconfigurations vramwarden"
+)
+
+
+def test_the_command_for_emergencies_names_what_stands_in_the_way(rendered):
+    for text in (
+        (DEPLOY / "README.md").read_text(),
+        (CHART / "templates" / "NOTES.txt").read_text(),
+    ):
+        assert EMERGENCY in text
+    for kind in KINDS:
+        assert one(rendered, kind)["metadata"]["name"] == EMERGENCY.rsplit(" ", 1)[1]

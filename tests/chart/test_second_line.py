@@ -1,0 +1,317 @@
+"""The second line: the API server alone refuses what asks for GPU memory and was not translated."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+
+import pytest
+from hypothesis import given
+
+from tests.chart.admission_policies import Line, is_refused_by
+from tests.chart.recorded_reviews import refusal
+from tests.support.charts import NAMESPACE
+from tests.support.pods import a_container, a_pod, a_request
+from tests.support.strategies import asking_pods
+from webhook.adapters.policy.files import shipped_policy_path
+from webhook.adapters.policy.source import PolicySource
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.values import Action
+
+NAME = "vramwarden-second-line"
+VRAM = "vramwarden.io/vram"
+SHIPPED = PolicySource(shipped_policy_path(), "vramwarden/enforcer:1").current
+
+
+class Cluster:
+    """Creates pods, as a dry run, in namespaces of any name."""
+
+    def __init__(self, control_plane, helm):
+        self.control_plane = control_plane
+        self.helm = helm
+        self.api = control_plane.api
+        self.line = Line(self.api, NAME, self.probe)
+        self.made = set()
+        self.rendered = {}
+
+    def under(self, values=None):
+        """Put the second line that comes of values into force."""
+        key = repr(values)
+        if key not in self.rendered:
+            self.rendered[key] = self.helm.render(values)
+        self.line.use(self.rendered[key])
+        return self
+
+    def namespace(self, name, labels=None):
+        """Make a namespace, once; its pods need a service account."""
+        if name not in self.made:
+            metadata = {"name": name, "labels": labels or {}}
+            manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+            if name not in {"default", "kube-system"}:
+                self.api.apply(manifest)
+            self.control_plane.ensure_service_account(name)
+            self.made.add(name)
+        return name
+
+    def refuses(self, pod, namespace="default", api=None):
+        """Try to create a pod; return why it is refused, or nothing."""
+        pod = copy.deepcopy(pod)
+        pod["metadata"].update(namespace=self.namespace(namespace), name=f"p-{uuid.uuid4().hex}")
+        return refusal(lambda: (api or self.api).create(pod, dry_run=True))
+
+    def probe(self, mark):
+        pod = a_pod(labels={"probe": mark})
+        pod["metadata"].update(namespace="default", name=f"p-{uuid.uuid4().hex}")
+        return self.api.create(pod, dry_run=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(control_plane, helm):
+    """Be a cluster in which the second line is all there is of us."""
+    found = Cluster(control_plane, helm)
+    yield found
+    found.line.remove()
+
+
+@pytest.fixture
+def shipped(cluster):
+    """Put the second line of the shipped policy into force."""
+    return cluster.under()
+
+
+def translated(pod, policy=SHIPPED, **request):
+    decision = decide(a_request(pod, **request), policy, Phase.MUTATE)
+    assert decision.outcome is Outcome.MUTATED, decision.message
+    return decision.obj
+
+
+def explicit(amount="8Gi"):
+    return a_pod(containers=[a_container(resources={"limits": {VRAM: amount}})])
+
+
+ASKING = {
+    "annotation": a_pod("8Gi"),
+    "explicit": explicit(),
+    "list": a_pod("main=8Gi"),
+    "init container": a_pod(
+        initContainers=[a_container("init", resources={"limits": {VRAM: "8Gi"}})]
+    ),
+}
+
+
+@pytest.mark.parametrize("pod", ASKING.values(), ids=ASKING)
+def test_an_untranslated_pod_is_refused_in_our_name(shipped, pod):
+    why = shipped.refuses(pod)
+    assert is_refused_by(why, NAME)
+    assert "vramwarden: the pod asks for GPU memory and was not translated" in why
+    assert "Create it again" in why
+
+
+def damaged():
+    """Yield what may become of a translated pod, and a word of the refusal."""
+
+    def without(pod, *path):
+        holder = pod
+        for key in path[:-1]:
+            holder = holder[key]
+        del holder[path[-1]]
+        return pod
+
+    def cap(pod, **entry):
+        sidecar = pod["spec"]["initContainers"][0]
+        assert sidecar["env"][0]["name"] == "VRAM_CAP_BYTES"
+        sidecar["env"][0] = {"name": "VRAM_CAP_BYTES", **entry}
+        return pod
+
+    def changed(pod, **fields):
+        pod.update(fields)
+        return pod
+
+    def base():
+        return copy.deepcopy(translated(a_pod("8Gi")))
+
+    yield "the sidecar", without(base(), "spec", "initContainers", 0), "lacks the sidecar"
+    yield "the cap", cap(base()), "lacks the sidecar"
+    yield "the number", cap(base(), value="none"), "lacks the sidecar"
+    yield "the shared processes", without(base(), "spec", "shareProcessNamespace"), "lacks"
+    unshared = base()
+    changed(unshared["spec"], shareProcessNamespace=False)
+    yield "its process namespace", unshared, "lacks the sidecar"
+    renamed = base()
+    changed(renamed["spec"]["initContainers"][0], name="other")
+    yield "the sidecar's name", renamed, "lacks the sidecar"
+    unlabelled = base()
+    changed(unlabelled["metadata"], labels={"vramwarden.io/managed": "false"})
+    yield "the label's value", unlabelled, "was not translated"
+    yield "the label", without(base(), "metadata", "labels"), "was not translated"
+    yield (
+        "the mark",
+        without(base(), "metadata", "annotations", "vramwarden.io/admitted"),
+        "was not",
+    )
+    yield "the amount", without(base(), "spec", "containers", 0, "resources"), "was not translated"
+
+
+@pytest.mark.parametrize(("what", "pod", "words"), list(damaged()))
+def test_a_pod_that_lost_what_translation_added_is_refused(shipped, what, pod, words):
+    why = shipped.refuses(pod)
+    assert is_refused_by(why, NAME)
+    assert words in why
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        a_pod(),
+        a_pod(annotations={"example.com/a": "1"}, labels={"app": "web"}),
+        a_pod(containers=[a_container(resources={"limits": {"nvidia.com/gpu": "1"}})]),
+        a_pod(initContainers=[a_container("init", env=[{"name": "A", "value": "1"}])]),
+    ],
+)
+def test_a_pod_that_asks_for_nothing_is_created(shipped, pod):
+    assert shipped.refuses(pod) == ""
+
+
+@given(asking_pods())
+def test_what_the_webhook_translates_is_never_refused(cluster, pod):
+    cluster.under()
+    pod = copy.deepcopy(pod)
+    pod["spec"].pop("someFieldOfTheFuture", None)
+    decision = decide(a_request(pod), SHIPPED, Phase.MUTATE)
+    if decision.outcome is Outcome.MUTATED:
+        assert not is_refused_by(cluster.refuses(decision.obj), NAME)
+        assert is_refused_by(cluster.refuses(pod), NAME)
+
+
+@pytest.mark.parametrize(
+    "namespace", ["kube-system", "gpu-operator", "nvidia-device-plugin", NAMESPACE, "kube-flannel"]
+)
+def test_namespaces_that_are_exempt_by_name_are_left_alone(shipped, namespace):
+    assert shipped.refuses(a_pod("8Gi"), namespace) == ""
+
+
+@pytest.mark.parametrize("namespace", ["my-kube-x", "kube", "gpu-operator-2", "a-nvidia-b"])
+def test_namespaces_that_are_called_nearly_so_are_not(shipped, namespace):
+    assert is_refused_by(shipped.refuses(a_pod("8Gi"), namespace), NAME)
+
+
+def test_namespaces_that_are_exempt_by_label_are_left_alone(shipped):
+    shipped.namespace("labelled", {"vramwarden.io/webhook": "disabled"})
+    assert shipped.refuses(a_pod("8Gi"), "labelled") == ""
+
+
+def test_mirror_pods_of_kubelets_are_left_alone_and_forged_ones_are_not(shipped):
+    pod = a_pod(
+        annotations={
+            "kubernetes.io/config.mirror": "1",
+            "kubernetes.io/config.hash": "1",
+            "kubernetes.io/config.source": "file",
+            "vramwarden.io/gpu-memory": "8Gi",
+        },
+        nodeName="node-1",
+    )
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}}
+    uid = shipped.api.apply(node)["metadata"]["uid"]
+    pod["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": uid, "controller": True}
+    ]
+    kubelet = shipped.api.acting_as("system:node:node-1", "system:nodes", "system:authenticated")
+    assert shipped.refuses(pod, api=kubelet) == ""
+    assert is_refused_by(shipped.refuses(pod), NAME)
+
+
+MIXED = {
+    "10-first.yaml": """\
+# A comment before, and two documents.
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: one}
+spec:
+  rules:
+  - {name: watched, match: {namespaces: ["watched-*", "w"]}, action: Warn}
+  - {name: audited, match: {namespaces: [audited]}, action: Audit}
+  - {name: ignored, match: {namespaces: ["*-ignored"]}, action: Ignore}
+  - {name: trusted, match: {namespaces: [trusted]}, enforcement: {by: None}, placement: None}
+--- # the second
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: two}
+spec:
+  rules:
+  - name: free
+    match: {namespaces: ["team-*"], podLabels: {tier: free, example.com/kind: a}}
+    action: Warn
+  - {name: plain, match: {namespaces: [plain]}, enforcement: {style: Container}}
+""",
+    "20-second.yml": """\
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: three}
+spec:
+  rules:
+  - {name: late, match: {namespaces: ["watched-*", "team-*", "*-team"]}}
+""",
+}
+NAMESPACES = [
+    "watched-a",
+    "w",
+    "ww",
+    "wx",
+    "watched",
+    "audited",
+    "x-ignored",
+    "ignored",
+    "trusted",
+    "team-a",
+    "a-team",
+    "plain",
+    "team-team",
+    "unheard-of",
+    "default",
+]
+
+
+def files(folder, texts):
+    folder.mkdir()
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return PolicySource(folder, "vramwarden/enforcer:1").current
+
+
+@pytest.fixture
+def mixed(cluster, tmp_path):
+    policy = files(tmp_path / "policies", MIXED)
+    return cluster.under({"policies": {"shipped": False, "files": MIXED}}), policy
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+@pytest.mark.parametrize(
+    "labels",
+    [{}, {"tier": "free"}, {"tier": "free", "example.com/kind": "a"}, {"tier": "x"}],
+    ids=str,
+)
+def test_it_reads_the_rules_as_the_webhook_does(mixed, namespace, labels):
+    cluster, policy = mixed
+    pod = a_pod("8Gi", labels=labels)
+    rule = policy.rule_for(namespace, labels)
+    enforced = rule is not None and rule.action is Action.ENFORCE
+    assert is_refused_by(cluster.refuses(pod, namespace), NAME) == enforced
+    if enforced:
+        done = translated(pod, policy, namespace=namespace)
+        assert cluster.refuses(done, namespace) == ""
+
+
+def test_a_rule_without_sidecar_still_needs_our_mark(mixed):
+    cluster, policy = mixed
+    done = translated(a_pod("8Gi"), policy, namespace="trusted")
+    assert "initContainers" not in done["spec"]
+    del done["metadata"]["annotations"]["vramwarden.io/admitted"]
+    assert is_refused_by(cluster.refuses(done, "trusted"), NAME)
+
+
+@pytest.mark.parametrize(
+    "texts", [{}, {"a.yaml": ""}, {"a.yaml": "# nothing\n"}], ids=["no file", "empty", "comment"]
+)
+def test_without_rules_every_pod_is_left_alone(cluster, texts):
+    cluster.under({"policies": {"shipped": False, "files": texts}})
+    assert cluster.refuses(a_pod("8Gi")) == ""

@@ -1,0 +1,194 @@
+"""What the chart renders, under many values, is what the API server and Pod Security accept."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import yaml
+
+from tests.chart.recorded_reviews import refusal
+from tests.support.charts import DEPLOY, NAMESPACE, hooks, pod_templates
+from tests.support.control_planes import find_binary
+
+# Kinds that come with an operator; their own schemas are not at hand here.
+OPERATORS = {
+    "ServiceMonitor": "monitoring.coreos.com/v1",
+    "PrometheusRule": "monitoring.coreos.com/v1",
+    "Certificate": "cert-manager.io/v1",
+    "Issuer": "cert-manager.io/v1",
+}
+DIGEST = f"sha256:{'0' * 64}"
+TOLERATION = {"key": "a", "operator": "Exists", "effect": "NoSchedule"}
+MODES = {
+    "self": {},
+    "certManager": {},
+    "certManager with an issuer": {"certManager": {"issuerRef": {"kind": "Issuer", "name": "i"}}},
+    "existingSecret": {"existingSecret": {"name": "mine", "caBundle": "PEM"}},
+}
+ACCESS = ["Environment", "VolumeMounts", "Privileged", None]
+REST = {
+    "as shipped": {},
+    "all off": {
+        "secondLine": {"enabled": False},
+        "podDisruptionBudget": {"enabled": False},
+        "networkPolicy": {"enabled": False},
+        "policies": {"shipped": False},
+        "exemptNamespaces": [],
+        "webhook": {"priorityClassName": "", "replicas": 1, "preStopSeconds": 0},
+        "agent": {"priorityClassName": "", "affinity": None, "tolerations": []},
+    },
+    "all on": {
+        "image": {
+            "repository": "localhost:5000/vramwarden",
+            "digest": DIGEST,
+            "pullPolicy": "Never",
+        },
+        "enforcer": {"repository": "localhost:5000/enforcer", "tag": "2"},
+        "imagePullSecrets": [{"name": "pull"}],
+        "policies": {"files": {"10-mine.yaml": "apiVersion: vramwarden.io/v1alpha1\n"}},
+        "exemptNamespaces": ["a", "b-*", "*"],
+        "webhook": {
+            "mutating": {"failurePolicy": "Ignore"},
+            "hostNetwork": True,
+            "host": "::",
+            "port": 10443,
+            "spread": "ScheduleAnyway",
+            "nodeSelector": {"a": "b"},
+            "tolerations": [TOLERATION],
+            "affinity": {"podAntiAffinity": {}},
+            "podLabels": {"a": "b"},
+            "podAnnotations": {"sidecar.istio.io/inject": "false"},
+            "configurationAnnotations": {"a": "b"},
+        },
+        "agent": {
+            "runtimeClassName": "nvidia",
+            "vram": "48Gi",
+            "nodeSelector": {"a": "b"},
+            "podLabels": {"a": "b"},
+            "podAnnotations": {"a": "b"},
+            "extraEnv": [{"name": "LD_LIBRARY_PATH", "value": "/driver"}],
+            "extraVolumes": [{"name": "driver", "emptyDir": {}}],
+            "extraVolumeMounts": [{"name": "driver", "mountPath": "/driver"}],
+        },
+        "podDisruptionBudget": {"maxUnavailable": "50%"},
+        "networkPolicy": {"apiServerCIDRs": ["192.0.2.0/24", "2001:db8::/32"], "metricsFrom": []},
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+        "criticalPodsQuota": True,
+        "namespace": {"create": True},
+    },
+}
+
+
+def values_of(mode, access, rest):
+    found = {key: dict(value) if isinstance(value, dict) else value for key, value in rest.items()}
+    found["certificates"] = {"mode": mode.split()[0], **MODES[mode]}
+    chosen = {"gpuAccess": access} if access else {"enabled": False}
+    found["agent"] = {**found.get("agent", {}), **chosen}
+    return found
+
+
+COMBINATIONS = list(itertools.product(MODES, ACCESS, REST))
+
+
+@pytest.fixture(scope="module")
+def cluster(control_plane):
+    """Have what pods of the chart need: accounts, and the RuntimeClass."""
+    api, accounts = control_plane.api, []
+    for namespace, level in (
+        (NAMESPACE, None),
+        ("at-restricted", "restricted"),
+        ("at-privileged", "privileged"),
+    ):
+        labels = {"pod-security.kubernetes.io/enforce": level} if level else {}
+        metadata = {"name": namespace, "labels": labels}
+        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        for name in ("vramwarden-webhook", "vramwarden-agent", "vramwarden-test"):
+            metadata = {"name": name, "namespace": namespace}
+            accounts.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+            api.apply(accounts[-1])
+    runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia"}
+    path = "/apis/node.k8s.io/v1/runtimeclasses"
+    api.request("POST", path, {**runtime, "metadata": {"name": "nvidia"}})
+    yield api
+    api.request("DELETE", f"{path}/nvidia")
+    for account in accounts:
+        api.delete(account)
+
+
+def path_of(thing):
+    kind = thing["kind"].lower()
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    version = thing["apiVersion"]
+    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    namespace = thing["metadata"].get("namespace")
+    return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
+
+
+def try_out(api, thing):
+    """Apply an object as a dry run; the API server refuses every field that it does not know."""
+    query = {"dryRun": "All", "fieldManager": "tests", "force": "true", "fieldValidation": "Strict"}
+    path = f"{path_of(thing)}/{thing['metadata']['name']}"
+    return api.request("PATCH", path, thing, content_type="application/apply-patch+yaml", **query)
+
+
+@pytest.mark.parametrize(
+    ("mode", "access", "rest"), COMBINATIONS, ids=["-".join(map(str, one)) for one in COMBINATIONS]
+)
+def test_the_api_server_accepts_what_is_rendered(cluster, helm, mode, access, rest):
+    objects = helm.render(values_of(mode, access, REST[rest]))
+    for thing in objects:
+        if thing["kind"] in OPERATORS:
+            assert thing["apiVersion"] == OPERATORS[thing["kind"]]
+        else:
+            try_out(cluster, thing)
+            assert not cluster.warnings, (thing["kind"], cluster.warnings)
+    names = [(thing["kind"], thing["metadata"]["name"]) for thing in objects]
+    assert len(set(names)) == len(names)
+    for thing in objects:
+        assert thing["metadata"]["labels"]["app.kubernetes.io/name"] == "vramwarden"
+        if hooks(thing) == "" and thing["kind"] != "Namespace":
+            namespaced = thing["metadata"].get("namespace")
+            assert namespaced in (None, NAMESPACE)
+
+
+def tried_at(api, level, pod):
+    metadata = {key: pod["metadata"].get(key, {}) for key in ("labels", "annotations")}
+    metadata |= {"name": "tried", "namespace": f"at-{level}"}
+    return refusal(lambda: api.create({**pod, "metadata": metadata}, dry_run=True))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_pods_meet_pod_security_restricted(cluster, helm, mode):
+    pods = pod_templates(helm.render(values_of(mode, "Environment", {})))
+    assert len(pods) == 3
+    for pod in pods:
+        assert tried_at(cluster, "restricted", pod) == ""
+
+
+@pytest.mark.parametrize("access", ["VolumeMounts", "Privileged"])
+def test_hardened_toolkits_cost_the_level_and_the_namespace_says_so(cluster, helm, access):
+    values = values_of("self", access, {"namespace": {"create": True}})
+    objects = helm.render(values)
+    (agent,) = [pod for pod in pod_templates(objects) if pod["metadata"]["name"].endswith("agent")]
+    assert "violates PodSecurity" in tried_at(cluster, "restricted", agent)
+    assert tried_at(cluster, "privileged", agent) == ""
+    (namespace,) = [thing for thing in objects if thing["kind"] == "Namespace"]
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+
+
+def test_the_file_for_people_without_helm_can_be_applied_and_deleted(control_plane):
+    if not find_binary("kubectl"):
+        pytest.skip("needs kubectl")
+    path = str(DEPLOY / "install.yaml")
+    applied = control_plane.kubectl("apply", "-f", path)
+    assert applied.returncode == 0, applied.stderr
+    warnings = [line for line in applied.stderr.splitlines() if "last-applied" not in line]
+    assert not warnings
+    (namespace, *rest) = [
+        one for one in yaml.safe_load_all((DEPLOY / "install.yaml").read_text()) if one
+    ]
+    assert namespace["kind"] == "Namespace"
+    for thing in rest:  # the namespace stays: no controller runs here that empties it
+        control_plane.api.request("DELETE", f"{path_of(thing)}/{thing['metadata']['name']}")

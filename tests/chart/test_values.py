@@ -1,0 +1,116 @@
+"""Values: every one is described, typed, documented, and none that is not known is taken."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from jsonschema import Draft7Validator
+
+from tests.chart.values_table import default, leaves, rows, schema, values
+from tests.support.charts import CHART, DEPLOY, HelmError
+
+# Kubernetes' own types, which the API server checks, and maps of the user's own names.
+FREE = {"type": "object"}
+README = (DEPLOY / "README.md").read_text()
+
+
+def nodes(node, path=""):
+    """Yield every schema in the schema, with its path."""
+    yield path, node
+    for name, found in node.get("properties", {}).items():
+        yield from nodes(found, f"{path}.{name}")
+
+
+def test_the_schema_is_a_valid_one_and_the_defaults_meet_it():
+    Draft7Validator.check_schema(schema())
+    assert list(Draft7Validator(schema()).iter_errors(values())) == []
+
+
+def test_the_schema_knows_the_same_values_as_the_file():
+    known = {path for path, _ in leaves(schema())} - {("global",)}
+    assert all(default(path) is not ... for path in known)
+
+    def walk(found, path=()):
+        for name, value in found.items():
+            here = (*path, name)
+            if here in known:
+                yield here
+            else:
+                yield from walk(value, here)
+
+    assert set(walk(values())) == known
+
+
+def test_every_value_is_described_and_closed():
+    for path, node in nodes(schema()):
+        assert "description" in node or re.search(r"(issuerRef)\.", path), path
+        if "properties" in node:
+            assert node["additionalProperties"] is False, path
+
+
+def test_the_readme_describes_every_value():
+    found = re.findall(
+        r"^\| `[a-z][\w.]*` \| (?:`.*?`|see `values.yaml`) \| .* \|$", README, re.MULTILINE
+    )
+    assert found == rows(), (
+        "the table in deploy/README.md is stale; put there what this prints: "
+        "PYTHONPATH=tests/chart .venv/bin/python -m values_table"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("webhook.replica=3", "/webhook"),
+        ("replicas=3", "replicas"),
+        ("webhook.mutating.failurePolicy=Fial", "failurePolicy"),
+        ("webhook.validating.timeoutSeconds=31", "timeoutSeconds"),
+        ("webhook.replicas=0", "replicas"),
+        ("certificates.mode=cert-manager", "mode"),
+        ("certificates.existingSecret.secretName=x", "existingSecret"),
+        ("image.digest=abc", "digest"),
+        ("image.repository=a/b:1", "repository"),
+        ("agent.gpuAccess=privileged", "gpuAccess"),
+        ("agent.vram=48 GB", "vram"),
+        ("exemptNamespaces={kube-system,Team}", "exemptNamespaces"),
+        ("policies.files.readme=x", "readme"),
+        ("secondLine.enable=false", "secondLine"),
+        ("podDisruptionBudget.maxUnavailable=half", "maxUnavailable"),
+        ("networkPolicy.apiServerCIDRs={everybody}", "apiServerCIDRs"),
+    ],
+)
+def test_a_slip_of_the_pen_is_refused(helm, wrong, said):
+    with pytest.raises(HelmError, match=said):
+        helm.render(None, "--set", wrong)
+
+
+@pytest.mark.parametrize(
+    ("incomplete", "said"),
+    [
+        ("certificates.existingSecret.caBundle=x", r"existingSecret\.name: name a Secret"),
+        ("certificates.existingSecret.name=x", r"existingSecret\.caBundle: set it to the CA"),
+    ],
+)
+def test_what_a_mode_needs_is_asked_for(helm, incomplete, said):
+    with pytest.raises(HelmError, match=said):
+        helm.render(None, "--set", "certificates.mode=existingSecret", "--set", incomplete)
+
+
+def test_a_policy_that_is_no_yaml_is_refused(helm):
+    with pytest.raises(HelmError, match=r"policies\.files\.10-mine\.yaml"):
+        helm.render({"policies": {"files": {"10-mine.yaml": "spec: [\n"}}})
+
+
+def test_the_chart_passes_helms_own_review(helm):
+    helm.run("lint", "--strict", str(CHART))
+
+
+def test_a_parent_chart_may_share_values(helm):
+    helm.render({"global": {"anything": 1}})
+
+
+def test_the_schema_is_written_as_json_writes_it():
+    text = (CHART / "values.schema.json").read_text()
+    assert text == json.dumps(schema(), indent=2) + "\n"

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from tests.cli.admit_runs import POD
+from webhook.cli.admit.command import admit_command
+
+POLICY = """\
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: test}
+spec:
+  rules:
+  - name: everyone
+    match: {namespaces: ["team-*"]}
+"""
+
+
+class Done(NamedTuple):
+    """What a command left behind."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def invoke(tmp_path, monkeypatch, capsys):
+    """Run the command in a folder with a policy."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "policy.yaml").write_text(POLICY)
+
+    def run(*arguments, stdin=""):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        with pytest.raises(SystemExit) as ended:
+            admit_command.main(list(arguments))
+        return Done(ended.value.code, *capsys.readouterr())
+
+    return run
+
+
+def test_the_shipped_policy_is_the_default(invoke, tmp_path):
+    (tmp_path / "pod.yaml").write_text(POD)
+    result = invoke("-f", "pod.yaml")
+    assert result.exit_code == 0
+    assert "vram-enforcer" in result.stdout
+    assert result.stderr.startswith("Pod default/train: translated by rule ")
+
+
+def test_standard_input_namespace_and_policy_are_taken(invoke):
+    arguments = ("-f", "-", "--policy", "policy.yaml")
+    assert "left alone (NoRule)" in invoke(*arguments, stdin=POD).stderr
+    result = invoke(*arguments, "--namespace", "team-a", stdin=POD)
+    assert result.stderr == "Pod team-a/train: translated by rule everyone (8Gi on 1 GPU)\n"
+
+
+def test_a_denial_ends_with_1(invoke):
+    result = invoke("-f", "-", stdin=POD.replace("8Gi", "-1"))
+    assert (result.exit_code, result.stdout) == (1, POD.replace("8Gi", "-1"))
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "quoted"),
+    [
+        ("2", "a number", '; put it in quotes: "2"'),
+        ("0.5", "a number", '; put it in quotes: "0.5"'),
+        ("true", "a boolean", '; put it in quotes: "true"'),
+        ("[8Gi]", "a list", ""),
+        ("{}", "an object", ""),
+    ],
+)
+@pytest.mark.parametrize("key", ["gpu-memory", "gpu-count"])
+def test_what_yaml_takes_for_a_number_is_to_be_put_in_quotes(invoke, key, written, kind, quoted):
+    pod = POD.replace("vramwarden.io/gpu-memory: 8Gi", f"vramwarden.io/{key}: {written}")
+    path = f"metadata.annotations[vramwarden.io/{key}]"
+    result = invoke("-f", "-", stdin=pod)
+    assert result.exit_code == 1
+    assert result.stderr.endswith(f"denied: {path}: must be a string, not {kind}{quoted}\n")
+
+
+def test_a_label_without_quotes_is_to_be_put_in_quotes(invoke):
+    result = invoke(
+        "-f", "-", stdin=POD.replace("  annotations:", "  labels: {a: 1}\n  annotations:")
+    )
+    why = 'metadata.labels[a]: must be a string, not a number; put it in quotes: "1"'
+    assert result.stderr.endswith(f"denied: {why}\n")
+
+
+def test_a_folders_manifests_are_read_in_the_order_of_their_names(invoke, tmp_path):
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    for name in ("c.json", "a.yaml", "b.yml", "d.txt", "e.yaml.bak"):
+        (folder / name).write_text(f'{{"kind": "{name}"}}\n')
+    (folder / "sub.yaml").mkdir()
+    result = invoke("-f", "manifests", "-f", "policy.yaml")
+    kinds = [line for line in result.stdout.splitlines() if "kind" in line]
+    assert kinds == ['{"kind": "a.yaml"}', '{"kind": "b.yml"}', '{"kind": "c.json"}',
+                     "kind: VRAMPolicy"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ((), "Missing option"),
+        (("-f", "absent.yaml"), "absent.yaml: cannot be read (No such file or directory); check"),
+        (("-f", "empty"), "empty: no *.yaml, *.yml or *.json in it; name a folder"),
+        (("-f", "latin.yaml"), "latin.yaml:2: byte 0xe9 is not UTF-8; save it as UTF-8"),
+        (("-f", "bad.yaml"), "bad.yaml:2: not valid YAML"),
+        (("-f", "-", "-o", "table"), "'table' is not one of"),
+        (("-f", "-", "--policy", "absent"), "'absent' does not exist"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_what_to_do(invoke, tmp_path, arguments, problem):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "latin.yaml").write_bytes(b"a: 1\nb: caf\xe9\n")
+    (tmp_path / "bad.yaml").write_text("a:\n\t- b\n")
+    result = invoke(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert problem in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_invalid_policy_ends_with_1(invoke, tmp_path):
+    (tmp_path / "policy.yaml").write_text(POLICY + "    colour: red\n")
+    result = invoke("-f", "-", "--policy", "policy.yaml", stdin=POD)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "colour" in result.stderr
+
+
+@pytest.mark.parametrize("variables", [{"LC_ALL": "C", "PYTHONUTF8": "0"}, {}])
+def test_a_real_pipe_gets_the_same_bytes_whatever_the_locale(variables):
+    text = "kind: A # café 😀\r\n"
+    program = "from webhook.cli.admit.command import admit_command; admit_command()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "-f", "-"],
+        input=text.encode(),
+        capture_output=True,
+        env={**os.environ, **variables},
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, text.encode(), b"")
+
+
+@pytest.mark.parametrize("output", ["yaml", "json", "patch", "diff"])
+@pytest.mark.parametrize("pods", [1, 20])
+def test_a_reader_that_has_seen_enough_is_not_told_as_a_refusal(tmp_path, output, pods):
+    """One pod stays in the buffer until the end; many break the pipe in the middle."""
+    (tmp_path / "pods.yaml").write_text("---\n".join([POD] * pods))
+    command = [sys.executable, "-m", "webhook.cli", "admit", "-f", "pods.yaml", "-o", output]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing) as closed:
+        done = subprocess.run(
+            command, stdout=closed, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False
+        )
+    assert done.returncode == 141
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_a_reader_of_findings_may_go_too(tmp_path):
+    (tmp_path / "pod.yaml").write_text(POD)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing) as closed:
+        command = [sys.executable, "-m", "webhook.cli", "admit", "-f", "pod.yaml"]
+        done = subprocess.run(
+            command, stdout=closed, stderr=closed, text=True, cwd=tmp_path, check=False
+        )
+    assert done.returncode == 141

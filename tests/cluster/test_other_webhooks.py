@@ -1,0 +1,198 @@
+"""Beside other products' mutating webhooks, which change pods after us."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.our_server import container, variables
+from tests.support.pods import a_container, a_pod
+from tests.support.webhook_configurations import OtherWebhook
+from webhook.core.pod.findings import Reason
+
+TOKEN = {"name": "AWS_WEB_IDENTITY_TOKEN_FILE", "value": "/var/run/secrets/cloud/token"}
+MOUNT = {"name": "cloud", "mountPath": "/var/run/secrets/cloud", "readOnly": True}
+
+
+@pytest.fixture
+def changed_by(team):
+    """Return a function that puts another webhook into force, after ours, for the team's pods."""
+
+    def make(change, *, stubborn=False):
+        policy = "IfNeeded" if stubborn else "Never"
+        return OtherWebhook(
+            team.api, change, sorts="after", reinvocation_policy=policy, namespace=team.namespace
+        )
+
+    return make
+
+
+def every_container(pod):
+    return [*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())]
+
+
+def annotate(pod):
+    pod["metadata"].setdefault("annotations", {})["other/seen"] = "yes"
+    return pod
+
+
+def add_a_container(pod):
+    pod["spec"]["containers"].append(a_container("proxy"))
+    return pod
+
+
+def add_credentials(pod):
+    for found in every_container(pod):
+        found.setdefault("env", []).append(TOKEN)
+        found.setdefault("volumeMounts", []).append(MOUNT)
+    pod["spec"]["volumes"].append({"name": "cloud", "emptyDir": {}})
+    return pod
+
+
+def prepend_a_native_sidecar(pod):
+    names = [found["name"] for found in pod["spec"]["initContainers"]]
+    if "mesh" not in names:
+        mesh = a_container("mesh", restartPolicy="Always")
+        pod["spec"]["initContainers"].insert(0, mesh)
+    return pod
+
+
+def remove_our_sidecar(pod):
+    rest = [c for c in pod["spec"]["initContainers"] if c["name"] != "vram-enforcer"]
+    pod["spec"]["initContainers"] = rest
+    return pod
+
+
+def loosen_our_sidecar(pod):
+    for entry in container(pod, "vram-enforcer")["env"]:
+        if entry["name"] == "VRAM_TOLERANCE":
+            entry["value"] = "100%"
+    return pod
+
+
+def preload_a_library(pod):
+    for found in every_container(pod):
+        found.setdefault("env", []).append({"name": "LD_PRELOAD", "value": "/x.so"})
+    return pod
+
+
+def show_all_gpus(pod):
+    for found in pod["spec"]["containers"]:
+        found["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    return pod
+
+
+def raise_the_limit(pod):
+    for amounts in container(pod, "main")["resources"].values():
+        amounts["vramwarden.io/vram"] = "1Gi"
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("change", "second_patch"),
+    [
+        (annotate, 0),
+        (add_a_container, 1),  # hides the GPUs from the new container
+        (add_credentials, 0),
+        (prepend_a_native_sidecar, 1),  # likewise
+    ],
+)
+def test_a_pod_that_another_webhook_changes_after_us_is_created(
+    team, changed_by, change, second_patch
+):
+    with changed_by(change):
+        pod = team.accepts(a_pod("8Gi"))
+    first, second, validated = team.calls()
+    assert first[:2] == ("mutate", "mutated")
+    assert second == ("mutate", "mutated" if second_patch else "allowed", second_patch)
+    assert validated == ("validate", "allowed", 0)
+    assert variables(container(pod, "vram-enforcer"))["VRAM_CAP_BYTES"] == str(8 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"), [(add_a_container, "proxy"), (prepend_a_native_sidecar, "mesh")]
+)
+def test_a_container_that_comes_after_us_sees_no_gpu(team, changed_by, change, name):
+    with changed_by(change):
+        pod = team.accepts(a_pod("8Gi"))
+    assert variables(container(pod, name)) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert "vramwarden.io/vram" not in container(pod, name)["resources"]
+
+
+def test_credentials_in_our_sidecar_are_let_be(team, changed_by):
+    with changed_by(add_credentials):
+        sidecar = container(team.accepts(a_pod("8Gi")), "vram-enforcer")
+    assert TOKEN in sidecar["env"]
+    assert MOUNT in sidecar["volumeMounts"]
+
+
+def test_our_sidecar_may_stand_behind_another_native_one(team, changed_by):
+    with changed_by(prepend_a_native_sidecar):
+        pod = team.accepts(a_pod("8Gi", initContainers=[a_container("fetch")]))
+    names = [found["name"] for found in pod["spec"]["initContainers"]]
+    assert names == ["mesh", "vram-enforcer", "fetch"]
+
+
+@pytest.mark.parametrize(
+    "change", [remove_our_sidecar, loosen_our_sidecar, preload_a_library], ids=lambda c: c.__name__
+)
+def test_what_another_webhook_does_to_our_sidecar_is_undone_on_the_second_look(
+    team, changed_by, change
+):
+    plain = team.accepts(a_pod("8Gi"))
+    with changed_by(change):
+        pod = team.accepts(a_pod("8Gi"))
+    assert container(pod, "vram-enforcer") == container(plain, "vram-enforcer")
+    assert pod["spec"]["initContainers"][0]["name"] == "vram-enforcer"
+
+
+@pytest.mark.parametrize(
+    "change", [remove_our_sidecar, loosen_our_sidecar, preload_a_library], ids=lambda c: c.__name__
+)
+def test_a_webhook_that_insists_gets_the_pod_refused(team, changed_by, change):
+    with changed_by(change, stubborn=True):
+        says = team.denies(a_pod("8Gi"), Reason.UNMUTATED, phase="validate")
+    assert says.startswith("spec.initContainers")
+    assert "another webhook changed the pod after it" in says
+    assert team.pods() == []
+
+
+def test_a_webhook_that_shows_gpus_gets_the_pod_refused(team, changed_by):
+    with changed_by(show_all_gpus):
+        says = team.denies(a_pod("8Gi"), Reason.VISIBLE_DEVICES_OVERRIDE)
+    assert says.startswith("spec.containers[0].env[0]: ")
+
+
+def test_a_webhook_that_changes_the_amount_gets_the_pod_refused(team, changed_by):
+    with changed_by(raise_the_limit):
+        says = team.denies(a_pod("8Gi"), Reason.CONFLICTING_AMOUNTS)
+    assert "sets 1Gi but the annotation vramwarden.io/gpu-memory asks for 8Gi" in says
+
+
+def test_a_demand_that_another_webhook_adds_after_us_is_translated(team, changed_by):
+    def ask(pod):
+        pod["metadata"].setdefault("annotations", {})["vramwarden.io/gpu-memory"] = "8Gi"
+        return pod
+
+    with changed_by(ask):
+        pod = team.accepts(a_pod())
+    assert container(pod, "main")["resources"]["limits"] == {"vramwarden.io/vram": "8Gi"}
+    assert [call[:2] for call in team.calls()] == [
+        ("mutate", "allowed"),
+        ("mutate", "mutated"),
+        ("validate", "allowed"),
+    ]
+
+
+def test_a_webhook_before_us_is_seen_on_the_first_look(team):
+    with OtherWebhook(team.api, annotate, sorts="before", namespace=team.namespace):
+        pod = team.accepts(a_pod("8Gi"))
+    assert pod["metadata"]["annotations"]["other/seen"] == "yes"
+    assert [call[0] for call in team.calls()] == ["mutate", "validate"]
+
+
+def test_the_token_that_the_api_server_mounts_into_a_new_container_changes_nothing(team):
+    with OtherWebhook(team.api, add_a_container, sorts="before", namespace=team.namespace):
+        pod = team.accepts(a_pod("8Gi"))
+    assert variables(container(pod, "proxy")) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert container(pod, "proxy")["volumeMounts"]
+    assert team.calls()[1:] == [("mutate", "allowed", 0), ("validate", "allowed", 0)]

@@ -1,0 +1,148 @@
+"""The demand for VRAM and its bounds: by rule, by class and by count."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.admission.decisions import (
+    GI,
+    VRAM,
+    a_full_pod,
+    assert_fine,
+    assert_refused,
+    decided,
+    findings_of,
+    limits,
+    put_in,
+    translated,
+)
+from tests.core.admission.faults import COUNT, DEMAND_FAULTS, MEMORY
+from tests.support.pods import A100, a_pod, a_policy, a_request, a_rule
+from webhook.core.admission.decide import Phase, decide
+from webhook.core.policy.values import Bounds
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(("reason", "memory", "annotations", "path"), DEMAND_FAULTS)
+def test_a_demand_that_cannot_be_met_is_refused_at_its_annotation(
+    reason, memory, annotations, path, phase
+):
+    pod = a_full_pod(memory, annotations=annotations)
+    assert_refused(decided(pod, phase=phase), reason, path)
+
+
+@pytest.mark.parametrize(
+    ("memory", "reason"),
+    [
+        ("40Gi", None),
+        ("40961Mi", "TooLarge"),
+        ("42949672961", "TooLarge"),
+        ("64Mi", None),
+        ("63Mi", "TooSmall"),
+        ("66060289", None),
+        ("main=20Gi,second=20Gi", None),
+        ("main=20Gi,second=20481Mi", "TooLarge"),
+        ("main=20Gi,init=40Gi", None),
+        ("main=20Gi,init=41Gi", "TooLarge"),
+        ("main=20Gi,side=21Gi", "TooLarge"),
+        ("main=32Mi,second=32Mi", None),
+        ("main=1Mi", "TooSmall"),
+    ],
+)
+def test_the_bounds_of_a_rule_are_inclusive_and_for_the_whole_pod(memory, reason):
+    rule = a_rule(memory=Bounds(min_bytes=2**26, max_bytes=40 * GI))
+    pod = a_full_pod(memory)
+    if reason is None:
+        assert_fine(pod, rule)
+    else:
+        decision = decided(pod, rule)
+        assert_refused(decision, reason, MEMORY)
+        assert ("40Gi" if reason == "TooLarge" else "64Mi") in decision.message
+        assert '"default"' in decision.message
+
+
+@pytest.mark.parametrize(("memory", "wanted"), [("78Gi", []), ("79873Mi", ["TooLarge"])])
+def test_the_bounds_of_a_class_hold_too(memory, wanted):
+    pod = a_pod(memory, annotations={"vramwarden.io/gpu-class": "a100"})
+    assert [reason for reason, _ in findings_of(pod)] == wanted
+    by_default = a_rule(default_class="a100")
+    assert [reason for reason, _ in findings_of(a_pod(memory), by_default)] == wanted
+
+
+def test_a_class_has_a_lower_bound_as_well():
+    large = A100.__class__("large", {}, (), Bounds(min_bytes=8 * GI))
+    policy = a_policy(a_rule(default_class="large"), classes={"large": large})
+    assert decide(a_request(a_pod("8Gi")), policy, Phase.MUTATE).allowed
+    decision = decide(a_request(a_pod("8191Mi")), policy, Phase.MUTATE)
+    assert_refused(decision, "TooSmall", MEMORY)
+    assert 'class "large" wants at least 8Gi' in decision.message
+
+
+def test_a_demand_outside_both_bounds_is_told_both():
+    rule = a_rule(memory=Bounds(max_bytes=40 * GI))
+    pod = a_pod("80Gi", annotations={"vramwarden.io/gpu-class": "a100"})
+    decision = decided(pod, rule)
+    assert findings_of(pod, rule) == [("TooLarge", MEMORY), ("TooLarge", MEMORY)]
+    assert 'rule "default" allows at most 40Gi' in decision.message
+    assert 'class "a100" allows at most 78Gi' in decision.message
+
+
+def test_bounds_are_per_gpu_whatever_the_count():
+    rule = a_rule(memory=Bounds(max_bytes=40 * GI))
+    assert_fine(a_pod("40Gi", annotations={"vramwarden.io/gpu-count": "4"}), rule)
+
+
+@pytest.mark.parametrize(("count", "wanted"), [("1", []), ("2", []), ("3", ["InvalidCount"])])
+def test_the_count_has_a_bound_too(count, wanted):
+    pod = a_pod("8Gi", annotations={"vramwarden.io/gpu-count": count})
+    decision = decided(pod, a_rule(max_gpu_count=2))
+    assert list(decision.reasons) == wanted
+    if wanted:
+        assert_refused(decision, "InvalidCount", COUNT)
+        assert "allows at most 2" in decision.message
+
+
+def test_an_explicit_amount_is_held_to_the_bounds_at_its_own_path():
+    pod = a_full_pod(None)
+    holder = put_in(pod, "second", limits(VRAM, "41Gi"))
+    rule = a_rule(memory=Bounds(max_bytes=40 * GI))
+    assert_refused(decided(pod, rule), "TooLarge", f"{holder}.resources.limits[{VRAM}]")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "wanted", "says"),
+    [
+        (("*",), [], ""),
+        (("a*",), [], ""),
+        (("h*", "a100"), [], ""),
+        (("h*",), ["UnknownClass"], "not allowed"),
+        ((), ["UnknownClass"], "not allowed"),
+    ],
+)
+def test_a_class_must_be_allowed_by_the_rule(allowed, wanted, says):
+    pod = a_pod("8Gi", annotations={"vramwarden.io/gpu-class": "a100"})
+    decision = decided(pod, a_rule(allowed_classes=allowed))
+    assert list(decision.reasons) == wanted
+    assert says in decision.message
+
+
+def test_an_unknown_class_is_told_the_known_ones():
+    pod = a_pod("8Gi", annotations={"vramwarden.io/gpu-class": "h100"})
+    assert "allows a100" in decided(pod).message
+
+
+def test_the_default_class_of_a_rule_applies_where_none_is_named():
+    after = translated(a_pod("8Gi"), a_rule(default_class="a100", allowed_classes=()))
+    assert after["spec"]["nodeSelector"]["nvidia.com/gpu.product"] == "A100"
+
+
+def test_a_pod_that_selects_other_nodes_than_its_class_is_refused():
+    pod = a_pod(
+        "8Gi",
+        annotations={"vramwarden.io/gpu-class": "a100"},
+        nodeSelector={"nvidia.com/gpu.product": "T4", "vramwarden.io/gpu": "no"},
+    )
+    assert findings_of(pod) == [
+        ("NodeSelectorConflict", "spec.nodeSelector[vramwarden.io/gpu]"),
+        ("NodeSelectorConflict", "spec.nodeSelector[nvidia.com/gpu.product]"),
+    ]

@@ -1,0 +1,109 @@
+"""Who may see which GPU, by what the rule says of visible devices."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.admission.decisions import (
+    CONFIG_MAP,
+    EVERYWHERE,
+    VISIBLE,
+    a_full_pod,
+    assert_fine,
+    assert_refused,
+    container_of,
+    decided,
+    limits,
+    put_in,
+    translated,
+    variable,
+)
+from tests.support.pods import a_rule
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.policy.values import Action, VisibleDevices
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(
+    "entry",
+    [variable(VISIBLE, "all"), variable(VISIBLE, "0"), variable(VISIBLE, **CONFIG_MAP)],
+    ids=str,
+)
+def test_a_pod_without_a_demand_sees_no_gpu_by_hand(entry, name, phase):
+    pod = a_full_pod(None)
+    holder = put_in(pod, name, entry)
+    decision = decided(pod, phase=phase)
+    assert_refused(decision, "VisibleDevicesOverride", f"{holder}.env[0]")
+
+
+@pytest.mark.parametrize("value", ["void", "none", "", None])
+@pytest.mark.parametrize("devices", VisibleDevices)
+def test_hiding_the_gpus_is_always_allowed(value, devices):
+    pod = a_full_pod(None)
+    put_in(pod, "init", variable(VISIBLE, value))
+    decision = decided(pod, a_rule(visible_devices=devices))
+    assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ())
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+@pytest.mark.parametrize(
+    "source", [variable(VISIBLE, "all"), variable(VISIBLE, **CONFIG_MAP)], ids=str
+)
+def test_a_rule_may_void_what_is_set_by_hand(source, name):
+    rule = a_rule(visible_devices=VisibleDevices.VOID)
+    pod = a_full_pod(None)
+    put_in(pod, name, variable("A", "1"))
+    put_in(pod, name, source)
+    put_in(pod, name, variable("B", "2"))
+    decision = decided(pod, rule)
+    assert decision.outcome is Outcome.MUTATED
+    assert container_of(decision.obj, name)["env"] == [
+        {"name": "A", "value": "1"},
+        {"name": VISIBLE, "value": "void"},
+        {"name": "B", "value": "2"},
+    ]
+    container_of(decision.obj, name)["env"] = container_of(pod, name)["env"]
+    assert decision.obj == pod
+
+
+def test_a_pod_with_another_fault_is_not_voided():
+    pod = a_full_pod(None)
+    put_in(pod, "main", variable(VISIBLE, "all"))
+    put_in(pod, "second", limits("nvidia.com/gpu", "500m"))
+    for action in (Action.ENFORCE, Action.WARN, Action.AUDIT):
+        rule = a_rule(visible_devices=VisibleDevices.VOID, action=action)
+        decision = decided(pod, rule)
+        assert (decision.reasons, decision.patch) == (("FractionalWholeGPU",), ())
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_a_rule_may_ignore_what_is_set_by_hand(name):
+    pod = a_full_pod(None)
+    put_in(pod, name, variable(VISIBLE, "all"))
+    for phase in Phase:
+        decision = decided(pod, a_rule(visible_devices=VisibleDevices.IGNORE), phase)
+        assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ())
+
+
+@pytest.mark.parametrize(
+    ("devices", "second"), [(VisibleDevices.VOID, "void"), (VisibleDevices.IGNORE, "all")]
+)
+def test_with_a_demand_the_containers_with_vram_see_their_gpu_whatever_the_rule(devices, second):
+    rule = a_rule(visible_devices=devices)
+    pod = a_full_pod()
+    put_in(pod, "main", variable(VISIBLE, "all"))
+    put_in(pod, "second", variable(VISIBLE, "all"))
+    after = translated(pod, rule)
+    (main,) = (e for e in container_of(after, "main")["env"] if e["name"] == VISIBLE)
+    assert main["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.annotations['vramwarden.io/gpu']"
+    assert container_of(after, "second")["env"] == [{"name": VISIBLE, "value": second}]
+    assert_fine(pod, rule)
+
+
+@pytest.mark.parametrize("devices", VisibleDevices)
+def test_limits_of_the_driver_are_refused_whatever_the_rule_says_of_devices(devices):
+    pod = a_full_pod()
+    holder = put_in(pod, "init", variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G"))
+    decision = decided(pod, a_rule(visible_devices=devices))
+    assert_refused(decision, "VisibleDevicesOverride", f"{holder}.env[0]")

@@ -1,0 +1,161 @@
+"""Keys with our prefix that nothing reads: told as warnings, and nothing else changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.core.admission.decisions import (
+    VISIBLE,
+    a_bound_pod,
+    decided,
+    stored_pod,
+    updated,
+    variable,
+)
+from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.review import encode_review
+from webhook.core.policy.values import Action, Bounds
+
+PREFIX = "vramwarden.io/"
+ASKING = [f"{PREFIX}gpu-memory", f"{PREFIX}gpu-class", f"{PREFIX}gpu-count"]
+
+
+def notes(pod, **rule):
+    return decided(pod, a_rule(**rule)).notes
+
+
+def mistyped(name: str = "gpu-mem", **fields):
+    return a_pod(annotations={f"{PREFIX}{name}": "8Gi"}, **fields)
+
+
+def warnings(decision):
+    return encode_review("u-1", decision, "")["response"].get("warnings")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("gpu-mem", "gpu-memory"),
+        ("gpumemory", "gpu-memory"),
+        ("gpu_memory", "gpu-memory"),
+        ("GPU-memory", "gpu-memory"),
+        ("GPU-MEMORY", "gpu-memory"),
+        ("memory", "gpu-memory"),
+        ("gpu-memory-mib", "gpu-memory"),
+        ("gpu-memory ", "gpu-memory"),
+        ("vram", "gpu-memory"),
+        ("gpu-clas", "gpu-class"),
+        ("gpu-counts", "gpu-count"),
+    ],
+)
+def test_a_mistyped_key_earns_a_warning_with_the_key_that_was_meant(name, meant):
+    decision = decided(mistyped(name))
+    assert decision.outcome is Outcome.ALLOWED
+    assert decision.findings == decision.patch == ()
+    sentence = f"metadata.annotations[{PREFIX}{name}]: nothing reads this key; "
+    assert decision.notes == (f"{sentence}did you mean {PREFIX}{meant}?",)
+
+
+@pytest.mark.parametrize("name", ["webhook", "team", "", "x" * 63])
+def test_a_key_that_is_like_none_earns_a_warning_with_those_that_developers_set(name):
+    sentence = f"metadata.annotations[{PREFIX}{name}]: nothing reads this key; "
+    assert notes(mistyped(name)) == (f"{sentence}developers set {', '.join(ASKING)}",)
+
+
+@pytest.mark.parametrize("key", ASKING)
+def test_an_annotation_of_ours_among_the_labels_earns_a_warning(key):
+    decision = decided(a_pod(labels={key: "8Gi", "app": "train"}))
+    assert decision.outcome is Outcome.ALLOWED
+    (note,) = decision.notes
+    assert note == (
+        f"metadata.labels[{key}]: as a label it asks for nothing; "
+        "write it under metadata.annotations"
+    )
+
+
+def test_a_label_beside_the_annotation_of_the_same_name_is_no_slip():
+    assert notes(a_pod("8Gi", labels={ASKING[0]: "8Gi"})) == ()
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        a_pod(),
+        a_pod("8Gi"),
+        a_pod("8Gi", annotations={ASKING[1]: "a100", ASKING[2]: "2"}),
+        stored_pod(),
+        a_bound_pod(),
+        a_pod(annotations={"example.com/gpu-mem": "8Gi", "vramwarden.iox/gpu-mem": "8Gi"}),
+        a_pod(labels={f"{PREFIX}managed": "true", f"{PREFIX}tier": "gold"}),
+        a_pod(annotations={f"{PREFIX}managed": "true"}),
+    ],
+)
+def test_what_is_read_or_written_by_us_or_none_of_ours_earns_no_warning(pod):
+    assert notes(pod) == ()
+
+
+@pytest.mark.parametrize(
+    ("action", "outcome"),
+    [
+        (Action.ENFORCE, Outcome.DENIED),
+        (Action.WARN, Outcome.WARNED),
+        (Action.AUDIT, Outcome.AUDITED),
+    ],
+)
+def test_every_action_that_looks_at_the_pod_warns_and_decides_as_before(action, outcome):
+    rule = a_rule(action=action)
+    wrong = [a_container(**variable(VISIBLE, "all"))]
+    right = decided(a_pod(containers=wrong), rule)
+    decision = decided(mistyped(containers=wrong), rule)
+    assert len(decision.notes) == 1
+    assert right.outcome is outcome
+    assert replace(decision, notes=()) == right
+
+
+def test_a_demand_beside_a_mistyped_key_is_still_translated():
+    pod = a_pod("8Gi", annotations={f"{PREFIX}gpu-cuont": "2"})
+    decision = decided(pod)
+    assert decision.outcome is Outcome.MUTATED
+    assert "did you mean vramwarden.io/gpu-count?" in decision.notes[0]
+
+
+def test_a_rule_that_ignores_warns_of_nothing_and_neither_does_no_rule():
+    assert notes(mistyped(), action=Action.IGNORE) == ()
+    assert notes(mistyped(), namespaces=("elsewhere",)) == ()
+
+
+def test_only_the_mutating_phase_warns_so_that_nobody_reads_it_twice():
+    assert decided(mistyped(), phase=Phase.VALIDATE).notes == ()
+
+
+def test_an_update_warns_of_nothing():
+    for phase in Phase:
+        assert updated(a_pod(), mistyped(), phase=phase).notes == ()
+
+
+def test_the_answer_has_notes_as_warnings_behind_the_findings():
+    rule = a_rule(action=Action.WARN, memory=Bounds(max_bytes=2**30))
+    pod = a_pod("8Gi", annotations={f"{PREFIX}gpu-mem": "1Gi"})
+    decision = decided(pod, rule)
+    assert warnings(decision) == [str(decision.findings[0]), *decision.notes]
+    assert warnings(decided(mistyped())) == list(decided(mistyped()).notes)
+    assert warnings(decided(a_pod("8Gi"))) is None
+
+
+def test_a_denial_has_the_notes_as_warnings_and_not_its_findings():
+    decision = decided(a_pod("8GB", annotations={f"{PREFIX}gpu-mem": "1Gi"}))
+    assert decision.outcome is Outcome.DENIED
+    assert warnings(decision) == list(decision.notes)
+    assert "gpu-mem]" not in decision.message
+
+
+def test_thousands_of_such_keys_are_a_few_short_warnings():
+    keys = {f"{PREFIX}gpu-mem{n}{'y' * 5000}": "8Gi" for n in range(3000)}
+    decision = decide(a_request(a_pod(annotations=keys)), a_policy(), Phase.MUTATE)
+    told = warnings(decision)
+    assert len(told) == 10
+    assert max(map(len, told)) <= 256
+    assert all(line.endswith("gpu-count") for line in told)

@@ -1,0 +1,116 @@
+"""What a pod can do wrong, what is nearly it, and which pods are left alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.admission.decisions import (
+    WITHOUT_SIDECAR,
+    a_full_pod,
+    assert_fine,
+    assert_refused,
+    decided,
+    ended,
+    host_path,
+    put,
+    put_in,
+    translated,
+    variable,
+)
+from tests.core.admission.faults import SHM, SPEC_FAULTS
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.pod.findings import Reason
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(("reason", "fields", "path"), SPEC_FAULTS, ids=str)
+def test_a_pod_with_a_fault_is_refused(reason, fields, path, phase):
+    pod = a_full_pod(**fields)
+    assert_refused(decided(pod, phase=phase), reason, ended(path, {"spec": pod["spec"]}))
+
+
+@pytest.mark.parametrize(
+    ("reason", "fields", "path"),
+    [case for case in SPEC_FAULTS if case[0] is not Reason.RESERVED_NAME],
+    ids=str,
+)
+def test_a_fault_of_the_pod_is_found_again_when_it_is_stored(reason, fields, path):
+    pod = translated(a_full_pod())
+    put(pod["spec"], fields)
+    assert_refused(decided(pod, phase=Phase.VALIDATE), reason, ended(path, pod))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"hostPID": False},
+        {"hostPID": None},
+        {"hostIPC": True},
+        {"hostNetwork": True},
+        {"shareProcessNamespace": True},
+        {"shareProcessNamespace": None},
+        {"nodeName": ""},
+        {"nodeSelector": {"kubernetes.io/hostname": "node-1"}},
+        {"nodeSelector": {"vramwarden.io/gpu": "true", "kubernetes.io/os": "linux"}},
+        {"os": {"name": "linux"}},
+        {"resourceClaims": []},
+        {"schedulerName": "other"},
+        *map(host_path, (SHM, f"{SHM}/", f"{SHM}/x", "/dev/hugepages", "/devices")),
+        *map(host_path, ("/data", "/data/dev", "/data/dev/nvidia0")),
+        {"volumes": [{"name": "dev", "emptyDir": {}}, {"name": "vram-enforcer", "emptyDir": {}}]},
+    ],
+    ids=str,
+)
+def test_a_pod_that_is_nearly_at_fault_is_admitted_and_stored(fields):
+    assert_fine(a_full_pod(**fields))
+
+
+@pytest.mark.parametrize("fields", [{"hostPID": True}, {"shareProcessNamespace": False}], ids=str)
+def test_without_a_sidecar_the_process_namespace_is_the_users(fields):
+    assert_fine(a_full_pod(**fields), WITHOUT_SIDECAR)
+
+
+def test_a_pod_without_a_demand_may_do_all_this():
+    pod = a_full_pod(
+        None,
+        hostPID=True,
+        nodeName="node-1",
+        shareProcessNamespace=False,
+        os={"name": "windows"},
+        nodeSelector={"vramwarden.io/gpu": "false"},
+        resourceClaims=[{"name": "gpu"}],
+        **host_path("/dev"),
+    )
+    put_in(pod, "main", {"securityContext": {"privileged": True}})
+    put_in(pod, "second", variable("CUDA_MPS_PIPE_DIRECTORY", "/mps"))
+    for phase in Phase:
+        assert decided(pod, phase=phase).outcome is Outcome.ALLOWED
+
+
+# --- mirror pods
+
+
+MIRROR = {"kubernetes.io/config.mirror": "hash"}
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(
+    ("annotations", "groups", "skipped"),
+    [
+        (MIRROR, ("system:nodes", "system:authenticated"), True),
+        ({"kubernetes.io/config.mirror": ""}, ("system:nodes",), True),
+        (MIRROR, ("system:authenticated",), False),
+        (MIRROR, (), False),
+        (MIRROR, ("system:nodes:x",), False),
+        ({}, ("system:nodes",), False),
+    ],
+)
+def test_only_a_pod_that_a_kubelet_mirrors_is_left_alone(annotations, groups, skipped, phase):
+    pod = a_full_pod(hostPID=True, nodeName="node-1", annotations=annotations)
+    decision = decided(pod, phase=phase, groups=groups)
+    if skipped:
+        assert (decision.allowed, decision.patch) == (True, ())
+        assert decision.reasons == ("MirrorPod",)
+    else:
+        assert not decision.allowed
+        assert decision.reasons == ("NodeNamePreset", "HostPID")

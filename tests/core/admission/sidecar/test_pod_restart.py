@@ -1,0 +1,78 @@
+"""The rule by which the kubelet starts all containers anew."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from tests.core.admission.decisions import (
+    a_hardened_pod,
+    a_plain_pod,
+    assert_fine,
+    container_of,
+    decided,
+    translated,
+)
+from tests.support.pods import RULE, a_rule
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.policy.values import PodRestart, Style
+
+RESTARTING = a_rule(enforcement={"pod_restart": PodRestart.ALL_CONTAINERS})
+OURS = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [88]}}]
+A_POD_WITHOUT_A_USER = a_hardened_pod(restricted=True, users=(None, None))
+
+
+def sidecar(pod, rule):
+    return container_of(translated(pod, rule), "vram-enforcer")
+
+
+@pytest.mark.parametrize("pod", [a_plain_pod(), A_POD_WITHOUT_A_USER], ids=["plain", "restricted"])
+def test_a_sidecar_that_ends_with_88_restarts_the_pod_where_the_rule_says_so(pod):
+    found = sidecar(pod, RESTARTING)
+    assert found["restartPolicy"] == "Always"
+    assert found["restartPolicyRules"] == OURS
+
+
+def test_the_rule_is_all_that_the_setting_changes_for_a_pod_that_can_be_stopped():
+    found = sidecar(a_plain_pod(), RESTARTING)
+    assert found.pop("restartPolicyRules")
+    assert found == sidecar(a_plain_pod(), RULE)
+
+
+def test_a_plain_container_restarts_no_pod():
+    plain = {"pod_restart": PodRestart.ALL_CONTAINERS, "style": Style.CONTAINER}
+    assert "restartPolicyRules" not in sidecar(a_plain_pod(), a_rule(enforcement=plain))
+
+
+def test_a_pod_that_is_translated_already_is_left_as_it_is():
+    pod = translated(A_POD_WITHOUT_A_USER, RESTARTING)
+    assert decided(pod, RESTARTING).patch == ()
+    assert_fine(pod, RESTARTING)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        None,
+        [],
+        [{"action": "Restart", "exitCodes": {"operator": "In", "values": [88]}}],
+        [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [0]}}],
+        [{"action": "Restart", "exitCodes": {"operator": "In", "values": [88]}}, *OURS],
+    ],
+    ids=["none", "empty", "other action", "other code", "one before"],
+)
+def test_a_sidecar_without_the_rule_is_mended_and_otherwise_not_stored(rules):
+    wanted = translated(A_POD_WITHOUT_A_USER, RESTARTING)
+    broken = copy.deepcopy(wanted)
+    found = container_of(broken, "vram-enforcer")
+    found["restartPolicyRules"] = rules
+    if rules is None:
+        del found["restartPolicyRules"]
+    assert decided(broken, RESTARTING, Phase.VALIDATE).reasons == ("Unmutated",)
+    assert decided(broken, RESTARTING).obj == wanted
+
+
+def test_a_rule_that_nobody_asked_for_is_not_stored():
+    decision = decided(translated(a_plain_pod(), RESTARTING), RULE, Phase.VALIDATE)
+    assert decision.outcome is Outcome.DENIED

@@ -1,0 +1,209 @@
+"""Under which AppArmor and SELinux profiles the sidecar runs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.core.admission.decisions import (
+    WITHOUT_SIDECAR,
+    a_full_pod,
+    a_hardened_pod,
+    assert_fine,
+    assert_refused,
+    container_of,
+    decided,
+    findings_of,
+    put_in,
+    translated,
+)
+from tests.support.pods import RULE, a_rule
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.admission.sidecar.profiles import enforcer_profiles
+from webhook.core.policy.values import PodRestart, Style
+
+APP_ARMOR, SELINUX = "appArmorProfile", "seLinuxOptions"
+UNCONFINED = {"type": "Unconfined"}
+DEFAULT = {"type": "RuntimeDefault"}
+LOCAL = {"type": "Localhost", "localhostProfile": "gpu"}
+OTHER = {"type": "Localhost", "localhostProfile": "cpu"}
+LEVEL, LABEL = {"level": "s0:c1,c2"}, {"type": "spc_t"}
+NOTE = "container.apparmor.security.beta.kubernetes.io/"
+
+
+def a_confined_pod(field, main=None, second=None, *, pod=None, notes=None):
+    """Return a pod with two containers with VRAM; `notes` are AppArmor's annotations."""
+    made = a_full_pod("main=4Gi,second=4Gi")
+    for name, value in (("main", main), ("second", second)):
+        if value is not None:
+            put_in(made, name, {"securityContext": {field: value}})
+    if pod is not None:
+        made["spec"]["securityContext"] = {field: pod}
+    for name, value in (notes or {}).items():
+        made["metadata"]["annotations"][NOTE + name] = value
+    return made
+
+
+def case(field, *own, wanted=None, **more):
+    shown = [*map(str, own), *(f"{key} {value}" for key, value in more.items())]
+    return pytest.param(
+        a_confined_pod(field, *own, **more), field, wanted, id=f"{field} {', '.join(shown)}"
+    )
+
+
+def noted(profile: str):
+    return {"notes": {"main": profile, "second": profile}}
+
+
+# What the containers with VRAM have, and what the sidecar's own context says then: None is nothing.
+AGREE = [
+    case(APP_ARMOR),
+    case(APP_ARMOR, UNCONFINED, UNCONFINED, wanted=UNCONFINED),
+    case(APP_ARMOR, LOCAL, LOCAL, wanted=LOCAL),
+    case(APP_ARMOR, DEFAULT, DEFAULT),
+    case(APP_ARMOR, DEFAULT, None),
+    case(APP_ARMOR, pod=UNCONFINED),
+    case(APP_ARMOR, UNCONFINED, pod=UNCONFINED),
+    case(APP_ARMOR, DEFAULT, DEFAULT, pod=LOCAL, wanted=DEFAULT),
+    case(APP_ARMOR, LOCAL, LOCAL, pod=UNCONFINED, wanted=LOCAL),
+    case(APP_ARMOR, wanted=UNCONFINED, **noted("unconfined")),
+    case(APP_ARMOR, wanted=LOCAL, **noted("localhost/gpu")),
+    case(APP_ARMOR, **noted("runtime/default")),
+    case(APP_ARMOR, **noted("localhost/")),
+    case(APP_ARMOR, **noted("")),
+    case(APP_ARMOR, pod=LOCAL, wanted=UNCONFINED, **noted("unconfined")),
+    case(APP_ARMOR, pod=LOCAL, wanted=DEFAULT, **noted("runtime/default")),
+    case(APP_ARMOR, LOCAL, LOCAL, wanted=LOCAL, notes={"main": "localhost/gpu"}),
+    case(APP_ARMOR, LOCAL, wanted=LOCAL, notes={"second": "localhost/gpu"}),
+    case(APP_ARMOR, notes={"init": "unconfined"}),
+    case(SELINUX),
+    case(SELINUX, LEVEL, LEVEL, wanted=LEVEL),
+    case(SELINUX, {**LEVEL, "user": None}, {**LEVEL, "type": ""}, wanted=LEVEL),
+    case(SELINUX, pod=LEVEL),
+    case(SELINUX, LEVEL, pod=LEVEL),
+    case(SELINUX, LABEL, LABEL, pod=LEVEL, wanted=LABEL),
+    case(SELINUX, {}, {}, pod=LEVEL, wanted={}),
+    case(SELINUX, {}),
+]
+DIFFER = [
+    case(APP_ARMOR, UNCONFINED),
+    case(APP_ARMOR, None, UNCONFINED),
+    case(APP_ARMOR, LOCAL, UNCONFINED),
+    case(APP_ARMOR, LOCAL, OTHER),
+    case(APP_ARMOR, DEFAULT, pod=UNCONFINED),
+    case(APP_ARMOR, notes={"main": "unconfined"}),
+    case(APP_ARMOR, notes={"main": "localhost/gpu", "second": "localhost/cpu"}),
+    case(SELINUX, LEVEL),
+    case(SELINUX, LEVEL, LABEL),
+    case(SELINUX, {}, pod=LEVEL),
+]
+CASES = {"agree": AGREE, "differ": DIFFER}
+
+
+def rows():
+    """Return the rows of the table in `enforcer_profiles`'s docstring, with `any` written out."""
+    lines = re.findall(r"^ *\| (.+) \|$", enforcer_profiles.__doc__ or "", re.MULTILINE)[2:]
+    return [
+        (cells[0], restart, cells[2])
+        for cells in ([cell.strip() for cell in line.split("|")] for line in lines)
+        for restart in (PodRestart if cells[1] == "any" else [PodRestart(cells[1])])
+    ]
+
+
+def test_the_table_of_profiles_says_each_case_once():
+    cases = [row[:2] for row in rows()]
+    assert len(cases) == len(set(cases)) == len(CASES) * len(PodRestart)
+
+
+@pytest.mark.parametrize(
+    ("restart", "sidecar", "pod", "field", "wanted"),
+    [
+        pytest.param(restart, sidecar, *found.values, id=f"{restart} {found.id}")
+        for containers, restart, sidecar in rows()
+        for found in CASES[containers]
+    ],
+)
+def test_the_sidecar_is_confined_as_the_table_says(restart, sidecar, pod, field, wanted):
+    rule = a_rule(enforcement={"pod_restart": restart})
+    if sidecar == "EnforcementImpossible":
+        for phase in Phase:
+            path = f"spec.containers[1].securityContext.{field}"
+            assert_refused(decided(pod, rule, phase), "EnforcementImpossible", path)
+        return
+    context = container_of(translated(pod, rule), "vram-enforcer")["securityContext"]
+    assert sidecar in {"as they", "as the pod"}
+    assert context.get(field) == (wanted if sidecar == "as they" else None)
+    assert {APP_ARMOR, SELINUX} & context.keys() <= {field}
+    assert_fine(pod, rule)
+
+
+def test_profiles_of_containers_without_vram_do_not_matter():
+    pod = a_full_pod("second=8Gi")
+    put_in(pod, "main", {"securityContext": {APP_ARMOR: UNCONFINED, SELINUX: LEVEL}})
+    put_in(pod, "second", {"securityContext": {APP_ARMOR: LOCAL}})
+    context = container_of(translated(pod), "vram-enforcer")["securityContext"]
+    assert context[APP_ARMOR] == LOCAL
+    assert SELINUX not in context
+
+
+def test_a_profile_is_the_only_thing_that_changes():
+    plain = container_of(translated(a_confined_pod(APP_ARMOR)), "vram-enforcer")
+    found = container_of(translated(a_confined_pod(APP_ARMOR, LOCAL, LOCAL)), "vram-enforcer")
+    assert found["securityContext"].pop(APP_ARMOR) == LOCAL
+    assert found == plain
+
+
+def test_what_the_api_server_makes_of_an_annotation_is_what_we_made_of_it():
+    """It copies the annotation into the field between the two phases."""
+    pod = translated(a_confined_pod(APP_ARMOR, **noted("unconfined")))
+    for name in ("main", "second"):
+        put_in(pod, name, {"securityContext": {APP_ARMOR: UNCONFINED}})
+    assert decided(pod, phase=Phase.VALIDATE).outcome is Outcome.ALLOWED
+    assert decided(pod).patch == ()
+
+
+@pytest.mark.parametrize("profile", [UNCONFINED, DEFAULT, OTHER], ids=str)
+def test_nobody_gives_the_sidecar_another_profile(profile):
+    for wanted in (None, LOCAL):
+        pod = translated(a_confined_pod(APP_ARMOR, wanted, wanted))
+        container_of(pod, "vram-enforcer")["securityContext"][APP_ARMOR] = profile
+        assert decided(pod, phase=Phase.VALIDATE).reasons == ("Unmutated",)
+
+
+@pytest.mark.parametrize("style", Style)
+def test_the_refusal_names_both_containers_and_the_setting_that_would_help(style):
+    decision = decided(a_confined_pod(APP_ARMOR, LOCAL), a_rule(enforcement={"style": style}))
+    (finding,) = decision.findings
+    hint = (
+        ", or ask your platform team for a rule with enforcement.podRestart: RestartAllContainers"
+    )
+    assert finding.detail == (
+        'is not that of container "main", and one sidecar can stop processes of one '
+        "appArmorProfile only; give both the same" + hint * (style is Style.NATIVE)
+    )
+
+
+def test_all_that_keeps_signals_from_arriving_is_told_at_once():
+    pod = a_hardened_pod(restricted=True, users=(1000, 1001))
+    put_in(pod, "main", {"securityContext": {APP_ARMOR: LOCAL, SELINUX: LEVEL}})
+    path = "spec.containers[1].securityContext"
+    assert findings_of(pod) == [
+        ("EnforcementImpossible", f"{path}.{field}") for field in ("runAsUser", APP_ARMOR, SELINUX)
+    ]
+
+
+def test_without_a_sidecar_profiles_may_differ():
+    assert_fine(a_confined_pod(APP_ARMOR, LOCAL, UNCONFINED), WITHOUT_SIDECAR)
+
+
+@pytest.mark.parametrize("wrong", [5, "x", [], {"type": 5}, {"level": []}], ids=str)
+@pytest.mark.parametrize("field", [APP_ARMOR, SELINUX])
+@pytest.mark.parametrize("where", ["pod", "main"])
+def test_a_profile_of_a_wrong_type_is_malformed(wrong, field, where):
+    if isinstance(wrong, dict) and field == APP_ARMOR and "level" in wrong:
+        wrong = {"localhostProfile": []}
+    decision = decided(a_confined_pod(field, **{where: wrong}), RULE)
+    assert decision.outcome is Outcome.MALFORMED
+    holder = "spec" if where == "pod" else "spec.containers[0]"
+    assert decision.malformed.startswith(f"{holder}.securityContext.{field}")

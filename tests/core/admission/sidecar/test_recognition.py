@@ -1,0 +1,246 @@
+"""The reserved name: what is our sidecar, what is a forgery, and what neither may hide."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from tests.core.admission.decisions import (
+    VISIBLE,
+    VRAM,
+    WITHOUT_SIDECAR,
+    a_full_pod,
+    assert_refused,
+    container_of,
+    decided,
+    limits,
+    put,
+    put_in,
+    translated,
+    variable,
+)
+from tests.support.pods import RULE, a_container, a_rule
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.policy.values import Style, VisibleDevices
+
+FORGERIES = [
+    {"image": "example"},
+    {"image": "evil/vramwarden/enforcer:1"},
+    {"image": "vramwarden/enforcer2:1"},
+    {"image": "registry:5000/vramwarden/enforcer"},
+    {"image": None},
+    {"command": ["sleep", "inf"]},
+    {"command": []},
+    {"command": ["python3", "-I", "-m", "webhook.sidecar", "--version"]},
+    {"args": ["--help"]},
+]
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("forged", FORGERIES, ids=str)
+def test_a_sidecar_that_runs_something_else_is_refused(forged, phase):
+    pod = translated(a_full_pod())
+    put(container_of(pod, "vram-enforcer"), dict.fromkeys(forged))
+    holder = put_in(pod, "vram-enforcer", forged)
+    decision = decided(pod, phase=phase)
+    assert_refused(decision, "ReservedName", f"{holder}.name")
+    assert "give the container another name" in decision.message
+
+
+@pytest.mark.parametrize("field", ["containers", "initContainers"])
+@pytest.mark.parametrize("annotations", [{}, {"vramwarden.io/admitted": "v1 default 0123456789ab"}])
+def test_a_container_of_the_reserved_name_is_refused_whatever_the_annotations(field, annotations):
+    pod = a_full_pod(annotations=annotations, labels={"vramwarden.io/managed": "true"})
+    pod["spec"][field].append(a_container("vram-enforcer"))
+    index = len(pod["spec"][field]) - 1
+    assert_refused(decided(pod), "ReservedName", f"spec.{field}[{index}].name")
+
+
+HARMLESS = {
+    "defaults of the API server": {
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "startupProbe": {"successThreshold": 1},
+        "livenessProbe": {"successThreshold": 1},
+    },
+    "AlwaysPullImages": {"imagePullPolicy": "Always"},
+    "variables of others": {
+        "env": [
+            {"name": "AWS_ROLE_ARN", "value": "x"},
+            {"name": "HTTP_PROXY", "value": "http://proxy"},
+            {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        ]
+    },
+    "credentials of a cloud": {
+        "volumeMounts": [
+            {"name": "aws", "mountPath": "/var/run/secrets/eks.amazonaws.com/serviceaccount"}
+        ]
+    },
+    "a limit from a LimitRange": {
+        "resources": {
+            "limits": {"ephemeral-storage": "1Gi"},
+            "requests": {"ephemeral-storage": "1Gi"},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("fields", HARMLESS.values(), ids=HARMLESS)
+@pytest.mark.parametrize("style", Style)
+def test_our_sidecar_is_ours_with_what_others_add_in_good_faith(fields, style):
+    rule = a_rule(enforcement={"style": style})
+    pod = translated(a_full_pod(), rule)
+    put_in(pod, "vram-enforcer", fields)
+    again = decided(pod, rule)
+    assert (again.outcome, again.patch) == (Outcome.ALLOWED, ())
+    stored = decided(pod, rule, Phase.VALIDATE)
+    assert stored.outcome is Outcome.ALLOWED, stored.message
+
+
+@pytest.mark.parametrize(
+    "image", ["vramwarden/enforcer:0", "vramwarden/enforcer", "vramwarden/enforcer@sha256:ab"]
+)
+def test_our_sidecar_of_another_release_is_ours_and_brought_up_to_date(image):
+    pod = translated(a_full_pod())
+    container_of(pod, "vram-enforcer")["image"] = image
+    decision = decided(pod)
+    assert decision.outcome is Outcome.MUTATED
+    assert decision.obj == translated(a_full_pod())
+
+
+HARMFUL = {
+    "LD_PRELOAD": {"env": [{"name": "LD_PRELOAD", "value": "/x.so"}]},
+    "LD_LIBRARY_PATH": {"env": [{"name": "LD_LIBRARY_PATH", "value": "/x"}]},
+    "PYTHONPATH": {"env": [{"name": "PYTHONPATH", "value": "/x"}]},
+    "PATH": {"env": [{"name": "PATH", "value": "/x"}]},
+    "a second cap": {"env": [{"name": "VRAM_CAP_BYTES", "value": "999999999999"}]},
+    "another setting": {"env": [{"name": "VRAM_UNHEARD_OF", "value": "1"}]},
+    "another GPU": {"env": [{"name": VISIBLE, "value": "void"}]},
+    "variables from a map": {"envFrom": [{"configMapRef": {"name": "m"}}]},
+    "mount over /usr": {"volumeMounts": [{"name": "v", "mountPath": "/usr"}]},
+    "mount over /usr by a detour": {
+        "volumeMounts": [{"name": "v", "mountPath": "/var/run/secrets/../../../usr"}]
+    },
+    "mount over the heartbeat by a detour": {
+        "volumeMounts": [{"name": "v", "mountPath": "/run/secrets/../vram-enforcer"}]
+    },
+    "hook": {"lifecycle": {"preStop": {"exec": {"command": ["x"]}}}},
+    "other user": {"securityContext": {"runAsUser": 65534}},
+    "writable root": {"securityContext": {"readOnlyRootFilesystem": False}},
+    "a probe less": {"livenessProbe": None},
+    "easier probe": {"startupProbe": {"exec": {"command": ["true"]}}},
+    "no restart": {"restartPolicy": None},
+    "more memory": {"resources": {"limits": {"memory": "1Gi"}}},
+    "working directory": {"workingDir": "/x"},
+    "VRAM of its own": {
+        "resources": {"requests": {VRAM: "1Gi"}, "limits": {VRAM: "1Gi"}},
+    },
+}
+
+
+@pytest.mark.parametrize("fields", HARMFUL.values(), ids=HARMFUL)
+def test_a_sidecar_that_was_tampered_with_is_repaired_or_else_refused(fields):
+    clean = translated(a_full_pod())
+    pod = copy.deepcopy(clean)
+    put_in(pod, "vram-enforcer", fields)
+    stored = decided(pod, phase=Phase.VALIDATE)
+    assert stored.reasons == ("Unmutated",)
+    assert stored.findings[0].path.startswith("spec.initContainers")
+    repaired = decided(pod)
+    assert repaired.outcome is Outcome.MUTATED
+    assert repaired.obj == clean
+
+
+def test_a_sidecar_behind_an_init_container_with_vram_is_moved_before_it():
+    clean = translated(a_full_pod("init=8Gi"))
+    pod = copy.deepcopy(clean)
+    inits = pod["spec"]["initContainers"]
+    inits.append(inits.pop(0))
+    assert decided(pod).obj == clean
+    stored = decided(pod, phase=Phase.VALIDATE)
+    assert stored.reasons == ("Unmutated",)
+
+
+@pytest.mark.parametrize("memory", ["main=8Gi", "side=8Gi"])
+def test_a_sidecar_behind_an_init_container_without_vram_stays(memory):
+    pod = translated(a_full_pod(memory))
+    pod["spec"]["initContainers"].insert(0, pod["spec"]["initContainers"].pop(1))
+    assert decided(pod).patch == ()
+    assert decided(pod, phase=Phase.VALIDATE).allowed
+
+
+def test_a_second_sidecar_is_removed():
+    clean = translated(a_full_pod())
+    pod = copy.deepcopy(clean)
+    pod["spec"]["containers"].append(container_of(pod, "vram-enforcer") | {"restartPolicy": None})
+    assert decided(pod).obj == clean
+    assert decided(pod, phase=Phase.VALIDATE).reasons == ("Unmutated",)
+
+
+GPU_BY_NAME = [
+    pytest.param(None, RULE, variable(VISIBLE, "all"), id="no demand, sees all"),
+    pytest.param(None, RULE, limits("nvidia.com/gpu", "500m"), id="no demand, half a GPU"),
+    pytest.param(None, RULE, limits(VRAM, "8Gi"), id="no demand but its own"),
+    pytest.param("main=8Gi", WITHOUT_SIDECAR, variable(VISIBLE, "all"), id="no sidecar, sees all"),
+    pytest.param(
+        "main=8Gi", WITHOUT_SIDECAR, limits("nvidia.com/gpu", "1"), id="no sidecar, whole"
+    ),
+    pytest.param(
+        "main=8Gi",
+        WITHOUT_SIDECAR,
+        {"securityContext": {"privileged": True}},
+        id="no sidecar, privileged",
+    ),
+]
+
+
+@pytest.mark.parametrize("field", ["containers", "initContainers"])
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(("memory", "rule", "fields"), GPU_BY_NAME)
+def test_the_reserved_name_hides_no_fault(memory, rule, fields, phase, field):
+    pod = (
+        a_full_pod(memory)
+        if phase is Phase.MUTATE or memory is None
+        else translated(a_full_pod(memory), rule)
+    )
+    pod["spec"][field].append(a_container("vram-enforcer", **copy.deepcopy(fields)))
+    decision = decided(pod, rule, phase)
+    assert decision.outcome is Outcome.DENIED
+
+
+def test_where_no_sidecar_is_wanted_not_even_ours_may_bear_its_name():
+    pod = a_full_pod()
+    ours = container_of(translated(pod), "vram-enforcer")
+    pod["spec"]["containers"].append(ours | variable(VISIBLE, "all"))
+    path = "spec.containers[2].name"
+    assert_refused(decided(pod, WITHOUT_SIDECAR), "ReservedName", path)
+
+
+@pytest.mark.parametrize("style", Style)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        limits("nvidia.com/gpu", "1"),
+        {"resources": {kind: {"nvidia.com/gpu": "1"} for kind in ("requests", "limits")}},
+        limits("amd.com/gpu", "1"),
+        {"resources": {"claims": [{"name": "gpu"}]}},
+    ],
+    ids=str,
+)
+def test_the_sidecar_gets_no_gpu_of_its_own(fields, style):
+    rule = a_rule(enforcement={"style": style})
+    clean = translated(a_full_pod(), rule)
+    pod = copy.deepcopy(clean)
+    put_in(pod, "vram-enforcer", fields)
+    assert not decided(pod, rule, Phase.VALIDATE).allowed
+    again = decided(pod, rule)
+    assert not again.allowed or again.obj == clean
+
+
+def test_a_rule_that_voids_does_so_under_the_reserved_name_too():
+    pod = a_full_pod(None)
+    pod["spec"]["containers"].append(a_container("vram-enforcer", **variable(VISIBLE, "all")))
+    decision = decided(pod, a_rule(visible_devices=VisibleDevices.VOID))
+    seen = container_of(decision.obj, "vram-enforcer")["env"]
+    assert not decision.allowed or seen == [{"name": VISIBLE, "value": "void"}]

@@ -1,0 +1,212 @@
+"""Laws that hold for every pod, tried on drawn ones."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import jsonpatch
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.paths import REVIEWS
+from tests.support.pods import a_pod, a_policy, a_request, a_review, a_rule
+from tests.support.strategies import ANY_JSON, asking_pods
+from webhook.adapters.review_json import read_review, write_review
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.review import BadReviewError
+from webhook.core.policy.values import (
+    Action,
+    EnforceBy,
+    Placement,
+    PodRestart,
+    RunAs,
+    Style,
+    VisibleDevices,
+)
+from webhook.names import ENFORCER_CONTAINER
+
+RULES = st.builds(
+    a_rule,
+    placement=st.sampled_from(Placement),
+    visible_devices=st.sampled_from(VisibleDevices),
+    runtime_class_name=st.sampled_from([None, "nvidia"]),
+    tolerations=st.sampled_from([(), ({"key": "gpu", "operator": "Exists"},)]),
+    env=st.sampled_from([(), ({"name": "XLA_PYTHON_CLIENT_PREALLOCATE", "value": "false"},)]),
+    default_class=st.sampled_from([None, "a100"]),
+    enforcement=st.fixed_dictionaries(
+        {
+            "by": st.sampled_from(EnforceBy),
+            "style": st.sampled_from(Style),
+            "run_as": st.sampled_from([RunAs.AUTO, RunAs.ROOT]),
+            "pod_restart": st.sampled_from(PodRestart),
+        }
+    ),
+)
+
+
+def mutated(pod, policy):
+    decision = decide(a_request(pod), policy, Phase.MUTATE)
+    assert decision.allowed, decision.message
+    return decision
+
+
+@given(asking_pods(), RULES)
+def test_mutating_twice_equals_mutating_once(pod, rule):
+    policy = a_policy(rule)
+    once = mutated(pod, policy)
+    assert once.outcome is Outcome.MUTATED
+    twice = mutated(once.obj, policy)
+    assert twice.patch == ()
+    assert twice.obj == once.obj
+
+
+@given(asking_pods(), RULES)
+def test_the_patch_applied_to_the_original_has_no_findings(pod, rule):
+    policy = a_policy(rule)
+    translated = jsonpatch.apply_patch(pod, list(mutated(pod, policy).patch))
+    decision = decide(a_request(translated), policy, Phase.VALIDATE)
+    assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
+
+
+@given(asking_pods(), RULES)
+def test_a_pod_that_is_decided_is_never_changed_itself(pod, rule):
+    before = copy.deepcopy(pod)
+    decide(a_request(pod), a_policy(rule), Phase.MUTATE)
+    assert pod == before
+
+
+@given(asking_pods(), RULES)
+def test_everything_else_in_the_pod_stays_as_it_was(pod, rule):
+    after = copy.deepcopy(mutated(pod, a_policy(rule)).obj)
+    ours = {
+        "metadata": {"labels", "annotations"},
+        "spec": {
+            "affinity",
+            "containers",
+            "initContainers",
+            "nodeSelector",
+            "runtimeClassName",
+            "shareProcessNamespace",
+            "tolerations",
+            "volumes",
+        },
+    }
+    for part, fields in ours.items():
+        for field in (pod[part].keys() | after[part].keys()) - fields:
+            assert after[part][field] == pod[part][field]
+    for field in ("containers", "initContainers"):
+        kept = [c for c in after["spec"].get(field) or [] if c["name"] != ENFORCER_CONTAINER]
+        for old, new in zip(pod["spec"].get(field) or [], kept, strict=True):
+            without = {"env", "resources"}
+            assert {k: v for k, v in old.items() if k not in without} == {
+                k: v for k, v in new.items() if k not in without
+            }
+
+
+@given(asking_pods(), RULES)
+def test_a_pod_without_its_translation_is_not_stored(pod, rule):
+    decision = decide(a_request(pod), a_policy(rule), Phase.VALIDATE)
+    assert decision.outcome is Outcome.DENIED
+    assert decision.reasons == ("Unmutated",)
+
+
+@given(asking_pods(), st.sampled_from([Action.WARN, Action.AUDIT]))
+def test_a_pod_allowed_in_spite_of_findings_is_not_mutated(pod, action):
+    pod["spec"]["hostPID"] = True
+    decision = decide(a_request(pod), a_policy(a_rule(action=action)), Phase.MUTATE)
+    assert decision.allowed
+    assert decision.reasons == ("HostPID",)
+    assert decision.patch == ()
+
+
+def paths_of(value, path=()):
+    """Yield the path of every place in a JSON value."""
+    yield path
+    children = {dict: dict.items, list: enumerate}.get(type(value), lambda _: ())(value)
+    for key, child in children:
+        yield from paths_of(child, (*path, key))
+
+
+def replaced(value, path, new):
+    """Return a copy of a JSON value with something else at a path."""
+    value = copy.deepcopy(value)
+    *parents, last = path
+    holder = value
+    for key in parents:
+        holder = holder[key]
+    holder[last] = new
+    return value
+
+
+RECORDED = [
+    json.loads((REVIEWS / name).read_text())
+    for name in (
+        "mutate-pod-from-replicaset-two-containers-init-native-sidecar.json",
+        "mutate-pod-whole-gpu-half.json",
+        "validate-pod-ephemeralcontainers-visible-devices-all.json",
+        "validate-pod-resize.json",
+    )
+]
+RICH_POD = a_pod(
+    "trainer=8Gi",
+    containers=[
+        {
+            "name": "trainer",
+            "image": "x",
+            "command": ["a"],
+            "args": ["b"],
+            "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
+            "resources": {"limits": {"vramwarden.io/vram": "8Gi"}, "claims": []},
+            "securityContext": {
+                "privileged": False,
+                "runAsUser": 1,
+                "runAsNonRoot": True,
+                "capabilities": {"add": ["CHOWN"], "drop": ["ALL"]},
+                "seccompProfile": {"type": "RuntimeDefault"},
+                "allowPrivilegeEscalation": False,
+            },
+        }
+    ],
+    nodeSelector={"a": "b"},
+    os={"name": "linux"},
+    volumes=[{"name": "v", "hostPath": {"path": "/data"}}],
+    tolerations=[{"operator": "Exists"}],
+    resourceClaims=[],
+    runtimeClassName="nvidia",
+    securityContext={"runAsUser": 1},
+    affinity={
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]
+            }
+        }
+    },
+)
+RECORDED.append(a_review(RICH_POD))
+RECORDED.append(a_review(mutated(RICH_POD, a_policy()).obj))
+PLACES = [(review, path) for review in RECORDED for path in paths_of(review) if path]
+
+
+@given(st.sampled_from(PLACES), ANY_JSON, st.sampled_from(Phase), RULES)
+def test_any_json_in_place_of_any_field_gets_an_answer(place, new, phase, rule):
+    review, path = place
+    body = json.dumps(replaced(review, path, new)).encode()
+    try:
+        request = read_review(body)
+    except BadReviewError as error:
+        assert str(error)
+        return
+    decision = decide(request, a_policy(rule), phase)
+    answer = orjson.loads(write_review(request.uid, decision))
+    assert answer["response"]["uid"] == request.uid
+    assert answer["response"]["allowed"] is decision.allowed
+    assert ("patch" in answer["response"]) == ("patchType" in answer["response"])
+
+
+@pytest.mark.parametrize("value", ["", " ", "0", "-1", "8GB", "NaN", "1e999", "0x8", "8Gi,"])
+def test_nothing_malformed_means_no_limit(value):
+    for phase in Phase:
+        assert not decide(a_request(a_pod(value)), a_policy(), phase).allowed

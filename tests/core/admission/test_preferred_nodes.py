@@ -1,0 +1,130 @@
+"""What a pod placed at binding asks of the scheduler about free memory: advice, no condition."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from tests.core.admission.decisions import RICH_RULE, WITHOUT_SIDECAR, stored_pod
+from tests.support.pods import RULE, a_pod, a_policy, a_request, a_rule
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.values import Placement
+
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+FREE = "vramwarden.io/gpu-memory-free-mib"
+
+
+def advice(need_mib, label=FREE):
+    expression = {"key": label, "operator": "Gt", "values": [str(need_mib - 1)]}
+    return {"weight": 100, "preference": {"matchExpressions": [expression]}}
+
+
+def zone(name, weight=7):
+    expression = {"key": "zone", "operator": "In", "values": [name]}
+    return {"weight": weight, "preference": {"matchExpressions": [expression]}}
+
+
+def preferring(*terms):
+    return {"nodeAffinity": {PREFERRED: list(terms)}}
+
+
+def preferred(pod):
+    return pod["spec"]["affinity"]["nodeAffinity"].get(PREFERRED)
+
+
+def required_keys(pod):
+    terms = pod["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    return {expression["key"] for term in terms for expression in term["matchExpressions"]}
+
+
+@pytest.mark.parametrize("rule", [RULE, RICH_RULE, WITHOUT_SIDECAR])
+def test_a_pod_placed_at_binding_prefers_nodes_with_a_gpu_that_has_room(rule):
+    pod = stored_pod(rule, a_pod("8Gi"))
+    assert preferred(pod) == [advice(8192)]
+    assert FREE not in required_keys(pod)
+
+
+def test_a_pod_that_is_not_placed_prefers_nothing():
+    pod = stored_pod(a_rule(placement=Placement.NONE), a_pod("8Gi"))
+    assert preferred(pod) is None
+
+
+@pytest.mark.parametrize(("count", "label"), [(1, FREE), (2, f"{FREE}.2"), (99, f"{FREE}.16")])
+def test_a_pod_of_several_gpus_prefers_nodes_where_as_many_have_room(count, label):
+    pod = stored_pod(pod=a_pod("8Gi", annotations={"vramwarden.io/gpu-count": str(count)}))
+    assert preferred(pod) == [advice(8192, label)]
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (None, [advice(8192)]),
+        ({}, [advice(8192)]),
+        ({"nodeAffinity": None}, [advice(8192)]),
+        ({"nodeAffinity": {PREFERRED: None}}, [advice(8192)]),
+        (preferring(), [advice(8192)]),
+        (preferring(zone("a"), zone("b", 100)), [zone("a"), zone("b", 100), advice(8192)]),
+        (preferring(advice(8192), zone("a")), [advice(8192), zone("a")]),
+        (preferring(advice(4096)), [advice(4096), advice(8192)]),
+    ],
+)
+def test_what_the_user_prefers_stays_and_ours_is_there_once(written, expected):
+    pod = stored_pod(pod=a_pod("8Gi", affinity=written))
+    assert preferred(pod) == expected
+    again = decide(a_request(pod), a_policy(), Phase.MUTATE)
+    assert (again.outcome, again.patch) == (Outcome.ALLOWED, ())
+
+
+def test_other_affinity_of_the_user_stays():
+    pod = stored_pod(pod=a_pod("8Gi", affinity={"podAntiAffinity": {"a": 1}, **preferring()}))
+    assert pod["spec"]["affinity"]["podAntiAffinity"] == {"a": 1}
+
+
+def without_advice(pod):
+    del pod["spec"]["affinity"]["nodeAffinity"][PREFERRED]
+
+
+def emptied(pod):
+    preferred(pod).clear()
+
+
+def lighter(pod):
+    preferred(pod)[0]["weight"] = 1
+
+
+def crowded(pod):
+    preferred(pod).insert(0, zone("a"))
+
+
+@pytest.mark.parametrize("change", [without_advice, emptied, lighter, crowded])
+@pytest.mark.parametrize("digest", ["0123456789abcdef", "fedcba9876543210"], ids=["own", "other"])
+def test_a_pod_whose_advice_somebody_changed_is_stored_all_the_same(digest, change):
+    pod = stored_pod()
+    before = copy.deepcopy(pod)
+    change(pod)
+    assert pod != before
+    decision = decide(a_request(pod), a_policy(digest=digest), Phase.VALIDATE)
+    assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
+
+
+@pytest.mark.parametrize("drop", [("affinity",), ("affinity", "nodeAffinity")])
+def test_without_advice_and_condition_it_is_not(drop):
+    pod = stored_pod()
+    *parents, last = ("spec", *drop)
+    holder = pod
+    for key in parents:
+        holder = holder[key]
+    del holder[last]
+    decision = decide(a_request(pod), a_policy(), Phase.VALIDATE)
+    assert decision.reasons == ("Unmutated",)
+
+
+@pytest.mark.parametrize("value", ["text", {"a": 1}, ["text"], 7])
+@pytest.mark.parametrize("phase", Phase)
+def test_advice_of_a_wrong_type_is_named(value, phase):
+    pod = a_pod("8Gi", affinity={"nodeAffinity": {PREFERRED: value}})
+    decision = decide(a_request(pod), a_policy(), phase)
+    assert decision.outcome is Outcome.MALFORMED
+    assert f"spec.affinity.nodeAffinity.{PREFERRED}" in decision.malformed

@@ -1,0 +1,180 @@
+"""What must stand in a pod that another policy translated."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.admission.decisions import (
+    RICH_RULE,
+    VISIBLE,
+    VRAM,
+    a_plain_pod,
+    container_of,
+    stored_pod,
+)
+from tests.support.pods import RULE, a_policy, a_request, a_rule
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.values import Bounds, EnforceBy, Placement, PodRestart
+
+OTHER = a_policy(a_rule(memory=Bounds(max_bytes=2**40)), digest="fedcba9876543210")
+
+
+def stored_under_another_policy(pod):
+    return decide(a_request(pod), OTHER, Phase.VALIDATE)
+
+
+def test_a_pod_bears_the_digest_of_the_policy_that_translated_it():
+    notes = stored_pod()["metadata"]["annotations"]
+    assert notes["vramwarden.io/admitted"] == "v1 default 0123456789ab"
+
+
+@pytest.mark.parametrize("rule", [RULE, RICH_RULE], ids=["plain", "rich"])
+def test_a_pod_of_another_policy_is_stored(rule):
+    assert stored_under_another_policy(stored_pod(rule)).outcome is Outcome.ALLOWED
+
+
+def test_a_pod_with_a_sidecar_of_another_release_and_settings_is_stored():
+    changes = {"image": "vramwarden/enforcer:2", "grace": "0s", "tolerance": "5%"}
+    pod = stored_pod(a_rule(enforcement=changes))
+    assert stored_under_another_policy(pod).outcome is Outcome.ALLOWED
+
+
+RESTARTING = a_rule(enforcement={"pod_restart": PodRestart.ALL_CONTAINERS})
+
+
+def test_a_pod_that_either_policy_restarts_is_stored():
+    assert stored_under_another_policy(stored_pod(RESTARTING)).outcome is Outcome.ALLOWED
+    other = a_policy(RESTARTING, digest="fedcba9876543210")
+    decision = decide(a_request(stored_pod()), other, Phase.VALIDATE)
+    assert decision.outcome is Outcome.ALLOWED, decision.message
+
+
+def test_no_policy_restarts_a_pod_by_other_rules_than_ours():
+    pod = stored_pod(RESTARTING)
+    container_of(pod, "vram-enforcer")["restartPolicyRules"][0]["action"] = "Restart"
+    assert stored_under_another_policy(pod).reasons == ("Unmutated",)
+
+
+@pytest.mark.parametrize(
+    "break_",
+    [
+        lambda pod: pod["spec"].pop("nodeSelector"),
+        lambda pod: pod["spec"].pop("tolerations"),
+        lambda pod: pod["spec"].pop("runtimeClassName"),
+        lambda pod: container_of(pod, "main")["env"].pop(1),
+        lambda pod: container_of(pod, "vram-enforcer").pop("startupProbe"),
+    ],
+    ids=["selector", "tolerations", "runtime class", "env of the rule", "probe"],
+)
+def test_what_a_policy_decides_is_not_missed_under_another_one(break_):
+    pod = stored_pod(RICH_RULE)
+    break_(pod)
+    assert stored_under_another_policy(pod).outcome is Outcome.ALLOWED
+
+
+def without_amount(kind):
+    def break_(pod):
+        for each in ("requests", "limits"):
+            if kind in (each, "both"):
+                del container_of(pod, "main")["resources"][each][VRAM]
+
+    return break_
+
+
+def second_cap(pod):
+    more = {"name": "VRAM_CAP_BYTES", "value": str(2**50)}
+    container_of(pod, "vram-enforcer")["env"].append(more)
+
+
+def other_cap(pod):
+    container_of(pod, "vram-enforcer")["env"][0]["value"] = str(2**50)
+
+
+ESSENTIALS = [
+    (without_amount("requests"), "spec.containers[0].resources.requests"),
+    (without_amount("both"), "spec.containers[0].resources.requests"),
+    (
+        lambda pod: container_of(pod, "main")["env"].pop(0),
+        "spec.containers[0].env",
+    ),
+    (
+        lambda pod: pod["metadata"]["labels"].pop("vramwarden.io/managed"),
+        "metadata.labels[vramwarden.io/managed]",
+    ),
+    (lambda pod: pod["spec"].pop("shareProcessNamespace"), "spec.shareProcessNamespace"),
+    (lambda pod: pod["spec"]["initContainers"].pop(0), "spec.initContainers"),
+    (other_cap, "spec.initContainers"),
+    (second_cap, "spec.initContainers"),
+]
+
+
+@pytest.mark.parametrize(
+    ("break_", "path"),
+    ESSENTIALS,
+    ids=["requests", "amounts", "GPU", "label", "namespace", "sidecar", "cap", "second cap"],
+)
+def test_what_no_policy_changes_is_missed_under_every_one(break_, path):
+    pod = stored_pod()
+    break_(pod)
+    decision = stored_under_another_policy(pod)
+    assert decision.reasons == ("Unmutated",)
+    assert decision.findings[0].path == path
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [{"name": "LD_PRELOAD", "value": "/x.so"}],
+        [{"name": "PYTHONPATH", "value": "/x"}],
+    ],
+    ids=str,
+)
+def test_no_policy_lets_others_steer_the_sidecar(entries):
+    pod = stored_pod()
+    container_of(pod, "vram-enforcer")["env"].extend(entries)
+    assert stored_under_another_policy(pod).reasons == ("Unmutated",)
+
+
+@pytest.mark.parametrize(
+    ("field", "item"),
+    [
+        ("env", {"name": VISIBLE, "value": "void"}),
+        ("env", {"name": "VRAM_TOLERANCE", "value": "9Ti"}),
+        ("envFrom", {"configMapRef": {"name": "m"}}),
+        ("volumeMounts", {"name": "v", "mountPath": "/usr"}),
+    ],
+    ids=["blind", "second tolerance", "variables from a map", "mount over /usr"],
+)
+def test_no_policy_lets_others_blind_or_replace_the_sidecar(field, item):
+    pod = stored_pod()
+    container_of(pod, "vram-enforcer").setdefault(field, []).append(item)
+    assert stored_under_another_policy(pod).reasons == ("Unmutated",)
+
+
+def test_containers_without_vram_see_no_gpu_under_any_policy_that_denies():
+    pod = stored_pod()
+    del container_of(pod, "second")["env"]
+    assert stored_under_another_policy(pod).reasons == ("Unmutated",)
+
+
+def test_a_mark_written_by_hand_does_not_replace_translation():
+    pod = a_plain_pod()
+    pod["metadata"]["annotations"]["vramwarden.io/admitted"] = "v1 default fedcba987654"
+    for policy in (a_policy(), OTHER):
+        decision = decide(a_request(pod), policy, Phase.VALIDATE)
+        assert decision.reasons == ("Unmutated",)
+
+
+def test_a_mark_written_by_hand_is_overwritten():
+    pod = a_plain_pod()
+    pod["metadata"]["annotations"]["vramwarden.io/admitted"] = "v1 mine ffffffffffff"
+    assert stored_pod(pod=pod) == stored_pod()
+
+
+def test_without_a_sidecar_the_amounts_and_marks_are_still_essential():
+    rule = a_rule(enforcement={"by": EnforceBy.NONE}, placement=Placement.NONE)
+    other = a_policy(rule, digest="fedcba9876543210")
+    pod = stored_pod(rule)
+    assert decide(a_request(pod), other, Phase.VALIDATE).outcome is Outcome.ALLOWED
+    pod["metadata"]["labels"].clear()
+    assert decide(a_request(pod), other, Phase.VALIDATE).reasons == ("Unmutated",)

@@ -1,0 +1,228 @@
+"""What may change in a pod after its creation: its marks may not, the rest may."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from tests.core.admission.decisions import (
+    VISIBLE,
+    VRAM,
+    a_bound_pod,
+    assert_immutable,
+    container_of,
+    stored_pod,
+    updated,
+)
+from tests.support.pods import RULE, a_container, a_pod, a_policy, a_request, a_rule
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.values import Action, Style
+
+ANNOTATIONS = ("gpu-memory", "gpu-class", "gpu-count", "admitted", "gpu")
+MARKS = [
+    *(("annotations", f"vramwarden.io/{name}") for name in ANNOTATIONS),
+    ("labels", "vramwarden.io/managed"),
+]
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("subresource", ["", "resize"])
+@pytest.mark.parametrize(("kind", "key"), MARKS)
+@pytest.mark.parametrize("value", ["other", "", None])
+def test_a_mark_can_neither_change_nor_go(value, kind, key, subresource, phase):
+    old, new = a_bound_pod(), a_bound_pod()
+    if value is None:
+        del new["metadata"][kind][key]
+    else:
+        new["metadata"][kind][key] = value
+    decision = updated(old, new, subresource=subresource, phase=phase)
+    assert_immutable(decision, f"metadata.{kind}[{key}]")
+    assert ("removed" if value is None else "change") in decision.message
+    assert f'"{old["metadata"][kind][key]}"' in decision.message
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(("kind", "key"), MARKS)
+@pytest.mark.parametrize("value", ["true", ""])
+def test_a_mark_cannot_come_later(value, kind, key, phase):
+    old, new = a_pod(), a_pod()
+    new["metadata"][kind] = {key: value}
+    decision = updated(old, new, phase=phase)
+    assert_immutable(decision, f"metadata.{kind}[{key}]")
+    assert "added" in decision.message
+    assert "create it again" in decision.message
+
+
+def test_all_marks_at_once_are_all_reported():
+    old, new = a_bound_pod(), a_bound_pod()
+    del new["metadata"]["annotations"], new["metadata"]["labels"]
+    decision = updated(old, new)
+    assert_immutable(decision, *(f"metadata.{kind}[{key}]" for kind, key in MARKS))
+
+
+@pytest.mark.parametrize("style", Style)
+@pytest.mark.parametrize("subresource", ["", "resize"])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("image", "vramwarden/enforcer:2"),
+        ("image", "example"),
+        ("resources", {"limits": {"cpu": "1m", "memory": "1Mi"}}),
+        ("resources", {"limits": {"cpu": "10m", "memory": "64Mi"}}),
+        ("resources", {}),
+        ("resources", None),
+    ],
+)
+def test_the_sidecar_keeps_its_image_and_resources(field, value, subresource, style):
+    old = stored_pod(a_rule(enforcement={"style": style}))
+    new = copy.deepcopy(old)
+    container_of(new, "vram-enforcer")[field] = value
+    place = "initContainers[0]" if style is Style.NATIVE else "containers[2]"
+    assert_immutable(updated(old, new, subresource=subresource), f"spec.{place}.{field}")
+
+
+def test_a_resize_of_the_sidecar_in_either_direction_is_refused():
+    for memory in ("32Mi", "128Mi"):
+        old = stored_pod()
+        new = copy.deepcopy(old)
+        for kind in ("requests", "limits"):
+            container_of(new, "vram-enforcer")["resources"][kind]["memory"] = memory
+        decision = updated(old, new, subresource="resize")
+        assert_immutable(decision, "spec.initContainers[0].resources")
+
+
+@pytest.mark.parametrize("name", ["main", "second", "init"])
+@pytest.mark.parametrize("phase", Phase)
+def test_other_containers_may_be_resized(name, phase):
+    old = stored_pod()
+    new = copy.deepcopy(old)
+    container_of(new, name).setdefault("resources", {}).setdefault("limits", {})["cpu"] = "2"
+    decision = updated(old, new, subresource="resize", phase=phase)
+    assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ())
+
+
+@pytest.mark.parametrize("subresource", ["", "resize"])
+@pytest.mark.parametrize("amount", ["4Gi", "16Gi", None])
+def test_a_demand_written_as_a_resource_cannot_change(amount, subresource):
+    resources = {"resources": {"limits": {VRAM: "8Gi"}}}
+    old = stored_pod(pod=a_pod(containers=[a_container(**resources)]))
+    new = copy.deepcopy(old)
+    for kind in ("requests", "limits"):
+        if amount is None:
+            del container_of(new, "main")["resources"][kind][VRAM]
+        else:
+            container_of(new, "main")["resources"][kind][VRAM] = amount
+    decision = updated(old, new, subresource=subresource)
+    assert decision.outcome is Outcome.DENIED
+    assert decision.reasons == ("Immutable",)
+
+
+@pytest.mark.parametrize("make", [stored_pod, a_bound_pod, a_pod])
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda pod: pod["spec"]["containers"][0].update(image="example:2"),
+        lambda pod: pod["metadata"].setdefault("labels", {}).update(app="x"),
+        lambda pod: pod["metadata"].setdefault("annotations", {}).update({"team": "a"}),
+        lambda pod: pod["metadata"].update(finalizers=["x"]),
+        lambda pod: pod["spec"].update(activeDeadlineSeconds=5),
+        lambda pod: pod["spec"].setdefault("tolerations", []).append({"operator": "Exists"}),
+        lambda pod: pod["spec"].update(terminationGracePeriodSeconds=1),
+        dict,
+    ],
+    ids=["image", "label", "annotation", "finalizer", "deadline", "toleration", "grace", "nothing"],
+)
+def test_what_is_not_ours_may_change(change, phase, make):
+    old, new = make(), make()
+    change(new)
+    decision = updated(old, new, phase=phase)
+    assert (decision.outcome, decision.findings, decision.patch) == (Outcome.ALLOWED, (), ())
+
+
+def test_a_pod_from_before_the_webhook_is_not_judged_when_it_changes():
+    old = a_pod(hostPID=True, nodeName="node-1")
+    old["spec"]["containers"][0]["env"] = [{"name": VISIBLE, "value": "all"}]
+    new = copy.deepcopy(old)
+    new["metadata"]["labels"] = {"app": "x"}
+    for phase in Phase:
+        assert updated(old, new, phase=phase).outcome is Outcome.ALLOWED
+
+
+LENIENT = a_rule(name="lenient", pod_labels={"tier": "free"}, action=Action.IGNORE)
+
+
+@pytest.mark.parametrize("strict", [RULE, a_rule(name="strict", pod_labels={"tier": "paid"})])
+def test_new_labels_do_not_choose_another_rule(strict):
+    policy = a_policy(LENIENT, strict)
+    old = a_bound_pod()
+    old["metadata"]["labels"]["tier"] = "paid"
+    new = copy.deepcopy(old)
+    new["metadata"]["labels"]["tier"] = "free"
+    new["metadata"]["annotations"]["vramwarden.io/gpu-memory"] = "1Mi"
+    decision = updated(old, new, policy=policy)
+    assert_immutable(decision, "metadata.annotations[vramwarden.io/gpu-memory]")
+    assert decision.rule == strict.name
+
+
+def test_the_old_labels_choose_the_rule():
+    old, new = a_bound_pod(), a_bound_pod()
+    old["metadata"]["labels"]["tier"] = "free"
+    new["metadata"]["labels"] = {}
+    decision = updated(old, new, policy=a_policy(LENIENT, RULE))
+    assert (decision.reasons, decision.rule) == (("RuleIgnores",), "lenient")
+
+
+@pytest.mark.parametrize(
+    ("action", "outcome"), [(Action.WARN, Outcome.WARNED), (Action.AUDIT, Outcome.AUDITED)]
+)
+def test_a_rule_that_does_not_enforce_only_tells_of_a_change(action, outcome):
+    old, new = a_bound_pod(), a_bound_pod()
+    del new["metadata"]["annotations"]["vramwarden.io/gpu"]
+    decision = updated(old, new, policy=a_policy(a_rule(action=action)))
+    assert (decision.outcome, decision.reasons) == (outcome, ("Immutable",))
+
+
+# --- what is not looked at
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"operation": "DELETE", "obj": {}}, "Operation"),
+        ({"operation": "CONNECT", "subresource": "exec"}, "Operation"),
+        ({"operation": "CONNECT"}, "Operation"),
+        ({"operation": "PATCH"}, "Operation"),
+        ({"operation": ""}, "Operation"),
+        ({"subresource": "status", "operation": "UPDATE"}, "Subresource"),
+        ({"subresource": "eviction"}, "Subresource"),
+        ({"subresource": "of-the-future", "operation": "UPDATE"}, "Subresource"),
+        ({"subresource": "ephemeralcontainers"}, "Subresource"),
+        ({"subresource": "resize"}, "Subresource"),
+        ({"kind": "apps/Deployment"}, "NotAPod"),
+        ({"kind": "Service"}, "NotAPod"),
+        ({"kind": "metrics.k8s.io/Pod"}, "NotAPod"),
+        ({"kind": ""}, "NotAPod"),
+    ],
+    ids=str,
+)
+def test_a_request_that_is_not_ours_is_allowed_unread(fields, reason, phase):
+    malformed = {"metadata": {"annotations": 1}, "spec": [], "kind": "Pod"}
+    decision = decide(a_request(malformed, **fields), a_policy(), phase)
+    assert (decision.outcome, decision.reasons) == (Outcome.SKIPPED, (reason,))
+    assert (decision.allowed, decision.patch, decision.message) == (True, (), "")
+
+
+def test_the_default_container_stays_where_an_annotation_gave_it_the_vram():
+    pod = a_pod("8Gi", containers=[a_container("main"), a_container("second")])
+    old = stored_pod(pod=pod)
+    new = copy.deepcopy(old)
+    key = "kubectl.kubernetes.io/default-container"
+    new["metadata"]["annotations"][key] = "second"
+    decision = updated(old, new)
+    assert_immutable(decision, f"metadata.annotations[{key}]")
+    assert 'cannot be added ("second")' in decision.message
+    new["metadata"]["annotations"][key] = "main"
+    assert updated(old, new).outcome is Outcome.ALLOWED

@@ -1,0 +1,195 @@
+"""Laws of the enforcer's judgement: they hold of every history."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.enforcement.observations import CAP, MIB
+from webhook.core.enforcement.step import (
+    ESCALATE_AFTER,
+    ESCALATION_S,
+    EndPod,
+    Freed,
+    Kill,
+    Observation,
+    Process,
+    State,
+    Terminate,
+    Usage,
+    step,
+)
+
+CONTAINERS = {1: "", 7: "", 50: "a" * 64, 51: "a" * 64, 52: "b" * 64, 53: ""}
+PROCESSES = st.builds(
+    lambda pid, started: Process(pid, started, container=CONTAINERS[pid]),
+    st.sampled_from(list(CONTAINERS)),
+    st.sampled_from([10, 20]),
+)
+GPUS = st.sampled_from(["GPU-a", "GPU-b"])
+
+
+def usages(mib):
+    return st.lists(
+        st.builds(
+            lambda gpu, process, mib: Usage(gpu, process, None if mib is None else mib * MIB),
+            GPUS,
+            PROCESSES,
+            mib,
+        ),
+        max_size=5,
+    )
+
+
+def observations(mib):
+    return st.builds(
+        lambda listed, fault: Observation(tuple(listed), fault),
+        usages(mib),
+        st.sampled_from(["", "", "", "fault"]),
+    )
+
+
+ANY_USE = st.none() | st.integers(0, 3000)
+
+
+def played(script, cap=CAP):
+    """Play observations a second apart, yielding each with its actions."""
+    state = State()
+    for now_s, observation in enumerate(script):
+        state, actions = step(state, observation, cap, float(now_s))
+        yield now_s, observation, actions
+
+
+@given(st.lists(observations(st.none() | st.integers(0, 200)), max_size=40))
+def test_no_action_while_use_never_exceeds_the_cap(script):
+    """Five processes of at most 200 MiB stay under 1000."""
+    for _, _, actions in played(script):
+        assert not [a for a in actions if isinstance(a, Terminate | Kill | EndPod)]
+
+
+@given(st.lists(observations(ANY_USE), max_size=40))
+def test_no_action_names_the_protected_or_the_absent(script):
+    for _, observation, actions in played(script):
+        present = {usage.process for usage in observation.usages}
+        for action in actions:
+            if isinstance(action, Terminate | Kill):
+                assert action.process in present
+                assert action.process.pid not in CAP.protected
+
+
+@given(st.lists(observations(ANY_USE), max_size=40))
+def test_nobody_is_killed_who_was_not_asked_to_end_a_grace_before(script):
+    asked = {}
+    for now_s, _, actions in played(script):
+        for action in actions:
+            if isinstance(action, Terminate):
+                asked[action.excess.gpu, action.process] = now_s
+            elif isinstance(action, Kill):
+                assert now_s - asked[action.gpu, action.process] >= CAP.grace_s
+
+
+@given(
+    st.lists(observations(ANY_USE), max_size=20),
+    usages(st.integers(1, 3000)).filter(lambda listed: listed),
+)
+def test_an_excess_that_lasts_is_always_acted_on(before, listed):
+    """After any history, the same excess seen for long enough gets an action."""
+    excess = Observation(tuple(listed))
+    sums = {}
+    for usage in listed:
+        key = usage.gpu
+        largest = sums.setdefault(key, {})
+        largest[usage.process] = max(largest.get(usage.process, 0), usage.used_bytes)
+    over = [gpu for gpu, used in sums.items() if sum(used.values()) > CAP.ceiling_bytes]
+    script = [*before, *[excess] * 50]
+    acted = [
+        action
+        for now_s, _, actions in played(script)
+        for action in actions
+        if now_s >= len(before) and isinstance(action, Terminate | Kill | EndPod)
+    ]
+    assert acted or not over
+
+
+@given(st.lists(observations(st.none() | st.just(0)), max_size=40))
+def test_unknown_use_alone_never_stops_anybody(script):
+    for _, _, actions in played(script):
+        assert not [a for a in actions if isinstance(a, Terminate | Kill | EndPod)]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            usages(st.integers(1, 3000)),
+            st.sampled_from(["", "fault"]),
+            st.sets(GPUS),
+        ),
+        max_size=40,
+    )
+)
+def test_a_victim_is_let_go_of_as_soon_as_its_gpu_is_seen_without_it_and_no_sooner(script):
+    waiting = set()
+    seen = [
+        Observation(tuple(listed), fault, looked_at_s=dict.fromkeys(gpus, 0.0) if fault else {})
+        for listed, fault, gpus in script
+    ]
+    for _, observation, actions in played(seen):
+        listed = {(usage.gpu, usage.process) for usage in observation.usages}
+        let_go = [action for action in actions if isinstance(action, Freed)]
+        waiting -= {(one.gpu, one.process) for one in let_go if not one.returned}
+        freed = {(one.gpu, one.process) for one in let_go if one.returned}
+        assert freed == {
+            (gpu, process)
+            for gpu, process in waiting - listed
+            if not observation.fault or gpu in observation.looked_at_s
+        }
+        waiting -= freed
+        waiting |= {
+            (action.excess.gpu, action.process)
+            for action in actions
+            if isinstance(action, Terminate)
+        }
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(800, 1200)), min_size=1, max_size=40))
+def test_growth_is_told_as_the_lists_show_it_however_often_they_are_looked_at(lists):
+    """A list is read every ten seconds, and looked at `more` times before the next one is."""
+    process, state, grown = Process(50, 10), State(), None
+    before = None
+    for number, (more, mib) in enumerate(lists):
+        listed_s = 10.0 * number
+        if before is None or mib > before[1]:
+            grown = (mib, 0.0) if before is None else (mib - before[1], listed_s - before[0])
+        before = listed_s, mib
+        seen = Observation((Usage("GPU-a", process, mib * MIB),), looked_at_s={"GPU-a": listed_s})
+        for look in range(more + 1):
+            state, actions = step(state, seen, CAP, listed_s + look)
+            for action in actions:
+                if isinstance(action, Terminate):
+                    told = action.excess.grew_bytes // MIB, action.excess.grew_within_s
+                    assert told == grown
+
+
+@given(st.lists(observations(st.integers(600, 3000)), min_size=30, max_size=60))
+def test_one_process_is_stopped_at_a_time_until_that_was_not_enough_then_a_container(script):
+    stops = {}
+    for now_s, observation, actions in played(script):
+        for gpu in ("GPU-a", "GPU-b"):
+            stopped = [
+                action.process
+                for action in actions
+                if isinstance(action, Terminate) and action.excess.gpu == gpu
+            ]
+            if not stopped:
+                continue
+            recent = [at_s for at_s in stops.setdefault(gpu, []) if now_s - at_s < ESCALATION_S]
+            stops[gpu].append(now_s)
+            there = {usage.process for usage in observation.usages if usage.gpu == gpu}
+            if len(recent) < ESCALATE_AFTER:
+                assert len(stopped) == 1
+            else:
+                allowed = {one for one in there if one.pid not in CAP.protected}
+                container = stopped[0].container
+                whose = {one for one in allowed if container in ("", one.container)}
+                assert len(stopped) == len(set(stopped))
+                assert set(stopped) <= whose

@@ -1,0 +1,126 @@
+"""What a node says of its GPUs' free memory, which pods placed at binding prefer nodes by."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.gpus import FIXED, GONE, INVENTORIES, NODE, TWO, a_gpu, merged
+from webhook.core.node.inventory import Inventory, Known
+from webhook.core.node.state import patches, wanted
+from webhook.core.placement.assignments import Assignment, free_on
+from webhook.core.placement.fit import Need, Refusal, place
+from webhook.core.pod.gpus import MOST_COUNTED, free_label
+from webhook.core.pod.quantity import MIB
+
+FREE = "vramwarden.io/gpu-memory-free-mib"
+ALL = [FREE, *(f"{FREE}.{count}" for count in range(2, 17))]
+
+
+def assigned(*taken):
+    """Return assignments: pairs of GPUs and MiB on each of them."""
+    return {
+        f"uid-{number}": Assignment(
+            "ns/p", tuple(f"GPU-{name}" for name in names), mib * MIB, since_s=0
+        )
+        for number, (names, mib) in enumerate(taken)
+    }
+
+
+def put_right(node, inventory, assignments):
+    made = patches(node, wanted(inventory, assignments))
+    for patch in filter(None, (made.metadata, made.status)):
+        node = merged(node, patch)
+    return node
+
+
+def free_labels(node):
+    labels = node["metadata"].get("labels") or {}
+    return {key: value for key, value in labels.items() if key.startswith(FREE)}
+
+
+def test_the_labels_are_one_for_each_number_of_gpus():
+    assert [free_label(count) for count in range(1, 17)] == ALL
+    assert free_label(99) == ALL[-1]
+
+
+@pytest.mark.parametrize(
+    ("taken", "one", "two"),
+    [
+        ([], "2000", "1000"),
+        ([("b", 1)], "1999", "1000"),
+        ([("b", 1500)], "1000", "500"),  # now the other one has most
+        ([("b", 1500), ("b", 500)], "1000", "0"),
+        ([("ab", 700)], "1300", "300"),
+        ([("b", 2500)], "1000", "0"),  # taken past us: no number below zero
+        ([("ab", 2500)], "0", "0"),
+        ([("x", 2500)], "2000", "1000"),  # a GPU that left
+    ],
+)
+def test_it_is_what_is_left_on_as_many_gpus(taken, one, two):
+    node = put_right(NODE, TWO, assigned(*taken))
+    assert free_labels(node) == {FREE: one, f"{FREE}.2": two}
+
+
+def test_what_is_not_a_whole_mebibyte_is_not_promised():
+    odd = {"uid": Assignment("ns/p", ("GPU-b",), 1, since_s=0)}
+    assert wanted(TWO, odd).labels[FREE] == "1999"
+
+
+def test_where_nobody_knows_the_labels_stay_as_they_are():
+    assert free_labels(put_right(NODE, TWO, None)) == {}
+    node = put_right(NODE, TWO, assigned(("b", 1500)))
+    assert not patches(node, wanted(TWO, None))
+
+
+def test_they_change_alone():
+    node = put_right(NODE, TWO, {})
+    made = patches(node, wanted(TWO, assigned(("b", 100))))
+    assert made.metadata == {"metadata": {"labels": {FREE: "1900"}}}
+    assert made.status is None
+
+
+@pytest.mark.parametrize("inventory", [GONE, FIXED])
+@pytest.mark.parametrize("assignments", [None, {}])
+def test_they_go_with_the_gpus(inventory, assignments):
+    node = put_right(NODE, TWO, {})
+    assert free_labels(put_right(node, inventory, assignments)) == {}
+
+
+def test_that_of_a_gpu_that_left_goes_too():
+    node = put_right(NODE, TWO, {})
+    one = Inventory((Known(a_gpu("a", 1000)),), advertised=True)
+    assert free_labels(put_right(node, one, {})) == {FREE: "1000"}
+
+
+def test_of_more_gpus_than_that_it_is_said_of_the_first_sixteen():
+    many = Inventory(tuple(Known(a_gpu(f"{n}", 1000 + n, n)) for n in range(20)), advertised=True)
+    labels = free_labels(put_right(NODE, many, {}))
+    assert sorted(labels) == sorted(ALL)
+    assert labels[ALL[-1]] == "1004"
+
+
+ASSIGNMENTS = st.lists(
+    st.tuples(st.sets(st.sampled_from("abcde"), min_size=1), st.integers(1, 4000)), max_size=6
+).map(lambda taken: assigned(*taken))
+
+
+@given(INVENTORIES, ASSIGNMENTS | st.none())
+def test_a_node_that_was_patched_needs_no_patch(inventory, assignments):
+    node = put_right(NODE, inventory, assignments)
+    assert not patches(node, wanted(inventory, assignments))
+
+
+@given(
+    INVENTORIES.filter(lambda inventory: inventory.gpus),
+    ASSIGNMENTS,
+    st.integers(1, 4000),
+    st.integers(1, MOST_COUNTED),
+)
+def test_a_node_is_preferred_exactly_where_the_pod_can_be_placed(inventory, taken, mib, count):
+    need = Need(mib * MIB, count)
+    free = free_on("n", inventory.gpus, taken, {})
+    placed = not isinstance(place("n", inventory.gpus, free, need), Refusal)
+    shown = free_labels(put_right(NODE, inventory, taken)).get(free_label(count))
+    assert (shown is not None and int(shown) > mib - 1) == placed

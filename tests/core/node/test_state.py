@@ -1,0 +1,270 @@
+"""What a node carries, what it should, and the patches between."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.gpus import (
+    DOWN,
+    FIXED,
+    FOREIGN,
+    GONE,
+    INVENTORIES,
+    NODE,
+    TWO,
+    a_gpu,
+    a_look,
+    after,
+    merged,
+    seen,
+)
+from tests.support.strategies import ANY_JSON
+from webhook.core.node.inventory import Inventory, Known
+from webhook.core.node.state import NodeState, changes, label_safe, patches, recall, wanted
+from webhook.core.pod.quantity import MIB
+
+VRAM = "vramwarden.io/vram"
+GPUS = "vramwarden.io/gpus"
+OURS = tuple(
+    f"vramwarden.io/{name}"
+    for name in (
+        "gpu",
+        "gpu-memory-mib",
+        "gpu-count",
+        "gpu-product",
+        "driver-version",
+        "enforcement",
+    )
+)
+
+
+def put_right(node, inventory):
+    made = patches(node, wanted(inventory))
+    for patch in filter(None, (made.metadata, made.status)):
+        node = merged(node, patch)
+    return node
+
+
+def test_a_node_with_gpus_shows_what_the_contract_says():
+    node = put_right(NODE, TWO)
+    assert node["metadata"]["labels"] == FOREIGN | {
+        "vramwarden.io/gpu": "true",
+        "vramwarden.io/gpu-memory-mib": "2000",
+        "vramwarden.io/gpu-count": "2",
+        "vramwarden.io/gpu-product": "NVIDIA-H200",
+        "vramwarden.io/driver-version": "570.86.15",
+        "vramwarden.io/enforcement": "sidecar",
+    }
+    assert json.loads(node["metadata"]["annotations"][GPUS]) == [
+        {"uuid": "GPU-a", "memory": 1000 * MIB, "product": "NVIDIA H200", "index": 0},
+        {"uuid": "GPU-b", "memory": 2000 * MIB, "product": "NVIDIA H200", "index": 1},
+    ]
+    assert node["status"]["capacity"] == {"cpu": "8", "nvidia.com/gpu": "2", VRAM: "3000Mi"}
+    assert node["status"]["allocatable"] == {"cpu": "8", VRAM: "3000Mi"}
+
+
+def test_a_fixed_amount_is_one_gpu_without_a_name_where_nothing_is_enforced():
+    node = put_right(put_right(NODE, TWO), FIXED)
+    assert node["metadata"]["labels"] == FOREIGN | {
+        "vramwarden.io/gpu": "true",
+        "vramwarden.io/gpu-memory-mib": "49152",
+        "vramwarden.io/enforcement": "none",
+    }
+    assert node["metadata"]["annotations"] == {"a": "b"}
+    assert node["status"]["capacity"][VRAM] == "48Gi"
+
+
+def test_a_node_whose_last_gpu_left_shows_nothing_and_no_capacity():
+    node = put_right(put_right(NODE, TWO), GONE)
+    assert node["metadata"]["labels"] == FOREIGN
+    assert node["metadata"]["annotations"] == {"a": "b"}
+    assert node["status"]["capacity"][VRAM] == "0"
+    assert node["status"]["allocatable"][VRAM] == "0"
+
+
+@pytest.mark.parametrize("inventory", [Inventory(), after((0.0, DOWN)), after((0.0, a_look()))])
+def test_a_node_that_never_had_gpus_is_left_alone_whatever_others_put_there(inventory):
+    by_hand = {
+        "metadata": {"labels": dict.fromkeys(OURS, "x")},
+        "status": {"capacity": {VRAM: "4"}},
+    }
+    assert wanted(inventory) == NodeState()
+    assert not patches(by_hand, wanted(inventory))
+
+
+def test_nothing_is_patched_where_nothing_ever_was_and_nothing_is_left():
+    assert not patches(NODE, wanted(GONE))
+
+
+def test_what_is_not_known_yet_is_left_alone():
+    state = wanted(Inventory((Known(a_gpu()),), advertised=True))
+    assert not {"vramwarden.io/driver-version", "vramwarden.io/enforcement"} & set(state.labels)
+
+
+@pytest.mark.parametrize("part", ["capacity", "allocatable"])
+@pytest.mark.parametrize("shown", ["0", "1000Mi", None, "4n", "abc", "3145728000500m"])
+def test_what_was_changed_by_others_is_all_that_is_patched(part, shown):
+    node = copy.deepcopy(put_right(NODE, TWO))
+    node["status"][part].pop(VRAM)
+    if shown is not None:
+        node["status"][part][VRAM] = shown
+    made = patches(node, wanted(TWO))
+    assert made.metadata is None
+    assert made.status == {"status": {part: {VRAM: "3000Mi"}}}
+    assert list(changes(node, made)) == [f"{part}[{VRAM}]: {shown or 'absent'} -> 3000Mi"]
+
+
+@pytest.mark.parametrize(
+    "shown", ["3145728000", "3000Mi", "3072000Ki", "3145728k", "3145728000000m"]
+)
+def test_an_equal_amount_written_differently_needs_no_patch(shown):
+    node = put_right(NODE, TWO)
+    node["status"] = {part: {VRAM: shown} for part in ("capacity", "allocatable")}
+    assert not patches(node, wanted(TWO))
+
+
+@pytest.mark.parametrize("label", OURS)
+def test_a_label_that_was_removed_is_all_that_is_patched(label):
+    node = copy.deepcopy(put_right(NODE, TWO))
+    value = node["metadata"]["labels"].pop(label)
+    made = patches(node, wanted(TWO))
+    assert (made.metadata, made.status) == ({"metadata": {"labels": {label: value}}}, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB"),
+        ("Tesla T4", "Tesla-T4"),
+        ("NVIDIA RTX PRO 6000 (Blackwell)", "NVIDIA-RTX-PRO-6000-Blackwell"),
+        ("570.86.15", "570.86.15"),
+        ("é", "unknown"),
+        ("", "unknown"),
+        ("x" * 62 + " y", "x" * 62),
+    ],
+)
+def test_what_nvml_reports_becomes_a_label_s_value(name, label):
+    assert label_safe(name) == label
+
+
+def test_the_product_is_that_of_the_largest_gpu():
+    look = a_look(seen("a"), seen("b", 3000, 1), seen("c", 3000, 2))
+    assert wanted(after((0.0, look))).labels["vramwarden.io/gpu-memory-mib"] == "3000"
+
+
+BAD_ANNOTATIONS = [
+    "", "{", "null", "3", "{}", "[null]", "[[]]", '["GPU-a"]', "[" * 100_000,
+    '[{"uuid": "GPU-a"}]',
+    '[{"uuid": "", "memory": 9999999999, "product": "x", "index": 0}]',
+    '[{"uuid": "GPU-a", "memory": -1, "product": "x", "index": 0}]',
+    '[{"uuid": "GPU-a", "memory": 1e99, "product": "x", "index": 0}]',
+    '[{"uuid": "GPU-a", "memory": 99999999999999999999999, "product": "x", "index": 0}]',
+    '[{"uuid": "GPU-a", "memory": "8Gi", "product": "x", "index": 0}]',
+    '[{"uuid": "GPU-a", "memory": 9999999999, "product": 1, "index": 0}]',
+    '[{"uuid": "GPU-a", "memory": 9999999999, "product": "x", "index": -1}]',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BAD_ANNOTATIONS)
+def test_an_annotation_that_cannot_be_read_was_not_advertised(text):
+    assert recall({"metadata": {"annotations": {GPUS: text}}}) == Inventory()
+
+
+def test_a_gpu_listed_twice_is_one():
+    entry = {"uuid": "GPU-a", "memory": 1000 * MIB, "product": "NVIDIA H200", "index": 0}
+    node = {"metadata": {"annotations": {GPUS: json.dumps([entry, entry])}}}
+    assert recall(node).gpus == (a_gpu(),)
+
+
+def test_a_strange_enforcement_label_is_unknown():
+    assert (
+        recall({"metadata": {"labels": {"vramwarden.io/enforcement": "maybe"}}}).enforcement == ""
+    )
+
+
+# Laws
+
+NODES = st.fixed_dictionaries(
+    {
+        "metadata": st.fixed_dictionaries(
+            {},
+            optional={
+                "labels": st.none()
+                | st.dictionaries(
+                    st.sampled_from([*OURS, *FOREIGN, "x"]),
+                    st.sampled_from(["", "true", "none", "5"]),
+                ),
+                "annotations": st.none()
+                | st.dictionaries(st.sampled_from([GPUS, "a"]), st.text(max_size=3)),
+            },
+        ),
+        "status": st.fixed_dictionaries(
+            {},
+            optional={
+                part: st.none()
+                | st.dictionaries(
+                    st.sampled_from([VRAM, "cpu", "nvidia.com/gpu"]),
+                    st.sampled_from(["0", "1", "3000Mi", "8Gi", "500m"]),
+                )
+                for part in ("capacity", "allocatable")
+            },
+        ),
+    }
+)
+STATES = INVENTORIES | st.sampled_from([FIXED, GONE, TWO])
+
+
+def others_of(node):
+    """Return everything that is not ours."""
+    return {
+        (section, part, key): value
+        for section, parts in node.items()
+        for part, values in parts.items()
+        for key, value in (values or {}).items()
+        if key not in (*OURS, GPUS, VRAM)
+    }
+
+
+@given(NODES, STATES)
+def test_a_node_that_was_patched_needs_no_patch(node, inventory):
+    assert not patches(put_right(node, inventory), wanted(inventory))
+
+
+@given(NODES, STATES)
+def test_what_others_put_on_a_node_is_not_touched(node, inventory):
+    assert others_of(put_right(node, inventory)) == others_of(node)
+
+
+@given(NODES, INVENTORIES.filter(lambda inventory: inventory.gpus))
+def test_an_agent_that_starts_anew_while_the_driver_is_down_changes_nothing(node, inventory):
+    shown = put_right(node, inventory)
+    again = after((0.0, DOWN), start=recall(shown))
+    assert again.gpus == inventory.gpus
+    assert not patches(shown, wanted(again))
+
+
+@given(NODES, INVENTORIES.filter(lambda inventory: inventory.gpus))
+def test_it_restores_what_the_kubelet_zeroed_meanwhile(node, inventory):
+    shown = put_right(node, inventory)
+    zeroed = copy.deepcopy(shown)
+    zeroed["status"]["capacity"][VRAM] = zeroed["status"]["allocatable"][VRAM] = "0"
+    again = after((0.0, DOWN), start=recall(zeroed))
+    assert put_right(zeroed, again)["status"] == shown["status"]
+
+
+@given(st.text(max_size=100))
+def test_every_name_becomes_a_valid_label_and_a_label_stays_itself(name):
+    safe = label_safe(name)
+    assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", safe, re.ASCII)
+    assert label_safe(safe) == safe
+
+
+@given(ANY_JSON)
+def test_recalling_never_fails_whatever_the_annotation_says(value):
+    recall({"metadata": {"annotations": {GPUS: json.dumps(value)}}})

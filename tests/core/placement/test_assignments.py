@@ -1,0 +1,185 @@
+"""Which pod gets which GPUs, given who has them: every row of the tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.assignments import NODE, NOW_S, TWO, entry, pod
+from tests.support.gpus import a_gpu
+from tests.support.pods import a_pod
+from webhook.core.placement.assignments import (
+    RENEW_S,
+    Assignment,
+    Plan,
+    free_on,
+    plan,
+    read_pod_state,
+)
+from webhook.core.placement.fit import Refusal, worst_fit
+from webhook.core.pod.quantity import MIB
+
+
+def planned(assignments, pods, one, gpus=TWO, **more):
+    return plan(NODE, gpus, assignments, {one.uid: one for one in pods}, one, NOW_S, **more)
+
+
+def test_a_pod_that_is_not_entered_gets_gpus_and_is_entered():
+    new = pod("new", 300)
+    result = planned({"old": entry("a", mib=600)}, [new], new)
+    assert result == Plan(
+        uuids=("GPU-a",),
+        assignments={
+            "old": entry("a", mib=600),
+            "new": Assignment("ns/new", ("GPU-a",), 300 * MIB, 10_000),
+        },
+        changed=True,
+    )
+
+
+def test_a_pod_of_several_gpus_is_entered_with_all_of_them():
+    new = pod("new", 300, 2)
+    result = planned({}, [new], new)
+    assert result.uuids == ("GPU-a", "GPU-b")
+    assert result.assignments["new"].memory_bytes == 300 * MIB
+
+
+@pytest.mark.parametrize(
+    ("age_s", "renewed"), [(0, False), (RENEW_S, False), (RENEW_S + 1, True), (-50, False)]
+)
+def test_a_binding_that_comes_twice_gets_the_same_gpus(age_s, renewed):
+    again = pod("u", 300)
+    before = entry("b", mib=300, since_s=int(NOW_S - age_s))
+    result = planned({"u": before}, [again], again)
+    after = replace(before, since_s=int(NOW_S)) if renewed else before
+    assert result == Plan(("GPU-b",), {"u": after}, changed=renewed)
+
+
+def test_a_pod_gets_the_same_gpus_although_they_are_overfull_by_now():
+    again = pod("u", 900)
+    entered = {"u": entry("a", mib=900), "v": entry("a", mib=900)}
+    assert planned(entered, [again], again).uuids == ("GPU-a",)
+
+
+@pytest.mark.parametrize("gone", ["x", "ax"])
+def test_a_pod_that_was_entered_with_a_gpu_that_left_gets_others(gone):
+    again = pod("u", 300, len(gone))
+    result = planned({"u": entry(*gone, mib=300)}, [again], again)
+    assert result.changed
+    assert result.uuids == (("GPU-a",) if len(gone) == 1 else ("GPU-a", "GPU-b"))
+    assert result.assignments["u"].uuids == result.uuids
+
+
+def test_its_own_entry_does_not_stand_in_the_way_when_it_gets_others():
+    again = pod("u", 900, 2)
+    assert planned({"u": entry("a", "x", mib=900)}, [again], again).uuids == ("GPU-a", "GPU-b")
+
+
+def test_a_pod_that_does_not_fit_is_refused_and_names_the_largest_free_amount():
+    new = pod("new", 500)
+    entered = {"one": entry("a", mib=600), "two": entry("b", mib=700)}
+    result = planned(entered, [new], new)
+    assert isinstance(result, Refusal)
+    assert result.sentence.startswith("no GPU of node n1 has 500Mi free, which this pod needs")
+    assert "400Mi, on GPU 0 (GPU-a)" in result.sentence
+
+
+def test_on_a_node_without_gpus_it_is_refused():
+    new = pod("new")
+    assert isinstance(planned({}, [new], new, gpus=[]), Refusal)
+
+
+@pytest.mark.parametrize(
+    ("leaving", "stays"),
+    [
+        (pod("old", finished=True, node=NODE), False),
+        (pod("old", finished=True), False),
+        (pod("old", gone=True, node=NODE), True),  # until the API server says so, too
+        (pod("old", node="n2"), False),
+        (pod("old", node=NODE), True),
+        (pod("old"), True),  # not bound yet: it may be, any moment
+        (None, True),  # not known: the watch may lag
+    ],
+)
+def test_pods_that_are_finished_or_elsewhere_make_room(leaving, stays):
+    new = pod("new", 1000, 2)
+    known = [new] if leaving is None else [new, leaving]
+    result = planned({"old": entry("a")}, known, new)
+    if stays:
+        assert isinstance(result, Refusal)
+    else:
+        assert list(result.assignments) == ["new"]
+
+
+def test_their_leaving_is_a_change_although_the_pod_itself_is_entered():
+    again = pod("u")
+    done = pod("old", finished=True, node=NODE)
+    entered = {"old": entry("a"), "u": entry("b")}
+    assert planned(entered, [again, done], again) == Plan(("GPU-b",), {"u": entry("b")}, True)
+
+
+@pytest.mark.parametrize("leaving", [True, False])
+def test_a_pod_without_a_demand_gets_nothing(leaving):
+    new = pod("new", None)
+    done = pod("old", finished=leaving, node=NODE)
+    result = planned({"old": entry("a")}, [new, done], new)
+    assert result == Plan((), {} if leaving else {"old": entry("a")}, changed=leaving)
+
+
+def test_another_order_can_be_compared_with():
+    new = pod("new", 100)
+    entered = {"old": entry("a", mib=600)}
+    assert planned(entered, [new], new).uuids == ("GPU-a",)
+    assert planned(entered, [new], new, order=worst_fit).uuids == ("GPU-b",)
+
+
+def test_two_gpus_of_8gi_take_5_5_then_3_3_and_never_5_5_5():
+    gpus, entered = [a_gpu("a", 8192), a_gpu("b", 8192, 1)], {}
+    got = []
+    for number, mib in enumerate([5120, 5120, 5120, 3072, 3072, 1]):
+        one = pod(f"u{number}", mib)
+        result = planned(entered, [one], one, gpus=gpus)
+        got.append(result.uuids if isinstance(result, Plan) else None)
+        entered = result.assignments if isinstance(result, Plan) else entered
+    assert got == [("GPU-a",), ("GPU-b",), None, ("GPU-a",), ("GPU-b",), None]
+
+
+@pytest.mark.parametrize(
+    ("known", "free"),
+    [
+        (pod("p", 300, node=NODE, gpus="a"), (700, 1000)),  # came past us
+        (pod("p", 300, 2, node=NODE, gpus="ab"), (700, 700)),
+        (pod("p", 300, node=NODE, at_binding=False), (700, 700)),  # it sees all
+        (pod("p", 300, node=NODE, gpus="a", at_binding=False), (700, 700)),
+        (pod("p", 300, node=NODE), (1000, 1000)),  # bound, and nobody knows where
+        (pod("p", 300, node=NODE, gpus="x"), (1000, 1000)),
+        (pod("p", 300, node="n2", gpus="a"), (1000, 1000)),
+        (pod("p", 300, gpus="a"), (1000, 1000)),
+        (pod("p", 300, node=NODE, gpus="a", finished=True), (1000, 1000)),
+        (pod("p", 300, node=NODE, gpus="a", gone=True), (1000, 1000)),
+        (pod("p", None, node=NODE, gpus="a"), (1000, 1000)),
+        (pod("in", 300, node=NODE, gpus="b"), (900, 1000)),  # entered: counts once, as entered
+        (pod("but", 300, node=NODE, gpus="a"), (1000, 1000)),
+    ],
+)
+def test_what_is_free_counts_pods_that_are_not_entered(known, free):
+    entered = {"in": entry("a")} if known.uid == "in" else {}
+    found = free_on(NODE, TWO, entered, {known.uid: known}, but="but")
+    assert found == {"GPU-a": free[0] * MIB, "GPU-b": free[1] * MIB}
+
+
+def test_an_entry_counts_whether_its_pod_is_known_or_not():
+    assert free_on(NODE, TWO, {"u": entry("a", "b")}, {}) == {
+        "GPU-a": 900 * MIB,
+        "GPU-b": 900 * MIB,
+    }
+
+
+def test_a_pod_whose_demand_cannot_be_read_takes_its_gpus_whole():
+    raw = a_pod("8GB", annotations={"vramwarden.io/gpu": "GPU-a"}, nodeName=NODE)
+    raw["metadata"]["uid"] = "u"
+    state = replace(read_pod_state(raw), at_binding=True)
+    free = free_on(NODE, TWO, {}, {"u": state})
+    assert free["GPU-a"] < 0
+    assert free["GPU-b"] == 1000 * MIB

@@ -1,0 +1,218 @@
+"""Laws of the list of assignments: nobody is overcommitted, nothing fits in vain, nothing is lost.
+
+One list and one writer at a time, whose view of the pods may be old; the conflicts of several
+writers are the business of `resourceVersion`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from tests.support.assignments import NODE, pod
+from tests.support.gpus import a_gpu
+from tests.support.strategies import ANY_JSON
+from webhook.core.placement.assignments import (
+    UNBOUND_S,
+    Assignment,
+    Plan,
+    adopt,
+    free_on,
+    plan,
+    read_assignments,
+    settle,
+    to_ask,
+    write_assignments,
+)
+
+GPUS = [a_gpu("a", 100), a_gpu("b", 60, 1), a_gpu("c", 100, 2)]
+UUIDS = st.lists(st.sampled_from("abcx"), min_size=1, unique=True).map(
+    lambda names: tuple(f"GPU-{name}" for name in names)
+)
+PODS = st.builds(
+    pod,
+    uid=st.sampled_from("uvwxyz"),
+    mib=st.none() | st.integers(1, 110),
+    count=st.integers(1, 4),
+    node=st.sampled_from(["", NODE, "n2"]),
+    gpus=st.sampled_from(["", "a", "bc", "x"]),
+    finished=st.booleans(),
+    gone=st.booleans(),
+    at_binding=st.booleans(),
+)
+BINDABLE = PODS.filter(lambda one: one.need and not one.finished and one.node != "n2")
+KNOWN = st.lists(PODS, max_size=5, unique_by=lambda one: one.uid).map(
+    lambda pods: {one.uid: one for one in pods}
+)
+ENTRIES = st.builds(
+    Assignment,
+    pod=st.from_regex("[^/]{1,3}/[^/]{1,3}", fullmatch=True),
+    uuids=UUIDS | st.lists(st.text(), min_size=1, max_size=3).map(tuple),
+    memory_bytes=st.integers(1, 2**63 - 1),
+    since_s=st.integers(0, 2**53),
+)
+LISTS = st.dictionaries(st.sampled_from("uvwxyz") | st.text(), ENTRIES, max_size=5)
+TIMES = st.floats(0, 1e9)
+
+
+@given(LISTS)
+def test_what_is_written_is_read(entered):
+    assert read_assignments(write_assignments(entered)) == (entered, True)
+
+
+@given(LISTS, st.text(), st.integers(0, 4))
+def test_what_somebody_writes_into_the_list_hides_no_entry(entered, noise, line):
+    (text,) = write_assignments(entered).values()
+    lines = text.splitlines()
+    lines.insert(line, noise.replace("\n", ""))
+    read, _ = read_assignments({"assignments": "\n".join(lines)})
+    assert read == entered
+
+
+@given(ANY_JSON | st.dictionaries(st.just("assignments"), ANY_JSON | st.text()))
+def test_nothing_that_is_read_is_an_accident(data):
+    read, _ = read_assignments(data)
+    assert all(one.memory_bytes > 0 and one.uuids for one in read.values())
+
+
+@given(LISTS, KNOWN, BINDABLE, TIMES)
+def test_gpus_that_are_given_have_room_after_all_that_is_known(entered, pods, one, now_s):
+    pods = pods | {one.uid: one}
+    result = plan(NODE, GPUS, entered, pods, one, now_s)
+    if isinstance(result, Plan) and one.uid not in entered:
+        free = free_on(NODE, GPUS, result.assignments, pods)
+        assert all(free[uuid] >= 0 for uuid in result.uuids)
+        assert result.assignments[one.uid].memory_bytes == one.need.memory_bytes
+        assert len(set(result.uuids)) == one.need.gpu_count
+
+
+@given(LISTS, KNOWN, BINDABLE, TIMES)
+def test_a_binding_that_comes_again_changes_nothing(entered, pods, one, now_s):
+    pods = pods | {one.uid: one}
+    result = plan(NODE, GPUS, entered, pods, one, now_s)
+    if isinstance(result, Plan) and one.uid in result.assignments:
+        again = plan(NODE, GPUS, result.assignments, pods, one, now_s)
+        assert again == replace(result, changed=False)
+
+
+@given(LISTS, KNOWN, BINDABLE, TIMES)
+def test_it_is_told_exactly_when_the_list_has_changed(entered, pods, one, now_s):
+    result = plan(NODE, GPUS, entered, pods, one, now_s)
+    if isinstance(result, Plan):
+        assert result.changed == (result.assignments != entered)
+
+
+@given(LISTS, KNOWN, TIMES)
+def test_adopting_loses_nothing_and_comes_to_an_end(entered, pods, now_s):
+    adopted = adopt(NODE, entered, pods.values(), now_s)
+    assert {uid: adopted[uid] for uid in entered} == entered
+    assert adopt(NODE, adopted, pods.values(), now_s + 99) == adopted
+    assert all(pods[uid].node == NODE for uid in adopted.keys() - entered)
+
+
+@given(LISTS, KNOWN, KNOWN, TIMES)
+def test_settling_adds_and_changes_nothing_and_comes_to_an_end(entered, pods, answers, now_s):
+    left = settle(NODE, entered, pods, answers, now_s)
+    assert left.items() <= entered.items()
+    assert settle(NODE, left, pods, answers, now_s) == left
+
+
+@given(LISTS, KNOWN, TIMES)
+def test_what_is_not_asked_for_leaves_only_if_it_is_finished_or_elsewhere(entered, pods, now_s):
+    left = settle(NODE, entered, pods, {}, now_s)
+    assert all(pods[uid].finished or pods[uid].node == "n2" for uid in entered.keys() - left)
+
+
+class OneNode(RuleBasedStateMachine):
+    """Pods come, are bound here, there or not at all, finish and go; the watch may lag."""
+
+    uids = Bundle("uids")
+
+    def __init__(self):
+        super().__init__()
+        self.truth, self.view, self.entered = {}, {}, {}
+        self.now_s = 0.0
+
+    @rule(target=uids, mib=st.integers(1, 110), count=st.integers(1, 3))
+    def create(self, mib, count):
+        uid = f"u{self.now_s}"
+        self.now_s += 1
+        self.truth[uid] = pod(uid, mib, count)
+        return uid
+
+    @rule(uid=uids, arrives=st.booleans())
+    def bind(self, uid, arrives):
+        one = self.truth.get(uid)
+        if one is None or one.node or one.finished:
+            return
+        result = plan(NODE, GPUS, self.entered, self.view | {uid: one}, one, self.now_s)
+        if isinstance(result, Plan):
+            self.entered = result.assignments
+            if arrives:
+                self.truth[uid] = replace(one, node=NODE, uuids=result.uuids)
+
+    @rule(uid=uids)
+    def bind_elsewhere(self, uid):
+        one = self.truth.get(uid)
+        if one and not one.node:
+            self.truth[uid] = replace(one, node="n2")
+
+    @rule(uid=uids)
+    def finish(self, uid):
+        if uid in self.truth:
+            self.truth[uid] = replace(self.truth[uid], finished=True)
+
+    @rule(uid=consumes(uids))
+    def delete(self, uid):
+        self.truth.pop(uid, None)
+
+    @rule(uid=uids)
+    def notice(self, uid):
+        if uid in self.truth:
+            self.view[uid] = self.truth[uid]
+        else:
+            self.view.pop(uid, None)
+
+    @rule(passed_s=st.sampled_from([1.0, UNBOUND_S + 1]))
+    def settle(self, passed_s):
+        self.now_s += passed_s
+        asked = to_ask(self.entered, self.view, self.now_s)
+        answers = {uid: self.truth.get(uid) for uid in asked}
+        self.entered = settle(NODE, self.entered, self.view, answers, self.now_s)
+
+    @rule()
+    def lose_the_list(self):
+        """Somebody empties the ConfigMap while no binding is under way."""
+        self.entered = adopt(NODE, {}, self.truth.values(), self.now_s)
+
+    @invariant()
+    def no_gpu_is_overcommitted(self):
+        for gpu in GPUS:
+            entered = [one.memory_bytes for one in self.entered.values() if gpu.uuid in one.uuids]
+            assert sum(entered) <= gpu.memory_bytes
+
+    @invariant()
+    def what_runs_is_entered(self):
+        for uid, one in self.truth.items():
+            if one.node == NODE and not one.finished:
+                assert self.entered[uid].uuids == one.uuids
+                assert self.entered[uid].memory_bytes == one.need.memory_bytes
+
+    def teardown(self):
+        """What fits on an empty node is placed, once all others are gone and that is known."""
+        self.truth.clear()
+        self.view.clear()
+        answers = dict.fromkeys(to_ask(self.entered, self.view, self.now_s))
+        self.entered = settle(NODE, self.entered, self.view, answers, self.now_s)
+        last = pod("last", 100, 2)
+        result = plan(NODE, GPUS, self.entered, {}, last, self.now_s)
+        assert isinstance(result, Plan)
+        assert result.uuids == ("GPU-a", "GPU-c")
+        assert list(result.assignments) == ["last"]
+
+
+TestOneNode = OneNode.TestCase
+TestOneNode.settings = settings(stateful_step_count=40)

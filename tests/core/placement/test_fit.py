@@ -1,0 +1,193 @@
+"""Which GPUs of a node a pod gets: every row of the tables, every sentence, and laws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.gpus import a_gpu
+from webhook.core.placement.fit import (
+    Need,
+    Refusal,
+    best_fit,
+    first_fit,
+    place,
+    unknown_gpus,
+    worst_fit,
+)
+from webhook.core.pod.gpus import free_bytes
+from webhook.core.pod.quantity import MIB
+
+ORDERS = [best_fit, first_fit, worst_fit]
+FOUR = [a_gpu(name, 1000, index) for index, name in enumerate("abcd")]
+
+
+def placed(gpus, free, mib, count=1, order=best_fit):
+    """Place a need; `free` is in MiB, in the order of the GPUs; return the GPUs' short names."""
+    free = {gpu.uuid: mib * MIB for gpu, mib in zip(gpus, free, strict=True)}
+    result = place("n1", gpus, free, Need(mib * MIB, count), order)
+    if isinstance(result, Refusal):
+        return result.sentence
+    return "".join(uuid.removeprefix("GPU-") for uuid in result)
+
+
+@pytest.mark.parametrize(
+    ("free", "mib", "count", "chosen"),
+    [
+        # enough GPUs: the least free that still fits
+        ([400, 300, 200, 100], 150, 1, "c"),
+        ([400, 300, 200, 100], 100, 1, "d"),  # exactly
+        ([400, 300, 200, 100], 101, 1, "c"),
+        ([400, 300, 200, 100], 400, 1, "a"),
+        # ties: the lowest index
+        ([500, 300, 300, 300], 300, 1, "b"),
+        ([300, 300, 300, 300], 1, 1, "a"),
+        # several: distinct, the least free ones that fit, in the driver's order
+        ([400, 300, 200, 100], 150, 2, "bc"),
+        ([100, 200, 300, 400], 150, 2, "bc"),
+        ([900, 100, 800, 200], 50, 3, "bcd"),
+        ([300, 300, 300, 300], 300, 4, "abcd"),
+        # below zero is full
+        ([-5, 10, -1, 20], 1, 1, "b"),
+    ],
+)
+def test_best_fit_takes_the_least_free_that_still_fits(free, mib, count, chosen):
+    assert placed(FOUR, free, mib, count) == chosen
+
+
+@pytest.mark.parametrize(
+    ("order", "one", "two"), [(best_fit, "c", "ac"), (first_fit, "a", "ac"), (worst_fit, "d", "ad")]
+)
+def test_other_orders_to_compare_with(order, one, two):
+    free = [400, 100, 200, 500]
+    assert placed(FOUR, free, 150, order=order) == one
+    assert placed(FOUR, free, 150, 2, order) == two
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_ties_go_to_the_lowest_index_whatever_the_list_s_order(order):
+    assert placed(FOUR[::-1], [7, 7, 7, 7], 5, order=order) == "a"
+    assert placed(FOUR[::-1], [7, 7, 7, 7], 5, 3, order) == "abc"
+
+
+def test_of_two_gpus_that_say_the_same_index_the_lower_uuid_is_first():
+    twins = [a_gpu("z"), a_gpu("y")]
+    assert placed(twins, [9, 9], 5) == "y"
+    assert placed(twins, [8, 9], 5, 2) == "yz"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "free", "mib", "count", "lacks", "largest"),
+    [
+        (2, [600, 700], 1024, 1, "no GPU of node n1 has 1Gi free, which this pod needs", "700Mi b"),
+        (
+            2,
+            [700, 700],
+            701,
+            1,
+            "no GPU of node n1 has 701Mi free, which this pod needs",
+            "700Mi a",
+        ),
+        (2, [-3, -2], 1, 1, "no GPU of node n1 has 1Mi free, which this pod needs", "0 b"),
+        (1, [100], 7, 2, "node n1 has 1 GPU, and this pod needs 2 with 7Mi each", "100Mi a"),
+        (4, [1, 2, 3, 4], 7, 5, "node n1 has 4 GPUs, and this pod needs 5 with 7Mi each", "4Mi d"),
+        (4, [1, 2, 3, 4], 7, 4, "node n1 has no GPUs with 7Mi free, and this pod needs 4", "4Mi d"),
+        (4, [1, 2, 3, 8], 7, 2, "node n1 has 1 GPU with 7Mi free, and this pod needs 2", "8Mi d"),
+        (4, [1, 9, 9, 9], 7, 4, "node n1 has 3 GPUs with 7Mi free, and this pod needs 4", "9Mi b"),
+    ],
+)
+def test_a_refusal_names_the_node_the_need_and_the_largest_free_amount(
+    gpus, free, mib, count, lacks, largest
+):
+    amount, name = largest.split()
+    assert placed(FOUR[:gpus], free, mib, count) == (
+        f"{lacks}; the largest free amount is {amount}, on GPU {'abcd'.index(name)} (GPU-{name}); "
+        "the scheduler tries again, also on other nodes"
+    )
+
+
+def test_a_node_that_shows_no_gpus_is_refused():
+    sentence = (
+        "node n1 does not show its GPUs (annotation vramwarden.io/gpus), so none can be chosen "
+        "for this pod; see whether vramwarden's node agent runs there"
+    )
+    assert place("n1", [], {}, Need(MIB)) == Refusal(sentence) == unknown_gpus("n1")
+
+
+def test_a_pod_needs_one_gpu_where_nothing_else_is_said():
+    assert Need(MIB) == Need(MIB, gpu_count=1)
+
+
+def test_what_is_taken_counts_on_each_gpu_of_a_pod():
+    gpus = [a_gpu("a", 10), a_gpu("b", 20, 1), a_gpu("c", 30, 2)]
+    taken = [(("GPU-a", "GPU-c"), 4 * MIB), (("GPU-c",), 5 * MIB), ((), 9 * MIB)]
+    assert free_bytes(gpus, taken) == {
+        "GPU-a": 6 * MIB,
+        "GPU-b": 20 * MIB,
+        "GPU-c": 21 * MIB,
+    }
+
+
+def test_a_gpu_that_left_the_list_is_passed_over_and_one_that_shrank_goes_below_zero():
+    taken = [(("GPU-gone", "GPU-a"), 15 * MIB)]
+    assert free_bytes([a_gpu("a", 10)], taken) == {"GPU-a": -5 * MIB}
+
+
+GPUS = st.lists(st.integers(1, 100), min_size=1, max_size=8).map(
+    lambda sizes: [a_gpu(str(index), mib, index) for index, mib in enumerate(sizes)]
+)
+
+
+@st.composite
+def cases(draw):
+    """Draw GPUs in any order, what is free on each, and a need."""
+    gpus = draw(GPUS.flatmap(st.permutations))
+    free = {gpu.uuid: draw(st.integers(-20 * MIB, gpu.memory_bytes)) for gpu in gpus}
+    return gpus, free, Need(draw(st.integers(1, 100 * MIB)), draw(st.integers(1, 9)))
+
+
+@given(cases(), st.sampled_from(ORDERS))
+def test_a_pod_is_placed_exactly_where_enough_gpus_have_room(case, order):
+    gpus, free, need = case
+    fitting = {uuid for uuid, amount in free.items() if amount >= need.memory_bytes}
+    result = place("n", gpus, free, need, order)
+    if isinstance(result, Refusal):
+        assert len(fitting) < need.gpu_count
+    else:
+        assert len(set(result)) == len(result) == need.gpu_count
+        assert set(result) <= fitting
+        index = {gpu.uuid: gpu.index for gpu in gpus}
+        assert [index[uuid] for uuid in result] == sorted(index[uuid] for uuid in result)
+
+
+@given(cases())
+def test_best_fit_leaves_no_gpu_aside_that_fits_and_has_less_free(case):
+    gpus, free, need = case
+    result = place("n", gpus, free, need)
+    if not isinstance(result, Refusal):
+        aside = [free[gpu.uuid] for gpu in gpus if gpu.uuid not in result]
+        most = max(free[uuid] for uuid in result)
+        assert all(amount < need.memory_bytes or amount >= most for amount in aside)
+
+
+@given(cases(), st.sampled_from(ORDERS))
+def test_the_order_of_the_list_does_not_matter(case, order):
+    gpus, free, need = case
+    assert place("n", gpus, free, need, order) == place("n", gpus[::-1], free, need, order)
+
+
+@given(GPUS, st.integers(1, 100), st.integers(1, 9), st.sampled_from(ORDERS))
+def test_what_fits_on_an_empty_node_is_placed_there(gpus, mib, count, order):
+    large_enough = sum(gpu.memory_bytes >= mib * MIB for gpu in gpus)
+    result = place("n", gpus, free_bytes(gpus, []), Need(mib * MIB, count), order)
+    assert isinstance(result, Refusal) == (large_enough < count)
+
+
+@given(cases())
+def test_a_product_s_name_does_not_matter(case):
+    gpus, free, need = case
+    renamed = [replace(gpu, product="x") for gpu in gpus]
+    assert place("n", gpus, free, need) == place("n", renamed, free, need)

@@ -1,0 +1,90 @@
+"""The cluster of the tests: the one that KUBECONFIG names, or one that is started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, Protocol
+
+from kubernetes import client, config
+
+from tests.e2e.images import release
+from tests.e2e.node import why_not
+from tests.support import charts
+from tests.support.control_planes import Api, find_binary
+
+SYSTEM = charts.NAMESPACE
+
+
+class Cluster(Protocol):
+    """What the stories need to know of a cluster."""
+
+    @property
+    def api(self) -> Api: ...
+    @property
+    def kubeconfig(self) -> Path: ...
+    def kubectl(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]: ...
+
+
+class NamedCluster:
+    """The cluster that KUBECONFIG names, in its current context."""
+
+    def __init__(self) -> None:
+        self.kubeconfig = Path(os.environ["KUBECONFIG"])
+        config.load_kube_config(str(self.kubeconfig))
+        self._client = client.ApiClient()
+        configuration = self._client.configuration
+        # A token, or nothing where certificates tell who we are.
+        headers = {one["key"]: one["value"] for one in configuration.auth_settings().values()}
+        pool = self._client.rest_client.pool_manager
+        self.api = Api(configuration.host, pool, headers)
+
+    def kubectl(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run kubectl; the result's `returncode` is the caller's to check."""
+        command = [str(find_binary("kubectl")), f"--kubeconfig={self.kubeconfig}", *arguments]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+
+    def in_use(self) -> bool:
+        """Tell whether the product is installed there already, or was."""
+        names = [one["metadata"]["name"] for one in self.api.list("/api/v1/namespaces")]
+        return SYSTEM in names
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._client.rest_client.pool_manager.clear()
+        self._client.close()
+
+
+class Release(charts.Release):
+    """The release of the chart in a cluster; each step waits for what it changed."""
+
+    def install(self, values: dict[str, Any] | None = None) -> str:
+        """Install it, or upgrade it to just these values."""
+        return self._run("upgrade", "--install", "--reset-values", *self.helm.values(values))
+
+    def test(self) -> str:
+        """Run `helm test`."""
+        return self.helm.run("test", "vramwarden", "--namespace", SYSTEM, "--timeout=3m")
+
+    def is_installed(self) -> bool:
+        """Tell whether it is there."""
+        return "vramwarden" in self.helm.run("list", "--namespace", SYSTEM, "--short").split()
+
+    def _run(self, *arguments: str) -> str:
+        where = ("vramwarden", str(charts.CHART), "--namespace", SYSTEM)
+        return self.helm.run(*arguments, *where, "--wait", "--timeout=5m")
+
+
+def impossible() -> str:
+    """Return why there can be no end-to-end tests here; an empty text where there can."""
+    reasons = [name for name in ("helm", "kubectl") if not find_binary(name)]
+    if not os.environ.get("KUBECONFIG") and (reason := why_not()):
+        reasons.append(reason)
+    return "; ".join(reasons)
+
+
+def image_names() -> tuple[str, str]:
+    """Return the names of both images as deploy/images/build gives them."""
+    prefix, version = os.environ.get("PREFIX", ""), os.environ.get("VERSION") or release()
+    return f"{prefix}vramwarden/vramwarden:{version}", f"{prefix}vramwarden/enforcer:{version}"

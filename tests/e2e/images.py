@@ -1,0 +1,132 @@
+"""Container images as archives that containerd imports: the product's, and two tiny ones."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from tests.support.nvml_stub import compiler
+from tests.support.paths import ROOT
+
+PAUSE = "localhost/pause:1"
+BUSYBOX = "localhost/busybox:1"
+APPLETS = (
+    "sh",
+    "sleep",
+    "env",
+    "cat",
+    "ls",
+    "ps",
+    "kill",
+    "id",
+    "echo",
+    "true",
+    "touch",
+    "mv",
+    "rm",
+)
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def engine() -> str | None:
+    """Return what builds images here, chosen as deploy/images/build does."""
+    chosen = os.environ.get("ENGINE")
+    return chosen or next(filter(shutil.which, ("buildah", "podman", "docker")), None)
+
+
+def build_product(folder: Path) -> list[Path]:
+    """Build both images and return them as archives."""
+    done = subprocess.run(
+        [ROOT / "deploy/images/build"],
+        env={**os.environ, "ENGINE": str(engine())},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"deploy/images/build failed:\n{done.stdout}{done.stderr}"[-4000:])
+    prefix, version = os.environ.get("PREFIX", ""), os.environ.get("VERSION") or release()
+    names = ("vramwarden", "enforcer")
+    return [save(f"{prefix}vramwarden/{name}:{version}", folder / f"{name}.tar") for name in names]
+
+
+def release() -> str:
+    """Return this release's version, which is the tag of its images."""
+    text = (ROOT / "webhook/__init__.py").read_text()
+    (line,) = (line for line in text.splitlines() if line.startswith("__version__ = "))
+    return line.split('"')[1]
+
+
+def save(image: str, archive: Path) -> Path:
+    """Write an image that was built here into an archive."""
+    program = str(engine())
+    if Path(program).name == "buildah":
+        command = [program, "push", "--quiet", image, f"docker-archive:{archive}:{image}"]
+    else:
+        command = [program, "save", "--output", str(archive), image]
+    subprocess.run(command, capture_output=True, check=True)
+    return archive
+
+
+def name_of(archive: Path) -> str:
+    """Return the name under which containerd will know an archive's image."""
+    with tarfile.open(archive) as tar:
+        content = tar.extractfile("manifest.json")
+        assert content is not None
+        (entry,) = json.load(content)
+    return str(entry["RepoTags"][0])
+
+
+def pause_image(folder: Path) -> Path:
+    """Build the image that holds a pod's namespaces: one process, like Kubernetes' own."""
+    root = folder / "pause"
+    root.mkdir()
+    source = Path(__file__).with_name("pause.c")
+    command = [str(compiler()), "-static", "-Os", str(source), "-o", str(root / "pause")]
+    subprocess.run(command, check=True)
+    return pack(root, PAUSE, folder / "pause.tar", {"Entrypoint": ["/pause"]})
+
+
+def busybox_image(folder: Path) -> Path:
+    """Build the image of the workloads: a shell and a few commands."""
+    programs = folder / "busybox" / "bin"
+    programs.mkdir(parents=True)
+    shutil.copy2(str(shutil.which("busybox")), programs / "busybox")
+    for name in APPLETS:
+        (programs / name).symlink_to("busybox")
+    return pack(folder / "busybox", BUSYBOX, folder / "busybox.tar", {"Cmd": ["/bin/sh"]})
+
+
+def pack(root: Path, name: str, archive: Path, config: dict[str, Any]) -> Path:
+    """Pack a folder into an image of one layer."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        tar.add(root, arcname=".")
+    digest = hashlib.sha256(layer.getvalue()).hexdigest()
+    machine = platform.machine()
+    image = {
+        "architecture": ARCHITECTURES.get(machine, machine),
+        "os": "linux",
+        "config": {"Env": ["PATH=/bin"], **config},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    contents = {
+        "config.json": json.dumps(image).encode(),
+        "layer.tar": layer.getvalue(),
+        "manifest.json": json.dumps(manifest).encode(),
+    }
+    with tarfile.open(archive, "w") as tar:
+        for path, content in contents.items():
+            entry = tarfile.TarInfo(path)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return archive

@@ -1,0 +1,254 @@
+"""A whole cluster of one node on this machine: control plane, kubelet, containerd, runc."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.e2e.images import PAUSE, busybox_image, engine, pause_image
+from tests.e2e.namespaces import Namespaces, free_network, own_cgroup
+from tests.e2e.nvidia_runtime import DRIVER_ANNOTATION
+from tests.support import nvml_stub
+from tests.support.control_planes import ControlPlane
+from tests.support.programs import find_binary, stop, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NODE = "node1"
+NODE_MANIFEST = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+# Each with what brings it on Debian; the others come with Kubernetes.
+PROGRAMS = {
+    "kube-apiserver": "",
+    "kube-controller-manager": "",
+    "kube-scheduler": "",
+    "kubelet": "",
+    "etcd": "etcd-server",
+    "containerd": "containerd",
+    "ctr": "containerd",
+    "runc": "runc",
+    "ip": "iproute2",
+    "busybox": "busybox-static",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+}
+PLUGINS = Path("/usr/lib/cni")
+
+
+def why_not() -> str:
+    """Return why no node can be started here; an empty text where it can."""
+    missing = [
+        f"{name} ({package})" if package else name
+        for name, package in PROGRAMS.items()
+        if not find_binary(name)
+    ]
+    reasons = [
+        "root" * (os.geteuid() != 0),
+        ", ".join(missing),
+        f"CNI plugins in {PLUGINS} (containernetworking-plugins)" * (not PLUGINS.is_dir()),
+        "a C compiler" * (nvml_stub.compiler() is None),
+        "buildah, podman or docker, or E2E_IMAGES" * (not images_possible()),
+    ]
+    return "; ".join(filter(None, reasons))
+
+
+def images_possible() -> bool:
+    """Tell whether the product's images are there, or can be built."""
+    return bool(os.environ.get("E2E_IMAGES") or engine())
+
+
+class NodeCluster(ControlPlane):
+    """Enter to have a cluster; nothing of it is left on exit, not a mount, process or link.
+
+    Everything runs in namespaces of its own. The API server reaches pods and the kubelet, and is
+    reached by pods, without kube-proxy; there is no cluster DNS and no image registry.
+    """
+
+    controllers: Sequence[str] = ("*",)
+
+    def _prepare(self) -> None:
+        self._network = free_network()
+        self.address = str(self._network.services[1])
+        self.service_range = str(self._network.services)
+        self.endpoint_args = (
+            f"--advertise-address={self.address}",
+            "--endpoint-reconciler-type=none",
+        )
+        self._apiserver_args = (
+            "--enable-aggregator-routing=true",  # dials a Service's pods itself
+            "--enable-admission-plugins=NodeRestriction",  # as kubeadm has it
+            "--kubelet-preferred-address-types=InternalIP",
+            f"--kubelet-client-certificate={self.state / 'admin.crt'}",
+            f"--kubelet-client-key={self.state / 'admin.key'}",
+        )
+        self._cgroup = self._cleanup.enter_context(own_cgroup())
+        namespaces = Namespaces(self.state, self._network)
+        self._namespaces = self._cleanup.enter_context(namespaces)
+
+    def _through(self) -> Sequence[str]:
+        return self._namespaces.command
+
+    def _port(self) -> int:
+        return 443  # that of the Service `kubernetes`
+
+    def start_node(self) -> None:
+        """Start what the control plane lacks for running pods; return when the node is ready."""
+        self.start_controllers()
+        scheduler = (f"--kubeconfig={self.kubeconfig}", "--secure-port=0", "--leader-elect=false")
+        self._start("kube-scheduler", *scheduler)
+        self._start_containerd()
+        self.start_kubelet()
+        wait_until("the node ready", self.is_ready, timeout=120)
+
+    def import_image(self, archive: Path) -> None:
+        """Give the node an image."""
+        self._ctr("--namespace=k8s.io", "images", "import", str(archive))
+
+    def kill_container(self, container_id: str) -> None:
+        """End all processes of a container at once, as a crash does; the kubelet finds out."""
+        name = container_id.removeprefix("containerd://")
+        self._ctr("--namespace=k8s.io", "tasks", "kill", "--all", "--signal=SIGKILL", name)
+
+    def start_kubelet(self) -> None:
+        """Start the kubelet."""
+        path = self.state / "kubelet.json"
+        path.write_text(json.dumps(self._kubelet_settings()))
+        self._start(
+            "kubelet",
+            f"--config={path}",
+            f"--kubeconfig={self._node_kubeconfig()}",
+            f"--root-dir={self.state / 'kubelet'}",
+            f"--cert-dir={self.state / 'kubelet-pki'}",
+            f"--hostname-override={NODE}",
+            f"--node-ip={self._network.node}",
+            "--node-labels=nvidia.com/gpu.present=true",  # as GPU feature discovery would
+        )
+
+    def stop_kubelet(self) -> None:
+        """Stop the kubelet; pods run on."""
+        stop(self._processes.pop("kubelet"))
+
+    def is_ready(self) -> bool:
+        """Tell whether the node's kubelet says that it is ready."""
+        nodes = self.api.list("/api/v1/nodes", fieldSelector=f"metadata.name={NODE}")
+        conditions = [one for node in nodes for one in node["status"].get("conditions", ())]
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    def _ctr(self, *arguments: str) -> str:
+        return self._namespaces.run("ctr", f"--address={self._socket}", *arguments)
+
+    @property
+    def _socket(self) -> Path:
+        return self.state / "containerd.sock"
+
+    def _start_containerd(self) -> None:
+        driver = nvml_stub.build(self.state / "driver")
+        driver.chmod(0o755)
+        self.state.chmod(0o711)  # containers, whatever their user, load the library from within
+        self._write_runtime()
+        self._write_network()
+        path = self.state / "containerd.json"
+        path.with_suffix(".toml").write_text(self._containerd_settings())
+        self._start("containerd", f"--config={path.with_suffix('.toml')}")
+        try:
+            wait_until("containerd", self._answers, timeout=60)
+        except TimeoutError as error:
+            error.add_note(self.logs("containerd")[-2000:])
+            raise
+        for archive in (pause_image(self.state), busybox_image(self.state)):
+            self.import_image(archive)
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self._ctr("version"))
+        except RuntimeError:
+            return False
+
+    def _write_runtime(self) -> None:
+        """Write the program that containerd starts in place of runc: a shell, to be quick."""
+        copied = shutil.copy(Path(__file__).with_name("nvidia_runtime.py"), self.state)
+        runc = find_binary("runc")
+        python = f"{sys.executable} -I -S {copied} {self.state}"
+        path = self.state / "runtime"
+        path.write_text(
+            f'#!/bin/sh\ncase " $* " in *" create "*) exec {python} {runc} "$@";; esac\n'
+            f'exec {runc} "$@"\n'
+        )
+        path.chmod(0o755)
+
+    def _write_network(self) -> None:
+        folder = self.state / "cni"
+        folder.mkdir()
+        plugin = {
+            "type": "ptp",
+            "ipMasq": False,
+            "ipam": {
+                "type": "host-local",
+                "dataDir": str(self.state / "cni-data"),
+                "subnet": str(self._network.pods),
+                "routes": [{"dst": "0.0.0.0/0"}],
+            },
+        }
+        settings = {"cniVersion": "0.4.0", "name": "pods", "plugins": [plugin]}
+        (folder / "10-pods.conflist").write_text(json.dumps(settings))
+
+    def _containerd_settings(self) -> str:
+        state, cri = self.state, 'plugins."io.containerd.grpc.v1.cri"'
+        return f"""\
+version = 2
+root = "{state}/containerd"
+state = "/run/containerd-node"
+[grpc]
+address = "{self._socket}"
+[{cri}]
+sandbox_image = "{PAUSE}"
+restrict_oom_score_adj = true  # without CAP_SYS_RESOURCE the score cannot be lowered
+[{cri}.cni]
+bin_dir = "{PLUGINS}"
+conf_dir = "{state}/cni"
+[{cri}.containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+pod_annotations = ["{DRIVER_ANNOTATION}"]
+[{cri}.containerd.runtimes.runc.options]
+BinaryName = "{state}/runtime"
+"""
+
+    def _kubelet_settings(self) -> dict[str, object]:
+        resolver = self.state / "resolv.conf"
+        resolver.touch()
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "containerRuntimeEndpoint": f"unix://{self._socket}",
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": self._cgroup,
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "enforceNodeAllocatable": [],
+            "resolvConf": str(resolver),
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": False},
+                "x509": {"clientCAFile": str(self.state / "ca.crt")},
+            },
+            "authorization": {"mode": "AlwaysAllow"},
+            # This machine's disk and memory are its own business.
+            "evictionHard": {
+                "nodefs.available": "1Mi",
+                "imagefs.available": "1Mi",
+                "memory.available": "50Mi",
+            },
+            "imageGCHighThresholdPercent": 100,
+            "syncFrequency": "5s",
+        }
+
+    def _node_kubeconfig(self) -> Path:
+        path = self.state / "kubelet.kubeconfig"
+        if not path.exists():
+            user = self._authority.issue_client(self.state, f"system:node:{NODE}", "system:nodes")
+            path.write_text(json.dumps(self._kubeconfig(*map(str, user))))
+        return path

@@ -1,0 +1,86 @@
+"""The manifests of the stories, and the little programs in their containers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from tests.e2e.images import BUSYBOX
+
+Json = dict[str, Any]
+
+GIB = 2**30
+IMAGE = os.environ.get("E2E_BUSYBOX") or BUSYBOX
+
+# In a pod's command $$ stands for $. The stub lists the shell with the bytes that it says it holds.
+HOLD = """
+hold() { echo "0 $1" > /scene/pids/new.$$$$; mv /scene/pids/new.$$$$ /scene/pids/$$$$; }
+wait_for() { until [ -e /scene/$1 ]; do sleep 1; done; rm /scene/$1; }
+forever() { while true; do sleep 1; done; }
+"""
+
+
+def holding(script: str) -> list[str]:
+    """Return a command that can hold VRAM by `hold BYTES`, and wait for a file by `wait_for`."""
+    return ["sh", "-c", HOLD + script]
+
+
+def container(command: list[str], **more: Any) -> Json:
+    return {
+        "name": "main",
+        "image": IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": command,
+        **more,
+    }
+
+
+def template(memory: str | None, command: list[str], **spec: Any) -> Json:
+    """Return the template of a pod that asks for VRAM, or for none."""
+    annotations = {"vramwarden.io/gpu-memory": memory} if memory else {}
+    containers = spec.pop("containers", None) or [container(command)]
+    usual = {"terminationGracePeriodSeconds": 5, "dnsPolicy": "Default"}  # no cluster DNS
+    spec = {**usual, "containers": containers, **spec}
+    return {"metadata": {"annotations": annotations}, "spec": spec}
+
+
+def pod(name: str, memory: str | None, command: list[str], **spec: Any) -> Json:
+    made = template(memory, command, **spec)
+    made["metadata"]["name"] = name
+    return {"apiVersion": "v1", "kind": "Pod", **made}
+
+
+def deployment(name: str, memory: str, command: list[str], **spec: Any) -> Json:
+    made = template(memory, command, **spec)
+    made["metadata"]["labels"] = {"app": name}
+    selector = {"matchLabels": {"app": name}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {"replicas": 1, "selector": selector, "template": made},
+    }
+
+
+def job(name: str, memory: str, command: list[str]) -> Json:
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {
+            "backoffLimit": 0,
+            "template": template(memory, command, restartPolicy="Never"),
+        },
+    }
+
+
+def statuses(found: Json) -> dict[str, Json]:
+    """Return the statuses of a pod's containers, of whichever kind, by name."""
+    status = found["status"]
+    kinds = ("initContainerStatuses", "containerStatuses")
+    return {one["name"]: one for kind in kinds for one in status.get(kind, ())}
+
+
+def is_ready(found: Json) -> bool:
+    conditions = found["status"].get("conditions", ())
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)

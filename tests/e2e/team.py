@@ -1,0 +1,102 @@
+"""A team with a namespace: creates things as developers do, and looks at what became of them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tests.e2e.pods import is_ready, statuses
+from tests.support.control_planes import ApiError, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.cluster import Cluster
+
+Json = dict[str, Any]
+PATIENCE = 180.0  # seconds: a sidecar may need twenty to start, on a machine that is busy
+
+
+class Team:
+    """Speaks with a cluster about one namespace."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster = cluster
+        self.api = cluster.api
+        self.namespace = namespace
+
+    def create(self, manifest: Json) -> Json:
+        """Create an object in the team's namespace."""
+        manifest["metadata"]["namespace"] = self.namespace
+        return self.api.create(manifest)
+
+    def refuses(self, manifest: Json) -> str:
+        """Try to create what somebody refuses; return the refusal's words."""
+        try:
+            made = self.create(manifest)
+        except ApiError as error:
+            return error.message
+        raise AssertionError(f"not refused: {made}")
+
+    def pod(self, name: str) -> Json:
+        """Return a pod."""
+        return self.api.request("GET", f"/api/v1/namespaces/{self.namespace}/pods/{name}")
+
+    def pods(self, **query: str) -> list[Json]:
+        """Return the pods, or those that match a selector."""
+        return self.api.list(f"/api/v1/namespaces/{self.namespace}/pods", **query)
+
+    def pod_of(self, app: str) -> Json:
+        """Return the only pod with a label `app`, once it is there."""
+        found = self.wait(f"a pod of {app}", lambda: self.pods(labelSelector=f"app={app}"))
+        assert len(found) == 1, [one["metadata"]["name"] for one in found]
+        return found[0]
+
+    def delete_pod(self, name: str, grace: int = 0) -> None:
+        """Delete a pod, by default without waiting for what runs in it."""
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}"
+        self.api.request("DELETE", path, gracePeriodSeconds=str(grace))
+
+    def wait(self, what: str, check: Callable[[], Any], timeout: float = PATIENCE) -> Any:
+        """Poll until the check returns something true; a failure tells the pods' states."""
+        try:
+            return wait_until(what, check, timeout=timeout)
+        except TimeoutError as error:
+            for found in self.pods():
+                error.add_note(f"--- {found['metadata']['name']}: {json.dumps(found['status'])}")
+                error.add_note("\n".join(self.events(found["metadata"]["name"])))
+            raise
+
+    def wait_ready(self, name: str) -> Json:
+        """Wait until a pod is ready; return it."""
+        return self.wait(f"{name} ready", lambda: is_ready(self.pod(name)) and self.pod(name))
+
+    def wait_ended(self, name: str, container: str = "main") -> Json:
+        """Wait until a container of a pod has ended, now or before; return how it did."""
+
+        def ended() -> Json | None:
+            status = statuses(self.pod(name)).get(container, {})
+            found = status.get("state", {}), status.get("lastState", {})
+            return next((one["terminated"] for one in found if "terminated" in one), None)
+
+        return self.wait(f"{container} of {name} ended", ended)
+
+    def log(self, name: str, container: str = "main", *, previous: bool = False) -> str:
+        """Return what a container wrote."""
+        options = ("--previous",) if previous else ()
+        return self._kubectl("logs", name, "-c", container, *options)
+
+    def run(self, name: str, *command: str, container: str = "main") -> str:
+        """Run a command in a container."""
+        return self._kubectl("exec", name, "-c", container, "--", *command)
+
+    def events(self, name: str) -> list[str]:
+        """Return the events about a pod, as `reason: message`."""
+        path = f"/api/v1/namespaces/{self.namespace}/events"
+        found = self.api.list(path, fieldSelector=f"involvedObject.name={name}")
+        return [f"{one['reason']}: {one['message']}" for one in found]
+
+    def _kubectl(self, *arguments: str) -> str:
+        done = self.cluster.kubectl("--namespace", self.namespace, *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout

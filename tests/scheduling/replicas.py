@@ -1,0 +1,120 @@
+"""Two replicas that place pods, behind one address, and the stock scheduler; nodes and pods."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+
+from tests.scheduling.balancer import balanced
+from tests.support import schedulers
+from tests.support.control_planes import ApiError
+from tests.support.our_server import quit_at_once
+from tests.support.pods import a_pod
+from tests.support.schedulers import GIB, add_node, remove_node, remove_pod, show_free, wait_bound
+from tests.support.servers import running
+from tests.support.webhook_configurations import LOCAL, installed, webhook_configurations
+from webhook.adapters.policy.files import shipped_policy_path
+from webhook.core.placement.assignments import read_assignments
+
+BINDING = LOCAL.with_name("local-binding.yaml")
+SYSTEM = "vramwarden-system"
+
+
+@contextlib.contextmanager
+def replica(control_plane, folder, kubeconfig=None):
+    """Run a server that places pods until the block ends; by another kubeconfig, ready or not."""
+    (folder / "policies").mkdir(parents=True)
+    shutil.copy(shipped_policy_path(), folder / "policies" / "default.yaml")
+    env = {
+        "KUBECONFIG": str(kubeconfig or control_plane.kubeconfig),
+        "VRAMWARDEN_PLACEMENT_NAMESPACE": SYSTEM,
+    }
+    with running(folder, policy=None, ready=kubeconfig is None, **env) as server:
+        try:
+            yield server
+        finally:
+            quit_at_once(server)
+
+
+@contextlib.contextmanager
+def placing(control_plane, folder):
+    """Run two replicas that the API server calls through a balancer, and the scheduler."""
+    api = control_plane.api
+    with contextlib.ExitStack() as stack:
+        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+        servers = [
+            stack.enter_context(replica(control_plane, folder / name)) for name in ("a", "b")
+        ]
+        port = stack.enter_context(balanced([server.port for server in servers]))
+        trusted = b"".join((server.certificates / "ca.crt").read_bytes() for server in servers)
+        manifests = [
+            manifest
+            for path in (LOCAL, BINDING)
+            for manifest in webhook_configurations(f"https://127.0.0.1:{port}", trusted, path=path)
+        ]
+        stack.enter_context(installed(api, *manifests))
+        stack.enter_context(schedulers.scheduler(control_plane, folder))
+        yield servers
+
+
+class Cluster:
+    """Nodes and pods of one test."""
+
+    def __init__(self, api, namespace):
+        self.api = api
+        self.namespace = namespace
+        self.nodes = []
+        self.sizes = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        """Take away pods and nodes."""
+        for pod in self.pods():
+            remove_pod(self.api, pod)
+        for name in self.nodes:
+            remove_node(self.api, name)
+            # With a garbage collector it would go with its owner.
+            path = f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-assignments-{name}"
+            with contextlib.suppress(ApiError):
+                self.api.request("DELETE", path)
+
+    def node(self, name, *gib, **labels):
+        """Add a node with GPUs of so many GiB."""
+        self.nodes.append(name)
+        self.sizes[name] = {f"GPU-{name}-{index}": size for index, size in enumerate(gib)}
+        add_node(self.api, name, [int(size * GIB) for size in gib], **labels)
+
+    def create(self, name, size, count=1, **spec):
+        """Create a pod that asks for VRAM."""
+        notes = {"vramwarden.io/gpu-count": str(count)} if count > 1 else {}
+        pod = a_pod(size, annotations=notes, **spec)
+        pod["metadata"] |= {"namespace": self.namespace, "name": name}
+        return self.api.create(pod)
+
+    def pods(self):
+        """Return the pods as they are stored."""
+        return self.api.list(f"/api/v1/namespaces/{self.namespace}/pods")
+
+    def wait(self, count, timeout=60):
+        """Wait until so many pods have a node; return node and GPUs of each."""
+        return wait_bound(self.api, self.namespace, count, timeout)
+
+    def act_as_agents(self):
+        """Let all nodes show what is free on their GPUs."""
+        for config_map in self.api.list(f"/api/v1/namespaces/{SYSTEM}/configmaps"):
+            name = config_map["metadata"]["name"].removeprefix("gpu-assignments-")
+            if name in self.nodes:
+                gpu_bytes = [int(size * GIB) for size in self.sizes[name].values()]
+                show_free(self.api, name, gpu_bytes, read_assignments(config_map["data"])[0])
+
+    def lists(self):
+        """Return the pods entered in the lists of this test's nodes."""
+        found = self.api.list(f"/api/v1/namespaces/{SYSTEM}/configmaps")
+        return {
+            one.pod.split("/")[1]: list(one.uuids)
+            for config_map in found
+            if config_map["metadata"]["name"].removeprefix("gpu-assignments-") in self.nodes
+            for one in read_assignments(config_map["data"])[0].values()
+        }

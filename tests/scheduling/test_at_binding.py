@@ -1,0 +1,193 @@
+"""Placement at binding with the stock scheduler: which GPU, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+
+from tests.scheduling.replicas import BINDING, SYSTEM, Cluster, placing, replica
+from tests.support.control_planes import free_port, wait_until
+from tests.support.our_server import refused
+from tests.support.pods import a_pod
+from tests.support.schedulers import GIB, bound, finish, messages, remove_pod
+from tests.support.webhook_configurations import installed, webhook_configurations
+from webhook.core.placement.assignments import Assignment, read_assignments, write_assignments
+
+
+@pytest.fixture(scope="module")
+def replicas(control_plane, tmp_path_factory):
+    """Run two replicas that the API server calls through a balancer, and the scheduler."""
+    with placing(control_plane, tmp_path_factory.mktemp("placement")) as servers:
+        yield servers
+
+
+@pytest.fixture
+def cluster(control_plane, replicas, make_namespace):
+    """Give a namespace, and take away the nodes and pods of a test at its end."""
+    with Cluster(control_plane.api, make_namespace()) as made:
+        yield made
+
+
+def test_two_pods_get_a_gpu_each_and_the_third_is_told_what_is_free(cluster):
+    cluster.node("n1", 8, 8)
+    for name in ("a", "b"):
+        cluster.create(name, "5Gi")
+    placed = cluster.wait(2)
+    assert sorted(placed.values()) == [("n1", "GPU-n1-0"), ("n1", "GPU-n1-1")]
+
+    cluster.create("c", "5Gi")
+    said = wait_until(
+        "a refusal",
+        lambda: [
+            line for line in messages(cluster.api, cluster.namespace, "c") if "bind.vram" in line
+        ],
+    )
+    assert (
+        'admission webhook "bind.vramwarden.io" denied the request: no GPU of node n1 has 5Gi '
+        "free, which this pod needs; the largest free amount is 3Gi, on GPU 0 (GPU-n1-0); the "
+        "scheduler tries again, also on other nodes"
+    ) in said[-1]
+
+    for name in ("d", "e"):
+        cluster.create(name, "3Gi")
+    placed = cluster.wait(4)
+    assert {placed["d"][1], placed["e"][1]} == {"GPU-n1-0", "GPU-n1-1"}
+    assert "c" not in placed
+    first = next(pod for pod in cluster.pods() if pod["metadata"]["name"] == "a")
+    remove_pod(cluster.api, first)
+    assert cluster.wait(4)["c"] == ("n1", placed["a"][1])
+
+
+def test_gpus_of_a_finished_pod_are_free_and_its_entry_leaves(cluster):
+    cluster.node("n1", 8)
+    pod = cluster.create("a", "8Gi")
+    cluster.wait(1)
+    assert cluster.lists() == {"a": ["GPU-n1-0"]}
+    finish(cluster.api, pod)
+    wait_until("an empty list", lambda: cluster.lists() == {})
+    cluster.create("b", "8Gi")
+    assert cluster.wait(2)["b"] == ("n1", "GPU-n1-0")
+
+
+def test_a_pod_for_two_gpus_gets_two_of_them_in_the_drivers_order(cluster):
+    cluster.node("n1", 8, 16, 8)
+    cluster.create("a", "7Gi")
+    cluster.wait(1)
+    cluster.create("b", "8Gi", count=2)
+    assert cluster.wait(2)["b"] == ("n1", "GPU-n1-1,GPU-n1-2")
+
+
+def test_other_pods_are_bound_untouched(cluster):
+    cluster.node("n1", 8)
+    pod = a_pod(None)
+    pod["metadata"] |= {"namespace": cluster.namespace, "name": "plain"}
+    cluster.api.create(pod)
+    assert cluster.wait(1) == {"plain": ("n1", "")}
+    assert cluster.lists() == {}
+
+
+def binding(cluster, pod, node):
+    metadata = {"name": pod["metadata"]["name"], "namespace": cluster.namespace}
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+
+
+def bind(cluster, pod, node, **query):
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods/{pod['metadata']['name']}/binding"
+    return cluster.api.request("POST", path, binding(cluster, pod, node), **query)
+
+
+@pytest.fixture
+def held(cluster):
+    """Return a function that creates a pod which the scheduler leaves alone."""
+    return lambda name, size: cluster.create(name, size, schedulerName="nobody")
+
+
+def test_a_dry_run_of_a_binding_leaves_no_trace(cluster, held):
+    cluster.node("n1", 8)
+    pod = held("a", "5Gi")
+    bind(cluster, pod, "n1", dryRun="All")
+    assert cluster.lists() == {}
+    bind(cluster, pod, "n1")
+    assert bound(cluster.api, cluster.namespace) == {"a": ("n1", "GPU-n1-0")}
+
+
+def test_a_node_that_does_not_show_its_gpus_gets_no_pod_with_a_demand(cluster, held):
+    cluster.node("n1")
+    pod = held("a", "5Gi")
+
+    def refusal():
+        with contextlib.suppress(AssertionError):
+            return refused(lambda: bind(cluster, pod, "n1", dryRun="All"))
+        return None
+
+    # Until the pod is known no request is made for a node without GPUs: it can do no harm there.
+    error = wait_until("a refusal", refusal)
+    assert (error.code, error.status["reason"]) == (403, "Forbidden")
+    assert "node n1 does not show its GPUs (annotation vramwarden.io/gpus)" in error.message
+
+
+def test_a_binding_by_the_old_resource_is_placed_as_well(cluster, held):
+    cluster.node("n1", 8)
+    pod = held("a", "5Gi")
+    path = f"/api/v1/namespaces/{cluster.namespace}/bindings"
+    cluster.api.request("POST", path, binding(cluster, pod, "n1"))
+    assert bound(cluster.api, cluster.namespace) == {"a": ("n1", "GPU-n1-0")}
+
+
+def test_a_list_that_somebody_deleted_or_spoilt_is_made_anew_from_the_pods(cluster, held):
+    cluster.node("n1", 8, 8)
+    bind(cluster, held("a", "5Gi"), "n1")
+    path = f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-assignments-n1"
+    cluster.api.request("DELETE", path)
+    bind(cluster, held("b", "5Gi"), "n1")
+    assert set(cluster.lists()) == {"a", "b"}
+    kind = "application/merge-patch+json"
+    cluster.api.request("PATCH", path, {"data": {"assignments": "{"}}, content_type=kind)
+    error = refused(lambda: bind(cluster, held("c", "5Gi"), "n1"))
+    assert "the largest free amount is 3Gi" in error.message
+    bind(cluster, held("d", "3Gi"), "n1")
+    assert set(cluster.lists()) == {"a", "b", "d"}
+
+
+def test_a_pod_deleted_while_it_is_bound_leaves_nothing_reserved(cluster, held):
+    cluster.node("n1", 8)
+    pod = held("a", "5Gi")
+    # As if the binding failed after we were asked: the reservation is there, the pod is not.
+    path = f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-assignments-n1"
+    bind(cluster, held("other", "1Gi"), "n1")
+    assignments, _ = read_assignments(cluster.api.request("GET", path)["data"])
+    name = f"{cluster.namespace}/a"
+    assignments[pod["metadata"]["uid"]] = Assignment(name, ("GPU-n1-0",), 5 * GIB, 1)
+    kind = "application/merge-patch+json"
+    change = {"data": write_assignments(assignments)}
+    cluster.api.request("PATCH", path, change, content_type=kind)
+    remove_pod(cluster.api, pod)
+    bind(cluster, held("b", "7Gi"), "n1")
+    wait_until("an entry less", lambda: set(cluster.lists()) == {"other", "b"})
+
+
+def test_a_replica_that_does_not_reach_the_api_server_asks_to_come_again(
+    cluster, control_plane, held, tmp_path
+):
+    cluster.node("n1", 8)
+    pod = held("a", "5Gi")
+    config = json.loads(control_plane.kubeconfig.read_text())
+    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{free_port()}"
+    (tmp_path / "cut-off").write_text(json.dumps(config))
+    with replica(control_plane, tmp_path / "server", tmp_path / "cut-off") as server:
+        server.wait_for("life", lambda: any(line["msg"] == "serving" for line in server.log()))
+        ca = (server.certificates / "ca.crt").read_bytes()
+        url = f"https://127.0.0.1:{server.port}"
+        (manifest,) = webhook_configurations(url, ca, path=BINDING)
+        # Beside ours, and called after it: what ours entered is taken out again in a while.
+        manifest["metadata"]["name"] = "zzz"
+        with installed(control_plane.api, manifest):
+            error = refused(lambda: bind(cluster, pod, "n1"))
+    assert (error.code, error.status["details"]["retryAfterSeconds"]) == (503, 1)
+    assert "whether this pod needs a GPU of node n1 cannot be told now" in error.message
+    assert bound(cluster.api, cluster.namespace) == {}
+    bind(cluster, pod, "n1")
+    assert bound(cluster.api, cluster.namespace) == {"a": ("n1", "GPU-n1-0")}

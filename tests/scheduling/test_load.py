@@ -1,0 +1,199 @@
+"""A thousand pods on twenty nodes, by eight clients, while a replica is killed: nobody overcommits.
+
+What is checked is read from the API server, never from our lists.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.scheduling.replicas import Cluster, placing
+from tests.support import schedulers
+from tests.support.control_planes import wait_until
+from tests.support.pods import a_pod
+from tests.support.schedulers import refusals
+
+PODS, CLIENTS, NODES = 1000, 8, 20
+SIZES_GIB = (1, 2, 3, 5, 8, 13, 20)
+KINDS_GIB = (8, 16, 24, 40, 80)
+
+
+def make_nodes(cluster, seed):
+    """Add nodes of one to eight unlike GPUs."""
+    chance = random.Random(seed)  # noqa: S311 - the same on each run
+    for number in range(NODES):
+        cluster.node(f"gpu-{number:02}", *chance.choices(KINDS_GIB, k=chance.randint(1, 8)))
+
+
+def workload(seed):
+    """Return sizes in GiB and numbers of GPUs; in all about what the nodes have."""
+    chance = random.Random(seed)  # noqa: S311 - the same on each run
+    weights = [13, 12, 10, 8, 5, 2, 1]
+    return [
+        (chance.choices(SIZES_GIB, weights)[0], chance.choices((1, 2), (19, 1))[0])
+        for _ in range(PODS)
+    ]
+
+
+def percentiles(durations_ms):
+    """Say median and 99th percentile."""
+    ordered = sorted(durations_ms)
+    return (
+        f"p50 {ordered[len(ordered) // 2]:.1f} ms, p99 {ordered[len(ordered) * 99 // 100]:.1f} ms"
+    )
+
+
+def free_by_gpu(cluster):
+    """Return what is free on each GPU in GiB, by the pods' own requests and annotations."""
+    free = {gpu: size for gpus in cluster.sizes.values() for gpu, size in gpus.items()}
+    waiting = []
+    for pod in cluster.pods():
+        count = int(pod["metadata"]["annotations"].get("vramwarden.io/gpu-count", "1"))
+        size = int(pod["metadata"]["annotations"]["vramwarden.io/gpu-memory"].removesuffix("Gi"))
+        node = pod["spec"].get("nodeName")
+        if node is None:
+            waiting.append((size, count))
+            continue
+        gpus = pod["metadata"]["annotations"]["vramwarden.io/gpu"].split(",")
+        assert len(set(gpus)) == count, pod["metadata"]
+        for gpu in gpus:
+            assert gpu in cluster.sizes[node], (gpu, node)
+            free[gpu] -= size
+    return free, waiting
+
+
+def would_fit(cluster, free, size, count):
+    """Say whether some node has room for a pod that waits."""
+    return any(sum(free[gpu] >= size for gpu in gpus) >= count for gpus in cluster.sizes.values())
+
+
+@pytest.fixture
+def cluster(control_plane, make_namespace):
+    with Cluster(control_plane.api, make_namespace()) as made:
+        make_nodes(made, seed=5)
+        yield made
+
+
+def create_all(cluster, pods, during=lambda: None):
+    """Create the pods by all clients at once; return the seconds it took."""
+    started = time.monotonic()
+    with ThreadPoolExecutor(CLIENTS + 1) as pool:
+        done = [
+            pool.submit(cluster.create, f"pod-{number:04}", f"{size}Gi", count)
+            for number, (size, count) in enumerate(pods)
+        ]
+        pool.submit(during)
+        for one in done:
+            one.result()
+    return time.monotonic() - started
+
+
+def settle(cluster):
+    """Wait until no pod waits that would fit; return what is free, and who waits."""
+
+    def settled():
+        cluster.act_as_agents()
+        free, waiting = free_by_gpu(cluster)
+        assert min(free.values()) >= 0, "a GPU is overcommitted"
+        return not any(would_fit(cluster, free, *pod) for pod in waiting) and (free, waiting)
+
+    return wait_until("no pod that would fit waits", settled, timeout=180)
+
+
+def test_a_thousand_pods_fill_twenty_nodes_and_no_gpu_is_overcommitted(
+    cluster, control_plane, tmp_path
+):
+    pods = workload(seed=5)
+    with placing(control_plane, tmp_path) as servers:
+
+        def kill_one():
+            wait_until("half of them", lambda: len(cluster.pods()) > PODS / 2, timeout=120)
+            servers[0].process.kill()
+
+        started = time.monotonic()
+        created_s = create_all(cluster, pods, kill_one)
+        free, waiting = settle(cluster)
+        took_s = time.monotonic() - started
+        reviews = [
+            line
+            for server in servers
+            for line in server.log()
+            if line.get("webhook") == "bind" and line["decision"] in {"placed", "refused"}
+        ]
+    assert servers[0].process.returncode == -9
+    placed = [line["durationMs"] for line in reviews if line["decision"] == "placed"]
+    in_vain = refusals(cluster.api, cluster.namespace)
+    bound = PODS - len(waiting)
+    total = sum(sum(gpus.values()) for gpus in cluster.sizes.values())
+    print(
+        f"{bound} of {PODS} pods bound, {len(waiting)} wait; {sum(free.values())} of {total} GiB "
+        f"free; created within {created_s:.1f} s, settled within {took_s:.1f} s; "
+        f"{in_vain} refusals by the events, {len(reviews) - len(placed)} by the logs; our part of "
+        f"a binding while all cores are busy: {percentiles(placed)}"
+    )
+    assert bound > PODS / 2
+
+
+def bind_one_by_one(cluster, create):
+    """Bind pods without a scheduler, each when the last is bound; return milliseconds of each."""
+    cluster.node("alone", *(80 for _ in range(8)))
+    durations_ms = []
+    for number in range(200):
+        pod = create(f"alone-{number}", "3Gi", 1, schedulerName="nobody")
+        metadata = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")}
+        target = {"kind": "Node", "name": "alone"}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+        path = f"/api/v1/namespaces/{cluster.namespace}/pods/{metadata['name']}/binding"
+        started = time.monotonic()
+        cluster.api.request("POST", path, body)
+        durations_ms.append((time.monotonic() - started) * 1000)
+    return durations_ms
+
+
+def test_what_placement_adds_to_one_binding(control_plane, make_namespace, tmp_path):
+    with Cluster(control_plane.api, make_namespace()) as cluster:
+        without = bind_one_by_one(cluster, lambda *pod, **spec: plain(cluster, *pod, **spec))
+    with (
+        placing(control_plane, tmp_path),
+        Cluster(control_plane.api, make_namespace()) as cluster,
+    ):
+        placed = bind_one_by_one(cluster, cluster.create)
+        free, _ = free_by_gpu(cluster)
+    print(f"one binding: without us {percentiles(without)}; with us {percentiles(placed)}")
+    assert sum(free.values()) == 8 * 80 - 200 * 3
+
+
+def plain(cluster, name, size, count=1, **spec):
+    """Create a pod with an amount set by hand, which nobody translates."""
+    amount = {"vramwarden.io/vram": f"{int(size.removesuffix('Gi')) * count}Gi"}
+    pod = a_pod(**spec)
+    pod["metadata"] |= {"namespace": cluster.namespace, "name": name}
+    pod["spec"]["containers"][0]["resources"] = {"requests": amount, "limits": amount}
+    return cluster.api.create(pod)
+
+
+def test_the_same_without_us_for_comparison(cluster, control_plane, tmp_path):
+    pods = workload(seed=5)
+
+    cluster.create = lambda *pod: plain(cluster, *pod)
+    with schedulers.scheduler(control_plane, tmp_path):
+        started = time.monotonic()
+        created_s = create_all(cluster, pods)
+        total = sum(sum(gpus.values()) for gpus in cluster.sizes.values())
+        last = -1
+
+        def steady():
+            nonlocal last
+            before, last = last, len(schedulers.bound(cluster.api, cluster.namespace))
+            return last == before and last > PODS / 2
+
+        wait_until("no more are bound", lambda: steady() or time.sleep(1), timeout=180)
+    took_s = time.monotonic() - started - 1
+    print(
+        f"without us: {last} of {PODS} pods bound to {total} GiB, created within "
+        f"{created_s:.1f} s, settled within {took_s:.1f} s"
+    )

@@ -1,0 +1,238 @@
+"""The profiles of deploy/scheduler under the real scheduler: which node a pod goes to, and why.
+
+Nodes here have no kubelet, and which GPU a pod gets is not chosen; test_placement_steering.py has
+the webhook and the agents as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.control_planes import ControlPlane, wait_until
+from tests.support.paths import DEPLOY
+from tests.support.pods import a_container, a_pod, a_policy, a_request
+from tests.support.programs import start, stop
+from webhook.core.admission.decide import Phase, decide
+from webhook.names import MANAGED_LABEL, NODE_GPU_MEMORY_FREE_LABEL, VRAM_RESOURCE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Json = dict[str, Any]
+
+PROFILES = DEPLOY / "scheduler"
+KUBECONFIG = "/etc/kubernetes/scheduler.conf"
+MERGE = "application/merge-patch+json"
+NUMBERS = itertools.count(1)
+SECOND = ("second-profile.yaml", "vramwarden-binpack")
+AS_DEFAULT = ("default-profile.yaml", "default-scheduler")
+UNTOUCHED = ("", "default-scheduler")
+"""The scheduler as it comes."""
+
+
+class SchedulerPlane:
+    """A control plane of its own with a scheduler: it would bind the pods of other tests, too."""
+
+    def __init__(self, plane: ControlPlane, scheduler_name: str) -> None:
+        self.api = plane.api
+        self._scheduler_name = scheduler_name
+
+    def node(self, name: str, *gpus_mib: int) -> None:
+        """Create a node with these GPUs, as the agent shows them; all of them are free."""
+        gpus = [
+            {"uuid": f"GPU-{name}-{index}", "memory": mib * 2**20, "product": "X", "index": index}
+            for index, mib in enumerate(gpus_mib)
+        ]
+        labels = {
+            "kubernetes.io/hostname": name,
+            "vramwarden.io/gpu": "true",
+            "vramwarden.io/gpu-memory-mib": str(max(gpus_mib)),
+            "vramwarden.io/enforcement": "sidecar",
+            NODE_GPU_MEMORY_FREE_LABEL: str(max(gpus_mib)),
+        }
+        annotations = {"vramwarden.io/gpus": json.dumps(gpus)}
+        metadata = {"name": name, "labels": labels, "annotations": annotations}
+        self.api.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+        amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+        amounts[VRAM_RESOURCE] = f"{sum(gpus_mib)}Mi"
+        ready = {"type": "Ready", "status": "True", "reason": "Fake"}
+        status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+        self._patch_node(name, {"status": status}, "/status")
+        self._patch_node(name, {"spec": {"taints": None}})  # admission put one on: not ready yet
+        self._until_seen(name, max(gpus_mib))
+
+    def shows_free(self, name: str, mib: int) -> None:
+        """Say what the agent says when GPUs of the node were given away."""
+        self._patch_node(name, {"metadata": {"labels": {NODE_GPU_MEMORY_FREE_LABEL: str(mib)}}})
+        self._until_seen(name, mib)
+
+    def _until_seen(self, name: str, free_mib: int) -> None:
+        """Wait until the scheduler, too, knows the node so: it hears of nodes and pods apart."""
+        labels = {"kubernetes.io/hostname": name, NODE_GPU_MEMORY_FREE_LABEL: str(free_mib)}
+        self._bind_plain_pod(nodeSelector=labels)
+
+    def keep_busy(self, node: str, **amounts: str) -> None:
+        """Let a pod without VRAM take CPU and memory of a node."""
+        selector = {"kubernetes.io/hostname": node}
+        containers = [a_container(resources={"requests": amounts})]
+        self._bind_plain_pod(nodeSelector=selector, containers=containers)
+
+    def _bind_plain_pod(self, **spec: Any) -> None:
+        pod = a_pod(schedulerName=self._scheduler_name, **spec)
+        pod["metadata"] |= {"name": f"plain-{next(NUMBERS)}", "namespace": "default"}
+        self.api.create(pod)
+        wait_until("the binding", lambda: self.api.get(pod)["spec"].get("nodeName"))
+
+    def _patch_node(self, name: str, patch: Json, subresource: str = "") -> None:
+        path = f"/api/v1/nodes/{name}{subresource}"
+        self.api.request("PATCH", path, patch, content_type=MERGE)
+
+    def create(self, memory: str, gpus: int = 1, **spec: Any) -> Json:
+        """Create a pod as our webhook translates it."""
+        amounts = {"cpu": "1", "memory": "4Gi"}
+        main = a_container(resources={"requests": amounts, "limits": amounts})
+        pod = a_pod(memory, containers=[main], schedulerName=self._scheduler_name, **spec)
+        pod["metadata"] |= {"name": f"pod-{next(NUMBERS)}", "namespace": "default"}
+        pod["metadata"]["annotations"]["vramwarden.io/gpu-count"] = str(gpus)
+        decision = decide(a_request(pod), a_policy(), Phase.MUTATE)
+        assert decision.allowed, decision.message
+        return self.api.create(decision.obj)
+
+    def binds(self, memory: str, gpus: int = 1, **spec: Any) -> str:
+        """Create a pod; return the node that the scheduler binds it to."""
+        pod = self.create(memory, gpus, **spec)
+        return wait_until("the binding", lambda: self.api.get(pod)["spec"].get("nodeName"))
+
+    def leaves_pending(self, memory: str, gpus: int = 1) -> str:
+        """Create a pod; return why the scheduler finds no node for it."""
+        pod = self.create(memory, gpus)
+
+        def why() -> str:
+            conditions = self.api.get(pod)["status"].get("conditions", [])
+            return next((c["message"] for c in conditions if c["reason"] == "Unschedulable"), "")
+
+        return wait_until("the scheduler's word", why)
+
+    def serve(self) -> None:
+        """Make a Service of all pods with VRAM, whose pods the scheduler spreads by default."""
+        ports = [{"port": 80}]
+        spec = {"selector": {MANAGED_LABEL: "true"}, "ports": ports}
+        metadata = {"name": "replicas", "namespace": "default"}
+        service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+        self.api.create(service)
+
+    def clean(self) -> None:
+        """Delete all pods and nodes."""
+        for pod in self.api.list("/api/v1/namespaces/default/pods"):
+            path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"
+            self.api.request("DELETE", path, gracePeriodSeconds="0")
+        for node in self.api.list("/api/v1/nodes"):
+            self.api.request("DELETE", f"/api/v1/nodes/{node['metadata']['name']}")
+        metadata = {"name": "replicas", "namespace": "default"}
+        self.api.delete({"apiVersion": "v1", "kind": "Service", "metadata": metadata})
+
+
+@contextmanager
+def scheduling(plane: ControlPlane, profile: str, folder: Path):
+    """Run kube-scheduler with one of our files, or as it comes, until the end of the block."""
+    if profile:
+        text = (PROFILES / profile).read_text()
+        assert text.count(KUBECONFIG) == 1
+        config = folder / profile
+        config.write_text(text.replace(KUBECONFIG, str(plane.kubeconfig)))
+        options = [f"--config={config}"]
+    else:
+        options = [f"--kubeconfig={plane.kubeconfig}"]
+    log = folder / "kube-scheduler.log"
+    options += ["--leader-elect=false", "--secure-port=0"]
+    process = start(log, "kube-scheduler", *options)
+    try:
+        yield process, log
+    finally:
+        stop(process)
+
+
+@pytest.fixture
+def cluster(control_plane, tmp_path, request):
+    """Schedule by the profile that a test names."""
+    file, scheduler_name = request.param
+    made = SchedulerPlane(control_plane, scheduler_name)
+    with scheduling(control_plane, file, tmp_path) as (process, log):
+        yield made
+        assert process.poll() is None, log.read_text()[-2000:]
+        made.clean()
+
+
+def by(*profiles):
+    return pytest.mark.parametrize(
+        "cluster", profiles, indirect=True, ids=[file or "as it comes" for file, _ in profiles]
+    )
+
+
+def two_nodes(cluster):
+    cluster.node("a", 8192, 8192)
+    cluster.node("b", 8192, 8192)
+
+
+@by(SECOND, AS_DEFAULT)
+def test_one_gpu_pods_leave_a_whole_node_for_a_pod_of_two(cluster):
+    two_nodes(cluster)
+    first = cluster.binds("8Gi")
+    assert cluster.binds("8Gi") == first
+    cluster.shows_free(first, 0)
+    assert cluster.binds("8Gi", 2) != first
+
+
+@by(UNTOUCHED)
+def test_without_a_profile_they_spread_and_the_pod_of_two_waits(cluster):
+    two_nodes(cluster)
+    first = cluster.binds("8Gi")
+    assert cluster.binds("8Gi") != first  # by CPU and memory, of which each has half a node's
+    assert f"2 Insufficient {VRAM_RESOURCE}" in cluster.leaves_pending("8Gi", 2)
+
+
+def one_full_and_one_busy(cluster):
+    """Make a node where 5Gi fit by the sum alone, and one with free GPUs and little CPU left."""
+    cluster.node("full", 8192, 8192)
+    for _ in range(2):
+        assert cluster.binds("5Gi") == "full"
+    cluster.node("busy", 8192, 8192)
+    cluster.keep_busy("busy", cpu="5", memory="20Gi")
+
+
+@by(SECOND, AS_DEFAULT, UNTOUCHED)
+def test_a_node_whose_sum_fits_and_whose_gpus_do_not_is_left_aside(cluster):
+    one_full_and_one_busy(cluster)
+    cluster.shows_free("full", 3072)
+    assert cluster.binds("5Gi") == "busy"
+
+
+@by(SECOND, AS_DEFAULT, UNTOUCHED)
+def test_without_the_agent_s_word_the_scheduler_would_try_it_in_vain(cluster):
+    one_full_and_one_busy(cluster)
+    cluster.shows_free("full", 8192)
+    assert cluster.binds("5Gi") == "full"
+
+
+@by(SECOND, AS_DEFAULT)
+def test_what_is_left_of_a_node_is_preferred_to_a_larger_one(cluster):
+    cluster.node("large", *[8192] * 8)
+    cluster.node("small", 8192)
+    assert cluster.binds("5Gi") == "small"
+    cluster.shows_free("small", 3072)
+    assert cluster.binds("2Gi") == "small"
+    cluster.shows_free("small", 1024)
+    assert cluster.binds("2Gi") == "large"
+
+
+@by(SECOND)
+def test_replicas_of_a_service_are_packed_as_well(cluster):
+    cluster.node("a", *[8192] * 8)
+    cluster.node("b", *[8192] * 8)
+    cluster.serve()
+    assert len({cluster.binds("1Gi") for _ in range(3)}) == 1

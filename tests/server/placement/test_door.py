@@ -1,0 +1,128 @@
+"""POST /bind over real TLS: what is answered to a Binding, and to what is none."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from tests.server.placement.binding_reviews import review
+from tests.support.paths import REVIEWS
+from tests.support.servers import running
+
+KUBECONFIG = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "clusters": [{"name": "c", "cluster": {}}],
+    "users": [{"name": "u", "user": {}}],
+    "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+    "current-context": "x",
+}
+
+
+def audited(decision, reason):
+    """Return what the audit log gets; no rule of a policy is asked about a Binding."""
+    return {"decision": decision, "reasons": reason, "rule": "", "policy": ""}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Run a server that was not told to place."""
+    with running(tmp_path_factory.mktemp("alone")) as server:
+        yield server
+
+
+@pytest.fixture
+def cut_off(tmp_path):
+    """Run a server that is to place, and that reaches no API server."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        address = f"http://127.0.0.1:{found.getsockname()[1]}"
+    KUBECONFIG["clusters"][0]["cluster"]["server"] = address
+    (tmp_path / "kubeconfig").write_text(json.dumps(KUBECONFIG))
+    env = {
+        "KUBECONFIG": str(tmp_path / "kubeconfig"),
+        "VRAMWARDEN_PLACEMENT_NAMESPACE": "vramwarden-system",
+    }
+    with running(tmp_path, ready=False, **env) as server:
+        yield server, address
+
+
+def test_without_the_api_server_a_binding_is_refused_for_a_moment(cut_off):
+    server, address = cut_off
+    server.wait_for("life", lambda: any(line["msg"] == "serving" for line in server.log()))
+    answer = server.review(review(), "/bind")
+    assert (answer["uid"], answer["allowed"]) == ("5350b18d", False)
+    status = answer["status"]
+    assert (status["code"], status["reason"]) == (503, "ServiceUnavailable")
+    assert status["details"] == {"retryAfterSeconds": 1}
+    assert status["message"].startswith(
+        f"whether this pod needs a GPU of node node1 cannot be told now: {address} does not answer"
+    )
+    assert answer["auditAnnotations"] == audited("unavailable", "APIServerAway")
+    assert server.get("/readyz")[0] == 503
+    words = f"pods and nodes not read yet: {address} does not answer: "
+    server.wait_for("a reason", lambda: server.get("/readyz")[1].startswith(words))
+    unfollowed = 'vramwarden_placement_unfollowed{resource="pods"} 1.0'
+    server.wait_for("word of it", lambda: unfollowed in server.get("/metrics")[1])
+
+
+def test_a_server_that_does_not_place_says_so(alone):
+    answer = alone.review(review(), "/bind")
+    assert not answer["allowed"]
+    assert "was started without --placement-namespace" in answer["status"]["message"]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"operation": "DELETE", "object": None},
+        {"kind": {"group": "", "version": "v1", "kind": "Pod"}},
+        {"kind": {"group": "other.io", "version": "v1", "kind": "Binding"}},
+    ],
+    ids=["a deletion", "a pod", "another group's Binding"],
+)
+def test_what_is_no_new_binding_is_allowed_untouched(alone, request_):
+    answer = alone.review(review(**request_), "/bind")
+    assert (answer["allowed"], "patch" in answer) == (True, False)
+    assert answer["auditAnnotations"] == audited("untouched", "NotABinding")
+
+
+@pytest.mark.parametrize(
+    ("obj", "message"),
+    [
+        ({"metadata": {"name": "train"}}, "target.name: must be a name, not null"),
+        ({"metadata": [], "target": {"name": "n"}}, "metadata: must be an object, not a list"),
+        ({"target": {"name": 7}}, "target.name: must be a string, not a number"),
+        (
+            {"metadata": {"name": "p", "annotations": {"x": 1}}, "target": {"name": "n"}},
+            "metadata.annotations[x]: must be a string, not a number",
+        ),
+    ],
+)
+def test_a_malformed_binding_is_refused_with_the_field(alone, obj, message):
+    status = alone.review(review(object=obj), "/bind")["status"]
+    assert (status["code"], status["reason"], status["message"]) == (400, "BadRequest", message)
+
+
+def test_what_is_no_review_is_a_bad_request(alone):
+    code, body = alone.post(b"{}", "/bind")
+    assert code == 400
+    assert b"must be an AdmissionReview" in body
+
+
+def test_bindings_are_counted_and_logged(alone):
+    alone.review(review(dryRun=True), "/bind")
+    metrics = alone.get("/metrics")[1]
+    labels = 'decision="unavailable",operation="CREATE",reason="NotConfigured",webhook="bind"'
+    assert f"vramwarden_admission_requests_total{{{labels}}}" in metrics
+    (line,) = [line for line in alone.log() if line.get("dryRun")]
+    said = {"webhook": "bind", "namespace": "team", "name": "train", "node": "node1"}
+    assert said.items() <= line.items()
+
+
+def test_the_recorded_binding_is_read(alone):
+    path = REVIEWS / "mutate-binding.json"
+    recorded = json.loads(path.read_text())
+    assert alone.review(recorded, "/bind")["uid"] == recorded["request"]["uid"]
+    assert alone.log()[-1]["node"] == recorded["request"]["object"]["target"]["name"]

@@ -1,0 +1,299 @@
+"""The orders of events that could overcommit a GPU, or keep it from who could have it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.server.placement.interleaving import Replica, World
+from webhook.adapters.kube.placement import GpuNode
+from webhook.core.placement.assignments import RENEW_S, UNBOUND_S
+from webhook.core.placement.binding_review import BindingOutcome, BindingReason
+from webhook.core.placement.fit import Need
+
+PLACED, REFUSED = BindingOutcome.PLACED, BindingOutcome.REFUSED
+
+
+@pytest.fixture
+def world():
+    """One node with one GPU of 10."""
+    return World((10,))
+
+
+@pytest.fixture
+def replicas(world):
+    return Replica(world), Replica(world)
+
+
+def create(world, replicas, *sizes):
+    """Create pods of which all replicas know."""
+    uids = [world.create(Need(size)) for size in sizes]
+    for replica in replicas:
+        replica.resync()
+    return uids
+
+
+def done(request):
+    """Work until the replica answers."""
+    while not request.task.step():
+        pass
+    return request.task.result
+
+
+def bind(replica, uid, node="n0", *, arrives=True):
+    """Bind a pod with nothing in between; return what was said."""
+    request = replica.ask(uid, node)
+    verdict = done(request)
+    replica.answer(request, arrives=arrives)
+    return verdict
+
+
+def requests(request):
+    """Count the requests that one binding needs."""
+    count = 0
+    while not request.task.step():
+        count += 1
+    return count
+
+
+def entered(world, node="n0"):
+    return set(world.assignments(node).assignments)
+
+
+def test_of_two_replicas_that_decide_at_the_same_time_one_decides_again(world, replicas):
+    first, second, third = create(world, replicas, 1, 6, 6)
+    bind(replicas[0], first)
+    bind(replicas[1], first)
+    one, other = replicas[0].ask(second, "n0"), replicas[1].ask(third, "n0")
+    for request in (one, other):
+        request.task.step()  # up to the write
+    assert (done(one).outcome, done(other).outcome) == (PLACED, REFUSED)
+    assert entered(world) == {first, second}
+
+
+def test_a_replica_that_knows_no_pod_yet_goes_by_the_list(world):
+    uid, late = world.create(Need(6)), world.create(Need(6))
+    known, blind = Replica(world), Replica(world, knows=False)
+    bind(known, uid)
+    assert bind(blind, late).outcome is REFUSED
+
+
+def test_a_binding_that_comes_twice_gets_the_same_gpu(world, replicas):
+    world.nodes["n0"] = World((10, 10)).nodes["n0"]
+    for replica in replicas:
+        replica.tracker._take_nodes(list(world.nodes.values()))
+    first, second = create(world, replicas, 4, 3)
+    verdict = bind(replicas[0], first, arrives=False)
+    bind(replicas[0], second)
+    for replica in replicas:
+        assert bind(replica, first, arrives=False).uuids == verdict.uuids
+    assert entered(world) == {first, second}
+
+
+def test_an_entry_is_renewed_so_that_a_late_binding_is_not_lost(world, replicas):
+    uid, rival = create(world, replicas, 6, 6)
+    bind(replicas[0], uid, arrives=False)
+    world.now_s += UNBOUND_S - 10
+    request = replicas[1].ask(uid, "n0")
+    assert done(request).outcome is PLACED  # and the API server takes a while to write it
+    world.now_s += 20
+    replicas[0].binder.tidy("n0", fresh=True)
+    assert entered(world) == {uid}
+    assert bind(replicas[0], rival).outcome is REFUSED
+    replicas[1].answer(request, arrives=True)
+    assert world.pods[uid].node == "n0"
+
+
+def test_a_young_entry_is_not_written_again(world, replicas):
+    uid, *_ = create(world, replicas, 6)
+    bind(replicas[0], uid, arrives=False)
+    version = world.lists["n0"]
+    world.now_s += RENEW_S
+    bind(replicas[0], uid, arrives=False)
+    assert world.lists["n0"] is version
+
+
+def test_who_tidies_does_not_take_out_what_was_renewed_meanwhile(world, replicas):
+    uid, *_ = create(world, replicas, 6)
+    bind(replicas[0], uid, arrives=False)
+    world.now_s += UNBOUND_S + 1
+    replicas[1].tidy("n0", fresh=True)
+    (tidying,) = replicas[1].tidying
+    for _ in range(3):
+        tidying.step()  # the list is read, and that the pod is not bound
+    request = replicas[0].ask(uid, "n0")
+    done(request)
+    while not tidying.step():
+        pass
+    assert entered(world) == {uid}
+
+
+def test_an_entry_whose_binding_came_to_nothing_leaves_after_a_while(world, replicas):
+    uid, *_ = create(world, replicas, 6)
+    bind(replicas[0], uid, arrives=False)
+    world.now_s += UNBOUND_S
+    replicas[0].binder.tidy("n0")
+    assert entered(world) == {uid}
+    world.now_s += 1
+    replicas[0].binder.tidy("n0")
+    assert entered(world) == set()
+
+
+def test_an_entry_of_a_pod_that_nobody_heard_of_is_asked_about(world, replicas):
+    uid = world.create(Need(6))
+    bind(replicas[0], uid, arrives=False)  # known by a request, not by the watch
+    replicas[0].binder.tidy("n0", fresh=True)
+    assert entered(world) == {uid}
+    world.delete(uid)
+    replicas[1].binder.tidy("n0", fresh=True)
+    assert entered(world) == set()
+
+
+def test_a_pod_deleted_while_it_is_bound_leaves_nothing(world, replicas):
+    uid, rival = create(world, replicas, 6, 6)
+    request = replicas[0].ask(uid, "n0")
+    request.task.step()
+    world.delete(uid)
+    done(request)
+    replicas[0].answer(request, arrives=True)
+    assert entered(world) == {uid}
+    replicas[0].resync()
+    assert bind(replicas[0], rival).outcome is PLACED
+    assert entered(world) == {rival}
+
+
+@pytest.mark.parametrize("end", ["delete", "finish"])
+def test_what_a_pod_leaves_is_free_as_soon_as_a_replica_hears_of_it(world, replicas, end):
+    uid, rival = create(world, replicas, 6, 6)
+    bind(replicas[0], uid)
+    if end == "delete":
+        world.delete(uid)
+    else:
+        world.change(uid, finished=True)
+    assert bind(replicas[1], rival).outcome is REFUSED
+    replicas[1].resync()
+    assert bind(replicas[1], rival).outcome is PLACED
+
+
+def unlabelled(world, uid):
+    """Let a watch say what it says of a pod that lost the label: that it is deleted."""
+    world.events.append(("DELETED", world.pods[uid]))
+
+
+def test_a_pod_that_only_lost_its_label_keeps_its_gpu(world, replicas):
+    uid, rival = create(world, replicas, 6, 6)
+    bind(replicas[0], uid)
+    for replica in replicas:
+        replica.hear()
+    unlabelled(world, uid)
+    for replica in replicas:
+        while replica.heard < len(world.events):
+            replica.hear()
+        assert replica.tracker.pod(uid).gone
+        assert bind(replica, rival).outcome is REFUSED
+        replica.binder.tidy("n0", fresh=True)
+    assert entered(world) == {uid}
+    world.delete(uid)
+    assert bind(replicas[0], rival).outcome is PLACED
+
+
+def test_a_pod_that_lost_its_label_while_it_waited_is_placed(world, replicas):
+    (uid,) = create(world, replicas, 6)
+    unlabelled(world, uid)
+    replicas[0].hear()
+    assert replicas[0].tracker.pod(uid).gone
+    assert bind(replicas[0], uid).outcome is PLACED
+
+
+def test_what_the_last_pod_of_a_node_that_is_gone_held_is_forgotten(world, replicas):
+    (uid,) = create(world, replicas, 6)
+    bind(replicas[0], uid)
+    world.nodes.clear()
+    replicas[0].tracker._take_nodes([])
+    world.delete(uid)
+    replicas[0].resync()
+    replicas[0].binder.tidy("n0")
+    assert replicas[0].binder.nodes_of(uid) == []
+
+
+def test_what_another_replica_took_out_is_seen_before_a_refusal(world, replicas):
+    uid, other, rival = create(world, replicas, 5, 2, 6)
+    bind(replicas[0], uid)
+    bind(replicas[0], other)
+    world.delete(uid)
+    replicas[1].resync()
+    replicas[1].binder.tidy("n0", fresh=True)
+    assert bind(replicas[0], rival).outcome is PLACED  # its own copy still has the first pod
+
+
+@pytest.mark.parametrize("lost", ["deleted", "spoilt"])
+def test_a_lost_list_is_made_anew_from_the_pods_that_run(world, replicas, lost):
+    uid, rival, small = create(world, replicas, 6, 6, 3)
+    bind(replicas[0], uid)
+    (_, version) = world.lists.pop("n0")
+    if lost == "spoilt":
+        world.lists["n0"] = ({"assignments": "{"}, version + 1000)
+        for replica in replicas:
+            replica.binder.tidy("n0", fresh=True)  # must not make a whole list of it
+    late = Replica(world, knows=False)
+    assert bind(late, rival).outcome is REFUSED
+    assert bind(late, small).outcome is PLACED
+    assert entered(world) == {uid, small}
+
+
+def test_tidying_does_not_make_a_whole_list_of_one_that_is_partly_spoilt(world, replicas):
+    uid, gone, rival = create(world, replicas, 6, 2, 6)
+    bind(replicas[0], uid)
+    bind(replicas[0], gone)
+    world.delete(gone)
+    data, version = world.lists["n0"]
+    spoilt = "".join(
+        "{\n" if uid in line else line for line in data["assignments"].splitlines(True)
+    )
+    world.lists["n0"] = {"assignments": spoilt}, version + 1000
+    late = Replica(world, knows=False)
+    late.binder.tidy("n0", fresh=True)
+    assert bind(late, rival).outcome is REFUSED
+
+
+def test_a_pod_bound_elsewhere_frees_what_it_held(world):
+    world = World((10,), (10,))
+    replicas = (Replica(world), Replica(world))
+    uid, rival = create(world, replicas, 6, 6)
+    bind(replicas[0], uid, "n0", arrives=False)
+    bind(replicas[0], uid, "n1")
+    replicas[0].resync()
+    assert bind(replicas[0], rival, "n0").outcome is PLACED
+
+
+def test_a_pod_that_sees_all_gpus_counts_on_each(world, replicas):
+    uid, rival = create(world, replicas, 6, 6)
+    world.change(uid, at_binding=False, node="n0")
+    replicas[0].resync()
+    assert bind(replicas[0], rival).outcome is REFUSED
+
+
+def test_a_binding_costs_the_requests_that_it_needs_and_no_more(world, replicas):
+    uid, other = create(world, replicas, 4, 4)
+    first, *_ = replicas
+    plain = world.create(None)
+    assert requests(first.ask(plain, "elsewhere")) == 0  # no demand, no GPUs: from memory
+    assert requests(first.ask(plain, "n0")) == 1  # which pod is it?
+    first.tracker._take_node("MODIFIED", GpuNode("silent", "uid", ()))
+    assert requests(first.ask(plain, "silent")) == 1
+    assert requests(first.ask(uid, "n0")) == 4  # list, pods, write and its answer
+    assert requests(first.ask(other, "n0")) == 2  # write and its answer
+
+
+def test_what_is_answered_where_nothing_is_placed(world, replicas):
+    first, *_ = replicas
+    (uid,) = create(world, replicas, 4)
+    verdict = bind(first, uid, "elsewhere")
+    assert (verdict.outcome, verdict.reason) == (REFUSED, BindingReason.GPUS_UNKNOWN)
+    assert "node elsewhere does not show its GPUs" in verdict.sentence
+    gone = bind(first, "p99")
+    assert (gone.outcome, gone.reason) == (BindingOutcome.UNTOUCHED, BindingReason.NO_SUCH_POD)
+    world.change(uid, unreadable="metadata.annotations: must be an object, not a list")
+    first.resync()
+    verdict = bind(first, uid)
+    assert (verdict.outcome, verdict.reason) == (REFUSED, BindingReason.UNREADABLE_DEMAND)
+    assert "cannot be read: metadata.annotations" in verdict.sentence

@@ -1,0 +1,172 @@
+"""Law: in whatever order things happen, no GPU is overcommitted, and what fits is bound in the end.
+
+Replicas take steps between which anything may happen: other bindings, deletions, finishes,
+restarts, lists that are lost, watches that are late, answers that never arrive.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.server.placement.interleaving import Replica, World
+from webhook.core.placement.assignments import UNBOUND_S
+from webhook.core.placement.binding_review import BindingOutcome
+from webhook.core.placement.fit import Need
+
+NEEDS = st.builds(Need, st.integers(3, 9), st.sampled_from([1, 1, 1, 2]))
+NODES = st.lists(st.lists(st.integers(8, 10), min_size=1, max_size=2), min_size=1, max_size=2)
+AT_ONCE = 4
+PAUSES_S = (1, 20, 50, 70, UNBOUND_S + 5)
+
+
+def pick(things, number):
+    things = list(things)
+    return things[number % len(things)] if things else None
+
+
+class Story:
+    """What may happen, each with three numbers that say to whom."""
+
+    def __init__(self, sizes, needs):
+        self.world = World(*map(tuple, sizes))
+        self.needs = needs
+        for need in needs:
+            self.world.create(need)
+        self.replicas = [Replica(self.world), Replica(self.world)]
+
+    def tasks(self):
+        """Return what is under way and not done."""
+        all_of_them = [
+            task
+            for replica in self.replicas
+            for task in (*(request.task for request in replica.requests), *replica.tidying)
+        ]
+        return [task for task in all_of_them if not task.done]
+
+    def create(self, need, *_):
+        self.world.create(pick(self.needs, need))
+
+    def ask(self, pod, node, replica):
+        waiting = [uid for uid, one in self.world.pods.items() if not one.node]
+        if waiting and len(self.tasks()) < AT_ONCE:
+            pick(self.replicas, replica).ask(pick(waiting, pod), pick(self.world.nodes, node))
+
+    def work(self, which, steps, *_):
+        task = pick(self.tasks(), which)
+        for _ in range(steps % 3 + 1):
+            if task:
+                task.step()
+
+    def answer(self, which, lost, *_):
+        done = [
+            (replica, request)
+            for replica in self.replicas
+            for request in replica.requests
+            if request.task.done
+        ]
+        if done:
+            replica, request = pick(done, which)
+            replica.answer(request, arrives=bool(lost % 5))
+
+    def delete(self, pod, *_):
+        uid = pick(self.world.pods, pod)
+        if uid:
+            self.world.delete(uid)
+
+    def finish(self, pod, *_):
+        uid = pick([uid for uid, one in self.world.pods.items() if one.node], pod)
+        if uid:
+            self.world.change(uid, finished=True)
+
+    def unlabel(self, pod, *_):
+        """Take the label from a pod and give it back; the first is told as a deletion."""
+        uid = pick(self.world.pods, pod)
+        if uid:
+            self.world.events.append(("DELETED", self.world.pods[uid]))
+            if pod % 2:
+                self.world.change(uid)
+
+    def hear(self, replica, events, *_):
+        for _ in range(events % 5 + 1):
+            pick(self.replicas, replica).hear()
+
+    def resync(self, replica, *_):
+        pick(self.replicas, replica).resync()
+
+    def restart(self, replica, *_):
+        number = replica % len(self.replicas)
+        self.replicas[number].end()
+        self.replicas[number] = Replica(self.world)
+
+    def tidy(self, replica, node, fresh):
+        pick(self.replicas, replica).tidy(pick(self.world.nodes, node), fresh=bool(fresh % 2))
+
+    def wait(self, seconds, *_):
+        self.world.now_s += pick(PAUSES_S, seconds)
+
+    def lose_list(self, node, spoilt, *_):
+        """Delete or spoil a list; what is under way at that moment would not be protected."""
+        if not any(replica.requests for replica in self.replicas):
+            name = pick(self.world.nodes, node)
+            found = self.world.lists.pop(name, None)
+            if found and spoilt % 2:
+                self.world.lists[name] = {"assignments": "{"}, found[1] + 100_000
+
+    def check(self):
+        """Look at what pods use, as it is stored."""
+        for node in self.world.nodes.values():
+            used = self.world.used(node)
+            assert not [gpu for gpu in node.gpus if used[gpu.uuid] > gpu.memory_bytes], used
+
+    def end(self):
+        """Let replicas end, and check that one that comes later binds exactly what fits."""
+        for replica in self.replicas:
+            replica.end()
+        self.world.now_s += UNBOUND_S + 5
+        replica = Replica(self.world)
+        for name in self.world.nodes:
+            replica.binder.tidy(name, fresh=True)
+        for uid, pod in list(self.world.pods.items()):
+            for node in self.world.nodes.values():
+                if not self.world.pods[uid].node and not pod.finished:
+                    room = self.world.fits(node, pod.need)
+                    assert self.bind(replica, uid, node.name) == room, self.world.lists
+                    self.check()
+        for uid in list(self.world.pods):
+            self.world.delete(uid)
+        replica.resync()
+        for name in self.world.nodes:
+            replica.binder.tidy(name, fresh=True)
+            assert self.world.assignments(name).assignments == {}, "entries of pods that are gone"
+
+    def bind(self, replica, uid, node):
+        """Bind a pod with nobody else around; say whether it was placed."""
+        request = replica.ask(uid, node)
+        while not request.task.step():
+            pass
+        replica.answer(request, arrives=True)
+        return request.task.result.outcome is BindingOutcome.PLACED
+
+
+OFTEN = ["work"] * 16 + ["ask"] * 6 + ["answer"] * 6 + ["hear"] * 3
+SELDOM = ["create", "tidy", "tidy", "wait", "delete", "finish", "unlabel"]
+SELDOM += ["resync", "restart", "lose_list"]
+NUMBER = st.integers(0, 59)
+HAPPENINGS = st.lists(
+    st.tuples(st.sampled_from(OFTEN + SELDOM), NUMBER, NUMBER, NUMBER), min_size=60, max_size=150
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(sizes=NODES, needs=st.lists(NEEDS, min_size=3, max_size=6), happenings=HAPPENINGS)
+def test_no_gpu_is_overcommitted_and_what_fits_is_bound_in_the_end(sizes, needs, happenings):
+    story = Story(sizes, needs)
+    try:
+        for what, *numbers in happenings:
+            getattr(story, what)(*numbers)
+            story.check()
+        story.end()
+    finally:
+        for replica in story.replicas:
+            replica.end()

@@ -1,0 +1,153 @@
+"""What placement asks of the API server, request by request."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.agents import ApiServer
+from webhook.adapters.kube.client import KubeError, connect
+from webhook.adapters.kube.placement import Change, GpuNode, PlacementApi, Stored
+from webhook.core.placement.assignments import Assignment, write_assignments
+from webhook.core.placement.fit import Need
+from webhook.core.pod.gpus import Gpu
+from webhook.core.pod.quantity import MIB
+
+GPUS = '[{"uuid":"GPU-a","memory":10485760,"product":"X","index":0}]'
+NODE = GpuNode("n1", "uid-n1", (Gpu("GPU-a", 10 * MIB, "X", 0),))
+ENTRY = {"p1": Assignment("team/train", ("GPU-a",), 5 * MIB, 7)}
+LISTS = "/api/v1/namespaces/sys/configmaps"
+POD = {
+    "metadata": {
+        "uid": "p1",
+        "namespace": "team",
+        "name": "train",
+        "annotations": {"vramwarden.io/gpu-memory": "5Mi"},
+    },
+    "spec": {"containers": [{"name": "main"}]},
+}
+
+
+@pytest.fixture
+def server(tmp_path):
+    with ApiServer(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def api(server):
+    return PlacementApi(connect(server.kubeconfig, tries=1), "sys")
+
+
+def asked(server):
+    return [(method, path.split("?")[0]) for method, path, _, _ in server.asked]
+
+
+def a_list(version="7", **data):
+    metadata = {
+        "name": "gpu-assignments-n1",
+        "resourceVersion": version,
+        "annotations": {"vramwarden.io/node": "n1"},
+    }
+    return {"metadata": metadata, "data": write_assignments(ENTRY), **data}
+
+
+def test_a_node_s_list_is_read_with_its_version(api, server):
+    server.answers = [(200, a_list())]
+    assert api.assignments("n1") == Stored("n1", ENTRY, whole=True, version="7")
+    assert asked(server) == [("GET", f"{LISTS}/gpu-assignments-n1")]
+
+
+def test_a_list_that_is_not_there_is_not_whole(api, server):
+    server.answers = [(404, {"message": "not found"})]
+    assert api.assignments("n1") == Stored("n1", {}, whole=False, version="")
+
+
+@pytest.mark.parametrize("data", [None, {}, {"assignments": "{"}, {"other": "x"}])
+def test_a_list_that_cannot_be_read_is_not_whole(api, server, data):
+    server.answers = [(200, a_list(data=data))]
+    found = api.assignments("n1")
+    assert (found.assignments, found.whole, found.version) == ({}, False, "7")
+
+
+def test_the_first_entry_makes_the_list_which_the_node_owns(api, server):
+    server.answers = [(201, a_list(version="8"))]
+    assert api.store(NODE, ENTRY, "") == Stored("n1", ENTRY, whole=True, version="8")
+    ((method, path, _, body),) = server.asked
+    assert (method, path.split("?")[0]) == ("POST", LISTS)
+    assert body["metadata"] == {
+        "name": "gpu-assignments-n1",
+        "labels": {"vramwarden.io/gpu-assignments": "true"},
+        "annotations": {"vramwarden.io/node": "n1"},
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "uid-n1"}],
+    }
+    assert body["data"] == write_assignments(ENTRY)
+
+
+def test_later_ones_replace_the_version_that_was_read(api, server):
+    server.answers = [(200, a_list(version="9"))]
+    assert api.store(NODE, ENTRY, "7").version == "9"
+    ((method, path, _, body),) = server.asked
+    assert (method, path.split("?")[0]) == ("PUT", f"{LISTS}/gpu-assignments-n1")
+    assert body["metadata"]["resourceVersion"] == "7"
+
+
+def test_a_lost_race_is_a_conflict(api, server):
+    server.answers = [(409, {"message": "the object has been modified"})]
+    with pytest.raises(KubeError) as caught:
+        api.store(NODE, ENTRY, "7")
+    assert caught.value.conflict
+    assert not caught.value.passing
+
+
+def test_all_lists_are_found_by_their_label(api, server):
+    server.answers = [(200, {"items": [a_list()]})]
+    assert [found.node for found in api.all_assignments()] == ["n1"]
+    assert server.asked[0][1] == f"{LISTS}?labelSelector=vramwarden.io%2Fgpu-assignments%3Dtrue"
+
+
+def test_pods_are_listed_as_they_are_now(api, server):
+    server.answers = [(200, {"metadata": {"resourceVersion": "5"}, "items": [POD]})]
+    ((pod,), version) = api.list_pods()
+    assert (pod.uid, pod.name, pod.need, version) == ("p1", "team/train", Need(5 * MIB), "5")
+    assert server.asked[0][1] == "/api/v1/pods?labelSelector=vramwarden.io%2Fmanaged%3Dtrue"
+
+
+def test_the_pods_of_a_node_are_read_as_they_are_now(api, server):
+    server.answers = [(200, {"items": [POD]})]
+    assert [pod.uid for pod in api.pods_on("n1")] == ["p1"]
+    assert server.asked[0][1].endswith("&fieldSelector=spec.nodeName%3Dn1")
+    assert "resourceVersion" not in server.asked[0][1]
+
+
+def test_a_pod_or_a_node_that_is_gone_is_none(api, server):
+    server.answers = [(404, {})]
+    assert (api.pod("team", "a/b"), api.node("n1")) == (None, None)
+    assert asked(server)[0] == ("GET", "/api/v1/namespaces/team/pods/a%2Fb")
+
+
+def test_a_node_is_read_with_its_gpus(api, server):
+    metadata = {"name": "n1", "uid": "uid-n1", "annotations": {"vramwarden.io/gpus": GPUS}}
+    server.answers = [(200, {"metadata": metadata})]
+    assert api.node("n1") == NODE
+
+
+def test_a_watch_tells_what_changed_and_from_where_to_go_on(api, server):
+    lines = (
+        '{"type":"ADDED","object":{"metadata":{"uid":"p1","namespace":"team","name":"train",'
+        '"resourceVersion":"6"}}}\n'
+        '{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}\n'
+    )
+
+    def answer(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(lines)))
+        handler.end_headers()
+        handler.wfile.write(lines.encode())
+
+    server.answers = [answer]
+    pod, bookmark = api.watch_pods("5", 60)
+    assert (pod.kind, pod.version, pod.thing.name) == ("ADDED", "6", "team/train")
+    assert bookmark == Change("BOOKMARK", "9", None)
+    query = server.asked[0][1]
+    assert "resourceVersion=5" in query
+    assert "allowWatchBookmarks=true" in query

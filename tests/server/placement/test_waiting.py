@@ -1,0 +1,128 @@
+"""Bindings that wait for the API server keep no others waiting, and only so many may wait."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.server.placement.binding_reviews import review
+from webhook.adapters.kube.placement import GpuNode
+from webhook.server import asgi
+from webhook.server.asgi import BINDINGS_AT_ONCE, ReviewApplication
+from webhook.server.metrics import Metrics, PlacementMetrics
+from webhook.server.placement.binder import Binder
+from webhook.server.placement.reviews import BindingReviews
+from webhook.server.placement.tracker import Tracker
+
+
+class Log:
+    def __getattr__(self, level):
+        return lambda *_, **__: None
+
+
+class SlowApi:
+    """Answers nothing until it may."""
+
+    def __init__(self):
+        self.may_answer = threading.Event()
+
+    def pod(self, _namespace, _name):
+        assert self.may_answer.wait(60)
+
+
+class Door:
+    """The application, without the server in front of it."""
+
+    def __init__(self):
+        self.api = SlowApi()
+        metrics = Metrics()
+        counted = PlacementMetrics(metrics)
+        tracker = Tracker(self.api, counted, Log())
+        tracker._take_nodes([GpuNode("with-gpus", "uid", ())])
+        for listed in tracker._listed.values():
+            listed.set()
+        reviews = BindingReviews(Binder(self.api, tracker, counted), metrics, Log())
+        self.application = ReviewApplication(None, reviews, metrics, max_buffered_bytes=2**20)
+
+    async def bind(self, node, **metadata):
+        """Post the review of a plain pod's Binding; return status, headers and body."""
+        target = {"kind": "Node", "name": node}
+        obj = {"metadata": {"name": "plain", "uid": "plain"} | metadata, "target": target}
+        body = json.dumps(review(object=obj)).encode()
+        scope = {
+            "type": "http",
+            "path": "/bind",
+            "method": "POST",
+            "headers": [(b"content-type", b"application/json")],
+        }
+        sent = []
+
+        async def receive():
+            return {"type": "http.request", "body": body}
+
+        async def send(message):
+            sent.append(message)
+
+        await self.application(scope, receive, send)
+        start, content = sent
+        return start["status"], dict(start["headers"]), content["body"]
+
+    async def until(self, waiting):
+        """Wait until so many bindings wait."""
+        while self.application._waiting_bindings < waiting:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.001)
+
+    @asynccontextmanager
+    async def waiting(self, count):
+        """Have bindings wait for the API server."""
+        tasks = [asyncio.create_task(self.bind("with-gpus")) for _ in range(count)]
+        await self.until(count)
+        yield tasks
+        self.api.may_answer.set()
+        answers = await asyncio.gather(*tasks)
+        assert [status for status, *_ in answers] == [200] * count
+
+
+@pytest.fixture
+def door():
+    return Door()
+
+
+def test_a_pod_without_a_demand_does_not_queue_behind_those_with_one(door):
+    async def story():
+        async with door.waiting(BINDINGS_AT_ONCE + 8) as tasks:
+            status, _, body = await asyncio.wait_for(door.bind("without-gpus"), 30)
+            assert not any(task.done() for task in tasks)
+        return status, json.loads(body)["response"]["allowed"]
+
+    assert asyncio.run(story()) == (200, True)
+
+
+def test_beyond_a_bound_callers_are_asked_to_come_back(door, monkeypatch):
+    monkeypatch.setattr(asgi, "MAX_WAITING_BINDINGS", 3)
+
+    async def story():
+        async with door.waiting(3):
+            answer = await asyncio.wait_for(door.bind("with-gpus"), 30)
+        return answer, await door.bind("with-gpus")
+
+    (status, headers, body), afterwards = asyncio.run(story())
+    assert (status, headers[b"retry-after"]) == (503, b"1")
+    assert b"too many reviews at once" in body
+    assert afterwards[0] == 200
+
+
+def test_so_are_they_where_what_waits_is_large(door):
+    async def story():
+        large = asyncio.create_task(door.bind("with-gpus", annotations={"x": "y" * 700_000}))
+        await door.until(1)
+        again = door.bind("with-gpus", annotations={"x": "y" * 700_000})
+        status, *_ = await asyncio.wait_for(again, 30)
+        door.api.may_answer.set()
+        return status, (await large)[0], door.application._buffered_bytes
+
+    assert asyncio.run(story()) == (503, 200, 0)

@@ -1,0 +1,182 @@
+"""A scripted NVML, a place for the program to run in, and what it said there."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+
+from tests.support.fake_proc import ID, OTHER_ID, put, put_self, stat_line, status_lines
+from tests.support.nvml_stub import build, compiler
+from tests.support.policies import SHIPPED, load, load_spec
+from tests.support.process_tools import SLEEPS, as_user, in_namespace, start, wait_until
+from webhook.adapters.nvml import Device, ListedProcess, NvmlError
+from webhook.adapters.processes import trustworthy_kernel
+from webhook.core.nvidia.drivers import Fault
+
+__all__ = [
+    "CAP", "ID", "OTHER_ID", "PROGRAM", "SHIPPED", "SLEEPS", "Ended", "Ground", "ScriptedNvml",
+    "a_ground", "as_user", "events_of", "in_pod", "load", "load_spec", "put", "put_self", "start",
+    "stat_line", "status_lines", "wait_until",
+]  # fmt: skip
+
+PROGRAM = ("-I", "-m", "webhook.sidecar")
+CAP = {"VRAM_CAP_BYTES": "1000"}
+GPU = "gpu GPU-a total=100000 name=NVIDIA_H200\n"
+
+
+class ScriptedNvml:
+    """Answers as `webhook.adapters.nvml.Nvml` does, and fails where `codes` says so.
+
+    A key of `codes` is a method, or a method and a GPU: `processes GPU-a`.
+    """
+
+    def __init__(self, **listed):
+        self.listed = {f"GPU-{name}": used for name, used in listed.items()}
+        self.total_bytes = 0
+        self.codes = {}
+        self.version = "565.57.01"
+        self.mig = False
+        self.unreachable = ()
+        self.now_s = 0.0
+        self.calls = []
+        self._known = set()
+
+    def open(self):
+        self._meet("open")
+        return self
+
+    def reopen(self):
+        self.close()
+        self._meet("reopen")
+
+    def close(self):
+        self.calls.append((self.now_s, "close"))
+        self._known.clear()
+
+    def driver_version(self):
+        self._meet("driver_version")
+        return self.version
+
+    def devices(self):
+        self._known.clear()
+        self._meet("devices")
+        missed = [gpu for gpu in self.listed if f"devices {gpu}" in self.codes]
+        self.unreachable = tuple(
+            NvmlError("nvmlDeviceGetName", self.codes[f"devices {gpu}"], gpu=gpu) for gpu in missed
+        )
+        self._known.update(gpu for gpu in self.listed if gpu not in missed)
+        if missed and not self._known:
+            raise self.unreachable[0]
+        return tuple(Device(gpu, "H200", 0, 100, 0, self.mig) for gpu in sorted(self._known))
+
+    def device_used_bytes(self, gpu):
+        self._about("device_used_bytes", gpu)
+        return self.total_bytes
+
+    def processes(self, gpu):
+        self._about("processes", gpu)
+        return tuple(ListedProcess(*entry) for entry in self.listed[gpu].items())
+
+    def times(self, method):
+        """Return when a method was called."""
+        return [when_s for when_s, called in self.calls if called == method]
+
+    def _about(self, method, gpu):
+        if gpu not in self._known:
+            raise NvmlError("nvmlDeviceGetHandleByUUID", 28, gpu=gpu)
+        try:
+            self._meet(method, gpu)
+        except NvmlError as error:
+            if error.fault is Fault.GPU_LOST:
+                self._known.remove(gpu)
+            raise
+
+    def _meet(self, method, gpu=""):
+        self.calls.append((self.now_s, method))
+        for key in (method, f"{method} {gpu}"):
+            if key in self.codes:
+                raise NvmlError(method, self.codes[key], gpu=gpu)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run of the program ended."""
+
+    code: int
+    events: list
+    errors: str
+
+
+class Ground:
+    """Folders for one enforcer, and the stub's file."""
+
+    def __init__(self, folder, library):
+        self.run_folder = folder / "run"
+        self.run_folder.mkdir()
+        self.termination_log = folder / "termination-log"
+        self.termination_log.touch()
+        self.stub_file = folder / "stub.txt"
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "LD_LIBRARY_PATH": str(library),
+            "NVML_STUB_FILE": str(self.stub_file),
+        }
+        self.options = [
+            *("--run-folder", str(self.run_folder)),
+            *("--termination-log", str(self.termination_log)),
+        ]
+
+    def script(self, text="", gpu=GPU):
+        self.stub_file.write_text(gpu + text, encoding="ascii")
+
+    def run(self, *arguments, command=PROGRAM, stdout=subprocess.PIPE, **environment):
+        """Run the program to its end."""
+        ended = subprocess.run(
+            [sys.executable, *command, *self.options, *arguments],
+            env=self.environment | environment,
+            stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        return Ended(ended.returncode, events_of(ended.stdout or ""), ended.stderr)
+
+    def offer(self, monkeypatch, python=sys.executable, program=PROGRAM, **more):
+        """Let a scenario, which runs in another interpreter, find it all in its environment."""
+        told = {
+            "GROUND_COMMAND": json.dumps([str(python), *program, *self.options]),
+            "GROUND_ENVIRONMENT": json.dumps(self.environment | CAP),
+            "GROUND_RUN_FOLDER": str(self.run_folder),
+            "GROUND_STUB_FILE": str(self.stub_file),
+            "GROUND_TERMINATION_LOG": str(self.termination_log),
+            **more,
+        }
+        for name, value in told.items():
+            monkeypatch.setenv(name, value)
+
+
+def events_of(text):
+    """Read one event from each line."""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def in_pod(scenario):
+    """Return what the scenario returns in a PID namespace where the program can measure."""
+    if (kernel := trustworthy_kernel()).holds is False:
+        pytest.skip(kernel.reason)
+    return in_namespace(scenario)
+
+
+@cache
+def _library(folder):
+    if compiler() is None:
+        pytest.skip("the stub of NVML needs a C compiler, and there is none here")
+    return build(folder / "stub-of-the-parts")
+
+
+def a_ground(folder, tmp_path_factory):
+    """Offer the stub, with one GPU."""
+    made = Ground(folder, _library(tmp_path_factory.getbasetemp()))
+    made.script()
+    return made

@@ -1,0 +1,184 @@
+"""The program as in its image: an interpreter, `pynvml`, a few files of ours, nothing else."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pynvml
+import pytest
+
+import webhook
+from tests.sidecar.parts import CAP, a_ground, in_pod, start, wait_until
+
+# All that an image has to hold of this project.
+FILES = {
+    "webhook/__init__.py",
+    "webhook/adapters/__init__.py",
+    "webhook/adapters/nvml.py",
+    "webhook/adapters/processes.py",
+    "webhook/core/__init__.py",
+    "webhook/core/enforcement/__init__.py",
+    "webhook/core/nvidia/__init__.py",
+    "webhook/core/nvidia/drivers.py",
+    "webhook/core/pod/__init__.py",
+    "webhook/core/pod/duration.py",
+    "webhook/core/enforcement/step.py",
+    "webhook/core/enforcement/explanation.py",
+    "webhook/core/enforcement/pacing.py",
+    "webhook/names.py",
+    "webhook/sidecar/__init__.py",
+    "webhook/sidecar/__main__.py",
+    "webhook/sidecar/guard.py",
+    "webhook/sidecar/heartbeat.py",
+    "webhook/sidecar/journal.py",
+    "webhook/sidecar/observer.py",
+    "webhook/sidecar/program.py",
+    "webhook/sidecar/selftest.py",
+    "webhook/sidecar/settings.py",
+    "webhook/sidecar/events.py",
+}
+STARTED = "webhook/sidecar/__main__.py"
+OF_A_PROBE = {"webhook/__init__.py", "webhook/sidecar/__init__.py", "webhook/sidecar/heartbeat.py"}
+ROOT = Path(webhook.__file__).parents[1]
+TELLING_IMPORTS = ("-I", "-X", "importtime", "-m", "webhook.sidecar")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Return the interpreter of a virtual environment with the files above and pynvml."""
+    folder = tmp_path_factory.mktemp("alone")
+    command = [sys.executable, "-m", "venv", "--without-pip", folder]
+    subprocess.run(command, check=True, timeout=120)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    shutil.copy(pynvml.__file__, packages)
+    for file in FILES:
+        (packages / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, packages / file)
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def by_any_module(alone, tmp_path_factory):
+    """Return what starting an empty module loads."""
+    folder = tmp_path_factory.mktemp("nothing")
+    (folder / "nothing.py").touch()
+    ended = subprocess.run(
+        [alone, "-X", "importtime", "-m", "nothing"],
+        env={"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    return imported(ended.stderr)
+
+
+def imported(importtime):
+    """Read what `-X importtime` tells: lines of times and a name."""
+    lines = (line.split("|") for line in importtime.splitlines())
+    return {line[2].strip() for line in lines if len(line) == 3} - {"imported package"}
+
+
+def tops(names):
+    return {name.partition(".")[0] for name in names}
+
+
+def files(names):
+    """Return the files of our own modules, but for the one that was started."""
+    ours = [name.replace(".", "/") for name in names if name.partition(".")[0] == "webhook"]
+    return {
+        next(one for one in (f"{name}/__init__.py", f"{name}.py") if (ROOT / one).exists())
+        for name in ours
+    }
+
+
+def started(alone, *arguments, library, **environment):
+    ended = subprocess.run(
+        [alone, *TELLING_IMPORTS, *arguments],
+        env={"LD_LIBRARY_PATH": str(library)} | environment,
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    return ended.returncode, ended.stdout, imported(ended.stderr)
+
+
+def test_without_a_library_it_says_so_and_ends_with_seventy(alone, tmp_path):
+    code, said, names = started(alone, library=tmp_path, **CAP)
+    verdict = json.loads(said)
+    assert (code, verdict["msg"], verdict["ability"]) == (70, "self-test", "blind")
+    assert "libnvidia-ml.so.1 cannot be loaded" in verdict["checks"]["library"]["reason"].lower()
+    assert "pynvml" in names
+
+
+def test_a_whole_guard_needs_these_files_and_no_other_packages(
+    alone, by_any_module, tmp_path, tmp_path_factory, monkeypatch
+):
+    def scenario():
+        import json  # noqa: PLC0415  # it runs elsewhere
+
+        folder = Path(os.environ["GROUND_RUN_FOLDER"])
+        stub = Path(os.environ["GROUND_STUB_FILE"])
+        said, errors = folder / "said", folder / "errors"
+        program = subprocess.Popen(
+            json.loads(os.environ["GROUND_COMMAND"]),
+            env=json.loads(os.environ["GROUND_ENVIRONMENT"]) | {"VRAM_POLL_INTERVAL": "0.1"},
+            stdout=said.open("wb"), stderr=errors.open("wb"),
+        )  # fmt: skip
+        wait_until((folder / "heartbeat").exists)
+        hog = start()
+        used = "gpu GPU-a total=9000000000 used=8000000000\n"
+        beside = stub.with_name("beside")
+        beside.write_text(f"{used}process 0 compute {hog.pid} 8000000000\n", encoding="ascii")
+        beside.replace(stub)
+        code = hog.wait(timeout=60)
+        wait_until(lambda: "stopping a process" in said.read_text(encoding="utf-8"))
+        probe = [*json.loads(os.environ["GROUND_COMMAND"]), "--probe", "liveness"]
+        answered = subprocess.run(probe, capture_output=True, text=True, check=False)
+        program.send_signal(signal.SIGTERM)
+        ended = program.wait(timeout=30)
+        told = said.read_text(encoding="utf-8").splitlines()
+        return [
+            [ended, code, answered.returncode, answered.stdout],
+            [json.loads(line)["msg"] for line in told],
+            errors.read_text(encoding="utf-8"),
+        ]
+
+    ground = a_ground(tmp_path, tmp_path_factory)
+    ground.offer(monkeypatch, alone, TELLING_IMPORTS)
+    codes, told, importtime = in_pod(scenario)
+    assert codes == [0, -signal.SIGTERM, 0, "guarding\n"]
+    assert told[:2] == ["self-test", "stopping a process"]
+    assert told[-1] == "stopped"
+    names = imported(importtime)
+    others = tops(names - by_any_module) - sys.stdlib_module_names
+    assert others - {"org"} == {"pynvml", "webhook"}  # copy looks for Jython's org.python.core
+    assert files(names) == FILES - {STARTED}
+
+
+@pytest.mark.parametrize("kind", ["startup", "liveness"])
+def test_a_probe_loads_next_to_nothing(kind, alone, tmp_path):
+    options = ["--probe", kind, "--run-folder", str(tmp_path)]
+    code, said, names = started(alone, *options, library=tmp_path)
+    assert (code, said) == (1, "not guarding yet: the self-test has not finished\n")
+    assert files(names) == OF_A_PROBE
+    assert not tops(names) & {
+        "argparse", "asyncio", "ctypes", "dataclasses", "enum", "inspect", "json", "pathlib",
+        "pynvml", "re", "socket", "subprocess", "typing",
+    }  # fmt: skip
+
+
+def test_a_probe_loads_nothing_that_any_module_does_not(alone, by_any_module, tmp_path):
+    options = ["--probe", "startup", "--run-folder", str(tmp_path)]
+    _, _, names = started(alone, *options, library=tmp_path)
+    assert files(names - by_any_module) == OF_A_PROBE
+    assert tops(names - by_any_module) == {"webhook"}
+
+
+def test_help_and_wrong_usage_load_no_more_than_a_probe(alone, tmp_path):
+    for arguments in (["--help"], ["--nonsense"]):
+        _, _, names = started(alone, *arguments, library=tmp_path)
+        assert files(names) == OF_A_PROBE
+
+
+def test_no_file_of_the_program_is_left_over():
+    there = {str(path.relative_to(ROOT)) for path in ROOT.glob("webhook/sidecar/*.py")}
+    assert there == {file for file in FILES if file.startswith("webhook/sidecar/")}

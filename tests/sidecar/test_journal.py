@@ -1,0 +1,219 @@
+"""What the enforcer says, where it says it, and that saying it never ends a guard."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.sidecar.parts import Ground, a_ground, events_of, in_pod, wait_until
+from webhook.sidecar import journal
+from webhook.sidecar.journal import Journal
+
+TEXTS = st.text(max_size=40) | st.text(st.characters(codec="utf-8"), max_size=3000)
+
+
+class Heard:
+    """A journal, what it wrote, and its termination log."""
+
+    def __init__(self, folder):
+        self.log = folder / "termination-log"
+        self.log.touch()
+        self._out = (folder / "out").open("a+", encoding="utf-8")
+        self.journal = Journal(self._out.fileno(), str(self.log))
+
+    def events(self):
+        self._out.seek(0)
+        return events_of(self._out.read())
+
+    def close(self):
+        self._out.close()
+
+
+@pytest.fixture
+def heard(tmp_path):
+    made = Heard(tmp_path)
+    yield made
+    made.close()
+
+
+def test_an_event_is_one_json_line_with_time_level_and_words_first(heard):
+    heard.journal.event("info", "memory came back", why="a\nb", pid=7)
+    (event,) = heard.events()
+    assert list(event) == ["ts", "level", "msg", "why", "pid"]
+    stamp = event.pop("ts")
+    assert len(stamp) == len("2026-01-01T00:00:00Z")
+    assert stamp.endswith("Z")
+    assert event == {"level": "info", "msg": "memory came back", "why": "a\nb", "pid": 7}
+
+
+def test_an_event_leaves_the_termination_log_alone(heard):
+    heard.journal.verdict("error", "cannot measure", "no driver")
+    heard.journal.event("info", "stopped")
+    assert heard.log.read_text(encoding="utf-8") == "cannot measure: no driver\n"
+
+
+def test_a_verdict_is_an_event_and_the_termination_message(heard):
+    heard.journal.verdict("warning", "self-test", "we are alone", ability="blind")
+    (event,) = heard.events()
+    assert (event["why"], event["ability"]) == ("we are alone", "blind")
+    assert heard.log.read_text(encoding="utf-8") == "self-test: we are alone\n"
+
+
+def test_the_last_verdict_wins_also_where_it_is_shorter(heard):
+    heard.journal.verdict("error", "cannot measure", "x" * 5000)
+    heard.journal.verdict("info", "measuring again", "all is well")
+    assert heard.log.read_text(encoding="utf-8") == "measuring again: all is well\n"
+    assert [event["msg"] for event in heard.events()] == ["cannot measure", "measuring again"]
+
+
+def test_whoever_sees_the_event_of_a_verdict_finds_the_message_written(heard, monkeypatch):
+    found = []
+
+    def look(*_, **__):
+        found.append(heard.log.read_text(encoding="utf-8"))
+
+    monkeypatch.setattr(heard.journal, "event", look)
+    heard.journal.verdict("error", "self-test", "why")
+    assert found == ["self-test: why\n"]
+
+
+@pytest.mark.parametrize("call", ["write", "ftruncate"])
+def test_a_verdict_that_is_interrupted_leaves_a_message(call, heard, monkeypatch):
+    def interrupt(*_):
+        raise InterruptedByATestError
+
+    heard.journal.verdict("error", "cannot measure", "x" * 50)
+    monkeypatch.setattr(journal, "os", SimpleNamespace(**vars(os) | {call: interrupt}))
+    with pytest.raises(InterruptedByATestError):
+        heard.journal.verdict("info", "measuring again", "all is well")
+    begins = "cannot measure: " if call == "write" else "measuring again: all is well\n"
+    assert heard.log.read_text(encoding="utf-8").startswith(begins)
+
+
+class InterruptedByATestError(Exception):
+    """As raised when SIGTERM comes."""
+
+
+def test_a_termination_log_is_written_only_where_the_kubelet_made_one(heard):
+    heard.log.unlink()
+    heard.journal.verdict("error", "self-test", "why")
+    assert not heard.log.exists()
+    assert len(heard.events()) == 1
+
+
+@pytest.mark.parametrize("path", ["", "/", "/dev/null", "/proc/self/no/such"])
+def test_a_termination_log_that_cannot_be_written_is_no_reason_to_fail(path, tmp_path):
+    with (tmp_path / "out").open("w+", encoding="utf-8") as out:
+        Journal(out.fileno(), path).verdict("error", "self-test", "why")
+        out.seek(0)
+        assert len(events_of(out.read())) == 1
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "語", "😀"])
+@pytest.mark.parametrize("shift", range(4))
+def test_a_long_verdict_is_cut_to_what_the_kubelet_takes_and_between_letters(letter, shift, heard):
+    heard.journal.verdict("error", "self-test", "." * shift + letter * 5000)
+    written = heard.log.read_bytes()
+    assert 4096 - 4 < len(written) <= 4096
+    assert written.decode("utf-8").endswith(letter)
+    assert heard.events()[0]["why"].endswith(letter * 5000)
+
+
+@given(TEXTS, TEXTS)
+def test_whatever_is_said_is_one_line_and_at_most_one_message(tmp_path_factory, why, value):
+    heard = Heard(tmp_path_factory.getbasetemp())
+    before = len(heard.events())
+    heard.journal.verdict("info", "self-test", why, value=value)
+    (event,) = heard.events()[before:]
+    assert (event["why"], event["value"]) == (why, value)
+    assert len(heard.log.read_bytes()) <= 4096
+    heard.close()
+
+
+def test_a_text_that_has_no_utf_8_is_written_all_the_same(heard):
+    heard.journal.verdict("error", "self-test", "a\udc80b")
+    assert heard.log.read_text(encoding="utf-8") == "self-test: a?b\n"
+    assert heard.events()[0]["why"] == "a\udc80b"
+
+
+@pytest.mark.parametrize("kind", ["closed", "full", "nobody reads"])
+def test_output_that_takes_nothing_does_not_keep_the_verdict_from_the_kubelet(kind, tmp_path):
+    near, far = os.pipe()
+    descriptor = {"closed": far, "full": os.open("/dev/full", os.O_WRONLY), "nobody reads": far}
+    os.close(near)
+    if kind == "closed":
+        os.close(far)
+    log = tmp_path / "termination-log"
+    log.touch()
+    Journal(descriptor[kind], str(log)).verdict("error", "self-test", "why")
+    assert log.read_text(encoding="utf-8") == "self-test: why\n"
+    os.close(descriptor["full"])
+    if kind != "closed":
+        os.close(far)
+
+
+@pytest.mark.parametrize("end", [">&-", ">/dev/full", ">&- 2>&-"])
+def test_the_program_ends_with_its_own_code_where_its_output_takes_nothing(end, tmp_path):
+    ground = Ground(tmp_path, library=tmp_path)
+    command = [sys.executable, "-I", "-m", "webhook.sidecar", *ground.options]
+    ended = subprocess.run(
+        ["sh", "-c", f'exec "$@" {end}', "sh", *command],
+        env=ground.environment, capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout, ended.stderr) == (70, b"", b"")
+    verdict = ground.termination_log.read_text(encoding="utf-8")
+    assert verdict.startswith("self-test: VRAM_CAP_BYTES: is not set")
+
+
+def test_a_file_that_took_the_number_of_closed_output_is_not_written_to(tmp_path):
+    ground = Ground(tmp_path, library=tmp_path)
+    code = (
+        "import sys; file = open(sys.argv[1], 'w'); assert file.fileno() == 1; "
+        "from webhook.sidecar.program import enforce; sys.exit(enforce({}, *sys.argv[1:]))"
+    )
+    command = [sys.executable, "-I", "-c", code, str(tmp_path / "file"), str(tmp_path / "log")]
+    ended = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command],
+        env=ground.environment, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (70, "")
+    assert (tmp_path / "file").read_text(encoding="utf-8") == ""
+
+
+def test_a_guard_goes_on_where_its_output_is_closed_and_ends_with_its_own_code(
+    tmp_path, tmp_path_factory, monkeypatch
+):
+    def scenario():
+        import json  # noqa: PLC0415  # it runs elsewhere
+
+        def beat():
+            found = Path(os.environ["GROUND_RUN_FOLDER"], "heartbeat")
+            return found.exists() and found.read_text(encoding="ascii")
+
+        near, far = os.pipe()
+        more = {"VRAM_POLL_INTERVAL": "0.1", "VRAM_BLIND_AFTER": "0s"}
+        program = subprocess.Popen(
+            json.loads(os.environ["GROUND_COMMAND"]),
+            env=json.loads(os.environ["GROUND_ENVIRONMENT"]) | more,
+            stdout=far, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        os.close(far)
+        wait_until(beat)
+        os.close(near)
+        # From here on nobody hears what it has to say.
+        Path(os.environ["GROUND_STUB_FILE"]).unlink()
+        log = Path(os.environ["GROUND_TERMINATION_LOG"])
+        wait_until(lambda: log.read_text(encoding="utf-8").startswith("cannot measure: "))
+        told_after = beat()
+        wait_until(lambda: beat() != told_after)
+        program.send_signal(signal.SIGTERM)
+        return [program.wait(timeout=30), program.stderr.read().decode()]
+
+    a_ground(tmp_path, tmp_path_factory).offer(monkeypatch)
+    assert in_pod(scenario) == [0, ""]

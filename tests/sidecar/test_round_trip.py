@@ -1,0 +1,157 @@
+"""What a policy says, as it arrives in the enforcer that a pod gets."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from tests.sidecar.parts import SHIPPED, load, load_spec
+from tests.support.pods import a_pod, a_policy, a_request, a_rule
+from tests.support.strategies import asking_pods
+from webhook.adapters.policy.fields import duration_ms
+from webhook.adapters.policy.files import PolicyInvalidError
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.pod.demand import read_demand
+from webhook.core.pod.quantity import parse_quantity
+from webhook.core.pod.views import read_pod
+from webhook.names import ENFORCER_CONTAINER, GPU_ANNOTATION
+from webhook.sidecar.settings import read_settings
+
+NUMBERS = st.integers(0, 4000).map(str) | st.decimals(0, 99, places=2).map(str)
+PARTS = st.tuples(NUMBERS, st.sampled_from(["ms", "s", "m", "h"])).map("".join)
+DURATIONS = st.lists(PARTS, min_size=1, max_size=3).map("".join)
+SIZES = st.tuples(
+    NUMBERS | st.integers(0, 2**64).map(str),
+    st.sampled_from(["", "Mi", "Gi", "M", "G", "Ki", "Ei", "E", "e6", "e18"]),
+).map("".join)
+TOLERANCES = (
+    SIZES | st.integers(0, 60).map("{}%".format) | st.decimals(0, 60, places=1).map("{}%".format)
+)
+ENFORCEMENT = st.fixed_dictionaries(
+    {
+        "pollInterval": DURATIONS | st.sampled_from(["100ms", "60s", "1m"]),
+        "grace": DURATIONS | st.sampled_from(["0s", "1h", "60m"]),
+        "blindAfter": DURATIONS | st.sampled_from(["1s", "1h", "1000ms"]),
+        "tolerance": TOLERANCES,
+        "whenBlind": st.sampled_from(["Report", "Terminate"]),
+    }
+)
+LONGEST = {
+    "pollInterval": "60s",
+    "grace": "1h",
+    "blindAfter": "1h",
+    "tolerance": str(2**63 - 1),
+    "whenBlind": "Terminate",
+}
+
+
+@pytest.fixture(scope="session")
+def policy_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("policy")
+
+
+def policy_of(folder, fields, rule=""):
+    """Load a policy with one rule, without the fields that no policy may have."""
+    kept = {}
+    for name, text in fields.items():
+        try:
+            load_spec(folder, _spec({name: text}))
+        except PolicyInvalidError:
+            continue
+        kept[name] = text
+    return load_spec(folder, _spec(kept) + rule), kept
+
+
+def _spec(fields):
+    lines = "".join(f"      {name}: '{text}'\n" for name, text in fields.items())
+    return f"  rules:\n  - name: a\n    enforcement:\n{lines or '      by: Sidecar'}\n"
+
+
+def environment(policy, pod, gpus=""):
+    """Return the enforcer's variables as the kubelet sets them, with the GPUs given at binding."""
+    decision = decide(a_request(pod), policy, Phase.MUTATE)
+    assert decision.outcome is Outcome.MUTATED, decision.message
+    (container,) = (
+        container
+        for field in ("initContainers", "containers")
+        for container in decision.obj["spec"].get(field) or ()
+        if container["name"] == ENFORCER_CONTAINER
+    )
+    return {entry["name"]: _value(entry, gpus) for entry in container["env"]}
+
+
+def _value(entry, gpus):
+    if "valueFrom" not in entry:
+        return entry["value"]
+    path = entry["valueFrom"]["fieldRef"]["fieldPath"]
+    assert path == f"metadata.annotations['{GPU_ANNOTATION}']"
+    return gpus
+
+
+def assert_same(settings, fields, cap_bytes):
+    assert settings.cap_bytes == cap_bytes
+    for name, value_s in (
+        ("pollInterval", settings.poll_interval_s),
+        ("grace", settings.grace_s),
+        ("blindAfter", settings.blind_after_s),
+    ):
+        if name in fields:
+            assert value_s * 1000 == pytest.approx(duration_ms(fields[name]))
+    assert settings.terminate_when_blind is (fields.get("whenBlind") == "Terminate")
+    tolerance = fields.get("tolerance", "2%")
+    if tolerance.endswith("%"):
+        assert settings.tolerance_bytes == int(cap_bytes * Fraction(tolerance[:-1]) / 100)
+    else:
+        assert settings.tolerance_bytes == parse_quantity(tolerance)
+
+
+@given(ENFORCEMENT)
+@example(LONGEST)
+def test_whatever_a_policy_accepts_the_enforcer_reads_as_the_same(policy_folder, fields):
+    policy, kept = policy_of(policy_folder, fields)
+    assume(len(kept) > 1)
+    settings = read_settings(environment(policy, a_pod("8Gi")))
+    assert_same(settings, kept, 8 * 2**30)
+
+
+def test_the_largest_of_everything_is_accepted_by_policies(policy_folder):
+    assert policy_of(policy_folder, LONGEST)[1] == LONGEST
+
+
+@given(asking_pods())
+def test_whatever_a_pod_asks_for_is_the_enforcers_cap(policy_folder, pod):
+    policy, _ = policy_of(policy_folder, {})
+    demand, findings = read_demand(read_pod(pod))
+    assert findings == ()
+    assert_same(read_settings(environment(policy, pod)), {}, demand.per_gpu_bytes)
+
+
+def test_a_policy_that_says_nothing_of_it_gets_the_enforcers_own_defaults(policy_folder):
+    policy, _ = policy_of(policy_folder, {})
+    told = environment(policy, a_pod("8Gi"))
+    assert read_settings(told) == read_settings({"VRAM_CAP_BYTES": told["VRAM_CAP_BYTES"]})
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda path: path.stem)
+def test_the_enforcer_understands_every_shipped_policy(file):
+    for rule in filter(lambda one: one.has_sidecar, load(file).rules):
+        policy = a_policy(a_rule(enforcement=rule.enforcement))
+        pod = a_pod("8Gi", securityContext={"runAsUser": 1000})
+        assert read_settings(environment(policy, pod)).cap_bytes == 8 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("placement", "gpus", "want"),
+    [
+        ("Binding", "GPU-a", {"GPU-a"}),
+        ("Binding", "GPU-a,GPU-b", {"GPU-a", "GPU-b"}),
+        ("Binding", "", None),
+        ("None", "", None),
+    ],
+)
+def test_the_gpus_given_at_binding_are_the_ones_that_are_measured(
+    placement, gpus, want, policy_folder
+):
+    policy, _ = policy_of(policy_folder, {}, f"    placement: {placement}\n")
+    assert read_settings(environment(policy, a_pod("8Gi"), gpus)).only == want

@@ -1,0 +1,264 @@
+"""What the enforcer finds out before any workload starts: each check, and what follows."""
+
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.sidecar.parts import ID, ScriptedNvml, put, put_self, stat_line, status_lines
+from webhook.sidecar.selftest import Ability, Check, SelfTest, self_test
+
+CHECKS = ["kernel", "process-namespace", "shared-processes", "permission", "library"]
+WITH_LIBRARY = [*CHECKS, "driver", "gpus"]
+CODES = [1, 2, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16, 18, 25, 28, 999]
+RIGHTS = {
+    "root with KILL": {"uids": "0\t0\t0\t0", "capabilities": "20"},
+    "user 1000": {"uids": "1000\t1000\t1000\t1000", "capabilities": "0"},
+}
+LINUX = "Linux version 6.8.0-45-generic (buildd@lcy02) (gcc-13) #45-Ubuntu SMP\n"
+
+
+class Pod:
+    """A proc like that of a pod whose pause process is there already, and a GPU that works."""
+
+    def __init__(self, folder):
+        self.proc = folder
+        self.nvml = ScriptedNvml(a={})
+        (folder / "version").write_text(LINUX, encoding="ascii")
+        put_self(folder, stat=stat_line(os.getpid(), parent=0))
+        put(folder, 1, comm="pause\n", cgroup=f"0::/../cri-containerd-{ID}.scope")
+
+    def is_us(self, **files):
+        put(self.proc, os.getpid(), **{"stat": stat_line(os.getpid(), parent=0)} | files)
+
+    def has(self, rights, **files):
+        """Give us these rights, or none that can be read."""
+        status = status_lines(os.getpid(), **RIGHTS[rights]) if rights in RIGHTS else "Name:\tx\n"
+        self.is_us(**{"status": status} | files)
+
+    def runs(self, pid, *, user=0, **files):
+        put(self.proc, pid, status=status_lines(pid, uids="\t".join([str(user)] * 4)), **files)
+
+    def self_test(self, **settings):
+        return self_test(self.nvml, proc=str(self.proc), **settings)
+
+    def check(self, name):
+        (found,) = (check for check in self.self_test().checks if check.name == name)
+        return found
+
+
+@pytest.fixture
+def pod(tmp_path):
+    return Pod(tmp_path)
+
+
+def failing(outcome):
+    return [check.name for check in outcome.checks if check.holds is False]
+
+
+def test_where_all_is_well_every_check_holds(pod):
+    outcome = pod.self_test()
+    assert [(check.name, check.holds) for check in outcome.checks] == [
+        (name, True) for name in WITH_LIBRARY
+    ]
+    assert outcome.ability is Ability.FULL
+    assert outcome.why == "Driver 565.57.01 tells a container its processes' memory."
+    assert outcome.checks[-1].reason == "Visible: GPU-a (H200)."
+
+
+def test_every_check_says_a_sentence(pod):
+    for code in (None, 9):
+        pod.nvml.codes = {"open": code} if code else {}
+        for check in pod.self_test().checks:
+            assert check.reason[:1].isupper() or check.reason.startswith("libnvidia-ml")
+            assert check.reason.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("banner", "holds"),
+    [
+        (LINUX, True),
+        ("Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016\n", False),
+        ("Linux version 5.15.90.1-microsoft-standard-WSL2 (o@b) (gcc) #1 SMP\n", False),
+        (None, None),
+    ],
+)
+def test_a_kernel_whose_figures_mean_nothing_makes_it_blind(banner, holds, pod):
+    (pod.proc / "version").unlink()
+    if banner:
+        (pod.proc / "version").write_text(banner, encoding="ascii")
+    assert pod.check("kernel").holds is holds
+    assert pod.self_test().ability is (Ability.BLIND if holds is False else Ability.FULL)
+
+
+def test_the_nodes_pid_namespace_makes_it_blind(pod):
+    (pod.proc / "self" / "ns" / "pid").unlink()
+    (pod.proc / "self" / "ns" / "pid").symlink_to("pid:[4026531836]")
+    outcome = pod.self_test()
+    assert failing(outcome) == ["process-namespace"]
+    assert outcome.ability is Ability.BLIND
+    assert "hostPID" in outcome.why
+
+
+@pytest.mark.parametrize("seen", ["4711", None])
+def test_a_proc_that_is_not_surely_ours_makes_it_blind(seen, pod):
+    (pod.proc / "self").unlink()
+    if seen:
+        pod.runs(int(seen))
+        (pod.proc / seen / "ns").mkdir()
+        (pod.proc / seen / "ns" / "pid").symlink_to("pid:[4026532198]")
+        (pod.proc / "self").symlink_to(seen)
+    outcome = pod.self_test()
+    assert failing(outcome) == ["process-namespace"]
+    assert outcome.ability is Ability.BLIND
+
+
+def test_being_alone_as_the_first_process_makes_it_blind(pod, monkeypatch):
+    (pod.proc / "self").unlink()
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    put_self(pod.proc, stat=stat_line(1, parent=0))
+    outcome = pod.self_test()
+    assert failing(outcome) == ["shared-processes"]
+    assert outcome.ability is Ability.BLIND
+    assert "our container's alone" in outcome.why
+
+
+@pytest.mark.parametrize("first", ["0::/", f"0::/../cri-containerd-{ID}.scope"])
+def test_what_only_cgroups_say_of_a_shared_namespace_keeps_no_workload_from_starting(first, pod):
+    pod.is_us(stat=stat_line(os.getpid(), parent=1), cgroup=first)
+    pod.runs(1, cgroup=first)
+    assert pod.check("shared-processes").holds is None
+    assert pod.self_test().ability is Ability.FULL
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "holds", "ability"),
+    [
+        ("root with KILL", 1234, True, Ability.FULL),
+        ("user 1000", 1000, None, Ability.FULL),
+        ("user 1000", 1234, False, Ability.OBSERVE),
+        ("user 1000", 0, False, Ability.OBSERVE),
+        ("user 1000", None, None, Ability.FULL),
+        ("root with KILL", None, True, Ability.FULL),
+        ("who knows", None, None, Ability.FULL),
+        ("who knows", 1234, None, Ability.FULL),
+    ],
+)
+def test_a_process_that_our_signals_do_not_reach_leaves_us_observing(
+    ours, theirs, holds, ability, pod
+):
+    pod.has(ours)
+    if theirs is not None:
+        pod.runs(9, user=theirs)
+    assert pod.check("permission").holds is holds
+    assert pod.self_test().ability is ability
+
+
+def test_one_process_out_of_reach_among_others_is_enough(pod):
+    pod.has("user 1000")
+    for pid, user in ((8, 1000), (9, 1234), (10, 1000)):
+        pod.runs(pid, user=user)
+    assert "process 9 is user 1234" in pod.self_test().why
+
+
+def test_neither_the_first_process_nor_ourselves_nor_parents_are_asked_about(pod):
+    pod.has("user 1000", stat=stat_line(os.getpid(), parent=8))
+    pod.runs(8, stat=stat_line(8, parent=0))
+    pod.runs(1, cgroup=f"0::/../{ID}", stat=stat_line(1, parent=0))
+    assert pod.self_test().ability is Ability.FULL
+
+
+@pytest.mark.parametrize("method", ["open", "driver_version"])
+@pytest.mark.parametrize("code", CODES)
+def test_a_library_that_does_not_start_makes_it_blind_and_ends_the_checks(code, method, pod):
+    pod.nvml.codes = {method: code}
+    outcome = pod.self_test()
+    assert [check.name for check in outcome.checks] == CHECKS
+    assert failing(outcome) == ["library"]
+    assert outcome.ability is Ability.BLIND
+    assert f"returned {code})." in outcome.why
+
+
+@pytest.mark.parametrize(
+    ("version", "word"),
+    [
+        ("515.43.04", "the node's process numbers"),
+        ("535.54.03", "a layout of its own"),
+        ("535.113.01", "does not tell a container"),
+        ("560.35.03", "does not tell a container"),
+        ("565.57", "does not tell a container"),
+        ("", "cannot be read"),
+        ("newest", "cannot be read"),
+    ],
+)
+def test_a_driver_whose_figures_mean_nothing_makes_it_blind(version, word, pod):
+    pod.nvml.version = version
+    outcome = pod.self_test()
+    assert failing(outcome) == ["driver"]
+    assert outcome.ability is Ability.BLIND
+    assert word in outcome.why
+    assert outcome.checks[-1].holds is True
+
+
+@pytest.mark.parametrize("version", ["565.57.01", "580.65.06", "615.12"])
+def test_newer_drivers_work(version, pod):
+    pod.nvml.version = version
+    assert pod.self_test().ability is Ability.FULL
+
+
+@pytest.mark.parametrize("method", ["devices", "device_used_bytes", "processes"])
+@pytest.mark.parametrize("code", CODES)
+def test_a_gpu_that_does_not_answer_makes_it_blind(code, method, pod):
+    pod.nvml.codes = {method: code}
+    outcome = pod.self_test()
+    assert failing(outcome) == ["gpus"]
+    assert outcome.ability is Ability.BLIND
+    assert f"returned {code})." in outcome.why
+
+
+def test_no_gpu_makes_it_blind(pod):
+    pod.nvml.listed = {}
+    assert pod.self_test().ability is Ability.BLIND
+    assert pod.self_test().why == "The driver shows no GPU to this container."
+
+
+@pytest.mark.parametrize(("found", "ability"), [({}, Ability.BLIND), ({"GPU-a": {}}, Ability.FULL)])
+def test_a_pod_that_no_gpu_was_chosen_for_is_told_so_where_none_is_seen(found, ability, pod):
+    pod.nvml.listed = found
+    outcome = pod.self_test(placed=False)
+    assert outcome.ability is ability
+    assert ("no GPU was chosen when the pod was bound to its node" in outcome.why) is (not found)
+
+
+def test_a_gpu_in_mig_mode_makes_it_blind(pod):
+    pod.nvml.mig = True
+    assert pod.self_test().ability is Ability.BLIND
+    assert "GPU GPU-a is in MIG mode" in pod.self_test().why
+
+
+def test_a_gpu_that_does_not_answer_beside_one_that_does_is_named(pod):
+    pod.nvml.listed["GPU-b"] = {}
+    pod.nvml.codes = {"devices GPU-b": 15}
+    assert pod.self_test().ability is Ability.FULL
+    said = pod.check("gpus").reason
+    assert said.startswith("Visible: GPU-a (H200). Not answering: GPU-b: ")
+
+
+@given(st.dictionaries(st.sampled_from(WITH_LIBRARY), st.sampled_from([True, False, None])))
+def test_what_follows_from_the_checks(holds):
+    outcome = SelfTest(tuple(Check(name, fact, f"About {name}.") for name, fact in holds.items()))
+    failed = {name for name, fact in holds.items() if fact is False}
+    if failed == {"permission"}:
+        assert outcome.ability is Ability.OBSERVE
+    else:
+        assert outcome.ability is (Ability.BLIND if failed else Ability.FULL)
+    for name in failed:
+        assert f"About {name}." in outcome.why
+    assert json.loads(json.dumps(outcome.values())) == {
+        "ability": outcome.ability.value,
+        "checks": {
+            name: {"holds": fact, "reason": f"About {name}."} for name, fact in holds.items()
+        },
+    }

@@ -1,0 +1,228 @@
+"""A scripted NVML, an API server of our own, and the agent as a process."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tests.support.control_planes import MISSING, ControlPlane, available, wait_until
+from tests.support.nvml_stub import build, compiler
+from webhook.adapters.nvml import Device, NvmlError
+from webhook.adapters.processes import trustworthy_kernel
+
+__all__ = [
+    "MEASURED", "MISSING", "VRAM", "AgentProcess", "ApiServer", "ControlPlane", "ScriptedNvml",
+    "a_device", "available", "stub_library", "wait_until", "write_kubeconfig",
+]  # fmt: skip
+
+VRAM = "vramwarden.io/vram"
+MEASURED = "none" if trustworthy_kernel().holds is False else "sidecar"
+"""The enforcement label under a good driver: there are kernels that tell nothing, such as WSL's."""
+PROGRAM = (sys.executable, "-m", "webhook.cli", "agent")
+
+
+class ScriptedNvml:
+    """Answers as `webhook.adapters.nvml.Nvml` does, and fails where `codes` says so.
+
+    A key of `codes` is a method, or a method and a GPU: `processes GPU-a`.
+    """
+
+    def __init__(self, *devices, version="570.86.15"):
+        self.listed = devices
+        self.version = version
+        self.codes = {}
+        self.unreachable = ()
+        self.is_open = False
+        self.opened = 0
+
+    def __enter__(self):
+        self._meet("open")
+        self.is_open = True
+        self.opened += 1
+        return self
+
+    def __exit__(self, *_):
+        self.is_open = False
+
+    def driver_version(self):
+        self._meet("driver_version")
+        return self.version
+
+    def devices(self):
+        self.unreachable = ()
+        self._meet("devices")
+        missed = [one for one in self.listed if f"devices {one.uuid}" in self.codes]
+        self.unreachable = tuple(
+            NvmlError("nvmlDeviceGetName", self.codes[f"devices {one.uuid}"], gpu=one.uuid)
+            for one in missed
+        )
+        found = tuple(one for one in self.listed if one not in missed)
+        if missed and not found:
+            raise self.unreachable[0]
+        return found
+
+    def device_used_bytes(self, uuid):
+        self._meet("device_used_bytes", uuid)
+        return 0
+
+    def processes(self, uuid):
+        self._meet("processes", uuid)
+        return ()
+
+    def _meet(self, method, gpu=""):
+        assert self.is_open or method == "open", f"{method} while NVML is closed"
+        for key in (method, f"{method} {gpu}"):
+            if key in self.codes:
+                raise NvmlError(method, self.codes[key], gpu=gpu)
+
+
+def a_device(name="a", mib=1000, index=0, *, mig=False):
+    total_bytes = None if mib is None else (mib + 100) * 2**20
+    return Device(f"GPU-{name}", "NVIDIA H200", index, total_bytes, 100 * 2**20, mig)
+
+
+class ApiServer:
+    """Answers with what a test wants, and keeps what it was asked.
+
+    `answers` is a list of what to do with each request in turn, the last for all that follow: a
+    status and a body, or a function of the handler.
+    """
+
+    def __init__(self, folder):
+        self.asked = []
+        self.answers = [(200, {})]
+        self._folder = folder
+
+    def __enter__(self):
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                outer._answer(self)
+
+            do_PATCH = do_POST = do_PUT = do_GET  # noqa: N815 - the base class wants it so
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.kubeconfig = write_kubeconfig(self._folder / "kubeconfig", self.url)
+        return self
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _answer(self, handler):
+        length = int(handler.headers.get("Content-Length") or 0)
+        body = json.loads(handler.rfile.read(length)) if length else None
+        self.asked.append((handler.command, handler.path, dict(handler.headers), body))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if callable(answer):
+            answer(handler)
+            return
+        status, content, *headers = answer
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        handler.send_response(status)
+        for name, value in headers[0].items() if headers else ():
+            handler.send_header(name, value)
+        handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        handler.wfile.write(data)
+
+
+def write_kubeconfig(path, url, **user):
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": user or {"token": "t0ken"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+@cache
+def _library(folder):
+    return build(folder / "stub-of-the-agent")
+
+
+def stub_library(tmp_path_factory):
+    """Return the folder of the compiled stub."""
+    if compiler() is None:
+        pytest.skip("the stub of NVML needs a C compiler, and there is none here")
+    return _library(tmp_path_factory.getbasetemp())
+
+
+class AgentProcess:
+    """`vramwarden agent` as a process, with the stub for a driver, until the end of the block."""
+
+    def __init__(self, folder, library, *options, **environment):
+        self.stub_file = folder / "stub.txt"
+        self.run_folder = folder / "run"
+        self.run_folder.mkdir(exist_ok=True)
+        self._log = folder / "agent.log"
+        self.options = options
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "LD_LIBRARY_PATH": str(library or folder),
+            "NVML_STUB_FILE": str(self.stub_file),
+            **environment,
+        }
+        self.process = None
+
+    def script(self, text):
+        """Let the driver say this from now on."""
+        beside = self.stub_file.with_suffix(".new")
+        beside.write_text(text, encoding="ascii")
+        beside.replace(self.stub_file)
+
+    def run(self, *options, **environment):
+        """Run to the end."""
+        return subprocess.run(
+            [*PROGRAM, *self.options, *options],
+            env=self.environment | environment,
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    def __enter__(self):
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*PROGRAM, *self.options, "--run-folder", str(self.run_folder)],
+                env=self.environment, stdout=log, stderr=log,
+            )  # fmt: skip
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        """Send SIGTERM; return the exit code and how long it took."""
+        started_s = time.monotonic()
+        self.process.terminate()
+        return self.process.wait(30), time.monotonic() - started_s
+
+    def events(self, message=None):
+        """Return what it said so far; a line that is no event is a failure."""
+        text = self._log.read_text()
+        events = [json.loads(line) for line in text.splitlines(keepends=True) if line[-1:] == "\n"]
+        return [event for event in events if message in (None, event["msg"])]
+
+    def wait_for(self, message, count=1):
+        """Wait until an event was written so often, and return the latest."""
+        return wait_until(message, lambda: self.events(message)[count - 1 :], timeout=20)[-1]

@@ -1,0 +1,23 @@
+"""Entries of the list of assignments, and what is known of pods, made by hand."""
+
+from __future__ import annotations
+
+from tests.support.gpus import a_gpu
+from webhook.core.placement.assignments import Assignment, PodState
+from webhook.core.placement.fit import Need
+from webhook.core.pod.quantity import MIB
+
+NODE = "n1"
+TWO = [a_gpu("a", 1000), a_gpu("b", 1000, 1)]
+NOW_S = 10_000.0
+
+
+def entry(*names, mib=100, since_s=10_000, pod="ns/p"):
+    return Assignment(pod, tuple(f"GPU-{name}" for name in names), mib * MIB, since_s)
+
+
+def pod(uid="u", mib=100, count=1, *, node="", gpus="", **more):
+    """Return what is known of a pod; `gpus` are the short names of those it has."""
+    need = None if mib is None else Need(mib * MIB, count)
+    uuids = tuple(f"GPU-{name}" for name in gpus)
+    return PodState(uid, f"ns/{uid}", need, node=node, uuids=uuids, **more)

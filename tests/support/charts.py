@@ -1,0 +1,138 @@
+"""Render, install and take away the chart with the real Helm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from tests.support.paths import DEPLOY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Json = dict[str, Any]
+
+CHART = DEPLOY / "chart" / "vramwarden"
+NAMESPACE = "vramwarden-system"
+KUBE_VERSION = "1.36"
+MISSING = "chart tests need helm, e.g. by `go install helm.sh/helm/v3/cmd/helm@latest`"
+
+
+def available() -> bool:
+    """Tell whether there is a Helm."""
+    return shutil.which("helm") is not None
+
+
+class HelmError(Exception):
+    """What Helm wrote when it failed."""
+
+
+class Helm:
+    """Run Helm with nothing but what is given here: no repositories, no settings of a user."""
+
+    def __init__(self, folder: Path, kubeconfig: Path | None = None) -> None:
+        self._env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "KUBECONFIG": str(kubeconfig or folder / "none"),
+        }
+        self._folder = folder
+
+    def run(self, *arguments: str) -> str:
+        """Run a command and return what it wrote to standard output; raises HelmError."""
+        command = ["helm", *arguments]
+        done = subprocess.run(command, env=self._env, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise HelmError(done.stderr)
+        return done.stdout
+
+    def text(self, values: Json | None = None, *options: str) -> str:
+        """Render the chart."""
+        chosen = options if "--kube-version" in options else ("--kube-version", KUBE_VERSION)
+        options = (*options, *(chosen if chosen != options else ()))
+        return self.run(
+            "template",
+            "vramwarden",
+            str(CHART),
+            "--namespace",
+            NAMESPACE,
+            *self.values(values),
+            *options,
+        )
+
+    def render(self, values: Json | None = None, *options: str) -> list[Json]:
+        """Render the chart into objects."""
+        return [one for one in yaml.safe_load_all(self.text(values, *options)) if one]
+
+    def values(self, values: Json | None) -> tuple[str, ...]:
+        """Return the options that give values."""
+        if not values:
+            return ()
+        path = self._folder / "values.yaml"
+        path.write_text(yaml.safe_dump(values))
+        return ("--values", str(path))
+
+
+class Release:
+    """One release of the chart."""
+
+    def __init__(self, helm: Helm) -> None:
+        self.helm = helm
+
+    def install(self, values: Json | None = None) -> str:
+        """Install it, or upgrade it to just these values."""
+        # Without --reset-values a release keeps its old values where no new ones are given.
+        options = ("--namespace", NAMESPACE, "--create-namespace", "--reset-values")
+        given = self.helm.values(values)
+        return self.helm.run("upgrade", "--install", "vramwarden", str(CHART), *options, *given)
+
+    def uninstall(self, *options: str) -> str:
+        """Take it away."""
+        return self.helm.run("uninstall", "vramwarden", "--namespace", NAMESPACE, *options)
+
+
+def one(objects: list[Json], kind: str, name: str = "") -> Json:
+    """Return the only object of a kind, or of a kind and a name."""
+    found = [
+        thing
+        for thing in objects
+        if thing["kind"] == kind and name in ("", thing["metadata"]["name"])
+    ]
+    assert len(found) == 1, f"{len(found)} of {kind} {name}"
+    return found[0]
+
+
+def hooks(thing: Json) -> str:
+    """Return when Helm makes an object of its own, apart from the release."""
+    return str((thing["metadata"].get("annotations") or {}).get("helm.sh/hook", ""))
+
+
+def webhook(objects: list[Json], kind: str) -> Json:
+    """Return our webhook for pods in a configuration of a kind."""
+    return dict(one(objects, kind)["webhooks"][0])
+
+
+def binding_webhook(objects: list[Json]) -> Json:
+    """Return our webhook for bindings."""
+    return dict(one(objects, "MutatingWebhookConfiguration")["webhooks"][-1])
+
+
+def pod_templates(objects: list[Json]) -> list[Json]:
+    """Return all pods that come of objects, each as a Pod."""
+    found = []
+    for thing in objects:
+        if thing["kind"] in {"Deployment", "DaemonSet"}:
+            template = thing["spec"]["template"]
+            metadata = {
+                **template["metadata"],
+                "name": thing["metadata"]["name"],
+                "namespace": thing["metadata"]["namespace"],
+            }
+            found.append({"apiVersion": "v1", "kind": "Pod", **template, "metadata": metadata})
+        elif thing["kind"] == "Pod":
+            found.append(thing)
+    return found

@@ -1,0 +1,39 @@
+"""Compiles the stub of NVML, for the tests here and for whoever runs real processes against it."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("nvml_stub.c")
+NAME = "libnvidia-ml.so.1"
+FLAGS = [
+    "-shared",
+    "-fPIC",
+    "-O1",
+    "-std=c11",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    f"-Wl,-soname,{NAME}",
+]
+
+
+def compiler():
+    """Return the system's C compiler, or None."""
+    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
+        if name and (found := shutil.which(name)):
+            return found
+    return None
+
+
+def build(folder, *without):
+    """Compile into the folder, which goes into LD_LIBRARY_PATH, and return it.
+
+    What to leave out is named as at the head of the source: `V3`, `V2`, `MEMORY_V2`, `MPS`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    left_out = [f"-DWITHOUT_{name}" for name in without]
+    command = [compiler(), *FLAGS, *left_out, str(SOURCE), "-o", str(folder / NAME)]
+    subprocess.run(command, check=True)
+    return folder

@@ -1,0 +1,183 @@
+"""Our own server under a real API server, and a team that uses both."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import shutil
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from tests.support import servers
+from tests.support.control_planes import Api, ApiError, free_port
+from tests.support.webhook_configurations import apply, remove, webhook_configurations
+from webhook.adapters.policy.files import shipped_policy_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from webhook.core.pod.findings import Reason
+
+Json = dict[str, Any]
+
+# Comes before the shipped default, and governs only namespaces of these names.
+SPECIAL_RULES = """\
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: special}
+spec:
+  classes:
+    a100: {nodeSelector: {nvidia.com/gpu.product: A100}, memory: {max: 78Gi}}
+  rules:
+  - {name: capped, match: {namespaces: ["capped-*"]}, memory: {max: 40Gi}}
+  - {name: workload, match: {namespaces: ["workload-*"]}, enforcement: {runAs: Workload}}
+  - name: restarted
+    match: {namespaces: ["restarted-*"]}
+    enforcement: {podRestart: RestartAllContainers}
+  - {name: watched, match: {namespaces: ["watched-*"]}, action: Warn}
+  - {name: audited, match: {namespaces: ["audited-*"]}, action: Audit}
+  - {name: void, match: {namespaces: ["void-*"]}, visibleDevices: Void}
+  - {name: plain, match: {namespaces: ["plain-*"]}, enforcement: {style: Container}}
+  - {name: trusted, match: {namespaces: ["trusted-*"]}, enforcement: {by: None}, placement: None}
+"""
+
+
+@contextmanager
+def serving(folder: Path, *, port: int | None = None, **env: str) -> Iterator[servers.Server]:
+    """Run the real server until the block ends, at a free port or a given one."""
+    policies = folder / "policies"
+    policies.mkdir(exist_ok=True)
+    (policies / "00-special.yaml").write_text(SPECIAL_RULES)
+    shutil.copy(shipped_policy_path(), policies / "10-default.yaml")
+    # Not the ports of `running`: one of those may be another's by the time of a restart.
+    ports = itertools.chain([port] if port else [], iter(free_port, None))
+    with (
+        mock.patch.object(servers, "free_port", ports.__next__),
+        servers.running(folder, policy=None, **env) as server,
+    ):
+        try:
+            yield server
+        finally:
+            quit_at_once(server)
+
+
+def quit_at_once(server: servers.Server) -> None:
+    """End a server without its drain, which would wait for the API server's idle connections."""
+    if server.process.poll() is None:
+        server.process.send_signal(signal.SIGQUIT)
+        server.process.wait(timeout=30)
+
+
+class OurServer:
+    """The server, and the configurations that make an API server call it."""
+
+    def __init__(self, server: servers.Server) -> None:
+        self.server = server
+        authority = (server.certificates / "ca.crt").read_bytes()
+        url = f"https://127.0.0.1:{server.port}"
+        self.configurations = webhook_configurations(url, authority)
+        self.mutating, self.validating = self.configurations
+
+    def reviews(self, namespace: str) -> list[Json]:
+        """Return the log lines about reviews of one namespace's pods, in order."""
+        return [
+            line
+            for line in self.server.log()
+            if line["msg"].startswith("review") and line.get("namespace") == namespace
+        ]
+
+    def calls(self, namespace: str) -> list[tuple[str, str, int]]:
+        """Return webhook, decision and size of the patch of each review in a namespace."""
+        return [
+            (line["webhook"], line["decision"], line["patchOps"])
+            for line in self.reviews(namespace)
+        ]
+
+    @contextmanager
+    def without(self, api: Api, configuration: Json) -> Iterator[None]:
+        """Take one of our configurations away for the length of a block."""
+        remove(api, configuration)
+        try:
+            yield
+        finally:
+            apply(api, configuration)
+
+
+class Team:
+    """Create pods in a namespace, as a developer does, and look at what became of them."""
+
+    def __init__(self, api: Api, ours: OurServer, namespace: str) -> None:
+        self.api = api
+        self.ours = ours
+        self.namespace = namespace
+        self._numbers = itertools.count(1)
+
+    def pod(self, pod: Json) -> Json:
+        """Place a pod into the team's namespace, under a name of its own."""
+        pod = copy.deepcopy(pod)
+        pod["metadata"] |= {"namespace": self.namespace, "name": f"train-{next(self._numbers)}"}
+        return pod
+
+    def accepts(self, pod: Json, *, dry_run: bool = False) -> Json:
+        """Create a pod and return it as it was stored."""
+        return self.api.create(self.pod(pod), dry_run=dry_run)
+
+    def refuses(self, pod: Json) -> ApiError:
+        """Try to create a pod that somebody refuses; return the refusal."""
+        return refused(lambda: self.accepts(pod))
+
+    def denies(self, pod: Json, reason: Reason, *, phase: str = "mutate") -> str:
+        """Try to create a pod that we refuse; return what follows the reason."""
+        return denied(self.refuses(pod), reason, phase=phase)
+
+    def pods(self) -> list[Json]:
+        """Return the pods that the API server stores."""
+        return self.api.list(f"/api/v1/namespaces/{self.namespace}/pods")
+
+    def patch(self, pod: Json, change: Json, subresource: str = "") -> Json:
+        """Change a pod by a strategic merge patch, as kubectl does."""
+        kind = "application/strategic-merge-patch+json"
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}{subresource}"
+        return self.api.request("PATCH", path, change, content_type=kind)
+
+    def calls(self) -> list[tuple[str, str, int]]:
+        """Return webhook, decision and size of the patch of each review of the team's pods."""
+        return self.ours.calls(self.namespace)
+
+
+def refused(act) -> ApiError:
+    """Do what is refused; return the refusal."""
+    try:
+        done = act()
+    except ApiError as error:
+        return error
+    raise AssertionError(f"not refused: {done}")
+
+
+def denied(error: ApiError, reason: Reason, *, phase: str = "mutate") -> str:
+    """Check that a refusal is ours, for this reason first; return what follows the reason."""
+    beginning = f'admission webhook "{phase}.vramwarden.io" denied the request: {reason}: '
+    assert error.message.startswith(beginning), error.message
+    assert (error.code, error.status["reason"]) == (403, "Forbidden")
+    causes = error.status["details"]["causes"]
+    joined = "; ".join(f"{c['reason']}: {c['field']}: {c['message']}" for c in causes)
+    assert error.message.endswith(f"denied the request: {joined}")
+    return error.message.removeprefix(beginning)
+
+
+def container(pod: Json, name: str) -> Json:
+    """Return one container of a pod, of whichever kind."""
+    spec = pod["spec"]
+    return next(
+        found
+        for found in (*spec["containers"], *spec.get("initContainers", ()))
+        if found["name"] == name
+    )
+
+
+def variables(found: Json) -> dict[str, Any]:
+    """Return the environment of a container, by name."""
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in found["env"]}

@@ -1,0 +1,165 @@
+"""The stock scheduler, and nodes with GPUs but without a kubelet, for tests of placement."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from tests.support.programs import find_binary, free_port, start, stop, wait_until
+from webhook.core.node.inventory import Inventory, Known
+from webhook.core.node.state import wanted
+from webhook.core.pod.gpus import Gpu
+from webhook.core.pod.quantity import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from tests.support.control_planes import Api, ControlPlane
+    from webhook.core.placement.assignments import Assignments
+
+Json = dict[str, Any]
+
+MISSING = "placement tests need kube-scheduler beside kube-apiserver; `setup-envtest` has none"
+GIB = 2**30
+
+CONFIGURATION: Json = {
+    "apiVersion": "kubescheduler.config.k8s.io/v1",
+    "kind": "KubeSchedulerConfiguration",
+    "leaderElection": {"leaderElect": False},
+    # Without its own brake, so that what is measured is the cluster.
+    "clientConnection": {"qps": 2000, "burst": 2000},
+}
+
+
+def available() -> bool:
+    """Tell whether pods can be scheduled here."""
+    return find_binary("kube-scheduler") is not None
+
+
+@contextlib.contextmanager
+def scheduler(
+    control_plane: ControlPlane, folder: Path, configuration: Json | None = None
+) -> Iterator[None]:
+    """Run kube-scheduler until the block ends; by default as it comes."""
+    settings = {**CONFIGURATION, **(configuration or {})}
+    settings["clientConnection"] = {
+        **CONFIGURATION["clientConnection"],
+        "kubeconfig": str(control_plane.kubeconfig),
+    }
+    written = folder / "scheduler.json"
+    written.write_text(json.dumps(settings))  # JSON is YAML
+    port = free_port()
+    process = start(
+        folder / "kube-scheduler.log",
+        "kube-scheduler",
+        f"--config={written}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={port}",
+        "--authentication-skip-lookup=true",
+    )
+    try:
+        yield
+    finally:
+        stop(process)
+
+
+def add_node(api: Api, name: str, gpu_bytes: Sequence[int], pods: int = 300, **labels: str) -> None:
+    """Make a node with these GPUs, as kubelet and node agent would, and keep it there."""
+    state = wanted(_inventory(name, gpu_bytes), {})
+    amounts = {
+        "cpu": "256",
+        "memory": "2Ti",
+        "pods": str(pods),
+        "ephemeral-storage": "10Ti",
+        "vramwarden.io/vram": format_bytes(state.vram_bytes or 0),
+    }
+    metadata = {
+        "name": name,
+        "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
+        | dict(state.labels)
+        | labels,
+        "annotations": dict(state.annotations),
+    }
+    api.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+    ready = {"type": "Ready", "status": "True", "reason": "Fake"}
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+    kind = "application/merge-patch+json"
+    api.request("PATCH", f"/api/v1/nodes/{name}/status", {"status": status}, content_type=kind)
+    # The API server taints what is new (TaintNodesByCondition); no controller is here to undo it.
+    api.request("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}}, content_type=kind)
+
+
+def _inventory(name: str, gpu_bytes: Sequence[int]) -> Inventory:
+    known = tuple(
+        Known(Gpu(f"GPU-{name}-{index}", size // MIB * MIB, "TEST", index))
+        for index, size in enumerate(gpu_bytes)
+    )
+    return Inventory(known, driver_version="570.86.15", enforcement="sidecar")
+
+
+def show_free(api: Api, name: str, gpu_bytes: Sequence[int], assignments: Assignments) -> None:
+    """Let a node show what is free, as its agent would."""
+    labels = dict(wanted(_inventory(name, gpu_bytes), assignments).labels)
+    kind = "application/merge-patch+json"
+    api.request(
+        "PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}}, content_type=kind
+    )
+
+
+def remove_node(api: Api, name: str) -> None:
+    """Take a node away."""
+    api.delete({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+
+
+def finish(api: Api, pod: Json, phase: str = "Succeeded") -> None:
+    """Say of a bound pod that it finished, as its kubelet would."""
+    metadata = pod["metadata"]
+    path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
+    kind = "application/merge-patch+json"
+    api.request("PATCH", path, {"status": {"phase": phase}}, content_type=kind)
+
+
+def remove_pod(api: Api, pod: Json) -> None:
+    """Delete a pod at once: no kubelet is there to let it go."""
+    api.delete({"apiVersion": "v1", "kind": "Pod", **pod}, gracePeriodSeconds="0")
+
+
+def bound(api: Api, namespace: str) -> dict[str, tuple[str, str]]:
+    """Return node and GPUs of each pod that has a node, by name."""
+    return {
+        pod["metadata"]["name"]: (
+            pod["spec"]["nodeName"],
+            pod["metadata"].get("annotations", {}).get("vramwarden.io/gpu", ""),
+        )
+        for pod in api.list(f"/api/v1/namespaces/{namespace}/pods")
+        if pod["spec"].get("nodeName")
+    }
+
+
+def messages(api: Api, namespace: str, pod: str) -> list[str]:
+    """Return what the events of a pod say, the latest last."""
+    found = api.list(
+        f"/api/v1/namespaces/{namespace}/events", fieldSelector=f"involvedObject.name={pod}"
+    )
+    found.sort(key=lambda event: event.get("eventTime") or event["lastTimestamp"])
+    return [event.get("message") or event.get("note", "") for event in found]
+
+
+def refusals(api: Api, namespace: str) -> int:
+    """Return how many bindings we refused so far, as the pods' events count them."""
+    return sum(
+        (event.get("series") or {}).get("count") or event.get("count") or 1
+        for event in api.list(f"/api/v1/namespaces/{namespace}/events")
+        if "bind.vramwarden.io" in (event.get("message") or "")
+    )
+
+
+def wait_bound(api: Api, namespace: str, count: int, timeout: float = 60) -> dict[str, Any]:
+    """Wait until so many pods have a node; return node and GPUs of each."""
+    return wait_until(
+        f"{count} bound pods",
+        lambda: len(found := bound(api, namespace)) >= count and found,
+        timeout=timeout,
+    )

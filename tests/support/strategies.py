@@ -1,0 +1,164 @@
+"""Hypothesis strategies shared by the property tests."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tests.support.pods import a_pod
+
+Json = dict[str, Any]
+
+NAMES = ["trainer", "loader", "proxy", "fetch", "tune"]
+SIZES = ["64Mi", "512Mi", "8Gi", "7.5G", "8e9", "1.1Gi"]
+
+ANY_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8)
+    | st.sampled_from(["8Gi", "void", "Always", "vram-enforcer", "main", "-1", "true"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+ENV = st.lists(
+    st.sampled_from(
+        [
+            {"name": "A", "value": "1"},
+            {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"},
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": ""},
+            {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"},
+        ]
+    ),
+    max_size=3,
+)
+RESOURCES = st.sampled_from(
+    [
+        None,
+        {},
+        {"limits": {"cpu": "1"}},
+        {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}},
+        {"limits": None, "requests": {"cpu": "100m"}},
+    ]
+)
+AFFINITIES = st.sampled_from(
+    [
+        None,
+        {},
+        {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": None}},
+        {
+            "podAntiAffinity": {},
+            "nodeAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "weight": 7,
+                        "preference": {
+                            "matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]
+                        },
+                    }
+                ]
+            },
+        },
+        {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [
+                        {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
+                        {
+                            "matchFields": [
+                                {"key": "metadata.name", "operator": "In", "values": ["n"]}
+                            ]
+                        },
+                        {},
+                    ]
+                }
+            }
+        },
+    ]
+)
+# Of one pod: security contexts of all its containers, and its own.
+PROFILES = st.sampled_from(
+    [
+        None,
+        {},
+        {"appArmorProfile": {"type": "Unconfined"}},
+        {"appArmorProfile": {"type": "Localhost", "localhostProfile": "gpu"}, "runAsUser": None},
+        {"appArmorProfile": {"type": "RuntimeDefault"}, "seLinuxOptions": {}},
+        {"appArmorProfile": None, "seLinuxOptions": {"type": "", "level": "s0:c1,c2"}},
+    ]
+)
+
+
+@st.composite
+def containers(draw: st.DrawFn, names: list[str], *, init: bool) -> list[Json]:
+    """Draw containers for the names; init containers may be native sidecars."""
+    drawn = []
+    for name in names:
+        container: Json = {"name": name, "image": "example"}
+        env = draw(ENV)
+        if env or draw(st.booleans()):
+            container["env"] = env
+        resources = draw(RESOURCES)
+        if resources is not None:
+            container["resources"] = resources
+        if init and draw(st.booleans()):
+            container["restartPolicy"] = "Always"
+        drawn.append(container)
+    return drawn
+
+
+@st.composite
+def asking_pods(draw: st.DrawFn) -> Json:
+    """Draw a pod with a demand and no fault."""
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=5, unique=True))
+    split = draw(st.integers(1, len(names)))
+    getting = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
+    amounts = {name: draw(st.sampled_from(SIZES)) for name in getting}
+    if draw(st.booleans()):
+        memory = ", ".join(f"{name}={size}" for name, size in amounts.items())
+    else:
+        memory = draw(st.sampled_from(SIZES))
+    spec: Json = {}
+    profiles = draw(PROFILES)
+    if split < len(names) or draw(st.booleans()):
+        spec["initContainers"] = draw(containers(names[split:], init=True))
+    affinity = draw(AFFINITIES)
+    if affinity is not None:
+        spec["affinity"] = affinity
+    spec.update(
+        draw(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "nodeSelector": st.sampled_from([None, {}, {"disk": "ssd"}]),
+                    "tolerations": st.sampled_from([None, [], [{"operator": "Exists"}]]),
+                    "volumes": st.sampled_from([None, [], [{"name": "v", "emptyDir": {}}]]),
+                    "shareProcessNamespace": st.sampled_from([None, True]),
+                    "hostNetwork": st.booleans(),
+                    "securityContext": PROFILES,
+                    "someFieldOfTheFuture": ANY_JSON,
+                },
+            )
+        )
+    )
+    pod = a_pod(memory, containers=draw(containers(names[:split], init=False)), **spec)
+    for field in ("containers", "initContainers"):
+        for container in pod["spec"].get(field) or ():
+            if profiles is not None:
+                container["securityContext"] = profiles
+    if draw(st.booleans()):
+        pod["metadata"]["annotations"]["vramwarden.io/gpu-count"] = draw(
+            st.sampled_from(["1", "2", "8"])
+        )
+    if draw(st.booleans()):
+        pod["metadata"]["labels"] = draw(st.sampled_from([None, {}, {"app": "x"}]))
+    return json.loads(json.dumps(pod))  # JSON off the wire shares no objects
