@@ -2,8 +2,8 @@
 
 Started by containerd in place of runc, as `nvidia_runtime.py FOLDER RUNC ARGUMENTS...`. The
 driver's library is tests/support/nvml_stub.c, compiled into FOLDER/driver. What it plays for a pod
-lies in FOLDER/scenes/SANDBOX, which the pod's containers find as /scene: a process that wants to hold VRAM
-writes `0 BYTES` into /scene/pids/<its number>.
+lies in FOLDER/scenes/SANDBOX, which the pod's containers find as /scene: a process that wants to
+hold VRAM writes `0 BYTES` into /scene/pids/<its number>.
 """
 
 from __future__ import annotations
