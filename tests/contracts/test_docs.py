@@ -167,6 +167,27 @@ def test_the_readme_says_what_it_cannot_do_on_the_first_screen():
     assert "565.57.01" in README
 
 
+def test_the_deployment_that_users_copy_is_translated():
+    (manifest,) = re.findall(r"^```yaml\n(.*?)^```", PODS, re.MULTILINE | re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-m", "webhook.cli", "admit", "-f", "-"],
+        input=manifest,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = "Deployment default/notebook: translated by rule default (8Gi on 1 GPU)\n"
+    assert (done.returncode, done.stderr) == (0, said)
+    assert f"name: {names.ENFORCER_CONTAINER}" in done.stdout
+
+
+def test_every_alert_is_documented_and_no_other():
+    text = (ROOT / "deploy" / "README.md").read_text()
+    rules = (ROOT / "deploy/chart/vramwarden/templates/monitoring.yaml").read_text()
+    documented = re.findall(r"^\| `(Vramwarden\w+)` \| .+ \|$", text, re.MULTILINE)
+    assert documented == re.findall(r"- alert: (\w+)", rules)
+
+
 WIDTH = 110
 PROSE = [path for path in DOCUMENTS if "tests" not in path.relative_to(ROOT).parts]
 NOT_PROSE = re.compile(
