@@ -168,13 +168,14 @@ def _begin(
     report: Callable[[Report[T]], None],
 ) -> Iterator[tuple[str, Json]]:
     """Begin to watch, and report what was read, now that it is known whether it is watched."""
-    watched = False
     try:
         events = collection.watch(version, watch_s)
-        watched = True
-    finally:
+    except KubeError:
         if things is not None:
-            report(Listed(things, watched))
+            report(Listed(things, watched=False))
+        raise
+    if things is not None:
+        report(Listed(things))
     return events
 
 
