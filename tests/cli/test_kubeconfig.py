@@ -111,7 +111,7 @@ def test_commands_about_certificates_name_it_too(tmp_path, content):
     done = command("-m", "webhook.cli", *arguments)
     said = {
         None: (2, f"File '{path}' does not exist."),
-        "": (1, f"Error: the cluster of {path}: is not known ("),
+        "": (1, f"Error: no API server is known from the kubeconfig {path}: "),
     }[content]
     assert done.returncode == said[0]
     assert said[1] in done.stderr
