@@ -92,6 +92,12 @@ def test_a_kubeconfig_that_is_not_there_is_named(tmp_path):
         connect(nope)
 
 
+def test_a_context_that_is_not_there_is_named(unchecked):
+    with pytest.raises(NoClusterError, match=f"the kubeconfig {unchecked}: .* name other "):
+        connect(unchecked, context="other")
+    assert connect(unchecked, context="c").url.startswith("https://127.0.0.1:")
+
+
 def test_the_kubeconfig_that_says_nothing_is_named(tmp_path, monkeypatch):
     empty = tmp_path / "empty"
     empty.write_text("")

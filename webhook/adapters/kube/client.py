@@ -87,9 +87,11 @@ def connect(
 ) -> Kube:
     """Find the API server as kubectl does; raises NoClusterError, and speaks to nobody yet.
 
+    A `context` is one of a kubeconfig, so with it a pod's service account is not used.
+
     | named by | used |
     | --- | --- |
-    | the argument | that file |
+    | `kubeconfig` | that file |
     | `KUBECONFIG` | that file, or those |
     | neither, in a pod | the pod's service account |
     | neither, elsewhere | `~/.kube/config` |
