@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import orjson
 
 from webhook.adapters.policy.files import shipped_policy_path
-from webhook.server.service import Service, Settings
+from webhook.server.folder_certificates import FolderKeeper
+from webhook.server.service import ServerSettings, Service
 
 JSON = [(b"content-type", b"application/json")]
 
@@ -57,14 +59,13 @@ class EmptyService(Service):
 if __name__ == "__main__":
     folder, port, operations_port = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     EmptyService(
-        Settings(
+        ServerSettings(
             policy=shipped_policy_path(),
-            certificates=folder,
+            certificates=partial(FolderKeeper, folder, ("localhost", "127.0.0.1")),
             host="127.0.0.1",
             port=port,
             operations_host="127.0.0.1",
             operations_port=operations_port,
-            names=("localhost", "127.0.0.1"),
             enforcer_image="bench",
         )
     ).run()

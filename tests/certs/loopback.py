@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from certs import Bundle, load_into
-from certs.folder import read
+from certs.stores.folder import read
 
 NAMES = ("hook.gpu.svc", "127.0.0.1", "::1")
 DAY = timedelta(days=1)

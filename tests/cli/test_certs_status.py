@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from certs import Bundle, Configuration, Stored
+from certs import Bundle, Configuration, StoredBundle
 from webhook.cli.certs import command as certs_command
 from webhook.cli.main import main
 
@@ -50,7 +50,7 @@ def test_the_usual_folder_needs_no_option(status, tmp_path, monkeypatch):
 def test_a_secret_without_certificates_is_one_sentence(status, monkeypatch, version, what):
     class Cluster:
         def secret(self):
-            return Stored(Bundle(), version)
+            return StoredBundle(Bundle(), version)
 
         def configurations(self):
             return (Configuration("Mutating", "ours", "1", (("a", b""),)),)

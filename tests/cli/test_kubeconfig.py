@@ -92,6 +92,12 @@ def test_a_kubeconfig_that_is_not_there_is_named(tmp_path):
         connect(nope)
 
 
+def test_a_context_that_is_not_there_is_named(unchecked):
+    with pytest.raises(NoClusterError, match=f"the kubeconfig {unchecked}: .* name other "):
+        connect(unchecked, context="other")
+    assert connect(unchecked, context="c").url.startswith("https://127.0.0.1:")
+
+
 def test_the_kubeconfig_that_says_nothing_is_named(tmp_path, monkeypatch):
     empty = tmp_path / "empty"
     empty.write_text("")
@@ -111,7 +117,7 @@ def test_commands_about_certificates_name_it_too(tmp_path, content):
     done = command("-m", "webhook.cli", *arguments)
     said = {
         None: (2, f"File '{path}' does not exist."),
-        "": (1, f"Error: the cluster of {path}: is not known ("),
+        "": (1, f"Error: no API server is known from the kubeconfig {path}: "),
     }[content]
     assert done.returncode == said[0]
     assert said[1] in done.stderr

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from certs import Action, ensure
+from certs import SetAction, ensure
 from tests.support.control_planes import ApiError, wait_until
 from tests.support.our_server import OurServer, Team, container, quit_at_once, serving, variables
 from tests.support.pods import a_pod
@@ -96,7 +96,7 @@ def test_a_renewed_certificate_loses_no_creation(own_team):
             before = served_serial(server)
             names = ["localhost", "127.0.0.1", "::1", f"name-{number}"]
             outcome = ensure(server.certificates, names, datetime.now(UTC))
-            assert outcome.action is not Action.KEPT
+            assert outcome.action is not SetAction.KEPT
             assert served_serial(server) != before
             # Another bundle makes the API server connect anew, and meet the new certificate.
             bundle = (server.certificates / "ca.crt").read_bytes() * (number + 2)

@@ -202,7 +202,7 @@ def test_it_drains_and_stops_while_the_api_server_is_away(start):
         (("--cert-secret=a/b/c",), 2, "write NAMESPACE/NAME"),
         (("--cert-secret=a/b", "--cert-dir=/tmp"), 2, "drop one of the two"),
         (("--cert-secret=a/b", "--ca-overlap=soon"), 2, "'soon' is not a duration"),
-        (("--cert-secret=a/b",), 1, "the cluster: is not known"),
+        (("--cert-secret=a/b",), 1, "no API server is known from a kubeconfig (~/.kube/config): "),
     ],
 )
 def test_what_keeps_it_from_starting_is_said_in_a_sentence(tmp_path, options, code, says):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +16,7 @@ from webhook.adapters.settings import (
     default_certificate_folder,
     default_enforcer_image,
 )
+from webhook.cli.certs.cluster import cluster_of
 from webhook.cli.certs.options import (
     configuration_option,
     overlap_option,
@@ -22,6 +25,11 @@ from webhook.cli.certs.options import (
     service_option,
 )
 from webhook.cli.failures import Failure, policy_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from webhook.server.tls import CertificateKeeper
 
 _PORT = click.IntRange(0, 65535)
 
@@ -99,34 +107,34 @@ def serve_command(
         raise click.UsageError("certificates lie in a folder or in a Secret; drop one of the two")
     # Imported here: gunicorn and Flask would slow down every other command.
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
-    from webhook.server.secret_certificates import Shared  # noqa: PLC0415
+    from webhook.server.folder_certificates import FolderKeeper  # noqa: PLC0415
+    from webhook.server.secret_certificates import SecretKeeper  # noqa: PLC0415
     from webhook.server.service import (  # noqa: PLC0415
         CannotListenError,
+        ServerSettings,
         Service,
-        Settings,
         address,
     )
 
-    certificates: Path | Shared = cert_dir or default_certificate_folder()
-    if cert_secret:
-        certificates = Shared(
-            *cert_secret,
-            configurations=(webhook_configuration,),
-            names=(*service_names(service, cert_secret[0]), *cert_name),
-            terms=overlapping(ca_overlap),
-        )
-    settings = Settings(
-        policy=policy or shipped_policy_path(),
-        certificates=certificates,
-        host=host,
-        port=port,
-        operations_host=operations_host,
-        operations_port=operations_port,
-        names=_names(host, cert_name),
-        enforcer_image=enforcer_image or default_enforcer_image(),
-        placement_namespace=placement_namespace or "",
-    )
+    keeper: Callable[..., CertificateKeeper]
     try:
+        if cert_secret:
+            cluster = cluster_of(cert_secret, webhook_configuration)
+            names = (*service_names(service, cert_secret[0]), *cert_name)
+            keeper = partial(SecretKeeper, cluster, names, overlapping(ca_overlap))
+        else:
+            folder = cert_dir or default_certificate_folder()
+            keeper = partial(FolderKeeper, folder, _names(host, cert_name))
+        settings = ServerSettings(
+            policy=policy or shipped_policy_path(),
+            certificates=keeper,
+            host=host,
+            port=port,
+            operations_host=operations_host,
+            operations_port=operations_port,
+            enforcer_image=enforcer_image or default_enforcer_image(),
+            placement_namespace=placement_namespace or "",
+        )
         server = Service(settings)
     except (CertificatesError, KubeError) as error:
         raise Failure(str(error)) from error
@@ -134,7 +142,7 @@ def serve_command(
         raise policy_failure(error) from error
     except CannotListenError as error:
         raise Failure(f"{error}; choose --{error.setting.replace('_', '-')}") from error
-    click.echo(f"certificates: {settings.certificates} (CA for clients: ca.crt)", err=True)
+    click.echo(f"certificates: {server.certificates} (CA for clients: ca.crt)", err=True)
     reviews = address(host, server.port)
     operations = address(operations_host, server.operations_port)
     click.echo(f"reviews:      https://{reviews}/mutate, /validate and /bind", err=True)

@@ -3,12 +3,13 @@
 `reviews`     one review from bytes to bytes, counted and logged; knows no HTTP server
 `asgi`        the TLS port: the callable that gunicorn's asgi worker runs
 `operations`  the plain port: a Flask application with probes and metrics
-`tls`         the serving certificate, replaced on the next handshake
+`tls`         the serving certificate, replaced on the next handshake; who keeps it
+`folder_certificates`, `secret_certificates`  its two keepers: a folder, a Secret of all replicas
 `metrics`     what is counted
 `log`         one JSON line per event
 `health`      whether it lives, whether it should get traffic
 `worker`      gunicorn's worker class, with a drain that loses no review
-`upkeep`      what happens beside the reviews: policy reload, certificate renewal
+`policy_reload`  policies, read again when their files change
 `service`     composition root: settings in, gunicorn running
 
 Reviews do not pass through Flask because that was measured: on one core a Flask route under

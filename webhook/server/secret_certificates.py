@@ -1,26 +1,27 @@
 """The certificate that this replica shares with others through a Secret, kept beside the reviews.
 
-What is due is decided in `certs.replica`; here are the thread, the log and the metrics around it.
-Without the API server what is served stays served: nothing here ever takes a certificate away.
+What is due is decided in `certs.rotation.replica`; here are the thread, the log and the metrics
+around it. Without the API server what is served stays served: nothing here ever takes a certificate
+away.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
-from certs import CertificatesError, KubernetesCluster, Replica, Store, Terms, connect, describe
+from certs import CertificatesError, Replica, Store, describe, load_set_into
+from webhook.adapters.kube.client import KubeError
 from webhook.server.metrics import SharedCertificateMetrics
+from webhook.server.tls import ServingCertificate
 
 if TYPE_CHECKING:
-    from certs import Bundle, Publish, Round
-    from certs.cluster import Watch
+    from certs import Bundle, Publish, Round, Terms
+    from webhook.adapters.kube.certificates import CertificatesApi
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
-    from webhook.server.tls import ServingCertificate
 
 LOOK_S: Final = 30.0
 """Between two looks where no watch tells of a change."""
@@ -30,37 +31,25 @@ PAUSE_S: Final = 0.5
 
 FIRST_RETRY_S: Final = 1.0
 WATCH_RETRY_S: Final = 5.0
+WATCH_LASTS_S: Final = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """Where replicas keep their certificates, and for which names."""
-
-    namespace: str
-    secret: str
-    configurations: tuple[str, ...]
-    names: tuple[str, ...]
-    terms: Terms
-
-    def __str__(self) -> str:
-        """Return what people call it."""
-        return f"Secret {self.namespace}/{self.secret}"
-
-
-class SharedCertificates:
-    """Keeps Secret and caBundles right together with other replicas, on threads of its own."""
+class SecretKeeper:
+    """Keeps Secret and caBundles right together with other replicas; a `CertificateKeeper`."""
 
     def __init__(
-        self, shared: Shared, certificate: ServingCertificate, metrics: Metrics, log: JsonLog
+        self,
+        api: CertificatesApi,
+        names: tuple[str, ...],
+        terms: Terms,
+        metrics: Metrics,
+        log: JsonLog,
     ) -> None:
-        """Ask nothing of the cluster yet; raises CertificatesError where none is configured."""
-        cluster = KubernetesCluster(
-            connect(), shared.namespace, shared.secret, shared.configurations
-        )
-        self._replica = Replica(cluster, shared.names, shared.terms)
-        self._watches = cluster.watches()
-        self._look_s = min(LOOK_S, max(PAUSE_S, shared.terms.settle_s / 4))
-        self._certificate = certificate
+        """Ask nothing of the cluster yet; raises CertificatesError for impossible names."""
+        self.serving = ServingCertificate(metrics, log)
+        self._api = api
+        self._replica = Replica(api, names, terms)
+        self._look_s = min(LOOK_S, max(PAUSE_S, terms.settle_s / 4))
         self._metrics = metrics
         self._shared_metrics = SharedCertificateMetrics(metrics)
         self._log = log
@@ -69,12 +58,16 @@ class SharedCertificates:
         self._said: tuple[str, ...] = ()
         self._unready = "no certificate yet"
 
+    def __str__(self) -> str:
+        """Return where the certificate lies."""
+        return self._api.title
+
     def start(self) -> None:
         """Begin to look after the certificates on daemon threads."""
         Thread(target=self._run, name="certificates", daemon=True).start()
-        for number, watch in enumerate(self._watches):
+        for number, watched in enumerate(self._api.watched()):
             name = f"certificates-watch-{number}"
-            Thread(target=self._follow, args=(watch,), name=name, daemon=True).start()
+            Thread(target=self._follow, args=watched, name=name, daemon=True).start()
 
     def obstacle(self) -> str:
         """Return why no traffic should come; empty once it may, and ever after.
@@ -106,10 +99,10 @@ class SharedCertificates:
             self._tell(step)
         if found.served != self._served:
             self._served = found.served
-            self._certificate.use(found.served)
+            self.serving.use(lambda context: load_set_into(context, found.served))
         self._shared_metrics.ca_bundle_published.set(not found.unready)
         if self._unready:
-            lacking = "" if self._certificate.there else "no fit certificate yet"
+            lacking = "" if self.serving.there else "no fit certificate yet"
             self._unready = lacking or found.unready
             if self._unready:
                 self._unready = "; ".join((self._unready, *found.failures))
@@ -150,12 +143,13 @@ class SharedCertificates:
             time.sleep(PAUSE_S)
             self._changed.wait(self._look_s if well else retry_s)
 
-    def _follow(self, watch: Watch) -> None:
+    def _follow(self, collection: str, name: str) -> None:
+        """Watch one object for ever; what changed is for the next look to see."""
         while True:
             try:
-                for _ in watch():
+                for _ in self._api.changes(collection, name, WATCH_LASTS_S):
                     self._changed.set()
-            except CertificatesError:
+            except KubeError:
                 # The looks go on and say what is wrong.
                 time.sleep(WATCH_RETRY_S)
             except Exception:  # noqa: BLE001 - likewise

@@ -8,29 +8,27 @@ import os
 import socket
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gunicorn.app.base import BaseApplication
 
-from certs import ensure
 from webhook.adapters.policy.source import PolicySource
 from webhook.server.asgi import ReviewApplication
-from webhook.server.background import Upkeep
 from webhook.server.health import Health
 from webhook.server.log import JsonLog, ServerLogger
 from webhook.server.metrics import Metrics
 from webhook.server.operations import OperationsServer, create_app
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.placement.service import Placement
+from webhook.server.policy_reload import PolicyReload
 from webhook.server.reviews import Reviews
-from webhook.server.secret_certificates import Shared, SharedCertificates
-from webhook.server.tls import FolderCertificate, ServingCertificate
 from webhook.server.worker import DRAIN_S, DrainingWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from webhook.server.tls import CertificateKeeper
 
 KEEPALIVE_S: Final = 120
 """The API server drops idle connections after 90 s; if we were first, a call could meet an EOF."""
@@ -40,19 +38,17 @@ _NOT_OURS: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServerSettings:
     """Where to listen and what to serve with."""
 
     policy: Path
-    certificates: Path | Shared
-    """A folder, or what replicas share."""
+    certificates: Callable[[Metrics, JsonLog], CertificateKeeper]
+    """Called once the ports are taken."""
     host: str
     port: int
     operations_host: str
     operations_port: int | None
     """None means the usual one or, where that is taken, any."""
-    names: tuple[str, ...]
-    """Names that a certificate of our own in a folder must bear."""
     enforcer_image: str
     placement_namespace: str = ""
     """Where the lists of who has which GPU are kept; empty for a server that does not place."""
@@ -76,7 +72,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
     One process holds one policy and one set of counters; a platform scales by replicas.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         """Take the ports, then prepare certificate and policy.
 
         Raises CannotListenError, CertificatesError, PolicyInvalidError, NoClusterError.
@@ -90,16 +86,10 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._log = JsonLog()
         self._metrics = Metrics()
         self._health = Health()
-        self._shared: SharedCertificates | None = None
-        self._certificate = self._prepare(settings.certificates)
+        self.certificates = settings.certificates(self._metrics, self._log)
+        self._health.wait_for(self.certificates.obstacle)
         self._policies = PolicySource(settings.policy, settings.enforcer_image)
-        self._upkeep = Upkeep(
-            self._policies,
-            None if isinstance(settings.certificates, Shared) else settings.certificates,
-            settings.names,
-            self._metrics,
-            self._log,
-        )
+        self._policy_reload = PolicyReload(self._policies, self._metrics, self._log)
         self._placement: Placement | None = None
         if settings.placement_namespace:
             self._placement = Placement(settings.placement_namespace, self._metrics, self._log)
@@ -108,15 +98,6 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._bindings = BindingReviews(binder, self._metrics, self._log)
         self._reviews = Reviews(lambda: self._policies.current, self._metrics, self._log)
         super().__init__()
-
-    def _prepare(self, certificates: Path | Shared) -> ServingCertificate:
-        if isinstance(certificates, Shared):
-            served = ServingCertificate(self._metrics, self._log)
-            self._shared = SharedCertificates(certificates, served, self._metrics, self._log)
-            self._health.wait_for(self._shared.obstacle)
-            return served
-        ensure(certificates, self._settings.names, datetime.now(UTC))
-        return FolderCertificate(certificates, self._metrics, self._log)
 
     @property
     def operations_port(self) -> int:
@@ -134,7 +115,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             "graceful_timeout": int(DRAIN_S) + 5,
             # Only says that there is TLS: the context below has no files.
             "certfile": os.devnull,
-            "ssl_context": lambda _config, _default: self._certificate.context(),
+            "ssl_context": lambda _config, _default: self.certificates.serving.context(),
             "logger_class": ServerLogger,
             "loglevel": "warning",
             "post_worker_init": self._worker_started,
@@ -159,11 +140,10 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         """Start, after the fork, what runs beside the reviews."""
         self._worker = worker
         self._health.serve_while(lambda: not self._is_draining())
-        self._upkeep.show_policy()
+        self._policy_reload.show()
         self._operations.start(create_app(self._health, self._metrics, self._details))
-        self._upkeep.start()
-        if self._shared:
-            self._shared.start()
+        self._policy_reload.start()
+        self.certificates.start()
         if self._placement:
             self._placement.start()
 
@@ -178,7 +158,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             address=address(self._settings.host, self.port),
             policy=self._policies.current.short_digest,
             rules=[rule.name for rule in self._policies.current.rules],
-            certificates=str(self._settings.certificates),
+            certificates=str(self.certificates),
             operations=address(self._settings.operations_host, self._operations.port),
         )
 
@@ -187,7 +167,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         return {
             "policy": self._policies.current.short_digest,
             "policy problems": "; ".join(map(str, problems)) or "none",
-            "certificates": str(self._settings.certificates),
+            "certificates": str(self.certificates),
         }
 
 

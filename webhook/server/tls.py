@@ -3,31 +3,50 @@
 Gunicorn's asgi worker builds one TLS context when it starts. OpenSSL's server-name callback may
 hand a handshake another context, and is called even where the client sends no name; so the context
 to listen with has no certificate, each handshake gets the current one, and open connections keep
-what they have.
+what they have. Where the certificate comes from is its keeper's business.
 """
 
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from certs import CertificatesError, load_into, load_set_into, stamp
+from certs import CertificatesError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from certs import Bundle
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
+
+    Load = Callable[[ssl.SSLContext], None]
+    """Loads a certificate into a new context; raises CertificatesError where it is unfit."""
+
+
+class CertificateKeeper(Protocol):
+    """Whoever keeps the certificate that is served; `str` of it says where the certificate lies."""
+
+    @property
+    def serving(self) -> ServingCertificate:
+        """Return what handshakes are shown."""
+
+    def start(self) -> None:
+        """Begin to renew the certificate on daemon threads, after the fork."""
+
+    def obstacle(self) -> str:
+        """Return why no traffic should come yet; empty once it may."""
 
 
 class ServingCertificate:
     """What handshakes are shown; the last good one is kept. Without any, handshakes fail."""
 
-    def __init__(self, metrics: Metrics, log: JsonLog) -> None:
+    def __init__(
+        self, metrics: Metrics, log: JsonLog, refresh: Callable[[], None] = lambda: None
+    ) -> None:
+        """Call `refresh` at the beginning of each handshake; it may `use` another certificate."""
         self._metrics = metrics
         self._log = log
+        self._refresh = refresh
         self._current: ssl.SSLContext | None = None
 
     @property
@@ -41,46 +60,28 @@ class ServingCertificate:
         context.sni_callback = self._choose
         return context
 
-    def use(self, bundle: Bundle) -> None:
-        """Show the certificate of a set from now on, if it is fit."""
-        self._use(lambda context: load_set_into(context, bundle))
+    def load(self, load: Load) -> None:
+        """Show another certificate from now on; raises CertificatesError where it is unfit."""
+        context = _context()
+        load(context)
+        self._current = context
 
-    def _use(self, load: Callable[[ssl.SSLContext], None]) -> None:
+    def use(self, load: Load) -> None:
+        """Show another certificate from now on, if it is fit; count and log it either way."""
         try:
-            context = _context()
-            load(context)
+            self.load(load)
         except CertificatesError as error:
             self._metrics.certificate_loads.labels("refused").inc()
             self._log.error("certificate refused, the last good one is served", why=str(error))
         else:
-            self._current = context
             self._metrics.certificate_loads.labels("loaded").inc()
             self._log.info("certificate loaded")
 
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _old: object) -> None:
         """Give a handshake the current certificate."""
+        self._refresh()
         if self._current is not None:
             connection.context = self._current
-
-
-class FolderCertificate(ServingCertificate):
-    """The certificate in a folder, loaded again when it changes."""
-
-    def __init__(self, folder: Path, metrics: Metrics, log: JsonLog) -> None:
-        """Load the certificate; raises CertificatesError."""
-        super().__init__(metrics, log)
-        self._folder = folder
-        self._stamp = stamp(folder)
-        self._current = _context()
-        load_into(self._current, folder)
-
-    def _choose(self, connection: ssl.SSLObject, _name: str | None, _old: object) -> None:
-        """Give a handshake the certificate that the folder holds now."""
-        seen = stamp(self._folder)
-        if seen != self._stamp:
-            self._stamp = seen
-            self._use(lambda context: load_into(context, self._folder))
-        super()._choose(connection, _name, _old)
 
 
 def _context() -> ssl.SSLContext:

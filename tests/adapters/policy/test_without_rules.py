@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.policies import IMAGE, write
 from webhook.adapters.policy.source import PolicySource
-from webhook.server.background import Upkeep
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
+from webhook.server.policy_reload import PolicyReload
 
 WARNING = ("warning", "the policy has no rules, so every pod is left alone")
 
@@ -23,7 +23,7 @@ class Server:
         self._log = io.BytesIO()
         self._metrics = Metrics()
         policies = PolicySource(folder, IMAGE)
-        self.upkeep = Upkeep(policies, None, (), self._metrics, JsonLog(self._log))
+        self.reload = PolicyReload(policies, self._metrics, JsonLog(self._log))
 
     def said(self):
         """Return level and message of each line since the last call."""
@@ -44,14 +44,14 @@ def folder(tmp_path):
 
 def test_a_start_without_rules_is_a_warning(folder):
     server = Server(folder)
-    server.upkeep.show_policy()
+    server.reload.show()
     assert server.said() == [WARNING]
     assert server.rules == 0
 
 
 def test_a_start_with_rules_warns_of_nothing_and_they_are_counted(folder):
     server = Server(write(folder, a="  rules: [{name: a}, {name: b}]"))
-    server.upkeep.show_policy()
+    server.reload.show()
     assert server.said() == []
     assert server.rules == 2
 
@@ -59,17 +59,17 @@ def test_a_start_with_rules_warns_of_nothing_and_they_are_counted(folder):
 def test_a_reload_that_takes_the_last_rule_away_is_a_warning_once(folder):
     server = Server(write(folder, a="  rules: [{name: a}]"))
     (folder / "a.yaml").unlink()
-    server.upkeep.keep_policies()
+    server.reload.refresh()
     assert server.said() == [("info", "policy loaded"), WARNING]
     assert server.rules == 0
-    server.upkeep.keep_policies()
+    server.reload.refresh()
     assert server.said() == []
 
 
 def test_a_refused_policy_leaves_the_count_of_the_one_in_force(folder):
     server = Server(write(folder, a="  rules: [{name: a}]"))
-    server.upkeep.show_policy()
+    server.reload.show()
     write(folder, a="  rules: [{name: b}, {name: b}]")
-    server.upkeep.keep_policies()
+    server.reload.refresh()
     assert [level for level, _ in server.said()] == ["error"]
     assert server.rules == 1

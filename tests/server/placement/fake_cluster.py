@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
         while not self.server.gone:
             if self.server.cluster.changes(within_s=0.05):
                 try:
-                    self.wfile.write(b"2\r\n{}\r\n")
+                    self.wfile.write(b"3\r\n{}\n\r\n")
                 except OSError:
                     return
 

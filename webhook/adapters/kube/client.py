@@ -41,6 +41,7 @@ _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 5.0
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
+_STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 400, 401, 403, 404
 _CONFLICT, _GONE = 409, 410
 _PASSING: Final = frozenset({429, 500, 502, 503, 504})
@@ -88,13 +89,19 @@ class NoClusterError(KubeError):
 
 
 def connect(
-    kubeconfig: Path | None = None, *, tries: int = _TRIES, answer_s: float = _ANSWER_S
+    kubeconfig: Path | None = None,
+    *,
+    context: str | None = None,
+    tries: int = _TRIES,
+    answer_s: float = _ANSWER_S,
 ) -> Kube:
     """Find the API server as kubectl does; raises NoClusterError, and speaks to nobody yet.
 
+    A `context` is one of a kubeconfig, so with it a pod's service account is not used.
+
     | named by | used |
     | --- | --- |
-    | the argument | that file |
+    | `kubeconfig` | that file |
     | `KUBECONFIG` | that file, or those |
     | neither, in a pod | the pod's service account |
     | neither, elsewhere | `~/.kube/config` |
@@ -102,13 +109,16 @@ def connect(
     loader: Any = config  # its functions have no types
     settings = client.Configuration()
     settings.retries = False  # ours are below
-    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and not os.environ.get("KUBECONFIG")
+    named = kubeconfig or context or os.environ.get("KUBECONFIG")
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and not named
     try:
-        if kubeconfig is None and in_pod:
+        if in_pod:
             loader.load_incluster_config(client_configuration=settings)
         else:
             name = None if kubeconfig is None else str(kubeconfig)
-            loader.load_kube_config(name, client_configuration=settings, persist_config=False)
+            loader.load_kube_config(
+                name, context, client_configuration=settings, persist_config=False
+            )
         if not settings.verify_ssl:  # once: urllib3 would say so of every request
             warnings.simplefilter("once", urllib3.exceptions.InsecureRequestWarning)
         return Kube(client.ApiClient(settings), tries, answer_s)
@@ -125,10 +135,10 @@ def _sought(kubeconfig: Path | None, *, in_pod: bool) -> tuple[str, str]:
     if kubeconfig is not None:
         return f"the kubeconfig {kubeconfig}", "name another file with --kubeconfig"
     if in_pod:
-        return "this pod's service account", "name a file with --kubeconfig"
+        return "this pod's service account", "name a file in KUBECONFIG"
     named = os.environ.get("KUBECONFIG")
     where = f"KUBECONFIG={named}" if named else "a kubeconfig (~/.kube/config)"
-    return where, "name a file with --kubeconfig"
+    return where, "name a file in KUBECONFIG"
 
 
 class Kube:
@@ -197,6 +207,10 @@ class Kube:
         """Replace an object; a conflict where its `resourceVersion` is not the stored one."""
         return self._ask("PUT", path, body, fieldManager=FIELD_MANAGER)
 
+    def patch(self, path: str, body: Json, content_type: str = _STRATEGIC_PATCH) -> Json:
+        """Apply a patch, usually one that finds the items of lists by name; return the object."""
+        return self._ask("PATCH", path, body, content_type, fieldManager=FIELD_MANAGER)
+
     def watch(self, path: str, *, lasting_s: float, **query: str) -> Iterator[tuple[str, Json]]:
         """Begin to watch a collection; yield the type and the object of each event.
 
@@ -214,7 +228,7 @@ class Kube:
     def patch_node(self, name: str, patch: Json, *, status: bool = False) -> Json:
         """Apply a JSON merge patch to a node or to its status; return the node as it is then."""
         path = _node_path(name) + ("/status" if status else "")
-        return self._ask("PATCH", path, patch, fieldManager=FIELD_MANAGER)
+        return self.patch(path, patch, _MERGE_PATCH)
 
     def _events(self, answer: Any, broke_off: str) -> Iterator[tuple[str, Json]]:
         """Yield what each line of a watch tells.
@@ -233,12 +247,19 @@ class Kube:
         finally:
             answer.close()
 
-    def _ask(self, method: str, path: str, body: Json | None = None, **query: str) -> Json:
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        content_type: str = _JSON,
+        **query: str,
+    ) -> Json:
         """Send a request that may be sent twice, and again where the failure is a passing one."""
         pause_s = _FIRST_PAUSE_S
         for left in reversed(range(self._tries)):
             try:
-                answer = self._send(method, path, body, query, self._answer_s)
+                answer = self._send(method, path, body, query, self._answer_s, content_type)
                 return _object(answer.data)
             except KubeError as error:
                 if not left or not error.passing:
@@ -250,12 +271,18 @@ class Kube:
         raise AssertionError  # the last try returns or raises
 
     def _send(
-        self, method: str, path: str, body: Json | None, query: Mapping[str, str], read_s: float
+        self,
+        method: str,
+        path: str,
+        body: Json | None,
+        query: Mapping[str, str],
+        read_s: float,
+        content_type: str = _JSON,
     ) -> Any:
         """Return the answer, of which nothing but the head was read; raises where it is none."""
         headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
         if body is not None:
-            headers["Content-Type"] = _MERGE_PATCH if method == "PATCH" else _JSON
+            headers["Content-Type"] = content_type
         try:
             for setting in self._settings.auth_settings().values():  # renews the token, too
                 headers[setting["key"]] = setting["value"]

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from certs import (
-    CertificatesError,
-    KubernetesCluster,
-    Replica,
-    Store,
-    connect,
-    holds,
-    service_names,
-)
+from certs import CertificatesError, Replica, Store, holds, service_names
 from webhook.cli.certs.options import configuration_option, secret_option, service_option
 from webhook.cli.failures import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from certs import Bundle, Round
+    from certs import Bundle, Round, SharedCluster
+    from webhook.adapters.kube.certificates import CertificatesApi
 
 
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Take where the cluster is."""
     where = click.option(
         "--kubeconfig",
-        type=click.Path(exists=True, dir_okay=False),
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="Where the API server is.  [default: KUBECONFIG, the pod's account, ~/.kube/config]",
     )
     which = click.option("--context", "kube_context", help="Context of the kubeconfig.")
@@ -48,7 +41,7 @@ def install(
     service: str,
     names: tuple[str, ...],
     webhook_configuration: str,
-    kubeconfig: str | None,
+    kubeconfig: Path | None,
     kube_context: str | None,
 ) -> None:
     """Issue certificates into a Secret, or adopt what it holds; put the CA into the caBundles.
@@ -72,7 +65,7 @@ def rotate(
     *,
     secret: tuple[str, str],
     webhook_configuration: str,
-    kubeconfig: str | None,
+    kubeconfig: Path | None,
     kube_context: str | None,
 ) -> None:
     """Announce another CA, before the old one grows old.
@@ -94,23 +87,23 @@ def rotate(
 def cluster_of(
     secret: tuple[str, str],
     webhook_configuration: str,
-    kubeconfig: str | None,
-    kube_context: str | None,
-) -> KubernetesCluster:
-    """Return the cluster that options name; raises CertificatesError."""
-    # As in `webhook.adapters.kube`, which this need not load; urllib3 would say it every time.
-    warnings.filterwarnings("once", message="Unverified HTTPS request")
+    kubeconfig: Path | None = None,
+    kube_context: str | None = None,
+) -> CertificatesApi:
+    """Return the cluster that options name; ends the command where none is known."""
+    # Imported here: the client takes a moment, and 35 MiB.
+    from webhook.adapters.kube.certificates import CertificatesApi  # noqa: PLC0415
+    from webhook.adapters.kube.client import NoClusterError, connect  # noqa: PLC0415
+
     try:
-        api_client = connect(kubeconfig, kube_context)
-    except CertificatesError as error:
-        if not kubeconfig or kube_context:  # the context may be at fault, and is named
-            raise
-        cure = "name another file with --kubeconfig"
-        raise CertificatesError(f"the cluster of {kubeconfig}", error.what, cure) from error
-    return KubernetesCluster(api_client, *secret, (webhook_configuration,))
+        # Once: a round is repeated by whoever asked for it.
+        kube = connect(kubeconfig, context=kube_context, tries=1)
+    except NoClusterError as error:
+        raise Failure(str(error)) from error
+    return CertificatesApi(kube, *secret, (webhook_configuration,))
 
 
-def bundle_lines(cluster: KubernetesCluster, bundle: Bundle) -> tuple[tuple[str, bool], ...]:
+def bundle_lines(cluster: SharedCluster, bundle: Bundle) -> tuple[tuple[str, bool], ...]:
     """Return each webhook, and whether its caBundle holds all CAs; raises CertificatesError."""
     return tuple(
         (f"{one.title}, {webhook}", holds(pem, bundle))
@@ -119,7 +112,7 @@ def bundle_lines(cluster: KubernetesCluster, bundle: Bundle) -> tuple[tuple[str,
     )
 
 
-def _tell(cluster: KubernetesCluster, found: Round) -> None:
+def _tell(cluster: SharedCluster, found: Round) -> None:
     for step in found.done:
         if isinstance(step, Store):
             click.echo(f"{cluster.title}: {step.action} ({'; '.join(step.reasons)})")

@@ -77,7 +77,7 @@ def show(
     cert_dir: Path | None,
     secret: tuple[str, str] | None,
     webhook_configuration: str,
-    kubeconfig: str | None,
+    kubeconfig: Path | None,
     kube_context: str | None,
     output: str,
 ) -> None:

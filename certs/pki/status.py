@@ -3,15 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from certs.check import days_left, problems, renewal_due, title
-from certs.folder import read
-from certs.names import names_of
-from certs.pem import Bundle, readable_certificates
+from certs.pki.check import days_left, problems, renewal_due, title
+from certs.pki.names import names_of
+from certs.pki.pem import Bundle, readable_certificates
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +48,6 @@ def describe(bundle: Bundle, now: datetime, names: Iterable[str] = ()) -> Status
         issues=bool(bundle.ca_key_pem),
         problems=problems(bundle, now, names),
     )
-
-
-def status(folder: Path, now: datetime, names: Iterable[str] = ()) -> Status:
-    """Describe the set in a folder.
-
-    Raises CertificatesError when a file there cannot be read at all.
-    """
-    return describe(read(folder), now, names)
 
 
 def _one(certificate: x509.Certificate, now: datetime) -> CertificateStatus:

@@ -26,17 +26,17 @@ from datetime import datetime, timedelta
 
 from cryptography import x509
 
-from certs.authority import Authority, Terms
-from certs.pem import Bundle, readable_certificates
-from certs.rotate import Action, advance
-from certs.trust import Configuration, corrected, held_by_all, held_by_any, verified
+from certs.pki.pem import Bundle, readable_certificates
+from certs.rotation.authority import Authority, Terms
+from certs.rotation.rotate import SetAction, advance
+from certs.rotation.trust import Configuration, corrected, held_by_all, held_by_any, verified
 
 # Without it, whoever starts beside another's CA would wait for the settling time, years later too.
 _OLD = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredBundle:
     """Hold a Secret's set; the version is empty where the Secret does not exist."""
 
     bundle: Bundle
@@ -71,7 +71,7 @@ class View:
     ``configurations`` are empty where there are none, and None where they could not be read.
     """
 
-    stored: Stored
+    stored: StoredBundle
     configurations: tuple[Configuration, ...] | None
     memory: Memory
     now: datetime
@@ -96,7 +96,7 @@ class Store:
     """Ask for the Secret to hold another set."""
 
     bundle: Bundle
-    action: Action
+    action: SetAction
     reasons: tuple[str, ...]
 
 
@@ -119,7 +119,7 @@ def due(view: View) -> tuple[Store | Publish, ...]:
     outcome = advance(stored, view.names, view.now, view.terms, trusted)
     store = Store(outcome.bundle, outcome.action, outcome.reasons)
     return (
-        *((store,) if outcome.action is not Action.KEPT else ()),
+        *((store,) if outcome.action is not SetAction.KEPT else ()),
         *(
             Publish(configuration, bundles)
             for configuration in view.configurations or ()

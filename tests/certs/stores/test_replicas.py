@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from certs import (
-    Action,
     Bundle,
     CertificatesError,
     Publish,
+    SetAction,
     Store,
-    Stored,
-    issue,
+    StoredBundle,
     issue_ca,
     issue_serving,
 )
-from tests.certs.replicas import DELAY_S, NAMES, TERMS, Puppet, World, replica
+from certs.pki import issue
+from tests.certs.stores.replicas import DELAY_S, NAMES, TERMS, Puppet, World, replica
 
 REPLICAS = 3
 TURNS = st.integers(0, REPLICAS - 1)
@@ -238,28 +238,28 @@ def brought(world):
 
 
 def test_a_secret_of_somebody_else_is_published_and_never_written(world):
-    world.secret = Stored(first := brought(world), "brought")
+    world.secret = StoredBundle(first := brought(world), "brought")
     one = replica(world)
     assert one.round().served == first
     assert {ca.subject for ca in world.published()} >= {signer(first)}
     world.time_s += 200
     one.round()
 
-    world.secret = Stored(second := brought(world), "brought again")
+    world.secret = StoredBundle(second := brought(world), "brought again")
     assert one.round().served == first
     world.time_s += TERMS.settle_s
     assert one.round().served == second
     with pytest.raises(CertificatesError, match="rotate where the certificates are issued"):
         one.rotate()
-    assert world.secret == Stored(second, "brought again")
+    assert world.secret == StoredBundle(second, "brought again")
 
 
 def test_a_new_ca_that_nobody_could_publish_is_not_served(world):
-    world.secret = Stored(first := brought(world), "brought")
+    world.secret = StoredBundle(first := brought(world), "brought")
     one = replica(world)
     one.round()
     world.time_s += 200
-    world.secret = Stored(brought(world), "brought again")
+    world.secret = StoredBundle(brought(world), "brought again")
     world.refusing.add("get configurations")
     assert one.round().served == first
     world.time_s += 200
@@ -268,7 +268,7 @@ def test_a_new_ca_that_nobody_could_publish_is_not_served(world):
 
 def test_a_secret_whose_cas_did_not_sign_directly_is_published_too(world):
     unrelated = replace(brought(world), ca_pem=issue_ca(world.now()).certificate_pem)
-    world.secret = Stored(unrelated, "brought")
+    world.secret = StoredBundle(unrelated, "brought")
     replica(world).round()
     assert cas(unrelated.ca_pem)[0] in world.published()
 
@@ -278,7 +278,7 @@ def test_a_set_of_somebody_else_whose_parts_do_not_fit_is_not_taken_up(world, pa
     one = replica(world)
     good = one.round().served
     wrong = replace(brought(world), **{part: getattr(good, part)})
-    world.secret = Stored(wrong, "wrong")
+    world.secret = StoredBundle(wrong, "wrong")
     one.round()
     world.time_s += 1000
     assert one.round().served == good
@@ -286,7 +286,7 @@ def test_a_set_of_somebody_else_whose_parts_do_not_fit_is_not_taken_up(world, pa
 
 def test_a_public_certificate_without_a_ca_needs_no_cabundle():
     world = World()
-    world.secret = Stored(replace(brought(world), ca_pem=b""), "brought")
+    world.secret = StoredBundle(replace(brought(world), ca_pem=b""), "brought")
     found = replica(world).round()
     assert (found.unready, found.done) == ("", ())
 
@@ -308,7 +308,7 @@ def test_a_deleted_secret_is_issued_anew_and_what_was_served_is_served_on(world)
 
 @pytest.mark.parametrize("part", ["key_pem", "ca_pem", "certificate_pem"])
 def test_a_broken_secret_is_an_error_and_is_not_overwritten(world, part):
-    broken = Stored(replace(world.secret.bundle, **{part: b"junk"}), "broken")
+    broken = StoredBundle(replace(world.secret.bundle, **{part: b"junk"}), "broken")
     world.secret = broken
     with pytest.raises(CertificatesError):
         replica(world).round()
@@ -323,6 +323,6 @@ def test_what_keeps_it_from_a_first_certificate_is_an_error(what):
 
 def test_another_ca_is_announced_once(world):
     one = replica(world)
-    assert one.rotate().action is Action.ROTATED
-    assert one.rotate().action is Action.KEPT
+    assert one.rotate().action is SetAction.ROTATED
+    assert one.rotate().action is SetAction.KEPT
     assert len(cas(world.secret.bundle.ca_pem)) == 2

@@ -9,9 +9,9 @@ from datetime import datetime
 
 from cryptography import x509
 
-from certs.authority import Authority, Terms, is_done_with, signer_of
-from certs.check import is_valid, matches, verifies
-from certs.pem import Bundle, certificate_text, readable_certificates
+from certs.pki.check import is_valid, matches, verifies
+from certs.pki.pem import Bundle, certificate_text, readable_certificates
+from certs.rotation.authority import Authority, Terms, is_done_with, signer_of
 
 
 @dataclass(frozen=True, slots=True)

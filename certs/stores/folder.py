@@ -3,8 +3,8 @@
 ``..data`` is a symbolic link to a hidden folder that holds one version of all files, and each
 name a user sees is a link through it::
 
-    tls.crt -> ..data/tls.crt        ..data -> ..2026_01_02_03_04_05.6f2a91c0
-    tls.key -> ..data/tls.key        ..2026_01_02_03_04_05.6f2a91c0/tls.crt ...
+    tls.crt -> ..data/tls.crt        ..data -> ..version-6f2a91c0
+    tls.key -> ..data/tls.key        ..version-6f2a91c0/tls.crt ...
 
 Renaming a new ``..data`` over the old one swaps certificate and key together; there is no moment
 at which they do not match. Plain files, as people copy them, are read as well.
@@ -15,11 +15,12 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
-from certs.authority import Terms
 from certs.errors import CertificatesError
-from certs.pem import CERTIFICATE, FILES, KEY, Bundle
-from certs.rotate import Action, Outcome, advance
-from certs.swap import DATA, locked, publish, through_data
+from certs.pki.pem import CERTIFICATE, FILES, KEY, Bundle
+from certs.rotation.authority import Terms
+from certs.rotation.rotate import Advance, SetAction, advance
+from certs.stores.swap import DATA, locked, publish, through_data
+from certs.tls_context import load_set_into
 
 # A reader meets a swap only if it lands between two opens; three in a row is something else.
 _ATTEMPTS = 5
@@ -47,18 +48,18 @@ def read(folder: Path) -> Bundle:
 
 def ensure(
     folder: Path, names: Iterable[str], now: datetime, terms: Terms | None = None
-) -> Outcome:
+) -> Advance:
     """Make the folder hold a fit set for these names, and say what was done.
 
-    See ``certs.rotate.advance`` for what is done when. Safe to call from several processes at
-    once: writing happens under a lock, after a second look. Nothing is written, and no right to
+    See ``certs.rotation.rotate.advance`` for what is done when. Safe to call from several processes
+    at once: writing happens under a lock, after a second look. Nothing is written, and no right to
     write is needed, while nothing is due. A folder this creates has mode 0700, private keys have
     0600 from their first byte on. Raises CertificatesError when the folder cannot be read or
     written or holds something broken; what it held is then still there, whole.
     """
     wanted = tuple(names)
     outcome = _advance(folder, wanted, now, terms)
-    if outcome.action is Action.KEPT:
+    if outcome.action is SetAction.KEPT:
         return outcome
     try:
         # The certificates of a folder may be public, but one we make has no other purpose.
@@ -66,8 +67,8 @@ def ensure(
         folder.mkdir(mode=0o700, exist_ok=True)
         with locked(folder):
             outcome = _advance(folder, wanted, now, terms)
-            if outcome.action is not Action.KEPT:
-                publish(folder, read(folder).files(), outcome.bundle.files(), now)
+            if outcome.action is not SetAction.KEPT:
+                publish(folder, read(folder).files(), outcome.bundle.files())
     except OSError as error:
         what = f"cannot be written ({error.strerror})"
         cure = "give this user the right to write there, or name another folder"
@@ -79,31 +80,13 @@ def load_into(context: ssl.SSLContext, folder: Path) -> None:
     """Load certificate and key of one version into a TLS context.
 
     ``SSLContext.load_cert_chain`` opens two paths one after the other, and a swap in between
-    gives it a certificate and the key of another; so both are opened here first. Raises
-    CertificatesError when they are absent or unfit; OpenSSL may have taken half of them by then,
-    so load into a new context and keep serving with the old one until that has worked.
+    gives it a certificate and the key of another; so the set is read first. Raises
+    CertificatesError as ``load_set_into`` does.
     """
-    for _ in range(_ATTEMPTS):
-        source = _source(folder)
-        try:
-            with (source / CERTIFICATE).open("rb") as chain, (source / KEY).open("rb") as key:
-                context.load_cert_chain(
-                    f"/dev/fd/{chain.fileno()}",
-                    f"/dev/fd/{key.fileno()}",
-                    # Without one OpenSSL would ask at the terminal for that of an encrypted key.
-                    password="",
-                )
-        except FileNotFoundError as error:
-            if _source(folder) == source:
-                cure = "issue a set there first"
-                raise CertificatesError(str(folder), "holds no certificate", cure) from error
-        except (ssl.SSLError, OSError) as error:
-            what = f"holds a certificate and key that cannot be used ({error})"
-            cure = "look at its status and repair what that reports"
-            raise CertificatesError(str(folder), what, cure) from error
-        else:
-            return
-    raise _restless(folder)
+    bundle = read(folder)
+    if not bundle.certificate_pem:
+        raise CertificatesError(str(folder), "holds no certificate", "issue a set there first")
+    load_set_into(context, bundle, str(folder))
 
 
 def stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
@@ -118,7 +101,7 @@ def stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
     return tuple((status.st_mtime_ns, status.st_size, status.st_ino) for status in found)
 
 
-def _advance(folder: Path, names: tuple[str, ...], now: datetime, terms: Terms | None) -> Outcome:
+def _advance(folder: Path, names: tuple[str, ...], now: datetime, terms: Terms | None) -> Advance:
     try:
         return advance(read(folder), names, now, terms)
     except CertificatesError as error:

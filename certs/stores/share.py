@@ -7,13 +7,22 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from certs.authority import Terms
 from certs.errors import CertificatesError
-from certs.names import tidy
-from certs.pem import Bundle
-from certs.replica import Memory, Publish, Store, Stored, View, due, to_serve, why_not_ready
-from certs.rotate import Action, Outcome, announce
-from certs.trust import Configuration
+from certs.pki.names import tidy
+from certs.pki.pem import Bundle
+from certs.rotation.authority import Terms
+from certs.rotation.replica import (
+    Memory,
+    Publish,
+    Store,
+    StoredBundle,
+    View,
+    due,
+    to_serve,
+    why_not_ready,
+)
+from certs.rotation.rotate import Advance, SetAction, announce
+from certs.rotation.trust import Configuration
 
 # Each turn that others spoil is one in which they did what was due.
 _ATTEMPTS = 20
@@ -23,20 +32,20 @@ class ConflictError(Exception):
     """Say that somebody else wrote first; look again."""
 
 
-class Cluster(Protocol):
+class SharedCluster(Protocol):
     """Read and write what replicas share; each call may raise CertificatesError."""
 
     @property
     def title(self) -> str:
         """Return what people call the Secret."""
 
-    def secret(self) -> Stored:
+    def secret(self) -> StoredBundle:
         """Return what the Secret holds."""
 
     def configurations(self) -> tuple[Configuration, ...]:
         """Return our webhook configurations, those that exist."""
 
-    def store(self, bundle: Bundle, before: Stored) -> None:
+    def store(self, bundle: Bundle, before: StoredBundle) -> None:
         """Make the Secret hold this set; raises ConflictError where it changed since."""
 
     def publish(self, configuration: Configuration, bundles: Iterable[tuple[str, bytes]]) -> None:
@@ -62,7 +71,7 @@ class Replica:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: SharedCluster,
         names: Iterable[str],
         terms: Terms | None = None,
         *,
@@ -100,7 +109,7 @@ class Replica:
                 done.append(steps[0])
         raise self._restless()
 
-    def rotate(self) -> Outcome:
+    def rotate(self) -> Advance:
         """Announce another CA, which rounds bring into force; raises CertificatesError."""
         for _ in range(_ATTEMPTS):
             stored = self._cluster.secret()
@@ -110,7 +119,7 @@ class Replica:
             with self._placing_errors():
                 outcome = announce(stored.bundle, self._now(), self._terms)
             try:
-                if outcome.action is not Action.KEPT:
+                if outcome.action is not SetAction.KEPT:
                     self._cluster.store(outcome.bundle, stored)
             except ConflictError:
                 continue

@@ -6,18 +6,18 @@ import pytest
 from cryptography import x509
 
 from certs import (
-    Action,
     Bundle,
     CertificatesError,
     Pair,
+    SetAction,
     Terms,
     advance,
-    issue,
     issue_ca,
     issue_serving,
     problems,
     renewal_due,
 )
+from certs.pki import issue
 from tests.certs.loopback import DAY, NAMES, put, real_now, shake_hands
 
 # Whole seconds, because certificates know no smaller ones.
@@ -46,10 +46,10 @@ def live(birth, until):
     bundle, moment, calm_from = Bundle(), birth, birth
     while moment <= until:
         outcome = advance(bundle, NAMES, moment)
-        assert advance(outcome.bundle, NAMES, moment).action is Action.KEPT
+        assert advance(outcome.bundle, NAMES, moment).action is SetAction.KEPT
         assert outcome.problems == ()
         bundle = outcome.bundle
-        if outcome.action is Action.ROTATED:
+        if outcome.action is SetAction.ROTATED:
             calm_from = moment + 2 * DAY
         yield moment, bundle, outcome.action
         moment += HOUR * 4 if moment < calm_from else 20 * DAY
@@ -57,17 +57,21 @@ def live(birth, until):
 
 def test_an_empty_set_is_issued_and_then_kept():
     outcome = advance(Bundle(), NAMES, NOW)
-    assert (outcome.action, outcome.own, outcome.problems) == (Action.ISSUED, True, ())
+    assert (outcome.action, outcome.own, outcome.problems) == (SetAction.ISSUED, True, ())
     again = advance(outcome.bundle, NAMES, NOW)
-    assert (again.action, again.bundle, again.reasons) == (Action.KEPT, outcome.bundle, ())
+    assert (again.action, again.bundle, again.reasons) == (
+        SetAction.KEPT,
+        outcome.bundle,
+        (),
+    )
 
 
 def test_the_serving_certificate_is_renewed_from_a_third_of_its_life_on():
     bundle = fresh()
     due = renewal_due(leaf_of(bundle))
-    assert advance(bundle, NAMES, due - timedelta(seconds=1)).action is Action.KEPT
+    assert advance(bundle, NAMES, due - timedelta(seconds=1)).action is SetAction.KEPT
     outcome = advance(bundle, NAMES, due)
-    assert outcome.action is Action.RENEWED
+    assert outcome.action is SetAction.RENEWED
     assert outcome.bundle.ca_pem == bundle.ca_pem
     assert outcome.bundle.key_pem != bundle.key_pem
     assert "third of its life" in outcome.reasons[0]
@@ -75,9 +79,9 @@ def test_the_serving_certificate_is_renewed_from_a_third_of_its_life_on():
 
 def test_a_missing_name_renews_and_keeps_the_names_there_were():
     outcome = advance(fresh(), ["new.gpu.svc"], NOW)
-    assert outcome.action is Action.RENEWED
+    assert outcome.action is SetAction.RENEWED
     assert problems(outcome.bundle, NOW, [*NAMES, "new.gpu.svc"]) == ()
-    assert advance(outcome.bundle, NAMES, NOW).action is Action.KEPT
+    assert advance(outcome.bundle, NAMES, NOW).action is SetAction.KEPT
 
 
 def test_a_ca_is_announced_then_signs_then_is_alone():
@@ -103,7 +107,7 @@ def test_a_ca_is_announced_then_signs_then_is_alone():
 def interesting_steps():
     """Return the ages at every change of the CAs or the leaf in eight years, and just after."""
     lived = list(live(NOW, NOW + 8 * 365 * DAY))
-    changes = {i for i, (_, _, action) in enumerate(lived) if action is not Action.KEPT and i}
+    changes = {i for i, (_, _, action) in enumerate(lived) if action is not SetAction.KEPT and i}
     around = changes | {i + 1 for i in changes if i + 1 < len(lived)}
     return [lived[i][0] - NOW for i in sorted(around)]
 
@@ -134,13 +138,13 @@ def test_a_name_missing_during_the_overlap_is_signed_by_the_announced_long_ago()
     bundle = advance(fresh(), NAMES, NOW + 2434 * DAY).bundle
     assert len(cas(bundle)) == 2
     outcome = advance(bundle, ["new.gpu.svc"], NOW + 2434 * DAY + HOUR)
-    assert outcome.action is Action.RENEWED
+    assert outcome.action is SetAction.RENEWED
     assert signer(outcome.bundle) == cas(bundle)[1].subject
 
 
 def test_after_years_without_care_everything_is_new_at_once():
     outcome = advance(fresh(), NAMES, NOW + 4000 * DAY)
-    assert (outcome.action, outcome.problems) == (Action.ROTATED, ())
+    assert (outcome.action, outcome.problems) == (SetAction.ROTATED, ())
     assert len(cas(outcome.bundle)) == 1
 
 
@@ -156,7 +160,7 @@ def test_a_ca_that_ends_within_the_overlap_hands_over_half_way():
 
 def test_certificates_of_the_future_are_replaced_when_the_clock_was_set_right():
     outcome = advance(fresh(NOW + 900 * DAY), NAMES, NOW)
-    assert (outcome.action, outcome.problems) == (Action.ROTATED, ())
+    assert (outcome.action, outcome.problems) == (SetAction.ROTATED, ())
 
 
 def test_a_serving_certificate_of_the_future_is_replaced():
@@ -164,7 +168,7 @@ def test_a_serving_certificate_of_the_future_is_replaced():
     leaf = issue_serving(Pair(bundle.ca_pem, bundle.ca_key_pem), NAMES, NOW + 9 * DAY)
     future = replace(bundle, certificate_pem=leaf.certificate_pem, key_pem=leaf.key_pem)
     outcome = advance(future, NAMES, NOW)
-    assert (outcome.action, outcome.problems) == (Action.RENEWED, ())
+    assert (outcome.action, outcome.problems) == (SetAction.RENEWED, ())
 
 
 def test_signing_never_goes_back_to_an_older_ca():
@@ -173,7 +177,7 @@ def test_signing_never_goes_back_to_an_older_ca():
     leaf = issue_serving(Pair(both.ca_pem, both.ca_key_pem), NAMES, NOW + 2434 * DAY)
     ahead = replace(both, certificate_pem=leaf.certificate_pem, key_pem=leaf.key_pem)
     outcome = advance(ahead, ["new.gpu.svc"], NOW + 2434 * DAY + HOUR)
-    assert outcome.action is Action.RENEWED
+    assert outcome.action is SetAction.RENEWED
     assert signer(outcome.bundle) == cas(both)[0].subject
 
 
@@ -182,7 +186,7 @@ def test_a_ca_somebody_brought_with_its_key_signs_and_is_never_dropped(monkeypat
         patch.setattr(issue, "CA_NAME_PREFIX", "Example Corp ")
         ca = issue_ca(NOW)
     outcome = advance(Bundle(ca_pem=ca.certificate_pem, ca_key_pem=ca.key_pem), NAMES, NOW)
-    assert (outcome.action, outcome.problems) == (Action.ISSUED, ())
+    assert (outcome.action, outcome.problems) == (SetAction.ISSUED, ())
     assert outcome.bundle.ca_pem == ca.certificate_pem
     later = outcome.bundle
     for age in (2434, 2436, 3000, 4000):
@@ -196,7 +200,7 @@ def test_a_ca_somebody_brought_with_its_key_signs_and_is_never_dropped(monkeypat
 def test_a_brought_set_is_kept_whatever_is_wrong_with_it(when):
     bundle = replace(fresh(), ca_key_pem=b"")
     outcome = advance(bundle, ["new.gpu.svc"], when)
-    assert (outcome.action, outcome.own, outcome.bundle) == (Action.KEPT, False, bundle)
+    assert (outcome.action, outcome.own, outcome.bundle) == (SetAction.KEPT, False, bundle)
     assert any("not good for new.gpu.svc" in problem for problem in outcome.problems)
 
 
@@ -205,7 +209,7 @@ def test_a_certificate_of_another_ca_beside_our_key_is_kept():
     leaf = issue_serving(other, NAMES, NOW)
     bundle = replace(fresh(), certificate_pem=leaf.certificate_pem, key_pem=leaf.key_pem)
     outcome = advance(bundle, NAMES, NOW + 300 * DAY)
-    assert (outcome.action, outcome.own, outcome.bundle) == (Action.KEPT, False, bundle)
+    assert (outcome.action, outcome.own, outcome.bundle) == (SetAction.KEPT, False, bundle)
     assert "was not signed by the CA in ca.key" in outcome.problems[0]
 
 
@@ -243,4 +247,4 @@ def test_terms_that_would_renew_for_ever_are_refused():
         Terms(overlap_s=-1.0)
     shortest = Terms(ca_life_s=3600.0, serving_life_s=3600.0)
     outcome = advance(Bundle(), NAMES, NOW, shortest)
-    assert advance(outcome.bundle, NAMES, NOW, shortest).action is Action.KEPT
+    assert advance(outcome.bundle, NAMES, NOW, shortest).action is SetAction.KEPT

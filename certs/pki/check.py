@@ -13,9 +13,9 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from certs.errors import CertificatesError
-from certs.issue import DAY_S
-from certs.names import missing_names, names_of
-from certs.pem import (
+from certs.pki.issue import DAY_S
+from certs.pki.names import missing_names, names_of
+from certs.pki.pem import (
     AUTHORITIES,
     AUTHORITY_KEYS,
     CERTIFICATE,

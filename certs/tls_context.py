@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from certs.errors import CertificatesError
-from certs.pem import Bundle
+from certs.pki.pem import Bundle
 
 
-def load_set_into(context: ssl.SSLContext, bundle: Bundle) -> None:
+def load_set_into(context: ssl.SSLContext, bundle: Bundle, where: str = "the set") -> None:
     """Load certificate and key of a set into a TLS context.
 
-    Raises CertificatesError when they are absent or unfit; load into a new context, as with
-    ``load_into``.
+    Raises CertificatesError, naming ``where``, when they are absent or unfit. OpenSSL may have
+    taken half of them by then, so load into a new context and keep serving with the old one until
+    that has worked.
     """
     try:
         with ExitStack() as files:
@@ -24,10 +25,11 @@ def load_set_into(context: ssl.SSLContext, bundle: Bundle) -> None:
                 files.enter_context(_path(text))
                 for text in (bundle.certificate_pem, bundle.key_pem)
             )
-            context.load_cert_chain(chain, key, password="")  # as in `load_into`
+            # Without a password OpenSSL would ask at the terminal for that of an encrypted key.
+            context.load_cert_chain(chain, key, password="")
     except (ssl.SSLError, OSError) as error:
         what = f"holds a certificate and key that cannot be used ({error})"
-        raise CertificatesError("the set", what, "look at its status and repair it") from error
+        raise CertificatesError(where, what, "look at its status and repair it") from error
 
 
 @contextmanager

@@ -10,19 +10,19 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from certs import (
-    Action,
     Bundle,
     CertificatesError,
+    SetAction,
     advance,
+    describe,
     ensure,
     load_into,
     problems,
     read,
     stamp,
-    status,
-    swap,
 )
-from certs import folder as folder_store
+from certs.stores import folder as folder_store
+from certs.stores import swap
 from tests.certs.loopback import DAY, NAMES, put, real_now, shake_hands, tree, versions
 
 NOW = real_now().replace(microsecond=0)
@@ -35,9 +35,9 @@ def mode(path):
 def test_an_empty_folder_becomes_one_that_serves(tmp_path):
     folder = tmp_path / "deep" / "tls"
     outcome = ensure(folder, NAMES, NOW)
-    assert (outcome.action, outcome.bundle) == (Action.ISSUED, read(folder))
+    assert (outcome.action, outcome.bundle) == (SetAction.ISSUED, read(folder))
     shake_hands(folder, (folder / "ca.crt").read_bytes(), "127.0.0.1")
-    assert status(folder, NOW, NAMES).problems == ()
+    assert describe(read(folder), NOW, NAMES).problems == ()
 
 
 def test_the_folder_looks_like_a_mounted_secret(tmp_path):
@@ -81,14 +81,14 @@ def test_nothing_is_written_while_nothing_is_due(tmp_path, monkeypatch):
     ensure(tmp_path, NAMES, NOW)
     before, stamped = tree(tmp_path), stamp(tmp_path)
     monkeypatch.setattr(swap.os, "open", lambda *_: pytest.fail("a kept set was opened to write"))
-    assert ensure(tmp_path, NAMES, NOW + 200 * DAY).action is Action.KEPT
+    assert ensure(tmp_path, NAMES, NOW + 200 * DAY).action is SetAction.KEPT
     assert (tree(tmp_path), stamp(tmp_path)) == (before, stamped)
 
 
 def test_a_renewal_changes_the_stamp_and_leaves_no_old_version(tmp_path):
     ensure(tmp_path, NAMES, NOW)
     stamped, first = stamp(tmp_path), read(tmp_path)
-    assert ensure(tmp_path, NAMES, NOW + 300 * DAY).action is Action.RENEWED
+    assert ensure(tmp_path, NAMES, NOW + 300 * DAY).action is SetAction.RENEWED
     assert stamp(tmp_path) != stamped
     assert len(versions(tmp_path)) == 1
     assert read(tmp_path).ca_pem == first.ca_pem
@@ -111,7 +111,7 @@ def test_a_reader_never_sees_a_certificate_with_the_key_of_another(tmp_path):
     reader.start()
     try:
         for number in range(60):
-            assert ensure(tmp_path, [f"n{number}.svc"], NOW).action is Action.RENEWED
+            assert ensure(tmp_path, [f"n{number}.svc"], NOW).action is SetAction.RENEWED
     finally:
         done.set()
         reader.join(10)
@@ -140,9 +140,9 @@ def test_a_swap_in_the_middle_of_reading_is_read_again(tmp_path, monkeypatch):
 
 def test_plain_files_of_ours_are_renewed_and_become_links(tmp_path):
     put(tmp_path, advance(Bundle(), NAMES, NOW).bundle)
-    assert ensure(tmp_path, NAMES, NOW).action is Action.KEPT
+    assert ensure(tmp_path, NAMES, NOW).action is SetAction.KEPT
     assert not (tmp_path / "tls.crt").is_symlink()
-    assert ensure(tmp_path, NAMES, NOW + 300 * DAY).action is Action.RENEWED
+    assert ensure(tmp_path, NAMES, NOW + 300 * DAY).action is SetAction.RENEWED
     assert (tmp_path / "tls.crt").is_symlink()
     assert problems(read(tmp_path), NOW + 300 * DAY, NAMES) == ()
 
@@ -152,7 +152,7 @@ def test_a_brought_certificate_is_never_overwritten(tmp_path):
     before = tree(tmp_path)
     for when in (NOW, NOW + 300 * DAY, NOW + 9000 * DAY):
         outcome = ensure(tmp_path, ["new.gpu.svc"], when)
-        assert (outcome.action, outcome.own) == (Action.KEPT, False)
+        assert (outcome.action, outcome.own) == (SetAction.KEPT, False)
         assert any("not good for new.gpu.svc" in problem for problem in outcome.problems)
         assert tree(tmp_path) == before
 
@@ -165,7 +165,7 @@ def test_a_certificate_copied_over_ours_is_what_counts_and_is_kept(tmp_path):
         (tmp_path / "ours" / name).write_bytes(theirs.files()[name])
     before = tree(tmp_path / "ours")
     outcome = ensure(tmp_path / "ours", NAMES, NOW + 300 * DAY)
-    assert (outcome.action, outcome.own) == (Action.KEPT, False)
+    assert (outcome.action, outcome.own) == (SetAction.KEPT, False)
     assert outcome.bundle.certificate_pem == theirs.certificate_pem
     assert tree(tmp_path / "ours") == before
 
@@ -184,7 +184,7 @@ def test_a_broken_file_is_an_error_with_its_path_and_is_left_alone(tmp_path, nam
         with pytest.raises(CertificatesError) as raised:
             ensure(tmp_path, NAMES, NOW + 300 * DAY)
         assert raised.value.where == str(tmp_path / name)
-        assert status(tmp_path, NOW).problems
+        assert describe(read(tmp_path), NOW).problems
     assert tree(tmp_path) == before
 
 

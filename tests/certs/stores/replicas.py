@@ -9,9 +9,17 @@ from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 
-from certs import Bundle, CertificatesError, Configuration, ConflictError, Replica, Stored, Terms
-from certs.pem import readable_certificates
-from certs.trust import verified
+from certs import (
+    Bundle,
+    CertificatesError,
+    Configuration,
+    ConflictError,
+    Replica,
+    StoredBundle,
+    Terms,
+)
+from certs.pki.pem import readable_certificates
+from certs.rotation.trust import verified
 
 NAMES = ("hook.gpu.svc",)
 START = datetime(2030, 5, 1, 12, tzinfo=UTC)
@@ -25,7 +33,7 @@ class World:
     """What all share: one Secret, two configurations of one and two webhooks, the time."""
 
     time_s: float = 0.0
-    secret: Stored = field(default_factory=lambda: Stored(Bundle(), ""))
+    secret: StoredBundle = field(default_factory=lambda: StoredBundle(Bundle(), ""))
     configurations: tuple[Configuration, ...] = (
         Configuration("Mutating", "ours", "1", (("a", b""),)),
         Configuration("Validating", "ours", "1", (("b", b""), ("c", b""))),
@@ -92,7 +100,7 @@ class Door:
         if what in self.world.refusing:
             raise CertificatesError(what, "is forbidden", "grant it")
 
-    def secret(self) -> Stored:
+    def secret(self) -> StoredBundle:
         self.turn()
         self._refuse("get secret")
         return self.world.secret
@@ -107,7 +115,7 @@ class Door:
         self._refuse("store")
         if before.version != self.world.secret.version:
             raise ConflictError
-        self.world.secret = Stored(bundle, self.world.fresh_version())
+        self.world.secret = StoredBundle(bundle, self.world.fresh_version())
 
     def publish(self, configuration, bundles) -> None:
         self.turn()

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from certs.errors import CertificatesError
-from certs.names import alternative_names, tidy
-from certs.pem import (
+from certs.pki.names import alternative_names, tidy
+from certs.pki.pem import (
     AUTHORITIES,
     AUTHORITY_KEYS,
     Pair,

@@ -17,7 +17,7 @@ from certs import (
     problems,
     renewal_due,
 )
-from certs.pem import certificate_text, key_text
+from certs.pki.pem import certificate_text, key_text
 
 NOW = datetime(2030, 5, 1, 12, tzinfo=UTC)
 CA = issue_ca(NOW)

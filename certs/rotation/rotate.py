@@ -24,21 +24,11 @@ from enum import StrEnum
 
 from cryptography import x509
 
-from certs.authority import (
-    Authority,
-    Terms,
-    authorities_of,
-    is_done_with,
-    issuer_of,
-    leaf_life_s,
-    signer_of,
-    usable,
-)
-from certs.check import is_valid, needs_renewal, problems, title
 from certs.errors import CertificatesError
-from certs.issue import issue_ca, issue_serving
-from certs.names import missing_names, names_of, tidy
-from certs.pem import (
+from certs.pki.check import is_valid, needs_renewal, problems, title
+from certs.pki.issue import issue_ca, issue_serving
+from certs.pki.names import missing_names, names_of, tidy
+from certs.pki.pem import (
     AUTHORITIES,
     AUTHORITY_KEYS,
     CERTIFICATE,
@@ -51,9 +41,19 @@ from certs.pem import (
     key_text,
     private_keys,
 )
+from certs.rotation.authority import (
+    Authority,
+    Terms,
+    authorities_of,
+    is_done_with,
+    issuer_of,
+    leaf_life_s,
+    signer_of,
+    usable,
+)
 
 
-class Action(StrEnum):
+class SetAction(StrEnum):
     """Name what ``advance`` did, the greatest thing first where it did several."""
 
     ISSUED = "issued"
@@ -63,7 +63,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Advance:
     """Tell what a set became: the set, what was done and why, and what is wrong with it.
 
     ``own`` is false for a set without ``ca.key`` or with a certificate signed by another CA:
@@ -71,7 +71,7 @@ class Outcome:
     """
 
     bundle: Bundle
-    action: Action
+    action: SetAction
     own: bool
     reasons: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ def advance(
     now: datetime,
     terms: Terms | None = None,
     trusted: Collection[x509.Certificate] | None = None,
-) -> Outcome:
+) -> Advance:
     """Return what the set should be at ``now``, with everything that is due done in one step.
 
     Issues when the set is empty or holds a CA with its key but no certificate; renews the
@@ -98,7 +98,7 @@ def advance(
     _refuse_halves(bundle)
     leaf = _leaf(bundle)
     if leaf and not bundle.ca_key_pem:
-        return Outcome(bundle, Action.KEPT, own=False, problems=problems(bundle, now, wanted))
+        return Advance(bundle, SetAction.KEPT, own=False, problems=problems(bundle, now, wanted))
     authorities = authorities_of(bundle)
     signer = signer_of(leaf, authorities)
     if leaf and not (signer and signer.key):
@@ -107,12 +107,12 @@ def advance(
             f" remove {AUTHORITY_KEYS} if it is yours, {CERTIFICATE} and {KEY} if it is not"
         )
         found = (foreign, *problems(bundle, now, wanted))
-        return Outcome(bundle, Action.KEPT, own=False, problems=found)
+        return Advance(bundle, SetAction.KEPT, own=False, problems=found)
     grown, action, reasons = _grow(bundle, wanted, now, terms or Terms(), trusted)
-    return Outcome(grown, action, True, reasons, problems(grown, now, wanted))
+    return Advance(grown, action, True, reasons, problems(grown, now, wanted))
 
 
-def announce(bundle: Bundle, now: datetime, terms: Terms | None = None) -> Outcome:
+def announce(bundle: Bundle, now: datetime, terms: Terms | None = None) -> Advance:
     """Return the set with another CA announced, as ``advance`` does when the old one grows old.
 
     For the owner who wants one before that; ``advance`` does the rest. Kept where one waits for
@@ -126,14 +126,14 @@ def announce(bundle: Bundle, now: datetime, terms: Terms | None = None) -> Outco
         what = f"holds no CA with a key that signed {CERTIFICATE}"
         raise CertificatesError(AUTHORITIES, what, "rotate where the certificates are issued")
     if any(authority.start > signer.start for authority in usable(authorities, now)):
-        return Outcome(bundle, Action.KEPT, True, ("another CA waits for its turn already",))
+        return Advance(bundle, SetAction.KEPT, True, ("another CA waits for its turn already",))
     fresh = issue_ca(now, (terms or Terms()).ca_life_s)
     grown = replace(
         bundle,
         ca_pem=fresh.certificate_pem + bundle.ca_pem,
         ca_key_pem=fresh.key_pem + bundle.ca_key_pem,
     )
-    return Outcome(grown, Action.ROTATED, True, ("another CA was asked for",))
+    return Advance(grown, SetAction.ROTATED, True, ("another CA was asked for",))
 
 
 def _grow(
@@ -142,7 +142,7 @@ def _grow(
     now: datetime,
     terms: Terms,
     trusted: Collection[x509.Certificate] | None,
-) -> tuple[Bundle, Action, tuple[str, ...]]:
+) -> tuple[Bundle, SetAction, tuple[str, ...]]:
     leaf, authorities = _leaf(bundle), authorities_of(bundle)
     signer = signer_of(leaf, authorities)
     pair = Pair(bundle.certificate_pem, bundle.key_pem)
@@ -161,12 +161,16 @@ def _grow(
     remaining = tuple(a for a in authorities if not is_done_with(a, issuer, now, terms))
     reasons += [f"{title(a.certificate)} is done with" for a in authorities if a not in remaining]
     if not reasons:
-        return bundle, Action.KEPT, ()
+        return bundle, SetAction.KEPT, ()
     grown = _bundle(pair, remaining, issuer)
     if leaf is None:
-        return grown, Action.ISSUED, tuple(reasons)
+        return grown, SetAction.ISSUED, tuple(reasons)
     same_authorities = grown.ca_pem.split() == bundle.ca_pem.split()
-    return grown, Action.RENEWED if same_authorities else Action.ROTATED, tuple(reasons)
+    return (
+        grown,
+        SetAction.RENEWED if same_authorities else SetAction.ROTATED,
+        tuple(reasons),
+    )
 
 
 def _refuse_halves(bundle: Bundle) -> None:

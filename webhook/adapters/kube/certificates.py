@@ -1,0 +1,146 @@
+"""Certificates that replicas share: a Secret and webhook configurations in the API server.
+
+All of them lie in one Secret of type `kubernetes.io/tls`, under the names of the files in a folder,
+so each change of them is one write and nothing is ever half there. Every write names the version it
+is based on; the API server refuses one that comes too late (HTTP 409).
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from certs import Bundle, CertificatesError, Configuration, ConflictError, StoredBundle
+from webhook.adapters.kube.client import KubeError, joined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from webhook.adapters.kube.client import Kube
+
+    Json = dict[str, Any]
+
+_LABELS: Final = {
+    "app.kubernetes.io/name": "vramwarden",
+    "app.kubernetes.io/managed-by": "vramwarden",
+}
+_REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
+_KINDS: Final = {
+    "MutatingWebhookConfiguration": f"{_REGISTRATION}/mutatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration": f"{_REGISTRATION}/validatingwebhookconfigurations",
+}
+
+
+class CertificatesApi:
+    """The Secret and the webhook configurations of one release: a `certs.SharedCluster`."""
+
+    def __init__(
+        self, kube: Kube, namespace: str, name: str, configurations: Iterable[str]
+    ) -> None:
+        self._kube = kube
+        self._namespace = namespace
+        self._name = name
+        self._configurations = tuple(configurations)
+        self._secrets = joined("namespaces", namespace, "secrets")
+
+    @property
+    def title(self) -> str:
+        """Return what people call the Secret."""
+        return f"Secret {self._namespace}/{self._name}"
+
+    def secret(self) -> StoredBundle:
+        """Return what the Secret holds; raises CertificatesError where it cannot be read."""
+        found = self._found(self.title, self._secret_path)
+        if found is None:
+            return StoredBundle(Bundle(), "")
+        files = {name: b64decode(text) for name, text in (found.get("data") or {}).items()}
+        return StoredBundle(Bundle.from_files(files), found["metadata"]["resourceVersion"])
+
+    def configurations(self) -> tuple[Configuration, ...]:
+        """Return those of the configurations that exist, of both kinds."""
+        found = (
+            (kind, self._found(f"{kind} {name}", f"{path}/{quote(name, safe='')}"))
+            for kind, path in _KINDS.items()
+            for name in self._configurations
+        )
+        return tuple(_configuration(kind, one) for kind, one in found if one is not None)
+
+    def store(self, bundle: Bundle, before: StoredBundle) -> None:
+        """Make the Secret hold this set; labels and whatever else is there stay."""
+        data: Json = {name: b64encode(text).decode() for name, text in bundle.files().items()}
+        if before.version:
+            gone = dict.fromkeys(before.bundle.files().keys() - data.keys())
+            body: Json = {"metadata": {"resourceVersion": before.version}, "data": data | gone}
+            self._patch(self.title, self._secret_path, body)
+            return
+        metadata = {"name": self._name, "labels": _LABELS}
+        body = {"metadata": metadata, "type": "kubernetes.io/tls", "data": data}
+        try:
+            self._kube.create(self._secrets, body)
+        except KubeError as error:
+            if error.not_found:
+                cure = f"create the namespace {self._namespace}"
+                raise CertificatesError(self.title, "has no namespace to be in", cure) from error
+            raise _failure(f"{self.title} (create)", error) from error
+
+    def publish(self, configuration: Configuration, bundles: Iterable[tuple[str, bytes]]) -> None:
+        """Give webhooks these caBundles; a strategic merge patch finds them by name."""
+        webhooks = [
+            {"name": name, "clientConfig": {"caBundle": b64encode(pem).decode()}}
+            for name, pem in bundles
+        ]
+        body = {"metadata": {"resourceVersion": configuration.version}, "webhooks": webhooks}
+        path = f"{_KINDS[configuration.kind]}/{quote(configuration.name, safe='')}"
+        self._patch(configuration.title, path, body)
+
+    def watched(self) -> tuple[tuple[str, str], ...]:
+        """Return the collection and the name of each object, for those who watch it."""
+        paths = ((path, name) for path in _KINDS.values() for name in self._configurations)
+        return ((self._secrets, self._name), *paths)
+
+    def changes(self, collection: str, name: str, lasting_s: float) -> Iterator[object]:
+        """Watch one object, which comes first as it is; raises KubeError."""
+        query = {"fieldSelector": f"metadata.name={name}"}
+        return self._kube.watch(collection, lasting_s=lasting_s, **query)
+
+    @property
+    def _secret_path(self) -> str:
+        return f"{self._secrets}/{quote(self._name, safe='')}"
+
+    def _found(self, title: str, path: str) -> Json | None:
+        try:
+            return self._kube.read(path)
+        except KubeError as error:
+            if error.not_found:
+                return None
+            raise _failure(f"{title} (get)", error) from error
+
+    def _patch(self, title: str, path: str, body: Json) -> None:
+        try:
+            self._kube.patch(path, body)
+        except KubeError as error:
+            if error.not_found:
+                raise ConflictError(f"{title}: what was there a moment ago is gone") from error
+            raise _failure(f"{title} (patch)", error) from error
+
+
+def _configuration(kind: str, found: Json) -> Configuration:
+    bundles = tuple(
+        (webhook["name"], b64decode(webhook["clientConfig"].get("caBundle") or ""))
+        for webhook in found.get("webhooks") or ()
+    )
+    metadata = found["metadata"]
+    return Configuration(kind, metadata["name"], metadata["resourceVersion"], bundles)
+
+
+def _failure(where: str, error: KubeError) -> Exception:
+    if error.conflict:
+        return ConflictError(where)
+    if error.code in {401, 403}:
+        cure = "grant it, as certs/README.md lists"
+    elif error.code:
+        cure = "see what the API server says"
+    else:
+        cure = "see whether the API server can be reached from here"
+    return CertificatesError(where, f"failed ({error})", cure)

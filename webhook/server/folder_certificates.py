@@ -1,0 +1,81 @@
+"""The certificate in a folder: renewed where it is our own, served again when it changes."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from threading import Thread
+from typing import TYPE_CHECKING, Final
+
+from certs import CertificatesError, SetAction, describe, ensure, load_into, stamp
+from webhook.server.tls import ServingCertificate
+
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
+
+    from webhook.server.log import JsonLog
+    from webhook.server.metrics import Metrics
+
+INTERVAL_S: Final = 3600.0
+
+
+class FolderKeeper:
+    """Keeps the certificate of one server in a folder; a `CertificateKeeper`."""
+
+    def __init__(
+        self, folder: Path, names: tuple[str, ...], metrics: Metrics, log: JsonLog
+    ) -> None:
+        """Issue a certificate for `names` where there is none; raises CertificatesError."""
+        self._folder = folder
+        self._names = names
+        self._metrics = metrics
+        self._log = log
+        ensure(folder, names, datetime.now(UTC))
+        self._stamp = stamp(folder)
+        self.serving = ServingCertificate(metrics, log, self._refresh)
+        self.serving.load(self._load)
+
+    def __str__(self) -> str:
+        """Return where the certificate lies."""
+        return str(self._folder)
+
+    def start(self) -> None:
+        """Renew the certificate in time on a daemon thread from now on."""
+        Thread(target=self._run, name="certificates", daemon=True).start()
+
+    def obstacle(self) -> str:
+        """Return nothing: a keeper without a certificate does not come to be."""
+        return ""
+
+    def keep(self) -> None:
+        """Renew certificates of our own in time; measure the days left of any."""
+        now = datetime.now(UTC)
+        try:
+            advance = ensure(self._folder, self._names, now)
+        except CertificatesError as error:
+            self._log.error("certificates cannot be renewed", why=str(error))
+            return
+        if advance.action is not SetAction.KEPT:
+            self._log.info("certificates renewed", action=advance.action.value)
+        if advance.problems:
+            self._log.warning("certificates have problems", problems=list(advance.problems))
+        self._metrics.show_certificates(describe(advance.bundle, now))
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.keep()
+            except Exception:  # noqa: BLE001 - the next turn may succeed; a dead thread never would
+                self._log.exception("certificates failed")
+            time.sleep(INTERVAL_S)
+
+    def _refresh(self) -> None:
+        """Take up what the folder holds now, if that changed."""
+        seen = stamp(self._folder)
+        if seen != self._stamp:
+            self._stamp = seen
+            self.serving.use(self._load)
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        load_into(context, self._folder)

@@ -1,0 +1,63 @@
+"""Beside the reviews: policies are reloaded when their files change."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from threading import Thread
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from webhook.adapters.policy.source import PolicySource
+    from webhook.server.log import JsonLog
+    from webhook.server.metrics import Metrics
+
+INTERVAL_S: Final = 2.0
+"""The kubelet takes up to a minute to bring a changed ConfigMap; this adds little to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyReload:
+    """Reloads policies on a thread of its own, so that no review waits for a disk or a parser."""
+
+    policies: PolicySource
+    metrics: Metrics
+    log: JsonLog
+
+    def start(self) -> None:
+        """Reload on a daemon thread from now on."""
+        Thread(target=self._run, name="policies", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.refresh()
+            except Exception:  # the next turn may succeed; a dead thread never would
+                self.log.exception("reloading the policy failed")
+            time.sleep(INTERVAL_S)
+
+    def refresh(self) -> None:
+        """Reload the policy where its files changed; say so either way."""
+        reload = self.policies.refresh()
+        self.metrics.policy_stale.set(bool(self.policies.problems))
+        if reload.loaded:
+            self.metrics.policy_loads.labels("loaded").inc()
+            self.log.info("policy loaded", policy=self.policies.current.short_digest)
+            self.show()
+        elif reload.problems:
+            self.metrics.policy_loads.labels("refused").inc()
+            self.log.error(
+                "policy refused, the last good one stays in force",
+                policy=self.policies.current.short_digest,
+                problems=[str(problem) for problem in reload.problems],
+            )
+
+    def show(self) -> None:
+        """Show in the metrics which policy is in force, from now on; warn where it does nothing."""
+        policy = self.policies.current
+        self.metrics.show_policy(policy)
+        self.metrics.policy_loaded_at.set_to_current_time()
+        if not policy.rules:
+            self.log.warning(
+                "the policy has no rules, so every pod is left alone", policy=policy.short_digest
+            )
