@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from certs import CertificatesError, Replica, Store, describe, load_set_into
 from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.follow import Failed, follow
 from webhook.server.metrics import SharedCertificateMetrics
 from webhook.server.tls import ServingCertificate
 
 if TYPE_CHECKING:
     from certs import Bundle, Publish, Round, Terms
     from webhook.adapters.kube.certificates import CertificatesApi
+    from webhook.adapters.kube.follow import Collection, Report
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
 
@@ -30,8 +32,7 @@ PAUSE_S: Final = 0.5
 """After a look, so that a fight with another writer of the caBundles stays a slow one."""
 
 FIRST_RETRY_S: Final = 1.0
-WATCH_RETRY_S: Final = 5.0
-WATCH_LASTS_S: Final = 300.0
+WATCH_S: Final = 300.0
 
 
 class SecretKeeper:
@@ -65,9 +66,9 @@ class SecretKeeper:
     def start(self) -> None:
         """Begin to look after the certificates on daemon threads."""
         Thread(target=self._run, name="certificates", daemon=True).start()
-        for number, watched in enumerate(self._api.watched()):
+        for number, followed in enumerate(self._api.followed()):
             name = f"certificates-watch-{number}"
-            Thread(target=self._follow, args=watched, name=name, daemon=True).start()
+            Thread(target=self._follow, args=(followed,), name=name, daemon=True).start()
 
     def obstacle(self) -> str:
         """Return why no traffic should come; empty once it may, and ever after.
@@ -143,15 +144,13 @@ class SecretKeeper:
             time.sleep(PAUSE_S)
             self._changed.wait(self._look_s if well else retry_s)
 
-    def _follow(self, collection: str, name: str) -> None:
-        """Watch one object for ever; what changed is for the next look to see."""
-        while True:
-            try:
-                for _ in self._api.changes(collection, name, WATCH_LASTS_S):
-                    self._changed.set()
-            except KubeError:
-                # The looks go on and say what is wrong.
-                time.sleep(WATCH_RETRY_S)
-            except Exception:  # noqa: BLE001 - likewise
-                self._log.exception("watching failed")
-                time.sleep(WATCH_RETRY_S)
+    def _follow(self, followed: Collection[None]) -> None:
+        """Follow one object for ever; what changed is for the next look to see."""
+        follow(followed, self._heard, watch_s=WATCH_S)
+
+    def _heard(self, report: Report[None]) -> None:
+        if not isinstance(report, Failed):
+            self._changed.set()
+        elif not isinstance(report.error, KubeError):
+            self._log.exception("watching failed")
+        # Otherwise the looks go on and say what is wrong.

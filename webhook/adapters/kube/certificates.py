@@ -13,9 +13,10 @@ from urllib.parse import quote
 
 from certs import Bundle, CertificatesError, Configuration, ConflictError, StoredBundle
 from webhook.adapters.kube.client import KubeError, joined
+from webhook.adapters.kube.follow import Collection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from webhook.adapters.kube.client import Kube
 
@@ -94,15 +95,11 @@ class CertificatesApi:
         path = f"{_KINDS[configuration.kind]}/{quote(configuration.name, safe='')}"
         self._patch(configuration.title, path, body)
 
-    def watched(self) -> tuple[tuple[str, str], ...]:
-        """Return the collection and the name of each object, for those who watch it."""
+    def followed(self) -> tuple[Collection[None], ...]:
+        """Return each object for `follow`, which then reports that it changed, not how."""
         paths = ((path, name) for path in _KINDS.values() for name in self._configurations)
-        return ((self._secrets, self._name), *paths)
-
-    def changes(self, collection: str, name: str, lasting_s: float) -> Iterator[object]:
-        """Watch one object, which comes first as it is; raises KubeError."""
-        query = {"fieldSelector": f"metadata.name={name}"}
-        return self._kube.watch(collection, lasting_s=lasting_s, **query)
+        named = ((self._secrets, self._name), *paths)
+        return tuple(Collection(self._kube, path, _nothing, name=name) for path, name in named)
 
     @property
     def _secret_path(self) -> str:
@@ -110,10 +107,8 @@ class CertificatesApi:
 
     def _found(self, title: str, path: str) -> Json | None:
         try:
-            return self._kube.read(path)
+            return self._kube.find(path)
         except KubeError as error:
-            if error.not_found:
-                return None
             raise _failure(f"{title} (get)", error) from error
 
     def _patch(self, title: str, path: str, body: Json) -> None:
@@ -123,6 +118,10 @@ class CertificatesApi:
             if error.not_found:
                 raise ConflictError(f"{title}: what was there a moment ago is gone") from error
             raise _failure(f"{title} (patch)", error) from error
+
+
+def _nothing(_found: Json) -> None:
+    """Keep nothing: keys need not lie about in memory."""
 
 
 def _configuration(kind: str, found: Json) -> Configuration:
