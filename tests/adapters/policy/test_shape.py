@@ -15,6 +15,7 @@ from tests.support.policies import HEAD, IMAGE, load, load_spec, problems, probl
 from webhook.adapters.policy.fields import duration_ms
 from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.core.policy.values import (
+    WHOLE_GPU_RESOURCES,
     Action,
     Bounds,
     EnforceBy,
@@ -53,7 +54,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
     assert (held.tolerance, held.blind_after) == ("2%", "60s")
     assert held.when_blind is WhenBlind.REPORT
     assert held.pod_restart is PodRestart.NONE
-    assert policy.whole_gpu_resources == ("nvidia.com/gpu", "amd.com/gpu")
+    assert policy.whole_gpu_resources == WHOLE_GPU_RESOURCES
 
 
 @pytest.mark.parametrize(

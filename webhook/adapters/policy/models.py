@@ -3,7 +3,7 @@
 Names, defaults and descriptions here are what editors and the table in policies/README.md show.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -26,6 +26,7 @@ from webhook.adapters.policy.fields import (
 from webhook.adapters.policy.parts import EnvPart, MemoryPart, Part, Selector, TolerationPart
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.values import (
+    WHOLE_GPU_RESOURCES,
     Action,
     EnforceBy,
     Placement,
@@ -37,7 +38,6 @@ from webhook.core.policy.values import (
 )
 from webhook.names import NODE_GPU_LABEL
 
-WHOLE_GPU_RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu")
 # Strictness would ask for the members themselves; a file has their text.
 _Lax = Field(strict=False)
 
