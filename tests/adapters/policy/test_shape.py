@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.adapters.policy.policy_strategies import WHOLE, anything, places, replaced
 from tests.support.policies import HEAD, IMAGE, load, load_spec, problems, problems_of_spec, write
-from webhook.adapters.policy.fields import duration_ms
 from webhook.adapters.policy.files import PolicyInvalidError
+from webhook.core.pod.duration import parse_ms
 from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
     Action,
@@ -240,8 +240,8 @@ def test_tolerances_are_a_percentage_or_bytes(tmp_path, written, canonical):
 
 @given(st.integers(0, 10**9))
 def test_every_duration_is_exact(total_ms):
-    assert duration_ms(f"{total_ms}ms") == total_ms
-    assert duration_ms(f"{total_ms // 1000}.{total_ms % 1000:03d}s") == total_ms
+    assert parse_ms(f"{total_ms}ms") == total_ms
+    assert parse_ms(f"{total_ms // 1000}.{total_ms % 1000:03d}s") == total_ms
 
 
 def test_memory_takes_every_form_of_a_quantity(tmp_path):
