@@ -1,3 +1,3 @@
-"""vramwarden: share NVIDIA GPUs by memory. The layers are described in CONTRIBUTING.md."""
+"""vramwarden: share NVIDIA GPUs by memory. README.md beside this file has the rooms."""
 
 __version__ = "0.1.0"

@@ -1,5 +1,6 @@
 """Fixtures: a control plane for the tests against a real API server, one for all of them."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,5 +60,6 @@ def pauses(monkeypatch):
     """Let the watching threads pause no time, and keep how long they would have."""
     slept = []
     monkeypatch.setattr(watcher.time, "sleep", slept.append)
-    monkeypatch.setattr(watcher.random, "uniform", lambda _, most: most)
+    unhurried = partial(watcher.follow, sleep=slept.append, spread=lambda _, most: most)
+    monkeypatch.setattr(watcher, "follow", unhurried)
     return slept

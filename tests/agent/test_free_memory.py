@@ -3,8 +3,9 @@
 import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, ZEROED, Bench
-from webhook.adapters.kube.client import KubeError
-from webhook.agent import loop, watcher
+from webhook.adapters.kube.client import Kube, KubeError
+from webhook.adapters.kube.follow import WATCH_S
+from webhook.agent import loop
 from webhook.agent.assigned import EVERY_S, Assigned
 from webhook.agent.watcher import AssignmentsSeen, AssignmentsUnread, watch_assignments
 from webhook.core.placement.assignments import Assignment, write_assignments
@@ -177,7 +178,7 @@ class Enough(BaseException):
     """Ends a thread that works for ever."""
 
 
-class FakeKube:
+class FakeKube(Kube):
     """Answers each read and each watch with the next of a list; a failure is raised."""
 
     def __init__(self, reads, watches=()):
@@ -192,7 +193,7 @@ class FakeKube:
         return answer
 
     def watch(self, path, *, lasting_s, **query):
-        assert (path, lasting_s) == ("/api/v1/namespaces/ns/configmaps", watcher.WATCH_S)
+        assert (path, lasting_s) == ("/api/v1/namespaces/ns/configmaps", WATCH_S)
         assert query.pop("fieldSelector") == "metadata.name=gpu-assignments-n"
         self.asked.append(query)
         events = next(self.watches)

@@ -148,10 +148,14 @@ def event(kind, thing):
     return json.dumps({"type": kind, "object": thing}).encode() + b"\n"
 
 
-def test_a_watch_tells_changes_and_deletion_and_keeps_bookmarks_to_itself(kube, api_server):
-    told = [event("ADDED", {"a": 1}), event("BOOKMARK", {}), event("MODIFIED", {"a": 2})]
-    api_server.answers = [chunks(*told, event("DELETED", {"a": 2}))]
-    assert list(kube.watch_node("n", "7", lasting_s=60)) == [{"a": 1}, {"a": 2}, None]
+NODES = "/api/v1/nodes"
+
+
+def test_a_watch_tells_each_event_from_the_version_that_is_named(kube, api_server):
+    told = [event("ADDED", {"a": 1}), event("BOOKMARK", {}), event("DELETED", {"a": 2})]
+    api_server.answers = [chunks(*told)]
+    events = kube.watch(NODES, lasting_s=60, fieldSelector="metadata.name=n", resourceVersion="7")
+    assert list(events) == [("ADDED", {"a": 1}), ("BOOKMARK", {}), ("DELETED", {"a": 2})]
     path = api_server.asked[0][1]
     assert path == (
         "/api/v1/nodes?watch=true&fieldSelector=metadata.name%3Dn&resourceVersion=7"
@@ -159,21 +163,29 @@ def test_a_watch_tells_changes_and_deletion_and_keeps_bookmarks_to_itself(kube, 
     )
 
 
-def test_without_a_known_version_a_watch_begins_with_the_node_as_it_is(kube, api_server):
-    api_server.answers = [chunks(event("ADDED", NODE))]
-    assert list(kube.watch_node("n", lasting_s=0.1)) == [NODE]
-    assert api_server.asked[0][1].endswith("resourceVersion=0&timeoutSeconds=1")
+def test_a_watch_lasts_a_second_at_least(kube, api_server):
+    api_server.answers = [chunks()]
+    assert list(kube.watch(NODES, lasting_s=0.1)) == []
+    assert api_server.asked[0][1].endswith("&timeoutSeconds=1")
 
 
 def test_lines_arrive_whole_however_they_are_cut(kube, api_server):
     whole = event("ADDED", {"a": "x" * 100}) + event("MODIFIED", {"a": "y"})
     api_server.answers = [chunks(*(whole[at : at + 7] for at in range(0, len(whole), 7)))]
-    assert [thing["a"] for thing in kube.watch_node("n", lasting_s=1)] == ["x" * 100, "y"]
+    assert [thing["a"] for _, thing in kube.watch(NODES, lasting_s=1)] == ["x" * 100, "y"]
 
 
-def test_a_version_that_is_too_old_ends_a_watch_without_a_failure(kube, api_server):
-    api_server.answers = [chunks(event("ERROR", {"kind": "Status", "code": 410}))]
-    assert list(kube.watch_node("n", "7", lasting_s=1)) == []
+def _too_old():
+    return [failing(410), chunks(event("ERROR", {"kind": "Status", "code": 410}))]
+
+
+@pytest.mark.parametrize("answer", _too_old(), ids=["as status", "as event"])
+def test_a_version_that_is_too_old_is_told_from_other_failures(answer, kube, api_server):
+    api_server.answers = [answer]
+    with pytest.raises(KubeError) as caught:
+        list(kube.watch(NODES, lasting_s=1, resourceVersion="7"))
+    assert caught.value.expired
+    assert not KubeError("other", code=409).expired
 
 
 @pytest.mark.parametrize(
@@ -189,21 +201,21 @@ def test_a_version_that_is_too_old_ends_a_watch_without_a_failure(kube, api_serv
 def test_a_watch_that_fails_says_why(answer, why, kube, api_server):
     api_server.answers = [answer]
     with pytest.raises(KubeError, match=why):
-        list(kube.watch_node("n", lasting_s=1))
+        list(kube.watch(NODES, lasting_s=1))
     assert len(api_server.asked) == 1
 
 
 def test_a_watch_that_is_refused_says_so_before_it_is_read(kube, api_server):
     api_server.answers = [failing(403)]
     with pytest.raises(KubeError):
-        kube.watch_node("n", lasting_s=1)
+        kube.watch(NODES, lasting_s=1)
 
 
 def test_a_watch_that_goes_silent_ends_by_itself(kube, api_server, monkeypatch):
     monkeypatch.setattr(adapter, "_ANSWER_S", 0.1)
     api_server.answers = [chunks(event("ADDED", NODE), end=b"") and _silent]
     with pytest.raises(KubeError, match="broke off"):
-        list(kube.watch_node("n", lasting_s=0.1))
+        list(kube.watch(NODES, lasting_s=0.1))
 
 
 def _silent(handler):

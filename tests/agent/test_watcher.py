@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.client import Kube, KubeError
+from webhook.adapters.kube.follow import WATCH_S
 from webhook.agent import watcher
 from webhook.agent.watcher import NodeSeen, WatchFailed, watch, watch_gpus
 
@@ -15,26 +16,36 @@ NOT_FOUND = KubeError("nodes not found", code=404)
 FORBIDDEN = KubeError("forbidden", code=403)
 
 
+def modified(node):
+    return "MODIFIED", node
+
+
+def deleted(node):
+    return "DELETED", node
+
+
 class Enough(BaseException):
     """Ends a thread that works for ever."""
 
 
-class FakeKube:
+class FakeKube(Kube):
     """Answers each read and each watch with the next of a list; a failure is raised."""
 
     def __init__(self, reads, watches):
         self.reads, self.watches = iter(reads), iter(watches)
         self.since = []
 
-    def node(self, _name):
+    def read(self, path):
+        assert path == "/api/v1/nodes/n"
         answer = next(self.reads, Enough())
         if isinstance(answer, BaseException):
             raise answer
         return answer
 
-    def watch_node(self, _name, since, *, lasting_s):
-        assert lasting_s == watcher.WATCH_S
-        self.since.append(since)
+    def watch(self, path, *, lasting_s, fieldSelector, resourceVersion):  # noqa: N803 - theirs
+        assert (path, lasting_s) == ("/api/v1/nodes", WATCH_S)
+        assert fieldSelector == "metadata.name=n"
+        self.since.append(resourceVersion)
         events = next(self.watches)
         if isinstance(events, BaseException):
             raise events
@@ -55,15 +66,15 @@ def told_by(kube):
 
 
 def test_the_node_and_each_change_are_told_from_the_version_that_was_read(pauses):
-    kube = FakeKube([NODE, LATER], [[LATER, None], []])
+    kube = FakeKube([NODE, LATER], [[modified(LATER), deleted(LATER)], []])
     assert told_by(kube) == [NodeSeen(NODE), NodeSeen(LATER), NodeSeen(None), NodeSeen(LATER)]
     assert kube.since == ["7", "8"]
 
 
 def test_a_node_that_is_not_there_is_told_and_waited_for(pauses):
-    kube = FakeKube([NOT_FOUND], [[NODE]])
+    kube = FakeKube([NOT_FOUND], [[("ADDED", NODE)]])
     assert told_by(kube) == [NodeSeen(None), NodeSeen(NODE)]
-    assert kube.since == [""]
+    assert kube.since == ["0"]
 
 
 def test_pauses_double_up_to_a_bound_until_a_watch_succeeds(pauses):

@@ -18,6 +18,7 @@ from webhook.core.pod.findings import Reason
 from webhook.core.policy.values import Bounds
 
 README = (ROOT / "README.md").read_text()
+PODS = (ROOT / "policies" / "pods.md").read_text()
 DOCUMENTS = [
     path
     for path in ROOT.rglob("*.md")
@@ -52,8 +53,8 @@ def test_every_reason_says_what_users_read_and_what_to_do(reason):
         names.ENFORCER_CONTAINER,
     ],
 )
-def test_every_name_that_users_meet_is_in_the_readme(name):
-    assert f"`{name}" in README
+def test_every_name_that_users_meet_is_documented(name):
+    assert f"`{name}" in PODS
 
 
 RULE = a_rule(name="team", memory=Bounds(max_bytes=40 * 2**30), max_gpu_count=8)
@@ -148,13 +149,96 @@ def test_commands_in_documents_exist(document):
             assert subcommand, line
 
 
+def anchors(text):
+    """Return what GitHub lets one link to: each heading, without punctuation."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document):
-    for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", document.read_text()):
         if not target.startswith("https://"):
-            assert (document.parent / target).exists(), target
+            linked = document.parent / target if target else document
+            assert linked.exists(), target
+            assert not anchor or anchor in anchors(linked.read_text()), f"{target}#{anchor}"
 
 
 def test_the_readme_says_what_it_cannot_do_on_the_first_screen():
     assert README.index("## What it cannot do") < 1000
     assert "565.57.01" in README
+
+
+def test_the_deployment_that_users_copy_is_translated():
+    (manifest,) = re.findall(r"^```yaml\n(.*?)^```", PODS, re.MULTILINE | re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-m", "webhook.cli", "admit", "-f", "-"],
+        input=manifest,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = "Deployment default/notebook: translated by rule default (8Gi on 1 GPU)\n"
+    assert (done.returncode, done.stderr) == (0, said)
+    assert f"name: {names.ENFORCER_CONTAINER}" in done.stdout
+
+
+def test_every_alert_is_documented_and_no_other():
+    text = (ROOT / "deploy" / "README.md").read_text()
+    rules = (ROOT / "deploy/chart/vramwarden/templates/monitoring.yaml").read_text()
+    documented = re.findall(r"^\| `(Vramwarden\w+)` \| .+ \|$", text, re.MULTILINE)
+    assert documented == re.findall(r"- alert: (\w+)", rules)
+
+
+WIDTH = 110
+PROSE = [path for path in DOCUMENTS if "tests" not in path.relative_to(ROOT).parts]
+NOT_PROSE = re.compile(
+    r"^```.*?^```|<!-- generated: .*?<!-- end -->|`[^`\n]+`", re.MULTILINE | re.DOTALL
+)
+# Dialect, and Kubernetes' word for it. The table in CONTRIBUTING.md is made of the same rows.
+WORDS = {
+    "reconciles, restores": r"puts? (it |them |this )?(right|back)\b|put(ting)? right",
+    "observed state, desired state": r"what there is, what there should be",
+    "probes or scans, each probe, reads": r"\blook(s|ed|ing) at\b|\b(a|each|every|next) looks?\b",
+    "reports; says": r"\b(tells|told|telling)\b",
+    "deny (admission), reject (anything else), denial": r"\brefus(e|es|ed|ing|al|als)\b",
+    "host PIDs": r"\bprocess numbers?\b",
+    "retryable": r"\bpassing (error|failure|problem)s?\b",
+    "retries": r"\b(try|tries|tried) (anew|again)\b",
+    "again": r"\banew\b",
+    "forever": r"\bfor ever\b",
+    "fix": r"\bmend(s|ed|ing)?\b",
+    "except": r"\bbut for\b|\bnone but\b",
+}
+
+
+@pytest.mark.parametrize("document", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_use_kubernetes_words(document):
+    """Outside of code, of generated tables, whose words are the code's, and of the table itself."""
+    text = document.read_text()
+    for word in WORDS:
+        text = re.sub(rf"^\| .+ \| {re.escape(word)} \|$", "", text, flags=re.MULTILINE)
+    prose = NOT_PROSE.sub(" ", text)
+    found = [
+        f"{match[0]!r}: write {word!r}"
+        for word, dialect in WORDS.items()
+        for match in re.finditer(dialect, prose, re.IGNORECASE)
+    ]
+    assert not found, found
+
+
+def test_the_words_are_listed_for_people_who_write():
+    listed = re.findall(
+        r"^\| (.+) \| (.+) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+    assert [word for _, word in listed[2:]] == list(WORDS)
+    for dialect, word in listed[2:]:
+        assert re.search(WORDS[word], dialect), word
+
+
+@pytest.mark.parametrize("document", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_prose_has_one_width(document):
+    """Tables and code may be wider."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    long = [line for line in text.splitlines() if len(line) > WIDTH and not line.startswith("|")]
+    assert not long, long

@@ -240,6 +240,18 @@ def test_a_lost_list_is_made_anew_from_the_pods_that_run(world, replicas, lost):
     assert entered(world) == {uid, small}
 
 
+@pytest.mark.parametrize("lost", ["deleted", "spoilt"])
+def test_an_entry_that_was_lost_with_its_list_is_not_answered_from_memory(world, replicas, lost):
+    uid, rival = create(world, replicas, 6, 6)
+    bind(replicas[0], uid, arrives=False)
+    (_, version) = world.lists.pop("n0")
+    if lost == "spoilt":
+        world.lists["n0"] = ({"assignments": "{"}, version + 1000)
+    assert bind(replicas[1], rival).outcome is PLACED
+    assert bind(replicas[0], uid).outcome is REFUSED  # its own copy still has the entry
+    assert entered(world) == {rival}
+
+
 def test_tidying_does_not_make_a_whole_list_of_one_that_is_partly_spoilt(world, replicas):
     uid, gone, rival = create(world, replicas, 6, 2, 6)
     bind(replicas[0], uid)
@@ -282,6 +294,7 @@ def test_a_binding_costs_the_requests_that_it_needs_and_no_more(world, replicas)
     assert requests(first.ask(plain, "silent")) == 1
     assert requests(first.ask(uid, "n0")) == 4  # list, pods, write and its answer
     assert requests(first.ask(other, "n0")) == 2  # write and its answer
+    assert requests(first.ask(other, "n0")) == 1  # again: list
 
 
 def test_what_is_answered_where_nothing_is_placed(world, replicas):

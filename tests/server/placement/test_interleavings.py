@@ -158,7 +158,7 @@ HAPPENINGS = st.lists(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=settings.default.max_examples * 5 // 2)
 @given(sizes=NODES, needs=st.lists(NEEDS, min_size=3, max_size=6), happenings=HAPPENINGS)
 def test_no_gpu_is_overcommitted_and_what_fits_is_bound_in_the_end(sizes, needs, happenings):
     story = Story(sizes, needs)

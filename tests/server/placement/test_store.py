@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.agents import ApiServer
 from webhook.adapters.kube.client import KubeError, connect
-from webhook.adapters.kube.placement import Change, GpuNode, PlacementApi, Stored
+from webhook.adapters.kube.placement import GpuNode, PlacementApi, Stored
 from webhook.core.placement.assignments import Assignment, write_assignments
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import Gpu
@@ -102,20 +102,24 @@ def test_a_lost_race_is_a_conflict(api, server):
 def test_all_lists_are_found_by_their_label(api, server):
     server.answers = [(200, {"items": [a_list()]})]
     assert [found.node for found in api.all_assignments()] == ["n1"]
-    assert server.asked[0][1] == f"{LISTS}?labelSelector=vramwarden.io%2Fgpu-assignments%3Dtrue"
+    assert (
+        server.asked[0][1]
+        == f"{LISTS}?labelSelector=vramwarden.io%2Fgpu-assignments%3Dtrue&limit=500"
+    )
 
 
 def test_pods_are_listed_as_they_are_now(api, server):
     server.answers = [(200, {"metadata": {"resourceVersion": "5"}, "items": [POD]})]
-    ((pod,), version) = api.list_pods()
+    ((pod,), version) = api.pods.read()
     assert (pod.uid, pod.name, pod.need, version) == ("p1", "team/train", Need(5 * MIB), "5")
-    assert server.asked[0][1] == "/api/v1/pods?labelSelector=vramwarden.io%2Fmanaged%3Dtrue"
+    asked_for = "/api/v1/pods?labelSelector=vramwarden.io%2Fmanaged%3Dtrue&limit=500"
+    assert server.asked[0][1] == asked_for
 
 
 def test_the_pods_of_a_node_are_read_as_they_are_now(api, server):
     server.answers = [(200, {"items": [POD]})]
     assert [pod.uid for pod in api.pods_on("n1")] == ["p1"]
-    assert server.asked[0][1].endswith("&fieldSelector=spec.nodeName%3Dn1")
+    assert server.asked[0][1].endswith("&fieldSelector=spec.nodeName%3Dn1&limit=500")
     assert "resourceVersion" not in server.asked[0][1]
 
 
@@ -145,9 +149,10 @@ def test_a_watch_tells_what_changed_and_from_where_to_go_on(api, server):
         handler.wfile.write(lines.encode())
 
     server.answers = [answer]
-    pod, bookmark = api.watch_pods("5", 60)
-    assert (pod.kind, pod.version, pod.thing.name) == ("ADDED", "6", "team/train")
-    assert bookmark == Change("BOOKMARK", "9", None)
+    (kind, pod), bookmark = api.pods.watch("5", 60)
+    assert (kind, pod["metadata"]["resourceVersion"]) == ("ADDED", "6")
+    assert api.pods.keep(pod).name == "team/train"
+    assert bookmark == ("BOOKMARK", {"metadata": {"resourceVersion": "9"}})
     query = server.asked[0][1]
     assert "resourceVersion=5" in query
     assert "allowWatchBookmarks=true" in query

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
+from operator import itemgetter
 
 import pytest
 
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.placement import Change, GpuNode
+from webhook.adapters.kube.follow import Collection
+from webhook.adapters.kube.placement import GpuNode
 from webhook.core.placement.assignments import PodState
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import Gpu
@@ -30,41 +33,44 @@ class Log:
 
 
 class Script:
-    """Answers lists and watches from a script, and then never again."""
+    """A Kube that answers lists and watches of pods from a script, and then never again."""
 
     def __init__(self, lists=(), watches=()):
         self.lists = list(lists)
         self.watches = list(watches)
         self.watched_from = []
         self.at_the_end = threading.Event()
+        self.pods = Collection(self, "pods", itemgetter("pod"))
+        self.nodes = Collection(self, "nodes", None)
 
-    def list_pods(self):
+    def list_all(self, path, _keep):
+        if path == "nodes":
+            return [NODE], "1"
+        if not self.lists:
+            self._end()
         return self._next(self.lists)
 
-    def watch_pods(self, version, _lasting_s):
-        self.watched_from.append(version)
-        return iter(self._next(self.watches))
-
-    def list_nodes(self):
-        return [NODE], "1"
-
-    def watch_nodes(self, _version, _lasting_s):
-        threading.Event().wait()
+    def watch(self, path, *, resourceVersion, **_):  # noqa: N803 - Kubernetes' own
+        if path == "nodes":
+            return (threading.Event().wait() for _ in "1")
+        self.watched_from.append(resourceVersion)
+        return iter(self._next(self.watches)) if self.watches else (self._end() for _ in "1")
 
     def _next(self, answers):
-        if not answers:
-            self.at_the_end.set()
-            threading.Event().wait()
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
+    def _end(self):
+        self.at_the_end.set()
+        threading.Event().wait()
+
 
 @pytest.fixture
 def follow(monkeypatch):
     """Return a function that runs a tracker on a script to the script's end."""
-    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(module, "follow", partial(module.follow, sleep=lambda _: None))
 
     def run(script):
         metrics = Metrics()
@@ -78,7 +84,7 @@ def follow(monkeypatch):
 
 
 def changed(kind, pod, version="2"):
-    return Change(kind, version, pod)
+    return kind, {"metadata": {"resourceVersion": version}, "pod": pod}
 
 
 def test_it_is_in_the_way_of_traffic_until_both_lists_were_read(follow):
@@ -91,7 +97,7 @@ def test_it_is_in_the_way_of_traffic_until_both_lists_were_read(follow):
 
 
 def test_a_watch_goes_on_from_what_it_told_last(follow):
-    bookmark = Change("BOOKMARK", "9", None)
+    bookmark = changed("BOOKMARK", None, "9")
     script = Script([([POD], "5")], [[changed("MODIFIED", BOUND, "6"), bookmark], [bookmark]])
     tracker, _, freed, _ = follow(script)
     assert script.watched_from == ["5", "9", "9"]
@@ -175,8 +181,7 @@ def test_a_node_that_does_not_show_its_gpus_is_known():
     assert tracker.node("n1") is None
 
 
-def test_a_bug_is_logged_and_does_not_end_the_thread(follow, monkeypatch):
-    monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.001)
+def test_a_bug_is_logged_and_does_not_end_the_thread(follow):
     script = Script([ValueError("a bug"), ([POD], "5")])
     tracker, log, *_ = follow(script)
     assert ("exception", "placement cannot follow", {"what": "pods"}) in log.lines

@@ -1,4 +1,11 @@
-"""The one door to the Kubernetes API: requests, paged lists, and `follow`.
+"""The one door to the Kubernetes API: requests, lists in pages, and `follow`.
 
-Nothing else imports the module `kubernetes`. May import: `webhook.core` and `webhook.names`.
+| module | |
+| --- | --- |
+| client | finds the API server; one request, a list page by page, a watch |
+| follow | tells for ever what there is and each change: of a collection, or of one object |
+| placement | what placement reads, writes and follows |
+
+Nothing but `client` imports the modules `kubernetes` and `urllib3`. May import: `webhook.core` and
+`webhook.names`.
 """

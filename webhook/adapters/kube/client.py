@@ -12,7 +12,7 @@ import json
 import os
 import time
 import warnings
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 import urllib3
@@ -21,13 +21,18 @@ from kubernetes import client, config
 from kubernetes.config.config_exception import ConfigException
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     Json = dict[str, Any]
 
+T = TypeVar("T")
+
 FIELD_MANAGER: Final = "vramwarden"
 """Who we are in `metadata.managedFields`."""
+
+PAGE: Final = 500
+"""So many objects of a list are in memory as JSON at a time."""
 
 _CONNECT_S: Final = 5.0
 _ANSWER_S: Final = 10.0
@@ -64,6 +69,11 @@ class KubeError(Exception):
     def conflict(self) -> bool:
         """Somebody else wrote the object since it was read, or made one of that name."""
         return self.code == _CONFLICT
+
+    @property
+    def expired(self) -> bool:
+        """The version from which to watch is too old, or a list's next page: list anew."""
+        return self.code == _GONE
 
     @property
     def passing(self) -> bool:
@@ -136,8 +146,48 @@ class Kube:
         self.url = str(self._settings.host).rstrip("/")
 
     def read(self, path: str, **query: str) -> Json:
-        """Read an object or a list."""
+        """Read an object."""
         return self._ask("GET", path, None, **query)
+
+    def find(self, path: str) -> Json | None:
+        """Read an object; None where it is not there."""
+        try:
+            return self.read(path)
+        except KubeError as error:
+            if error.not_found:
+                return None
+            raise
+
+    def list_all(self, path: str, keep: Callable[[Json], T], **query: str) -> tuple[list[T], str]:
+        """Return what `keep` makes of each object of a collection, and the collection's version.
+
+        Not from a cache, which may be behind what a watch told before. One page is in memory at a
+        time, whatever the size of the cluster; where the API server forgot how to go on from one,
+        all is read anew, once.
+        """
+        kept: list[T] = []
+        token, may_begin_anew = "", True
+        while True:
+            try:
+                page, version, token = self._page(path, keep, token, query)
+            except KubeError as error:
+                if not (error.expired and token and may_begin_anew):
+                    raise
+                kept, token, may_begin_anew = [], "", False
+                continue
+            kept += page
+            if not token:
+                return kept, version
+
+    def _page(
+        self, path: str, keep: Callable[[Json], T], token: str, query: Mapping[str, str]
+    ) -> tuple[list[T], str, str]:
+        """Return what is kept of a page, its version, and the token of the next one, if any."""
+        paging = {"limit": str(PAGE)} | ({"continue": token} if token else {})
+        page = self.read(path, **query, **paging)
+        metadata = page.get("metadata") or {}
+        kept = [keep(thing) for thing in page.get("items") or ()]
+        return kept, str(metadata.get("resourceVersion", "")), metadata.get("continue") or ""
 
     def create(self, path: str, body: Json) -> Json:
         """Create an object in the collection at `path`; return it as it is stored."""
@@ -150,9 +200,8 @@ class Kube:
     def watch(self, path: str, *, lasting_s: float, **query: str) -> Iterator[tuple[str, Json]]:
         """Begin to watch a collection; yield the type and the object of each event.
 
-        Bookmarks come, too, where they are asked for. Ends after a while, and early where the
-        `resourceVersion` is too old: then list, and watch from there. So a connection that died
-        in silence costs no more than that while.
+        Bookmarks come, too, where they are asked for. Ends after a while, so that a connection
+        that died in silence costs no more than that; `expired` means to list, and watch from there.
         """
         query = {"watch": "true", **query, "timeoutSeconds": str(max(1, round(lasting_s)))}
         answer = self._send("GET", path, None, query, lasting_s + _ANSWER_S)
@@ -167,17 +216,6 @@ class Kube:
         path = _node_path(name) + ("/status" if status else "")
         return self._ask("PATCH", path, patch, fieldManager=FIELD_MANAGER)
 
-    def watch_node(self, name: str, since: str = "", *, lasting_s: float) -> Iterator[Json | None]:
-        """Begin to watch a node; yield it after each change, None when it was deleted.
-
-        `since` is the resource version that is known already; without it the node comes first as
-        it is, if it is there. Ends as `watch` does: then read the node and watch from there.
-        """
-        # Without a version an API server over an old etcd waits for news of any node, and gives up.
-        query = {"fieldSelector": f"metadata.name={name}", "resourceVersion": since or "0"}
-        events = self.watch("/api/v1/nodes", lasting_s=lasting_s, **query)
-        return (None if kind == "DELETED" else node for kind, node in events if kind != "BOOKMARK")
-
     def _events(self, answer: Any, broke_off: str) -> Iterator[tuple[str, Json]]:
         """Yield what each line of a watch tells.
 
@@ -188,8 +226,6 @@ class Kube:
                 event = _object(line)
                 kind, thing = event.get("type"), event.get("object") or {}
                 if kind == "ERROR":
-                    if thing.get("code") == _GONE:
-                        return
                     raise self._refused(thing.get("code") or 0, thing)
                 yield str(kind), thing
         except (*_FAILURES, ValueError) as error:

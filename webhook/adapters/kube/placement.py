@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.adapters.kube.client import Kube, joined
+from webhook.adapters.kube.follow import Collection
 from webhook.core.node.state import recall
 from webhook.core.placement.assignments import (
     Assignments,
@@ -23,8 +24,6 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from webhook.core.pod.gpus import Gpu
 
     Json = dict[str, Any]
@@ -55,16 +54,6 @@ class Stored:
     """Its `resourceVersion`; empty where it is not there yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One event of a watch."""
-
-    kind: str
-    """`ADDED`, `MODIFIED`, `DELETED` or `BOOKMARK`."""
-    version: str
-    thing: PodState | GpuNode | None
-
-
 class PlacementApi:
     """The API server as placement sees it; every method raises KubeError."""
 
@@ -72,32 +61,35 @@ class PlacementApi:
         """Keep assignments in `namespace`."""
         self._kube = kube
         self._config_maps = joined("namespaces", namespace, "configmaps")
+        self.pods = Collection(kube, joined("pods"), read_pod_state, labels=MANAGED)
+        """All pods with a demand."""
+        self.nodes = Collection(kube, joined("nodes"), _gpu_node, labels=WITH_GPU)
+        """All nodes with a GPU."""
 
     def pod(self, namespace: str, name: str) -> PodState | None:
         """Read a pod; None where it is gone."""
-        found = self._found(joined("namespaces", namespace, "pods", name))
+        found = self._kube.find(joined("namespaces", namespace, "pods", name))
         return None if found is None else read_pod_state(found)
 
     def node(self, name: str) -> GpuNode | None:
         """Read a node; None where there is none of that name."""
-        found = self._found(joined("nodes", name))
+        found = self._kube.find(joined("nodes", name))
         return None if found is None else _gpu_node(found)
 
     def pods_on(self, node: str) -> list[PodState]:
         """Read the pods with a demand on a node, as they are now and not as a cache has them."""
         selectors = {"labelSelector": MANAGED, "fieldSelector": f"spec.nodeName={node}"}
-        listed = self._kube.read(joined("pods"), **selectors)
-        return [read_pod_state(pod) for pod in listed.get("items") or []]
+        return self._kube.list_all(joined("pods"), read_pod_state, **selectors)[0]
 
     def assignments(self, node: str) -> Stored:
         """Read a node's assignments."""
-        found = self._found(f"{self._config_maps}/{config_map_name(node)}")
+        found = self._kube.find(f"{self._config_maps}/{config_map_name(node)}")
         return Stored(node, {}, whole=False, version="") if found is None else _stored(found)
 
     def all_assignments(self) -> list[Stored]:
         """Read the assignments of every node."""
-        listed = self._kube.read(self._config_maps, labelSelector=f"{ASSIGNMENTS_LABEL}=true")
-        return [_stored(found) for found in listed.get("items") or []]
+        ours = f"{ASSIGNMENTS_LABEL}=true"
+        return self._kube.list_all(self._config_maps, _stored, labelSelector=ours)[0]
 
     def store(self, node: GpuNode, assignments: Assignments, version: str) -> Stored:
         """Write a node's assignments, unless somebody wrote them since `version`.
@@ -120,56 +112,9 @@ class PlacementApi:
             written = self._kube.replace(f"{self._config_maps}/{metadata['name']}", body)
         else:
             written = self._kube.create(self._config_maps, body)
-        return Stored(node.name, assignments, whole=True, version=_version(written))
-
-    def list_pods(self) -> tuple[list[PodState], str]:
-        """Read all pods with a demand as they are now, and the version from which to watch them.
-
-        Not from a cache, which may be behind what a watch told before: a pod that is not in it yet
-        would count as gone.
-        """
-        listed = self._kube.read(joined("pods"), labelSelector=MANAGED)
-        return [read_pod_state(pod) for pod in listed.get("items") or []], _version(listed)
-
-    def list_nodes(self) -> tuple[list[GpuNode], str]:
-        """Read all nodes with a GPU, and the version from which to watch them."""
-        listed = self._kube.read(joined("nodes"), labelSelector=WITH_GPU)
-        return [_gpu_node(node) for node in listed.get("items") or []], _version(listed)
-
-    def watch_pods(self, version: str, lasting_s: float) -> Iterator[Change]:
-        """Watch pods with a demand; see `Kube.watch`."""
-        events = self._watch(joined("pods"), MANAGED, version, lasting_s)
-        return (
-            Change(kind, _version(thing), None if kind == "BOOKMARK" else read_pod_state(thing))
-            for kind, thing in events
+        return Stored(
+            node.name, assignments, whole=True, version=written["metadata"]["resourceVersion"]
         )
-
-    def watch_nodes(self, version: str, lasting_s: float) -> Iterator[Change]:
-        """Watch nodes with a GPU; see `Kube.watch`."""
-        events = self._watch(joined("nodes"), WITH_GPU, version, lasting_s)
-        return (
-            Change(kind, _version(thing), None if kind == "BOOKMARK" else _gpu_node(thing))
-            for kind, thing in events
-        )
-
-    def _watch(
-        self, path: str, selector: str, version: str, lasting_s: float
-    ) -> Iterator[tuple[str, Json]]:
-        return self._kube.watch(
-            path,
-            lasting_s=lasting_s,
-            labelSelector=selector,
-            resourceVersion=version,
-            allowWatchBookmarks="true",
-        )
-
-    def _found(self, path: str) -> Json | None:
-        try:
-            return self._kube.read(path)
-        except KubeError as error:
-            if error.not_found:
-                return None
-            raise
 
 
 def _gpu_node(node: Json) -> GpuNode:
@@ -182,7 +127,3 @@ def _stored(config_map: Json) -> Stored:
     assignments, whole = read_assignments(config_map.get("data"))
     node = (metadata.get("annotations") or {}).get(ASSIGNMENTS_NODE_ANNOTATION, "")
     return Stored(node, assignments, whole, metadata["resourceVersion"])
-
-
-def _version(thing: Json) -> str:
-    return str((thing.get("metadata") or {}).get("resourceVersion", ""))

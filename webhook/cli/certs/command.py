@@ -42,7 +42,7 @@ certs_group.add_command(rotate)
 @click.option("--name", "names", multiple=True, help="A DNS name or address to serve under.")
 @click.option("--service", metavar="NAME.NAMESPACE", help="A Service, with all its DNS names.")
 def issue(cert_dir: Path | None, names: tuple[str, ...], service: str | None) -> None:
-    """Make a folder hold a CA and a serving certificate; renew them where that is due.
+    """Create or renew a CA and a serving certificate in a folder.
 
     Safe to repeat. Certificates of somebody else in the folder are left as they are. Without
     names: localhost.

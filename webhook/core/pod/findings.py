@@ -125,7 +125,10 @@ class Reason(StrEnum):
     )
     IMMUTABLE = (
         "Immutable",
-        'cannot change from "8Gi" to "16Gi" on a pod that exists; delete the pod ...',
+        (
+            'cannot change from "8Gi" to "16Gi" on a pod that exists; '
+            "delete the pod and create it again ..."
+        ),
         "create the pod anew",
     )
     EPHEMERAL_CONTAINER = (
@@ -135,7 +138,10 @@ class Reason(StrEnum):
     )
     UNMUTATED = (
         "Unmutated",
-        "create the pod again; if it stays so, tell your platform team that vramwarden's ...",
+        (
+            "create the pod again; if it stays so, tell your platform team that vramwarden's "
+            "mutating webhook did not run, ..."
+        ),
         "create it again; if it stays so, tell your platform team",
     )
 

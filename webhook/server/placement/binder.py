@@ -119,10 +119,10 @@ class Binder:
             fresh = stored is None
             stored = stored or self._read(node)
             made = self._plan(node, pod, stored)
+            if not fresh and (isinstance(made, Refusal) or not made.changed):
+                stored = None  # it may be old, or lost, and only a write would find out
+                continue
             if isinstance(made, Refusal):
-                if not fresh:
-                    stored = None
-                    continue
                 stored = self._without_the_gone(node, stored)
                 made = self._plan(node, pod, stored)
                 if isinstance(made, Refusal):

@@ -6,28 +6,24 @@ requests, and it tells when a pod frees its GPUs.
 
 from __future__ import annotations
 
-import random
-import time
 from collections import deque
 from dataclasses import replace
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.follow import Changed, Failed, Listed, follow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Sequence
 
-    from webhook.adapters.kube.placement import Change, GpuNode, PlacementApi
+    from webhook.adapters.kube.follow import Collection, Report
+    from webhook.adapters.kube.placement import GpuNode, PlacementApi
     from webhook.core.placement.assignments import PodState
     from webhook.server.log import JsonLog
     from webhook.server.metrics import PlacementMetrics
 
-WATCH_S: Final = 60.0
-"""A watch is begun anew this often, so that a connection that died in silence costs no more."""
-
-FIRST_PAUSE_S: Final = 0.5
-LONGEST_PAUSE_S: Final = 15.0
+T = TypeVar("T")
 
 _REMEMBERED: Final = 10_000
 """Deleted pods that are remembered, so that nobody has to be asked whether they are gone."""
@@ -59,18 +55,8 @@ class Tracker:
 
     def start(self) -> None:
         """Begin to follow on daemon threads."""
-        follows: dict[str, tuple[Any, ...]] = {
-            "pods": (self._api.list_pods, self._api.watch_pods, self._take_pods, self._take_pod),
-            "nodes": (
-                self._api.list_nodes,
-                self._api.watch_nodes,
-                self._take_nodes,
-                self._take_node,
-            ),
-        }
-        for what, steps in follows.items():
-            name = f"placement-{what}"
-            Thread(target=self._follow, args=(what, *steps), name=name, daemon=True).start()
+        self._follow("pods", self._api.pods, self._take_pods, self._take_pod)
+        self._follow("nodes", self._api.nodes, self._take_nodes, self._take_node)
 
     def obstacle(self) -> str:
         """Return why bindings cannot be answered well yet; empty once both lists were read."""
@@ -99,48 +85,26 @@ class Tracker:
     def _follow(
         self,
         what: str,
-        read: Callable[[], tuple[list[Any], str]],
-        watch: Callable[[str, float], Iterator[Change]],
-        take_all: Callable[[list[Any]], None],
-        take: Callable[[str, Any], None],
+        collection: Collection[T],
+        take_all: Callable[[Sequence[T]], None],
+        take: Callable[[str, T], None],
     ) -> None:
-        """List, then watch from there; list again where the watch cannot go on."""
-        pause_s, version = FIRST_PAUSE_S, ""
-        while True:
-            try:
-                if not version:
-                    things, version = read()
+        def hear(report: Report[T]) -> None:
+            match report:
+                case Listed(things, watched):
                     take_all(things)
                     self._listed[what].set()
-                    self._succeed(what)
-                version = self._watch_once(watch, take, version)
-            except KubeError as error:
-                version = ""
-                self._fail(what, str(error))
-                time.sleep(pause_s * random.uniform(0.75, 1.0))  # noqa: S311 - spread, no secret
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            except Exception:  # noqa: BLE001 - a bug must not end the thread in silence
-                version = ""
-                self._log.exception("placement cannot follow", what=what)
-                time.sleep(LONGEST_PAUSE_S)
-            else:
-                pause_s = FIRST_PAUSE_S
+                    if watched:
+                        self._succeed(what)
+                case Changed(kind, thing):
+                    take(kind, thing)
+                case Failed(KubeError() as error):
+                    self._fail(what, str(error))
+                case Failed():
+                    self._log.exception("placement cannot follow", what=what)
 
-    def _watch_once(
-        self,
-        watch: Callable[[str, float], Iterator[Change]],
-        take: Callable[[str, Any], None],
-        version: str,
-    ) -> str:
-        """Follow one watch to its end; return from where to go on, empty to list again."""
-        started_s, told = time.monotonic(), False
-        for change in watch(version, WATCH_S):
-            told, version = True, change.version
-            if change.kind != "BOOKMARK":
-                take(change.kind, change.thing)
-        # One that ends at once and without a word means that the version is too old.
-        early = time.monotonic() - started_s < WATCH_S / 2
-        return "" if early and not told else version
+        name = f"placement-{what}"
+        Thread(target=follow, args=(collection, hear), name=name, daemon=True).start()
 
     def _fail(self, what: str, why: str) -> None:
         self._metrics.unfollowed.labels(what).set(1)
@@ -153,7 +117,7 @@ class Tracker:
         if self._failing.pop(what, None):
             self._log.info("placement follows again", what=what)
 
-    def _take_nodes(self, nodes: list[GpuNode]) -> None:
+    def _take_nodes(self, nodes: Sequence[GpuNode]) -> None:
         self._nodes = {node.name: node for node in nodes}
 
     def _take_node(self, kind: str, node: GpuNode) -> None:
@@ -162,7 +126,7 @@ class Tracker:
         else:
             self._nodes[node.name] = node
 
-    def _take_pods(self, pods: list[PodState]) -> None:
+    def _take_pods(self, pods: Sequence[PodState]) -> None:
         """Take the whole list: what is not in it any more is gone."""
         there = {pod.uid for pod in pods}
         for uid, pod in list(self._pods.items()):

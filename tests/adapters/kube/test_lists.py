@@ -1,0 +1,131 @@
+"""Lists are read in pages, of which nothing is kept but what is used."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from webhook.adapters.kube import client
+from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.follow import Collection, Failed, follow
+
+THINGS = "/api/v1/things"
+MANY = 1201
+EXPIRED = 410, {"kind": "Status", "code": 410, "message": "the token is too old"}
+
+
+def name_of(thing):
+    return thing["metadata"]["name"]
+
+
+def page(first, last, token="", version="77"):
+    """Return a page with the objects of some numbers."""
+    items = [
+        {"metadata": {"name": f"o{number}"}, "spec": "x" * 50} for number in range(first, last)
+    ]
+    metadata = {"resourceVersion": version} | ({"continue": token} if token else {})
+    return 200, {"kind": "List", "metadata": metadata, "items": items}
+
+
+def pages(version="77"):
+    first = page(0, 500, "to/ken=1", version), page(500, 1000, "token-2", version)
+    return [*first, page(1000, MANY, "", version)]
+
+
+def queries(server):
+    return [parse_qs(urlsplit(path).query) for _, path, _, _ in server.asked]
+
+
+def test_many_objects_are_read_in_pages_of_five_hundred(kube, api_server):
+    api_server.answers = pages()
+    names, version = kube.list_all(THINGS, name_of, labelSelector="ours=true")
+    assert names == [f"o{number}" for number in range(MANY)]
+    assert version == "77"
+    every = {"labelSelector": ["ours=true"], "limit": ["500"]}
+    assert queries(api_server) == [
+        every,
+        every | {"continue": ["to/ken=1"]},
+        every | {"continue": ["token-2"]},
+    ]
+
+
+def test_a_page_is_forgotten_before_the_next_one_is_asked_for(kube, api_server, monkeypatch):
+    class Kept(dict):
+        """A JSON object that can be watched leaving the memory."""
+
+        __hash__ = object.__hash__
+
+    there, left = weakref.WeakSet(), []
+
+    def an_object(pairs):
+        made = Kept(pairs)
+        there.add(made)
+        return made
+
+    def counting(answer):
+        def count(handler):
+            gc.collect()
+            left.append(len(there))
+            data = json.dumps(answer[1]).encode()
+            handler.send_response(answer[0])
+            handler.send_header("Content-Length", str(len(data)))
+            handler.end_headers()
+            handler.wfile.write(data)
+
+        return count
+
+    monkeypatch.setattr(
+        client, "_object", lambda data: json.loads(data, object_pairs_hook=an_object)
+    )
+    api_server.answers = [counting(answer) for answer in pages()]
+    assert len(kube.list_all(THINGS, name_of)[0]) == MANY
+    assert left == [0, 0, 0]
+
+
+@pytest.mark.parametrize("read", [0, 1])
+def test_where_a_token_expired_the_list_begins_anew_and_nothing_is_there_twice(
+    read, kube, api_server
+):
+    api_server.answers = [*pages("5")[: read + 1], EXPIRED, *pages("9")]
+    names, version = kube.list_all(THINGS, name_of)
+    assert names == [f"o{number}" for number in range(MANY)]
+    assert version == "9"
+    assert "continue" not in queries(api_server)[read + 2]
+
+
+def test_tokens_that_expire_again_and_again_are_a_failure(kube, api_server):
+    api_server.answers = [page(0, 500, "a"), EXPIRED, page(0, 500, "b"), EXPIRED]
+    with pytest.raises(KubeError, match="the token is too old"):
+        kube.list_all(THINGS, name_of)
+    assert len(api_server.asked) == 4
+
+
+def test_a_list_that_cannot_be_read_to_its_end_is_reported(kube, api_server):
+    class Enough(BaseException):
+        pass
+
+    def report(one):
+        assert isinstance(one, Failed)
+        assert "the token is too old" in str(one.error)
+        raise Enough
+
+    api_server.answers = [page(0, 500, "a"), EXPIRED, page(0, 500, "b"), EXPIRED]
+    with pytest.raises(Enough):
+        follow(Collection(kube, THINGS, name_of), report, sleep=pytest.fail)
+
+
+def test_a_list_with_nothing_in_it_has_a_version(kube, api_server):
+    api_server.answers = [(200, {"metadata": {"resourceVersion": "3"}, "items": None})]
+    assert kube.list_all(THINGS, name_of) == ([], "3")
+
+
+def test_an_object_is_found_or_none(kube, api_server):
+    api_server.answers = [(200, {"a": 1}), (404, {}), (403, {"message": "no"})]
+    assert kube.find(THINGS) == {"a": 1}
+    assert kube.find(THINGS) is None
+    with pytest.raises(KubeError, match="our role"):
+        kube.find(THINGS)

@@ -1,0 +1,183 @@
+"""Follow objects of the API server for ever: list, watch, and begin anew where that ends.
+
+Source: Kubernetes API concepts, "Efficient detection of changes".
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
+from urllib.parse import quote
+
+from webhook.adapters.kube.client import KubeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from webhook.adapters.kube.client import Kube
+
+    Json = dict[str, Any]
+
+T = TypeVar("T")
+
+WATCH_S: Final = 60.0
+"""A watch is begun anew this often, so that a connection that died in silence costs no more."""
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 15.0
+"""Between tries that fail; doubled from the first to the longest."""
+
+ANY: Final = "0"
+"""A watch from this version begins with what is there. Without one, API servers of 1.36 wait until
+their cache is as new as etcd, which older etcds and kine never tell them, and answer 504."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[T]):
+    """All that is there now; what is not among it is gone."""
+
+    things: Sequence[T]
+    watched: bool = True
+    """Whether changes will be reported; where not, all is listed again after a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed(Generic[T]):
+    """An object that came, is another now, or is gone; it may be reported twice."""
+
+    kind: str
+    """`ADDED`, `MODIFIED` or `DELETED`."""
+    thing: T
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Nothing can be reported for the moment; `Listed` comes as soon as something can."""
+
+    error: Exception
+    """A KubeError; anything else is a bug, in `Collection.keep` or in whoever gets the reports."""
+
+
+Report = Listed[T] | Changed[T] | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Collection(Generic[T]):
+    """Objects of one kind: those with some labels, or the one of a name.
+
+    | which | rights | read |
+    | --- | --- | --- |
+    | `labels="key=value"`, or all | list, watch | at first, and where a watch cannot go on |
+    | `name="one"` | get, watch; for this name alone, where that is wanted | before each watch |
+
+    To read one object costs next to nothing, and heals whatever a watch left out.
+    """
+
+    kube: Kube
+    path: str
+    """The collection's, as `/api/v1/nodes`, also where one object is named."""
+    keep: Callable[[Json], T]
+    """What is kept of each object; the rest of it leaves the memory at once."""
+    labels: str = ""
+    name: str = ""
+
+    def read(self) -> tuple[list[T], str]:
+        """Return all that is there now, and the version from which to watch."""
+        if not self.name:
+            return self.kube.list_all(self.path, self.keep, **self._labelled())
+        found = self.kube.find(f"{self.path}/{quote(self.name, safe='')}")
+        return ([self.keep(found)], _version(found)) if found else ([], ANY)
+
+    def watch(self, version: str, lasting_s: float) -> Iterator[tuple[str, Json]]:
+        """Begin to watch; see `Kube.watch`."""
+        query = {"allowWatchBookmarks": "true", **self._labelled()}
+        if self.name:  # by this field a right that holds for the name alone is enough
+            query = {"fieldSelector": f"metadata.name={self.name}"}
+        return self.kube.watch(self.path, lasting_s=lasting_s, **query, resourceVersion=version)
+
+    def _labelled(self) -> dict[str, str]:
+        return {"labelSelector": self.labels} if self.labels else {}
+
+
+def follow(
+    collection: Collection[T],
+    report: Callable[[Report[T]], None],
+    *,
+    watch_s: float = WATCH_S,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    spread: Callable[[float, float], float] = random.uniform,
+) -> NoReturn:
+    """Report what is there, each change of it, and each failure, for ever.
+
+        follow(Collection(kube, "/api/v1/pods", read_pod, labels="managed=true"), report)
+        follow(Collection(kube, "/api/v1/namespaces/x/secrets", version, name="tls"), report)
+
+    | a watch | what follows |
+    | --- | --- |
+    | ends after `watch_s` | another from the last event or bookmark; one object is read before |
+    | ends early without an event | all is read: the version may be too old |
+    | ends with 410, or is answered so | likewise, after a pause |
+    | fails | `Failed`; all is read, after a pause |
+
+    Pauses double while there is no success, and differ, since many follow one API server. A bug is
+    reported as `Failed`, too, and costs the longest pause; what `report` raises then ends all.
+    """
+    pause_s, version, too_old = FIRST_PAUSE_S, "", ""
+    while True:
+        try:
+            things: list[T] | None = None
+            if not version:
+                things, version = collection.read()
+                if version == too_old:  # of one object that did not change since
+                    version = ANY
+            started_s, silent = clock(), True
+            events = _begin(collection, things, version, watch_s, report)
+            del things
+            for kind, thing in events:
+                silent, version = False, _version(thing)
+                if kind != "BOOKMARK":
+                    report(Changed(kind, collection.keep(thing)))
+        except KubeError as error:
+            if error.expired and version:
+                too_old = version
+            else:
+                report(Failed(error))
+        except Exception as error:  # noqa: BLE001 - a bug must not end the thread in silence
+            report(Failed(error))
+            pause_s = LONGEST_PAUSE_S
+        else:
+            lasted_s = clock() - started_s
+            if collection.name or (silent and lasted_s < watch_s / 2):
+                version = ""
+            pause_s = FIRST_PAUSE_S
+            sleep(max(0.0, FIRST_PAUSE_S - lasted_s))
+            continue
+        version = ""
+        sleep(pause_s * spread(0.75, 1.0))
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _begin(
+    collection: Collection[T],
+    things: list[T] | None,
+    version: str,
+    watch_s: float,
+    report: Callable[[Report[T]], None],
+) -> Iterator[tuple[str, Json]]:
+    """Begin to watch, and report what was read, now that it is known whether it is watched."""
+    try:
+        events = collection.watch(version, watch_s)
+    except KubeError:
+        if things is not None:
+            report(Listed(things, watched=False))
+        raise
+    if things is not None:
+        report(Listed(things))
+    return events
+
+
+def _version(thing: Json) -> str:
+    return str((thing.get("metadata") or {}).get("resourceVersion", ""))
