@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-min e2e lint format bench image schema clean
+.PHONY: help demo test test-min e2e lint format bench image generate clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,8 +48,8 @@ bench: $(READY)  ## what a review costs (decision, TLS, API server), what the en
 image:  ## both container images, by buildah, podman or docker; settings at the head of deploy/images/build
 	@deploy/images/build
 
-schema: $(READY)  ## write policies/policy.schema.json anew
-	$(BIN)/vramwarden policy schema > policies/policy.schema.json
+generate: $(READY)  ## write what is derived: schema, tables in READMEs, the chart's policy, install.yaml
+	@$(BIN)/python deploy/generate.py
 
 clean:  ## remove what these commands made
 	rm -rf $(VENV) .venv-min .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist

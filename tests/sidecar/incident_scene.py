@@ -70,7 +70,7 @@ class Pod:
             "VRAM_POLL_INTERVAL": "100ms",
             "VRAM_TOLERANCE": "0",
             "VRAM_GRACE": "300ms",
-            "VRAM_BLIND_AFTER": "200ms",
+            "VRAM_BLIND_AFTER": "1s",
         }
         (folder / "run").mkdir()
         (folder / "pids").mkdir()

@@ -26,6 +26,7 @@ FILES = {
     "webhook/core/nvidia/drivers.py",
     "webhook/core/pod/__init__.py",
     "webhook/core/pod/duration.py",
+    "webhook/core/enforcement/bounds.py",
     "webhook/core/enforcement/step.py",
     "webhook/core/enforcement/explanation.py",
     "webhook/core/enforcement/pacing.py",

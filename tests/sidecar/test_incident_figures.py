@@ -44,7 +44,7 @@ def test_without_figures_the_pod_restarts_where_the_policy_says_so(pod, figures)
     code, alive, notes, messages, message, pid = pod.run(incident, figures)
     assert (code, alive, notes) == (88, None, [])
     assert messages == ["self-test", "cannot measure", "the pod must restart"]
-    assert message.startswith("the pod must restart: blind for 0 s: the driver lists process ")
+    assert message.startswith("the pod must restart: blind for 1 s: the driver lists process ")
     assert f"process {pid} " in message
 
 

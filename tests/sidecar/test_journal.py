@@ -197,7 +197,7 @@ def test_a_guard_goes_on_where_its_output_is_closed_and_ends_with_its_own_code(
             return found.exists() and found.read_text(encoding="ascii")
 
         near, far = os.pipe()
-        more = {"VRAM_POLL_INTERVAL": "0.1", "VRAM_BLIND_AFTER": "0s"}
+        more = {"VRAM_POLL_INTERVAL": "0.1", "VRAM_BLIND_AFTER": "1s"}
         program = subprocess.Popen(
             json.loads(os.environ["GROUND_COMMAND"]),
             env=json.loads(os.environ["GROUND_ENVIRONMENT"]) | more,

@@ -179,7 +179,7 @@ def test_a_driver_that_was_replaced_ends_a_guard_with_seventy_five(ground, monke
 def test_a_pod_that_must_restart_ends_a_guard_with_eighty_eight(ground, monkeypatch):
     code, events, message = guarded(
         "fail * 999\n", ground, monkeypatch,
-        VRAM_BLIND_AFTER="0s", VRAM_WHEN_BLIND="Terminate", VRAM_GRACE="0s",
+        VRAM_BLIND_AFTER="1s", VRAM_WHEN_BLIND="Terminate", VRAM_GRACE="0s",
     )  # fmt: skip
     assert (code, events[-1]["msg"]) == (88, "the pod must restart")
     assert message == f"the pod must restart: {events[-1]['why']}\n"

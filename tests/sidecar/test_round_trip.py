@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from tests.sidecar.parts import SHIPPED, load, load_spec
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import asking_pods
-from webhook.adapters.policy.fields import duration_ms
 from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod.demand import read_demand
+from webhook.core.pod.duration import parse_ms
 from webhook.core.pod.quantity import parse_quantity
 from webhook.core.pod.views import read_pod
 from webhook.names import ENFORCER_CONTAINER, GPU_ANNOTATION
-from webhook.sidecar.settings import read_settings
+from webhook.sidecar.settings import SettingsError, read_settings
 
 NUMBERS = st.integers(0, 4000).map(str) | st.decimals(0, 99, places=2).map(str)
 PARTS = st.tuples(NUMBERS, st.sampled_from(["ms", "s", "m", "h"])).map("".join)
@@ -97,7 +97,7 @@ def assert_same(settings, fields, cap_bytes):
         ("blindAfter", settings.blind_after_s),
     ):
         if name in fields:
-            assert value_s * 1000 == pytest.approx(duration_ms(fields[name]))
+            assert value_s * 1000 == pytest.approx(parse_ms(fields[name]))
     assert settings.terminate_when_blind is (fields.get("whenBlind") == "Terminate")
     tolerance = fields.get("tolerance", "2%")
     if tolerance.endswith("%"):
@@ -113,6 +113,28 @@ def test_whatever_a_policy_accepts_the_enforcer_reads_as_the_same(policy_folder,
     assume(len(kept) > 1)
     settings = read_settings(environment(policy, a_pod("8Gi")))
     assert_same(settings, kept, 8 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("field", "variable"),
+    [
+        ("pollInterval", "VRAM_POLL_INTERVAL"),
+        ("grace", "VRAM_GRACE"),
+        ("blindAfter", "VRAM_BLIND_AFTER"),
+    ],
+)
+@pytest.mark.parametrize(
+    "text",
+    ["0s", "99ms", "100ms", "999ms", "1s", "60s", "60001ms", "1h", "3600001ms", "24h", "25h"],
+)
+def test_policies_and_the_enforcer_have_the_same_bounds(policy_folder, field, variable, text):
+    _, kept = policy_of(policy_folder, {field: text})
+    try:
+        read_settings({"VRAM_CAP_BYTES": "1", variable: text})
+    except SettingsError:
+        assert not kept
+    else:
+        assert kept
 
 
 def test_the_largest_of_everything_is_accepted_by_policies(policy_folder):

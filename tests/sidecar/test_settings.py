@@ -10,7 +10,7 @@ CAP = 1_000_000_000
 BOUNDS = {
     "VRAM_POLL_INTERVAL": ("poll_interval_s", 0.1, 60.0),
     "VRAM_GRACE": ("grace_s", 0.0, 3600.0),
-    "VRAM_BLIND_AFTER": ("blind_after_s", 0.0, 86400.0),
+    "VRAM_BLIND_AFTER": ("blind_after_s", 1.0, 3600.0),
 }
 MALFORMED = {
     "VRAM_CAP_BYTES": [
@@ -23,16 +23,16 @@ MALFORMED = {
     ],
     "VRAM_POLL_INTERVAL": ["0s", "99ms", "61s", "1m1s", "-1s", "1d", "s", "1s2", "inf", "nan"],
     "VRAM_GRACE": ["-1s", "3601s", "1h1ms", "never", "1,5s", "9" * 400, "9" * 400 + "h"],
-    "VRAM_BLIND_AFTER": ["86401s", "25h", "-0s", "never", "1e9", "0x1s"],
+    "VRAM_BLIND_AFTER": ["3601s", "2h", "999ms", "0s", "-0s", "never", "1e9", "0x1s"],
     "VRAM_WHEN_BLIND": ["report", "TERMINATE", "Ignore", "Report,Terminate", "0"],
 }  # fmt: skip
 CASES = [(name, text) for name, texts in MALFORMED.items() for text in texts]
 SAYS_WHAT_TO_WRITE = {
     "VRAM_CAP_BYTES": ["e.g. 8589934592"],
-    "VRAM_TOLERANCE": ["e.g. 2%", "at most 50%"],
+    "VRAM_TOLERANCE": ["e.g. 2%", "more than 50%; write less"],
     "VRAM_POLL_INTERVAL": ["e.g. 500ms", "between 0.1s and 60s"],
     "VRAM_GRACE": ["e.g. 500ms", "between 0s and 3600s"],
-    "VRAM_BLIND_AFTER": ["e.g. 500ms", "between 0s and 86400s"],
+    "VRAM_BLIND_AFTER": ["e.g. 500ms", "between 1s and 3600s"],
     "VRAM_WHEN_BLIND": ["one of Report, Terminate"],
 }
 TEXTS = st.one_of(

@@ -10,30 +10,13 @@ import click
 import yaml
 
 from webhook.agent.settings import INTERVAL_S, Settings
+from webhook.cli.durations import duration
 from webhook.cli.failures import Failure
 from webhook.core.node.inventory import GRACE_S
-from webhook.core.pod.duration import parse_seconds
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from webhook.agent.program import Once
-
-
-def _duration(least_s: float, most_s: float) -> Callable[..., float]:
-    """Return what reads `500ms`, `30s` or `5m` within bounds, for click."""
-
-    def read(_context: click.Context, _option: click.Parameter, text: str) -> float:
-        try:
-            seconds = parse_seconds(text)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
-        if not least_s <= seconds <= most_s:
-            raise click.BadParameter(f"{text!r} must be between {least_s:g}s and {most_s:g}s")
-        return seconds
-
-    return read
 
 
 def _amount(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
@@ -63,7 +46,7 @@ def _amount(_context: click.Context, _option: click.Parameter, text: str | None)
 @click.option(
     "--interval",
     metavar="DURATION",
-    callback=_duration(1.0, 3600.0),
+    callback=duration(1.0, 3600.0),
     default=f"{INTERVAL_S:g}s",
     show_default=True,
     help="Pause between looks at the GPUs; changes of the node are seen at once.",
@@ -71,7 +54,7 @@ def _amount(_context: click.Context, _option: click.Parameter, text: str | None)
 @click.option(
     "--lost-after",
     metavar="DURATION",
-    callback=_duration(0.0, 86400.0),
+    callback=duration(0.0, 86400.0),
     default=f"{GRACE_S:g}s",
     show_default=True,
     help="How long a GPU may be lost before it is no longer advertised.",

@@ -6,6 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from webhook.core.enforcement.bounds import (
+    BLIND_AFTER,
+    GRACE,
+    POLL_INTERVAL,
+    TOLERANCE,
+    Span,
+    parse_permille,
+)
 from webhook.core.pod.duration import parse_seconds
 from webhook.names import (
     BLIND_AFTER_ENV,
@@ -22,17 +30,9 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-_PERCENTAGE: Final = re.compile(r"([0-9]{1,3})(?:\.([0-9]))?%")
-_TOLERANCE: Final = "2%"
-_MOST_PERMILLE: Final = 500
 _UUID: Final = re.compile(r"GPU-[0-9A-Za-z-]+")
 _LARGEST_BYTES: Final = 2**63 - 1
 _WHEN_BLIND: Final = ("Report", "Terminate")
-_BOUNDS_S: Final = {
-    POLL_INTERVAL_ENV: (0.1, 60.0),
-    GRACE_ENV: (0.0, 3600.0),
-    BLIND_AFTER_ENV: (0.0, 86400.0),
-}
 
 
 class SettingsError(Exception):
@@ -75,16 +75,17 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             problems.append(f"{name}: {error}")
             return default
 
-    def seconds(name: str, default_s: float) -> float:
-        return read(name, lambda text: _seconds(text, *_BOUNDS_S[name]), default_s) or 0.0
+    def seconds(name: str, span: Span) -> float:
+        default_s, *bounds_s = map(parse_seconds, (span.default, span.least, span.most))
+        return read(name, lambda text: parse_seconds(text, *bounds_s), default_s) or 0.0
 
     cap_bytes = read(CAP_BYTES_ENV, _cap) or 0
     settings = Settings(
         cap_bytes=cap_bytes,
         tolerance_bytes=read(TOLERANCE_ENV, lambda text: _tolerance(text, cap_bytes)) or 0,
-        poll_interval_s=seconds(POLL_INTERVAL_ENV, 1.0),
-        grace_s=seconds(GRACE_ENV, 5.0),
-        blind_after_s=seconds(BLIND_AFTER_ENV, 60.0),
+        poll_interval_s=seconds(POLL_INTERVAL_ENV, POLL_INTERVAL),
+        grace_s=seconds(GRACE_ENV, GRACE),
+        blind_after_s=seconds(BLIND_AFTER_ENV, BLIND_AFTER),
         terminate_when_blind=read(WHEN_BLIND_ENV, _when_blind, "Report") == "Terminate",
         only=read(VISIBLE_DEVICES_ENV, _only),
     )
@@ -102,22 +103,16 @@ def _cap(text: str) -> int:
 
 
 def _tolerance(text: str, cap_bytes: int) -> int:
-    """Read `2%` of the cap, rounded down, or a number of bytes; bounds are those of policies."""
-    if match := _PERCENTAGE.fullmatch(text or _TOLERANCE):
-        permille = int(match[1]) * 10 + int(match[2] or 0)
-        if permille > _MOST_PERMILLE:
-            raise ValueError(f"{text!r} must be at most {_MOST_PERMILLE // 10}%")
-        return cap_bytes * permille // 1000
+    """Read `2%` of the cap, rounded down, or a number of bytes."""
+    text = text or TOLERANCE
+    if text.endswith("%"):
+        try:
+            return cap_bytes * parse_permille(text) // 1000
+        except ValueError as error:
+            raise ValueError(f"{text!r} {error}") from None
     if re.fullmatch("[0-9]{1,19}", text) and int(text) <= _LARGEST_BYTES:
         return int(text)
     raise ValueError(f"{text!r} is neither a percentage, e.g. 2%, nor a number of bytes")
-
-
-def _seconds(text: str, least_s: float, most_s: float) -> float:
-    value_s = parse_seconds(text)
-    if not least_s <= value_s <= most_s:
-        raise ValueError(f"{text!r} must be between {least_s:g}s and {most_s:g}s")
-    return value_s
 
 
 def _when_blind(text: str) -> str:

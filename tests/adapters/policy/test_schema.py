@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
+from deploy.generate import policy_fields
 from tests.adapters.policy.policy_strategies import WHOLE, anything, places, replaced
 from tests.support.paths import POLICIES
 from tests.support.policies import HEAD, SHIPPED, load_spec, problems, problems_of_spec
@@ -28,15 +28,6 @@ def is_accepted(text: str) -> bool:
     return all(VALIDATOR.is_valid(document.value) for document in documents)
 
 
-def fields(schema, path=""):
-    """Yield the path and the schema of every field, as the README writes them."""
-    for name, field in schema.get("properties", {}).items():
-        yield f"{path}{name}", field
-        yield from fields(field, f"{path}{name}.")
-        yield from fields(field.get("items", {}), f"{path}{name}[].")
-        yield from fields(field.get("additionalProperties") or {}, f"{path}{name}.NAME.")
-
-
 def test_the_schema_is_a_valid_one():
     Draft202012Validator.check_schema(json_schema())
     assert json_schema()["$schema"] == "https://json-schema.org/draft/2020-12/schema"
@@ -44,16 +35,8 @@ def test_the_schema_is_a_valid_one():
     assert json_schema()["title"]
 
 
-def test_the_published_schema_is_up_to_date():
-    published = json.loads((POLICIES / "policy.schema.json").read_text())
-    assert published == json_schema(), (
-        "policies/policy.schema.json is stale; run: "
-        "vramwarden policy schema > policies/policy.schema.json"
-    )
-
-
 def test_every_field_has_a_description():
-    described = dict(fields(json_schema()))
+    described = dict(policy_fields(json_schema()))
     assert len(described) > 60
     assert all(field["description"].endswith(".") for field in described.values())
 
@@ -123,30 +106,6 @@ def test_the_code_accepts_nothing_that_the_schema_refuses(path, new):
     except ValidationError:
         return
     assert VALIDATOR.is_valid(value)
-
-
-def default(field) -> str:
-    if "default" not in field:
-        return ""
-    value = field["default"]
-    return f"`{value}`" if value and isinstance(value, str) else f"`{json.dumps(value)}`"
-
-
-def rows() -> list[str]:
-    """Return the rows of the README's table of fields."""
-    return [
-        f"| `{path}` | {default(field)} | {field['description']} |"
-        for path, field in fields(json_schema())
-    ]
-
-
-def test_the_readme_describes_every_field():
-    text = (POLICIES / "README.md").read_text()
-    missing = [row for row in rows() if row not in text]
-    assert not missing, "rows for the table in policies/README.md:\n" + "\n".join(missing)
-    known = {path for path, _ in fields(json_schema())}
-    table = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
-    assert set(table) <= known, "the table in policies/README.md has fields that do not exist"
 
 
 def test_the_readme_links_every_example_policy():

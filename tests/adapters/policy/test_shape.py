@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from tests.adapters.policy.policy_strategies import WHOLE, anything, places, replaced
 from tests.support.policies import HEAD, IMAGE, load, load_spec, problems, problems_of_spec, write
-from webhook.adapters.policy.fields import duration_ms
 from webhook.adapters.policy.files import PolicyInvalidError
+from webhook.core.pod.duration import parse_ms
 from webhook.core.policy.values import (
+    WHOLE_GPU_RESOURCES,
     Action,
     Bounds,
     EnforceBy,
@@ -53,7 +54,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
     assert (held.tolerance, held.blind_after) == ("2%", "60s")
     assert held.when_blind is WhenBlind.REPORT
     assert held.pod_restart is PodRestart.NONE
-    assert policy.whole_gpu_resources == ("nvidia.com/gpu", "amd.com/gpu")
+    assert policy.whole_gpu_resources == WHOLE_GPU_RESOURCES
 
 
 @pytest.mark.parametrize(
@@ -239,8 +240,8 @@ def test_tolerances_are_a_percentage_or_bytes(tmp_path, written, canonical):
 
 @given(st.integers(0, 10**9))
 def test_every_duration_is_exact(total_ms):
-    assert duration_ms(f"{total_ms}ms") == total_ms
-    assert duration_ms(f"{total_ms // 1000}.{total_ms % 1000:03d}s") == total_ms
+    assert parse_ms(f"{total_ms}ms") == total_ms
+    assert parse_ms(f"{total_ms // 1000}.{total_ms % 1000:03d}s") == total_ms
 
 
 def test_memory_takes_every_form_of_a_quantity(tmp_path):

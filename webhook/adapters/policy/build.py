@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from webhook.adapters.policy.models import WHOLE_GPU_RESOURCES
 from webhook.adapters.yaml_documents import Document, Path, Problem, show, show_path
 from webhook.core.pod.quantity import parse_quantity
 from webhook.core.policy.values import (
+    WHOLE_GPU_RESOURCES,
     Action,
     Bounds,
     Enforcement,

@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from webhook.adapters.yaml_documents import show
-from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity, parse_vram
+from webhook.core.enforcement.bounds import (
+    BLIND_AFTER,
+    GRACE,
+    POLL_INTERVAL,
+    Span,
+    parse_permille,
+)
+from webhook.core.pod.duration import DURATION, parse_ms
+from webhook.core.pod.quantity import MIB, parse_quantity, parse_vram
 from webhook.core.policy.values import matches_any
 from webhook.names import VISIBLE_DEVICES_ENV, VRAM_RESOURCE
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_T = TypeVar("_T")
 _LABEL_LENGTH: Final = 63
 _SUBDOMAIN_LENGTH: Final = 253
 
@@ -31,14 +42,6 @@ NAMESPACE_PATTERN: Final = r"[a-z0-9*]([-a-z0-9*]*[a-z0-9*])?"
 RESOURCE_PATTERN: Final = r"[a-z0-9.*-]+/[A-Za-z0-9_.*-]+"
 ENV_NAME: Final = r"[-._A-Za-z][-._A-Za-z0-9]*"
 NO_SPACE: Final = r"\S+"
-DURATION: Final = r"([0-9]+(\.[0-9]+)?(h|ms|m|s))+"
-
-_DURATION: Final = re.compile(DURATION)
-_DURATION_PART: Final = re.compile(r"([0-9]+)(?:\.([0-9]+))?(h|ms|m|s)")
-_DURATION_LENGTH: Final = 32
-_MS: Final = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
-_PERCENTAGE: Final = re.compile(r"([0-9]{1,3})(?:\.([0-9]))?%")
-_MAX_PERCENTAGE: Final = 50
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,40 +106,31 @@ def _to_text(value: object, example: str) -> str:
     return str(value)
 
 
-def _vram(value: object) -> int:
-    text = _to_text(value, "8Gi")
+def _read(parse: Callable[[str], _T], text: str) -> _T:
+    """Read a text by a parser whose sentences want the text before them."""
     try:
-        return parse_vram(text)
-    except QuantityError as error:
+        return parse(text)
+    except ValueError as error:
         raise ValueError(f"{show(text)} {error}") from None
+
+
+def _vram(value: object) -> int:
+    return _read(parse_vram, _to_text(value, "8Gi"))
 
 
 def _quantity(value: object) -> str:
     text = _to_text(value, "8Gi")
-    _parse(text)
+    _read(parse_quantity, text)
     return text
-
-
-def _parse(text: str) -> Fraction:
-    try:
-        return parse_quantity(text)
-    except QuantityError as error:
-        raise ValueError(f"{show(text)} {error}") from None
 
 
 def _tolerance(value: object) -> str:
     """Read a tolerance: a percentage as it stands, or a quantity as its number of bytes."""
     text = _to_text(value, "2%")
     if text.endswith("%"):
-        match = _PERCENTAGE.fullmatch(text)
-        if match is None:
-            raise ValueError(f"{show(text)} is not a percentage; write e.g. 2% or 2.5%")
-        tenths = int(match[1]) * 10 + int(match[2] or 0)
-        if tenths > _MAX_PERCENTAGE * 10:
-            raise ValueError(f"{show(text)} is more than {_MAX_PERCENTAGE}%; write less")
-        whole, part = divmod(tenths, 10)
+        whole, part = divmod(_read(parse_permille, text), 10)
         return f"{whole}.{part}%" if part else f"{whole}%"
-    amount = _parse(text)
+    amount = _read(parse_quantity, text)
     if amount and amount < MIB:
         hint = "write a percentage, e.g. 2%, or at least 1Mi"
         raise ValueError(f"{show(text)} is no sensible tolerance; {hint}")
@@ -145,34 +139,19 @@ def _tolerance(value: object) -> str:
     return str(amount)
 
 
-def duration_ms(text: str) -> int:
-    """Read a duration such as `1m30s` exactly, in milliseconds; raises ValueError."""
-    if len(text) > _DURATION_LENGTH or not _DURATION.fullmatch(text):
-        bare = re.fullmatch("[0-9]{1,9}", text)
-        hint = f"add its unit, e.g. {text}s" if bare else "write e.g. 500ms, 1s or 1m30s"
-        raise ValueError(f"{show(text)} is not a duration; {hint}")
-    total = Fraction(0)
-    for whole, decimals, unit in _DURATION_PART.findall(text):
-        total += Fraction(int(whole + decimals), 10 ** len(decimals)) * _MS[unit]
-    if total.denominator != 1:
-        raise ValueError(f"{show(text)} is finer than a millisecond; write whole milliseconds")
-    return int(total)
-
-
-def _duration(value: object, least: str, most: str) -> str:
+def _duration(value: object, span: Span) -> str:
     """Read a duration within bounds and write it as the sidecar reads it: seconds, or ms."""
     text = _to_text(value, "5s")
-    total_ms = duration_ms(text)
-    if not duration_ms(least) <= total_ms <= duration_ms(most):
-        how = "short" if total_ms < duration_ms(least) else "long"
-        raise ValueError(f"{show(text)} is too {how}; choose between {least} and {most}")
+    total_ms = _read(parse_ms, text)
+    if not parse_ms(span.least) <= total_ms <= parse_ms(span.most):
+        how = "short" if total_ms < parse_ms(span.least) else "long"
+        raise ValueError(f"{show(text)} is too {how}; choose between {span.least} and {span.most}")
     seconds, rest_ms = divmod(total_ms, 1_000)
     return f"{total_ms}ms" if rest_ms else f"{seconds}s"
 
 
-def _between(least: str, most: str) -> tuple[BeforeValidator, Shape]:
-    check = partial(_duration, least=least, most=most)
-    return BeforeValidator(check), Shape({"pattern": f"^{DURATION}$"})
+def _within(span: Span) -> tuple[BeforeValidator, Shape]:
+    return BeforeValidator(partial(_duration, span=span)), Shape({"pattern": f"^{DURATION}$"})
 
 
 _TEXT_OR_INTEGER: Final = Shape({"type": ["string", "integer"]})
@@ -214,8 +193,8 @@ Title = Annotated[
 Vram = Annotated[int, BeforeValidator(_vram), _TEXT_OR_INTEGER]
 Quantity = Annotated[str, BeforeValidator(_quantity), _TEXT_OR_INTEGER]
 Tolerance = Annotated[str, BeforeValidator(_tolerance), _TEXT_OR_INTEGER]
-PollInterval = Annotated[str, *_between("100ms", "60s")]
-Grace = Annotated[str, *_between("0s", "1h")]
-BlindAfter = Annotated[str, *_between("1s", "1h")]
+PollInterval = Annotated[str, *_within(POLL_INTERVAL)]
+Grace = Annotated[str, *_within(GRACE)]
+BlindAfter = Annotated[str, *_within(BLIND_AFTER)]
 GpuCount = Annotated[int, Field(ge=1, le=9999), Shape({"minimum": 1, "maximum": 9999})]
 NamespacePatterns = Annotated[list[NamespacePattern], Field(min_length=1), Shape({"minItems": 1})]

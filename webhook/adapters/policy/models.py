@@ -3,7 +3,7 @@
 Names, defaults and descriptions here are what editors and the table in policies/README.md show.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -24,8 +24,16 @@ from webhook.adapters.policy.fields import (
     Tolerance,
 )
 from webhook.adapters.policy.parts import EnvPart, MemoryPart, Part, Selector, TolerationPart
+from webhook.core.enforcement.bounds import (
+    BLIND_AFTER,
+    GRACE,
+    MOST_PERCENT,
+    POLL_INTERVAL,
+    TOLERANCE,
+)
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.values import (
+    WHOLE_GPU_RESOURCES,
     Action,
     EnforceBy,
     Placement,
@@ -37,7 +45,6 @@ from webhook.core.policy.values import (
 )
 from webhook.names import NODE_GPU_LABEL
 
-WHOLE_GPU_RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu")
 # Strictness would ask for the members themselves; a file has their text.
 _Lax = Field(strict=False)
 
@@ -102,14 +109,23 @@ class EnforcementPart(Part):
         None, description="The sidecar's image; null is the release's enforcer image."
     )
     poll_interval: PollInterval = Field(
-        "1s", description="How often memory is measured, from 100ms to 60s."
+        POLL_INTERVAL.default,
+        description="How often memory is measured, from "
+        f"{POLL_INTERVAL.least} to {POLL_INTERVAL.most}.",
     )
-    grace: Grace = Field("5s", description="From SIGTERM to SIGKILL, up to 1h; 0s kills at once.")
+    grace: Grace = Field(
+        GRACE.default,
+        description=f"From SIGTERM to SIGKILL, up to {GRACE.most}; 0s kills at once.",
+    )
     tolerance: Tolerance = Field(
-        "2%", description="How far over the cap is still let pass: up to 50%, or a quantity."
+        TOLERANCE,
+        description="How far over the cap is still let pass: up to "
+        f"{MOST_PERCENT}%, or a quantity.",
     )
     blind_after: BlindAfter = Field(
-        "60s", description="How long measuring may fail, from 1s to 1h, before whenBlind applies."
+        BLIND_AFTER.default,
+        description="How long measuring may fail, from "
+        f"{BLIND_AFTER.least} to {BLIND_AFTER.most}, before whenBlind applies.",
     )
     when_blind: Annotated[WhenBlind, _Lax] = Field(
         WhenBlind.REPORT,

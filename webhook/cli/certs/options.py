@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from certs import Terms
-from webhook.core.pod.duration import parse_seconds
+from webhook.cli.durations import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,13 +24,6 @@ def _secret_name(_context: Context, _option: Parameter, text: str | None) -> tup
     if not (namespace and slash and name) or "/" in name:
         raise click.BadParameter("write NAMESPACE/NAME")
     return namespace, name
-
-
-def _duration(_context: Context, _option: Parameter, text: str) -> float:
-    try:
-        return parse_seconds(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
 
 
 def secret_option(
@@ -79,7 +72,7 @@ def overlap_option(command: _Command) -> _Command:
     return click.option(
         "--ca-overlap",
         metavar="DURATION",
-        callback=_duration,
+        callback=duration(),
         default="24h",
         show_default=True,
         envvar="VRAMWARDEN_CA_OVERLAP",

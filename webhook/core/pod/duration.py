@@ -1,19 +1,46 @@
-"""Durations as Kubernetes and Go write them, in seconds."""
+"""Durations as Kubernetes and Go write them; without `fractions`, since the sidecar reads them."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+DURATION: Final = r"([0-9]+(\.[0-9]+)?(h|ms|m|s))+"
+
+_DURATION: Final = re.compile(DURATION)
+_PART: Final = re.compile(r"([0-9]+)(?:\.([0-9]+))?(h|ms|m|s)")
+_BARE: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
+_LENGTH: Final = 32
+_MS: Final = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_UNITS_PER_MS: Final = 10**_LENGTH
+"""No duration has more decimals than it may have characters, so sums in this unit are exact."""
 
 
-def parse_seconds(text: str) -> float:
-    """Read `500ms`, `1s`, `1m30s` or a bare number of seconds; raises ValueError."""
-    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
-        return float(text)
-    parts = _PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{text!r} is not a duration; write e.g. 500ms, 1s or 1m30s")
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+def parse_ms(text: str) -> int:
+    """Read a duration such as `1m30s` exactly, in milliseconds.
+
+    Raises ValueError with a sentence that wants the text before it.
+    """
+    if len(text) > _LENGTH or not _DURATION.fullmatch(text):
+        is_bare = re.fullmatch("[0-9]{1,9}", text)
+        hint = f"add its unit, e.g. {text}s" if is_bare else "write e.g. 500ms, 1s or 1m30s"
+        raise ValueError(f"is not a duration; {hint}")
+    total = sum(
+        int(whole + decimals.ljust(_LENGTH, "0")) * _MS[unit]
+        for whole, decimals, unit in _PART.findall(text)
+    )
+    total_ms, rest = divmod(total, _UNITS_PER_MS)
+    if rest:
+        raise ValueError("is finer than a millisecond; write whole milliseconds")
+    return total_ms
+
+
+def parse_seconds(text: str, least_s: float = 0.0, most_s: float = float("inf")) -> float:
+    """Read a duration within bounds, or a bare number of seconds; raises ValueError."""
+    try:
+        value_s = float(text) if _BARE.fullmatch(text) else parse_ms(text) / 1_000
+    except ValueError as error:
+        raise ValueError(f"{text!r} {error}") from None
+    if not least_s <= value_s <= most_s:
+        raise ValueError(f"{text!r} must be between {least_s:g}s and {most_s:g}s")
+    return value_s

@@ -4,37 +4,146 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
 class Reason(StrEnum):
-    """The closed set of reasons that users, metrics and policy examples see."""
+    """The closed set of reasons that users, metrics and policy examples see.
 
-    INVALID_QUANTITY = "InvalidQuantity"
-    TOO_SMALL = "TooSmall"
-    TOO_LARGE = "TooLarge"
-    UNKNOWN_CONTAINER = "UnknownContainer"
-    INVALID_COUNT = "InvalidCount"
-    REQUESTS_LIMITS_MISMATCH = "RequestsLimitsMismatch"
-    FRACTIONAL_WHOLE_GPU = "FractionalWholeGPU"
-    WHOLE_GPU_AND_SHARE = "WholeGPUAndShare"
-    CONFLICTING_AMOUNTS = "ConflictingAmounts"
-    UNKNOWN_CLASS = "UnknownClass"
-    NODE_SELECTOR_CONFLICT = "NodeSelectorConflict"
-    HOST_PID = "HostPID"
-    PROCESS_NAMESPACE_NOT_SHARED = "ProcessNamespaceNotShared"
-    NODE_NAME_PRESET = "NodeNamePreset"
-    PRIVILEGED_CONTAINER = "PrivilegedContainer"
-    VISIBLE_DEVICES_OVERRIDE = "VisibleDevicesOverride"
-    RESERVED_NAME = "ReservedName"
-    ENFORCEMENT_IMPOSSIBLE = "EnforcementImpossible"
-    UNSUPPORTED_OS = "UnsupportedOS"
-    IMMUTABLE = "Immutable"
-    EPHEMERAL_CONTAINER = "EphemeralContainer"
-    UNMUTATED = "Unmutated"
+    Each has the text that users meet most, and what to do about it: the documentation's table of
+    reasons is made of them.
+    """
+
+    example: str
+    cure: str
+
+    def __new__(cls, value: str, example: str, cure: str) -> Self:
+        """Make a member whose value is the first text alone."""
+        reason = str.__new__(cls, value)
+        reason._value_ = value
+        reason.example = example
+        reason.cure = cure
+        return reason
+
+    INVALID_QUANTITY = (
+        "InvalidQuantity",
+        "8GB is not a Kubernetes quantity; use 8G or 8Gi",
+        "write a size with a unit",
+    )
+    TOO_SMALL = (
+        "TooSmall",
+        "8192 is 8192 bytes; for MiB write 8192Mi",
+        "a unit is missing, or the rule wants more",
+    )
+    TOO_LARGE = (
+        "TooLarge",
+        'asks for 80Gi per GPU; rule "team" allows at most 40Gi',
+        "ask for less, or ask your platform team",
+    )
+    UNKNOWN_CONTAINER = (
+        "UnknownContainer",
+        'the pod has no container "trainr"; it has trainer',
+        "name a container of the pod",
+    )
+    INVALID_COUNT = (
+        "InvalidCount",
+        '"two" is not a number of GPUs; write a positive integer, e.g. 2',
+        "write a number within the rule's bound",
+    )
+    REQUESTS_LIMITS_MISMATCH = (
+        "RequestsLimitsMismatch",
+        "the request is 2 but the limit is 1; write the same amount in both",
+        "make them equal, or write the limit alone",
+    )
+    FRACTIONAL_WHOLE_GPU = (
+        "FractionalWholeGPU",
+        "500m is not a whole number of GPUs; to share a GPU remove it and set the annotation ...",
+        "use `gpu-memory`",
+    )
+    WHOLE_GPU_AND_SHARE = (
+        "WholeGPUAndShare",
+        "the pod asks for nvidia.com/gpu and for a share of a GPU; ...",
+        "keep one of the two",
+    )
+    CONFLICTING_AMOUNTS = (
+        "ConflictingAmounts",
+        "sets 4Gi but the annotation vramwarden.io/gpu-memory asks for 8Gi; ...",
+        "remove one of the two",
+    )
+    UNKNOWN_CLASS = (
+        "UnknownClass",
+        'class "a10" does not exist; rule "team" allows a100-80gb, t4',
+        "choose a class of the policy",
+    )
+    NODE_SELECTOR_CONFLICT = (
+        "NodeSelectorConflict",
+        'selects "false" but pods with VRAM need "true" ...',
+        "remove the line",
+    )
+    HOST_PID = (
+        "HostPID",
+        "the sidecar that holds the cap needs the pod's own process namespace; remove hostPID",
+        "remove `hostPID`",
+    )
+    PROCESS_NAMESPACE_NOT_SHARED = (
+        "ProcessNamespaceNotShared",
+        "the sidecar that holds the cap must see the pod's processes; remove the line",
+        "remove `shareProcessNamespace: false`",
+    )
+    NODE_NAME_PRESET = (
+        "NodeNamePreset",
+        '"node1" bypasses the scheduler, which counts the VRAM; ...',
+        "use a node selector",
+    )
+    PRIVILEGED_CONTAINER = (
+        "PrivilegedContainer",
+        'container "main" is privileged, which defeats the VRAM cap; remove it',
+        "drop the privilege, capability or host path",
+    )
+    VISIBLE_DEVICES_OVERRIDE = (
+        "VisibleDevicesOverride",
+        "NVIDIA_VISIBLE_DEVICES set by hand shows GPUs that nobody accounts for; ...",
+        "remove the variable, ask with `gpu-memory`",
+    )
+    RESERVED_NAME = (
+        "ReservedName",
+        "the name vram-enforcer is reserved; give the container another name ...",
+        "rename it",
+    )
+    ENFORCEMENT_IMPOSSIBLE = (
+        "EnforcementImpossible",
+        "is not set, so the sidecar cannot run as the same user and stop its processes; ...",
+        "set `runAsUser`, give the containers one profile, or ask for a rule with `podRestart`",
+    )
+    UNSUPPORTED_OS = (
+        "UnsupportedOS",
+        "VRAM cannot be shared on Windows; remove the request for VRAM",
+        "run it on Linux",
+    )
+    IMMUTABLE = (
+        "Immutable",
+        (
+            'cannot change from "8Gi" to "16Gi" on a pod that exists; '
+            "delete the pod and create it again ..."
+        ),
+        "create the pod anew",
+    )
+    EPHEMERAL_CONTAINER = (
+        "EphemeralContainer",
+        "NVIDIA_VISIBLE_DEVICES shows a debugging container the GPU; remove it",
+        "debug without the GPU",
+    )
+    UNMUTATED = (
+        "Unmutated",
+        (
+            "create the pod again; if it stays so, tell your platform team that vramwarden's "
+            "mutating webhook did not run, ..."
+        ),
+        "create it again; if it stays so, tell your platform team",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,25 @@ import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from fractions import Fraction
+
+WHOLE_GPU_RESOURCES: Final = (
+    "nvidia.com/gpu",
+    "nvidia.com/gpu.shared",
+    "nvidia.com/mig-*",
+    "nvidia.com/pgpu",
+    "nvidia.com/gpumem*",
+    "nvidia.com/gpucores",
+    "volcano.sh/vgpu-*",
+    "aliyun.com/gpu-*",
+    "amd.com/gpu",
+    "deviceclass.resource.kubernetes.io/*gpu*",
+)
+"""What stands for whole GPUs where a policy does not say; policies/default.yaml explains each."""
 
 
 class Action(StrEnum):

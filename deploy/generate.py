@@ -1,0 +1,237 @@
+# ruff: noqa: INP001 - a script, and no package: it goes into no wheel
+"""Write what is derived from elsewhere: `make generate`.
+
+| derived | from |
+| --- | --- |
+| policies/policy.schema.json, block policy-fields | the models in webhook/adapters/policy |
+| the chart's files/default.yaml | policies/default.yaml |
+| block exempt-namespaces | the rule `system` of policies/default.yaml |
+| block chart-values | the chart's values.yaml and values.schema.json |
+| block denial-reasons | `Reason` in webhook/core/pod/findings.py |
+| deploy/install.yaml | the chart, as Helm renders it |
+
+A block stands between the lines `<!-- generated: NAME -->` and `<!-- end -->` of any Markdown file,
+or `# generated: NAME` and `# end` of the chart's values.yaml.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from webhook.adapters.policy.schema import json_schema
+from webhook.core.pod.findings import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+Json = dict[str, Any]
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+CHART: Final = ROOT / "deploy" / "chart" / "vramwarden"
+INSTALL: Final = ROOT / "deploy" / "install.yaml"
+NAMESPACE: Final = "vramwarden-system"
+_DEFAULT_POLICY: Final = ROOT / "policies" / "default.yaml"
+_VALUES: Final = CHART / "values.yaml"
+_SHORT: Final = 40
+_NO_HELM: Final = "it needs helm, e.g. by `go install helm.sh/helm/v3/cmd/helm@latest`"
+_BEGIN: Final = re.compile(r"^(?:<!--|#) generated: (.+?)(?: -->)?$", re.MULTILINE)
+_END: Final = frozenset({"<!-- end -->", "# end"})
+
+
+class GenerateError(Exception):
+    """Something cannot be generated; the message says what, and what to do."""
+
+
+def main() -> int:
+    """Write every file that is stale, in an order in which none is made from a stale one."""
+    status = 0
+    for path in targets():
+        shown = path.relative_to(ROOT)
+        try:
+            made = content(path)
+        except GenerateError as error:
+            sys.stderr.write(f"{shown} is left as it is: {error}\n")
+            status = 1
+            continue
+        if not path.exists() or path.read_text(encoding="utf-8") != made:
+            path.write_text(made, encoding="utf-8")
+            sys.stdout.write(f"{shown}\n")
+    return status
+
+
+def targets() -> list[Path]:
+    """Return the files that are generated, or have a block that is."""
+    return [_VALUES, *_with_blocks(), *_FILES]
+
+
+def content(path: Path) -> str:
+    """Return what a file should hold; raises GenerateError."""
+    if path in _FILES:
+        return _FILES[path]()
+    return _renewed(path.read_text(encoding="utf-8"))
+
+
+def names_of_blocks(path: Path) -> list[str]:
+    """Return the names of a file's blocks."""
+    return _BEGIN.findall(path.read_text(encoding="utf-8"))
+
+
+def policy_fields(schema: Json, path: str = "") -> Iterator[tuple[str, Json]]:
+    """Yield path and schema of every field of a policy, NAME standing for a name of the user's."""
+    for name, field in schema.get("properties", {}).items():
+        yield f"{path}{name}", field
+        yield from policy_fields(field, f"{path}{name}.")
+        yield from policy_fields(field.get("items", {}), f"{path}{name}[].")
+        yield from policy_fields(field.get("additionalProperties") or {}, f"{path}{name}.NAME.")
+
+
+def values() -> Json:
+    """Return the chart's default values."""
+    return dict(yaml.safe_load(_VALUES.read_text(encoding="utf-8")))
+
+
+def values_schema() -> Json:
+    """Return the schema of the chart's values."""
+    return dict(json.loads((CHART / "values.schema.json").read_text(encoding="utf-8")))
+
+
+def chart_values(
+    schema: Json, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Json]]:
+    """Yield path and schema of every value that is not only a group of others."""
+    for name, found in schema["properties"].items():
+        # What a group holds has its own lines; what is given as a whole has one.
+        if found.get("properties") and name != "issuerRef":
+            yield from chart_values(found, (*path, name))
+        else:
+            yield (*path, name), found
+
+
+def _with_blocks() -> Iterator[Path]:
+    """Yield the Markdown files that have a block, but for those of hidden folders."""
+    for entry in sorted(ROOT.iterdir()):
+        if not entry.name.startswith("."):
+            found = entry.rglob("*.md") if entry.is_dir() else [entry] * (entry.suffix == ".md")
+            yield from sorted(path for path in found if names_of_blocks(path))
+
+
+def _renewed(text: str) -> str:
+    """Return a text with its blocks written anew."""
+    lines: list[str] = []
+    name = ""
+    for line in text.split("\n"):
+        begun = _BEGIN.fullmatch(line)
+        if begun:
+            if name:
+                raise GenerateError(f"block {name} has no end before {line}")
+            name = begun[1]
+            if name not in BLOCKS:
+                raise GenerateError(f"no block is called {name}; there are {', '.join(BLOCKS)}")
+            lines += [line, *BLOCKS[name]()]
+        elif not name or line in _END:
+            lines.append(line)
+            name = ""
+    if name:
+        raise GenerateError(f"block {name} has no end")
+    return "\n".join(lines)
+
+
+def _policy_fields() -> Iterator[str]:
+    yield from _table(
+        ["field", "default", "what it is"],
+        (
+            [f"`{path}`", _policy_default(field), field["description"]]
+            for path, field in policy_fields(json_schema())
+        ),
+    )
+
+
+def _policy_default(field: Json) -> str:
+    if "default" not in field:
+        return ""
+    default = field["default"]
+    return f"`{default}`" if default and isinstance(default, str) else f"`{json.dumps(default)}`"
+
+
+def _chart_values() -> Iterator[str]:
+    defaults = values()
+    yield from _table(
+        ["value", "default", "what it is"],
+        (
+            [f"`{'.'.join(path)}`", _value_default(defaults, path), found["description"]]
+            for path, found in chart_values(values_schema())
+            if path != ("global",)
+        ),
+    )
+
+
+def _value_default(found: Any, path: tuple[str, ...]) -> str:
+    for name in path:
+        found = found[name]
+    text = json.dumps(found)
+    return f"`{text}`" if len(text) <= _SHORT else "see `values.yaml`"
+
+
+def _denial_reasons() -> Iterator[str]:
+    yield from _table(
+        ["reason", "typical text", "what to do"],
+        ([f"`{reason}`", f"`{reason.example}`", reason.cure] for reason in Reason),
+    )
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table."""
+    for row in (head, ["---"] * len(head), *rows):
+        yield f"| {' | '.join(row)} |"
+
+
+def _exempt_namespaces() -> Iterator[str]:
+    """Yield the namespaces of the system but for ours, which the chart exempts by itself."""
+    policy = yaml.safe_load(_DEFAULT_POLICY.read_text(encoding="utf-8"))
+    (system,) = (rule for rule in policy["spec"]["rules"] if rule["name"] == "system")
+    for namespace in system["match"]["namespaces"]:
+        if namespace != NAMESPACE:
+            yield f"- {namespace}"
+
+
+BLOCKS: Final[dict[str, Callable[[], Iterable[str]]]] = {
+    "exempt-namespaces": _exempt_namespaces,
+    "policy-fields": _policy_fields,
+    "chart-values": _chart_values,
+    "denial-reasons": _denial_reasons,
+}
+
+
+def _schema_file() -> str:
+    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _install_file() -> str:
+    """Render the chart with its defaults, without what only Helm can use."""
+    helm = shutil.which("helm")
+    if helm is None:
+        raise GenerateError(_NO_HELM)
+    options = ["--namespace", NAMESPACE, "--set", "namespace.create=true", "--no-hooks"]
+    command = [helm, "template", "vramwarden", str(CHART), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - Helm
+    if done.returncode:
+        raise GenerateError(done.stderr.strip())
+    return done.stdout
+
+
+_FILES: Final[dict[Path, Callable[[], str]]] = {
+    ROOT / "policies" / "policy.schema.json": _schema_file,
+    CHART / "files" / "default.yaml": lambda: _DEFAULT_POLICY.read_text(encoding="utf-8"),
+    INSTALL: _install_file,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

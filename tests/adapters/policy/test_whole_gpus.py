@@ -1,0 +1,49 @@
+"""Whole GPUs, and parts of them made by other means, do not go beside a share; under any policy."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.pods import a_container, a_pod, a_request
+from tests.support.policies import SHIPPED, load
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.pod.findings import Reason
+from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action
+
+RESOURCES = [
+    "nvidia.com/mig-1g.10gb",
+    "nvidia.com/gpu.shared",
+    "nvidia.com/gpumem-percentage",
+    "volcano.sh/vgpu-memory",
+    "deviceclass.resource.kubernetes.io/gpu.nvidia.com",
+    *(name for name in WHOLE_GPU_RESOURCES if "*" not in name),
+]
+
+
+def decided(policy, namespace, resource):
+    """Decide on a pod that asks for a share and for a resource."""
+    container = a_container(resources={"limits": {resource: "1"}})
+    pod = a_pod("8Gi", containers=[container])
+    return decide(a_request(pod, namespace=namespace), policy, Phase.MUTATE)
+
+
+@pytest.mark.parametrize("resource", RESOURCES)
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_every_shipped_policy_denies_a_share_beside_a_whole_gpu(file, resource):
+    policy = load(file)
+    # Namespaces that the policy's own examples name, since some policies govern no other.
+    rules = {one.namespace: policy.rule_for(one.namespace, {}) for one in policy.examples}
+    judged = {
+        namespace: rule
+        for namespace, rule in rules.items()
+        if rule and rule.action is not Action.IGNORE
+    }
+    assert judged
+    for namespace, rule in judged.items():
+        found = decided(policy, namespace, resource)
+        assert Reason.WHOLE_GPU_AND_SHARE in found.reasons
+        assert (found.outcome is Outcome.DENIED) is (rule.action is Action.ENFORCE)
+
+
+def test_the_default_policy_names_what_counts_where_none_does():
+    assert load(SHIPPED[0]).whole_gpu_resources == WHOLE_GPU_RESOURCES

@@ -1,0 +1,39 @@
+"""What may be said of enforcement, in policies and in the enforcer's environment alike."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A duration's default and its bounds, as a policy writes them; both are inclusive."""
+
+    default: str
+    least: str
+    most: str
+
+
+POLL_INTERVAL: Final = Span("1s", "100ms", "60s")
+GRACE: Final = Span("5s", "0s", "1h")
+BLIND_AFTER: Final = Span("60s", "1s", "1h")
+TOLERANCE: Final = "2%"
+MOST_PERCENT: Final = 50
+
+_PERCENTAGE: Final = re.compile(r"([0-9]{1,3})(?:\.([0-9]))?%")
+
+
+def parse_permille(text: str) -> int:
+    """Read a percentage such as `2.5%` exactly, in tenths of a percent.
+
+    Raises ValueError with a sentence that wants the text before it.
+    """
+    match = _PERCENTAGE.fullmatch(text)
+    if match is None:
+        raise ValueError("is not a percentage; write e.g. 2% or 2.5%")
+    permille = int(match[1]) * 10 + int(match[2] or 0)
+    if permille > MOST_PERCENT * 10:
+        raise ValueError(f"is more than {MOST_PERCENT}%; write less")
+    return permille
