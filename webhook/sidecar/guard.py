@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters import processes
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement.step import Cap, EndPod, Kill, State, Terminate, step
+from webhook.core.enforcement.step import Cap, EndPod, Kill, State, Terminate, name_victim, step
 from webhook.names import POD_RESTART_EXIT_CODE
 from webhook.sidecar.events import tell, values_of
 from webhook.sidecar.heartbeat import Heartbeat
@@ -118,20 +118,12 @@ class Guard:
             fresh = processes.identify(action.process.pid, proc=self._proc)
             if fresh == action.process:
                 action = replace(action, process=fresh)
-                self._rename(fresh)
+                self._state = name_victim(self._state, fresh)
         tell(self._journal, action, self._settings.grace_s)
         if isinstance(action, Terminate):
             self._signal(action.process, signal.SIGTERM)
         elif isinstance(action, Kill):
             self._signal(action.process, signal.SIGKILL)
-
-    def _rename(self, fresh: Process) -> None:
-        """Remember the victim by its present command, for what is told of it later."""
-        victims = (
-            replace(victim, process=fresh) if victim.process == fresh else victim
-            for victim in self._state.victims
-        )
-        self._state = replace(self._state, victims=tuple(victims))
 
     def _signal(self, process: Process, number: signal.Signals) -> None:
         delivery = processes.stop(process, number, proc=self._proc)

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.core.enforcement.observations import CAP, LOADER, MIB, TRAINER, names, run_script, using
 from webhook.core.enforcement.explanation import explain_end
-from webhook.core.enforcement.step import TEARDOWN_S, Cap, Freed, Process, ReportBlind, Terminate
+from webhook.core.enforcement.step import (
+    TEARDOWN_S,
+    Cap,
+    Freed,
+    Process,
+    ReportBlind,
+    Terminate,
+    name_victim,
+    step,
+)
+
+
+def test_a_victim_is_reported_by_the_command_that_it_has_when_it_is_stopped():
+    before, other = Process(100, 1000, "sh -c train"), Process(101, 1001, "loader")
+    seen = using((before, 1500), (other, 10))
+    _, state = run_script([(0, seen), (1, seen)])
+    named = name_victim(state, Process(100, 1000, "python train.py"))
+    (kill,) = step(named, seen, CAP, 6)[1]
+    (freed,) = step(named, using((other, 10)), CAP, 2)[1]
+    assert [one.process.command for one in (kill, freed)] == ["python train.py"] * 2
+
+
+@pytest.mark.parametrize("who", [LOADER, Process(100, 1)])
+def test_nobody_but_the_victim_itself_is_named_anew(who):
+    _, state = run_script([(t, using((TRAINER, 1500), (LOADER, 10))) for t in (0, 1)])
+    assert name_victim(state, replace(who, command="other")).victims == state.victims
+    assert [victim.process.command for victim in name_victim(state, who).victims] == [""]
 
 
 def test_a_pod_within_its_cap_is_left_alone():

@@ -231,6 +231,18 @@ def step(
     return state, actions + stopped
 
 
+def name_victim(state: State, fresh: Process) -> State:
+    """Name a victim by its present command, for what is reported of it later.
+
+    A process may have executed another program since it was first seen; it stays the same one.
+    """
+    victims = (
+        replace(victim, process=fresh) if victim.process == fresh else victim
+        for victim in state.victims
+    )
+    return replace(state, victims=tuple(victims))
+
+
 def _largest_per_process(usages: Iterable[Usage]) -> dict[tuple[str, Process], int | None]:
     """Count a process that is listed twice once, by its largest figure; 0 is no figure."""
     known: dict[tuple[str, Process], int | None] = {}
