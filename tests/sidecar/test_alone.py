@@ -20,6 +20,7 @@ FILES = {
     "webhook/adapters/__init__.py",
     "webhook/adapters/nvml.py",
     "webhook/adapters/processes.py",
+    "webhook/adapters/surroundings.py",
     "webhook/core/__init__.py",
     "webhook/core/enforcement/__init__.py",
     "webhook/core/nvidia/__init__.py",

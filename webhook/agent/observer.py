@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from webhook.adapters import processes
+from webhook.adapters import surroundings
 from webhook.adapters.nvml import NvmlError
 from webhook.core.node.inventory import Look, SeenGpu
 from webhook.core.nvidia.drivers import DriverClass, Fault, driver_class, explain_driver
@@ -60,7 +60,7 @@ def _probed(seen: Look, nvml: Nvml, devices: Iterable[Device], proc: str) -> Loo
     What it cannot try is whether a process that the driver lists comes with its figure: a container
     sees its own processes alone, and this one has nothing on a GPU. The version answers for that.
     """
-    kernel = processes.trustworthy_kernel(proc=proc)
+    kernel = surroundings.trustworthy_kernel(proc=proc)
     version = seen.driver_version
     if driver_class(version) is not DriverClass.WORKS:
         return replace(seen, cannot_measure=explain_driver(version), never_measures=True)

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from webhook.adapters import processes
+from webhook.adapters import processes, surroundings
 from webhook.adapters.processes import Delivery
 from webhook.core.enforcement.step import Cap, EndPod, Kill, State, Terminate, name_victim, step
 from webhook.names import POD_RESTART_EXIT_CODE
@@ -129,7 +129,7 @@ class Guard:
         delivery = processes.stop(process, number, proc=self._proc)
         if delivery is Delivery.REFUSED:
             self._refused.add(process)
-            why = processes.permission(process, proc=self._proc).reason
+            why = surroundings.permission(process, proc=self._proc).reason
             self._journal.event("error", "a signal was refused", why=why, **values_of(process))
 
     def _end_pod(self, action: EndPod) -> None:

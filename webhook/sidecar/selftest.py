@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.adapters import processes
+from webhook.adapters import processes, surroundings
 from webhook.adapters.nvml import NvmlError
 from webhook.core.nvidia.drivers import DriverClass, driver_class, explain_driver
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.adapters.nvml import Nvml
-    from webhook.adapters.processes import Fact
+    from webhook.adapters.surroundings import Fact
 
 
 class Ability(enum.Enum):
@@ -98,11 +98,11 @@ def self_test(nvml: Nvml, *, placed: bool = True, proc: str = "/proc") -> SelfTe
 
 
 def _surroundings(proc: str) -> Iterator[Check]:
-    yield _check("kernel", processes.trustworthy_kernel(proc=proc))
-    namespace = processes.own_pid_namespace(proc=proc)
+    yield _check("kernel", surroundings.trustworthy_kernel(proc=proc))
+    namespace = surroundings.own_pid_namespace(proc=proc)
     # Where even this cannot be read, numbers cannot be trusted to mean our own processes.
     yield Check("process-namespace", namespace.holds or False, namespace.reason)
-    shared = processes.shares_process_namespace(proc=proc)
+    shared = surroundings.shares_process_namespace(proc=proc)
     # A container that does not share is PID 1 of its own; else only cgroups tell, not surely.
     alone = shared.holds is False and os.getpid() == 1
     yield Check("shared-processes", False if alone else shared.holds or None, shared.reason)
@@ -119,10 +119,10 @@ def _permission(proc: str) -> Fact:
     for pid in processes.pids(proc=proc):
         process = None if pid in spared else processes.identify(pid, proc=proc)
         if process is not None:
-            fact = processes.permission(process, proc=proc)
+            fact = surroundings.permission(process, proc=proc)
             if fact.holds is False:
                 return fact
-    return processes.own_rights(proc=proc)
+    return surroundings.own_rights(proc=proc)
 
 
 def _driver(nvml: Nvml, hint: str) -> Iterator[Check]:
