@@ -4,8 +4,8 @@ import io
 import json
 
 from tests.support.agents import VRAM, ScriptedNvml
+from webhook.adapters.journal import Journal
 from webhook.agent import loop
-from webhook.agent.journal import Journal
 from webhook.agent.loop import Agent
 from webhook.agent.settings import Settings
 from webhook.agent.watcher import NodeSeen
@@ -58,8 +58,10 @@ class Bench:
         self.clock = Clock()
         monkeypatch.setattr(loop, "time", self.clock)
         self.kube = FakeKube()
-        self.log = io.StringIO()
-        self.agent = Agent(Settings("n", **settings), self.kube, ScriptedNvml(), Journal(self.log))
+        self.log = io.BytesIO()
+        self.agent = Agent(
+            Settings("n", **settings), self.kube, ScriptedNvml(), Journal(self.log.write)
+        )
 
     def hear(self, *messages, after_s=0.0):
         """Let a turn of the loop hear these."""

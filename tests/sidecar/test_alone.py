@@ -18,6 +18,7 @@ from tests.sidecar.parts import CAP, a_ground, in_pod, start, wait_until
 FILES = {
     "webhook/__init__.py",
     "webhook/adapters/__init__.py",
+    "webhook/adapters/journal.py",
     "webhook/adapters/nvml.py",
     "webhook/adapters/processes.py",
     "webhook/adapters/surroundings.py",

@@ -207,12 +207,12 @@ def test_a_second_signal_does_not_disturb_the_stopping(without_library):
     code = """
 import os, signal, sys
 from webhook.sidecar import program
-class Impatient(program.Journal):
+class Impatient(program.EnforcerJournal):
     def event(self, level, message, **values):
         super().event(level, message, **values)
         if message in ("self-test", "stopped"):
             os.kill(os.getpid(), signal.SIGTERM)
-program.Journal = Impatient
+program.EnforcerJournal = Impatient
 sys.exit(program.enforce({}, sys.argv[1], sys.argv[2]))
 """
     folders = [str(without_library.run_folder), str(without_library.termination_log)]

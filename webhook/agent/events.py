@@ -8,7 +8,7 @@ from webhook.core.node.inventory import skipped
 from webhook.core.pod.quantity import format_bytes
 
 if TYPE_CHECKING:
-    from webhook.agent.journal import Journal
+    from webhook.adapters.journal import Journal
     from webhook.core.node.inventory import Inventory, Look
 
 

@@ -30,9 +30,9 @@ from webhook.names import NODE_GPU_MEMORY_FREE_LABEL
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from webhook.adapters.journal import Journal
     from webhook.adapters.kube.client import Kube
     from webhook.adapters.nvml import Nvml
-    from webhook.agent.journal import Journal
     from webhook.agent.settings import Settings
     from webhook.core.node.state import Patches
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook import __version__
+from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.nvml import Nvml
-from webhook.agent.journal import Journal
 from webhook.agent.loop import Agent, NewContainerNeededError
 from webhook.agent.observer import look
 from webhook.agent.watcher import read_assigned
@@ -37,7 +39,8 @@ def agent(settings: Settings) -> int:
     | 1 | no API server is known, or a bug |
     | 75 | the driver was replaced, or its devices taken from us: a new container is needed |
     """
-    journal = Journal(sys.stdout)
+    # Where it is closed, the number may soon be another file's.
+    journal = Journal(partial(os.write, 1 if sys.stdout else -1))
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     try:

@@ -9,10 +9,10 @@ from webhook.core.enforcement.step import EndPod, Freed, Kill, ReportBlind, Term
 
 if TYPE_CHECKING:
     from webhook.core.enforcement.step import Action, Process
-    from webhook.sidecar.journal import Journal
+    from webhook.sidecar.journal import EnforcerJournal
 
 
-def tell(journal: Journal, action: Action, grace_s: float) -> None:
+def tell(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
     """Write the event of an action, and where it is a verdict the termination message."""
     match action:
         case Terminate(process, excess):

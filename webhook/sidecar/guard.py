@@ -19,7 +19,7 @@ from webhook.sidecar.observer import Observer
 if TYPE_CHECKING:
     from webhook.adapters.nvml import Nvml
     from webhook.core.enforcement.step import Action, Process
-    from webhook.sidecar.journal import Journal
+    from webhook.sidecar.journal import EnforcerJournal
     from webhook.sidecar.settings import Settings
 
 JUDGING_S: Final = 0.5
@@ -40,7 +40,7 @@ class Guard:
         self,
         settings: Settings,
         nvml: Nvml,
-        journal: Journal,
+        journal: EnforcerJournal,
         run_folder: str,
         *,
         proc: str = "/proc",
