@@ -6,7 +6,6 @@ from tests.agent.stepped import DOWN, FINE, GONE, ZEROED, Bench
 from tests.support.agents import VRAM
 from webhook.adapters.kube.client import KubeError
 from webhook.agent import loop
-from webhook.agent.loop import Allowance
 from webhook.agent.watcher import NodeSeen, WatchFailed
 
 
@@ -125,12 +124,6 @@ def test_whoever_changes_the_node_for_ever_costs_no_patch_a_second(bench):
     assert bench.said().count(what) == 1
     bench.hear(after_s=loop.PATCH_EVERY_S)
     assert bench.capacity == "1000Mi"
-
-
-def test_an_allowance_refills_with_time():
-    allowance = Allowance(2, 5.0)
-    taken = [allowance.take(now_s) for now_s in (0, 0, 0, 4, 5, 6, 100, 100, 100)]
-    assert taken == [True, True, False, False, True, False, True, True, False]
 
 
 def test_a_node_that_is_deleted_and_made_anew_is_shown_its_gpus_again(bench):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.gpus import FIXED, GONE, INVENTORIES, NODE, TWO, a_gpu, merged
 from webhook.core.node.inventory import Inventory, Known
-from webhook.core.node.state import patches, wanted
+from webhook.core.node.state import Patches, is_free_alone, patches, wanted
 from webhook.core.placement.assignments import Assignment, free_on
 from webhook.core.placement.fit import Need, Refusal, place
 from webhook.core.pod.gpus import MOST_COUNTED, free_label
@@ -124,3 +124,21 @@ def test_a_node_is_preferred_exactly_where_the_pod_can_be_placed(inventory, take
     placed = not isinstance(place("n", inventory.gpus, free, need), Refusal)
     shown = free_labels(put_right(NODE, inventory, taken)).get(free_label(count))
     assert (shown is not None and int(shown) > mib - 1) == placed
+
+
+FREE = "vramwarden.io/gpu-memory-free-mib"
+
+
+@pytest.mark.parametrize(
+    ("made", "alone"),
+    [
+        (Patches({"metadata": {"labels": {FREE: "1"}}}), True),
+        (Patches({"metadata": {"labels": {FREE: "1", f"{FREE}.16": None}}}), True),
+        (Patches(), True),
+        (Patches({"metadata": {"labels": {FREE: "1", "vramwarden.io/gpu": "true"}}}), False),
+        (Patches({"metadata": {"labels": {FREE: "1"}, "annotations": {FREE: "1"}}}), False),
+        (Patches({"metadata": {"labels": {FREE: "1"}}}, {"status": {}}), False),
+    ],
+)
+def test_that_nothing_but_free_memory_changes_is_told_from_all_else(made, alone):
+    assert is_free_alone(made) is alone

@@ -162,6 +162,13 @@ def changes(node: Mapping[str, Any], made: Patches) -> Iterator[str]:
                     yield f"{part}[{key}]: {old} -> {new}"
 
 
+def is_free_alone(made: Patches) -> bool:
+    """Say whether nothing but free memory changes, as it does with each pod: no news for a log."""
+    parts = (made.metadata or {}).get("metadata", {})
+    labels_alone = made.status is None and set(parts) <= {"labels"}
+    return labels_alone and set(parts.get("labels", ())) <= set(_FREE_LABELS)
+
+
 def label_safe(text: str) -> str:
     """Turn what NVML reports into a label's value, as GPU feature discovery writes it.
 
