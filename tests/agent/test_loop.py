@@ -9,10 +9,10 @@ from webhook.agent import loop
 from webhook.agent.watcher import NodeSeen, WatchFailed
 
 
-@pytest.mark.parametrize("look_first", [True, False])
-def test_gpus_are_shown_once_node_and_gpus_are_known_in_either_order(look_first, bench):
+@pytest.mark.parametrize("scan_first", [True, False])
+def test_gpus_are_shown_once_node_and_gpus_are_known_in_either_order(scan_first, bench):
     messages = [FINE, bench.see_node()]
-    bench.hear(*(messages if look_first else reversed(messages)))
+    bench.hear(*(messages if scan_first else reversed(messages)))
     assert bench.capacity == "1000Mi"
     assert [status for status, _ in bench.kube.sent] == [False, True]
     assert bench.unready() == ""
@@ -153,10 +153,10 @@ def test_a_bug_in_a_thread_ends_the_agent(bench):
         bench.hear(ZeroDivisionError("bug"))
     bench.agent._start(lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        bench.agent._hear()
+        bench.agent._receive()
 
 
-def test_a_fixed_amount_needs_no_look(monkeypatch):
+def test_a_fixed_amount_needs_no_scan(monkeypatch):
     bench = Bench(monkeypatch, fixed_bytes=48 * 2**30)
     bench.hear(bench.see_node())
     assert bench.capacity == "48Gi"

@@ -1,4 +1,4 @@
-"""The agent's loop: hears of GPUs and of the node, and puts the node right."""
+"""The agent's loop: takes what its threads report, and reconciles the node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.agent.assigned import Assigned
-from webhook.agent.events import tell
+from webhook.agent.events import report
 from webhook.agent.heartbeat import beat
 from webhook.agent.watcher import (
     FIRST_PAUSE_S,
@@ -23,10 +23,10 @@ from webhook.agent.watcher import (
     watch_gpus,
 )
 from webhook.core.node.allowance import Allowance, take
-from webhook.core.node.driver import Driver, after_look, hangs, needs_new_container
+from webhook.core.node.driver import Driver, after_scan, hangs, needs_new_container
 from webhook.core.node.echo import is_echo
-from webhook.core.node.inventory import Inventory, Look, notice
-from webhook.core.node.state import changes, is_free_alone, patches, recall, wanted
+from webhook.core.node.inventory import Inventory, Scan, observe
+from webhook.core.node.state import changes, desired, is_free_alone, patches, read_inventory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from webhook.agent.settings import Settings
     from webhook.core.node.state import Patches
 
-    Message = Look | NodeSeen | WatchFailed | AssignmentsSeen | AssignmentsUnread | Exception
+    Message = Scan | NodeSeen | WatchFailed | AssignmentsSeen | AssignmentsUnread | Exception
 
 PACE_S: Final = 5.0
 """The loop turns at least this often, to beat."""
@@ -53,7 +53,7 @@ class NewContainerNeededError(Exception):
 
 
 class Agent:
-    """Keeps the node as it should be, until it is told to stop."""
+    """Keeps the node as it should be, until it is stopped."""
 
     def __init__(self, settings: Settings, kube: Kube, nvml: Nvml, journal: Journal) -> None:
         self._settings = settings
@@ -63,7 +63,7 @@ class Agent:
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._node: dict[str, Any] | None = None
         self._inventory: Inventory | None = None
-        self._look: Look | None = None
+        self._scan: Scan | None = None
         self._driver = Driver(time.monotonic(), time.monotonic())
         self._patched_s = self._next_try_s = float("-inf")
         self._pause_s = FIRST_PAUSE_S
@@ -85,10 +85,10 @@ class Agent:
                 self._start(watch_assignments, self._kube, *of)
         while True:
             self._beat()
-            self._hear()
+            self._receive()
             now_s = time.monotonic()
-            self._put_right(now_s)
-            self._judge_driver(now_s)
+            self._reconcile(now_s)
+            self._check_driver(now_s)
 
     def _start(self, work: Callable[..., None], *arguments: Any) -> None:
         """Let a thread work; a bug in it ends the agent, and not only the thread."""
@@ -101,8 +101,8 @@ class Agent:
 
         threading.Thread(target=worked, name=work.__name__, daemon=True).start()
 
-    def _hear(self) -> None:
-        """Take what was told; wait a while where nothing was."""
+    def _receive(self) -> None:
+        """Take what was reported; wait a while where nothing was."""
         wait_s = min(PACE_S, self._assigned.due_in_s(time.monotonic()))
         try:
             self._take(self._messages.get(timeout=wait_s))
@@ -115,17 +115,17 @@ class Agent:
         match message:
             case NodeSeen(node, watched):
                 self._take_node(node, watched=watched)
-            case Look():
+            case Scan():
                 self._journal.over("stuck", "the driver no longer hangs")
-                self._look = message
-                self._driver = after_look(self._driver, message, time.monotonic())
-                self._consider()
+                self._scan = message
+                self._driver = after_scan(self._driver, message, time.monotonic())
+                self._observe()
             case WatchFailed(why):
                 self._fail("watch", "the node cannot be watched; trying on", why)
             case AssignmentsSeen(assignments, watched):
                 if watched:
                     self._journal.over("assigned", "the list of who has which GPUs is watched")
-                self._assigned.tell(assignments)
+                self._assigned.remember(assignments)
             case AssignmentsUnread(why):
                 what = "the list of who has which GPUs cannot be watched; free memory may be stale"
                 self._journal.once("assigned", "warning", what, why)
@@ -145,9 +145,11 @@ class Agent:
             if self._inventory is None:
                 fixed_bytes = self._settings.fixed_bytes
                 self._inventory = (
-                    recall(node) if fixed_bytes is None else Inventory(fixed_bytes=fixed_bytes)
+                    read_inventory(node)
+                    if fixed_bytes is None
+                    else Inventory(fixed_bytes=fixed_bytes)
                 )
-                self._consider()
+                self._observe()
 
     def _fail(self, about: str, message: str, why: str) -> None:
         self._failures[about] = why
@@ -157,20 +159,20 @@ class Agent:
         self._failures.pop(about, None)
         self._journal.over(about, message)
 
-    def _consider(self) -> None:
-        """Learn from the latest look, once it is known what was advertised before."""
-        if self._look is None or self._inventory is None:
+    def _observe(self) -> None:
+        """Take the latest scan into the inventory, once it is known what was advertised before."""
+        if self._scan is None or self._inventory is None:
             return
         before, grace_s = self._inventory, self._settings.grace_s
-        self._inventory = notice(before, self._look, self._driver.looked_s, grace_s)
-        tell(self._journal, self._look, before, self._inventory, grace_s)
+        self._inventory = observe(before, self._scan, self._driver.scanned_s, grace_s)
+        report(self._journal, self._scan, before, self._inventory, grace_s)
 
-    def _put_right(self, now_s: float) -> None:
-        """Patch what is not as it should be, unless the last try failed a moment ago."""
+    def _reconcile(self, now_s: float) -> None:
+        """Patch the difference to the desired state, unless the last try failed a moment ago."""
         self._owed |= self._assigned.take(now_s)
         if self._node is None or self._inventory is None or now_s < self._next_try_s:
             return
-        made = patches(self._node, wanted(self._inventory, self._assigned.shown))
+        made = patches(self._node, desired(self._inventory, self._assigned.shown))
         listed = list(changes(self._node, made))
         self._undone = "; ".join(listed)
         if self._settings.dry_run:
@@ -182,7 +184,7 @@ class Agent:
         elif made:
             what = "the node is changed by somebody else all the time; patching less often"
             self._journal.once("others", "warning", what, self._undone)
-        elif self._look is None and self._settings.fixed_bytes is None:
+        elif self._scan is None and self._settings.fixed_bytes is None:
             self._undone = "the GPUs have not been looked at yet"
 
     def _may_patch(self, now_s: float) -> bool:
@@ -210,7 +212,7 @@ class Agent:
         if not is_free_alone(made):
             self._journal.event("info", "node patched", node=self._settings.node, changes=listed)
 
-    def _judge_driver(self, now_s: float) -> None:
+    def _check_driver(self, now_s: float) -> None:
         """Say that the driver hangs, and end where only a new container sees it again."""
         if self._settings.fixed_bytes is not None:
             return
@@ -227,5 +229,5 @@ class Agent:
             unready = "; ".join(filter(None, (*self._failures.values(), self._undone)))
             beat(self._settings.run_folder, unready=unready)
         except OSError as error:
-            self._beats = False  # said once; the probes will tell the kubelet
+            self._beats = False  # said once; the probes will report it
             self._journal.event("error", "no heartbeat", why=str(error))

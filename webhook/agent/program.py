@@ -1,4 +1,4 @@
-"""The program from its start to its exit code, and one look without the loop."""
+"""The program from its start to its exit code, and one scan without the loop."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.nvml import Nvml
 from webhook.agent.loop import Agent, NewContainerNeededError
-from webhook.agent.observer import look
+from webhook.agent.observer import scan
 from webhook.agent.watcher import read_assigned
-from webhook.core.node.inventory import Inventory, Look, notice, skipped
-from webhook.core.node.state import changes, patches, recall, wanted
+from webhook.core.node.inventory import Inventory, Scan, observe, skipped
+from webhook.core.node.state import changes, desired, patches, read_inventory
 
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
@@ -61,7 +61,7 @@ def agent(settings: Settings) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """One look at GPUs and node, and what follows from it."""
+    """One scan of GPUs and node, and what follows from it."""
 
     made: Patches
     changes: tuple[str, ...]
@@ -77,8 +77,8 @@ class Once:
     """Whether there is anything to advertise, or was."""
 
 
-def look_once(settings: Settings) -> Once:
-    """Look at node and GPUs once, and change nothing."""
+def scan_once(settings: Settings) -> Once:
+    """Read the node and scan its GPUs once, and change nothing."""
     node: dict[str, Any] = {}
     unread = "" if settings.node else "no node is named; use --node or set NODE_NAME"
     if settings.node:
@@ -87,11 +87,11 @@ def look_once(settings: Settings) -> Once:
         except KubeError as error:
             unread = str(error)
     assigned, unassigned = _assigned_once(settings)
-    seen = look(Nvml()) if settings.fixed_bytes is None else Look()
+    seen = scan(Nvml()) if settings.fixed_bytes is None else Scan()
     inventory = Inventory(fixed_bytes=settings.fixed_bytes)
     if settings.fixed_bytes is None:
-        inventory = notice(recall(node), seen, 0.0, settings.grace_s)
-    made = patches(node, wanted(inventory, assigned))
+        inventory = observe(read_inventory(node), seen, 0.0, settings.grace_s)
+    made = patches(node, desired(inventory, assigned))
     known = inventory.fixed_bytes is not None or inventory.advertised
     left_out = tuple(f"GPU {uuid}: {why}" for uuid, why in skipped(seen).items())
     listed = tuple(changes(node, made))
@@ -110,7 +110,7 @@ def _assigned_once(settings: Settings) -> tuple[Assignments | None, str]:
 
 
 def patch_once(settings: Settings, found: Once) -> None:
-    """Apply what one look found; raises KubeError."""
+    """Apply what one scan found; raises KubeError."""
     kube: Kube = connect(settings.kubeconfig)
     if found.made.metadata is not None:
         kube.patch_node(settings.node, found.made.metadata)

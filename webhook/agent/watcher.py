@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.kube.client import KubeError, joined
-from webhook.agent.observer import look
+from webhook.agent.observer import scan
 from webhook.core.placement.assignments import config_map_name, read_assignments
 
 if TYPE_CHECKING:
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from webhook.adapters.kube.client import Kube
     from webhook.adapters.nvml import Nvml
-    from webhook.core.node.inventory import Look
+    from webhook.core.node.inventory import Scan
     from webhook.core.placement.assignments import Assignments
 
-    Tell = Callable[["Look | NodeSeen | WatchFailed | AssignmentsSeen | AssignmentsUnread"], None]
+    Tell = Callable[["Scan | NodeSeen | WatchFailed | AssignmentsSeen | AssignmentsUnread"], None]
 
 WATCH_S: Final = 60.0
 """The node is read anew this often, in case that a watch went silent."""
@@ -158,5 +158,5 @@ def _found(ask: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
 def watch_gpus(nvml: Nvml, interval_s: float, tell: Tell) -> None:
     """Tell what NVML says, for ever; a driver that hangs holds up nobody but this thread."""
     while True:
-        tell(look(nvml))
+        tell(scan(nvml))
         time.sleep(interval_s)

@@ -66,7 +66,7 @@ def _amount(_context: click.Context, _option: click.Parameter, text: str | None)
     callback=_duration(1.0, 3600.0),
     default=f"{INTERVAL_S:g}s",
     show_default=True,
-    help="Pause between looks at the GPUs; changes of the node are seen at once.",
+    help="Pause between scans of the GPUs; changes of the node are seen at once.",
 )
 @click.option(
     "--lost-after",
@@ -82,7 +82,7 @@ def _amount(_context: click.Context, _option: click.Parameter, text: str | None)
     callback=_amount,
     help="Advertise this amount and ask no driver, e.g. 48Gi; nothing is enforced there.",
 )
-@click.option("--once", is_flag=True, help="Look once, patch what is to be patched, and end.")
+@click.option("--once", is_flag=True, help="Scan once, patch what is to be patched, and end.")
 @click.option("--dry-run", is_flag=True, help="Say what would be patched, and patch nothing.")
 @click.option(
     "--kubeconfig",
@@ -136,11 +136,11 @@ def agent_command(
 
 
 def _once(settings: Settings) -> None:
-    """Look and patch once; notes go to standard error, what is or would be patched to output."""
+    """Scan and patch once; notes go to standard error, what is or would be patched to output."""
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
-    from webhook.agent.program import look_once, patch_once  # noqa: PLC0415
+    from webhook.agent.program import patch_once, scan_once  # noqa: PLC0415
 
-    found = look_once(settings)
+    found = scan_once(settings)
     for why in found.skipped:
         click.echo(f"skipped: {why}", err=True)
     if found.failed:

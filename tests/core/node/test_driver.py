@@ -7,26 +7,26 @@ from webhook.core.node.driver import (
     REVOKED_AFTER_S,
     STUCK_AFTER_S,
     Driver,
-    after_look,
+    after_scan,
     hangs,
     needs_new_container,
 )
-from webhook.core.node.inventory import Look
+from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import Fault
 
 START = Driver(0.0, 0.0)
-FINE = Look(driver_version="570.86.15")
+FINE = Scan(driver_version="570.86.15")
 
 
 def failing(fault):
-    return Look(failed=f"it says {fault.value}", fault=fault)
+    return Scan(failed=f"it says {fault.value}", fault=fault)
 
 
-def after(*looks):
-    """Return what is remembered after looks, each with its time."""
+def after(*scans):
+    """Return what is remembered after scans, each with its time."""
     driver = START
-    for now_s, look in looks:
-        driver = after_look(driver, look, now_s)
+    for now_s, scan in scans:
+        driver = after_scan(driver, scan, now_s)
     return driver
 
 
@@ -62,17 +62,17 @@ def test_a_driver_that_answers_needs_nothing_however_long_ago():
     assert not needs_new_container(driver, 1e9)
 
 
-def test_a_driver_without_any_look_needs_no_container():
+def test_a_driver_without_any_scan_needs_no_container():
     assert not needs_new_container(START, 1e9)
 
 
-@pytest.mark.parametrize("look", [FINE, failing(Fault.DRIVER_DOWN)], ids=["fine", "down"])
-def test_a_look_that_does_not_come_hangs_and_one_that_fails_does_not(look):
-    driver = after((1000.0, look))
+@pytest.mark.parametrize("scan", [FINE, failing(Fault.DRIVER_DOWN)], ids=["fine", "down"])
+def test_a_scan_that_does_not_come_hangs_and_one_that_fails_does_not(scan):
+    driver = after((1000.0, scan))
     due_s = 1000.0 + 30.0 + STUCK_AFTER_S
     assert not hangs(driver, due_s, 30.0)
     assert hangs(driver, due_s + 0.1, 30.0)
-    assert not hangs(after((1000.0, look), (due_s, look)), due_s + 0.1, 30.0)
+    assert not hangs(after((1000.0, scan), (due_s, scan)), due_s + 0.1, 30.0)
 
 
 def test_a_driver_that_hangs_from_the_start_is_noticed_as_well():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.kube.client import Kube, KubeError, joined
-from webhook.core.node.state import recall
+from webhook.core.node.state import read_inventory
 from webhook.core.placement.assignments import (
     Assignments,
     PodState,
@@ -174,7 +174,7 @@ class PlacementApi:
 
 def _gpu_node(node: Json) -> GpuNode:
     metadata = node["metadata"]
-    return GpuNode(metadata["name"], metadata["uid"], recall(node).gpus)
+    return GpuNode(metadata["name"], metadata["uid"], read_inventory(node).gpus)
 
 
 def _stored(config_map: Json) -> Stored:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.manifests.documents import find_targets, text_of
 from webhook.cli.simulate.short import MOST
-from webhook.core.node.state import recall
+from webhook.core.node.state import read_inventory
 from webhook.core.placement.assignments import read_pod_state
 from webhook.core.pod.fields import mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
@@ -49,7 +49,7 @@ def node_objects(value: Any, found: Found, at: Path = (), of: str = "") -> None:
     except MalformedObjectError as error:
         found.wrong.append((at, str(error)))
         return
-    gpus = recall(value).gpus
+    gpus = read_inventory(value).gpus
     if gpus:
         found.nodes.append(SimulatedNode(text_of(metadata, "name"), gpus, labels))
     elif annotations.get(NODE_GPUS_ANNOTATION, "[]") == "[]":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.nvidia.drivers import Fault
 
 if TYPE_CHECKING:
-    from webhook.core.node.inventory import Look
+    from webhook.core.node.inventory import Scan
 
 CHANGED_AFTER_S: Final = 30.0
 REVOKED_AFTER_S: Final = 300.0
@@ -22,33 +22,33 @@ STUCK_AFTER_S: Final = 60.0
 class Driver:
     """What is remembered of the driver's answers."""
 
-    looked_s: float
-    """When the last look came, or the agent started."""
+    scanned_s: float
+    """When the last scan came, or the agent started."""
     answered_s: float
     """When the driver answered last, or the agent started."""
     worked: bool = False
     """Whether it ever answered."""
     fault: Fault | None = None
-    """What the last look failed with."""
+    """What the last scan failed with."""
     why: str = ""
 
 
-def after_look(driver: Driver, look: Look, now_s: float) -> Driver:
-    """Return what is remembered once a look came."""
-    if look.fault is None:
+def after_scan(driver: Driver, scan: Scan, now_s: float) -> Driver:
+    """Return what is remembered once a scan came."""
+    if scan.fault is None:
         return Driver(now_s, now_s, worked=True)
-    return Driver(now_s, driver.answered_s, driver.worked, look.fault, look.failed)
+    return Driver(now_s, driver.answered_s, driver.worked, scan.fault, scan.failed)
 
 
 def hangs(driver: Driver, now_s: float, interval_s: float) -> bool:
-    """Say whether a look that is due, `interval_s` after the last, has not come for too long."""
-    return now_s - driver.looked_s > STUCK_AFTER_S + interval_s
+    """Say whether a scan that is due, `interval_s` after the last, has not come for too long."""
+    return now_s - driver.scanned_s > STUCK_AFTER_S + interval_s
 
 
 def needs_new_container(driver: Driver, now_s: float) -> bool:
     """Say whether only a new container gets the driver's library, or access to the GPUs, anew.
 
-    | the last look | the driver answered before | for longer than | a new container |
+    | the last scan | the driver answered before | for longer than | a new container |
     | --- | --- | --- | --- |
     | answered | - | - | no |
     | the driver was replaced | whether or not | `CHANGED_AFTER_S` | yes |
