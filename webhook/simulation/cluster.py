@@ -79,7 +79,7 @@ class SimulatedPod:
         return self.need.memory_bytes * self.need.gpu_count
 
 
-class Cluster:
+class SimulatedCluster:
     """Nodes, who is on them, and what is free; nodes and pods go by their numbers."""
 
     def __init__(
