@@ -7,7 +7,7 @@ from tests.support.agents import VRAM, ScriptedNvml
 from webhook.adapters.journal import Journal
 from webhook.agent import loop
 from webhook.agent.loop import Agent
-from webhook.agent.settings import Settings
+from webhook.agent.settings import AgentSettings
 from webhook.agent.watcher import NodeSeen
 from webhook.core.node.inventory import Scan, SeenGpu
 from webhook.core.nvidia.drivers import Fault
@@ -60,7 +60,7 @@ class Bench:
         self.kube = FakeKube()
         self.log = io.BytesIO()
         self.agent = Agent(
-            Settings("n", **settings), self.kube, ScriptedNvml(), Journal(self.log.write)
+            AgentSettings("n", **settings), self.kube, ScriptedNvml(), Journal(self.log.write)
         )
 
     def hear(self, *messages, after_s=0.0):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from webhook.adapters.journal import Journal
     from webhook.adapters.kube.client import Kube
     from webhook.adapters.nvml import Nvml
-    from webhook.agent.settings import Settings
+    from webhook.agent.settings import AgentSettings
     from webhook.core.node.state import Patches
 
     Message = Scan | NodeSeen | WatchFailed | AssignmentsSeen | AssignmentsUnread | Exception
@@ -55,7 +55,7 @@ class NewContainerNeededError(Exception):
 class Agent:
     """Keeps the node as it should be, until it is stopped."""
 
-    def __init__(self, settings: Settings, kube: Kube, nvml: Nvml, journal: Journal) -> None:
+    def __init__(self, settings: AgentSettings, kube: Kube, nvml: Nvml, journal: Journal) -> None:
         self._settings = settings
         self._kube = kube
         self._nvml = nvml

@@ -21,7 +21,7 @@ from webhook.core.node.state import changes, desired, patches, read_inventory
 
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
-    from webhook.agent.settings import Settings
+    from webhook.agent.settings import AgentSettings
     from webhook.core.node.state import Patches
     from webhook.core.placement.assignments import Assignments
 
@@ -30,7 +30,7 @@ FAILED: Final = 1
 NEW_CONTAINER: Final = 75
 
 
-def agent(settings: Settings) -> int:
+def agent(settings: AgentSettings) -> int:
     """Keep the node as it should be until SIGTERM; returns the exit code.
 
     | exit code | means |
@@ -77,7 +77,7 @@ class Once:
     """Whether there is anything to advertise, or was."""
 
 
-def scan_once(settings: Settings) -> Once:
+def scan_once(settings: AgentSettings) -> Once:
     """Read the node and scan its GPUs once, and change nothing."""
     node: dict[str, Any] = {}
     unread = "" if settings.node else "no node is named; use --node or set NODE_NAME"
@@ -98,7 +98,7 @@ def scan_once(settings: Settings) -> Once:
     return Once(made, listed, unread, unassigned, seen.failed, left_out, known)
 
 
-def _assigned_once(settings: Settings) -> tuple[Assignments | None, str]:
+def _assigned_once(settings: AgentSettings) -> tuple[Assignments | None, str]:
     """Return who has the GPUs, or why that is not known."""
     if not settings.node or not settings.namespace or settings.fixed_bytes is not None:
         return {}, ""
@@ -109,7 +109,7 @@ def _assigned_once(settings: Settings) -> tuple[Assignments | None, str]:
         return None, str(error)
 
 
-def patch_once(settings: Settings, found: Once) -> None:
+def patch_once(settings: AgentSettings, found: Once) -> None:
     """Apply what one scan found; raises KubeError."""
     kube: Kube = connect(settings.kubeconfig)
     if found.made.metadata is not None:

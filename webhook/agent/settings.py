@@ -17,7 +17,7 @@ mode each scan wakes the GPUs, which takes a second or more for each of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AgentSettings:
     """Which node, and how."""
 
     node: str

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import yaml
 
-from webhook.agent.settings import INTERVAL_S, Settings
+from webhook.agent.settings import INTERVAL_S, AgentSettings
 from webhook.cli.failures import Failure
 from webhook.core.node.inventory import GRACE_S
 from webhook.core.pod.duration import parse_seconds
@@ -116,7 +116,7 @@ def agent_command(
     """
     if not node and not (once and dry_run):
         raise click.UsageError("no node is named; use --node or set NODE_NAME")
-    settings = Settings(
+    settings = AgentSettings(
         node=node,
         namespace=namespace,
         interval_s=interval,
@@ -135,7 +135,7 @@ def agent_command(
         sys.exit(agent(settings))
 
 
-def _once(settings: Settings) -> None:
+def _once(settings: AgentSettings) -> None:
     """Scan and patch once; notes go to standard error, what is or would be patched to output."""
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
     from webhook.agent.program import patch_once, scan_once  # noqa: PLC0415
