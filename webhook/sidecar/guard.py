@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from webhook.adapters.nvml import Nvml
     from webhook.core.enforcement.step import Action, Process
     from webhook.sidecar.journal import EnforcerJournal
-    from webhook.sidecar.settings import Settings
+    from webhook.sidecar.settings import EnforcerSettings
 
 JUDGING_S: Final = 0.5
 """Between looks, where the poll interval is longer, while an excess is confirmed or ended."""
@@ -38,7 +38,7 @@ class Guard:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: EnforcerSettings,
         nvml: Nvml,
         journal: EnforcerJournal,
         run_folder: str,

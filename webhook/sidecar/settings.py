@@ -44,7 +44,7 @@ class SettingsError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class EnforcerSettings:
     """What the pod is held to, and how."""
 
     cap_bytes: int
@@ -58,7 +58,7 @@ class Settings:
     """The UUIDs of the pod's GPUs; None for all that the driver shows."""
 
 
-def read_settings(environment: Mapping[str, str]) -> Settings:
+def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
     """Read all variables; raises SettingsError with everything that is wrong.
 
     Only the cap has no default. Nothing malformed ever means "no limit".
@@ -79,7 +79,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         return read(name, lambda text: _seconds(text, *_BOUNDS_S[name]), default_s) or 0.0
 
     cap_bytes = read(CAP_BYTES_ENV, _cap) or 0
-    settings = Settings(
+    settings = EnforcerSettings(
         cap_bytes=cap_bytes,
         tolerance_bytes=read(TOLERANCE_ENV, lambda text: _tolerance(text, cap_bytes)) or 0,
         poll_interval_s=seconds(POLL_INTERVAL_ENV, 1.0),
