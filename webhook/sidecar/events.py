@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from webhook.sidecar.journal import EnforcerJournal
 
 
-def tell(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
-    """Write the event of an action, and where it is a verdict the termination message."""
+def report(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
+    """Report an action: an event, and for a verdict the termination message as well."""
     match action:
         case Terminate(process, excess):
             journal.verdict(

@@ -1,4 +1,4 @@
-"""The enforcer's loop: look, judge, act, beat; one thread, for NVML answers one at a time."""
+"""The enforcer's loop: observe, judge, act, beat; one thread, for NVML answers one at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from webhook.adapters import processes, surroundings
 from webhook.adapters.processes import Delivery
 from webhook.core.enforcement.step import Cap, EndPod, Kill, State, Terminate, name_victim, step
 from webhook.names import POD_RESTART_EXIT_CODE
-from webhook.sidecar.events import tell, values_of
+from webhook.sidecar.events import report, values_of
 from webhook.sidecar.heartbeat import Heartbeat
 from webhook.sidecar.observer import Observer
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from webhook.sidecar.settings import EnforcerSettings
 
 JUDGING_S: Final = 0.5
-"""Between looks, where the poll interval is longer, while an excess is confirmed or ended."""
+"""Between observations, at most, while an excess is confirmed or ended."""
 
 ENDING_S: Final = 0.1
-"""Between looks at who is left while the pod ends."""
+"""Between checks of who is left while the pod ends."""
 
 PAUSE_INTERVALS: Final = 5
 PAUSE_S: Final = 5.0
-"""A gap between two looks that is longer than both is told: nobody guarded meanwhile."""
+"""A gap between two observations that is longer than both is reported: nobody guarded then."""
 
 
 class Guard:
-    """Holds the pod to its cap until told to stop."""
+    """Holds the pod to its cap until it is stopped."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Guard:
             if now_s - last_s > max(PAUSE_S, PAUSE_INTERVALS * self._settings.poll_interval_s):
                 why = "we were stopped, starved of CPU, or kept waiting by the driver"
                 self._journal.event("warning", "no look for a while", why=why, s=now_s - last_s)
-            for action in self._look(now_s):
+            for action in self._judge(now_s):
                 if isinstance(action, EndPod):
                     self._end_pod(action)
                     return POD_RESTART_EXIT_CODE
@@ -79,17 +79,17 @@ class Guard:
             last_s = now_s
             time.sleep(max(0.0, now_s + self._pause_s(now_s) - time.monotonic()))
 
-    def _look(self, now_s: float) -> tuple[Action, ...]:
+    def _judge(self, now_s: float) -> tuple[Action, ...]:
         judged = {gpu for gpu, samples in self._state.over.items() if samples}
         judged |= {victim.gpu for victim in self._state.victims}
-        observation = self._observer.look(now_s, judged)
+        observation = self._observer.observe(now_s, judged)
         observation = replace(observation, refused=frozenset(self._refused))
         self._refused.clear()
         self._state, actions = step(self._state, observation, self._cap, now_s)
         return actions
 
     def _pause_s(self, now_s: float) -> float:
-        """Return until the next look: sooner while an excess is judged, and as a grace ends.
+        """Return how long to wait: less while an excess is judged, and as a grace ends.
 
         A grace may be over without a kill, while the driver does not show its victim.
         """
@@ -108,18 +108,18 @@ class Guard:
         try:
             self._heartbeat.beat()
         except OSError as error:
-            self._heartbeat = None  # said once; the probes will tell the kubelet
+            self._heartbeat = None  # said once; the probes will report it
             self._journal.event("error", "no heartbeat", why=str(error))
 
     def _perform(self, action: Action) -> None:
-        """Tell first: whoever looks for the reason of a death finds it written before."""
+        """Report first: whoever looks for the reason of a death finds it written before."""
         if isinstance(action, Terminate):
             # It may have executed another program since it was first seen.
             fresh = processes.identify(action.process.pid, proc=self._proc)
             if fresh == action.process:
                 action = replace(action, process=fresh)
                 self._state = name_victim(self._state, fresh)
-        tell(self._journal, action, self._settings.grace_s)
+        report(self._journal, action, self._settings.grace_s)
         if isinstance(action, Terminate):
             self._signal(action.process, signal.SIGTERM)
         elif isinstance(action, Kill):
@@ -138,7 +138,7 @@ class Guard:
         Where the pod asks for RestartAllContainers, the kubelet does it on our exit code. The
         policy wants no workload rather than one that nobody measures.
         """
-        tell(self._journal, action, self._settings.grace_s)
+        report(self._journal, action, self._settings.grace_s)
         deadline_s = time.monotonic() + self._settings.grace_s
         left = self._others()
         for process in left:

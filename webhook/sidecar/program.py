@@ -41,7 +41,7 @@ def enforce(
     """
     # Where it is closed, the number may soon be another file's.
     output = 1 if sys.stdout else -1
-    # A self-test by hand, beside the enforcer that guards, tells that one's probes nothing.
+    # A self-test by hand, beside the enforcer that guards, leaves nothing for that one's probes.
     journal = EnforcerJournal(output, termination_log, "" if only_test else run_folder)
     try:
         _on_stop_signals(_stop)
@@ -72,7 +72,7 @@ def _enforce(
         level = {Ability.FULL: "info", Ability.OBSERVE: "warning"}.get(result.ability, "error")
         if result.ability is Ability.BLIND and not only_test:
             leave_failure(run_folder, result.why)
-        # The startup probe tells of a failure, and a full ability is nothing to tell of.
+        # The startup probe reports a failure, and a full ability needs no report.
         report = result.ability is Ability.OBSERVE
         journal.verdict(level, "self-test", result.why, report=report, **result.values())
         if result.ability is Ability.BLIND:
