@@ -26,15 +26,15 @@ class Delivery(enum.Enum):
 
     DELIVERED = "delivered"
     GONE = "gone"
-    """No such process, or its number is another's by now; nobody was signalled."""
+    """No such process, or its PID is another's by now; nobody was signalled."""
     REFUSED = "refused"
     """We lack a permission, or proc does not answer; nobody was signalled."""
 
 
 def identify(pid: int, *, proc: str = "/proc") -> Process | None:
-    """Return who has this number now; None for nobody, a thread, or where proc does not answer.
+    """Return who has this PID now; None for nobody, a thread, or where proc does not answer.
 
-    Read between two looks at the start time, nothing can be of the number's next owner.
+    Read between two readings of the start time, nothing can be of the PID's next owner.
     """
     folder = f"{proc}/{pid}"
     try:
@@ -50,7 +50,7 @@ def identify(pid: int, *, proc: str = "/proc") -> Process | None:
 
 
 def is_gone(process: Process, *, proc: str = "/proc") -> bool:
-    """Return whether this very process is over, whoever has its number now.
+    """Return whether this very process is over, whoever has its PID now.
 
     A zombie counts as gone: the kernel drops its memory and closes its files, the GPU's among
     them, before it becomes one. What proc does not show us is not known to be gone.
@@ -67,7 +67,7 @@ def stop(process: Process, number: signal.Signals, *, proc: str = "/proc") -> De
     """Signal this very process, or nobody.
 
     Older seccomp profiles answer EPERM to pidfds, which looks like a refusal of the signal itself,
-    so kill(2) has the last word; there the number could still change hands after the check.
+    so kill(2) has the last word; there the PID could still change hands after the check.
     Raises ValueError for PID 1 (the pod ends with it), ourselves and our parents.
     """
     me = os.getpid()
@@ -87,7 +87,7 @@ def stop(process: Process, number: signal.Signals, *, proc: str = "/proc") -> De
 
 
 def pids(*, proc: str = "/proc") -> tuple[int, ...]:
-    """Return the numbers of all visible processes, ascending."""
+    """Return the PIDs of all visible processes, ascending."""
     try:
         names = os.listdir(proc)  # noqa: PTH208  # pathlib would cost the sidecar a megabyte or two
     except OSError:
@@ -125,7 +125,7 @@ def _send_by_pidfd(process: Process, number: signal.Signals, proc: str) -> None:
 
 
 def require_same(process: Process, proc: str) -> None:
-    """Raise ProcessLookupError where the number is another's by now; OSError as proc does."""
+    """Raise ProcessLookupError where the PID is another's by now, and OSError as proc does."""
     if _start_time(process.pid, proc) != process.started:
         raise ProcessLookupError
 

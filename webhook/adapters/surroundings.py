@@ -1,6 +1,6 @@
 """What the self-test may believe here: whose processes these are, whom we may signal, which kernel.
 
-Each fact is told from /proc; the processes themselves are in `webhook.adapters.processes`.
+Each fact is read from /proc; the processes themselves are in `webhook.adapters.processes`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _NODE_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kern
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What the self-test found: yes, no, or None where it cannot be told, and a sentence why."""
+    """What the self-test found: yes, no, or None where it cannot be known, and a sentence why."""
 
     holds: bool | None
     reason: str
 
 
 def permission(process: Process, *, proc: str = "/proc") -> Fact:
-    """Tell from capabilities, users and security labels whether we may signal the process.
+    """Say, from capabilities, users and security labels, whether we may signal the process.
 
     kill(2): CAP_KILL, or our real or effective user is the target's real or saved one. Signal 0 is
     no test: AppArmor lets it pass where it denies TERM. A pod has one user namespace, in which
@@ -66,7 +66,7 @@ def permission(process: Process, *, proc: str = "/proc") -> Fact:
 
 
 def own_rights(*, proc: str = "/proc") -> Fact:
-    """Tell whom our signals can reach, while there is nobody to ask about."""
+    """Say whom our signals can reach, while there is nobody to ask about."""
     try:
         own = read_status("self", proc)
         kill = bool(int(own["CapEff"], 16) >> _CAP_KILL & 1)
@@ -79,7 +79,7 @@ def own_rights(*, proc: str = "/proc") -> Fact:
 
 
 def own_pid_namespace(*, proc: str = "/proc") -> Fact:
-    """Tell whether our PID namespace is another than the node's, and whether proc shows it."""
+    """Say whether our PID namespace is another than the node's, and whether proc shows it."""
     me = os.getpid()
     try:
         seen = os.readlink(f"{proc}/self")  # noqa: PTH115
@@ -94,7 +94,7 @@ def own_pid_namespace(*, proc: str = "/proc") -> Fact:
 
 
 def shares_process_namespace(*, proc: str = "/proc") -> Fact:
-    """Tell whether other containers' processes are visible, as `shareProcessNamespace` makes them.
+    """Say whether other containers' processes are visible, as `shareProcessNamespace` makes them.
 
     By their cgroups and not by the name of PID 1: the pause process is named as its image likes.
     """
@@ -116,7 +116,7 @@ def shares_process_namespace(*, proc: str = "/proc") -> Fact:
 
 
 def trustworthy_kernel(*, proc: str = "/proc") -> Fact:
-    """Tell whether NVML's PIDs and figures can be those of this kernel's processes."""
+    """Say whether NVML's PIDs and figures can be those of this kernel's processes."""
     try:
         banner = printable(read_file(f"{proc}/version")).lower()
     except OSError:
@@ -139,6 +139,9 @@ def _label(pid: int | str, proc: str) -> str | None:
 
 
 def _is_foreign(theirs: str, ours: str) -> bool:
-    """Tell by cgroup_namespaces(7): `/..` leads out of our own container's namespace."""
+    """Say whether a process is another container's: `/..` leads out of our cgroup namespace.
+
+    cgroup_namespaces(7).
+    """
     ids = container_in(theirs), container_in(ours)
     return (":/../" in theirs and ":/../" not in ours) or (all(ids) and ids[0] != ids[1])

@@ -41,7 +41,7 @@ class Replay:
     refused: Mapping[Cause, int]
     """Pods that did not start when they arrived, by cause."""
     examples: Mapping[Cause, tuple[str, str]]
-    """Of each cause the first pod, and the sentence of a binding that is refused, or nothing."""
+    """Of each cause the first pod, and the sentence of a binding that is denied, or nothing."""
     longest_wait_s: float
     """Of those that started later."""
     gpus_used: int

@@ -119,7 +119,7 @@ def _read(target: Target, found: Found, first_s: float) -> None:
 
 
 def _unreadable(target: Target, why: str, found: Found) -> None:
-    """Leave out what a cluster has, and only there: a manifest is for its author to put right.
+    """Leave out what a cluster has, and only there: a manifest is for its author to mend.
 
     Under a rule that only warns such pods are common, and one would stop the replay of all others.
     """
@@ -155,7 +155,7 @@ def _copies(target: Target, found: Found) -> int:
 
 
 def _lasted_s(pod: Json) -> float | None:
-    """Return how long a finished pod ran; None where that is not told."""
+    """Return how long a finished pod ran; None where that is unknown."""
     status = pod.get("status") or {}
     started_s = _time_s(pod, "status", "startTime")
     listed = status.get("containerStatuses")
