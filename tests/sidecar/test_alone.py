@@ -26,6 +26,7 @@ FILES = {
     "webhook/core/enforcement/__init__.py",
     "webhook/core/nvidia/__init__.py",
     "webhook/core/nvidia/drivers.py",
+    "webhook/core/nvidia/variables.py",
     "webhook/core/pod/__init__.py",
     "webhook/core/pod/duration.py",
     "webhook/core/enforcement/step.py",

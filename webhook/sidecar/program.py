@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import Nvml
-from webhook.names import VISIBLE_DEVICES_ENV
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.sidecar.guard import Guard
 from webhook.sidecar.heartbeat import forget_failure, leave_failure
 from webhook.sidecar.journal import EnforcerJournal

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.duration import parse_seconds
 from webhook.names import (
     BLIND_AFTER_ENV,
@@ -13,7 +14,6 @@ from webhook.names import (
     GRACE_ENV,
     POLL_INTERVAL_ENV,
     TOLERANCE_ENV,
-    VISIBLE_DEVICES_ENV,
     WHEN_BLIND_ENV,
 )
 

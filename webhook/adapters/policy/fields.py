@@ -15,9 +15,10 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from webhook.adapters.yaml_documents import show
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity, parse_vram
 from webhook.core.policy.values import matches_any
-from webhook.names import VISIBLE_DEVICES_ENV, VRAM_RESOURCE
+from webhook.names import VRAM_RESOURCE
 
 _LABEL_LENGTH: Final = 63
 _SUBDOMAIN_LENGTH: Final = 253
