@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -185,3 +186,11 @@ def test_help_and_wrong_usage_load_no_more_than_a_probe(alone, tmp_path):
 def test_no_file_of_the_program_is_left_over():
     there = {str(path.relative_to(ROOT)) for path in ROOT.glob("webhook/sidecar/*.py")}
     assert there == {file for file in FILES if file.startswith("webhook/sidecar/")}
+
+
+def test_the_image_copies_these_files_and_no_others():
+    recipe = (ROOT / "deploy/images/enforcer.Containerfile").read_text(encoding="utf-8")
+    copied = " ".join(re.findall(r"^COPY (webhook.*) \S+$", recipe, re.MULTILINE)).split()
+    folders = [f"{one}/*.py" if (ROOT / one).is_dir() else one for one in copied]
+    found = {str(path.relative_to(ROOT)) for one in folders for path in ROOT.glob(one)}
+    assert found == FILES
