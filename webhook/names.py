@@ -69,8 +69,6 @@ POD_RESTART_EXIT_CODE: Final = 88
 """The sidecar ends with it where the whole pod must start anew."""
 
 # Names that belong to others.
-VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"
-DRIVER_CAPABILITIES_ENV: Final = "NVIDIA_DRIVER_CAPABILITIES"
 DEFAULT_CONTAINER_ANNOTATION: Final = "kubectl.kubernetes.io/default-container"
 MIRROR_POD_ANNOTATION: Final = "kubernetes.io/config.mirror"
 NODES_GROUP: Final = "system:nodes"

@@ -67,7 +67,7 @@ def node(control_plane):
 
 @pytest.fixture
 def make_agent(control_plane, node, library, tmp_path):
-    """Return a function that makes an agent for the node; looks are a second apart."""
+    """Return a function that makes an agent for the node; scans are a second apart."""
 
     def make(*options, folder=tmp_path, kubeconfig=control_plane.kubeconfig):
         folder.mkdir(exist_ok=True)

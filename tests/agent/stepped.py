@@ -4,18 +4,18 @@ import io
 import json
 
 from tests.support.agents import VRAM, ScriptedNvml
+from webhook.adapters.journal import Journal
 from webhook.agent import loop
-from webhook.agent.journal import Journal
 from webhook.agent.loop import Agent
-from webhook.agent.settings import Settings
+from webhook.agent.settings import AgentSettings
 from webhook.agent.watcher import NodeSeen
-from webhook.core.node.inventory import Look, SeenGpu
+from webhook.core.node.inventory import Scan, SeenGpu
 from webhook.core.nvidia.drivers import Fault
 
 GPU = SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20)
-FINE = Look((GPU,), "570.86.15")
-GONE = Look((), "570.86.15")
-DOWN = Look(failed="the driver is not loaded", fault=Fault.DRIVER_DOWN)
+FINE = Scan((GPU,), "570.86.15")
+GONE = Scan((), "570.86.15")
+DOWN = Scan(failed="the driver is not loaded", fault=Fault.DRIVER_DOWN)
 
 
 ZEROED = {"status": {"capacity": {VRAM: "0"}, "allocatable": {VRAM: "0"}}}
@@ -58,16 +58,18 @@ class Bench:
         self.clock = Clock()
         monkeypatch.setattr(loop, "time", self.clock)
         self.kube = FakeKube()
-        self.log = io.StringIO()
-        self.agent = Agent(Settings("n", **settings), self.kube, ScriptedNvml(), Journal(self.log))
+        self.log = io.BytesIO()
+        self.agent = Agent(
+            AgentSettings("n", **settings), self.kube, ScriptedNvml(), Journal(self.log.write)
+        )
 
     def hear(self, *messages, after_s=0.0):
         """Let a turn of the loop hear these."""
         self.clock.now_s += after_s
         for message in messages:
             self.agent._take(message)
-        self.agent._put_right(self.clock.now_s)
-        self.agent._judge_driver(self.clock.now_s)
+        self.agent._reconcile(self.clock.now_s)
+        self.agent._check_driver(self.clock.now_s)
         return self
 
     def see_node(self, **more):

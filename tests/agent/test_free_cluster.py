@@ -96,14 +96,14 @@ def test_the_label_that_somebody_removed_comes_back(make_agent, node, assignment
         free("40340", "21300")
 
 
-def test_one_look_says_it_too(make_agent, assignments, node):
+def test_one_scan_says_it_too(make_agent, assignments, node):
     assignments.write((("GPU-a",), 60000))
     done = make_agent("--namespace", "default").run("--once")
     assert (done.returncode, done.stderr) == (0, "")
     assert node.labels()[LABEL] == "40340"
 
 
-def test_one_look_leaves_it_where_the_list_may_not_be_read(make_agent, account, node):
+def test_one_scan_leaves_it_where_the_list_may_not_be_read(make_agent, account, node):
     done = make_agent(kubeconfig=account(RULES)).run("--once", POD_NAMESPACE="default")
     assert done.returncode == 0
     assert done.stderr.startswith("free memory: ")

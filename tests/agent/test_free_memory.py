@@ -157,10 +157,10 @@ def test_a_fixed_amount_says_nothing_of_what_is_free(monkeypatch):
 def test_something_new_is_due_at_once_and_then_after_a_second():
     assigned = Assigned({})
     assert assigned.due_in_s(0.0) == float("inf")
-    assigned.tell(taking(1))
+    assigned.remember(taking(1))
     assert (assigned.due_in_s(10.0), assigned.take(10.0)) == (0.0, True)
     assert (assigned.due_in_s(10.0), assigned.take(10.0)) == (float("inf"), False)
-    assigned.tell(taking(2))
+    assigned.remember(taking(2))
     assert (assigned.due_in_s(10.25), assigned.take(10.25)) == (0.75, False)
     assert assigned.shown == taking(1)
     assert assigned.take(11.0)

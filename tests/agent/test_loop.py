@@ -6,14 +6,13 @@ from tests.agent.stepped import DOWN, FINE, GONE, ZEROED, Bench
 from tests.support.agents import VRAM
 from webhook.adapters.kube.client import KubeError
 from webhook.agent import loop
-from webhook.agent.loop import Allowance
 from webhook.agent.watcher import NodeSeen, WatchFailed
 
 
-@pytest.mark.parametrize("look_first", [True, False])
-def test_gpus_are_shown_once_node_and_gpus_are_known_in_either_order(look_first, bench):
+@pytest.mark.parametrize("scan_first", [True, False])
+def test_gpus_are_shown_once_node_and_gpus_are_known_in_either_order(scan_first, bench):
     messages = [FINE, bench.see_node()]
-    bench.hear(*(messages if look_first else reversed(messages)))
+    bench.hear(*(messages if scan_first else reversed(messages)))
     assert bench.capacity == "1000Mi"
     assert [status for status, _ in bench.kube.sent] == [False, True]
     assert bench.unready() == ""
@@ -127,12 +126,6 @@ def test_whoever_changes_the_node_for_ever_costs_no_patch_a_second(bench):
     assert bench.capacity == "1000Mi"
 
 
-def test_an_allowance_refills_with_time():
-    allowance = Allowance(2, 5.0)
-    taken = [allowance.take(now_s) for now_s in (0, 0, 0, 4, 5, 6, 100, 100, 100)]
-    assert taken == [True, True, False, False, True, False, True, True, False]
-
-
 def test_a_node_that_is_deleted_and_made_anew_is_shown_its_gpus_again(bench):
     bench.hear(FINE, bench.see_node())
     bench.hear(NodeSeen(None), after_s=1)
@@ -160,10 +153,10 @@ def test_a_bug_in_a_thread_ends_the_agent(bench):
         bench.hear(ZeroDivisionError("bug"))
     bench.agent._start(lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        bench.agent._hear()
+        bench.agent._receive()
 
 
-def test_a_fixed_amount_needs_no_look(monkeypatch):
+def test_a_fixed_amount_needs_no_scan(monkeypatch):
     bench = Bench(monkeypatch, fixed_bytes=48 * 2**30)
     bench.hear(bench.see_node())
     assert bench.capacity == "48Gi"

@@ -1,11 +1,11 @@
-"""One look at the GPUs: what fails is part of what is seen, and NVML is closed after it."""
+"""One scan of the GPUs: what fails is part of what is seen, and NVML is closed after it."""
 
 import pytest
 
 from tests.support.agents import ScriptedNvml, a_device
 from webhook.adapters.nvml import NvmlError
-from webhook.agent.observer import look
-from webhook.core.node.inventory import Look, SeenGpu
+from webhook.agent.observer import scan
+from webhook.core.node.inventory import Scan, SeenGpu
 from webhook.core.nvidia.drivers import Fault
 
 TWO = (a_device("a"), a_device("b", 2000, 1))
@@ -18,13 +18,13 @@ def proc(tmp_path):
 
 
 def seen_by(nvml, proc):
-    found = look(nvml, proc=proc)
+    found = scan(nvml, proc=proc)
     assert not nvml.is_open
     return found
 
 
 def test_all_that_answers_is_seen_with_the_reserve_taken_off(proc):
-    assert seen_by(ScriptedNvml(*TWO, a_device("c", 5, 2, mig=True)), proc) == Look(
+    assert seen_by(ScriptedNvml(*TWO, a_device("c", 5, 2, mig=True)), proc) == Scan(
         (
             SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20),
             SeenGpu("GPU-b", "NVIDIA H200", 1, 2000 * 2**20),
@@ -40,7 +40,7 @@ def test_a_driver_that_fails_as_a_whole_is_seen_as_that(method, code, proc):
     nvml = ScriptedNvml(*TWO)
     nvml.codes = {method: code}
     error = NvmlError(method, code)
-    assert seen_by(nvml, proc) == Look(failed=str(error), fault=error.fault)
+    assert seen_by(nvml, proc) == Scan(failed=str(error), fault=error.fault)
 
 
 @pytest.mark.parametrize(

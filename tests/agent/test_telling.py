@@ -4,17 +4,17 @@ import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, GPU, ZEROED, Bench
 from webhook.agent.loop import NewContainerNeededError
-from webhook.core.node.inventory import Look, SeenGpu
+from webhook.core.node.inventory import Scan, SeenGpu
 from webhook.core.nvidia.drivers import Fault
 
-MIG = Look((SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20, mig=True),), "570.86.15")
-SMALLER = Look((SeenGpu("GPU-a", "NVIDIA H200", 0, 999 * 2**20),), "570.86.15")
-UNSURE = Look((), "570.86.15", unsure=frozenset({""}))
-CANNOT = Look((GPU,), "570.86.15", cannot_measure="no figures")
+MIG = Scan((SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20, mig=True),), "570.86.15")
+SMALLER = Scan((SeenGpu("GPU-a", "NVIDIA H200", 0, 999 * 2**20),), "570.86.15")
+UNSURE = Scan((), "570.86.15", unsure=frozenset({""}))
+CANNOT = Scan((GPU,), "570.86.15", cannot_measure="no figures")
 
 
 @pytest.mark.parametrize(
-    ("look", "first", "over"),
+    ("scan", "first", "over"),
     [
         (
             DOWN,
@@ -44,11 +44,11 @@ CANNOT = Look((GPU,), "570.86.15", cannot_measure="no figures")
         ),
     ],
 )
-def test_what_happens_is_told_once_and_once_when_it_is_over(look, first, over, bench):
+def test_what_happens_is_told_once_and_once_when_it_is_over(scan, first, over, bench):
     bench.hear(FINE, bench.see_node())
     known = len(bench.said())
     for _ in range(3):
-        bench.hear(look, after_s=1)
+        bench.hear(scan, after_s=1)
     assert bench.said()[known:] == first
     for _ in range(3):
         bench.hear(FINE, after_s=1)
@@ -79,13 +79,13 @@ def test_a_driver_without_gpus_is_told_once(bench):
     assert bench.kube.sent == []
 
 
-CHANGED = Look(failed="the driver was replaced", fault=Fault.DRIVER_CHANGED)
-UNKNOWN = Look(failed="revoked", fault=Fault.UNKNOWN)
-MISSING = Look(failed="no library", fault=Fault.LIBRARY_MISSING)
+CHANGED = Scan(failed="the driver was replaced", fault=Fault.DRIVER_CHANGED)
+UNKNOWN = Scan(failed="revoked", fault=Fault.UNKNOWN)
+MISSING = Scan(failed="no library", fault=Fault.LIBRARY_MISSING)
 
 
 @pytest.mark.parametrize(
-    ("before", "look", "ends_after_s"),
+    ("before", "scan", "ends_after_s"),
     [
         (FINE, CHANGED, 40),
         (DOWN, CHANGED, 40),
@@ -95,15 +95,15 @@ MISSING = Look(failed="no library", fault=Fault.LIBRARY_MISSING)
         (FINE, MISSING, None),
     ],
 )
-def test_it_ends_where_only_a_new_container_sees_the_driver(before, look, ends_after_s, bench):
+def test_it_ends_where_only_a_new_container_sees_the_driver(before, scan, ends_after_s, bench):
     bench.hear(before, bench.see_node())
     if before is FINE:
         bench.hear(before, after_s=1000)
     for second in range(10, 2000, 10):
         try:
-            bench.hear(look, after_s=10)
+            bench.hear(scan, after_s=10)
         except NewContainerNeededError as error:
-            assert str(error) == look.failed
+            assert str(error) == scan.failed
             assert second == ends_after_s
             return
     assert ends_after_s is None

@@ -96,8 +96,8 @@ def test_a_watch_that_breaks_off_is_begun_again(pauses):
     assert told == [NodeSeen(NODE), WatchFailed("down"), NodeSeen(LATER)]
 
 
-def test_gpus_are_looked_at_with_a_pause_after_each_look(monkeypatch, pauses):
-    monkeypatch.setattr(watcher, "look", lambda nvml: nvml)
+def test_gpus_are_looked_at_with_a_pause_after_each_scan(monkeypatch, pauses):
+    monkeypatch.setattr(watcher, "scan", lambda nvml: nvml)
     numbers = itertools.count()
 
     def tell(_):

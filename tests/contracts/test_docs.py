@@ -14,6 +14,7 @@ from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook import names
 from webhook.cli.main import main
 from webhook.core.admission.decide import Phase, decide
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.values import Bounds
 
@@ -88,7 +89,7 @@ EXAMPLES = {
         "8Gi", containers=[a_container(securityContext={"privileged": True})]
     ),
     "VisibleDevicesOverride": a_pod(
-        containers=[a_container(env=[{"name": names.VISIBLE_DEVICES_ENV, "value": "all"}])]
+        containers=[a_container(env=[{"name": VISIBLE_DEVICES_ENV, "value": "all"}])]
     ),
     "ReservedName": a_pod(containers=[a_container(names.ENFORCER_CONTAINER)]),
     "UnsupportedOS": a_pod("8Gi", os={"name": "windows"}),

@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import dedent
 
 from tests.support.nvml_stub import build, compiler
-from webhook.adapters import processes
+from webhook.adapters import surroundings
 
 SCENE = Path(__file__).resolve().with_name("incident_scene.py")
 NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -57,7 +57,7 @@ def missing():
         return f"no new PID namespace can be made here: {error}"
     if ended.stderr.strip():
         return f"no new PID namespace can be made here: {ended.stderr.strip()}"
-    kernel = processes.trustworthy_kernel()
+    kernel = surroundings.trustworthy_kernel()
     return kernel.reason if kernel.holds is False else ""
 
 

@@ -14,7 +14,7 @@ from tests.support.nvml_stub import build, compiler
 from tests.support.policies import SHIPPED, load, load_spec
 from tests.support.process_tools import SLEEPS, as_user, in_namespace, start, wait_until
 from webhook.adapters.nvml import Device, ListedProcess, NvmlError
-from webhook.adapters.processes import trustworthy_kernel
+from webhook.adapters.surroundings import trustworthy_kernel
 from webhook.core.nvidia.drivers import Fault
 
 __all__ = [

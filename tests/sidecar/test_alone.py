@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,12 +19,15 @@ from tests.sidecar.parts import CAP, a_ground, in_pod, start, wait_until
 FILES = {
     "webhook/__init__.py",
     "webhook/adapters/__init__.py",
+    "webhook/adapters/journal.py",
     "webhook/adapters/nvml.py",
     "webhook/adapters/processes.py",
+    "webhook/adapters/surroundings.py",
     "webhook/core/__init__.py",
     "webhook/core/enforcement/__init__.py",
     "webhook/core/nvidia/__init__.py",
     "webhook/core/nvidia/drivers.py",
+    "webhook/core/nvidia/variables.py",
     "webhook/core/pod/__init__.py",
     "webhook/core/pod/duration.py",
     "webhook/core/enforcement/bounds.py",
@@ -183,3 +187,11 @@ def test_help_and_wrong_usage_load_no_more_than_a_probe(alone, tmp_path):
 def test_no_file_of_the_program_is_left_over():
     there = {str(path.relative_to(ROOT)) for path in ROOT.glob("webhook/sidecar/*.py")}
     assert there == {file for file in FILES if file.startswith("webhook/sidecar/")}
+
+
+def test_the_image_copies_these_files_and_no_others():
+    recipe = (ROOT / "deploy/images/enforcer.Containerfile").read_text(encoding="utf-8")
+    copied = " ".join(re.findall(r"^COPY (webhook.*) \S+$", recipe, re.MULTILINE)).split()
+    folders = [f"{one}/*.py" if (ROOT / one).is_dir() else one for one in copied]
+    found = {str(path.relative_to(ROOT)) for one in folders for path in ROOT.glob(one)}
+    assert found == FILES

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.sidecar.parts import Ground, a_ground, events_of, in_pod, wait_until
 from webhook.sidecar import journal
-from webhook.sidecar.journal import Journal
+from webhook.sidecar.journal import EnforcerJournal
 
 TEXTS = st.text(max_size=40) | st.text(st.characters(codec="utf-8"), max_size=3000)
 
@@ -25,7 +25,7 @@ class Heard:
         self.log = folder / "termination-log"
         self.log.touch()
         self._out = (folder / "out").open("a+", encoding="utf-8")
-        self.journal = Journal(self._out.fileno(), str(self.log))
+        self.journal = EnforcerJournal(self._out.fileno(), str(self.log))
 
     def events(self):
         self._out.seek(0)
@@ -110,7 +110,7 @@ def test_a_termination_log_is_written_only_where_the_kubelet_made_one(heard):
 @pytest.mark.parametrize("path", ["", "/", "/dev/null", "/proc/self/no/such"])
 def test_a_termination_log_that_cannot_be_written_is_no_reason_to_fail(path, tmp_path):
     with (tmp_path / "out").open("w+", encoding="utf-8") as out:
-        Journal(out.fileno(), path).verdict("error", "self-test", "why")
+        EnforcerJournal(out.fileno(), path).verdict("error", "self-test", "why")
         out.seek(0)
         assert len(events_of(out.read())) == 1
 
@@ -151,7 +151,7 @@ def test_output_that_takes_nothing_does_not_keep_the_verdict_from_the_kubelet(ki
         os.close(far)
     log = tmp_path / "termination-log"
     log.touch()
-    Journal(descriptor[kind], str(log)).verdict("error", "self-test", "why")
+    EnforcerJournal(descriptor[kind], str(log)).verdict("error", "self-test", "why")
     assert log.read_text(encoding="utf-8") == "self-test: why\n"
     os.close(descriptor["full"])
     if kind != "closed":

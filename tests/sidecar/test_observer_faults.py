@@ -30,7 +30,7 @@ def look(nvml, tmp_path):
 
     def looking(now_s, judged=("GPU-a", "GPU-b")):
         nvml.now_s = now_s
-        return observer.look(now_s, judged)
+        return observer.observe(now_s, judged)
 
     return looking
 
@@ -56,7 +56,7 @@ def test_without_a_failure_every_process_is_told_with_its_figure(look, nvml):
     seen = look(100)
     assert held(seen) == {("GPU-a", 7): 70, ("GPU-b", 8): 80}
     assert seen.fault == ""
-    assert dict(seen.looked_at_s) == {"GPU-a": 100, "GPU-b": 100}
+    assert dict(seen.listed_at_s) == {"GPU-a": 100, "GPU-b": 100}
     assert nvml.times("devices") == [100]
 
 
@@ -73,7 +73,7 @@ def test_a_driver_that_is_down_is_closed_and_nothing_is_known(code, method, look
     nvml.codes = {method: code, "processes": code}
     seen = look(40)
     assert seen.usages == ()
-    assert dict(seen.looked_at_s) == {}
+    assert dict(seen.listed_at_s) == {}
     assert explain_fault(Fault.DRIVER_DOWN) in seen.fault
     assert nvml.times("close") == [40]
 
@@ -119,7 +119,7 @@ def test_what_was_known_before_an_outage_is_not_told_after_it(look, nvml):
     nvml.listed = {"GPU-a": {}, "GPU-b": {8: 85}}
     seen = look(2, ())
     assert held(seen) == {("GPU-b", 8): 85}
-    assert dict(seen.looked_at_s) == {"GPU-a": 2, "GPU-b": 2}
+    assert dict(seen.listed_at_s) == {"GPU-a": 2, "GPU-b": 2}
 
 
 def test_after_a_whole_look_the_pauses_begin_anew(look, nvml):
@@ -168,7 +168,7 @@ def test_any_other_failure_of_one_gpu_makes_that_one_unknown_and_no_other(code, 
     nvml.codes = {f"{method} GPU-b": code}
     seen = look(1)
     assert held(seen) == {("GPU-a", 7): 70}
-    assert dict(seen.looked_at_s) == {"GPU-a": 1}
+    assert dict(seen.listed_at_s) == {"GPU-a": 1}
     assert "GPU-b" in seen.fault
     assert explain_fault(fault_of(code)) in seen.fault
     assert nvml.times("close") == []
@@ -221,7 +221,7 @@ def test_a_gpu_that_did_not_answer_at_the_start_is_missed_and_measured_when_it_d
 def test_a_failing_look_up_leaves_nothing_known_until_one_succeeds(code, look, nvml):
     nvml.codes = {"devices": code}
     seen = look(0)
-    assert (seen.usages, dict(seen.looked_at_s)) == ((), {})
+    assert (seen.usages, dict(seen.listed_at_s)) == ((), {})
     assert explain_fault(fault_of(code)) in seen.fault
     nvml.codes = {}
     assert look(29).fault == seen.fault

@@ -30,13 +30,13 @@ class Pod:
     def ends(self, pid):
         shutil.rmtree(self.folder / str(pid))
 
-    def look(self, now_s, judged=BOTH):
-        return self.observer.look(now_s, judged)
+    def observe(self, now_s, judged=BOTH):
+        return self.observer.observe(now_s, judged)
 
     def lists_read(self, now_s):
         """Return how many lists a look reads that judges nothing."""
         before = len(self.nvml.times("processes"))
-        assert self.look(now_s, ()).fault == ""
+        assert self.observe(now_s, ()).fault == ""
         return len(self.nvml.times("processes")) - before
 
 
@@ -53,7 +53,7 @@ def told(observation):
 
 def test_a_process_is_told_with_its_command_container_and_start(pod):
     pod.runs(7, started=5, cmdline="python\0train.py\0", cgroup=f"0::/../cri-containerd-{ID}.scope")
-    ((usage,),) = (pod.look(0).usages,)
+    ((usage,),) = (pod.observe(0).usages,)
     assert usage.process == Process(7, 5)
     assert (usage.process.command, usage.process.container) == ("python train.py", ID)
     assert (usage.gpu, usage.used_bytes) == ("GPU-a", 70)
@@ -61,18 +61,18 @@ def test_a_process_is_told_with_its_command_container_and_start(pod):
 
 def test_a_process_on_two_gpus_is_told_on_each(pod):
     pod.nvml.listed["GPU-b"] = {7: 3}
-    assert told(pod.look(0)) == [("GPU-a", 7, 4711), ("GPU-b", 7, 4711)]
+    assert told(pod.observe(0)) == [("GPU-a", 7, 4711), ("GPU-b", 7, 4711)]
 
 
 def test_a_process_without_a_figure_is_told_as_unknown(pod):
     pod.nvml.listed["GPU-a"][7] = None
-    assert [one.used_bytes for one in pod.look(0).usages] == [None]
+    assert [one.used_bytes for one in pod.observe(0).usages] == [None]
 
 
 def test_a_process_that_is_over_and_still_listed_keeps_its_name(pod):
-    first = pod.look(0)
+    first = pod.observe(0)
     pod.ends(7)
-    second = pod.look(1)
+    second = pod.observe(1)
     assert second.usages == first.usages
     assert second.usages[0].process.command == "python train.py"
     assert second.fault == ""
@@ -81,56 +81,56 @@ def test_a_process_that_is_over_and_still_listed_keeps_its_name(pod):
 @pytest.mark.parametrize("codes", [{"processes": 9}, {"processes GPU-b": 10}])
 def test_a_process_that_is_over_keeps_its_name_through_a_failure(codes, pod):
     pod.nvml.listed = {"GPU-a": {}, "GPU-b": {7: 3}}
-    first = pod.look(0)
+    first = pod.observe(0)
     pod.ends(7)
     pod.nvml.codes = codes
-    assert pod.look(1).usages == ()
+    assert pod.observe(1).usages == ()
     pod.nvml.codes = {}
-    assert (pod.look(2).usages, pod.look(3).fault) == (first.usages, "")
+    assert (pod.observe(2).usages, pod.observe(3).fault) == (first.usages, "")
 
 
 def test_a_zombie_that_is_still_listed_keeps_its_name(pod):
-    first = pod.look(0)
+    first = pod.observe(0)
     put(pod.folder, 7, stat=stat_line(7, state="Z"), cmdline="")
     for now_s in (1, 20):
-        seen = pod.look(now_s)
+        seen = pod.observe(now_s)
         assert (seen.usages, seen.fault) == (first.usages, "")
         assert seen.usages[0].process.command == "python train.py"
 
 
 def test_a_number_that_is_used_again_is_another_process(pod):
-    pod.look(0)
+    pod.observe(0)
     pod.runs(7, started=4712, cmdline="other\0", cgroup=f"0::/../{OTHER_ID}")
-    (usage,) = pod.look(1).usages
+    (usage,) = pod.observe(1).usages
     assert (usage.process.started, usage.process.command) == (4712, "other")
     assert usage.process.container == OTHER_ID
 
 
 def test_a_number_used_again_after_it_was_listed_nowhere_is_another_process(pod):
-    pod.look(0)
+    pod.observe(0)
     pod.nvml.listed["GPU-a"] = {}
-    assert pod.look(1).usages == ()
+    assert pod.observe(1).usages == ()
     pod.ends(7)
     pod.nvml.listed["GPU-a"] = {7: 70}
-    assert pod.look(2).usages == ()  # the one before would be a name for somebody else's memory
+    assert pod.observe(2).usages == ()  # the one before would be a name for somebody else's memory
     pod.runs(7, started=4712)
-    assert told(pod.look(3)) == [("GPU-a", 7, 4712)]
+    assert told(pod.observe(3)) == [("GPU-a", 7, 4712)]
 
 
 def test_a_process_is_remembered_while_one_gpu_still_lists_it(pod):
     pod.nvml.listed["GPU-b"] = {7: 3}
-    pod.look(0)
+    pod.observe(0)
     pod.nvml.listed["GPU-a"] = {}
-    pod.look(1)
+    pod.observe(1)
     pod.ends(7)
-    assert told(pod.look(2)) == [("GPU-b", 7, 4711)]
+    assert told(pod.observe(2)) == [("GPU-b", 7, 4711)]
 
 
 def test_what_is_listed_nowhere_is_forgotten(pod):
     for pid in range(10, 60):
         pod.runs(pid)
         pod.nvml.listed["GPU-a"] = {pid: 1, pid + 1000: 1}
-        pod.look(pid)
+        pod.observe(pid)
     assert len(pod.observer._processes) == 1
     assert len(pod.observer._strangers) == 1
 
@@ -145,16 +145,16 @@ def test_a_process_is_identified_once_while_it_stays_the_same(pod, monkeypatch):
 
     monkeypatch.setattr(under_test.processes, "identify", counting)
     for now_s in range(5):
-        pod.look(now_s)
+        pod.observe(now_s)
     assert asked == [7]
 
 
 def test_a_number_that_is_nobody_here_is_a_failure_after_a_while_only(pod):
     pod.nvml.listed["GPU-a"][99] = 10
     for now_s in (0, 1, STRANGER_AFTER_S - 0.1):
-        seen = pod.look(now_s)
+        seen = pod.observe(now_s)
         assert (told(seen), seen.fault) == ([("GPU-a", 7, 4711)], "")
-    seen = pod.look(STRANGER_AFTER_S)
+    seen = pod.observe(STRANGER_AFTER_S)
     assert told(seen) == [("GPU-a", 7, 4711)]
     assert seen.fault == (
         "the driver lists process 99 on GPU GPU-a, and there is no such process in this pod"
@@ -163,44 +163,44 @@ def test_a_number_that_is_nobody_here_is_a_failure_after_a_while_only(pod):
 
 def test_a_number_that_was_listed_once_is_no_failure_however_old_that_list_gets(pod):
     pod.nvml.listed["GPU-a"][99] = 10
-    pod.look(0)
+    pod.observe(0)
     del pod.nvml.listed["GPU-a"][99]
     for now_s in (STRANGER_AFTER_S, LIST_EVERY_S - 0.1, LIST_EVERY_S, 2 * LIST_EVERY_S):
-        assert pod.look(now_s, ()).fault == ""
+        assert pod.observe(now_s, ()).fault == ""
 
 
 def test_a_number_that_lists_a_while_apart_both_show_is_a_failure(pod):
     pod.nvml.listed["GPU-a"][99] = 10
-    assert pod.look(0, ()).fault == ""
-    assert "process 99" in pod.look(LIST_EVERY_S, ()).fault
+    assert pod.observe(0, ()).fault == ""
+    assert "process 99" in pod.observe(LIST_EVERY_S, ()).fault
 
 
 @pytest.mark.parametrize("becomes", ["known", "unlisted"])
 def test_a_failure_for_a_number_ends_when_it_is_somebody_or_gone(becomes, pod):
     pod.nvml.listed["GPU-a"][99] = 10
-    pod.look(0)
-    assert pod.look(STRANGER_AFTER_S).fault
+    pod.observe(0)
+    assert pod.observe(STRANGER_AFTER_S).fault
     if becomes == "known":
         pod.runs(99)
     else:
         del pod.nvml.listed["GPU-a"][99]
-    assert pod.look(STRANGER_AFTER_S + 1).fault == ""
+    assert pod.observe(STRANGER_AFTER_S + 1).fault == ""
 
 
 def test_a_number_that_comes_back_is_waited_for_anew(pod):
     pod.nvml.listed["GPU-a"][99] = 10
-    pod.look(0)
+    pod.observe(0)
     del pod.nvml.listed["GPU-a"][99]
-    pod.look(1)
+    pod.observe(1)
     pod.nvml.listed["GPU-a"][99] = 10
-    assert pod.look(STRANGER_AFTER_S).fault == ""
-    assert pod.look(2 * STRANGER_AFTER_S).fault
+    assert pod.observe(STRANGER_AFTER_S).fault == ""
+    assert pod.observe(2 * STRANGER_AFTER_S).fault
 
 
 def test_a_number_is_a_failure_of_the_gpu_that_lists_it(pod):
     pod.nvml.listed = {"GPU-a": {7: 70, 99: 1}, "GPU-b": {98: 1}}
-    pod.look(0)
-    fault = pod.look(STRANGER_AFTER_S).fault
+    pod.observe(0)
+    fault = pod.observe(STRANGER_AFTER_S).fault
     assert "process 99 on GPU GPU-a" in fault
     assert "process 98 on GPU GPU-b" in fault
 
@@ -216,19 +216,19 @@ def test_lists_are_read_when_the_total_moved_over_the_cap_or_time_is_up(pod):
 
 
 def test_between_two_lists_the_last_one_is_told_with_its_time(pod):
-    pod.look(0)
+    pod.observe(0)
     pod.nvml.listed["GPU-a"][7] = 75
-    seen = pod.look(3, ())
+    seen = pod.observe(3, ())
     assert [one.used_bytes for one in seen.usages] == [70]
-    assert dict(seen.looked_at_s) == {"GPU-a": 0, "GPU-b": 0}
+    assert dict(seen.listed_at_s) == {"GPU-a": 0, "GPU-b": 0}
 
 
 def test_a_gpu_that_is_judged_is_read_each_time_and_the_other_is_not(pod):
-    pod.look(0)
+    pod.observe(0)
     pod.nvml.listed = {"GPU-a": {7: 75}, "GPU-b": {7: 1}}
-    seen = pod.look(0.5, {"GPU-a"})
+    seen = pod.observe(0.5, {"GPU-a"})
     assert {one.gpu: one.used_bytes for one in seen.usages} == {"GPU-a": 75}
-    assert dict(seen.looked_at_s) == {"GPU-a": 0.5, "GPU-b": 0}
+    assert dict(seen.listed_at_s) == {"GPU-a": 0.5, "GPU-b": 0}
 
 
 def test_a_gpu_whose_lists_take_long_is_read_half_as_often(pod, monkeypatch):
@@ -245,8 +245,8 @@ def test_a_gpu_without_a_total_is_read_at_the_floor(pod):
 
 
 def test_what_a_failure_hid_is_read_as_soon_as_it_is_over(pod):
-    pod.look(0)
+    pod.observe(0)
     pod.nvml.codes = {"device_used_bytes GPU-a": 10}
-    assert told(pod.look(0.1, ())) == []
+    assert told(pod.observe(0.1, ())) == []
     pod.nvml.codes = {}
-    assert told(pod.look(0.2, ())) == [("GPU-a", 7, 4711)]
+    assert told(pod.observe(0.2, ())) == [("GPU-a", 7, 4711)]

@@ -11,6 +11,7 @@ import pytest
 
 from tests.sidecar.parts import CAP, PROGRAM, Ground, a_ground, in_pod, wait_until
 from webhook.sidecar.__main__ import main
+from webhook.sidecar.heartbeat import Heartbeat, leave_verdict
 
 BY_HAND = ("-m", "webhook.cli", "enforce")
 BOTH = (PROGRAM, BY_HAND)
@@ -83,6 +84,23 @@ def test_a_probe_by_hand_answers_as_the_kubelets_does(kind, without_library):
         )  # fmt: skip
         want = "not guarding yet: the self-test has not finished\n"
         assert (ended.returncode, ended.stdout, ended.stderr) == (1, want, "")
+
+
+@pytest.mark.parametrize("command", BOTH, ids=" ".join)
+def test_a_liveness_probe_by_hand_reports_a_verdict_once(command, tmp_path, without_library):
+    Heartbeat(str(tmp_path), 60.0).beat()
+    probe = [sys.executable, *command, "--probe", "liveness", "--run-folder", str(tmp_path)]
+
+    def asked():
+        ended = subprocess.run(
+            probe, env=without_library.environment, capture_output=True, text=True, check=False
+        )
+        return ended.returncode, ended.stdout, ended.stderr
+
+    assert asked() == (0, "guarding\n", "")
+    leave_verdict(str(tmp_path), "stopping a process: why")
+    assert asked() == (1, "stopping a process: why\n", "")
+    assert asked() == (0, "guarding\n", "")
 
 
 @pytest.mark.parametrize("arguments", [[], ["--self-test"]], ids=["guard", "self-test"])
@@ -189,12 +207,12 @@ def test_a_second_signal_does_not_disturb_the_stopping(without_library):
     code = """
 import os, signal, sys
 from webhook.sidecar import program
-class Impatient(program.Journal):
+class Impatient(program.EnforcerJournal):
     def event(self, level, message, **values):
         super().event(level, message, **values)
         if message in ("self-test", "stopped"):
             os.kill(os.getpid(), signal.SIGTERM)
-program.Journal = Impatient
+program.EnforcerJournal = Impatient
 sys.exit(program.enforce({}, sys.argv[1], sys.argv[2]))
 """
     folders = [str(without_library.run_folder), str(without_library.termination_log)]

@@ -17,7 +17,7 @@ from webhook.adapters import processes
 from webhook.core.admission.sidecar.container import _LIVENESS as LIVENESS
 from webhook.sidecar import heartbeat
 from webhook.sidecar.heartbeat import PASSED_WITHIN_S, Heartbeat, answer, leave_verdict, one_line
-from webhook.sidecar.journal import Journal
+from webhook.sidecar.journal import EnforcerJournal
 
 GUARDING = (0, "guarding\n")
 PERIOD_S, TIMEOUT_S = LIVENESS["periodSeconds"], LIVENESS["timeoutSeconds"]
@@ -166,7 +166,7 @@ def test_a_verdict_is_left_before_its_event_is_written_and_only_where_it_is_to_b
     beat(tmp_path)
     seen = []
 
-    class Watched(Journal):
+    class Watched(EnforcerJournal):
         def event(self, *_, **__):
             seen.append((tmp_path / "verdict").exists())
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from webhook.sidecar.settings import Settings, SettingsError, read_settings
+from webhook.sidecar.settings import EnforcerSettings, SettingsError, read_settings
 
 CAP = 1_000_000_000
 BOUNDS = {
@@ -57,7 +57,7 @@ def problems(environment):
 
 
 def test_only_the_cap_has_to_be_set():
-    assert settings() == Settings(
+    assert settings() == EnforcerSettings(
         cap_bytes=CAP,
         tolerance_bytes=CAP // 50,
         poll_interval_s=1.0,

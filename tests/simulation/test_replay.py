@@ -14,7 +14,7 @@ from webhook.core.placement.fit import Refusal, place
 from webhook.core.pod.gpus import free_bytes
 from webhook.core.pod.quantity import MIB
 from webhook.simulation.bounds import lower_bound
-from webhook.simulation.cluster import Cause, Cluster, Scheduling
+from webhook.simulation.cluster import Cause, Scheduling, SimulatedCluster
 from webhook.simulation.replay import ORDERS, replay
 
 TWO_BY_EIGHT = [a_node("n1", 8, 8)]
@@ -79,7 +79,7 @@ def test_the_scheduler_spreads_or_packs(scheduling, gpus):
 @pytest.mark.parametrize("scheduling", Scheduling)
 def test_shares_are_compared_and_not_amounts(scheduling):
     # Free are 6 of 8, which is more of the node, and 40 of 80, which is more memory.
-    cluster = Cluster([a_node("n1", 8), a_node("n2", 80)], ORDERS["best fit"], scheduling)
+    cluster = SimulatedCluster([a_node("n1", 8), a_node("n2", 80)], ORDERS["best fit"], scheduling)
     cluster.bind(0, a_pod(2), 0)
     cluster.bind(1, a_pod(40), 1)
     assert cluster.choose(a_pod(1)) == (0 if scheduling is Scheduling.SPREAD else 1)
@@ -89,7 +89,9 @@ def test_shares_are_compared_and_not_amounts(scheduling):
     ("scheduling", "node"), [(Scheduling.SPREAD, "n2"), (Scheduling.PACK, "n1")]
 )
 def test_the_sentence_is_that_of_the_node_that_the_scheduler_would_try_first(scheduling, node):
-    cluster = Cluster([a_node("n1", 8, 8), a_node("n2", 8, 8)], ORDERS["best fit"], scheduling)
+    cluster = SimulatedCluster(
+        [a_node("n1", 8, 8), a_node("n2", 8, 8)], ORDERS["best fit"], scheduling
+    )
     for number, (mib, index) in enumerate([(5, 0), (5, 0), (5, 1), (4, 1)]):
         cluster.bind(number, a_pod(mib), index)
     cause, sentence = cluster.why_not(a_pod(6))
@@ -98,7 +100,9 @@ def test_the_sentence_is_that_of_the_node_that_the_scheduler_would_try_first(sch
 
 
 def test_ties_go_to_the_first_node():
-    cluster = Cluster([a_node("n1", 8), a_node("n2", 8)], ORDERS["best fit"], Scheduling.SPREAD)
+    cluster = SimulatedCluster(
+        [a_node("n1", 8), a_node("n2", 8)], ORDERS["best fit"], Scheduling.SPREAD
+    )
     assert cluster.choose(a_pod(1)) == 0
 
 
@@ -247,7 +251,7 @@ def test_pods_that_end_let_all_others_start_that_an_empty_cluster_can_run(
 
 @given(NODES, PODS, st.sampled_from([*ORDERS.values()]))
 def test_the_scheduler_chooses_only_nodes_where_the_pod_is_placed(nodes, pods, order):
-    cluster = Cluster(nodes, order, Scheduling.SPREAD)
+    cluster = SimulatedCluster(nodes, order, Scheduling.SPREAD)
     for number, pod in enumerate(pods):
         fits = [
             not isinstance(place(node.name, node.gpus, free, pod.need, order), Refusal)
@@ -262,7 +266,7 @@ def test_the_scheduler_chooses_only_nodes_where_the_pod_is_placed(nodes, pods, o
 
 @given(NODES, PODS)
 def test_a_cluster_is_as_empty_as_before_when_all_have_left(nodes, pods):
-    cluster = Cluster(nodes, ORDERS["best fit"], Scheduling.SPREAD)
+    cluster = SimulatedCluster(nodes, ORDERS["best fit"], Scheduling.SPREAD)
     bound = []
     for number, pod in enumerate(pods):
         if (index := cluster.choose(pod)) is not None:

@@ -14,7 +14,7 @@ import pytest
 from tests.support.control_planes import MISSING, ControlPlane, available, wait_until
 from tests.support.nvml_stub import build, compiler
 from webhook.adapters.nvml import Device, NvmlError
-from webhook.adapters.processes import trustworthy_kernel
+from webhook.adapters.surroundings import trustworthy_kernel
 
 __all__ = [
     "MEASURED", "MISSING", "VRAM", "AgentProcess", "ApiServer", "ControlPlane", "ScriptedNvml",

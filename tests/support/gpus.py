@@ -1,16 +1,16 @@
-"""Looks and inventories, made by hand and drawn."""
+"""Scans and inventories, made by hand and drawn."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from webhook.core.node.inventory import Inventory, Known, Look, SeenGpu, notice
+from webhook.core.node.inventory import Inventory, Known, Scan, SeenGpu, observe
 from webhook.core.nvidia.drivers import Fault
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
 
 GRACE_S = 300.0
-DOWN = Look(failed="the driver is not loaded", fault=Fault.DRIVER_DOWN)
+DOWN = Scan(failed="the driver is not loaded", fault=Fault.DRIVER_DOWN)
 
 
 def a_gpu(name="a", mib=1000, index=0):
@@ -22,15 +22,15 @@ def seen(name="a", mib=1000, index=0, *, mig=False):
     return SeenGpu(f"GPU-{name}", "NVIDIA H200", index, usable_bytes, mig)
 
 
-def a_look(*gpus, **more):
-    return Look(gpus, "570.86.15", **more)
+def a_scan(*gpus, **more):
+    return Scan(gpus, "570.86.15", **more)
 
 
-def after(*looks, start=None, grace_s=GRACE_S):
-    """Return the inventory after looks, each with its time."""
+def after(*scans, start=None, grace_s=GRACE_S):
+    """Return the inventory after scans, each with its time."""
     inventory = start or Inventory()
-    for now_s, look in looks:
-        inventory = notice(inventory, look, now_s, grace_s)
+    for now_s, scan in scans:
+        inventory = observe(inventory, scan, now_s, grace_s)
     return inventory
 
 
@@ -47,15 +47,15 @@ GPUS = st.lists(
     max_size=5,
     unique_by=lambda gpu: gpu.uuid,
 ).map(tuple)
-LOOKS = st.just(DOWN) | st.builds(
-    Look,
+SCANS = st.just(DOWN) | st.builds(
+    Scan,
     gpus=GPUS,
     driver_version=st.sampled_from(["", "570.86.15", "580.1"]),
     unsure=st.frozensets(NAMES.map("GPU-{}".format) | st.just(""), max_size=2),
     cannot_measure=st.sampled_from(["", "the lists cannot be read"]),
     never_measures=st.booleans(),
 )
-PAST = st.lists(st.tuples(st.floats(0, 1e6), LOOKS), max_size=4)
+PAST = st.lists(st.tuples(st.floats(0, 1e6), SCANS), max_size=4)
 INVENTORIES = PAST.map(lambda past: after(*sorted(past, key=lambda one: one[0])))
 
 FOREIGN = {"nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.memory": "143771"}

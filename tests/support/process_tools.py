@@ -20,7 +20,7 @@ from textwrap import dedent
 import pytest
 
 from tests.support.paths import ROOT
-from webhook.adapters import processes
+from webhook.adapters import processes, surroundings
 
 if sys.platform != "linux":
     pytest.skip("processes are told from Linux's /proc", allow_module_level=True)
@@ -32,8 +32,8 @@ PRELUDE = "from tests.support.process_tools import *\n"
 
 __all__ = [
     "IGNORES_TERM", "SLEEPS", "Path", "as_user", "ctypes", "end", "errno", "os", "processes",
-    "refusing_pidfds", "reuse", "signal", "start", "subprocess", "sys", "tell", "time",
-    "wait_until",
+    "refusing_pidfds", "reuse", "signal", "start", "subprocess", "surroundings", "sys", "tell",
+    "time", "wait_until",
 ]  # fmt: skip
 
 

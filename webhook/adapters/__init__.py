@@ -4,10 +4,12 @@
 `policy`       policy files: YAML in, a policy or all its problems out
 `manifests`    manifests as people write them, edited without losing a comment
 `nvml`         the driver, through pynvml
-`processes`    processes and their cgroups, through /proc and pidfds
+`surroundings`  what the self-test may believe here: namespaces, permission, kernel
 `review_json`  AdmissionReviews as bytes
 `yaml_documents`  bounded YAML with line numbers, for `policy` and `manifests`
 `settings`     what the environment and the installation say
+`processes`    processes and their cgroups, through /proc and pidfds
+`journal`      one JSON line per event, and once what stays as it is
 
-An adapter may import the core, and no other adapter but the last two.
+An adapter may import the core, and no other adapter but the last four.
 """

@@ -53,14 +53,14 @@ class Device:
     index: int
     """NVML's own numbering, which may change with every `reopen`."""
     total_bytes: int | None
-    """None where the GPU has no memory of its own to tell of, as with GB10."""
+    """None where the GPU reports no memory of its own, as with GB10."""
     reserved_bytes: int | None
-    """Kept by the driver; None where the driver does not tell it apart."""
+    """Kept by the driver; None where the driver does not report it apart."""
     mig: bool
 
     @property
     def usable_bytes(self) -> int | None:
-        """What programs can share: the total less what the driver keeps, as far as it tells."""
+        """What programs can share: the total less what the driver reports that it keeps."""
         return None if self.total_bytes is None else self.total_bytes - (self.reserved_bytes or 0)
 
 
@@ -102,7 +102,7 @@ class Nvml:
         return self
 
     def close(self) -> None:
-        """Let go of the library; never raise, since a driver that is gone cannot be told."""
+        """Let go of the library; never raise, since a driver that is gone cannot be asked."""
         self._handles.clear()
         if self._is_open:
             self._is_open = False
@@ -157,10 +157,10 @@ class Nvml:
         return tuple(found)
 
     def device_used_bytes(self, uuid: str) -> int | None:
-        """Return what is in use on a GPU by everybody; None where the GPU does not tell.
+        """Return what is in use on a GPU by everybody; None where the GPU does not report it.
 
         Cheap (about 10 us, against 4 ms for a process list: MangoHud, pull request 2104), so it
-        can tell when lists are worth their price. Without the driver's reserve, but for drivers
+        shows when lists are worth their price. Without the driver's reserve, but for drivers
         older than R510.
         """
         memory = self._about(uuid, self._memory)

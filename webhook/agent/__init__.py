@@ -1,4 +1,4 @@
-"""The node agent: shows on its node what NVML tells of the GPUs, and keeps it so.
+"""The node agent: advertises on its node what NVML reports of the GPUs, and keeps it so.
 
 It reads NVML, its own node and who has its GPUs, and patches that node: capacity and allocatable
 `vramwarden.io/vram`, the labels and the annotation of `webhook.names`. In a cluster it runs on each
@@ -14,10 +14,10 @@ policy can, by `authentication.kubernetes.io/node-name` in the extra fields of t
 
 | thread | does |
 | --- | --- |
-| main | knows the inventory, compares it with the node, patches, beats; never asks a driver |
-| looker | opens NVML, looks, closes: an open NVML keeps the node's driver from being replaced |
-| watcher | tells of each change of the node |
-| watcher | tells of each change of the list of who has which of its GPUs |
+| main | observes scans, reconciles the node with the inventory, beats; never asks a driver |
+| scanner | opens NVML, scans, closes: an open NVML keeps the node's driver from being replaced |
+| watcher | reports each change of the node |
+| watcher | reports each change of the list of who has which of its GPUs |
 
 The largest free amount is advice for the scheduler (preferred node affinity), never a limit: what
 is free is decided by the webhook. So where that list cannot be read, the label stays as it is.

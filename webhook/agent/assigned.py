@@ -14,26 +14,26 @@ EVERY_S: Final = 1.0
 
 
 class Assigned:
-    """What was told last, and what of it is to be shown."""
+    """The latest list, and which one the node is to show."""
 
     def __init__(self, at_first: Assignments | None) -> None:
-        self.shown = self._told = at_first
+        self.shown = self._latest = at_first
         """None where it is not known."""
         self._shown_s = float("-inf")
 
-    def tell(self, assignments: Assignments) -> None:
-        """Hear what is so now."""
-        self._told = assignments
+    def remember(self, assignments: Assignments) -> None:
+        """Remember the latest."""
+        self._latest = assignments
 
     def due_in_s(self, now_s: float) -> float:
         """Return how long until there is something new to be shown; infinite where there is not."""
-        if self._told == self.shown:
+        if self._latest == self.shown:
             return float("inf")
         return max(0.0, self._shown_s + EVERY_S - now_s)
 
     def take(self, now_s: float) -> bool:
-        """Show what was told, if it is time; return whether that is something new."""
+        """Show the latest, if it is time; return whether that is something new."""
         if self.due_in_s(now_s) > 0:
             return False
-        self.shown, self._shown_s = self._told, now_s
+        self.shown, self._shown_s = self._latest, now_s
         return True

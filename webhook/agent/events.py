@@ -1,4 +1,4 @@
-"""What changed from one look to the next, as events: each thing once, and once when it is over."""
+"""What changed from one scan to the next, as events: each thing once, and once when it is over."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from webhook.core.node.inventory import skipped
 from webhook.core.pod.quantity import format_bytes
 
 if TYPE_CHECKING:
-    from webhook.agent.journal import Journal
-    from webhook.core.node.inventory import Inventory, Look
+    from webhook.adapters.journal import Journal
+    from webhook.core.node.inventory import Inventory, Scan
 
 
-def tell(journal: Journal, look: Look, before: Inventory, after: Inventory, grace_s: float) -> None:
-    """Write what a look changed; `before` and `after` are the inventories around it."""
-    _tell_driver(journal, look, after)
-    if look.failed:
+def report(
+    journal: Journal, scan: Scan, before: Inventory, after: Inventory, grace_s: float
+) -> None:
+    """Write what a scan changed; `before` and `after` are the inventories around it."""
+    _report_driver(journal, scan, after)
+    if scan.failed:
         return
-    reasons = skipped(look)
-    for gpu in look.gpus:
+    reasons = skipped(scan)
+    for gpu in scan.gpus:
         if why := reasons.get(gpu.uuid):
             journal.once(
                 f"skipped {gpu.uuid}", "warning", "GPU skipped", why, gpu=gpu.uuid, name=gpu.product
             )
         else:
             journal.over(f"skipped {gpu.uuid}", "GPU no longer skipped", gpu=gpu.uuid)
-    _tell_doubts(journal, look, before, after, grace_s)
-    if look.cannot_measure and after.gpus:
+    _report_doubts(journal, scan, before, after, grace_s)
+    if scan.cannot_measure and after.gpus:
         what = "a sidecar cannot measure here"
-        journal.once("measure", "warning", what, look.cannot_measure, label=after.enforcement)
+        journal.once("measure", "warning", what, scan.cannot_measure, label=after.enforcement)
     else:
         journal.over("measure", "a sidecar can measure here", label=after.enforcement)
     if after.gpus != before.gpus or (after.gpus and after.enforcement != before.enforcement):
@@ -44,25 +46,25 @@ def tell(journal: Journal, look: Look, before: Inventory, after: Inventory, grac
         )
 
 
-def _tell_driver(journal: Journal, look: Look, after: Inventory) -> None:
-    """Say once that there is no driver, and that this changes nothing on the node."""
-    if look.failed and after.gpus:
+def _report_driver(journal: Journal, scan: Scan, after: Inventory) -> None:
+    """Report once that there is no driver, and that this changes nothing on the node."""
+    if scan.failed and after.gpus:
         what = "the driver does not answer; the node keeps what it shows"
-        journal.once("driver", "warning", what, look.failed)
-    elif look.failed:
+        journal.once("driver", "warning", what, scan.failed)
+    elif scan.failed:
         what = "no GPU can be read on this node; waiting, and leaving the node alone"
-        journal.once("driver", "info", what, look.failed)
-    elif not look.gpus and not look.unsure and not after.advertised:
+        journal.once("driver", "info", what, scan.failed)
+    elif not scan.gpus and not scan.unsure and not after.advertised:
         why = "the driver shows no GPU to this container"
         journal.once("driver", "info", "no GPU on this node; waiting", why)
     else:
-        journal.over("driver", "the driver answers", driver=look.driver_version)
+        journal.over("driver", "the driver answers", driver=scan.driver_version)
 
 
-def _tell_doubts(
-    journal: Journal, look: Look, before: Inventory, after: Inventory, grace_s: float
+def _report_doubts(
+    journal: Journal, scan: Scan, before: Inventory, after: Inventory, grace_s: float
 ) -> None:
-    seen = {gpu.uuid for gpu in look.gpus}
+    seen = {gpu.uuid for gpu in scan.gpus}
     left = {one.gpu.uuid for one in before.known} - {one.gpu.uuid for one in after.known}
     for uuid in sorted(left):
         why = "it is in MIG mode now" if uuid in seen else f"it was lost for {grace_s:g} s"
@@ -78,8 +80,8 @@ def _tell_doubts(
         else:
             what = "a GPU is lost; it leaves the list if that stays"
             journal.once(f"gpu {uuid}", "warning", what, f"for {grace_s:g} s", gpu=uuid)
-    if look.unsure:
-        named = ", ".join(sorted(uuid or "one without a UUID" for uuid in look.unsure))
+    if scan.unsure:
+        named = ", ".join(sorted(uuid or "one without a UUID" for uuid in scan.unsure))
         journal.once("unsure", "warning", "a GPU does not answer; nothing changes for it", named)
     else:
         journal.over("unsure", "every GPU answers, or is lost")

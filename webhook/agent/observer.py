@@ -1,13 +1,13 @@
-"""One look at the node's GPUs: NVML in, a Look out; whatever fails is part of what was seen."""
+"""One scan of the node's GPUs: NVML in, a Scan out; whatever fails is part of what was seen."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from webhook.adapters import processes
+from webhook.adapters import surroundings
 from webhook.adapters.nvml import NvmlError
-from webhook.core.node.inventory import Look, SeenGpu
+from webhook.core.node.inventory import Scan, SeenGpu
 from webhook.core.nvidia.drivers import DriverClass, Fault, driver_class, explain_driver
 
 if TYPE_CHECKING:
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from webhook.adapters.nvml import Device, Nvml
 
 
-def look(nvml: Nvml, *, proc: str = "/proc") -> Look:
-    """Open NVML, look, and close: while it is open, the driver cannot be replaced.
+def scan(nvml: Nvml, *, proc: str = "/proc") -> Scan:
+    """Open NVML, scan, and close: while it is open, the driver cannot be replaced.
 
-    Never raises: where the driver as a whole does not answer, the look says why.
+    Never raises: where the driver as a whole does not answer, the scan says why.
     """
     try:
         with nvml:
             version = nvml.driver_version()
             devices = _devices(nvml)
-            seen = Look(
+            seen = Scan(
                 tuple(_seen(device) for device in devices),
                 driver_version=version,
                 unsure=_unsure(nvml.unreachable),
             )
             return _probed(seen, nvml, devices, proc)
     except NvmlError as error:
-        return Look(failed=str(error), fault=error.fault)
+        return Scan(failed=str(error), fault=error.fault)
 
 
 def _devices(nvml: Nvml) -> tuple[Device, ...]:
@@ -54,13 +54,13 @@ def _seen(device: Device) -> SeenGpu:
     return SeenGpu(device.uuid, device.name, device.index, device.usable_bytes, device.mig)
 
 
-def _probed(seen: Look, nvml: Nvml, devices: Iterable[Device], proc: str) -> Look:
+def _probed(seen: Scan, nvml: Nvml, devices: Iterable[Device], proc: str) -> Scan:
     """Try what the enforcer's self-test will: version, kernel, and figures of each shared GPU.
 
     What it cannot try is whether a process that the driver lists comes with its figure: a container
     sees its own processes alone, and this one has nothing on a GPU. The version answers for that.
     """
-    kernel = processes.trustworthy_kernel(proc=proc)
+    kernel = surroundings.trustworthy_kernel(proc=proc)
     version = seen.driver_version
     if driver_class(version) is not DriverClass.WORKS:
         return replace(seen, cannot_measure=explain_driver(version), never_measures=True)

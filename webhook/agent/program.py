@@ -1,25 +1,27 @@
-"""The program from its start to its exit code, and one look without the loop."""
+"""The program from its start to its exit code, and one scan without the loop."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook import __version__
+from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.nvml import Nvml
-from webhook.agent.journal import Journal
 from webhook.agent.loop import Agent, NewContainerNeededError
-from webhook.agent.observer import look
+from webhook.agent.observer import scan
 from webhook.agent.watcher import read_assigned
-from webhook.core.node.inventory import Inventory, Look, notice, skipped
-from webhook.core.node.state import changes, patches, recall, wanted
+from webhook.core.node.inventory import Inventory, Scan, observe, skipped
+from webhook.core.node.state import changes, desired, patches, read_inventory
 
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
-    from webhook.agent.settings import Settings
+    from webhook.agent.settings import AgentSettings
     from webhook.core.node.state import Patches
     from webhook.core.placement.assignments import Assignments
 
@@ -28,7 +30,7 @@ FAILED: Final = 1
 NEW_CONTAINER: Final = 75
 
 
-def agent(settings: Settings) -> int:
+def agent(settings: AgentSettings) -> int:
     """Keep the node as it should be until SIGTERM; returns the exit code.
 
     | exit code | means |
@@ -37,7 +39,8 @@ def agent(settings: Settings) -> int:
     | 1 | no API server is known, or a bug |
     | 75 | the driver was replaced, or its devices taken from us: a new container is needed |
     """
-    journal = Journal(sys.stdout)
+    # Where it is closed, the number may soon be another file's.
+    journal = Journal(partial(os.write, 1 if sys.stdout else -1))
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     try:
@@ -58,7 +61,7 @@ def agent(settings: Settings) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """One look at GPUs and node, and what follows from it."""
+    """One scan of GPUs and node, and what follows from it."""
 
     made: Patches
     changes: tuple[str, ...]
@@ -74,8 +77,8 @@ class Once:
     """Whether there is anything to advertise, or was."""
 
 
-def look_once(settings: Settings) -> Once:
-    """Look at node and GPUs once, and change nothing."""
+def scan_once(settings: AgentSettings) -> Once:
+    """Read the node and scan its GPUs once, and change nothing."""
     node: dict[str, Any] = {}
     unread = "" if settings.node else "no node is named; use --node or set NODE_NAME"
     if settings.node:
@@ -84,18 +87,18 @@ def look_once(settings: Settings) -> Once:
         except KubeError as error:
             unread = str(error)
     assigned, unassigned = _assigned_once(settings)
-    seen = look(Nvml()) if settings.fixed_bytes is None else Look()
+    seen = scan(Nvml()) if settings.fixed_bytes is None else Scan()
     inventory = Inventory(fixed_bytes=settings.fixed_bytes)
     if settings.fixed_bytes is None:
-        inventory = notice(recall(node), seen, 0.0, settings.grace_s)
-    made = patches(node, wanted(inventory, assigned))
+        inventory = observe(read_inventory(node), seen, 0.0, settings.grace_s)
+    made = patches(node, desired(inventory, assigned))
     known = inventory.fixed_bytes is not None or inventory.advertised
     left_out = tuple(f"GPU {uuid}: {why}" for uuid, why in skipped(seen).items())
     listed = tuple(changes(node, made))
     return Once(made, listed, unread, unassigned, seen.failed, left_out, known)
 
 
-def _assigned_once(settings: Settings) -> tuple[Assignments | None, str]:
+def _assigned_once(settings: AgentSettings) -> tuple[Assignments | None, str]:
     """Return who has the GPUs, or why that is not known."""
     if not settings.node or not settings.namespace or settings.fixed_bytes is not None:
         return {}, ""
@@ -106,8 +109,8 @@ def _assigned_once(settings: Settings) -> tuple[Assignments | None, str]:
         return None, str(error)
 
 
-def patch_once(settings: Settings, found: Once) -> None:
-    """Apply what one look found; raises KubeError."""
+def patch_once(settings: AgentSettings, found: Once) -> None:
+    """Apply what one scan found; raises KubeError."""
     kube: Kube = connect(settings.kubeconfig)
     if found.made.metadata is not None:
         kube.patch_node(settings.node, found.made.metadata)

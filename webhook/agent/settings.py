@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 INTERVAL_S: Final = 30.0
-"""Between looks at the GPUs. What is changed on the node is put right by the watch, at once; looks
+"""Between scans of the GPUs. What is changed on the node is reconciled at once, by the watch; scans
 only find GPUs that came or went, and those may be lost for minutes. On a node without persistence
-mode each look wakes the GPUs, which takes a second or more for each of them."""
+mode each scan wakes the GPUs, which takes a second or more for each of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AgentSettings:
     """Which node, and how."""
 
     node: str

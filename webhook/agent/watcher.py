@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.adapters.kube.follow import Changed, Collection, Failed, Listed, follow
-from webhook.agent.observer import look
+from webhook.agent.observer import scan
 from webhook.core.placement.assignments import config_map_name, read_assignments
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
     from webhook.adapters.kube.follow import Report
     from webhook.adapters.nvml import Nvml
-    from webhook.core.node.inventory import Look
+    from webhook.core.node.inventory import Scan
     from webhook.core.placement.assignments import Assignments
 
-    Tell = Callable[["Look | NodeSeen | WatchFailed | AssignmentsSeen | AssignmentsUnread"], None]
+    Tell = Callable[["Scan | NodeSeen | WatchFailed | AssignmentsSeen | AssignmentsUnread"], None]
 
 T = TypeVar("T")
 
@@ -116,5 +116,5 @@ def _assignments_in(config_map: dict[str, Any]) -> Assignments:
 def watch_gpus(nvml: Nvml, interval_s: float, tell: Tell) -> None:
     """Tell what NVML says, for ever; a driver that hangs holds up nobody but this thread."""
     while True:
-        tell(look(nvml))
+        tell(scan(nvml))
         time.sleep(interval_s)

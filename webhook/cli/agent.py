@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import yaml
 
-from webhook.agent.settings import INTERVAL_S, Settings
+from webhook.agent.settings import INTERVAL_S, AgentSettings
 from webhook.cli.durations import duration
 from webhook.cli.failures import Failure
 from webhook.core.node.inventory import GRACE_S
@@ -49,7 +49,7 @@ def _amount(_context: click.Context, _option: click.Parameter, text: str | None)
     callback=duration(1.0, 3600.0),
     default=f"{INTERVAL_S:g}s",
     show_default=True,
-    help="Pause between looks at the GPUs; changes of the node are seen at once.",
+    help="Pause between scans of the GPUs; changes of the node are seen at once.",
 )
 @click.option(
     "--lost-after",
@@ -65,7 +65,7 @@ def _amount(_context: click.Context, _option: click.Parameter, text: str | None)
     callback=_amount,
     help="Advertise this amount and ask no driver, e.g. 48Gi; nothing is enforced there.",
 )
-@click.option("--once", is_flag=True, help="Look once, patch what is to be patched, and end.")
+@click.option("--once", is_flag=True, help="Scan once, patch what is to be patched, and end.")
 @click.option("--dry-run", is_flag=True, help="Say what would be patched, and patch nothing.")
 @click.option(
     "--kubeconfig",
@@ -99,7 +99,7 @@ def agent_command(
     """
     if not node and not (once and dry_run):
         raise click.UsageError("no node is named; use --node or set NODE_NAME")
-    settings = Settings(
+    settings = AgentSettings(
         node=node,
         namespace=namespace,
         interval_s=interval,
@@ -118,12 +118,12 @@ def agent_command(
         sys.exit(agent(settings))
 
 
-def _once(settings: Settings) -> None:
-    """Look and patch once; notes go to standard error, what is or would be patched to output."""
+def _once(settings: AgentSettings) -> None:
+    """Scan and patch once; notes go to standard error, what is or would be patched to output."""
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
-    from webhook.agent.program import look_once, patch_once  # noqa: PLC0415
+    from webhook.agent.program import patch_once, scan_once  # noqa: PLC0415
 
-    found = look_once(settings)
+    found = scan_once(settings)
     for why in found.skipped:
         click.echo(f"skipped: {why}", err=True)
     if found.failed:

@@ -8,7 +8,7 @@ import sys
 import click
 
 from webhook.sidecar.__main__ import TERMINATION_LOG
-from webhook.sidecar.heartbeat import RUN_FOLDER, wait
+from webhook.sidecar.heartbeat import RUN_FOLDER, answer
 
 
 @click.command("enforce")
@@ -46,9 +46,7 @@ def enforce_command(
     The same program is `python -m webhook.sidecar`, which needs nothing but pynvml.
     """
     if kind:
-        why = wait(run_folder, wait_s)
-        click.echo(why or "guarding")
-        sys.exit(1 if why else 0)
+        sys.exit(answer(run_folder, kind, wait_s))
     # Imported here: pynvml would slow down every other command.
     from webhook.sidecar.program import enforce  # noqa: PLC0415
 

@@ -31,7 +31,7 @@ class Health:
         self._serving = serving
 
     def wait_for(self, obstacle: Callable[[], str]) -> None:
-        """Be unready, too, while `obstacle` tells of something."""
+        """Stay unready while `obstacle` returns a reason."""
         self._obstacles.append(obstacle)
 
     def beat(self) -> None:

@@ -8,24 +8,20 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from datetime import UTC, datetime
 from typing import IO, Any
 
 import orjson
 from gunicorn.glogging import Logger as GunicornLogger
 
+from webhook.adapters.journal import Journal
 
-class JsonLog:
-    """Writes events as JSON lines; safe from several threads, since each line is one write."""
+
+class JsonLog(Journal):
+    """The server's journal: written by orjson, since every review may be a line of it."""
 
     def __init__(self, stream: IO[bytes] | None = None) -> None:
         self._stream = stream or sys.stderr.buffer
-
-    def event(self, level: str, message: str, **values: Any) -> None:
-        """Write one line; `values` must be JSON values."""
-        line = {"ts": datetime.now(UTC), "level": level, "msg": message, **values}
-        self._stream.write(orjson.dumps(line, default=str, option=_LINE))
-        self._stream.flush()
+        super().__init__(self._put)
 
     def info(self, message: str, **values: Any) -> None:
         """Write what is worth knowing."""
@@ -42,6 +38,13 @@ class JsonLog:
     def exception(self, message: str, **values: Any) -> None:
         """Write a bug of ours, with the trace of the exception being handled."""
         self.event("error", message, trace=traceback.format_exc(), **values)
+
+    def _put(self, line: bytes) -> None:
+        self._stream.write(line)
+        self._stream.flush()
+
+    def _line(self, values: dict[str, Any]) -> bytes:
+        return orjson.dumps(values, default=str, option=_LINE)
 
 
 _LINE = orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z | orjson.OPT_OMIT_MICROSECONDS

@@ -1,7 +1,8 @@
-"""What is counted, by Prometheus' conventions: base units, totals, closed label sets."""
+"""The server's metrics, by Prometheus' conventions: base units, totals, closed label sets."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import (
@@ -35,74 +36,60 @@ class Metrics:
         self.registry = CollectorRegistry()
         PlatformCollector(self.registry)
         ProcessCollector(registry=self.registry)
-        registry = self.registry
-        self._requests = Counter(
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        self._requests = counter(
             "vramwarden_admission_requests",
             "Reviews answered, by webhook, operation, decision and first reason.",
             ["webhook", "operation", "decision", "reason"],
-            registry=registry,
         )
         self._duration = Histogram(
             "vramwarden_admission_duration_seconds",
             "Time from a review's last byte in to its answer's first byte out.",
             ["webhook"],
             buckets=_BUCKETS_S,
-            registry=registry,
+            registry=self.registry,
         )
-        self.in_flight = Gauge(
-            "vramwarden_admission_in_flight",
-            "Requests whose body is being received or answered.",
-            registry=registry,
+        self.in_flight = gauge(
+            "vramwarden_admission_in_flight", "Requests whose body is being received or answered."
         )
-        self._refused = Counter(
+        self._refused = counter(
             "vramwarden_http_refused",
             "Requests refused before a decision, by HTTP status code.",
             ["code"],
-            registry=registry,
         )
-        self.policy_loads = Counter(
-            "vramwarden_policy_loads",
-            "Policies read after a change, by result.",
-            ["result"],
-            registry=registry,
+        self.policy_loads = counter(
+            "vramwarden_policy_loads", "Policies read after a change, by result.", ["result"]
         )
-        for result in ("loaded", "refused"):
-            self.policy_loads.labels(result)
-        self.policy_stale = Gauge(
+        self.policy_stale = gauge(
             "vramwarden_policy_stale",
             "1 while the policy files are invalid and the last good policy is in force.",
-            registry=registry,
         )
-        self.policy_loaded_at = Gauge(
-            "vramwarden_policy_last_load_timestamp_seconds",
-            "When the policy in force was loaded.",
-            registry=registry,
+        self.policy_loaded_at = gauge(
+            "vramwarden_policy_last_load_timestamp_seconds", "When the policy in force was loaded."
         )
-        self._policy_rules = Gauge(
+        self._policy_rules = gauge(
             "vramwarden_policy_rules",
             "Rules of the policy in force; 0 means that every pod is left alone.",
-            registry=registry,
         )
-        self._policy = Info("vramwarden_policy", "The policy in force.", registry=registry)
-        self.certificate_loads = Counter(
+        self._policy = Info("vramwarden_policy", "The policy in force.", registry=self.registry)
+        self.certificate_loads = counter(
             "vramwarden_certificate_loads",
             "Serving certificates read after a change, by result.",
             ["result"],
-            registry=registry,
         )
-        self.certificate_days_left = Gauge(
-            "vramwarden_certificate_days_left",
-            "Days until a certificate expires.",
-            ["role"],
-            registry=registry,
+        self.certificate_days_left = gauge(
+            "vramwarden_certificate_days_left", "Days until a certificate expires.", ["role"]
         )
-        self.certificate_expiry = Gauge(
+        self.certificate_expiry = gauge(
             "vramwarden_certificate_expiry_timestamp_seconds",
             "When a certificate expires.",
             ["role"],
-            registry=registry,
         )
-        Info("vramwarden_build", "This release.", registry=registry).info({"version": __version__})
+        build = Info("vramwarden_build", "This release.", registry=self.registry)
+        build.info({"version": __version__})
+        for result in ("loaded", "refused"):  # shown before the first of each
+            self.policy_loads.labels(result)
 
     def count(self, phase: Phase, request: Request, decision: Decision, duration_s: float) -> None:
         """Count a decision."""
@@ -150,50 +137,48 @@ class Metrics:
 
 
 class PlacementMetrics:
-    """What is counted besides where GPUs are chosen at binding; absent elsewhere."""
+    """Metrics of placement; made only where GPUs are chosen at binding."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self.conflicts = Counter(
+        counter = partial(Counter, registry=metrics.registry)
+        gauge = partial(Gauge, registry=metrics.registry)
+        self.conflicts = counter(
             "vramwarden_placement_conflicts",
             "Writes of a node's list of GPUs that another replica won.",
-            registry=metrics.registry,
         )
-        self.unfollowed = Gauge(
+        self.unfollowed = gauge(
             "vramwarden_placement_unfollowed",
             "1 while pods or nodes cannot be watched, by which; bindings are still decided.",
             ["resource"],
-            registry=metrics.registry,
         )
         for resource in ("pods", "nodes"):
             self.unfollowed.labels(resource)
-        self.entries = Gauge(
+        self.entries = gauge(
             "vramwarden_placement_entries",
             "Pods in the lists of who has which GPU, as this replica last saw them.",
-            registry=metrics.registry,
         )
 
 
 class SharedCertificateMetrics:
-    """What is counted besides where replicas share certificates; absent elsewhere."""
+    """Metrics of shared certificates; made only where replicas share them in a Secret."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self.ca_bundle_published = Gauge(
+        counter = partial(Counter, registry=metrics.registry)
+        gauge = partial(Gauge, registry=metrics.registry)
+        self.ca_bundle_published = gauge(
             "vramwarden_ca_bundle_published",
             "1 while every caBundle holds the CA of the certificate that is served.",
-            registry=metrics.registry,
         )
-        self.syncs = Counter(
+        self.syncs = counter(
             "vramwarden_certificate_syncs",
             "Looks at the Secret and the caBundles, by result.",
             ["result"],
-            registry=metrics.registry,
         )
         for result in ("done", "failed"):
             self.syncs.labels(result)
-        self.synced_at = Gauge(
+        self.synced_at = gauge(
             "vramwarden_certificate_last_sync_timestamp_seconds",
             "When Secret and caBundles were last found right or put right.",
-            registry=metrics.registry,
         )
 
 

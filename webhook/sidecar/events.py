@@ -9,11 +9,11 @@ from webhook.core.enforcement.step import EndPod, Freed, Kill, ReportBlind, Term
 
 if TYPE_CHECKING:
     from webhook.core.enforcement.step import Action, Process
-    from webhook.sidecar.journal import Journal
+    from webhook.sidecar.journal import EnforcerJournal
 
 
-def tell(journal: Journal, action: Action, grace_s: float) -> None:
-    """Write the event of an action, and where it is a verdict the termination message."""
+def report(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
+    """Report an action: an event, and for a verdict the termination message as well."""
     match action:
         case Terminate(process, excess):
             journal.verdict(

@@ -1,4 +1,4 @@
-"""The enforcer's loop: look, judge, act, beat; one thread, for NVML answers one at a time."""
+"""The enforcer's loop: observe, judge, act, beat; one thread, for NVML answers one at a time."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from webhook.adapters import processes
+from webhook.adapters import processes, surroundings
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement.step import Cap, EndPod, Kill, State, Terminate, step
+from webhook.core.enforcement.step import Cap, EndPod, Kill, State, Terminate, name_victim, step
 from webhook.names import POD_RESTART_EXIT_CODE
-from webhook.sidecar.events import tell, values_of
+from webhook.sidecar.events import report, values_of
 from webhook.sidecar.heartbeat import Heartbeat
 from webhook.sidecar.observer import Observer
 
 if TYPE_CHECKING:
     from webhook.adapters.nvml import Nvml
     from webhook.core.enforcement.step import Action, Process
-    from webhook.sidecar.journal import Journal
-    from webhook.sidecar.settings import Settings
+    from webhook.sidecar.journal import EnforcerJournal
+    from webhook.sidecar.settings import EnforcerSettings
 
 JUDGING_S: Final = 0.5
-"""Between looks, where the poll interval is longer, while an excess is confirmed or ended."""
+"""Between observations, at most, while an excess is confirmed or ended."""
 
 ENDING_S: Final = 0.1
-"""Between looks at who is left while the pod ends."""
+"""Between checks of who is left while the pod ends."""
 
 PAUSE_INTERVALS: Final = 5
 PAUSE_S: Final = 5.0
-"""A gap between two looks that is longer than both is told: nobody guarded meanwhile."""
+"""A gap between two observations that is longer than both is reported: nobody guarded then."""
 
 
 class Guard:
-    """Holds the pod to its cap until told to stop."""
+    """Holds the pod to its cap until it is stopped."""
 
     def __init__(
         self,
-        settings: Settings,
+        settings: EnforcerSettings,
         nvml: Nvml,
-        journal: Journal,
+        journal: EnforcerJournal,
         run_folder: str,
         *,
         proc: str = "/proc",
@@ -70,7 +70,7 @@ class Guard:
             if now_s - last_s > max(PAUSE_S, PAUSE_INTERVALS * self._settings.poll_interval_s):
                 why = "we were stopped, starved of CPU, or kept waiting by the driver"
                 self._journal.event("warning", "no look for a while", why=why, s=now_s - last_s)
-            for action in self._look(now_s):
+            for action in self._judge(now_s):
                 if isinstance(action, EndPod):
                     self._end_pod(action)
                     return POD_RESTART_EXIT_CODE
@@ -79,17 +79,17 @@ class Guard:
             last_s = now_s
             time.sleep(max(0.0, now_s + self._pause_s(now_s) - time.monotonic()))
 
-    def _look(self, now_s: float) -> tuple[Action, ...]:
+    def _judge(self, now_s: float) -> tuple[Action, ...]:
         judged = {gpu for gpu, samples in self._state.over.items() if samples}
         judged |= {victim.gpu for victim in self._state.victims}
-        observation = self._observer.look(now_s, judged)
+        observation = self._observer.observe(now_s, judged)
         observation = replace(observation, refused=frozenset(self._refused))
         self._refused.clear()
         self._state, actions = step(self._state, observation, self._cap, now_s)
         return actions
 
     def _pause_s(self, now_s: float) -> float:
-        """Return until the next look: sooner while an excess is judged, and as a grace ends.
+        """Return how long to wait: less while an excess is judged, and as a grace ends.
 
         A grace may be over without a kill, while the driver does not show its victim.
         """
@@ -108,36 +108,28 @@ class Guard:
         try:
             self._heartbeat.beat()
         except OSError as error:
-            self._heartbeat = None  # said once; the probes will tell the kubelet
+            self._heartbeat = None  # said once; the probes will report it
             self._journal.event("error", "no heartbeat", why=str(error))
 
     def _perform(self, action: Action) -> None:
-        """Tell first: whoever looks for the reason of a death finds it written before."""
+        """Report first: whoever looks for the reason of a death finds it written before."""
         if isinstance(action, Terminate):
             # It may have executed another program since it was first seen.
             fresh = processes.identify(action.process.pid, proc=self._proc)
             if fresh == action.process:
                 action = replace(action, process=fresh)
-                self._rename(fresh)
-        tell(self._journal, action, self._settings.grace_s)
+                self._state = name_victim(self._state, fresh)
+        report(self._journal, action, self._settings.grace_s)
         if isinstance(action, Terminate):
             self._signal(action.process, signal.SIGTERM)
         elif isinstance(action, Kill):
             self._signal(action.process, signal.SIGKILL)
 
-    def _rename(self, fresh: Process) -> None:
-        """Remember the victim by its present command, for what is told of it later."""
-        victims = (
-            replace(victim, process=fresh) if victim.process == fresh else victim
-            for victim in self._state.victims
-        )
-        self._state = replace(self._state, victims=tuple(victims))
-
     def _signal(self, process: Process, number: signal.Signals) -> None:
         delivery = processes.stop(process, number, proc=self._proc)
         if delivery is Delivery.REFUSED:
             self._refused.add(process)
-            why = processes.permission(process, proc=self._proc).reason
+            why = surroundings.permission(process, proc=self._proc).reason
             self._journal.event("error", "a signal was refused", why=why, **values_of(process))
 
     def _end_pod(self, action: EndPod) -> None:
@@ -146,7 +138,7 @@ class Guard:
         Where the pod asks for RestartAllContainers, the kubelet does it on our exit code. The
         policy wants no workload rather than one that nobody measures.
         """
-        tell(self._journal, action, self._settings.grace_s)
+        report(self._journal, action, self._settings.grace_s)
         deadline_s = time.monotonic() + self._settings.grace_s
         left = self._others()
         for process in left:

@@ -1,7 +1,7 @@
-"""The heartbeat: what the kubelet's probes know the enforcer by; and what they tell the kubelet.
+"""The heartbeat: how the kubelet's probes know that the enforcer works, and what they report.
 
 No port: the pod's network is the workload's. A line in a file of our own volume says which process
-guards, since which look, and how old that look may get. Probes run at a hundredth of a core, so
+guards, when it observed last, and how old that may get. Probes run at a hundredth of a core, so
 this file imports next to nothing.
 
 The kubelet makes an Event of what a failing probe prints, and we have no token to make one by. So
@@ -38,7 +38,7 @@ _FAILED = "the self-test failed: "
 
 
 class Heartbeat:
-    """Beats after each look."""
+    """Beats after each observation."""
 
     def __init__(self, folder: str, poll_interval_s: float) -> None:
         self._folder = folder
@@ -46,7 +46,7 @@ class Heartbeat:
         self._stale_after_s = max(_STALE_AFTER_S, _STALE_AFTER_INTERVALS * poll_interval_s)
 
     def beat(self) -> None:
-        """Tell that a look was made just now; raises OSError."""
+        """Record that the pod was observed just now; raises OSError."""
         line = f"{self._who} {time.monotonic():.3f} {self._stale_after_s:.3f}\n"
         _leave(self._folder, _FILE, line)
 

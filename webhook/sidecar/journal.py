@@ -1,36 +1,29 @@
-"""What the enforcer says: one JSON line per event, and its verdicts for `kubectl describe`."""
+"""The enforcer's journal: its verdicts are for `kubectl describe`, too."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import time
+from functools import partial
 from typing import Any, Final
 
+from webhook.adapters.journal import Journal
 from webhook.sidecar.heartbeat import leave_verdict
 
 _LONGEST_MESSAGE: Final = 4096  # the kubelet's bound, in bytes
 
 
-class Journal:
-    """Writes events; never raises, since a full log must not end a guard.
+class EnforcerJournal(Journal):
+    """Writes events and verdicts.
 
     Without a buffer: what stayed in one would make Python end with 120 instead of our exit code.
     """
 
     def __init__(self, descriptor: int, termination_log: str, run_folder: str = "") -> None:
         """Leave verdicts in `run_folder`, for the probes to report; in none where it is empty."""
-        self._descriptor = descriptor
+        super().__init__(partial(os.write, descriptor))
         self._termination_log = termination_log
         self._run_folder = run_folder
-
-    def event(self, level: str, message: str, **values: Any) -> None:
-        """Write one line: a constant message, then keys and values."""
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        line = json.dumps({"ts": stamp, "level": level, "msg": message, **values})
-        with contextlib.suppress(OSError):
-            os.write(self._descriptor, f"{line}\n".encode())
 
     def verdict(
         self, level: str, message: str, why: str, *, report: bool = True, **values: Any

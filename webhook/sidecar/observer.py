@@ -1,4 +1,4 @@
-"""One look at the pod: NVML and /proc in, an Observation out; the only thing that meets faults."""
+"""What the pod holds now: NVML and /proc in, an Observation out; the only place of faults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGEST_PAUSE_S: Final = 30.0
 """Between tries to reach a driver that is down; doubled from the first to the longest."""
 
 STRANGER_AFTER_S: Final = 5.0
-"""A process may end between the list and our look at it; one listed for longer is no such case."""
+"""A process may end between the list and our reading it; one listed for longer is no such case."""
 
 
 class DriverChangedError(Exception):
@@ -33,7 +33,7 @@ class DriverChangedError(Exception):
 
 
 class Observer:
-    """Looks at all GPUs as often as it is told, and reads process lists when they are worth it."""
+    """Observes all GPUs at each call, and reads process lists when they are worth it."""
 
     def __init__(self, nvml: Nvml, cap_bytes: int, *, proc: str = "/proc") -> None:
         self._nvml = nvml
@@ -47,11 +47,11 @@ class Observer:
         self._missing = "no GPU has been looked up"
         self._paces: dict[str, Pace] = {}
         self._usages: dict[str, tuple[Usage, ...]] = {}
-        """By each GPU's last list, told while it has a pace; names are kept by it longer."""
+        """By each GPU's last list, reported while it has a pace; names are kept by it longer."""
         self._processes: dict[int, Process] = {}
         self._strangers: dict[tuple[str, int], float] = {}
 
-    def look(self, now_s: float, judged: Collection[str] = ()) -> Observation:
+    def observe(self, now_s: float, judged: Collection[str] = ()) -> Observation:
         """Return what each process holds; lists of GPUs that are not `judged` may be older.
 
         Never raises but DriverChangedError: whatever NVML fails with is the observation's fault.
@@ -73,7 +73,7 @@ class Observer:
         return Observation(
             tuple(usage for gpu in self._paces for usage in self._usages[gpu]),
             "; ".join(faults),
-            looked_at_s={gpu: pace.listed_at_s for gpu, pace in self._paces.items()},
+            listed_at_s={gpu: pace.listed_at_s for gpu, pace in self._paces.items()},
         )
 
     def _look_up(self, now_s: float) -> str:
@@ -112,7 +112,7 @@ class Observer:
         ]
 
     def _who(self, gpu: str, pid: int, now_s: float) -> Process | None:
-        """Return who has this number, kept while it is the same process.
+        """Return who has this PID, kept while it is the same process.
 
         One that is over and still listed keeps its name: its memory has not come back.
         """

@@ -7,10 +7,10 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import Nvml
-from webhook.names import VISIBLE_DEVICES_ENV
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.sidecar.guard import Guard
 from webhook.sidecar.heartbeat import forget_failure, leave_failure
-from webhook.sidecar.journal import Journal
+from webhook.sidecar.journal import EnforcerJournal
 from webhook.sidecar.observer import DriverChangedError
 from webhook.sidecar.selftest import Ability, self_test
 from webhook.sidecar.settings import SettingsError, read_settings
@@ -41,8 +41,8 @@ def enforce(
     """
     # Where it is closed, the number may soon be another file's.
     output = 1 if sys.stdout else -1
-    # A self-test by hand, beside the enforcer that guards, tells that one's probes nothing.
-    journal = Journal(output, termination_log, "" if only_test else run_folder)
+    # A self-test by hand, beside the enforcer that guards, leaves nothing for that one's probes.
+    journal = EnforcerJournal(output, termination_log, "" if only_test else run_folder)
     try:
         _on_stop_signals(_stop)
         return _enforce(environment, run_folder, journal, only_test=only_test)
@@ -55,7 +55,7 @@ def enforce(
 
 
 def _enforce(
-    environment: Mapping[str, str], run_folder: str, journal: Journal, *, only_test: bool
+    environment: Mapping[str, str], run_folder: str, journal: EnforcerJournal, *, only_test: bool
 ) -> int:
     try:
         settings = read_settings(environment)
@@ -72,7 +72,7 @@ def _enforce(
         level = {Ability.FULL: "info", Ability.OBSERVE: "warning"}.get(result.ability, "error")
         if result.ability is Ability.BLIND and not only_test:
             leave_failure(run_folder, result.why)
-        # The startup probe tells of a failure, and a full ability is nothing to tell of.
+        # The startup probe reports a failure, and a full ability needs no report.
         report = result.ability is Ability.OBSERVE
         journal.verdict(level, "self-test", result.why, report=report, **result.values())
         if result.ability is Ability.BLIND:

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.adapters import processes
+from webhook.adapters import processes, surroundings
 from webhook.adapters.nvml import NvmlError
 from webhook.core.nvidia.drivers import DriverClass, driver_class, explain_driver
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.adapters.nvml import Nvml
-    from webhook.adapters.processes import Fact
+    from webhook.adapters.surroundings import Fact
 
 
 class Ability(enum.Enum):
-    """What is left when everything has been looked at."""
+    """What the enforcer can do once everything has been checked."""
 
     FULL = "full"
     """Measures, and stops what is over the cap."""
@@ -31,11 +31,11 @@ class Ability(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at."""
+    """One thing that was checked."""
 
     name: str
     holds: bool | None
-    """None where it cannot be told: that keeps no workload from starting."""
+    """None where it cannot be known: that keeps no workload from starting."""
     reason: str
 
 
@@ -78,17 +78,17 @@ _NEVER_PLACED: Final = (
 
 
 def self_test(nvml: Nvml, *, placed: bool = True, proc: str = "/proc") -> SelfTest:
-    """Look at all that the cap depends on; leaves NVML open where it could be opened.
+    """Check all that the cap depends on; leaves NVML open where it could be opened.
 
     A pod that no GPU was `placed` for is shown none by NVIDIA's runtime; what then fails says so.
 
     | check | where it fails |
     | --- | --- |
     | kernel | gVisor, WSL: no figures of single processes |
-    | process-namespace | the node's own, or proc is another's: numbers would mean strangers |
+    | process-namespace | the node's own, or proc is another's: PIDs would mean strangers |
     | shared-processes | the sidecar is alone in its namespace |
     | library | libnvidia-ml.so.1 is missing or does not fit the driver |
-    | driver | too old to tell a container its processes' memory |
+    | driver | too old to report the memory of a container's processes |
     | gpus | none visible, one of them in MIG mode, or its lists cannot be read |
     | permission | a process that is there already cannot be signalled |
     """
@@ -98,11 +98,11 @@ def self_test(nvml: Nvml, *, placed: bool = True, proc: str = "/proc") -> SelfTe
 
 
 def _surroundings(proc: str) -> Iterator[Check]:
-    yield _check("kernel", processes.trustworthy_kernel(proc=proc))
-    namespace = processes.own_pid_namespace(proc=proc)
-    # Where even this cannot be read, numbers cannot be trusted to mean our own processes.
+    yield _check("kernel", surroundings.trustworthy_kernel(proc=proc))
+    namespace = surroundings.own_pid_namespace(proc=proc)
+    # Where even this cannot be read, PIDs cannot be trusted to mean our own processes.
     yield Check("process-namespace", namespace.holds or False, namespace.reason)
-    shared = processes.shares_process_namespace(proc=proc)
+    shared = surroundings.shares_process_namespace(proc=proc)
     # A container that does not share is PID 1 of its own; else only cgroups tell, not surely.
     alone = shared.holds is False and os.getpid() == 1
     yield Check("shared-processes", False if alone else shared.holds or None, shared.reason)
@@ -119,10 +119,10 @@ def _permission(proc: str) -> Fact:
     for pid in processes.pids(proc=proc):
         process = None if pid in spared else processes.identify(pid, proc=proc)
         if process is not None:
-            fact = processes.permission(process, proc=proc)
+            fact = surroundings.permission(process, proc=proc)
             if fact.holds is False:
                 return fact
-    return processes.own_rights(proc=proc)
+    return surroundings.own_rights(proc=proc)
 
 
 def _driver(nvml: Nvml, hint: str) -> Iterator[Check]:

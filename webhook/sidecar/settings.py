@@ -14,6 +14,7 @@ from webhook.core.enforcement.bounds import (
     Span,
     parse_permille,
 )
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.duration import parse_seconds
 from webhook.names import (
     BLIND_AFTER_ENV,
@@ -21,7 +22,6 @@ from webhook.names import (
     GRACE_ENV,
     POLL_INTERVAL_ENV,
     TOLERANCE_ENV,
-    VISIBLE_DEVICES_ENV,
     WHEN_BLIND_ENV,
 )
 
@@ -44,7 +44,7 @@ class SettingsError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class EnforcerSettings:
     """What the pod is held to, and how."""
 
     cap_bytes: int
@@ -58,7 +58,7 @@ class Settings:
     """The UUIDs of the pod's GPUs; None for all that the driver shows."""
 
 
-def read_settings(environment: Mapping[str, str]) -> Settings:
+def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
     """Read all variables; raises SettingsError with everything that is wrong.
 
     Only the cap has no default. Nothing malformed ever means "no limit".
@@ -80,7 +80,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         return read(name, lambda text: parse_seconds(text, *bounds_s), default_s) or 0.0
 
     cap_bytes = read(CAP_BYTES_ENV, _cap) or 0
-    settings = Settings(
+    settings = EnforcerSettings(
         cap_bytes=cap_bytes,
         tolerance_bytes=read(TOLERANCE_ENV, lambda text: _tolerance(text, cap_bytes)) or 0,
         poll_interval_s=seconds(POLL_INTERVAL_ENV, POLL_INTERVAL),

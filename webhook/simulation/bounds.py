@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from webhook.core.placement.fit import best_fit
-from webhook.simulation.cluster import Cluster, Scheduling
+from webhook.simulation.cluster import Scheduling, SimulatedCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ def lower_bound(nodes: Sequence[SimulatedNode], pods: Iterable[SimulatedPod]) ->
     there are.
     """
     sizes = sorted((gpu.memory_bytes for node in nodes for gpu in node.gpus), reverse=True)
-    empty = Cluster(nodes, best_fit, Scheduling.SPREAD)
+    empty = SimulatedCluster(nodes, best_fit, Scheduling.SPREAD)
     possible = [pod for pod in pods if empty.choose(pod) is not None]
     if not possible:
         return 0

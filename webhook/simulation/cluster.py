@@ -1,8 +1,8 @@
 """A cluster in which nothing runs but the clock of a simulation: nodes, pods on them, what is free.
 
-Which GPUs a pod gets says the very `place` that the webhook calls. Which node, a model of the stock
-scheduler: of the nodes that the pod may run on, those where the agent's labels say there is room
-come first (the preference that the webhook adds), and of these the one with most (`spread`) or
+The GPUs of a pod are chosen by the very `place` that the webhook calls; its node, by a model of the
+stock scheduler: of the nodes that the pod may run on, those where the agent's labels say there is
+room come first (the preference that the webhook adds), and of these the one with most (`spread`) or
 least (`pack`) of its memory free; ties go to the first in the list. CPU, memory, taints, affinity,
 priority and preemption are left out.
 """
@@ -79,7 +79,7 @@ class SimulatedPod:
         return self.need.memory_bytes * self.need.gpu_count
 
 
-class Cluster:
+class SimulatedCluster:
     """Nodes, who is on them, and what is free; nodes and pods go by their numbers."""
 
     def __init__(
@@ -140,7 +140,7 @@ class Cluster:
         self._recount(index)
 
     def why_not(self, pod: SimulatedPod) -> tuple[Cause, str]:
-        """Return why no node has room, and the sentence of a binding that would be refused."""
+        """Return why no node has room, and the sentence of a binding that would be denied."""
         need, matching = pod.need, self._match(pod.selector)
         if not matching:
             return Cause.NODE_SELECTOR, ""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.placement.fit import best_fit, first_fit, worst_fit
 from webhook.simulation.bounds import stranded_bytes
-from webhook.simulation.cluster import Cause, Cluster, Scheduling
+from webhook.simulation.cluster import Cause, Scheduling, SimulatedCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,8 +29,8 @@ ORDERS: Final[Mapping[str, Order]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a workload."""
+class Replay:
+    """What became of a workload in a replay."""
 
     at_once: int
     """Pods that started when they arrived."""
@@ -41,7 +41,7 @@ class Outcome:
     refused: Mapping[Cause, int]
     """Pods that did not start when they arrived, by cause."""
     examples: Mapping[Cause, tuple[str, str]]
-    """Of each cause the first pod, and the sentence of a binding that is refused, or nothing."""
+    """Of each cause the first pod, and the sentence of a binding that is denied, or nothing."""
     longest_wait_s: float
     """Of those that started later."""
     gpus_used: int
@@ -61,20 +61,20 @@ def replay(
     pods: Iterable[SimulatedPod],
     order: Order = best_fit,
     scheduling: Scheduling = Scheduling.SPREAD,
-) -> Outcome:
+) -> Replay:
     """Let pods arrive, in the order of their arrival and then of the list.
 
     What ends at a moment has ended before anything arrives at it.
     """
     in_order = sorted(pods, key=lambda pod: pod.arrival_s)
-    return _Replay(Cluster(nodes, order, scheduling), in_order).run()
+    return _Run(SimulatedCluster(nodes, order, scheduling), in_order).run()
 
 
 @dataclass(slots=True)
-class _Replay:
+class _Run:
     """One run through a workload; pods go by their numbers in the order of arrival."""
 
-    cluster: Cluster
+    cluster: SimulatedCluster
     pods: Sequence[SimulatedPod]
     at_once: int = 0
     waits_s: list[float] = field(default_factory=list)
@@ -90,7 +90,7 @@ class _Replay:
     waiting: dict[tuple[Need, Selector], deque[int]] = field(default_factory=dict)
     """Pods that are alike, the first to arrive first: where it has no room, none of them has."""
 
-    def run(self) -> Outcome:
+    def run(self) -> Replay:
         self.free = list(self.cluster.free)
         for number, pod in enumerate(self.pods):
             while self.ends and self.ends[0][0] <= pod.arrival_s:
@@ -100,7 +100,7 @@ class _Replay:
             self._end()
         pieces = [amount for free in self.free for amount in free.values()]
         needs = Counter(pod.need.memory_bytes for pod in self.pods)
-        return Outcome(
+        return Replay(
             at_once=self.at_once,
             waited=len(self.waits_s),
             never=sum(map(len, self.waiting.values())),

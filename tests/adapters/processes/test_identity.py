@@ -137,7 +137,7 @@ def test_a_file_that_may_not_be_read_is_not_known_to_be_gone():
 
 def test_a_process_that_ends_while_it_is_identified_is_nobody(monkeypatch):
     child = start()
-    monkeypatch.setattr(processes, "_cgroups", lambda *_: end(child) and "")
+    monkeypatch.setattr(processes, "read_cgroups", lambda *_: end(child) and "")
     assert processes.identify(child.pid) is None
 
 

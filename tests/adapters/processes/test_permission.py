@@ -14,6 +14,7 @@ from tests.support.process_tools import (
     processes,
     signal,
     start,
+    surroundings,
 )
 from webhook.core.enforcement.step import Process
 
@@ -33,7 +34,7 @@ def test_the_judgement_agrees_with_what_the_kernel_does():
             found = processes.identify(child.pid)
 
             def judge(found=found):
-                before = processes.may_signal(found)
+                before = surroundings.permission(found).holds
                 return [before, processes.stop(found, signal.SIGTERM).name]
 
             told.append(as_user(sender, judge, capabilities=capabilities))
@@ -53,7 +54,7 @@ def test_the_targets_saved_user_counts_and_its_effective_one_does_not():
             found = processes.identify(child.pid)
 
             def judge(found=found):
-                before = processes.may_signal(found)
+                before = surroundings.permission(found).holds
                 return [before, processes.stop(found, signal.SIGTERM).name]
 
             told.append(as_user(1234, judge))
@@ -84,7 +85,7 @@ def test_the_targets_saved_user_counts_and_its_effective_one_does_not():
 def test_another_security_label_makes_it_unknown(ours, theirs, holds, tmp_path):
     put_self(tmp_path, **({} if ours is None else {"attr__current": ours}))
     proc = put(tmp_path, 7, **({} if theirs is None else {"attr__current": theirs}))
-    fact = processes.permission(TARGET, proc=proc)
+    fact = surroundings.permission(TARGET, proc=proc)
     assert fact.holds is holds
     assert (holds is None) == ("security label is" in fact.reason)
 
@@ -94,13 +95,13 @@ def test_a_label_that_stays_hidden_makes_it_unknown(tmp_path):
     proc = put(tmp_path, 7)
     for hidden in ("7", "self"):  # EISDIR stands for EACCES: root may read everything
         (tmp_path / hidden / "attr" / "current").mkdir(parents=True)
-        assert processes.may_signal(TARGET, proc=proc) is None
+        assert surroundings.permission(TARGET, proc=proc).holds is None
 
 
 def test_a_user_that_differs_is_no_whatever_the_labels(tmp_path):
     put_self(tmp_path, status=status_lines(os.getpid(), uids="5\t5\t5\t5", capabilities=NOTHING))
     proc = put(tmp_path, 7, attr__current="unconfined\n")
-    fact = processes.permission(TARGET, proc=proc)
+    fact = surroundings.permission(TARGET, proc=proc)
     assert fact.holds is False
     assert fact.reason.startswith("We are user 5 without CAP_KILL and process 7 is user 0; run the")
 
@@ -121,7 +122,7 @@ def test_a_user_that_differs_is_no_whatever_the_labels(tmp_path):
 def test_users_count_as_kill_2_says(ours, capabilities, theirs, holds, tmp_path):
     put_self(tmp_path, status=status_lines(os.getpid(), uids=ours, capabilities=capabilities))
     proc = put(tmp_path, 7, status=status_lines(7, uids=theirs))
-    assert processes.may_signal(TARGET, proc=proc) is holds
+    assert surroundings.permission(TARGET, proc=proc).holds is holds
 
 
 @pytest.mark.parametrize(
@@ -137,17 +138,17 @@ def test_users_count_as_kill_2_says(ours, capabilities, theirs, holds, tmp_path)
 )
 def test_who_is_gone_or_cannot_be_read_is_unknown(files, tmp_path):
     put_self(tmp_path)
-    fact = processes.permission(TARGET, proc=put(tmp_path, 7, **files))
+    fact = surroundings.permission(TARGET, proc=put(tmp_path, 7, **files))
     assert fact.holds is None
     assert "gone" in fact.reason or "cannot be read" in fact.reason
 
 
 def test_who_ended_long_ago_is_said_to_be_gone(tmp_path):
-    fact = processes.permission(TARGET, proc=put_self(tmp_path))
-    assert fact == processes.Fact(None, "Process 7 is gone.")
+    fact = surroundings.permission(TARGET, proc=put_self(tmp_path))
+    assert fact == surroundings.Fact(None, "Process 7 is gone.")
 
 
 def test_without_our_own_capabilities_it_is_unknown(tmp_path):
     put_self(tmp_path, status="Tgid:\t1\nUid:\t0\t0\t0\t0\nCapEff:\tnone\n")
-    assert processes.may_signal(TARGET, proc=put(tmp_path, 7)) is None
-    assert processes.may_signal(TARGET, proc=str(tmp_path / "none")) is None
+    assert surroundings.permission(TARGET, proc=put(tmp_path, 7)).holds is None
+    assert surroundings.permission(TARGET, proc=str(tmp_path / "none")).holds is None

@@ -190,13 +190,13 @@ def test_a_number_that_is_reused_just_before_the_signal_is_left_alone():
 
 def test_what_is_told_of_a_process_never_comes_from_the_next_owner_of_its_number():
     def reused():
-        old, real, all_new = start(), processes._cgroups, []
+        old, real, all_new = start(), processes.read_cgroups, []
 
         def reuse_and_read(pid, proc):
             all_new.append(reuse(old))
             return real(pid, proc)
 
-        processes._cgroups = reuse_and_read
+        processes.read_cgroups = reuse_and_read
         found = processes.identify(old.pid)
         return [found, end(all_new[0])]
 

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.core.enforcement.observations import CAP, LOADER, MIB, TRAINER, names, run_script, using
 from webhook.core.enforcement.explanation import explain_end
-from webhook.core.enforcement.step import TEARDOWN_S, Cap, Freed, Process, ReportBlind, Terminate
+from webhook.core.enforcement.step import (
+    TEARDOWN_S,
+    Cap,
+    Freed,
+    Process,
+    ReportBlind,
+    Terminate,
+    name_victim,
+    step,
+)
+
+
+def test_a_victim_is_reported_by_the_command_that_it_has_when_it_is_stopped():
+    before, other = Process(100, 1000, "sh -c train"), Process(101, 1001, "loader")
+    seen = using((before, 1500), (other, 10))
+    _, state = run_script([(0, seen), (1, seen)])
+    named = name_victim(state, Process(100, 1000, "python train.py"))
+    (kill,) = step(named, seen, CAP, 6)[1]
+    (freed,) = step(named, using((other, 10)), CAP, 2)[1]
+    assert [one.process.command for one in (kill, freed)] == ["python train.py"] * 2
+
+
+@pytest.mark.parametrize("who", [LOADER, Process(100, 1)])
+def test_nobody_but_the_victim_itself_is_named_anew(who):
+    _, state = run_script([(t, using((TRAINER, 1500), (LOADER, 10))) for t in (0, 1)])
+    assert name_victim(state, replace(who, command="other")).victims == state.victims
+    assert [victim.process.command for victim in name_victim(state, who).victims] == [""]
 
 
 def test_a_pod_within_its_cap_is_left_alone():
@@ -180,7 +208,7 @@ def test_a_victim_that_cannot_be_seen_for_a_moment_is_not_taken_for_gone():
 @pytest.mark.parametrize("gpu", ["GPU-0", "GPU-1"])
 def test_a_victim_on_a_gpu_that_was_seen_is_let_go_although_another_gpu_is_at_fault(gpu):
     script = [(t, using((TRAINER, 1500))) for t in range(2)]
-    script += [(2, using(fault="a GPU is lost", looked_at_s={gpu: 2}))]
+    script += [(2, using(fault="a GPU is lost", listed_at_s={gpu: 2}))]
     log, state = run_script(script)
     let_go = gpu == "GPU-0"
     assert names(log) == [(1, "Terminate"), (2, "Freed")][: 1 + let_go]
@@ -189,8 +217,8 @@ def test_a_victim_on_a_gpu_that_was_seen_is_let_go_although_another_gpu_is_at_fa
 
 def test_growth_is_told_between_the_lists_that_show_it_not_between_looks_at_old_ones():
     """Lists are read at 0, 10 and 10.5; the looks between show the first one again."""
-    script = [(t, using((TRAINER, 800), looked_at_s={"GPU-0": 0})) for t in range(10)]
-    script += [(t, using((TRAINER, 1500), looked_at_s={"GPU-0": t})) for t in (10, 10.5)]
+    script = [(t, using((TRAINER, 800), listed_at_s={"GPU-0": 0})) for t in range(10)]
+    script += [(t, using((TRAINER, 1500), listed_at_s={"GPU-0": t})) for t in (10, 10.5)]
     ((now_s, action),) = run_script(script)[0]
     assert now_s == 10.5
     assert (action.excess.grew_bytes, action.excess.grew_within_s) == (700 * MIB, 10)

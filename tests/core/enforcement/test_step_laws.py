@@ -130,7 +130,7 @@ def test_unknown_use_alone_never_stops_anybody(script):
 def test_a_victim_is_let_go_of_as_soon_as_its_gpu_is_seen_without_it_and_no_sooner(script):
     waiting = set()
     seen = [
-        Observation(tuple(listed), fault, looked_at_s=dict.fromkeys(gpus, 0.0) if fault else {})
+        Observation(tuple(listed), fault, listed_at_s=dict.fromkeys(gpus, 0.0) if fault else {})
         for listed, fault, gpus in script
     ]
     for _, observation, actions in played(seen):
@@ -141,7 +141,7 @@ def test_a_victim_is_let_go_of_as_soon_as_its_gpu_is_seen_without_it_and_no_soon
         assert freed == {
             (gpu, process)
             for gpu, process in waiting - listed
-            if not observation.fault or gpu in observation.looked_at_s
+            if not observation.fault or gpu in observation.listed_at_s
         }
         waiting -= freed
         waiting |= {
@@ -161,7 +161,7 @@ def test_growth_is_told_as_the_lists_show_it_however_often_they_are_looked_at(li
         if before is None or mib > before[1]:
             grown = (mib, 0.0) if before is None else (mib - before[1], listed_s - before[0])
         before = listed_s, mib
-        seen = Observation((Usage("GPU-a", process, mib * MIB),), looked_at_s={"GPU-a": listed_s})
+        seen = Observation((Usage("GPU-a", process, mib * MIB),), listed_at_s={"GPU-a": listed_s})
         for look in range(more + 1):
             state, actions = step(state, seen, CAP, listed_s + look)
             for action in actions:

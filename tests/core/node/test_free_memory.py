@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.gpus import FIXED, GONE, INVENTORIES, NODE, TWO, a_gpu, merged
 from webhook.core.node.inventory import Inventory, Known
-from webhook.core.node.state import patches, wanted
+from webhook.core.node.state import Patches, desired, is_free_alone, patches
 from webhook.core.placement.assignments import Assignment, free_on
 from webhook.core.placement.fit import Need, Refusal, place
 from webhook.core.pod.gpus import MOST_COUNTED, free_label
@@ -29,7 +29,7 @@ def assigned(*taken):
 
 
 def put_right(node, inventory, assignments):
-    made = patches(node, wanted(inventory, assignments))
+    made = patches(node, desired(inventory, assignments))
     for patch in filter(None, (made.metadata, made.status)):
         node = merged(node, patch)
     return node
@@ -65,18 +65,18 @@ def test_it_is_what_is_left_on_as_many_gpus(taken, one, two):
 
 def test_what_is_not_a_whole_mebibyte_is_not_promised():
     odd = {"uid": Assignment("ns/p", ("GPU-b",), 1, since_s=0)}
-    assert wanted(TWO, odd).labels[FREE] == "1999"
+    assert desired(TWO, odd).labels[FREE] == "1999"
 
 
 def test_where_nobody_knows_the_labels_stay_as_they_are():
     assert free_labels(put_right(NODE, TWO, None)) == {}
     node = put_right(NODE, TWO, assigned(("b", 1500)))
-    assert not patches(node, wanted(TWO, None))
+    assert not patches(node, desired(TWO, None))
 
 
 def test_they_change_alone():
     node = put_right(NODE, TWO, {})
-    made = patches(node, wanted(TWO, assigned(("b", 100))))
+    made = patches(node, desired(TWO, assigned(("b", 100))))
     assert made.metadata == {"metadata": {"labels": {FREE: "1900"}}}
     assert made.status is None
 
@@ -109,7 +109,7 @@ ASSIGNMENTS = st.lists(
 @given(INVENTORIES, ASSIGNMENTS | st.none())
 def test_a_node_that_was_patched_needs_no_patch(inventory, assignments):
     node = put_right(NODE, inventory, assignments)
-    assert not patches(node, wanted(inventory, assignments))
+    assert not patches(node, desired(inventory, assignments))
 
 
 @given(
@@ -124,3 +124,21 @@ def test_a_node_is_preferred_exactly_where_the_pod_can_be_placed(inventory, take
     placed = not isinstance(place("n", inventory.gpus, free, need), Refusal)
     shown = free_labels(put_right(NODE, inventory, taken)).get(free_label(count))
     assert (shown is not None and int(shown) > mib - 1) == placed
+
+
+FREE = "vramwarden.io/gpu-memory-free-mib"
+
+
+@pytest.mark.parametrize(
+    ("made", "alone"),
+    [
+        (Patches({"metadata": {"labels": {FREE: "1"}}}), True),
+        (Patches({"metadata": {"labels": {FREE: "1", f"{FREE}.16": None}}}), True),
+        (Patches(), True),
+        (Patches({"metadata": {"labels": {FREE: "1", "vramwarden.io/gpu": "true"}}}), False),
+        (Patches({"metadata": {"labels": {FREE: "1"}, "annotations": {FREE: "1"}}}), False),
+        (Patches({"metadata": {"labels": {FREE: "1"}}}, {"status": {}}), False),
+    ],
+)
+def test_that_nothing_but_free_memory_changes_is_told_from_all_else(made, alone):
+    assert is_free_alone(made) is alone

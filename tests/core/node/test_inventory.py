@@ -1,4 +1,4 @@
-"""What is known of a node's GPUs after each look, case by case and as laws."""
+"""What is known of a node's GPUs after each scan, case by case and as laws."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.gpus import DOWN, GRACE_S, INVENTORIES, LOOKS, a_gpu, a_look, after, seen
-from webhook.core.node.inventory import Inventory, Known, SeenGpu, notice, skipped
+from tests.support.gpus import DOWN, GRACE_S, INVENTORIES, SCANS, a_gpu, a_scan, after, seen
+from webhook.core.node.inventory import Inventory, Known, SeenGpu, observe, skipped
 from webhook.core.pod.quantity import MIB
 
-BOTH = after((0.0, a_look(seen("a"), seen("b", 2000, 1))))
+BOTH = after((0.0, a_scan(seen("a"), seen("b", 2000, 1))))
 
 
-def test_a_first_look_advertises_every_gpu_at_once():
+def test_a_first_scan_advertises_every_gpu_at_once():
     assert BOTH.gpus == (a_gpu("a"), a_gpu("b", 2000, 1))
     assert BOTH.vram_bytes == 3000 * MIB
     assert (BOTH.driver_version, BOTH.enforcement, BOTH.advertised) == (
@@ -26,67 +26,67 @@ def test_a_first_look_advertises_every_gpu_at_once():
 
 
 def test_usable_memory_is_rounded_down_to_a_whole_mebibyte():
-    (gpu,) = after((0.0, a_look(SeenGpu("GPU-a", "x", 0, 5 * MIB - 1)))).gpus
+    (gpu,) = after((0.0, a_scan(SeenGpu("GPU-a", "x", 0, 5 * MIB - 1)))).gpus
     assert gpu.memory_bytes == 4 * MIB
 
 
 STAYS, LEAVES, CHANGES = "stays", "leaves", "has the new size"
 A = seen("a")
 CASES = {
-    "it answers as advertised": (a_look(A, seen("b", 2000, 1)), STAYS, STAYS),
-    "it is not there": (a_look(A), STAYS, LEAVES),
-    "no GPU is there": (a_look(), STAYS, LEAVES),
+    "it answers as advertised": (a_scan(A, seen("b", 2000, 1)), STAYS, STAYS),
+    "it is not there": (a_scan(A), STAYS, LEAVES),
+    "no GPU is there": (a_scan(), STAYS, LEAVES),
     "the driver does not answer": (DOWN, STAYS, STAYS),
-    "it fails in another way": (a_look(A, unsure=frozenset({"GPU-b"})), STAYS, STAYS),
-    "some GPU fails and gives no UUID": (a_look(A, unsure=frozenset({""})), STAYS, STAYS),
-    "another GPU fails": (a_look(unsure=frozenset({"GPU-a"})), STAYS, LEAVES),
-    "it is in MIG mode": (a_look(A, seen("b", 2000, 1, mig=True)), LEAVES, LEAVES),
-    "it is smaller": (a_look(A, seen("b", 1999, 1)), STAYS, CHANGES),
-    "it is larger": (a_look(A, seen("b", 2001, 1)), STAYS, CHANGES),
-    "it tells no size": (a_look(A, seen("b", None, 1)), STAYS, STAYS),
-    "it tells a size of nothing": (a_look(A, seen("b", 0, 1)), STAYS, STAYS),
+    "it fails in another way": (a_scan(A, unsure=frozenset({"GPU-b"})), STAYS, STAYS),
+    "some GPU fails and gives no UUID": (a_scan(A, unsure=frozenset({""})), STAYS, STAYS),
+    "another GPU fails": (a_scan(unsure=frozenset({"GPU-a"})), STAYS, LEAVES),
+    "it is in MIG mode": (a_scan(A, seen("b", 2000, 1, mig=True)), LEAVES, LEAVES),
+    "it is smaller": (a_scan(A, seen("b", 1999, 1)), STAYS, CHANGES),
+    "it is larger": (a_scan(A, seen("b", 2001, 1)), STAYS, CHANGES),
+    "it tells no size": (a_scan(A, seen("b", None, 1)), STAYS, STAYS),
+    "it tells a size of nothing": (a_scan(A, seen("b", 0, 1)), STAYS, STAYS),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_becomes_of_a_gpu_at_once_and_after_the_grace(case):
-    look, *expected = CASES[case]
+    scan, *expected = CASES[case]
     for until_s, what in zip((GRACE_S - 1, GRACE_S), expected, strict=True):
-        inventory = after((10.0, look), (10.0 + until_s, look), start=BOTH)
+        inventory = after((10.0, scan), (10.0 + until_s, scan), start=BOTH)
         sizes = [gpu.memory_bytes // MIB for gpu in inventory.gpus if gpu.uuid == "GPU-b"]
-        changed = [gpu.usable_bytes // MIB for gpu in look.gpus if gpu.usable_bytes][1:]
+        changed = [gpu.usable_bytes // MIB for gpu in scan.gpus if gpu.usable_bytes][1:]
         assert sizes == {STAYS: [2000], LEAVES: [], CHANGES: changed}[what]
 
 
 def test_a_gpu_that_comes_back_begins_its_grace_anew():
-    look, lost = a_look(seen("a"), seen("b", 2000, 1)), a_look(seen("a"))
-    times = [(0.0, lost), (200.0, look), (201.0, lost), (500.0, lost)]
+    scan, lost = a_scan(seen("a"), seen("b", 2000, 1)), a_scan(seen("a"))
+    times = [(0.0, lost), (200.0, scan), (201.0, lost), (500.0, lost)]
     assert after(*times, start=BOTH).gpus == BOTH.gpus
     assert after(*times, (501.0, lost), start=BOTH).gpus == (a_gpu("a"),)
 
 
 def test_a_driver_that_was_down_begins_every_grace_anew():
-    lost = a_look(seen("a"))
+    lost = a_scan(seen("a"))
     times = [(0.0, lost), (299.0, DOWN), (300.0, lost), (599.0, lost)]
     assert after(*times, start=BOTH).gpus == BOTH.gpus
     assert after(*times, (600.0, lost), start=BOTH).gpus == (a_gpu("a"),)
 
 
 def test_the_driver_s_numbering_and_names_are_followed_at_once():
-    look = a_look(replace(seen("b", 2000, 0), product="NVIDIA H200 NVL"), seen("a", 1000, 1))
-    gpus = after((1.0, look), start=BOTH).gpus
+    scan = a_scan(replace(seen("b", 2000, 0), product="NVIDIA H200 NVL"), seen("a", 1000, 1))
+    gpus = after((1.0, scan), start=BOTH).gpus
     assert [(gpu.uuid, gpu.product, gpu.index) for gpu in gpus] == [
         ("GPU-b", "NVIDIA H200 NVL", 0),
         ("GPU-a", "NVIDIA H200", 1),
     ]
 
 
-CANNOT = a_look(seen("a"), cannot_measure="the lists cannot be read")
-NEVER = a_look(seen("a"), cannot_measure="driver 550 is blind", never_measures=True)
+CANNOT = a_scan(seen("a"), cannot_measure="the lists cannot be read")
+NEVER = a_scan(seen("a"), cannot_measure="driver 550 is blind", never_measures=True)
 
 
 @pytest.mark.parametrize(
-    ("before", "look", "at_once", "after_grace"),
+    ("before", "scan", "at_once", "after_grace"),
     [
         ("", CANNOT, "none", "none"),
         ("", NEVER, "none", "none"),
@@ -94,74 +94,74 @@ NEVER = a_look(seen("a"), cannot_measure="driver 550 is blind", never_measures=T
         ("sidecar", NEVER, "none", "none"),
         ("sidecar", DOWN, "sidecar", "sidecar"),
         ("none", DOWN, "none", "none"),
-        ("none", a_look(seen("a")), "sidecar", "sidecar"),
+        ("none", a_scan(seen("a")), "sidecar", "sidecar"),
     ],
 )
-def test_the_enforcement_label_falls_only_for_good_reason(before, look, at_once, after_grace):
+def test_the_enforcement_label_falls_only_for_good_reason(before, scan, at_once, after_grace):
     start = Inventory((Known(a_gpu()),), enforcement=before, advertised=True)
-    assert after((0.0, look), start=start).enforcement == at_once
-    later = after((0.0, look), (GRACE_S, look), start=start)
+    assert after((0.0, scan), start=start).enforcement == at_once
+    later = after((0.0, scan), (GRACE_S, scan), start=start)
     assert later.enforcement == after_grace
 
 
 def test_a_probe_that_passes_in_between_begins_its_grace_anew():
-    fine = a_look(seen("a"))
+    fine = a_scan(seen("a"))
     times = [(0.0, fine), (1.0, CANNOT), (200.0, fine), (201.0, CANNOT), (500.0, CANNOT)]
     assert after(*times).enforcement == "sidecar"
     assert after(*times, (501.0, CANNOT)).enforcement == "none"
 
 
 def test_a_driver_that_was_down_begins_the_grace_of_the_probe_anew():
-    fine = a_look(seen("a"))
+    fine = a_scan(seen("a"))
     times = [(0.0, fine), (1.0, CANNOT), (200.0, DOWN), (201.0, CANNOT), (500.0, CANNOT)]
     assert after(*times).enforcement == "sidecar"
     assert after(*times, (501.0, CANNOT)).enforcement == "none"
 
 
 def test_a_driver_that_was_replaced_is_shown_with_its_new_version():
-    looks = [replace(a_look(seen("a")), driver_version=version) for version in ("570.1", "580.2")]
-    assert after(*enumerate(looks)).driver_version == "580.2"
+    scans = [replace(a_scan(seen("a")), driver_version=version) for version in ("570.1", "580.2")]
+    assert after(*enumerate(scans)).driver_version == "580.2"
 
 
 def test_a_fixed_amount_listens_to_no_driver():
     fixed = Inventory(fixed_bytes=48 * 1024 * MIB)
-    assert after((0.0, a_look(seen("a"))), (1.0, DOWN), start=fixed) == fixed
+    assert after((0.0, a_scan(seen("a"))), (1.0, DOWN), start=fixed) == fixed
     assert fixed.vram_bytes == 48 * 1024 * MIB
 
 
 def test_a_gpu_is_skipped_with_a_reason():
-    look = a_look(seen("a"), seen("b", mig=True), seen("c", None), seen("d", 0))
-    reasons = skipped(look)
+    scan = a_scan(seen("a"), seen("b", mig=True), seen("c", None), seen("d", 0))
+    reasons = skipped(scan)
     assert list(reasons) == ["GPU-b", "GPU-c", "GPU-d"]
     assert "MIG" in reasons["GPU-b"]
     assert "--vram" in reasons["GPU-c"]
-    assert after((0.0, look)).gpus == (a_gpu("a"),)
+    assert after((0.0, scan)).gpus == (a_gpu("a"),)
 
 
 # Laws
 
 
-def without_mig(look):
-    return replace(look, gpus=tuple(replace(gpu, mig=False) for gpu in look.gpus))
+def without_mig(scan):
+    return replace(scan, gpus=tuple(replace(gpu, mig=False) for gpu in scan.gpus))
 
 
 def settled(inventory):
     """Forget every doubt, as if each had just been cleared."""
-    return notice(inventory, DOWN, 0.0, GRACE_S)
+    return observe(inventory, DOWN, 0.0, GRACE_S)
 
 
 @given(
     INVENTORIES.map(settled),
-    st.lists(st.tuples(st.floats(0, GRACE_S, exclude_max=True), LOOKS.map(without_mig))),
+    st.lists(st.tuples(st.floats(0, GRACE_S, exclude_max=True), SCANS.map(without_mig))),
 )
-def test_whatever_fails_for_less_than_the_grace_lowers_nothing(inventory, looks):
-    for now_s, look in sorted(looks, key=lambda one: one[0]):
-        later = notice(inventory, look, now_s, GRACE_S)
+def test_whatever_fails_for_less_than_the_grace_lowers_nothing(inventory, scans):
+    for now_s, scan in sorted(scans, key=lambda one: one[0]):
+        later = observe(inventory, scan, now_s, GRACE_S)
         before = {gpu.uuid: gpu.memory_bytes for gpu in inventory.gpus}
         now = {gpu.uuid: gpu.memory_bytes for gpu in later.gpus}
         assert before.items() <= now.items()
         assert later.vram_bytes >= inventory.vram_bytes
-        if inventory.enforcement == "sidecar" and not look.never_measures:
+        if inventory.enforcement == "sidecar" and not scan.never_measures:
             assert later.enforcement == "sidecar"
         inventory = later
 
@@ -176,24 +176,24 @@ def test_a_driver_that_is_down_changes_nothing_for_ever(inventory, times):
     )
 
 
-@given(LOOKS)
-def test_what_is_advertised_first_is_never_more_than_what_is_usable(look):
-    inventory = after((0.0, look))
-    usable_bytes = sum(gpu.usable_bytes or 0 for gpu in look.gpus if not gpu.mig)
+@given(SCANS)
+def test_what_is_advertised_first_is_never_more_than_what_is_usable(scan):
+    inventory = after((0.0, scan))
+    usable_bytes = sum(gpu.usable_bytes or 0 for gpu in scan.gpus if not gpu.mig)
     assert inventory.vram_bytes <= usable_bytes
     assert all(gpu.memory_bytes % MIB == 0 and gpu.memory_bytes for gpu in inventory.gpus)
 
 
-@given(INVENTORIES, LOOKS, st.floats(1e6, 2e6))
-def test_after_the_grace_it_is_what_the_driver_says(inventory, look, now_s):
+@given(INVENTORIES, SCANS, st.floats(1e6, 2e6))
+def test_after_the_grace_it_is_what_the_driver_says(inventory, scan, now_s):
     """Where it says it of every GPU."""
-    look = replace(look, unsure=frozenset(), failed="", fault=None)
-    later = after((now_s, look), (now_s + GRACE_S, look), start=inventory)
-    silent = {gpu.uuid for gpu in look.gpus if not gpu.mig and (gpu.usable_bytes or 0) < MIB}
-    assert {gpu for gpu in later.gpus if gpu.uuid not in silent} == set(after((0.0, look)).gpus)
+    scan = replace(scan, unsure=frozenset(), failed="", fault=None)
+    later = after((now_s, scan), (now_s + GRACE_S, scan), start=inventory)
+    silent = {gpu.uuid for gpu in scan.gpus if not gpu.mig and (gpu.usable_bytes or 0) < MIB}
+    assert {gpu for gpu in later.gpus if gpu.uuid not in silent} == set(after((0.0, scan)).gpus)
 
 
-@given(INVENTORIES, LOOKS, st.floats(1e6, 2e6))
-def test_the_same_look_twice_changes_nothing_more(inventory, look, now_s):
-    once = notice(inventory, look, now_s, GRACE_S)
-    assert notice(once, look, now_s, GRACE_S) == once
+@given(INVENTORIES, SCANS, st.floats(1e6, 2e6))
+def test_the_same_scan_twice_changes_nothing_more(inventory, scan, now_s):
+    once = observe(inventory, scan, now_s, GRACE_S)
+    assert observe(once, scan, now_s, GRACE_S) == once

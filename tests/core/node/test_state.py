@@ -19,14 +19,14 @@ from tests.support.gpus import (
     NODE,
     TWO,
     a_gpu,
-    a_look,
+    a_scan,
     after,
     merged,
     seen,
 )
 from tests.support.strategies import ANY_JSON
 from webhook.core.node.inventory import Inventory, Known
-from webhook.core.node.state import NodeState, changes, label_safe, patches, recall, wanted
+from webhook.core.node.state import NodeState, changes, desired, label_safe, patches, read_inventory
 from webhook.core.pod.quantity import MIB
 
 VRAM = "vramwarden.io/vram"
@@ -45,7 +45,7 @@ OURS = tuple(
 
 
 def put_right(node, inventory):
-    made = patches(node, wanted(inventory))
+    made = patches(node, desired(inventory))
     for patch in filter(None, (made.metadata, made.status)):
         node = merged(node, patch)
     return node
@@ -88,22 +88,22 @@ def test_a_node_whose_last_gpu_left_shows_nothing_and_no_capacity():
     assert node["status"]["allocatable"][VRAM] == "0"
 
 
-@pytest.mark.parametrize("inventory", [Inventory(), after((0.0, DOWN)), after((0.0, a_look()))])
+@pytest.mark.parametrize("inventory", [Inventory(), after((0.0, DOWN)), after((0.0, a_scan()))])
 def test_a_node_that_never_had_gpus_is_left_alone_whatever_others_put_there(inventory):
     by_hand = {
         "metadata": {"labels": dict.fromkeys(OURS, "x")},
         "status": {"capacity": {VRAM: "4"}},
     }
-    assert wanted(inventory) == NodeState()
-    assert not patches(by_hand, wanted(inventory))
+    assert desired(inventory) == NodeState()
+    assert not patches(by_hand, desired(inventory))
 
 
 def test_nothing_is_patched_where_nothing_ever_was_and_nothing_is_left():
-    assert not patches(NODE, wanted(GONE))
+    assert not patches(NODE, desired(GONE))
 
 
 def test_what_is_not_known_yet_is_left_alone():
-    state = wanted(Inventory((Known(a_gpu()),), advertised=True))
+    state = desired(Inventory((Known(a_gpu()),), advertised=True))
     assert not {"vramwarden.io/driver-version", "vramwarden.io/enforcement"} & set(state.labels)
 
 
@@ -114,7 +114,7 @@ def test_what_was_changed_by_others_is_all_that_is_patched(part, shown):
     node["status"][part].pop(VRAM)
     if shown is not None:
         node["status"][part][VRAM] = shown
-    made = patches(node, wanted(TWO))
+    made = patches(node, desired(TWO))
     assert made.metadata is None
     assert made.status == {"status": {part: {VRAM: "3000Mi"}}}
     assert list(changes(node, made)) == [f"{part}[{VRAM}]: {shown or 'absent'} -> 3000Mi"]
@@ -126,14 +126,14 @@ def test_what_was_changed_by_others_is_all_that_is_patched(part, shown):
 def test_an_equal_amount_written_differently_needs_no_patch(shown):
     node = put_right(NODE, TWO)
     node["status"] = {part: {VRAM: shown} for part in ("capacity", "allocatable")}
-    assert not patches(node, wanted(TWO))
+    assert not patches(node, desired(TWO))
 
 
 @pytest.mark.parametrize("label", OURS)
 def test_a_label_that_was_removed_is_all_that_is_patched(label):
     node = copy.deepcopy(put_right(NODE, TWO))
     value = node["metadata"]["labels"].pop(label)
-    made = patches(node, wanted(TWO))
+    made = patches(node, desired(TWO))
     assert (made.metadata, made.status) == ({"metadata": {"labels": {label: value}}}, None)
 
 
@@ -154,8 +154,8 @@ def test_what_nvml_reports_becomes_a_label_s_value(name, label):
 
 
 def test_the_product_is_that_of_the_largest_gpu():
-    look = a_look(seen("a"), seen("b", 3000, 1), seen("c", 3000, 2))
-    assert wanted(after((0.0, look))).labels["vramwarden.io/gpu-memory-mib"] == "3000"
+    scan = a_scan(seen("a"), seen("b", 3000, 1), seen("c", 3000, 2))
+    assert desired(after((0.0, scan))).labels["vramwarden.io/gpu-memory-mib"] == "3000"
 
 
 BAD_ANNOTATIONS = [
@@ -173,18 +173,19 @@ BAD_ANNOTATIONS = [
 
 @pytest.mark.parametrize("text", BAD_ANNOTATIONS)
 def test_an_annotation_that_cannot_be_read_was_not_advertised(text):
-    assert recall({"metadata": {"annotations": {GPUS: text}}}) == Inventory()
+    assert read_inventory({"metadata": {"annotations": {GPUS: text}}}) == Inventory()
 
 
 def test_a_gpu_listed_twice_is_one():
     entry = {"uuid": "GPU-a", "memory": 1000 * MIB, "product": "NVIDIA H200", "index": 0}
     node = {"metadata": {"annotations": {GPUS: json.dumps([entry, entry])}}}
-    assert recall(node).gpus == (a_gpu(),)
+    assert read_inventory(node).gpus == (a_gpu(),)
 
 
 def test_a_strange_enforcement_label_is_unknown():
     assert (
-        recall({"metadata": {"labels": {"vramwarden.io/enforcement": "maybe"}}}).enforcement == ""
+        read_inventory({"metadata": {"labels": {"vramwarden.io/enforcement": "maybe"}}}).enforcement
+        == ""
     )
 
 
@@ -233,7 +234,7 @@ def others_of(node):
 
 @given(NODES, STATES)
 def test_a_node_that_was_patched_needs_no_patch(node, inventory):
-    assert not patches(put_right(node, inventory), wanted(inventory))
+    assert not patches(put_right(node, inventory), desired(inventory))
 
 
 @given(NODES, STATES)
@@ -244,9 +245,9 @@ def test_what_others_put_on_a_node_is_not_touched(node, inventory):
 @given(NODES, INVENTORIES.filter(lambda inventory: inventory.gpus))
 def test_an_agent_that_starts_anew_while_the_driver_is_down_changes_nothing(node, inventory):
     shown = put_right(node, inventory)
-    again = after((0.0, DOWN), start=recall(shown))
+    again = after((0.0, DOWN), start=read_inventory(shown))
     assert again.gpus == inventory.gpus
-    assert not patches(shown, wanted(again))
+    assert not patches(shown, desired(again))
 
 
 @given(NODES, INVENTORIES.filter(lambda inventory: inventory.gpus))
@@ -254,7 +255,7 @@ def test_it_restores_what_the_kubelet_zeroed_meanwhile(node, inventory):
     shown = put_right(node, inventory)
     zeroed = copy.deepcopy(shown)
     zeroed["status"]["capacity"][VRAM] = zeroed["status"]["allocatable"][VRAM] = "0"
-    again = after((0.0, DOWN), start=recall(zeroed))
+    again = after((0.0, DOWN), start=read_inventory(zeroed))
     assert put_right(zeroed, again)["status"] == shown["status"]
 
 
@@ -267,4 +268,4 @@ def test_every_name_becomes_a_valid_label_and_a_label_stays_itself(name):
 
 @given(ANY_JSON)
 def test_recalling_never_fails_whatever_the_annotation_says(value):
-    recall({"metadata": {"annotations": {GPUS: json.dumps(value)}}})
+    read_inventory({"metadata": {"annotations": {GPUS: json.dumps(value)}}})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.kube.client import Kube, joined
 from webhook.adapters.kube.follow import Collection
-from webhook.core.node.state import recall
+from webhook.core.node.state import read_inventory
 from webhook.core.placement.assignments import (
     Assignments,
     PodState,
@@ -119,7 +119,7 @@ class PlacementApi:
 
 def _gpu_node(node: Json) -> GpuNode:
     metadata = node["metadata"]
-    return GpuNode(metadata["name"], metadata["uid"], recall(node).gpus)
+    return GpuNode(metadata["name"], metadata["uid"], read_inventory(node).gpus)
 
 
 def _stored(config_map: Json) -> Stored:

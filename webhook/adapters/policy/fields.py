@@ -21,10 +21,11 @@ from webhook.core.enforcement.bounds import (
     Span,
     parse_permille,
 )
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.duration import DURATION, parse_ms
 from webhook.core.pod.quantity import MIB, parse_quantity, parse_vram
 from webhook.core.policy.values import matches_any
-from webhook.names import VISIBLE_DEVICES_ENV, VRAM_RESOURCE
+from webhook.names import VRAM_RESOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

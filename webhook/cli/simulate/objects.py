@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.manifests.documents import find_targets, text_of
 from webhook.cli.simulate.short import MOST
-from webhook.core.node.state import recall
+from webhook.core.node.state import read_inventory
 from webhook.core.placement.assignments import read_pod_state
 from webhook.core.pod.fields import mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
@@ -49,7 +49,7 @@ def node_objects(value: Any, found: Found, at: Path = (), of: str = "") -> None:
     except MalformedObjectError as error:
         found.wrong.append((at, str(error)))
         return
-    gpus = recall(value).gpus
+    gpus = read_inventory(value).gpus
     if gpus:
         found.nodes.append(SimulatedNode(text_of(metadata, "name"), gpus, labels))
     elif annotations.get(NODE_GPUS_ANNOTATION, "[]") == "[]":
@@ -119,7 +119,7 @@ def _read(target: Target, found: Found, first_s: float) -> None:
 
 
 def _unreadable(target: Target, why: str, found: Found) -> None:
-    """Leave out what a cluster has, and only there: a manifest is for its author to put right.
+    """Leave out what a cluster has, and only there: a manifest is for its author to mend.
 
     Under a rule that only warns such pods are common, and one would stop the replay of all others.
     """
@@ -155,7 +155,7 @@ def _copies(target: Target, found: Found) -> int:
 
 
 def _lasted_s(pod: Json) -> float | None:
-    """Return how long a finished pod ran; None where that is not told."""
+    """Return how long a finished pod ran; None where that is unknown."""
     status = pod.get("status") or {}
     started_s = _time_s(pod, "status", "startTime")
     listed = status.get("containerStatuses")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from webhook.simulation.cluster import Scheduling
-    from webhook.simulation.replay import Outcome
+    from webhook.simulation.replay import Replay
 
 _GIB: Final = 2**30
 _WORDS: Final[Mapping[Cause, str]] = {
@@ -38,7 +38,7 @@ class Report:
     scheduling: Scheduling
     lower_bound: int
     """GPUs that are needed at the same time, whatever the order, if no pod waits."""
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, Replay]
     """By the name of the order; the first is ours."""
 
 
@@ -61,7 +61,7 @@ def as_text(report: Report) -> str:
     return "".join(f"{line}\n" for line in _lines(report))
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
+def _outcome(outcome: Replay) -> dict[str, Any]:
     refused = {}
     for cause, pods in outcome.refused.items():
         pod, sentence = outcome.examples[cause]
@@ -129,11 +129,11 @@ def _duration(seconds: float) -> str:
     return f"{hours}h{minutes}m" if hours else f"{minutes}m{rest}s" if minutes else f"{rest}s"
 
 
-def _stranded(outcome: Outcome) -> str:
+def _stranded(outcome: Replay) -> str:
     return f"{outcome.stranded_bytes * 100 // max(1, outcome.free_bytes)}%"
 
 
-_ROWS: Final[Mapping[str, Callable[[Outcome], str]]] = {
+_ROWS: Final[Mapping[str, Callable[[Replay], str]]] = {
     "pods that started at once": lambda outcome: f"{outcome.at_once:,}",
     "pods that waited": lambda outcome: f"{outcome.waited:,}",
     "pods that never started": lambda outcome: f"{outcome.never:,}",

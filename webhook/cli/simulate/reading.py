@@ -1,4 +1,4 @@
-"""Read the files of `vramwarden simulate`; all that is wrong is told together, with its lines.
+"""Read the files of `vramwarden simulate`; all that is wrong is reported at once, with its lines.
 
 Files may be large, so they are read as `admit` reads manifests, and lines are looked for only where
 something is wrong.

@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.sidecar.container import VOLUMES
 from webhook.core.admission.sidecar.recognition import is_intact
-from webhook.core.nvidia.variables import sees_no_gpu, visible_devices
+from webhook.core.nvidia.variables import (
+    DRIVER_CAPABILITIES_ENV,
+    VISIBLE_DEVICES_ENV,
+    sees_no_gpu,
+    visible_devices,
+)
 from webhook.core.pod.gpus import free_label
 from webhook.core.pod.quantity import MIB, format_bytes, parse_quantity
 from webhook.core.policy.values import GPUClass, Placement, Policy, Rule, Style, VisibleDevices
 from webhook.names import (
     ADMITTED_ANNOTATION,
-    DRIVER_CAPABILITIES_ENV,
     ENFORCER_CONTAINER,
     MANAGED_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_GPU_MEMORY_LABEL,
-    VISIBLE_DEVICES_ENV,
     VRAM_RESOURCE,
 )
 

@@ -19,17 +19,12 @@ from webhook.core.admission.rules.devices import (
 from webhook.core.admission.rules.isolation import privileged_pod, process_namespace, reserved_names
 from webhook.core.admission.rules.nodes import node_name, node_selector, operating_system
 from webhook.core.admission.sidecar.recognition import holds, is_enforcer
-from webhook.core.nvidia.variables import visible_devices
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, visible_devices
 from webhook.core.pod.fields import items, mapping
 from webhook.core.pod.findings import Finding, Reason
 from webhook.core.pod.patch import make_patch
 from webhook.core.pod.quantity import QuantityError, parse_quantity
-from webhook.names import (
-    ADMITTED_ANNOTATION,
-    MANAGED_LABEL,
-    VISIBLE_DEVICES_ENV,
-    VRAM_RESOURCE,
-)
+from webhook.names import ADMITTED_ANNOTATION, MANAGED_LABEL, VRAM_RESOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

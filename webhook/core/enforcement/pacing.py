@@ -1,4 +1,4 @@
-"""When to look how closely: the device's total often, the costly process lists seldom.
+"""When to read what: the device's total often, the costly process lists seldom.
 
 NVML's memory total takes about 11 microseconds; a process list takes milliseconds, holds the
 driver's locks, and gets dearer with every process on the GPU (MangoHud pull request 2104). So lists
@@ -21,12 +21,12 @@ LIST_FLOOR_S: Final = 1.0
 """Lists are never read more often, but over the cap."""
 
 SLOW_CALL_S: Final = 0.02
-"""Where a list takes this long, the GPU is crowded: look half as often."""
+"""Where a list takes this long, the GPU is crowded: read it half as often."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What the last look at the lists left to compare with."""
+    """What the last reading of the lists left to compare with."""
 
     listed_at_s: float = float("-inf")
     listed_total_bytes: int | None = None
@@ -36,7 +36,7 @@ class Pace:
 def wants_lists(
     pace: Pace, total_bytes: int | None, cap_bytes: int, now_s: float, *, judging: bool
 ) -> bool:
-    """Say whether this look must read the process lists.
+    """Say whether this observation must read the process lists.
 
     | judging an excess | total | since the last lists | lists |
     | --- | --- | --- | --- |

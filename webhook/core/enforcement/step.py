@@ -45,7 +45,7 @@ class Process:
     """Start time in clock ticks since boot: field 22 of /proc/<pid>/stat, proc(5)."""
     command: str = field(default="", compare=False)
     container: str = field(default="", compare=False)
-    """The container's id, as its cgroup shows it; empty where it cannot be told."""
+    """The container's id, as its cgroup shows it; empty where that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +61,16 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What was seen in one look at all GPUs."""
+    """What all GPUs showed at one moment."""
 
     usages: tuple[Usage, ...]
     fault: str = ""
     """Why not everything could be seen; empty where it could."""
     refused: frozenset[Process] = frozenset()
-    """Processes that could not be signalled for want of permission, since the last look."""
-    looked_at_s: Mapping[str, float] = field(default_factory=dict)
-    """When a GPU's list was read, where that was before this look; a GPU that is told here was seen
-    whatever the fault says of others."""
+    """Processes that could not be signalled for want of permission, since the last observation."""
+    listed_at_s: Mapping[str, float] = field(default_factory=dict)
+    """When a GPU's list was read, where that was before this observation; a GPU that is named here
+    was seen, whatever the fault says of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Track:
     grew_bytes: int
     """How much the use grew at that moment."""
     grew_within_s: float
-    """Between which two looks, in seconds; 0 where the first look saw it already."""
+    """Between which two lists, in seconds; 0 where the first one had it already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """Tell that a victim's memory came back, or has not."""
+    """Report that a victim's memory came back, or has not."""
 
     process: Process
     gpu: str
@@ -179,7 +179,7 @@ class Freed:
 
 @dataclass(frozen=True, slots=True)
 class ReportBlind:
-    """Tell that the pod cannot be measured, or can again."""
+    """Report that the pod cannot be measured, or can again."""
 
     blind: bool
     since_s: float
@@ -211,7 +211,7 @@ Action = Terminate | Kill | Freed | ReportBlind | EndPod
 def step(
     state: State, observation: Observation, cap: Cap, now_s: float
 ) -> tuple[State, tuple[Action, ...]]:
-    """Take one observation into account and say what is to be done about it."""
+    """Take one observation into account and return what is to be done about it."""
     known = _largest_per_process(observation.usages)
     state, actions = _look_for_blindness(state, observation, known, cap, now_s)
     state = _follow(state, known, observation, now_s)
@@ -229,6 +229,18 @@ def step(
             state, chosen = _stop(state, gpu, sums[gpu], cap, now_s)
             stopped += chosen
     return state, actions + stopped
+
+
+def name_victim(state: State, fresh: Process) -> State:
+    """Name a victim by its present command, for what is reported of it later.
+
+    A process may have executed another program since it was first seen; it stays the same one.
+    """
+    victims = (
+        replace(victim, process=fresh) if victim.process == fresh else victim
+        for victim in state.victims
+    )
+    return replace(state, victims=tuple(victims))
 
 
 def _largest_per_process(usages: Iterable[Usage]) -> dict[tuple[str, Process], int | None]:
@@ -283,7 +295,7 @@ def _follow(
     tracks: dict[tuple[str, Process], Track] = {}
     for key, used_bytes in known.items():
         before = state.tracks.get(key)
-        seen_s = observation.looked_at_s.get(key[0], now_s)
+        seen_s = observation.listed_at_s.get(key[0], now_s)
         if used_bytes is None:
             if before is not None:
                 tracks[key] = before
@@ -311,7 +323,7 @@ def _follow_victims(
     for victim in state.victims:
         after_s = now_s - victim.terminated_at_s
         if (victim.gpu, victim.process) not in known:
-            if observation.fault and victim.gpu not in observation.looked_at_s:
+            if observation.fault and victim.gpu not in observation.listed_at_s:
                 victims.append(victim)  # not seen is not gone
             else:
                 freed = victim.used_bytes
@@ -339,7 +351,7 @@ def _stop(
     """Stop the process that grew last (ties: the largest, then the youngest).
 
     Where that did not help often enough, stop all that its container runs on this GPU; where its
-    container cannot be told, all that may be stopped.
+    container is unknown, all that may be stopped.
     """
     candidates = [
         track

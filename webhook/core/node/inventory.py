@@ -1,4 +1,4 @@
-"""What is known of a node's GPUs, from one look at them to the next.
+"""The inventory of a node's GPUs, and how a scan changes it.
 
 A node's capacity is a promise to the pods that run there: when the kubelet restarts it admits them
 anew, and fails those that no longer fit (kubernetes/kubernetes issue 73948). So what is doubtful
@@ -39,8 +39,8 @@ class SeenGpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What NVML said at one moment."""
+class Scan:
+    """What NVML reported at one moment."""
 
     gpus: tuple[SeenGpu, ...] = ()
     driver_version: str = ""
@@ -49,9 +49,9 @@ class Look:
     cannot_measure: str = ""
     """Why a sidecar could not measure here; empty where it could."""
     never_measures: bool = False
-    """That is for good, and not a failure of the moment: driver and kernel are what they are."""
+    """That is permanent, and not a failure of the moment: driver and kernel are what they are."""
     failed: str = ""
-    """Why the driver as a whole said nothing; nothing follows from such a look."""
+    """Why the driver as a whole did not answer; nothing follows from such a scan."""
     fault: Fault | None = None
     """What that failure asks for."""
 
@@ -62,7 +62,7 @@ class Known:
 
     gpu: Gpu
     doubted_since_s: float | None = None
-    """Since when it is lost or tells another size; None while it is what is advertised."""
+    """Since when it is lost or reports another size; None while it is what is advertised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ class Inventory:
         return total if self.fixed_bytes is None else self.fixed_bytes
 
 
-def notice(inventory: Inventory, look: Look, now_s: float, grace_s: float = GRACE_S) -> Inventory:
-    """Return what is known after a look.
+def observe(inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRACE_S) -> Inventory:
+    """Return the inventory after a scan.
 
     | the driver | a GPU that is advertised | then |
     | --- | --- | --- |
@@ -108,29 +108,29 @@ def notice(inventory: Inventory, look: Look, now_s: float, grace_s: float = GRAC
     """
     if inventory.fixed_bytes is not None:
         return inventory
-    if look.failed:
+    if scan.failed:
         known = tuple(Known(one.gpu) for one in inventory.known)
         return replace(inventory, known=known, doubted_since_s=None)
-    seen = {gpu.uuid: gpu for gpu in look.gpus}
-    judged = (_judge(one, seen.get(one.gpu.uuid), look, now_s, grace_s) for one in inventory.known)
+    seen = {gpu.uuid: gpu for gpu in scan.gpus}
+    judged = (_judge(one, seen.get(one.gpu.uuid), scan, now_s, grace_s) for one in inventory.known)
     old = {one.gpu.uuid for one in inventory.known}
     new = (_as_advertised(gpu) for gpu in seen.values() if gpu.uuid not in old)
     known = (*filter(None, judged), *(Known(gpu) for gpu in new if gpu is not None))
-    enforcement, doubted_since_s = _judge_enforcement(inventory, look, now_s, grace_s)
+    enforcement, doubted_since_s = _judge_enforcement(inventory, scan, now_s, grace_s)
     return replace(
         inventory,
         known=known,
-        driver_version=look.driver_version or inventory.driver_version,
+        driver_version=scan.driver_version or inventory.driver_version,
         enforcement=enforcement,
         doubted_since_s=doubted_since_s,
         advertised=inventory.advertised or bool(known),
     )
 
 
-def skipped(look: Look) -> dict[str, str]:
+def skipped(scan: Scan) -> dict[str, str]:
     """Return, by UUID, why a GPU that answers is not advertised."""
     reasons = {}
-    for gpu in look.gpus:
+    for gpu in scan.gpus:
         if gpu.mig:
             reasons[gpu.uuid] = "it is in MIG mode, in which memory is divided by the driver"
         elif gpu.usable_bytes is None:
@@ -143,15 +143,15 @@ def skipped(look: Look) -> dict[str, str]:
 
 
 def _judge(
-    known: Known, seen: SeenGpu | None, look: Look, now_s: float, grace_s: float
+    known: Known, seen: SeenGpu | None, scan: Scan, now_s: float, grace_s: float
 ) -> Known | None:
-    """Return what becomes of a GPU that is advertised; see `notice`."""
+    """Return what becomes of a GPU that is advertised; see `observe`."""
     now = _as_advertised(seen) if seen else None
     if seen and seen.mig:
         return None
     if now and now.memory_bytes == known.gpu.memory_bytes:
         return Known(now)
-    if not now and (seen or {known.gpu.uuid, ""} & look.unsure):
+    if not now and (seen or {known.gpu.uuid, ""} & scan.unsure):
         return Known(known.gpu)
     since_s = now_s if known.doubted_since_s is None else known.doubted_since_s
     if now_s - since_s < grace_s:
@@ -160,12 +160,12 @@ def _judge(
 
 
 def _judge_enforcement(
-    inventory: Inventory, look: Look, now_s: float, grace_s: float
+    inventory: Inventory, scan: Scan, now_s: float, grace_s: float
 ) -> tuple[str, float | None]:
     """Return whether a sidecar can measure, and since when that is in doubt."""
-    if not look.cannot_measure:
+    if not scan.cannot_measure:
         return SIDECAR, None
-    if look.never_measures or inventory.enforcement != SIDECAR:
+    if scan.never_measures or inventory.enforcement != SIDECAR:
         return NO_ENFORCEMENT, None
     since_s = now_s if inventory.doubted_since_s is None else inventory.doubted_since_s
     return (SIDECAR, since_s) if now_s - since_s < grace_s else (NO_ENFORCEMENT, None)

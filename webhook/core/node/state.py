@@ -1,7 +1,7 @@
-"""What a node carries of its GPUs: read, wanted, and the smallest patches between the two.
+"""What a node carries of its GPUs: read, desired, and the smallest patches between the two.
 
-`recall` reads what was advertised before, `wanted` says what an inventory should look like on the
-node, and `patches` what is missing for that. Labels of others, such as those of NVIDIA's GPU
+`read_inventory` reads what was advertised before, `desired` says what an inventory should look like
+on the node, and `patches` what is missing for that. Labels of others, such as those of NVIDIA's GPU
 feature discovery and device plugin, are neither read nor written.
 """
 
@@ -73,7 +73,7 @@ class Patches:
         return self.metadata is not None or self.status is not None
 
 
-def recall(node: Mapping[str, Any]) -> Inventory:
+def read_inventory(node: Mapping[str, Any]) -> Inventory:
     """Read from a node what an agent advertised before; what cannot be read was not advertised.
 
     So a restart of the agent while the driver is down forgets nothing.
@@ -90,7 +90,7 @@ def recall(node: Mapping[str, Any]) -> Inventory:
     )
 
 
-def wanted(inventory: Inventory, assignments: Mapping[str, Taken] | None = None) -> NodeState:
+def desired(inventory: Inventory, assignments: Mapping[str, Taken] | None = None) -> NodeState:
     """Return what the node should carry, given who has its GPUs; None where that is not known.
 
     | there are | capacity | `gpu`, `gpu-memory-mib` | the other labels, `gpus` | `enforcement` |
@@ -142,10 +142,10 @@ def patches(node: Mapping[str, Any], state: NodeState) -> Patches:
     differing = {
         part: {
             key: value
-            for key, value in desired.items()
+            for key, value in carried.items()
             if (metadata.get(part) or {}).get(key) != value
         }
-        for part, desired in (("labels", state.labels), ("annotations", state.annotations))
+        for part, carried in (("labels", state.labels), ("annotations", state.annotations))
     }
     differing = {part: values for part, values in differing.items() if values}
     return Patches({"metadata": differing} if differing else None, _status_patch(node, state))
@@ -160,6 +160,13 @@ def changes(node: Mapping[str, Any], made: Patches) -> Iterator[str]:
                 for key, value in values.items():
                     old, new = (_shown(one) for one in (before.get(key), value))
                     yield f"{part}[{key}]: {old} -> {new}"
+
+
+def is_free_alone(made: Patches) -> bool:
+    """Say whether nothing but free memory changes, as it does with each pod: no news for a log."""
+    parts = (made.metadata or {}).get("metadata", {})
+    labels_alone = made.status is None and set(parts) <= {"labels"}
+    return labels_alone and set(parts.get("labels", ())) <= set(_FREE_LABELS)
 
 
 def label_safe(text: str) -> str:

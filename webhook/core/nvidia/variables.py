@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.names import GPU_ANNOTATION, VISIBLE_DEVICES_ENV
+from webhook.names import GPU_ANNOTATION
 
 if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
 
+VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"
+DRIVER_CAPABILITIES_ENV: Final = "NVIDIA_DRIVER_CAPABILITIES"
 
 GPU_LIMIT_VARIABLES: Final = ("NVIDIA_GPU_MEMORY_", "CUDA_MPS_")
 """Prefixes of the variables that the driver and MPS read a memory limit from."""

@@ -13,6 +13,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.placement.fit import Need, Refusal, best_fit, place
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import mapping, text
@@ -20,7 +21,7 @@ from webhook.core.pod.findings import MalformedObjectError, render
 from webhook.core.pod.gpus import free_bytes
 from webhook.core.pod.quantity import MAX_BYTES
 from webhook.core.pod.views import read_pod
-from webhook.names import GPU_ANNOTATION, VISIBLE_DEVICES_ENV
+from webhook.names import GPU_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

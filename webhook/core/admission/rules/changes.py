@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from webhook.core.admission.rules.isolation import defeating, mounted_volumes_of_ours
-from webhook.core.nvidia.variables import GPU_LIMIT_VARIABLES, sees_no_gpu
+from webhook.core.nvidia.variables import GPU_LIMIT_VARIABLES, VISIBLE_DEVICES_ENV, sees_no_gpu
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import items, text
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
@@ -18,7 +18,6 @@ from webhook.names import (
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
     MANAGED_LABEL,
-    VISIBLE_DEVICES_ENV,
     VRAM_RESOURCE,
 )
 

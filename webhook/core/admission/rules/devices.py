@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from webhook.core.nvidia.variables import GPU_LIMIT_VARIABLES, sees_no_gpu, visible_devices
+from webhook.core.nvidia.variables import (
+    GPU_LIMIT_VARIABLES,
+    VISIBLE_DEVICES_ENV,
+    sees_no_gpu,
+    visible_devices,
+)
 from webhook.core.pod.findings import Finding, Reason, annotation_path
 from webhook.core.policy.values import VisibleDevices
-from webhook.names import GPU_ANNOTATION, VISIBLE_DEVICES_ENV
+from webhook.names import GPU_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Container as Collection

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.sidecar.user import ROOT_UID
-from webhook.core.nvidia.variables import visible_devices
+from webhook.core.nvidia.variables import DRIVER_CAPABILITIES_ENV, visible_devices
 from webhook.core.policy.values import Enforcement, PodRestart, Rule, RunAs, Style
 from webhook.names import (
     BLIND_AFTER_ENV,
     CAP_BYTES_ENV,
-    DRIVER_CAPABILITIES_ENV,
     ENFORCER_COMMAND,
     ENFORCER_CONTAINER,
     ENFORCER_NO_TOKEN_VOLUME,

@@ -1,0 +1,109 @@
+"""What any program says: one line per event, once what stays as it is, and never an exception."""
+
+import io
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webhook.adapters.journal import Journal
+from webhook.server.log import JsonLog
+
+
+class Heard:
+    def __init__(self):
+        self._out = io.BytesIO()
+        self.journal = Journal(self._out.write)
+
+    def lines(self):
+        return [json.loads(line) for line in self._out.getvalue().splitlines()]
+
+    def said(self):
+        return [(line["level"], line["msg"], line.get("why")) for line in self.lines()]
+
+
+@pytest.fixture
+def heard():
+    return Heard()
+
+
+def test_what_stays_as_it_is_is_written_once(heard):
+    for _ in range(3):
+        heard.journal.once("driver", "error", "no driver", "it is not loaded", gpu="a")
+    (line,) = heard.lines()
+    assert line.pop("ts")
+    assert line == {"level": "error", "msg": "no driver", "why": "it is not loaded", "gpu": "a"}
+
+
+def test_another_message_or_another_reason_is_written_again(heard):
+    told = [("no driver", "a"), ("no driver", "b"), ("no GPU", "b"), ("no driver", "a")]
+    for message, why in told:
+        heard.journal.once("driver", "error", message, why)
+    assert heard.said() == [("error", *one) for one in told]
+
+
+def test_each_thing_is_said_once_for_itself(heard):
+    for about in ("pods", "nodes", "pods"):
+        heard.journal.once(about, "error", "cannot follow", "why", what=about)
+    assert [line["what"] for line in heard.lines()] == ["pods", "nodes"]
+
+
+def test_that_it_is_over_is_written_once_and_only_where_anything_was_said(heard):
+    heard.journal.over("driver", "the driver answers")
+    assert heard.said() == []
+    heard.journal.once("driver", "error", "no driver", "why")
+    for _ in range(2):
+        heard.journal.over("driver", "the driver answers", gpu="a")
+    assert heard.said()[1:] == [("info", "the driver answers", None)]
+    heard.journal.once("driver", "error", "no driver", "why")
+    assert len(heard.said()) == 3
+
+
+def test_what_is_forgotten_is_said_again_and_is_never_over(heard):
+    heard.journal.once("gpu", "warning", "lost", "why")
+    heard.journal.forget("gpu")
+    heard.journal.over("gpu", "found")
+    heard.journal.once("gpu", "warning", "lost", "why")
+    assert heard.said() == [("warning", "lost", "why")] * 2
+
+
+@pytest.mark.parametrize("error", [OSError("full"), ValueError("I/O operation on closed file")])
+def test_an_output_that_takes_nothing_raises_nothing(error):
+    def write(_line):
+        raise error
+
+    journal = Journal(write)
+    journal.event("info", "started")
+    journal.once("driver", "error", "no driver", "why")
+    journal.over("driver", "the driver answers")
+
+
+def test_a_line_is_one_call_so_that_threads_may_share_a_journal():
+    calls = []
+    Journal(calls.append).event("info", "started", node="a\nb")
+    (line,) = calls
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+
+
+VALUES = st.dictionaries(
+    st.text(st.characters(codec="utf-8"), min_size=1),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.text(st.characters(codec="utf-8")),
+)
+
+
+@given(VALUES)
+def test_the_server_s_lines_say_what_all_others_do(values):
+    ours, others = io.BytesIO(), io.BytesIO()
+    JsonLog(ours).event("info", "review", **values)
+    Journal(others.write).event("info", "review", **values)
+    lines = [json.loads(one.getvalue()) for one in (ours, others)]
+    for line in lines:
+        if "ts" not in values:
+            assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", line.pop("ts"))
+    assert lines[0] == lines[1]

@@ -1,0 +1,59 @@
+"""What a program says: one JSON line per event, and what stays as it is only once.
+
+The standard library's `logging` would cost the enforcer megabytes; this is all that any program of
+ours needs of it. Bodies, environment values and patches are never written: they may hold what
+others must not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Journal:
+    """Writes events; never raises, since a full log must cost nobody a guard or a node.
+
+    Each line is one call of `write`, so that several threads may share a journal.
+
+    | call | said last of `about` | writes |
+    | --- | --- | --- |
+    | `once` | the same message and why | nothing |
+    | `once` | something else, or nothing | the event |
+    | `over` | anything | that it is over |
+    | `over` | nothing | nothing |
+    """
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self._said: dict[str, tuple[str, Any]] = {}
+
+    def event(self, level: str, message: str, /, **values: Any) -> None:
+        """Write one line: a constant message, then keys and JSON values."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        line = self._line({"ts": stamp, "level": level, "msg": message, **values})
+        with contextlib.suppress(OSError, ValueError):  # the latter: a closed stream
+            self._write(line)
+
+    def once(self, about: str, level: str, message: str, why: Any, /, **values: Any) -> None:
+        """Write an event, unless it is what was said last of the same thing."""
+        if self._said.get(about) != (message, why):
+            self._said[about] = message, why
+            self.event(level, message, why=why, **values)
+
+    def over(self, about: str, message: str, /, **values: Any) -> None:
+        """Write that it is over, where anything was said."""
+        if self._said.pop(about, None) is not None:
+            self.event("info", message, **values)
+
+    def forget(self, about: str) -> None:
+        """Let the next event of the same thing be written, whatever was said last."""
+        self._said.pop(about, None)
+
+    def _line(self, values: dict[str, Any]) -> bytes:
+        return f"{json.dumps(values)}\n".encode()
