@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-min e2e lint format bench image schema clean
+.PHONY: help demo test test-fast test-min e2e lint format bench image schema clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,6 +20,10 @@ demo: $(READY)  ## certificates, server, one review translated and one refused, 
 
 test: $(READY)  ## the whole test suite
 	$(BIN)/pytest --numprocesses 2 --dist loadgroup
+
+test-fast: $(READY)  ## the inner loop: core, policies, commands; no test waits or starts a process
+	HYPOTHESIS_PROFILE=fast $(BIN)/pytest --numprocesses 2 -m 'not process' \
+	    $$($(BIN)/python -m tests.support.fast_lane)
 
 test-min: .venv-min/.ready  ## the tests with the oldest versions that pyproject.toml allows
 	.venv-min/bin/pytest --numprocesses 2 --dist loadgroup -m 'not cluster'
