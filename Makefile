@@ -34,7 +34,7 @@ test-min: .venv-min/.ready  ## the parts with dependencies, with the oldest vers
 
 .venv-min/.ready: pyproject.toml $(READY)
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-min
-	VIRTUAL_ENV=.venv-min $(BIN)/uv pip install --quiet --resolution lowest-direct --editable . --group test
+	VIRTUAL_ENV=.venv-min $(BIN)/uv pip install --quiet --compile-bytecode --resolution lowest-direct --editable . --group test
 	@touch $@
 
 e2e: $(READY)  ## the whole product on a real node, KUBECONFIG's or one it starts (as root); tests/e2e/README.md
