@@ -1,4 +1,4 @@
-"""Fixtures: a control plane for the tests against a real API server, one for all of them."""
+"""Fixtures for the agent: an API server that answers as told, and a driver that is none."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Fixtures for the chart: Helm, and an API server of our own where the chart is installed."""
+"""Fixtures for the chart: Helm, and Helm as administrator of the shared control plane."""
 
 from __future__ import annotations
 
