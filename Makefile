@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-min e2e lint format bench image generate clean
+.PHONY: help demo test test-fast test-min e2e lint format bench image generate clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -21,12 +21,20 @@ demo: $(READY)  ## certificates, server, one review translated and one refused, 
 test: $(READY)  ## the whole test suite
 	$(BIN)/pytest --numprocesses 2 --dist loadgroup
 
-test-min: .venv-min/.ready  ## the tests with the oldest versions that pyproject.toml allows
-	.venv-min/bin/pytest --numprocesses 2 --dist loadgroup -m 'not cluster'
+test-fast: $(READY)  ## the inner loop: core, policies, commands; no test waits or starts a process
+	HYPOTHESIS_PROFILE=fast $(BIN)/pytest --numprocesses 2 -m 'not process' \
+	    $$($(BIN)/python -m tests.support.fast_lane)
+
+# What the version of a dependency can break: the tests of each part that imports one. The rest of the
+# core and the replays import none; the enforcer calls pynvml through adapters/nvml.py alone.
+MIN := tests/adapters tests/agent tests/certs tests/cli tests/contracts tests/core/pod tests/server
+test-min: .venv-min/.ready  ## the parts with dependencies, with the oldest versions that pyproject.toml allows
+	.venv-min/bin/pytest --numprocesses 2 --dist loadgroup -m 'not cluster' \
+	    --ignore tests/adapters/processes $(MIN)
 
 .venv-min/.ready: pyproject.toml $(READY)
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-min
-	VIRTUAL_ENV=.venv-min $(BIN)/uv pip install --quiet --resolution lowest-direct --editable . --group test
+	VIRTUAL_ENV=.venv-min $(BIN)/uv pip install --quiet --compile-bytecode --resolution lowest-direct --editable . --group test
 	@touch $@
 
 e2e: $(READY)  ## the whole product on a real node, KUBECONFIG's or one it starts (as root); tests/e2e/README.md

@@ -1,10 +1,17 @@
-"""Shared set-up: how often Hypothesis tries."""
+"""Shared set-up: how often Hypothesis tries, and the plugins."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+# Helpers' assertions say what they compared, as those in test files do.
+FOLDERS = sorted(path.parent.name for path in Path(__file__).parent.glob("*/__init__.py"))
+pytest.register_assert_rewrite(*(f"tests.{folder}" for folder in FOLDERS))
+pytest_plugins = ["tests.support.control_plane_plugin", "tests.support.fast_lane"]
 
 settings.register_profile(
     "default",
@@ -12,5 +19,6 @@ settings.register_profile(
     deadline=None,  # the machine is noisy; time is measured by `make bench`
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("fast", parent=settings.get_profile("default"), max_examples=20)
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=5000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -1,42 +1,15 @@
-"""Fixtures: a control plane for the tests against a real API server, one for all of them."""
+"""Fixtures for the agent: an API server that answers as told, and a driver that is none."""
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from tests.agent.nodes import account, make_agent, node
 from tests.agent.stepped import Bench
-from tests.support.agents import MISSING, ApiServer, ControlPlane, available, stub_library
+from tests.support.agents import ApiServer, stub_library
 from webhook.agent import watcher
 
 __all__ = ["account", "make_agent", "node"]  # fixtures from beside
-
-HERE = Path(__file__).parent
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if item.path.is_relative_to(HERE) and "control_plane" in item.fixturenames:
-            item.add_marker(pytest.mark.cluster)
-            item.add_marker(pytest.mark.xdist_group("agent-cluster"))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport():
-    report = yield
-    if report.skipped and MISSING in str(report.longrepr):
-        report.longrepr = (str(HERE), None, MISSING)  # the same place for all: one line with -rs
-    return report
-
-
-@pytest.fixture(scope="session")
-def control_plane():
-    if not available():
-        pytest.skip(MISSING)
-    with ControlPlane() as started:
-        yield started
 
 
 @pytest.fixture

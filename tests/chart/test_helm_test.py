@@ -17,7 +17,6 @@ import pytest
 from certs import ensure, service_names
 from tests.support.charts import CHART, NAMESPACE, Release, hooks, one
 from tests.support.control_planes import free_port, wait_until
-from tests.support.our_server import quit_at_once
 from tests.support.servers import Server
 
 NAME = "vramwarden-webhook"
@@ -85,7 +84,7 @@ def served(control_plane, objects, folder):
         try:
             yield server
         finally:
-            quit_at_once(server)
+            server.quit()
 
 
 @contextmanager
@@ -198,7 +197,7 @@ def test_a_namespace_that_no_rule_governs_is_named(server, program, api, control
 def test_a_webhook_that_does_not_answer_fails_in_the_api_servers_words(
     server, program, api, control_plane
 ):
-    quit_at_once(server)
+    server.quit()
     show_ready(control_plane, 0)
     found = failures(program, api, "default")
     assert len(found) == 3

@@ -133,6 +133,7 @@ def test_an_invalid_policy_ends_with_1(invoke, tmp_path):
     assert "colour" in result.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("variables", [{"LC_ALL": "C", "PYTHONUTF8": "0"}, {}])
 def test_a_real_pipe_gets_the_same_bytes_whatever_the_locale(variables):
     text = "kind: A # café 😀\r\n"
@@ -147,6 +148,7 @@ def test_a_real_pipe_gets_the_same_bytes_whatever_the_locale(variables):
     assert (done.returncode, done.stdout, done.stderr) == (0, text.encode(), b"")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("output", ["yaml", "json", "patch", "diff"])
 @pytest.mark.parametrize("pods", [1, 20])
 def test_a_reader_that_has_seen_enough_is_not_told_as_a_refusal(tmp_path, output, pods):
@@ -164,6 +166,7 @@ def test_a_reader_that_has_seen_enough_is_not_told_as_a_refusal(tmp_path, output
     assert "Exception" not in done.stderr
 
 
+@pytest.mark.process
 def test_a_reader_of_findings_may_go_too(tmp_path):
     (tmp_path / "pod.yaml").write_text(POD)
     reading, writing = os.pipe()

@@ -1,6 +1,7 @@
 """Golden cases: `input.yaml`, and the `expected.yaml` and `expected.txt` (findings) it leads to.
 
-Values and comments are compared, not spacing, which is the YAML library's own.
+`policy.yaml` is the policy of a case, where it needs one. Values and comments are compared, not
+spacing, which is the YAML library's own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import pytest
 
 from tests.cli.admit_runs import run
 from tests.support.paths import GOLDEN
+from tests.support.policies import load
 from webhook.adapters.manifests.documents import read_documents
+from webhook.core.policy.values import Action, EnforceBy, Style
 
 CASES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
 FILES = {"input.yaml", "expected.yaml", "expected.txt"}
@@ -31,16 +34,28 @@ def values(text: str) -> list[object]:
 @pytest.mark.parametrize("case", CASES)
 def test_manifests_come_out_as_recorded(case):
     folder = GOLDEN / case
-    result = run((folder / "input.yaml").read_text(), namespace="team-a")
+    policy = folder / "policy.yaml"
+    result = run(
+        (folder / "input.yaml").read_text(),
+        policy=load(policy) if policy.exists() else None,
+        namespace="team-a",
+    )
     report = f"{result.err}exit code {result.code}\n"
     if os.environ.get(UPDATE):
         (folder / "expected.yaml").write_text(result.out)
         (folder / "expected.txt").write_text(report)
-    assert {path.name for path in folder.iterdir()} == FILES, f"{folder} needs {FILES}; {HOW}"
+    found = {path.name for path in folder.iterdir()} - {policy.name}
+    assert found == FILES, f"{folder} needs {FILES}; {HOW}"
     expected = (folder / "expected.yaml").read_text()
     assert values(result.out) == values(expected), HOW
     assert comments(result.out) == comments(expected), HOW
     assert report == (folder / "expected.txt").read_text(), HOW
+
+
+def test_every_action_and_every_enforcer_has_a_case():
+    actions = {f"action-{action.lower()}" for action in Action}
+    enforcers = {f"enforcer-{style.lower()}" for style in (*Style, EnforceBy.NONE)}
+    assert actions | enforcers <= set(CASES)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -72,6 +72,7 @@ def unchecked(tmp_path_factory):
     server.server_close()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -108,6 +109,7 @@ def test_the_kubeconfig_that_says_nothing_is_named(tmp_path, monkeypatch):
         connect()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("content", [None, ""])
 def test_commands_about_certificates_name_it_too(tmp_path, content):
     path = tmp_path / "kubeconfig"

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.process
+
 BAD = """\
 apiVersion: vramwarden.io/v1alpha1
 kind: VRAMPolicy

@@ -4,37 +4,17 @@ from __future__ import annotations
 
 import json
 import uuid
-from pathlib import Path
 
 import pytest
 
-from tests.support.control_planes import MISSING, ControlPlane, available, find_binary
+from tests.support.control_planes import ControlPlane, find_binary
 from tests.support.our_server import OurServer, Team, serving
 from tests.support.webhook_configurations import installed
 
-HERE = Path(__file__).parent
 
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.cluster)
-            item.add_marker(pytest.mark.xdist_group("cluster"))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport():
-    report = yield
-    if report.skipped and MISSING in str(report.longrepr):
-        report.longrepr = (str(HERE), None, MISSING)  # the same place for all: one line with -rs
-    return report
-
-
-@pytest.fixture(scope="session")
-def control_plane():
-    if not available():
-        pytest.skip(MISSING)
+@pytest.fixture(scope="package")
+def control_plane(can_start_control_planes):
+    """Run one of our own, whose controllers go on once a test has started them."""
     with ControlPlane() as started:
         yield started
 
@@ -76,7 +56,7 @@ def namespace(make_namespace, request):
     return make_namespace(getattr(request, "param", None))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(control_plane, tmp_path_factory):
     """Run `vramwarden serve` under the shipped policy, and rules for namespaces of a few names."""
     with serving(tmp_path_factory.mktemp("our-server")) as running_server:

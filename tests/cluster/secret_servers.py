@@ -22,7 +22,6 @@ import yaml
 
 from certs import Bundle
 from tests.support.control_planes import Api, ApiError, ControlPlane, free_port
-from tests.support.our_server import quit_at_once
 from tests.support.paths import ROOT
 from tests.support.pods import a_pod
 from tests.support.servers import Server
@@ -160,7 +159,7 @@ def replica(
         try:
             yield server
         finally:
-            quit_at_once(server)
+            server.quit()
 
 
 def point_at(api: Api, mutating: Server, validating: Server, bundle: bytes = b"") -> None:

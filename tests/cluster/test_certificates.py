@@ -25,7 +25,6 @@ from tests.cluster.secret_servers import (
     shown,
 )
 from tests.support.control_planes import wait_until
-from tests.support.our_server import quit_at_once
 
 CLIENTS = 6
 NAMES = (*service_names("vramwarden-webhook", NAMESPACE), "127.0.0.1")
@@ -286,7 +285,7 @@ def test_status_tells_days_left_and_what_each_cabundle_lacks(ours, pair):
     ) in done.stdout
 
     for server in pair:
-        quit_at_once(server)
+        server.quit()
     ours.put_bundle("Mutating", b"")
     done = vramwarden(ours, "status", "-o", "json")
     assert done.returncode == 1

@@ -13,7 +13,7 @@ import pytest
 
 from certs import SetAction, ensure
 from tests.support.control_planes import ApiError, wait_until
-from tests.support.our_server import OurServer, Team, container, quit_at_once, serving, variables
+from tests.support.our_server import OurServer, Team, container, serving, variables
 from tests.support.pods import a_pod
 from tests.support.webhook_configurations import apply, installed
 
@@ -130,7 +130,7 @@ def test_a_server_that_is_told_to_stop_answers_first_and_is_missed_by_name(own_t
 @pytest.fixture
 def away(own_team):
     """Return a function that makes the server go away without a drain."""
-    return lambda: quit_at_once(own_team.ours.server)
+    return own_team.ours.server.quit
 
 
 def test_while_we_are_away_only_namespaces_that_opted_out_get_pods(

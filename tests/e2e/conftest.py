@@ -21,18 +21,7 @@ from tests.e2e.pods import GIB, holding, pod
 from tests.e2e.team import Team
 from tests.support import charts
 
-HERE = Path(__file__).parent
-
 SKIPPED = "end-to-end tests need"
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport():
-    report = yield
-    if report.skipped:
-        reason = str(report.longrepr[2]).removeprefix("Skipped: ")
-        report.longrepr = (str(HERE), None, reason)  # one place for all: one line with -rs
-    return report
 
 
 @pytest.fixture(scope="session")

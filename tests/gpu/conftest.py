@@ -27,14 +27,6 @@ def _missing():
     return ended.stderr.strip() and f"no PID namespace can be made here: {ended.stderr.strip()}"
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport():
-    report = yield
-    if report.skipped and isinstance(report.longrepr, tuple):
-        report.longrepr = (str(HERE), None, report.longrepr[2])  # one line with -rs for all
-    return report
-
-
 @pytest.fixture(scope="session")
 def seen():
     """Play the scene once, look at the GPU from the node's side meanwhile, and keep the figures.
@@ -43,7 +35,7 @@ def seen():
     """
     if why := _missing():
         pytest.skip(why)
-    command = [*NAMESPACE, sys.executable, str(HERE / "gpu_scene.py")]
+    command = [*NAMESPACE, sys.executable, str(HERE / "scene.py")]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as scene:
         first = scene.stdout.readline()

@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 
 import pytest
 
 from tests.support import schedulers
-from tests.support.control_planes import MISSING, ControlPlane, available
-
-HERE = Path(__file__).parent
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.cluster)
-            item.add_marker(pytest.mark.xdist_group("placement"))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport():
-    report = yield
-    for missing in (MISSING, schedulers.MISSING):
-        if report.skipped and missing in str(report.longrepr):
-            report.longrepr = (str(HERE), None, missing)  # one place for all: one line with -rs
-    return report
+from tests.support.control_planes import ControlPlane
 
 
 @pytest.fixture(scope="module")
-def control_plane():
-    if not available():
-        pytest.skip(MISSING)
+def control_plane(can_start_control_planes):
     if not schedulers.available():
         pytest.skip(schedulers.MISSING)
     with ControlPlane() as started:

@@ -8,7 +8,6 @@ import shutil
 from tests.scheduling.balancer import balanced
 from tests.support import schedulers
 from tests.support.control_planes import ApiError
-from tests.support.our_server import quit_at_once
 from tests.support.pods import a_pod
 from tests.support.schedulers import GIB, add_node, remove_node, remove_pod, show_free, wait_bound
 from tests.support.servers import running
@@ -33,7 +32,7 @@ def replica(control_plane, folder, kubeconfig=None):
         try:
             yield server
         finally:
-            quit_at_once(server)
+            server.quit()
 
 
 @contextlib.contextmanager

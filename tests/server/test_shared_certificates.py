@@ -44,9 +44,8 @@ def start(cluster, tmp_path):
             log_file = tmp_path / "log"
             log = stack.enter_context(log_file.open("wb"))
             process = subprocess.Popen(command, stderr=log, stdout=log, env=env)
-            stack.callback(process.wait, 30)
-            stack.callback(process.terminate)
             server = Server(process, port, operations_port, tmp_path, tmp_path, log_file)
+            stack.callback(server.quit)
             server.wait_for("life", lambda: alive(server))
             return server
 

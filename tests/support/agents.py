@@ -11,14 +11,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.support.control_planes import MISSING, ControlPlane, available, wait_until
 from tests.support.nvml_stub import build, compiler
+from tests.support.programs import wait_until
 from webhook.adapters.nvml import Device, NvmlError
 from webhook.adapters.surroundings import trustworthy_kernel
 
 __all__ = [
-    "MEASURED", "MISSING", "VRAM", "AgentProcess", "ApiServer", "ControlPlane", "ScriptedNvml",
-    "a_device", "available", "stub_library", "wait_until", "write_kubeconfig",
+    "MEASURED", "VRAM", "AgentProcess", "ApiServer", "ScriptedNvml", "a_device", "stub_library",
+    "wait_until", "write_kubeconfig",
 ]  # fmt: skip
 
 VRAM = "vramwarden.io/vram"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import shutil
-import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -58,17 +57,7 @@ def serving(folder: Path, *, port: int | None = None, **env: str) -> Iterator[se
         mock.patch.object(servers, "free_port", ports.__next__),
         servers.running(folder, policy=None, **env) as server,
     ):
-        try:
-            yield server
-        finally:
-            quit_at_once(server)
-
-
-def quit_at_once(server: servers.Server) -> None:
-    """End a server without its drain, which would wait for the API server's idle connections."""
-    if server.process.poll() is None:
-        server.process.send_signal(signal.SIGQUIT)
-        server.process.wait(timeout=30)
+        yield server
 
 
 class OurServer:

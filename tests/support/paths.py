@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests"
 DEPLOY = ROOT / "deploy"
 POLICIES = ROOT / "policies"
-REVIEWS = ROOT / "tests" / "reviews"
+REVIEWS = TESTS / "reviews"
 """AdmissionReviews as an API server sent them."""
-GOLDEN = ROOT / "tests" / "golden"
+GOLDEN = TESTS / "golden"

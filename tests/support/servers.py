@@ -117,6 +117,12 @@ class Server:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=30)
 
+    def quit(self) -> None:
+        """End the server without its drain, which would wait for connections that are idle."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGQUIT)
+            self.process.wait(timeout=30)
+
 
 def free_port() -> int:
     """Return a port that nothing listens on."""
@@ -150,9 +156,7 @@ def running(
                 server.wait_for("readiness", server.ready)
             yield server
         finally:
-            if process.poll() is None:
-                process.terminate()
-                try:
-                    process.wait(timeout=30)
-                except subprocess.TimeoutExpired:
-                    process.kill()
+            try:
+                server.quit()
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -56,14 +56,6 @@ class Stub:
         return json.loads(ended.stdout)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport():
-    report = yield
-    if report.skipped and MISSING in str(report.longrepr):
-        report.longrepr = (str(HERE), None, MISSING)  # the same place for all: one line with -rs
-    return report
-
-
 @pytest.fixture(scope="session")
 def _built(tmp_path_factory):
     if compiler() is None:

@@ -56,15 +56,16 @@ class World:
         self.past.append((self.time_s, self.configurations))
         self.configurations = configurations
 
-    def bundles_in_use(self) -> list[frozenset[x509.Certificate]]:
-        """Return every caBundle that some API server may still go by."""
+    def bundles_in_use(self) -> set[frozenset[x509.Certificate]]:
+        """Return every caBundle that some API server may still go by, each once."""
         recent = [old for until_s, old in self.past if until_s >= self.time_s - DELAY_S]
-        return [
-            frozenset(readable_certificates(pem))
+        pems = {
+            pem
             for configurations in (*recent, self.configurations)
             for configuration in configurations
             for _, pem in configuration.bundles
-        ]
+        }
+        return {frozenset(readable_certificates(pem)) for pem in pems}
 
     def published(self) -> set[x509.Certificate]:
         """Return the CAs in the caBundles, which are the same in all."""

@@ -11,6 +11,8 @@ from tests.server.placement.binding_reviews import review
 from tests.support.paths import REVIEWS
 from tests.support.servers import running
 
+pytestmark = pytest.mark.process
+
 KUBECONFIG = {
     "apiVersion": "v1",
     "kind": "Config",
