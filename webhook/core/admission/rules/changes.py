@@ -9,6 +9,7 @@ from webhook.core.nvidia.variables import GPU_LIMIT_VARIABLES, sees_no_gpu
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import items, text
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
+from webhook.core.pod.views import read_containers
 from webhook.names import (
     ADMITTED_ANNOTATION,
     DEFAULT_CONTAINER_ANNOTATION,
@@ -23,8 +24,9 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
+    from webhook.core.admission.rules.case import Case
     from webhook.core.pod.views import Container, Pod
 
 _FIXED_ANNOTATIONS = (
@@ -36,13 +38,14 @@ _FIXED_ANNOTATIONS = (
 )
 
 
-def immutable(old: Pod, new: Pod) -> Iterator[Finding]:
+def immutable(case: Case) -> Iterator[Finding]:
     """Rule: a demand, our marks and the sidecar stay as they were admitted.
 
     Fields: our annotations and label; limits[vram]; image and resources of vram-enforcer;
     the annotation of the default container, where another would make the demand ambiguous
     Allowed values: those of the pod before the update
     """
+    old, new = case.old, case.pod
     for key in _FIXED_ANNOTATIONS:
         yield from _unchanged(
             annotation_path(key), old.annotations.get(key), new.annotations.get(key)
@@ -82,19 +85,26 @@ def _unchanged(path: str, before: str | None, after: str | None) -> Iterator[Fin
     yield Finding(Reason.IMMUTABLE, path, detail)
 
 
-def debugging_containers(
-    containers: Iterable[Container], *, may_be_hidden: bool = False
-) -> Iterator[Finding]:
+def new_debuggers(old: Pod, new: Pod) -> list[Container]:
+    """Return the debugging containers that an update adds; those that exist cannot change."""
+    known = {container.name for container in read_containers(old.spec, "ephemeralContainers")}
+    return [
+        container
+        for container in read_containers(new.spec, "ephemeralContainers")
+        if container.name not in known
+    ]
+
+
+def debugging_containers(case: Case) -> Iterator[Finding]:
     """Rule: a debugging container of a managed pod neither sees GPUs nor defeats the cap.
 
     Fields: spec.ephemeralContainers[*]
     Allowed values: no GPU variables, none that might come from elsewhere, not privileged, no
     defeating capability, another target than the sidecar
-
-    `may_be_hidden` where translation will set NVIDIA_VISIBLE_DEVICES, which beats `envFrom`.
     """
-    for container in containers:
-        hidden = may_be_hidden or any(
+    for container in new_debuggers(case.old, case.pod):
+        # Translation will set NVIDIA_VISIBLE_DEVICES, which beats `envFrom`.
+        hidden = case.mutating or any(
             entry["name"] == VISIBLE_DEVICES_ENV for entry in container.env()
         )
         if items(container.raw, "envFrom", container.path) and not hidden:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.sidecar.user import ROOT_UID
+from webhook.core.admission.sidecar.profiles import enforcer_profiles
+from webhook.core.admission.sidecar.user import ROOT_UID, enforcer_user
 from webhook.core.nvidia.variables import visible_devices
 from webhook.core.policy.values import Enforcement, PodRestart, Rule, RunAs, Style
 from webhook.names import (
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
+    from webhook.core.pod.views import Pod
 
 VOLUMES: Final[tuple[dict[str, Any], ...]] = (
     {"name": ENFORCER_RUN_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
@@ -59,6 +61,14 @@ _STARTUP: Final = {
 # PASSED_WITHIN_S. What is left: after a report two failures restart the sidecar instead of three;
 # a heartbeat that two probes find stale has stood still for 35 s and more.
 _LIVENESS: Final = {"periodSeconds": 20, "timeoutSeconds": 15, "failureThreshold": 3}
+
+
+def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
+    """Build the sidecar that the rule wants; None where it has none, or none could do its work."""
+    if not rule.has_sidecar:
+        return None
+    user, profiles = enforcer_user(pod, demand, rule), enforcer_profiles(pod, demand)
+    return None if user is None else enforcer_container(demand, rule, user, profiles)
 
 
 def enforcer_container(demand: Demand, rule: Rule, user: int, profiles: Mapping[str, Json]) -> Json:
