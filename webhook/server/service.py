@@ -22,8 +22,8 @@ from webhook.server.log import JsonLog, ServerLogger
 from webhook.server.metrics import Metrics
 from webhook.server.operations import OperationsServer, create_app
 from webhook.server.placement.reviews import BindingReviews
-from webhook.server.placement.service import Placement
-from webhook.server.reviews import Reviews
+from webhook.server.placement.service import PlacementService
+from webhook.server.reviews import PodReviews
 from webhook.server.secret_certificates import Shared, SharedCertificates
 from webhook.server.tls import FolderCertificate, ServingCertificate
 from webhook.server.worker import DRAIN_S, DrainingWorker
@@ -100,13 +100,15 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self._metrics,
             self._log,
         )
-        self._placement: Placement | None = None
+        self._placement: PlacementService | None = None
         if settings.placement_namespace:
-            self._placement = Placement(settings.placement_namespace, self._metrics, self._log)
+            self._placement = PlacementService(
+                settings.placement_namespace, self._metrics, self._log
+            )
             self._health.wait_for(self._placement.obstacle)
         binder = self._placement.binder if self._placement else None
         self._bindings = BindingReviews(binder, self._metrics, self._log)
-        self._reviews = Reviews(lambda: self._policies.current, self._metrics, self._log)
+        self._reviews = PodReviews(lambda: self._policies.current, self._metrics, self._log)
         super().__init__()
 
     def _prepare(self, certificates: Path | Shared) -> ServingCertificate:

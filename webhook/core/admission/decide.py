@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.mutation import hide_devices_from, mutate_pod, void_visible_devices
 from webhook.core.admission.rules.case import Case, Kind
@@ -16,6 +16,7 @@ from webhook.core.admission.rules.table import findings_of, hints_of
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.findings import Finding, MalformedObjectError, render
 from webhook.core.pod.patch import proven_patch
+from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.values import Action, VisibleDevices
 from webhook.names import MANAGED_LABEL, MIRROR_POD_ANNOTATION, NODES_GROUP
@@ -83,6 +84,32 @@ class Decision:
     def message(self) -> str:
         """What the user reads where the answer is no."""
         return self.malformed or render(self.findings)
+
+    @property
+    def code(self) -> int:
+        """The HTTP status code where the answer is no."""
+        return BAD_REQUEST if self.malformed else FORBIDDEN
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user reads where the answer is yes."""
+        findings = self.findings if self.outcome is Outcome.WARNED else ()
+        return (*map(str, findings), *self.notes)
+
+    @property
+    def audit(self) -> dict[str, str]:
+        """What the audit log keeps besides outcome and reasons."""
+        return {"rule": self.rule, "policy": self.policy}
+
+    @property
+    def logged(self) -> dict[str, Any]:
+        """What our own log keeps besides."""
+        logged: dict[str, Any] = {**self.audit, "patchOps": len(self.patch)}
+        if self.malformed:
+            logged["why"] = self.malformed
+        if self.notes:
+            logged["notes"] = self.notes
+        return logged
 
     @property
     def reasons(self) -> tuple[str, ...]:
