@@ -9,7 +9,7 @@ from webhook.core.pod.fields import items, mapping
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.quantity import QuantityError, format_bytes, parse_quantity
 from webhook.core.policy.values import class_names
-from webhook.names import GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION
+from webhook.names import GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -109,7 +109,7 @@ def _whole(amount: str, path: str) -> Finding | None:
         return None
     detail = (
         f"{amount} is not a whole number of GPUs; to share a GPU remove it and set the annotation "
-        "vramwarden.io/gpu-memory, e.g. to 8Gi"
+        f"{GPU_MEMORY_ANNOTATION}, e.g. to 8Gi"
     )
     return Finding(Reason.FRACTIONAL_WHOLE_GPU, path, detail)
 
@@ -127,7 +127,7 @@ def whole_gpu_and_share(case: Case) -> Iterator[Finding]:
                 kind = "limits" if resource in limits else "requests"
                 detail = (
                     f"the pod asks for {resource} and for a share of a GPU; remove "
-                    f"{resource} to share one, or vramwarden.io/gpu-memory to have a whole one"
+                    f"{resource} to share one, or {GPU_MEMORY_ANNOTATION} to have a whole one"
                 )
                 path = f"{container.path}.resources.{kind}[{resource}]"
                 yield Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)
@@ -141,7 +141,7 @@ def whole_gpu_and_share(case: Case) -> Iterator[Finding]:
 def _claimed(path: str) -> Finding:
     detail = (
         "the pod has a resource claim and asks for a share; remove the claim to share a GPU, "
-        "or vramwarden.io/gpu-memory to keep the claim"
+        f"or {GPU_MEMORY_ANNOTATION} to keep the claim"
     )
     return Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.rules.isolation import defeating, mounted_volumes_of_ours
 from webhook.core.nvidia.variables import GPU_LIMIT_VARIABLES, sees_no_gpu
@@ -12,12 +12,10 @@ from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.views import read_containers
 from webhook.names import (
     ADMITTED_ANNOTATION,
+    ASKING_ANNOTATIONS,
     DEFAULT_CONTAINER_ANNOTATION,
     ENFORCER_CONTAINER,
     GPU_ANNOTATION,
-    GPU_CLASS_ANNOTATION,
-    GPU_COUNT_ANNOTATION,
-    GPU_MEMORY_ANNOTATION,
     MANAGED_LABEL,
     VISIBLE_DEVICES_ENV,
     VRAM_RESOURCE,
@@ -29,13 +27,7 @@ if TYPE_CHECKING:
     from webhook.core.admission.rules.case import Case
     from webhook.core.pod.views import Container, Pod
 
-_FIXED_ANNOTATIONS = (
-    GPU_MEMORY_ANNOTATION,
-    GPU_CLASS_ANNOTATION,
-    GPU_COUNT_ANNOTATION,
-    ADMITTED_ANNOTATION,
-    GPU_ANNOTATION,
-)
+_FIXED_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, GPU_ANNOTATION)
 
 
 def immutable(case: Case) -> Iterator[Finding]:

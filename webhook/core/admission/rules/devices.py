@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from webhook.core.nvidia.variables import GPU_LIMIT_VARIABLES, sees_no_gpu, visible_devices
 from webhook.core.pod.findings import Finding, Reason, annotation_path
 from webhook.core.policy.values import VisibleDevices
-from webhook.names import GPU_ANNOTATION, VISIBLE_DEVICES_ENV
+from webhook.names import GPU_ANNOTATION, GPU_MEMORY_ANNOTATION, VISIBLE_DEVICES_ENV
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +59,6 @@ def visible_devices_without_demand(case: Case) -> Iterator[Finding]:
 def _override(path: str) -> Finding:
     detail = (
         f"{VISIBLE_DEVICES_ENV} set by hand shows GPUs that nobody accounts for; remove it: GPUs "
-        "come with the annotation vramwarden.io/gpu-memory, or whole with nvidia.com/gpu"
+        f"come with the annotation {GPU_MEMORY_ANNOTATION}, or whole with nvidia.com/gpu"
     )
     return Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
