@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.admission.accounting import count, preferred_on_nodes, required_on_nodes
 from webhook.core.admission.sidecar.container import VOLUMES
 from webhook.core.admission.sidecar.recognition import is_intact
 from webhook.core.nvidia.variables import sees_no_gpu, visible_devices
-from webhook.core.pod.gpus import free_label
-from webhook.core.pod.quantity import MIB, format_bytes, parse_quantity
 from webhook.core.policy.values import GPUClass, Placement, Policy, Rule, Style, VisibleDevices
 from webhook.names import (
     ADMITTED_ANNOTATION,
@@ -20,9 +19,7 @@ from webhook.names import (
     ENFORCER_CONTAINER,
     MANAGED_LABEL,
     NODE_ENFORCEMENT_LABEL,
-    NODE_GPU_MEMORY_LABEL,
     VISIBLE_DEVICES_ENV,
-    VRAM_RESOURCE,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +41,8 @@ def mutate_pod(pod: Pod, demand: Demand, rule: Rule, policy: Policy, enforcer: J
     """
     gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
     spec: Json = dict(pod.spec)
-    _edit_containers(spec, lambda container: _set_vram(container, demand))
+    # Step 1: requests and limits.
+    _edit_containers(spec, lambda container: count(container, demand))
     _select_nodes(spec, demand, rule, gpu_class)
     _tolerate(spec, rule, gpu_class)
     if rule.runtime_class_name and not spec.get("runtimeClassName"):
@@ -101,36 +99,18 @@ def _edit_containers(spec: Json, edit: Callable[[Json], Json]) -> None:
             spec[field] = after
 
 
-def _set_vram(container: Json, demand: Demand) -> Json:
-    """Step 1: requests and limits of the extended resource."""
-    if container["name"] not in demand.amounts:
-        return container
-    amount_bytes = demand.resource_bytes(container["name"])
-    resources = container.get("resources") or {}
-    changed = {}
-    for kind in ("requests", "limits"):
-        amounts = resources.get(kind) or {}
-        written = amounts.get(VRAM_RESOURCE)
-        if written is None or parse_quantity(str(written)) != amount_bytes:
-            changed[kind] = {**amounts, VRAM_RESOURCE: format_bytes(amount_bytes)}
-    return {**container, "resources": {**resources, **changed}} if changed else container
-
-
 def _select_nodes(spec: Json, demand: Demand, rule: Rule, gpu_class: GPUClass | None) -> None:
     """Step 2: node selector, required affinity for what that cannot say, and advice."""
     wanted = {**rule.node_selector, **(gpu_class.node_selector if gpu_class else {})}
     selector = spec.get("nodeSelector") or {}
     if any(selector.get(key) != value for key, value in wanted.items()):
         spec["nodeSelector"] = {**selector, **wanted}
-    need_mib = demand.per_gpu_bytes // MIB
-    expressions = [
-        {"key": NODE_GPU_MEMORY_LABEL, "operator": "Gt", "values": [str(need_mib - 1)]},
-    ]
+    expressions = [required_on_nodes(demand)]
     if rule.has_sidecar:
         expressions.append({"key": NODE_ENFORCEMENT_LABEL, "operator": "In", "values": ["sidecar"]})
     _require_on_nodes(spec, expressions)
     if rule.placement is Placement.BINDING:
-        _prefer_free_memory(spec, need_mib, demand.gpu_count)
+        _prefer_free_memory(spec, demand)
 
 
 def _require_on_nodes(spec: Json, expressions: list[Json]) -> None:
@@ -164,19 +144,15 @@ def _with_expressions(term: Json, expressions: list[Json]) -> Json:
     return {**term, "matchExpressions": [*present, *missing]} if missing else term
 
 
-def _prefer_free_memory(spec: Json, need_mib: int, gpu_count: int) -> None:
+def _prefer_free_memory(spec: Json, demand: Demand) -> None:
     """Prefer nodes whose agent says that as many GPUs have room, so that few bindings are refused.
 
     Never required: the kubelet checks required affinity again when it restarts
     (kubernetes/kubernetes issue 73948), and this figure changes. Users' own preferences stay; ours
     has the greatest weight, since a node where no GPU has room is no choice at all.
     """
-    expression = {
-        "key": free_label(gpu_count),
-        "operator": "Gt",
-        "values": [str(need_mib - 1)],
-    }
-    wanted = {"weight": 100, "preference": {"matchExpressions": [expression]}}
+    preference = {"matchExpressions": [preferred_on_nodes(demand)]}
+    wanted = {"weight": 100, "preference": preference}
     affinity = spec["affinity"]  # `_require_on_nodes` made it
     node_affinity = affinity["nodeAffinity"]
     present = node_affinity.get(_PREFERRED) or []

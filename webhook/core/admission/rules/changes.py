@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.admission.accounting import counted_limits
 from webhook.core.admission.rules.isolation import defeating, mounted_volumes_of_ours
 from webhook.core.nvidia.variables import GPU_LIMIT_VARIABLES, sees_no_gpu
 from webhook.core.pod.demand import read_demand
@@ -18,7 +19,6 @@ from webhook.names import (
     GPU_ANNOTATION,
     MANAGED_LABEL,
     VISIBLE_DEVICES_ENV,
-    VRAM_RESOURCE,
 )
 
 if TYPE_CHECKING:
@@ -50,11 +50,12 @@ def immutable(case: Case) -> Iterator[Finding]:
         )
     path = f"metadata.labels[{MANAGED_LABEL}]"
     yield from _unchanged(path, old.labels.get(MANAGED_LABEL), new.labels.get(MANAGED_LABEL))
-    amounts = {container.name: container.resources("limits") for container in old.containers}
+    amounts = {container.name: counted_limits(container) for container in old.containers}
     for container in new.containers:
-        path = f"{container.path}.resources.limits[{VRAM_RESOURCE}]"
-        known = amounts.get(container.name, {}).get(VRAM_RESOURCE)
-        yield from _unchanged(path, known, container.resources("limits").get(VRAM_RESOURCE))
+        known = amounts.get(container.name, {})
+        for resource, limit in counted_limits(container).items():
+            path = f"{container.path}.resources.limits[{resource}]"
+            yield from _unchanged(path, known.get(resource), limit)
     before = {container.field: container for container in old.enforcers}
     for container in new.enforcers:
         ours = before.get(container.field)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.admission.accounting import uncounted
 from webhook.core.admission.mutation import PREFERENCES, mutate_pod
 from webhook.core.admission.sidecar.recognition import holds, is_enforcer
 from webhook.core.nvidia.variables import visible_devices
 from webhook.core.pod.fields import items, mapping
 from webhook.core.pod.findings import Finding, Reason
 from webhook.core.pod.patch import make_patch
-from webhook.core.pod.quantity import QuantityError, parse_quantity
 from webhook.names import (
     ADMITTED_ANNOTATION,
     MANAGED_LABEL,
     VISIBLE_DEVICES_ENV,
-    VRAM_RESOURCE,
 )
 
 if TYPE_CHECKING:
@@ -89,10 +88,7 @@ def _missing_essentials(pod: Pod, demand: Demand, enforcer: Json | None) -> Iter
             if not visible:
                 yield f"{container.path}.env"
             continue
-        amount_bytes = demand.resource_bytes(container.name)
-        for kind in ("requests", "limits"):
-            if not _equals(container.resources(kind).get(VRAM_RESOURCE), amount_bytes):
-                yield f"{container.path}.resources.{kind}"
+        yield from uncounted(container, demand)
         if len(visible) != 1 or visible[0] not in _OURS:
             yield f"{container.path}.env"
     if pod.labels.get(MANAGED_LABEL) != "true":
@@ -104,13 +100,6 @@ def _missing_essentials(pod: Pod, demand: Demand, enforcer: Json | None) -> Iter
     image = enforcer["image"]
     if not any(is_enforcer(found, image) and holds(found, enforcer) for found in pod.enforcers):
         yield "spec.initContainers"
-
-
-def _equals(written: str | None, amount_bytes: int) -> bool:
-    try:
-        return written is not None and parse_quantity(written) == amount_bytes
-    except QuantityError:
-        return False
 
 
 def _dotted(pointer: str) -> str:
