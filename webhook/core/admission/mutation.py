@@ -9,16 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.accounting import count, preferred_on_nodes, required_on_nodes
-from webhook.core.admission.sidecar.container import VOLUMES
-from webhook.core.admission.sidecar.recognition import is_intact
+from webhook.core.admission.sidecar.placing import place_enforcer
+from webhook.core.admission.tiers import tier_of
 from webhook.core.nvidia.variables import sees_no_gpu, visible_devices
-from webhook.core.policy.values import GPUClass, Placement, Policy, Rule, Style, VisibleDevices
+from webhook.core.policy.values import GPUClass, Placement, Policy, Rule, VisibleDevices
 from webhook.names import (
     ADMITTED_ANNOTATION,
     DRIVER_CAPABILITIES_ENV,
     ENFORCER_CONTAINER,
     MANAGED_LABEL,
-    NODE_ENFORCEMENT_LABEL,
     VISIBLE_DEVICES_ENV,
 )
 
@@ -49,8 +48,8 @@ def mutate_pod(pod: Pod, demand: Demand, rule: Rule, policy: Policy, enforcer: J
         spec["runtimeClassName"] = rule.runtime_class_name
     _edit_containers(spec, lambda container: _set_env(container, demand, rule))
     if enforcer is not None:
-        spec["shareProcessNamespace"] = True
-        _place_enforcer(spec, pod, demand, rule, enforcer)
+        # Step 5: what holds the cap in the pod.
+        place_enforcer(spec, pod, demand, rule, enforcer)
     metadata = dict(pod.raw.get("metadata") or {})
     _mark(metadata, rule, policy)
     return {**pod.raw, "metadata": metadata, "spec": spec}
@@ -105,9 +104,7 @@ def _select_nodes(spec: Json, demand: Demand, rule: Rule, gpu_class: GPUClass | 
     selector = spec.get("nodeSelector") or {}
     if any(selector.get(key) != value for key, value in wanted.items()):
         spec["nodeSelector"] = {**selector, **wanted}
-    expressions = [required_on_nodes(demand)]
-    if rule.has_sidecar:
-        expressions.append({"key": NODE_ENFORCEMENT_LABEL, "operator": "In", "values": ["sidecar"]})
+    expressions = [required_on_nodes(demand), *tier_of(rule).node_terms]
     _require_on_nodes(spec, expressions)
     if rule.placement is Placement.BINDING:
         _prefer_free_memory(spec, demand)
@@ -208,44 +205,6 @@ def _with_variable(env: list[Json], wanted: Json) -> list[Json]:
 
 def _names(env: Iterable[Json], name: str) -> bool:
     return any(entry["name"] == name for entry in env)
-
-
-def _place_enforcer(spec: Json, pod: Pod, demand: Demand, rule: Rule, wanted: Json) -> None:
-    """Step 5: the sidecar, before every container that could use VRAM, and its volumes."""
-    native = rule.enforcement.style is Style.NATIVE
-    field = "initContainers" if native else "containers"
-    if not _stands_intact(pod, field, wanted, demand):
-        for other in {"containers", "initContainers"} - {field}:
-            _remove_enforcer(spec, other)
-        _remove_enforcer(spec, field)
-        rest = spec.get(field) or []
-        spec[field] = [wanted, *rest] if native else [*rest, wanted]
-    volumes: list[Json] = spec.get("volumes") or []
-    names = {volume.get("name") for volume in volumes}
-    missing = [dict(volume) for volume in VOLUMES if volume["name"] not in names]
-    if missing:
-        spec["volumes"] = [*volumes, *missing]
-
-
-def _stands_intact(pod: Pod, field: str, wanted: Json, demand: Demand) -> bool:
-    """Say whether the sidecar is there, unharmed, and started before any container with VRAM."""
-    if len(pod.enforcers) != 1:
-        return False
-    (enforcer,) = pod.enforcers
-    if enforcer.field != field or not is_intact(enforcer, wanted):
-        return False
-    return field == "containers" or not any(
-        container.field == field
-        and container.index < enforcer.index
-        and container.name in demand.amounts
-        for container in pod.containers
-    )
-
-
-def _remove_enforcer(spec: Json, field: str) -> None:
-    present = spec.get(field) or []
-    if _names(present, ENFORCER_CONTAINER):
-        spec[field] = [item for item in present if item["name"] != ENFORCER_CONTAINER]
 
 
 def _mark(metadata: Json, rule: Rule, policy: Policy) -> None:

@@ -7,9 +7,10 @@ from enum import Flag, auto
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from webhook.core.admission.sidecar.container import enforcer_for
+from webhook.core.admission.tiers import tier_of
 
 if TYPE_CHECKING:
+    from webhook.core.admission.tiers import Tier
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
     from webhook.core.pod.findings import Finding
@@ -64,7 +65,12 @@ class Case:
             raise LookupError("a rule that needs a demand stands in the table for pods without one")
         return self.asked
 
+    @property
+    def tier(self) -> Tier:
+        """What is to hold the cap."""
+        return tier_of(self.rule)
+
     @cached_property
     def enforcer(self) -> Json | None:
         """The sidecar's container; None where the rule has none, or none could do its work."""
-        return enforcer_for(self.pod, self.demand, self.rule)
+        return self.tier.adds(self.pod, self.demand, self.rule)

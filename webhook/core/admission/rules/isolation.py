@@ -6,7 +6,6 @@ import posixpath
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.sidecar.container import VOLUMES
-from webhook.core.admission.sidecar.recognition import is_enforcer
 from webhook.core.pod.fields import flag, items, mapping, text, texts
 from webhook.core.pod.findings import Finding, Reason, quoted
 from webhook.names import ENFORCER_CONTAINER
@@ -33,7 +32,7 @@ def privileged_pod(case: Case) -> Iterator[Finding]:
     holds devices
     """
     for container in case.pod.containers:
-        for path, what in defeating(container, with_capabilities=case.rule.has_sidecar):
+        for path, what in defeating(container, with_capabilities=case.tier.in_pod):
             detail = f"{what}, which defeats the VRAM cap; remove it"
             yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
     for index, volume in enumerate(items(case.pod.spec, "volumes", "spec")):
@@ -76,9 +75,8 @@ def reserved_names(case: Case) -> Iterator[Finding]:
     VRAM under a rule with a sidecar; the volumes are empty ones
     """
     pod, image = case.pod, case.rule.enforcement.image
-    may_have_one = case.asks and case.rule.has_sidecar
     for container in pod.enforcers:
-        if not may_have_one or not is_enforcer(container, image):
+        if not (case.asks and case.tier.owns(container, image)):
             detail = (
                 f"the name {ENFORCER_CONTAINER} is reserved; give the container another name "
                 "(where a webhook of your platform rewrites images, its policy must name that)"

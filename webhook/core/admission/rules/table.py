@@ -32,10 +32,12 @@ from webhook.core.admission.rules.isolation import privileged_pod, reserved_name
 from webhook.core.admission.rules.keys import unread_keys
 from webhook.core.admission.rules.nodes import node_name, node_selector, operating_system
 from webhook.core.admission.rules.translation import translatable, translated
+from webhook.core.admission.tiers import SIDECAR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from webhook.core.admission.tiers import Tier
     from webhook.core.pod.findings import Finding
 
 
@@ -45,8 +47,8 @@ class Row:
 
     judges: Kind
     rule: Callable[[Case], Iterable[Finding]]
-    sidecar: bool = False
-    """Whether it judges only pods whose cap a sidecar holds."""
+    tier: Tier | None = None
+    """What holds the cap of the pods that it judges; None for all."""
 
 
 RULES: Final = (
@@ -62,11 +64,11 @@ RULES: Final = (
     Row(Kind.ASKING, gpu_class_known),
     Row(Kind.ASKING, node_selector),
     Row(Kind.CREATED, reserved_names),
-    Row(Kind.ASKING, process_namespace, sidecar=True),
+    Row(Kind.ASKING, process_namespace, tier=SIDECAR),
     Row(Kind.READABLE, bounds),
-    Row(Kind.READABLE, one_user, sidecar=True),
-    Row(Kind.READABLE, one_profile, sidecar=True),
-    Row(Kind.READABLE, room_for_enforcer, sidecar=True),
+    Row(Kind.READABLE, one_user, tier=SIDECAR),
+    Row(Kind.READABLE, one_profile, tier=SIDECAR),
+    Row(Kind.READABLE, room_for_enforcer, tier=SIDECAR),
     Row(Kind.TRANSLATED, translated),
     Row(Kind.UPDATED, immutable),
     Row(Kind.DEBUGGED, debugging_containers),
@@ -82,7 +84,7 @@ def findings_of(case: Case, kind: Kind) -> tuple[Finding, ...]:
         dict.fromkeys(
             finding
             for row in RULES
-            if kind in row.judges and (case.rule.has_sidecar or not row.sidecar)
+            if kind in row.judges and (row.tier is None or row.tier is case.tier)
             for finding in row.rule(case)
         )
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import uncounted
 from webhook.core.admission.mutation import PREFERENCES, mutate_pod
-from webhook.core.admission.sidecar.recognition import holds, is_enforcer
+from webhook.core.admission.sidecar.placing import missing_enforcer
 from webhook.core.nvidia.variables import visible_devices
 from webhook.core.pod.fields import items, mapping
 from webhook.core.pod.findings import Finding, Reason
@@ -93,13 +93,8 @@ def _missing_essentials(pod: Pod, demand: Demand, enforcer: Json | None) -> Iter
             yield f"{container.path}.env"
     if pod.labels.get(MANAGED_LABEL) != "true":
         yield f"metadata.labels[{MANAGED_LABEL}]"
-    if enforcer is None:
-        return
-    if pod.spec.get("shareProcessNamespace") is not True:
-        yield "spec.shareProcessNamespace"
-    image = enforcer["image"]
-    if not any(is_enforcer(found, image) and holds(found, enforcer) for found in pod.enforcers):
-        yield "spec.initContainers"
+    if enforcer is not None:
+        yield from missing_enforcer(pod, enforcer)
 
 
 def _dotted(pointer: str) -> str:

@@ -64,9 +64,7 @@ _LIVENESS: Final = {"periodSeconds": 20, "timeoutSeconds": 15, "failureThreshold
 
 
 def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
-    """Build the sidecar that the rule wants; None where it has none, or none could do its work."""
-    if not rule.has_sidecar:
-        return None
+    """Build the sidecar that a pod gets; None where none could do its work."""
     user, profiles = enforcer_user(pod, demand, rule), enforcer_profiles(pod, demand)
     return None if user is None else enforcer_container(demand, rule, user, profiles)
 
