@@ -6,23 +6,27 @@ came in, which is never changed. The differ in `webhook.core.pod.patch` is fast 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.accounting import count, preferred_on_nodes, required_on_nodes
 from webhook.core.admission.sidecar.placing import place_enforcer
 from webhook.core.admission.tiers import tier_of
-from webhook.core.nvidia.variables import sees_no_gpu, visible_devices
+from webhook.core.nvidia.variables import (
+    hide_devices,
+    hide_unless_said,
+    hide_visible,
+    show_devices,
+)
 from webhook.core.policy.values import GPUClass, Placement, Policy, Rule, VisibleDevices
 from webhook.names import (
     ADMITTED_ANNOTATION,
-    DRIVER_CAPABILITIES_ENV,
     ENFORCER_CONTAINER,
     MANAGED_LABEL,
-    VISIBLE_DEVICES_ENV,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
@@ -58,27 +62,15 @@ def mutate_pod(pod: Pod, demand: Demand, rule: Rule, policy: Policy, enforcer: J
 def void_visible_devices(pod: Pod) -> Json:
     """Return a pod without a demand, its hand-set NVIDIA_VISIBLE_DEVICES replaced by `void`."""
     spec: Json = dict(pod.spec)
-    void = {"name": VISIBLE_DEVICES_ENV, "value": "void"}
-
-    def edit(container: Json) -> Json:
-        entries = container.get("env") or []
-        if all(sees_no_gpu(entry) for entry in entries):
-            return container
-        kept = [entry if sees_no_gpu(entry) else void for entry in entries]
-        return {**container, "env": kept}
-
-    _edit_containers(spec, edit)
+    _edit_containers(spec, lambda container: _edit_env(container, hide_visible))
     return {**pod.raw, "spec": spec}
 
 
 def hide_devices_from(pod: Pod, names: Collection[str]) -> Json:
     """Return the pod, its debugging containers of these names without a view of GPUs."""
-    void = {"name": VISIBLE_DEVICES_ENV, "value": "void"}
     before = pod.spec.get("ephemeralContainers") or []
     after = [
-        {**container, "env": [*(container.get("env") or []), void]}
-        if container["name"] in names and not _names(container.get("env") or [], void["name"])
-        else container
+        _edit_env(container, hide_unless_said) if container["name"] in names else container
         for container in before
     ]
     return {**pod.raw, "spec": {**pod.spec, "ephemeralContainers": after}}
@@ -172,39 +164,17 @@ def _tolerate(spec: Json, rule: Rule, gpu_class: GPUClass | None) -> None:
 
 def _set_env(container: Json, demand: Demand, rule: Rule) -> Json:
     """Steps 3 and 4: the rule's environment, and which GPUs the container sees."""
-    before: list[Json] = container.get("env") or []
     if container["name"] in demand.amounts:
-        env = _with_variable(before, visible_devices(chosen=rule.chooses_gpus))
-        names = {entry["name"] for entry in env}
-        defaults = (
-            *rule.env,
-            {"name": DRIVER_CAPABILITIES_ENV, "value": "compute,utility"},
-        )
-        for variable in defaults:
-            if variable["name"] not in names:
-                env = [*env, variable]
-                names.add(variable["name"])
-    elif rule.visible_devices is VisibleDevices.IGNORE and _names(before, VISIBLE_DEVICES_ENV):
-        env = before
-    else:
-        env = _with_variable(before, {"name": VISIBLE_DEVICES_ENV, "value": "void"})
-    return container if env is before else {**container, "env": env}
+        show = partial(show_devices, chosen=rule.chooses_gpus, defaults=rule.env)
+        return _edit_env(container, show)
+    hide = hide_unless_said if rule.visible_devices is VisibleDevices.IGNORE else hide_devices
+    return _edit_env(container, hide)
 
 
-def _with_variable(env: list[Json], wanted: Json) -> list[Json]:
-    """Set a variable once: of entries with the same name, the kubelet lets the last one win."""
-    same = [entry for entry in env if entry["name"] == wanted["name"]]
-    if same == [wanted]:
-        return env
-    if not same:
-        return [*env, wanted]
-    first = next(index for index, entry in enumerate(env) if entry["name"] == wanted["name"])
-    rest = [entry for entry in env[first + 1 :] if entry["name"] != wanted["name"]]
-    return [*env[:first], wanted, *rest]
-
-
-def _names(env: Iterable[Json], name: str) -> bool:
-    return any(entry["name"] == name for entry in env)
+def _edit_env(container: Json, edit: Callable[[list[Json]], list[Json]]) -> Json:
+    before: list[Json] = container.get("env") or []
+    after = edit(before)
+    return container if after is before else {**container, "env": after}
 
 
 def _mark(metadata: Json, rule: Rule, policy: Policy) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import counted_limits
 from webhook.core.admission.rules.isolation import defeating, mounted_volumes_of_ours
-from webhook.core.nvidia.variables import GPU_LIMIT_VARIABLES, sees_no_gpu
+from webhook.core.nvidia.variables import chooses_devices, limits_memory, sees_no_gpu
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import items, text
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
@@ -97,14 +97,12 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
     """
     for container in new_debuggers(case.old, case.pod):
         # Translation will set NVIDIA_VISIBLE_DEVICES, which beats `envFrom`.
-        hidden = case.mutating or any(
-            entry["name"] == VISIBLE_DEVICES_ENV for entry in container.env()
-        )
+        hidden = case.mutating or any(map(chooses_devices, container.env()))
         if items(container.raw, "envFrom", container.path) and not hidden:
             detail = f"it might set {VISIBLE_DEVICES_ENV}; set that variable to void beside it"
             yield Finding(Reason.EPHEMERAL_CONTAINER, f"{container.path}.envFrom", detail)
         for index, entry in enumerate(container.env()):
-            if not sees_no_gpu(entry) or entry["name"].startswith(GPU_LIMIT_VARIABLES):
+            if not sees_no_gpu(entry) or limits_memory(entry):
                 detail = f"{entry['name']} shows a debugging container the GPU; remove it"
                 yield Finding(Reason.EPHEMERAL_CONTAINER, f"{container.path}.env[{index}]", detail)
         for path, what in defeating(container, with_capabilities=True):

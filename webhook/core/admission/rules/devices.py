@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from webhook.core.nvidia.variables import GPU_LIMIT_VARIABLES, sees_no_gpu, visible_devices
+from webhook.core.nvidia.variables import limits_memory, sees_no_gpu, visible_devices
 from webhook.core.pod.findings import Finding, Reason, annotation_path
 from webhook.core.policy.values import VisibleDevices
 from webhook.names import GPU_ANNOTATION, GPU_MEMORY_ANNOTATION, VISIBLE_DEVICES_ENV
@@ -29,10 +29,9 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
     ours = visible_devices(chosen=rule.chooses_gpus)
     for container in pod.containers:
         for index, entry in enumerate(container.env()):
-            name = entry["name"]
             path = f"{container.path}.env[{index}]"
-            if name.startswith(GPU_LIMIT_VARIABLES) and entry not in rule.env:
-                detail = f"{name} is set by the platform for pods with VRAM; remove it"
+            if limits_memory(entry) and entry not in rule.env:
+                detail = f"{entry['name']} is set by the platform for pods with VRAM; remove it"
                 yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
             elif (
                 rule.visible_devices is VisibleDevices.DENY

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.admission.accounting import uncounted
 from webhook.core.admission.mutation import PREFERENCES, mutate_pod
 from webhook.core.admission.sidecar.placing import missing_enforcer
-from webhook.core.nvidia.variables import visible_devices
+from webhook.core.nvidia.variables import chooses_devices, visible_devices
 from webhook.core.pod.fields import items, mapping
 from webhook.core.pod.findings import Finding, Reason
 from webhook.core.pod.patch import make_patch
 from webhook.names import (
     ADMITTED_ANNOTATION,
     MANAGED_LABEL,
-    VISIBLE_DEVICES_ENV,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def translated(case: Case) -> Iterator[Finding]:
 
 def _missing_essentials(pod: Pod, demand: Demand, enforcer: Json | None) -> Iterator[str]:
     for container in pod.containers:
-        visible = [entry for entry in container.env() if entry["name"] == VISIBLE_DEVICES_ENV]
+        visible = list(filter(chooses_devices, container.env()))
         if container.name not in demand.amounts:
             if not visible:
                 yield f"{container.path}.env"

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.sidecar.profiles import enforcer_profiles
 from webhook.core.admission.sidecar.user import ROOT_UID, enforcer_user
-from webhook.core.nvidia.variables import visible_devices
+from webhook.core.nvidia.variables import MEASURING, driver_capabilities, visible_devices
 from webhook.core.policy.values import Enforcement, PodRestart, Rule, RunAs, Style
 from webhook.names import (
     BLIND_AFTER_ENV,
     CAP_BYTES_ENV,
-    DRIVER_CAPABILITIES_ENV,
     ENFORCER_COMMAND,
     ENFORCER_CONTAINER,
     ENFORCER_NO_TOKEN_VOLUME,
@@ -81,7 +80,7 @@ def enforcer_container(demand: Demand, rule: Rule, user: int, profiles: Mapping[
             {"name": CAP_BYTES_ENV, "value": str(demand.per_gpu_bytes)},
             *_settings(enforcement),
             visible_devices(chosen=rule.chooses_gpus),
-            {"name": DRIVER_CAPABILITIES_ENV, "value": "utility"},
+            driver_capabilities(MEASURING),
         ],
         "resources": {"requests": dict(_RESOURCES), "limits": dict(_RESOURCES)},
         "volumeMounts": [dict(mount) for mount in _MOUNTS],
