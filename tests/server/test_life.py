@@ -262,7 +262,7 @@ def test_a_restart_need_not_wait_for_connections_of_the_server_before(tmp_path, 
         ports = iter([server.port, free_port()])
         held = server.raw()  # the server closes first, so its end of it lingers
         assert server.stop() == 0
-    monkeypatch.setattr("running.free_port", lambda: next(ports))
+    monkeypatch.setattr("tests.support.servers.free_port", lambda: next(ports))
     with running(tmp_path) as server:
         assert server.review(a_review(a_pod("8Gi")))["allowed"] is True
     held.close()
