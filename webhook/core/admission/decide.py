@@ -128,7 +128,7 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
     | no rule matches, or it says Ignore | skipped: allowed |
     | a mirror pod, created by a kubelet | skipped: allowed |
     | CREATE of a pod | `_created` |
-    | UPDATE of a pod, or its resize | `_updated` |
+    | UPDATE of a pod, or its resize | the rule `immutable` |
     | UPDATE of its ephemeral containers | `_debugged` |
     """
     skip = _not_ours(request)
