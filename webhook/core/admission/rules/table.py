@@ -7,6 +7,7 @@ Findings are shown in the order of the rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.rules.amounts import (
@@ -78,16 +79,16 @@ HINTS: Final = (unread_keys,)
 """Rules that deny nothing: for each creation, from a pod to sentences that are always told."""
 
 
+@cache
+def rules_for(kind: Kind, tier: Tier) -> tuple[Callable[[Case], Iterable[Finding]], ...]:
+    """Return the rules that judge a kind of case, where this tier holds the cap."""
+    return tuple(row.rule for row in RULES if kind in row.judges and row.tier in {None, tier})
+
+
 def findings_of(case: Case, kind: Kind) -> tuple[Finding, ...]:
     """Return what is wrong with a pod, each finding once; raises MalformedObjectError."""
-    return tuple(
-        dict.fromkeys(
-            finding
-            for row in RULES
-            if kind in row.judges and (row.tier is None or row.tier is case.tier)
-            for finding in row.rule(case)
-        )
-    )
+    rules = rules_for(kind, case.tier)
+    return tuple(dict.fromkeys(finding for rule in rules for finding in rule(case)))
 
 
 def hints_of(case: Case) -> tuple[str, ...]:
