@@ -13,6 +13,8 @@ GPU_CLASS_ANNOTATION: Final = PREFIX + "gpu-class"
 """Name of a class in the policy."""
 GPU_COUNT_ANNOTATION: Final = PREFIX + "gpu-count"
 """Number of GPUs, each with that much memory."""
+ASKING_ANNOTATIONS: Final = (GPU_MEMORY_ANNOTATION, GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION)
+"""All of them."""
 
 # What we write on a pod.
 ADMITTED_ANNOTATION: Final = PREFIX + "admitted"

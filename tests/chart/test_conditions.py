@@ -21,7 +21,7 @@ from tests.support.charts import one
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.admission.review import decode_review
+from webhook.core.pod.review import decode_review
 from webhook.core.policy.values import Action, EnforceBy, VisibleDevices
 
 REVIEWS = {path.stem: json.loads(path.read_text()) for path in paths.REVIEWS.glob("*.json")}

@@ -7,23 +7,19 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from webhook.core.admission.review import (
-    API_VERSION,
-    KIND,
+from webhook.core.pod.review import (
     BadReviewError,
     decode_review,
     encode_failure,
     encode_review,
 )
-from webhook.core.placement.binding_review import encode_verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from webhook.core.admission.decide import Decision
-    from webhook.core.placement.binding_review import Verdict
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.request import Request
+    from webhook.core.pod.review import Answerable
 
 
 def read_review(body: bytes) -> Request:
@@ -37,15 +33,10 @@ def read_review(body: bytes) -> Request:
     return decode_review(document)
 
 
-def write_review(uid: str, decision: Decision) -> bytes:
+def write_review(uid: str, answer: Answerable) -> bytes:
     """Write the answer to a review."""
-    return orjson.dumps(encode_review(uid, decision, _encoded(decision.patch)))
-
-
-def write_binding_review(uid: str, verdict: Verdict, patch: Sequence[Operation]) -> bytes:
-    """Write the answer to the review of a Binding."""
-    response = encode_verdict(uid, verdict, _encoded(patch))
-    return orjson.dumps({"apiVersion": API_VERSION, "kind": KIND, "response": response})
+    encoded = b64encode(patch_bytes(answer.patch)).decode("ascii") if answer.patch else ""
+    return orjson.dumps(encode_review(uid, answer, encoded))
 
 
 def write_failure(uid: str) -> bytes:
@@ -56,7 +47,3 @@ def write_failure(uid: str) -> bytes:
 def patch_bytes(patch: Iterable[Operation]) -> bytes:
     """Write a patch as the JSON text that the API server applies."""
     return orjson.dumps(list(patch))
-
-
-def _encoded(patch: Sequence[Operation]) -> str:
-    return b64encode(patch_bytes(patch)).decode("ascii") if patch else ""

@@ -10,7 +10,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.server.reviews import PHASES, Answer, Reviews, refusal
+from webhook.server.reviews import PHASES, Answer, PodReviews, Review, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -25,8 +25,14 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES: Final = 8 * 2**20
 """The API server accepts objects of 3 MiB; a review holds the object, the old one and options."""
 
+MAX_BINDING_BYTES: Final = 256 * 2**10
+"""A Binding is a name, a node and annotations, which the API server bounds at 256 KiB."""
+
 MAX_BUFFERED_BYTES: Final = 64 * 2**20
 """Bodies being received or waiting at once; beyond, callers are asked to come back."""
+
+READ_BYTES_PER_BYTE: Final = 32
+"""What a byte of JSON takes in memory once it is read, at worst: 28 were seen with `{"a":{}}`."""
 
 BODY_TIMEOUT_S: Final = 10.0
 """The API server's own time-out for a webhook is at most 30 s, and 10 s where nobody set it."""
@@ -54,7 +60,7 @@ class ReviewApplication:
 
     def __init__(
         self,
-        reviews: Reviews,
+        reviews: PodReviews,
         bindings: BindingReviews,
         metrics: Metrics,
         *,
@@ -101,53 +107,59 @@ class ReviewApplication:
             self._metrics.count_refused(answer.status)
             return answer
         try:
-            body = await self._body(receive)
+            body = await self._body(receive, _limit(path))
         except BodyError as error:
             self._metrics.count_refused(error.answer.status)
             return error.answer
         if path == BIND_PATH:
-            return self._bindings.at_once(body) or await self._bind(body)
+            return await self._bound(body)
         return self._reviews.answer(PHASES[path], body)
 
-    async def _bind(self, body: bytes) -> Answer:
-        """Answer a Binding on a thread, when one is free.
+    async def _bound(self, body: bytes) -> Answer:
+        """Answer a Binding: at once where that will do, else on a thread, when one is free."""
+        review = self._bindings.read(body)
+        if isinstance(review, Answer):
+            return review
+        answer = self._bindings.at_once(review)
+        return answer or await self._waited(review, READ_BYTES_PER_BYTE * len(body))
 
-        What waits is the body: read, it may take ten times the memory.
-        """
-        size = self._buffered_bytes + len(body)
-        if size > self._max_buffered_bytes or self._waiting_bindings >= MAX_WAITING_BINDINGS:
+    async def _waited(self, review: Review, size: int) -> Answer:
+        full = self._buffered_bytes + size > self._max_buffered_bytes
+        if full or self._waiting_bindings >= MAX_WAITING_BINDINGS:
             self._metrics.count_refused(_OVERLOADED.status)
             return _OVERLOADED
         self._waiting_bindings += 1
-        self._buffered_bytes += len(body)
+        self._buffered_bytes += size
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._binding_threads, self._bindings.answer, body)
+            return await loop.run_in_executor(self._binding_threads, self._bindings.answer, review)
         finally:
-            self._buffered_bytes -= len(body)
+            self._buffered_bytes -= size
             self._waiting_bindings -= 1
 
-    async def _body(self, receive: Receive) -> bytes:
+    async def _body(self, receive: Receive, limit: int) -> bytes:
         """Receive a body; raises BodyError: too large, too slow, or too many at once."""
         message = await receive()
         first: bytes = message.get("body", b"")
         if not message.get("more_body"):
+            if len(first) > limit:
+                raise BodyError(_TOO_LARGE[limit])
             return first
         try:
             async with asyncio.timeout(self._body_timeout_s):
-                return await self._rest_of_body(first, receive)
+                return await self._rest_of_body(first, receive, limit)
         except TimeoutError:
             sentence = f"the body did not arrive within {self._body_timeout_s:g} s"
             raise BodyError(refusal(408, sentence)) from None
 
-    async def _rest_of_body(self, first: bytes, receive: Receive) -> bytes:
+    async def _rest_of_body(self, first: bytes, receive: Receive, limit: int) -> bytes:
         chunks, size, counted = [first], len(first), 0
         try:
             while True:
                 self._buffered_bytes += size - counted
                 counted = size
-                if size > MAX_BODY_BYTES:
-                    raise BodyError(_TOO_LARGE)
+                if size > limit:
+                    raise BodyError(_TOO_LARGE[limit])
                 if self._buffered_bytes > self._max_buffered_bytes:
                     raise BodyError(_OVERLOADED)
                 message = await receive()
@@ -159,12 +171,15 @@ class ReviewApplication:
                     break
         finally:
             self._buffered_bytes -= counted
-        if size > MAX_BODY_BYTES:
-            raise BodyError(_TOO_LARGE)
+        if size > limit:
+            raise BodyError(_TOO_LARGE[limit])
         return b"".join(chunks)
 
 
-_TOO_LARGE: Final = refusal(413, f"the body is larger than {MAX_BODY_BYTES // 2**20} MiB")
+_TOO_LARGE: Final = {
+    MAX_BODY_BYTES: refusal(413, f"the body is larger than {MAX_BODY_BYTES // 2**20} MiB"),
+    MAX_BINDING_BYTES: refusal(413, f"the body is larger than {MAX_BINDING_BYTES // 2**10} KiB"),
+}
 _OVERLOADED: Final = refusal(503, "too many reviews at once; try again in a second")
 
 
@@ -175,9 +190,12 @@ def _refused(scope: Message) -> Answer | None:
     content_type, length = _headers(scope["headers"])
     if content_type.split(b";", 1)[0].strip().lower() != b"application/json":
         return refusal(415, "the content type must be application/json")
-    if length > MAX_BODY_BYTES:
-        return _TOO_LARGE
-    return None
+    limit = _limit(scope["path"])
+    return _TOO_LARGE[limit] if length > limit else None
+
+
+def _limit(path: str) -> int:
+    return MAX_BINDING_BYTES if path == BIND_PATH else MAX_BODY_BYTES
 
 
 def _or(paths: tuple[str, ...]) -> str:

@@ -20,9 +20,8 @@ from webhook import __version__
 
 if TYPE_CHECKING:
     from certs import Status
-    from webhook.core.admission.decide import Decision, Phase
-    from webhook.core.placement.binding_review import Verdict
     from webhook.core.pod.request import Request
+    from webhook.core.pod.review import Answerable
     from webhook.core.policy.values import Policy
 
 # A review takes a fraction of a millisecond; the API server's own histogram begins at 5 ms.
@@ -91,23 +90,15 @@ class Metrics:
         for result in ("loaded", "refused"):  # shown before the first of each
             self.policy_loads.labels(result)
 
-    def count(self, phase: Phase, request: Request, decision: Decision, duration_s: float) -> None:
-        """Count a decision."""
-        reasons = decision.reasons
+    def count(self, webhook: str, request: Request, answer: Answerable, duration_s: float) -> None:
+        """Count an answer."""
         self._requests.labels(
-            phase.value,
+            webhook,
             request.operation if request.operation in _OPERATIONS else "other",
-            decision.outcome.value,
-            reasons[0] if reasons else "",
+            answer.outcome.value,
+            next(iter(answer.reasons), ""),
         ).inc()
-        self._duration.labels(phase.value).observe(duration_s)
-
-    def count_binding(self, operation: str, verdict: Verdict, duration_s: float) -> None:
-        """Count the decision of a binding."""
-        operation = operation if operation in _OPERATIONS else "other"
-        outcome, reason = verdict.outcome.value, verdict.reason.value
-        self._requests.labels("bind", operation, outcome, reason).inc()
-        self._duration.labels("bind").observe(duration_s)
+        self._duration.labels(webhook).observe(duration_s)
 
     def count_failure(self, webhook: str, duration_s: float) -> None:
         """Count a review that a bug of ours kept from a decision."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from webhook.adapters.review_json import read_review, write_failure, write_review
 from webhook.core.admission.decide import Phase, decide
-from webhook.core.admission.review import BadReviewError
+from webhook.core.pod.review import BadReviewError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from webhook.core.admission.decide import Decision
     from webhook.core.pod.request import Request
+    from webhook.core.pod.review import Answerable
     from webhook.core.policy.values import Policy
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
@@ -36,45 +37,89 @@ def refusal(status: int, sentence: str) -> Answer:
     return Answer(status, f"{sentence}\n".encode(), b"text/plain; charset=utf-8")
 
 
+@dataclass(frozen=True, slots=True)
+class Review:
+    """A review that was read and waits for its answer."""
+
+    webhook: str
+    request: Request
+    started_s: float
+
+
 class Reviews:
-    """Answers reviews under the policy in force.
+    """Answers reviews: read, decided, encoded, counted, logged.
 
     Two kinds of failure are kept apart: a bad *review* is an HTTP 4xx to the API server; a bad
-    *pod* is a denial inside an answer, shown to the user. A bug of ours is code 500 inside an
+    *object* is a denial inside an answer, shown to the user. A bug of ours is code 500 inside an
     answer that bears the review's uid, with the trace in the log only.
     """
 
-    def __init__(self, policy: Callable[[], Policy], metrics: Metrics, log: JsonLog) -> None:
-        self._policy = policy
+    def __init__(self, metrics: Metrics, log: JsonLog) -> None:
         self._metrics = metrics
         self._log = log
 
-    def answer(self, phase: Phase, body: bytes) -> Answer:
-        """Answer one review."""
-        started = perf_counter()
+    def read(self, webhook: str, body: bytes) -> Review | Answer:
+        """Read a review; return the answer to what is none."""
+        started_s = perf_counter()
         try:
-            request = read_review(body)
+            return Review(webhook, read_review(body), started_s)
         except BadReviewError as error:
             self._metrics.count_refused(400)
-            self._log.warning("review refused", webhook=phase.value, code=400, why=str(error))
+            self._log.warning("review refused", webhook=webhook, code=400, why=str(error))
             return refusal(400, str(error))
+
+    @overload
+    def answer(self, review: Review, decide: Callable[[Request], Answerable]) -> Answer: ...
+    @overload
+    def answer(
+        self, review: Review, decide: Callable[[Request], Answerable | None]
+    ) -> Answer | None: ...
+    def answer(
+        self, review: Review, decide: Callable[[Request], Answerable | None]
+    ) -> Answer | None:
+        """Answer a review with what `decide` says; None where it cannot say yet."""
+        webhook, request = review.webhook, review.request
         try:
-            # Read once: a policy that is replaced meanwhile cannot split a decision.
-            decision = decide(request, self._policy(), phase)
-            answer = Answer(200, write_review(request.uid, decision))
+            made = decide(request)
+            if made is None:
+                return None
+            answer = Answer(200, write_review(request.uid, made))
         except Exception:  # noqa: BLE001 - whatever the bug, the API server gets an answer
-            self._metrics.count_failure(phase.value, perf_counter() - started)
-            self._log.exception("review failed", **_about(phase, request))
+            self._metrics.count_failure(webhook, perf_counter() - review.started_s)
+            self._log.exception("review failed", **_about(review))
             return Answer(200, write_failure(request.uid))
-        duration_s = perf_counter() - started
-        self._metrics.count(phase, request, decision, duration_s)
-        self._log.info("review", **_about(phase, request), **_outcome(decision, duration_s))
+        duration_s = perf_counter() - review.started_s
+        self._metrics.count(webhook, request, made, duration_s)
+        outcome = {"decision": made.outcome.value, "reasons": made.reasons, **made.logged}
+        duration_ms = round(duration_s * 1000, 3)
+        self._log.info("review", **_about(review), **outcome, durationMs=duration_ms)
         return answer
 
 
-def _about(phase: Phase, request: Request) -> dict[str, Any]:
+class PodReviews:
+    """Answers reviews of pods under the policy in force."""
+
+    def __init__(self, policy: Callable[[], Policy], metrics: Metrics, log: JsonLog) -> None:
+        self._policy = policy
+        self._reviews = Reviews(metrics, log)
+
+    def answer(self, phase: Phase, body: bytes) -> Answer:
+        """Answer one review."""
+        review = self._reviews.read(phase.value, body)
+        if isinstance(review, Answer):
+            return review
+
+        def decided(request: Request) -> Decision:
+            # Read once: a policy that is replaced meanwhile cannot split a decision.
+            return decide(request, self._policy(), phase)
+
+        return self._reviews.answer(review, decided)
+
+
+def _about(review: Review) -> dict[str, Any]:
+    request = review.request
     about: dict[str, Any] = {
-        "webhook": phase.value,
+        "webhook": review.webhook,
         "uid": request.uid,
         "operation": request.operation,
         "kind": request.kind,
@@ -99,19 +144,3 @@ def _owner(metadata: dict[str, Any]) -> str | None:
     if not isinstance(owners, list) or not owners or not isinstance(owners[0], dict):
         return None
     return f"{owners[0].get('kind')}/{owners[0].get('name')}"
-
-
-def _outcome(decision: Decision, duration_s: float) -> dict[str, Any]:
-    outcome: dict[str, Any] = {
-        "decision": decision.outcome.value,
-        "reasons": decision.reasons,
-        "rule": decision.rule,
-        "policy": decision.policy,
-        "patchOps": len(decision.patch),
-        "durationMs": round(duration_s * 1000, 3),
-    }
-    if decision.malformed:
-        outcome["why"] = decision.malformed
-    if decision.notes:
-        outcome["notes"] = decision.notes
-    return outcome

@@ -19,9 +19,9 @@ from webhook.server.log import JsonLog, ServerLogger
 from webhook.server.metrics import Metrics
 from webhook.server.operations import OperationsServer, create_app
 from webhook.server.placement.reviews import BindingReviews
-from webhook.server.placement.service import Placement
+from webhook.server.placement.service import PlacementService
 from webhook.server.policy_reload import PolicyReload
-from webhook.server.reviews import Reviews
+from webhook.server.reviews import PodReviews
 from webhook.server.worker import DRAIN_S, DrainingWorker
 
 if TYPE_CHECKING:
@@ -90,13 +90,15 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._health.wait_for(self.certificates.obstacle)
         self._policies = PolicySource(settings.policy, settings.enforcer_image)
         self._policy_reload = PolicyReload(self._policies, self._metrics, self._log)
-        self._placement: Placement | None = None
+        self._placement: PlacementService | None = None
         if settings.placement_namespace:
-            self._placement = Placement(settings.placement_namespace, self._metrics, self._log)
+            self._placement = PlacementService(
+                settings.placement_namespace, self._metrics, self._log
+            )
             self._health.wait_for(self._placement.obstacle)
         binder = self._placement.binder if self._placement else None
         self._bindings = BindingReviews(binder, self._metrics, self._log)
-        self._reviews = Reviews(lambda: self._policies.current, self._metrics, self._log)
+        self._reviews = PodReviews(lambda: self._policies.current, self._metrics, self._log)
         super().__init__()
 
     @property

@@ -16,7 +16,7 @@ from tests.support.pods import a_pod, a_policy, a_request, a_review, a_rule
 from tests.support.strategies import ANY_JSON, asking_pods
 from webhook.adapters.review_json import read_review, write_review
 from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.admission.review import BadReviewError
+from webhook.core.pod.review import BadReviewError
 from webhook.core.policy.values import (
     Action,
     EnforceBy,

@@ -12,7 +12,7 @@ from tests.core.admission.survey import CLASS, counted, row
 from tests.support.pods import a_container, a_pod, a_policy, a_review
 from webhook.adapters.review_json import read_review, write_review
 from webhook.core.admission.decide import Phase, decide
-from webhook.core.admission.review import BadReviewError
+from webhook.core.pod.review import BadReviewError
 
 
 @pytest.mark.parametrize(

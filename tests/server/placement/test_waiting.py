@@ -11,7 +11,7 @@ import pytest
 
 from tests.server.placement.binding_reviews import review
 from webhook.adapters.kube.placement import GpuNode
-from webhook.server import asgi
+from webhook.server import asgi, reviews
 from webhook.server.asgi import BINDINGS_AT_ONCE, ReviewApplication
 from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement.binder import Binder
@@ -45,10 +45,10 @@ class Door:
         tracker._take_nodes([GpuNode("with-gpus", "uid", ())])
         for listed in tracker._listed.values():
             listed.set()
-        reviews = BindingReviews(Binder(self.api, tracker, counted), metrics, Log())
-        self.application = ReviewApplication(None, reviews, metrics, max_buffered_bytes=2**20)
+        bindings = BindingReviews(Binder(self.api, tracker, counted), metrics, Log())
+        self.application = ReviewApplication(None, bindings, metrics, max_buffered_bytes=2**20)
 
-    async def bind(self, node, **metadata):
+    async def bind(self, node, *, in_parts=False, **metadata):
         """Post the review of a plain pod's Binding; return status, headers and body."""
         target = {"kind": "Node", "name": node}
         obj = {"metadata": {"name": "plain", "uid": "plain"} | metadata, "target": target}
@@ -61,8 +61,12 @@ class Door:
         }
         sent = []
 
+        size = 2**16 if in_parts else len(body)
+        parts = [body[start : start + size] for start in range(0, len(body), size)]
+
         async def receive():
-            return {"type": "http.request", "body": body}
+            part = parts.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(parts)}
 
         async def send(message):
             sent.append(message)
@@ -118,11 +122,32 @@ def test_beyond_a_bound_callers_are_asked_to_come_back(door, monkeypatch):
 
 def test_so_are_they_where_what_waits_is_large(door):
     async def story():
-        large = asyncio.create_task(door.bind("with-gpus", annotations={"x": "y" * 700_000}))
+        large = asyncio.create_task(door.bind("with-gpus", annotations={"x": "y" * 30_000}))
         await door.until(1)
-        again = door.bind("with-gpus", annotations={"x": "y" * 700_000})
+        again = door.bind("with-gpus", annotations={"x": "y" * 30_000})
         status, *_ = await asyncio.wait_for(again, 30)
         door.api.may_answer.set()
         return status, (await large)[0], door.application._buffered_bytes
 
     assert asyncio.run(story()) == (503, 200, 0)
+
+
+@pytest.mark.parametrize("sent", ["at once", "in parts"])
+def test_a_binding_of_more_than_256_kib_is_413(door, sent):
+    status, _, body = asyncio.run(
+        door.bind("with-gpus", in_parts=sent == "in parts", annotations={"x": "y" * 2**18})
+    )
+    assert (status, body) == (413, b"the body is larger than 256 KiB\n")
+
+
+def test_a_binding_that_waits_is_read_once(door, monkeypatch):
+    bodies = []
+    read = reviews.read_review
+    monkeypatch.setattr(reviews, "read_review", lambda body: bodies.append(body) or read(body))
+
+    async def story():
+        async with door.waiting(1):
+            pass
+
+    asyncio.run(story())
+    assert len(bodies) == 1

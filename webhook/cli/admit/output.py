@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from webhook.adapters.manifests.documents import Document
-    from webhook.cli.admit.verdict import Verdict
+    from webhook.cli.admit.verdict import Judged
 
 _RED, _GREEN, _YELLOW, _CYAN, _BOLD = "31", "32", "33", "36", "1"
 _SUMMARY_COLOURS: Final = {
@@ -48,7 +48,7 @@ class Source:
     text: str
     before: list[Document]
     after: list[Document]
-    verdicts: list[Verdict]
+    verdicts: list[Judged]
 
 
 def show(
@@ -72,7 +72,7 @@ def show(
             _diff(source, stdout, colour=colour)
 
 
-def _report(verdict: Verdict, stderr: TextIO, *, colour: bool) -> None:
+def _report(verdict: Judged, stderr: TextIO, *, colour: bool) -> None:
     notes = (f"warning: {note}" for note in verdict.notes)
     for line in (verdict.summary, *notes, *(f"hint: {hint}" for hint in verdict.hints)):
         shown = _printable(f"{verdict.title}: {line}")

@@ -13,7 +13,7 @@ from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.request import Request
 from webhook.core.pod.views import read_pod
-from webhook.names import GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
+from webhook.names import ASKING_ANNOTATIONS
 
 if TYPE_CHECKING:
     from webhook.adapters.manifests.documents import Target
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from webhook.core.pod.patch import Operation
     from webhook.core.policy.values import Policy
 
-_ASKING: Final = (GPU_MEMORY_ANNOTATION, GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION)
 _LARGEST_INTEGER: Final = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Judged:
     """A pod or pod template, and the decision about it: the last one where there are two."""
 
     target: Target
@@ -79,23 +78,23 @@ class Verdict:
         place = f"{self.target.field}.metadata.annotations"
         return [
             f"{key} on the {self.target.kind} itself has no effect; put it under {place}"
-            for key in _ASKING
+            for key in ASKING_ANNOTATIONS
             if key in misplaced and key not in _annotations(self.target.template or {})
         ]
 
 
-def judge(target: Target, policy: Policy, namespace: str) -> Verdict:
+def judge(target: Target, policy: Policy, namespace: str) -> Judged:
     """Decide a pod as the API server would have it decided on creation: mutate, then validate."""
     namespace = text_of(target.owner, "metadata", "namespace") or namespace
     if target.template is None:
-        return Verdict(target, namespace, None)
+        return Judged(target, namespace, None)
     mutating = decide(request_for(target, namespace), policy, Phase.MUTATE)
     if not mutating.allowed:
-        return Verdict(target, namespace, mutating, notes=mutating.notes)
+        return Judged(target, namespace, mutating, notes=mutating.notes)
     again = replace(request_for(target, namespace), obj=mutating.obj)
     validating = decide(again, policy, Phase.VALIDATE)
     patch = mutating.patch if validating.allowed else ()
-    return Verdict(target, namespace, validating, patch, mutating.notes)
+    return Judged(target, namespace, validating, patch, mutating.notes)
 
 
 def request_for(target: Target, namespace: str) -> Request:

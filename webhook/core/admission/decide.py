@@ -1,40 +1,31 @@
-"""From a request to a decision: the one function behind webhook, command and examples."""
+"""From a request to a decision: the one function behind webhook, command and examples.
+
+Which rules judge a pod stands in one file, `webhook/core/admission/rules/table.py`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.mutation import hide_devices_from, mutate_pod, void_visible_devices
-from webhook.core.admission.rules.amounts import room_for_enforcer
-from webhook.core.admission.rules.changes import debugging_containers, immutable
-from webhook.core.admission.rules.keys import unread_keys
-from webhook.core.admission.sidecar.container import enforcer_container
-from webhook.core.admission.sidecar.profiles import enforcer_profiles
-from webhook.core.admission.sidecar.user import enforcer_user
-from webhook.core.admission.validation import (
-    check_any_pod,
-    check_asking,
-    check_shape,
-    check_translated,
-    check_without_demand,
-)
+from webhook.core.admission.rules.case import Case, Kind
+from webhook.core.admission.rules.changes import new_debuggers
+from webhook.core.admission.rules.table import findings_of, hints_of
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.findings import Finding, MalformedObjectError, render
 from webhook.core.pod.patch import proven_patch
-from webhook.core.pod.views import read_containers, read_pod
-from webhook.core.policy.values import Action, Policy, Rule, VisibleDevices
+from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN
+from webhook.core.pod.views import read_pod
+from webhook.core.policy.values import Action, VisibleDevices
 from webhook.names import MANAGED_LABEL, MIRROR_POD_ANNOTATION, NODES_GROUP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.request import Request
-    from webhook.core.pod.views import Pod
+    from webhook.core.policy.values import Policy
 
 
 class Phase(StrEnum):
@@ -95,6 +86,32 @@ class Decision:
         return self.malformed or render(self.findings)
 
     @property
+    def code(self) -> int:
+        """The HTTP status code where the answer is no."""
+        return BAD_REQUEST if self.malformed else FORBIDDEN
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user reads where the answer is yes."""
+        findings = self.findings if self.outcome is Outcome.WARNED else ()
+        return (*map(str, findings), *self.notes)
+
+    @property
+    def audit(self) -> dict[str, str]:
+        """What the audit log keeps besides outcome and reasons."""
+        return {"rule": self.rule, "policy": self.policy}
+
+    @property
+    def logged(self) -> dict[str, Any]:
+        """What our own log keeps besides."""
+        logged: dict[str, Any] = {**self.audit, "patchOps": len(self.patch)}
+        if self.malformed:
+            logged["why"] = self.malformed
+        if self.notes:
+            logged["notes"] = self.notes
+        return logged
+
+    @property
     def reasons(self) -> tuple[str, ...]:
         """The reasons found, each once, or why the review was skipped."""
         if self.skip:
@@ -111,7 +128,7 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
     | no rule matches, or it says Ignore | skipped: allowed |
     | a mirror pod, created by a kubelet | skipped: allowed |
     | CREATE of a pod | `_created` |
-    | UPDATE of a pod, or its resize | `_updated` |
+    | UPDATE of a pod, or its resize | the rule `immutable` |
     | UPDATE of its ephemeral containers | `_debugged` |
     """
     skip = _not_ours(request)
@@ -133,14 +150,17 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
                 skip=skip,
                 obj=request.obj,
             )
+        mutating = phase is Phase.MUTATE
         if old is None:
-            decision = _created(pod, rule, policy, phase)
+            case = Case(pod, pod, rule, policy, *read_demand(pod), mutating=mutating)
+            decision = _created(case)
             # Not in both phases: the user would read it twice.
-            notes = unread_keys(pod) if phase is Phase.MUTATE else ()
+            notes = hints_of(case) if mutating else ()
             return replace(decision, notes=notes) if notes else decision
+        case = Case(pod, old, rule, policy, mutating=mutating)
         if request.subresource == "ephemeralcontainers":
-            return _debugged(old, pod, rule, policy, phase)
-        return _judged(pod, rule, policy, immutable(old, pod))
+            return _debugged(case)
+        return _judged(case, findings_of(case, Kind.UPDATED))
     except MalformedObjectError as error:
         return Decision(
             Outcome.MALFORMED, policy=policy.short_digest, malformed=str(error), obj=request.obj
@@ -162,93 +182,69 @@ def _not_ours(request: Request) -> Skip | None:
     return None
 
 
-def _created(pod: Pod, rule: Rule, policy: Policy, phase: Phase) -> Decision:
-    """Decide the creation of a pod: read its demand, judge it, translate it."""
-    demand, unreadable = read_demand(pod)
-    findings = [*unreadable, *check_any_pod(pod, policy)]
-    if demand is None and not unreadable:
-        findings.extend(check_without_demand(pod, rule))
-        return _without_demand(pod, rule, policy, phase, findings)
-
-    check_shape(pod)
-    findings.extend(check_asking(pod, demand, rule, policy))
-    if demand is None:
-        return _judged(pod, rule, policy, findings)
-    enforcer, impossible = _enforcer(pod, demand, rule)
-    findings.extend(impossible)
+def _created(case: Case) -> Decision:
+    """Decide the creation of a pod: judge it, then translate it or see that it is translated."""
+    if not case.asks:
+        return _without_demand(case)
+    findings = findings_of(case, Kind.READABLE if case.asked else Kind.UNREADABLE)
     if findings:
-        return _judged(pod, rule, policy, findings)
-    if phase is Phase.VALIDATE:
-        return _judged(pod, rule, policy, check_translated(pod, demand, rule, policy, enforcer))
-    return _mutated(pod, mutate_pod(pod, demand, rule, policy, enforcer), rule, policy)
+        return _judged(case, findings)
+    if not case.mutating:
+        return _judged(case, findings_of(case, Kind.TRANSLATED))
+    wanted = mutate_pod(case.pod, case.demand, case.rule, case.policy, case.enforcer)
+    return _mutated(case, wanted)
 
 
-def _enforcer(pod: Pod, demand: Demand, rule: Rule) -> tuple[Json | None, tuple[Finding, ...]]:
-    """Return the sidecar that the rule wants, and why it could not do its work."""
-    if not rule.has_sidecar:
-        return None, ()
-    user = enforcer_user(pod, demand, rule)
-    profiles, differing = enforcer_profiles(pod, demand, rule)
-    if isinstance(user, Finding):
-        return None, (user, *differing)
-    enforcer = enforcer_container(demand, rule, user, profiles)
-    return enforcer, (*differing, *room_for_enforcer(pod, enforcer))
-
-
-def _without_demand(
-    pod: Pod, rule: Rule, policy: Policy, phase: Phase, findings: list[Finding]
-) -> Decision:
+def _without_demand(case: Case) -> Decision:
     """Decide a pod that asks for no VRAM: left alone, but for GPUs made visible by hand."""
-    void = rule.visible_devices is VisibleDevices.VOID and phase is Phase.MUTATE
+    findings = findings_of(case, Kind.WITHOUT_DEMAND)
+    void = case.rule.visible_devices is VisibleDevices.VOID and case.mutating
     if void and not findings:
-        for container in pod.containers:
+        for container in case.pod.containers:
             container.env()
-        return _mutated(pod, void_visible_devices(pod), rule, policy)
-    return _judged(pod, rule, policy, findings)
+        return _mutated(case, void_visible_devices(case.pod))
+    return _judged(case, findings)
 
 
-def _debugged(old: Pod, pod: Pod, rule: Rule, policy: Policy, phase: Phase) -> Decision:
+def _debugged(case: Case) -> Decision:
     """Decide new debugging containers; those that exist cannot change any more.
 
     Where the mutating webhook sees them they get NVIDIA_VISIBLE_DEVICES=void, because an image may
     have that variable built in and admission cannot look into images.
     """
-    if old.labels.get(MANAGED_LABEL) != "true" and not _asks(old):
-        return _judged(pod, rule, policy, ())
-    known = {container.name for container in read_containers(old.spec, "ephemeralContainers")}
-    added = [
-        container
-        for container in read_containers(pod.spec, "ephemeralContainers")
-        if container.name not in known
-    ]
-    findings = tuple(debugging_containers(added, may_be_hidden=phase is Phase.MUTATE))
-    if findings or phase is Phase.VALIDATE:
-        return _judged(pod, rule, policy, findings)
-    names = {container.name for container in added}
-    return _mutated(pod, hide_devices_from(pod, names), rule, policy)
+    if case.old.labels.get(MANAGED_LABEL) != "true" and not any(read_demand(case.old)):
+        return _judged(case, ())
+    findings = findings_of(case, Kind.DEBUGGED)
+    if findings or not case.mutating:
+        return _judged(case, findings)
+    names = {container.name for container in new_debuggers(case.old, case.pod)}
+    return _mutated(case, hide_devices_from(case.pod, names))
 
 
-def _asks(pod: Pod) -> bool:
-    demand: Demand | None
-    demand, unreadable = read_demand(pod)
-    return demand is not None or bool(unreadable)
-
-
-def _mutated(pod: Pod, wanted: Json, rule: Rule, policy: Policy) -> Decision:
-    patch = proven_patch(pod.raw, wanted)
+def _mutated(case: Case, wanted: Json) -> Decision:
+    patch = proven_patch(case.pod.raw, wanted)
     outcome = Outcome.MUTATED if patch else Outcome.ALLOWED
     return Decision(
-        outcome, patch=tuple(patch), rule=rule.name, policy=policy.short_digest, obj=wanted
+        outcome,
+        patch=tuple(patch),
+        rule=case.rule.name,
+        policy=case.policy.short_digest,
+        obj=wanted,
     )
 
 
-def _judged(pod: Pod, rule: Rule, policy: Policy, findings: Iterable[Finding]) -> Decision:
+def _judged(case: Case, findings: tuple[Finding, ...]) -> Decision:
     """Turn findings into a decision, as the rule's action says."""
-    found = tuple(dict.fromkeys(findings))
     outcomes: dict[Action, Outcome] = {
         Action.ENFORCE: Outcome.DENIED,
         Action.WARN: Outcome.WARNED,
         Action.AUDIT: Outcome.AUDITED,
     }
-    outcome = outcomes[rule.action] if found else Outcome.ALLOWED
-    return Decision(outcome, found, rule=rule.name, policy=policy.short_digest, obj=pod.raw)
+    outcome = outcomes[case.rule.action] if findings else Outcome.ALLOWED
+    return Decision(
+        outcome,
+        findings,
+        rule=case.rule.name,
+        policy=case.policy.short_digest,
+        obj=case.pod.raw,
+    )

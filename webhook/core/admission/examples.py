@@ -5,17 +5,16 @@ The decision is the webhook's own, in both phases, so an example proves what a c
 
 from __future__ import annotations
 
-from math import ceil
 from typing import TYPE_CHECKING
 
+from webhook.core.admission.accounting import counted_bytes
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.pod.fields import strings
 from webhook.core.pod.findings import Finding, MalformedObjectError, quoted, render
 from webhook.core.pod.patch import PatchError
-from webhook.core.pod.quantity import QuantityError, format_bytes, parse_quantity
+from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.request import Request
-from webhook.core.pod.views import effective_amount, read_pod
-from webhook.names import VRAM_RESOURCE
+from webhook.core.pod.views import read_pod
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +91,7 @@ def _mismatches(
 
 def _mismatches_of_result(example: Example, pod: Json) -> Iterator[str]:
     if example.vram is not None:
-        vram = _vram(pod)
+        vram = counted_bytes(read_pod(pod))
         if vram != example.vram:
             got = "an amount that cannot be read" if vram is None else format_bytes(vram)
             yield f"wanted vram {_amount(example.vram)}, got {got}"
@@ -102,20 +101,6 @@ def _mismatches_of_result(example: Example, pod: Json) -> Iterator[str]:
             if selector.get(key) != value:
                 got = quoted(selector[key]) if key in selector else "none"
                 yield f"wanted nodeSelector {key}: {quoted(value)}, got {got}"
-
-
-def _vram(raw: Json) -> int | None:
-    """Return what the scheduler would count for the pod; None where it could not."""
-    pod = read_pod(raw)
-    amounts = {}
-    for container in pod.containers:
-        request = container.resources("requests").get(VRAM_RESOURCE)
-        written = request or container.resources("limits").get(VRAM_RESOURCE)
-        try:
-            amounts[container.name] = ceil(parse_quantity(written)) if written else 0
-        except QuantityError:
-            return None
-    return effective_amount(pod.containers, amounts, 0)
 
 
 def _became(first: Decision, last: Decision) -> str:

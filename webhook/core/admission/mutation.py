@@ -6,30 +6,27 @@ came in, which is never changed. The differ in `webhook.core.pod.patch` is fast 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.sidecar.container import VOLUMES
-from webhook.core.admission.sidecar.recognition import is_intact
+from webhook.core.admission.accounting import count, preferred_on_nodes, required_on_nodes
+from webhook.core.admission.sidecar.placing import place_enforcer
+from webhook.core.admission.tiers import tier_of
 from webhook.core.nvidia.variables import (
-    DRIVER_CAPABILITIES_ENV,
-    VISIBLE_DEVICES_ENV,
-    sees_no_gpu,
-    visible_devices,
+    hide_devices,
+    hide_unless_said,
+    hide_visible,
+    show_devices,
 )
-from webhook.core.pod.gpus import free_label
-from webhook.core.pod.quantity import MIB, format_bytes, parse_quantity
-from webhook.core.policy.values import GPUClass, Placement, Policy, Rule, Style, VisibleDevices
+from webhook.core.policy.values import GPUClass, Placement, Policy, Rule, VisibleDevices
 from webhook.names import (
     ADMITTED_ANNOTATION,
     ENFORCER_CONTAINER,
     MANAGED_LABEL,
-    NODE_ENFORCEMENT_LABEL,
-    NODE_GPU_MEMORY_LABEL,
-    VRAM_RESOURCE,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
@@ -47,15 +44,16 @@ def mutate_pod(pod: Pod, demand: Demand, rule: Rule, policy: Policy, enforcer: J
     """
     gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
     spec: Json = dict(pod.spec)
-    _edit_containers(spec, lambda container: _set_vram(container, demand))
+    # Step 1: requests and limits.
+    _edit_containers(spec, lambda container: count(container, demand))
     _select_nodes(spec, demand, rule, gpu_class)
     _tolerate(spec, rule, gpu_class)
     if rule.runtime_class_name and not spec.get("runtimeClassName"):
         spec["runtimeClassName"] = rule.runtime_class_name
     _edit_containers(spec, lambda container: _set_env(container, demand, rule))
     if enforcer is not None:
-        spec["shareProcessNamespace"] = True
-        _place_enforcer(spec, pod, demand, rule, enforcer)
+        # Step 5: what holds the cap in the pod.
+        place_enforcer(spec, pod, demand, rule, enforcer)
     metadata = dict(pod.raw.get("metadata") or {})
     _mark(metadata, rule, policy)
     return {**pod.raw, "metadata": metadata, "spec": spec}
@@ -64,27 +62,15 @@ def mutate_pod(pod: Pod, demand: Demand, rule: Rule, policy: Policy, enforcer: J
 def void_visible_devices(pod: Pod) -> Json:
     """Return a pod without a demand, its hand-set NVIDIA_VISIBLE_DEVICES replaced by `void`."""
     spec: Json = dict(pod.spec)
-    void = {"name": VISIBLE_DEVICES_ENV, "value": "void"}
-
-    def edit(container: Json) -> Json:
-        entries = container.get("env") or []
-        if all(sees_no_gpu(entry) for entry in entries):
-            return container
-        kept = [entry if sees_no_gpu(entry) else void for entry in entries]
-        return {**container, "env": kept}
-
-    _edit_containers(spec, edit)
+    _edit_containers(spec, lambda container: _edit_env(container, hide_visible))
     return {**pod.raw, "spec": spec}
 
 
 def hide_devices_from(pod: Pod, names: Collection[str]) -> Json:
     """Return the pod, its debugging containers of these names without a view of GPUs."""
-    void = {"name": VISIBLE_DEVICES_ENV, "value": "void"}
     before = pod.spec.get("ephemeralContainers") or []
     after = [
-        {**container, "env": [*(container.get("env") or []), void]}
-        if container["name"] in names and not _names(container.get("env") or [], void["name"])
-        else container
+        _edit_env(container, hide_unless_said) if container["name"] in names else container
         for container in before
     ]
     return {**pod.raw, "spec": {**pod.spec, "ephemeralContainers": after}}
@@ -104,36 +90,16 @@ def _edit_containers(spec: Json, edit: Callable[[Json], Json]) -> None:
             spec[field] = after
 
 
-def _set_vram(container: Json, demand: Demand) -> Json:
-    """Step 1: requests and limits of the extended resource."""
-    if container["name"] not in demand.amounts:
-        return container
-    amount_bytes = demand.resource_bytes(container["name"])
-    resources = container.get("resources") or {}
-    changed = {}
-    for kind in ("requests", "limits"):
-        amounts = resources.get(kind) or {}
-        written = amounts.get(VRAM_RESOURCE)
-        if written is None or parse_quantity(str(written)) != amount_bytes:
-            changed[kind] = {**amounts, VRAM_RESOURCE: format_bytes(amount_bytes)}
-    return {**container, "resources": {**resources, **changed}} if changed else container
-
-
 def _select_nodes(spec: Json, demand: Demand, rule: Rule, gpu_class: GPUClass | None) -> None:
     """Step 2: node selector, required affinity for what that cannot say, and advice."""
     wanted = {**rule.node_selector, **(gpu_class.node_selector if gpu_class else {})}
     selector = spec.get("nodeSelector") or {}
     if any(selector.get(key) != value for key, value in wanted.items()):
         spec["nodeSelector"] = {**selector, **wanted}
-    need_mib = demand.per_gpu_bytes // MIB
-    expressions = [
-        {"key": NODE_GPU_MEMORY_LABEL, "operator": "Gt", "values": [str(need_mib - 1)]},
-    ]
-    if rule.has_sidecar:
-        expressions.append({"key": NODE_ENFORCEMENT_LABEL, "operator": "In", "values": ["sidecar"]})
+    expressions = [required_on_nodes(demand), *tier_of(rule).node_terms]
     _require_on_nodes(spec, expressions)
     if rule.placement is Placement.BINDING:
-        _prefer_free_memory(spec, need_mib, demand.gpu_count)
+        _prefer_free_memory(spec, demand)
 
 
 def _require_on_nodes(spec: Json, expressions: list[Json]) -> None:
@@ -167,19 +133,15 @@ def _with_expressions(term: Json, expressions: list[Json]) -> Json:
     return {**term, "matchExpressions": [*present, *missing]} if missing else term
 
 
-def _prefer_free_memory(spec: Json, need_mib: int, gpu_count: int) -> None:
+def _prefer_free_memory(spec: Json, demand: Demand) -> None:
     """Prefer nodes whose agent says that as many GPUs have room, so that few bindings are refused.
 
     Never required: the kubelet checks required affinity again when it restarts
     (kubernetes/kubernetes issue 73948), and this figure changes. Users' own preferences stay; ours
     has the greatest weight, since a node where no GPU has room is no choice at all.
     """
-    expression = {
-        "key": free_label(gpu_count),
-        "operator": "Gt",
-        "values": [str(need_mib - 1)],
-    }
-    wanted = {"weight": 100, "preference": {"matchExpressions": [expression]}}
+    preference = {"matchExpressions": [preferred_on_nodes(demand)]}
+    wanted = {"weight": 100, "preference": preference}
     affinity = spec["affinity"]  # `_require_on_nodes` made it
     node_affinity = affinity["nodeAffinity"]
     present = node_affinity.get(_PREFERRED) or []
@@ -202,77 +164,17 @@ def _tolerate(spec: Json, rule: Rule, gpu_class: GPUClass | None) -> None:
 
 def _set_env(container: Json, demand: Demand, rule: Rule) -> Json:
     """Steps 3 and 4: the rule's environment, and which GPUs the container sees."""
-    before: list[Json] = container.get("env") or []
     if container["name"] in demand.amounts:
-        env = _with_variable(before, visible_devices(chosen=rule.chooses_gpus))
-        names = {entry["name"] for entry in env}
-        defaults = (
-            *rule.env,
-            {"name": DRIVER_CAPABILITIES_ENV, "value": "compute,utility"},
-        )
-        for variable in defaults:
-            if variable["name"] not in names:
-                env = [*env, variable]
-                names.add(variable["name"])
-    elif rule.visible_devices is VisibleDevices.IGNORE and _names(before, VISIBLE_DEVICES_ENV):
-        env = before
-    else:
-        env = _with_variable(before, {"name": VISIBLE_DEVICES_ENV, "value": "void"})
-    return container if env is before else {**container, "env": env}
+        show = partial(show_devices, chosen=rule.chooses_gpus, defaults=rule.env)
+        return _edit_env(container, show)
+    hide = hide_unless_said if rule.visible_devices is VisibleDevices.IGNORE else hide_devices
+    return _edit_env(container, hide)
 
 
-def _with_variable(env: list[Json], wanted: Json) -> list[Json]:
-    """Set a variable once: of entries with the same name, the kubelet lets the last one win."""
-    same = [entry for entry in env if entry["name"] == wanted["name"]]
-    if same == [wanted]:
-        return env
-    if not same:
-        return [*env, wanted]
-    first = next(index for index, entry in enumerate(env) if entry["name"] == wanted["name"])
-    rest = [entry for entry in env[first + 1 :] if entry["name"] != wanted["name"]]
-    return [*env[:first], wanted, *rest]
-
-
-def _names(env: Iterable[Json], name: str) -> bool:
-    return any(entry["name"] == name for entry in env)
-
-
-def _place_enforcer(spec: Json, pod: Pod, demand: Demand, rule: Rule, wanted: Json) -> None:
-    """Step 5: the sidecar, before every container that could use VRAM, and its volumes."""
-    native = rule.enforcement.style is Style.NATIVE
-    field = "initContainers" if native else "containers"
-    if not _stands_intact(pod, field, wanted, demand):
-        for other in {"containers", "initContainers"} - {field}:
-            _remove_enforcer(spec, other)
-        _remove_enforcer(spec, field)
-        rest = spec.get(field) or []
-        spec[field] = [wanted, *rest] if native else [*rest, wanted]
-    volumes: list[Json] = spec.get("volumes") or []
-    names = {volume.get("name") for volume in volumes}
-    missing = [dict(volume) for volume in VOLUMES if volume["name"] not in names]
-    if missing:
-        spec["volumes"] = [*volumes, *missing]
-
-
-def _stands_intact(pod: Pod, field: str, wanted: Json, demand: Demand) -> bool:
-    """Say whether the sidecar is there, unharmed, and started before any container with VRAM."""
-    if len(pod.enforcers) != 1:
-        return False
-    (enforcer,) = pod.enforcers
-    if enforcer.field != field or not is_intact(enforcer, wanted):
-        return False
-    return field == "containers" or not any(
-        container.field == field
-        and container.index < enforcer.index
-        and container.name in demand.amounts
-        for container in pod.containers
-    )
-
-
-def _remove_enforcer(spec: Json, field: str) -> None:
-    present = spec.get(field) or []
-    if _names(present, ENFORCER_CONTAINER):
-        spec[field] = [item for item in present if item["name"] != ENFORCER_CONTAINER]
+def _edit_env(container: Json, edit: Callable[[list[Json]], list[Json]]) -> Json:
+    before: list[Json] = container.get("env") or []
+    after = edit(before)
+    return container if after is before else {**container, "env": after}
 
 
 def _mark(metadata: Json, rule: Rule, policy: Policy) -> None:

@@ -1,5 +1,6 @@
 """The variables by which NVIDIA's container runtime, driver and MPS show GPUs and limit memory.
 
+A list of variables that an edit leaves alone is returned itself, not a copy.
 Source: NVIDIA Container Toolkit, "Environment variables (OCI spec)".
 """
 
@@ -10,13 +11,36 @@ from typing import TYPE_CHECKING, Final
 from webhook.names import GPU_ANNOTATION
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from webhook.core.pod.fields import Json
 
 VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES_ENV: Final = "NVIDIA_DRIVER_CAPABILITIES"
 
-GPU_LIMIT_VARIABLES: Final = ("NVIDIA_GPU_MEMORY_", "CUDA_MPS_")
-"""Prefixes of the variables that the driver and MPS read a memory limit from."""
+COMPUTING: Final = "compute,utility"
+"""The driver's libraries that a container with VRAM gets, where it asks for no others."""
+MEASURING: Final = "utility"
+"""Those that NVML needs."""
+
+# Prefixes of the variables that the driver and MPS read a memory limit from.
+_LIMITING: Final = ("NVIDIA_GPU_MEMORY_", "CUDA_MPS_")
+
+
+def limits_memory(entry: Json) -> bool:
+    """Say whether the driver or MPS reads a memory limit from a variable."""
+    name: str = entry["name"]
+    return name.startswith(_LIMITING)
+
+
+def chooses_devices(entry: Json) -> bool:
+    """Say whether a variable says which GPUs its container sees."""
+    return bool(entry["name"] == VISIBLE_DEVICES_ENV)
+
+
+def driver_capabilities(libraries: str) -> Json:
+    """Build the variable that says which of the driver's libraries a container gets."""
+    return {"name": DRIVER_CAPABILITIES_ENV, "value": libraries}
 
 
 def visible_devices(*, chosen: bool) -> Json:
@@ -27,8 +51,52 @@ def visible_devices(*, chosen: bool) -> Json:
     return {"name": VISIBLE_DEVICES_ENV, "valueFrom": {"fieldRef": field}}
 
 
+def hide_devices(env: list[Json]) -> list[Json]:
+    """Hide all GPUs; where the variable stands already, it is set."""
+    return _with_variable(env, _void())
+
+
+def hide_visible(env: list[Json]) -> list[Json]:
+    """Hide the GPUs that somebody made visible."""
+    if all(map(sees_no_gpu, env)):
+        return env
+    return [entry if sees_no_gpu(entry) else _void() for entry in env]
+
+
+def hide_unless_said(env: list[Json]) -> list[Json]:
+    """Hide all GPUs, unless the variable says something already."""
+    return env if any(map(chooses_devices, env)) else [*env, _void()]
+
+
+def show_devices(env: list[Json], *, chosen: bool, defaults: Iterable[Json]) -> list[Json]:
+    """Show a container its GPUs, and add `defaults` and the driver's where nobody set them."""
+    env = _with_variable(env, visible_devices(chosen=chosen))
+    names = {entry["name"] for entry in env}
+    for variable in (*defaults, driver_capabilities(COMPUTING)):
+        if variable["name"] not in names:
+            env = [*env, variable]
+            names.add(variable["name"])
+    return env
+
+
+def _void() -> Json:
+    return {"name": VISIBLE_DEVICES_ENV, "value": "void"}
+
+
+def _with_variable(env: list[Json], wanted: Json) -> list[Json]:
+    """Set a variable once: of entries with the same name, the kubelet lets the last one win."""
+    same = [entry for entry in env if entry["name"] == wanted["name"]]
+    if same == [wanted]:
+        return env
+    if not same:
+        return [*env, wanted]
+    first = next(index for index, entry in enumerate(env) if entry["name"] == wanted["name"])
+    rest = [entry for entry in env[first + 1 :] if entry["name"] != wanted["name"]]
+    return [*env[:first], wanted, *rest]
+
+
 def sees_no_gpu(entry: Json) -> bool:
     """Say whether a variable leaves the GPUs hidden: another name, or void, none or empty."""
-    if entry["name"] != VISIBLE_DEVICES_ENV:
+    if not chooses_devices(entry):
         return True
     return not entry.get("valueFrom") and entry.get("value") in {None, "", "void", "none"}

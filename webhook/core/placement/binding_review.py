@@ -6,19 +6,21 @@ The API server merges a Binding's annotations into the pod in the write that set
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from webhook.core.pod.fields import mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
+from webhook.core.pod.patch import proven_patch
+from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, UNAVAILABLE
 from webhook.names import GPU_ANNOTATION
 
 if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
+    from webhook.core.pod.patch import Operation
     from webhook.core.pod.request import Request
 
-RETRY_AFTER_S: Final = 1
 _CREATE: Final = "CREATE"
 
 
@@ -72,11 +74,41 @@ class Verdict:
     sentence: str = ""
     """For whoever reads the pod's events."""
     uuids: tuple[str, ...] = ()
+    node: str = ""
+    patch: tuple[Operation, ...] = ()
+    """What gives the pod its GPUs."""
+
+    findings: ClassVar = ()
+    warnings: ClassVar = ()
+    # No rule of a policy is asked about a binding.
+    audit: ClassVar = {"rule": "", "policy": ""}
 
     @property
     def allowed(self) -> bool:
         """Whether the API server may go on."""
         return self.outcome in {BindingOutcome.PLACED, BindingOutcome.UNTOUCHED}
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why, where there is more to say than the outcome."""
+        return (self.reason.value,) if self.reason else ()
+
+    @property
+    def code(self) -> int:
+        """The HTTP status code where the answer is no."""
+        codes = {BindingOutcome.MALFORMED: BAD_REQUEST, BindingOutcome.UNAVAILABLE: UNAVAILABLE}
+        return codes.get(self.outcome, FORBIDDEN)
+
+    @property
+    def message(self) -> str:
+        """What stands in the pod's events where the answer is no."""
+        return self.sentence
+
+    @property
+    def logged(self) -> dict[str, Any]:
+        """What our own log keeps besides."""
+        logged = {"node": self.node, "gpus": list(self.uuids), "why": self.sentence}
+        return {key: value for key, value in logged.items() if value}
 
 
 def read_binding(request: Request) -> Binding | None:
@@ -97,45 +129,15 @@ def read_binding(request: Request) -> Binding | None:
     return Binding(namespace, name, text(metadata, "uid", "metadata"), node, request.obj)
 
 
-def annotated(binding: Json, uuids: tuple[str, ...]) -> Json:
-    """Return a Binding with the GPUs that its pod gets."""
-    metadata = mapping(binding, "metadata", "")
-    annotations = {
-        **strings(metadata, "annotations", "metadata"),
-        GPU_ANNOTATION: ",".join(uuids),
-    }
-    return {**binding, "metadata": {**metadata, "annotations": annotations}}
-
-
-def encode_verdict(uid: str, verdict: Verdict, encoded_patch: str) -> Json:
-    """Build the response of the AdmissionReview; `encoded_patch` is base64, empty for none."""
-    response: Json = {"uid": uid, "allowed": verdict.allowed}
-    if not verdict.allowed:
-        response["status"] = _status(verdict)
-    if encoded_patch:
-        response["patchType"] = "JSONPatch"
-        response["patch"] = encoded_patch
-    response["auditAnnotations"] = {
-        "decision": verdict.outcome.value,
-        "reasons": verdict.reason.value,
-        "rule": "",
-        "policy": "",
-    }
-    return response
-
-
-def _status(verdict: Verdict) -> dict[str, Any]:
-    code, reason = {
-        BindingOutcome.MALFORMED: (400, "BadRequest"),
-        BindingOutcome.UNAVAILABLE: (503, "ServiceUnavailable"),
-    }.get(verdict.outcome, (403, "Forbidden"))
-    status: dict[str, Any] = {
-        "status": "Failure",
-        "code": code,
-        "reason": reason,
-        "message": verdict.sentence,
-    }
-    if verdict.outcome is BindingOutcome.UNAVAILABLE:
-        # The API server turns this into the header Retry-After (responsewriters.ErrorNegotiated).
-        status["details"] = {"retryAfterSeconds": RETRY_AFTER_S}
-    return status
+def answered(binding: Binding, verdict: Verdict) -> Verdict:
+    """Return the verdict on a binding with the patch that gives its pod the GPUs."""
+    patch: list[Operation] = []
+    if verdict.uuids:
+        metadata = mapping(binding.obj, "metadata", "")
+        annotations = {
+            **strings(metadata, "annotations", "metadata"),
+            GPU_ANNOTATION: ",".join(verdict.uuids),
+        }
+        wanted = {**binding.obj, "metadata": {**metadata, "annotations": annotations}}
+        patch = proven_patch(binding.obj, wanted)
+    return replace(verdict, node=binding.node, patch=tuple(patch))

@@ -19,7 +19,7 @@ ANSWER_S: Final = 3.0
 """The API server waits 10 s at most for us, and a refusal in time is better than none."""
 
 
-class Placement:
+class PlacementService:
     """Placement at binding for one replica."""
 
     def __init__(self, namespace: str, metrics: Metrics, log: JsonLog) -> None:

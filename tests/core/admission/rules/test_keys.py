@@ -16,7 +16,7 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.admission.review import encode_review
+from webhook.core.pod.review import encode_review
 from webhook.core.policy.values import Action, Bounds
 
 PREFIX = "vramwarden.io/"

@@ -1,12 +1,15 @@
-"""The rules that a pod must meet: one free function each, a pod in, findings out.
+"""The rules that a pod must meet: one free function each, a `Case` in, findings out.
 
-`amounts`    bounds, classes, whole GPUs
-`nodes`      where the pod may run
-`isolation`  process namespace, privileges, reserved names
-`devices`    which GPUs a container sees
-`changes`    what may not change after creation, and debugging containers
-`keys`       keys that nothing reads: sentences, not findings
+`table`        which rules judge which pod, in the order of their findings
+`case`         what is put before them
+`amounts`      the demand, bounds, classes, whole GPUs
+`nodes`        where the pod may run
+`isolation`    privileges, reserved names
+`enforcement`  what the sidecar needs to do its work
+`devices`      which GPUs a container sees
+`translation`  what translation edits, and what it added
+`changes`      what may not change after creation, and debugging containers
+`keys`         keys that nothing reads: sentences, not findings
 
-A rule's docstring says Rule, Fields, Allowed values. `core/admission/validation.py` puts them
-together.
+A rule's docstring says Rule, Fields, Allowed values.
 """

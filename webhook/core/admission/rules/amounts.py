@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from webhook.core.pod.demand import requests_limits_mismatch
 from webhook.core.pod.fields import items, mapping
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.quantity import QuantityError, format_bytes, parse_quantity
-from webhook.core.pod.views import effective_amount
 from webhook.core.policy.values import class_names
-from webhook.names import GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION
+from webhook.names import GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from webhook.core.pod.demand import Demand
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.views import Container, Pod
-    from webhook.core.policy.values import Policy, Rule
+    from webhook.core.admission.rules.case import Case
 
 
-def bounds(demand: Demand, rule: Rule, policy: Policy) -> Iterator[Finding]:
+def readable_demand(case: Case) -> Iterable[Finding]:
+    """Rule: what the pod asks for can be read, and is asked for once.
+
+    Fields: metadata.annotations[gpu-memory|gpu-count|gpu-class], resources.limits[vram]
+    Allowed values: as `read_demand` reads them
+    """
+    return case.unreadable
+
+
+def bounds(case: Case) -> Iterator[Finding]:
     """Rule: the demand lies within the bounds of the rule and of the class.
 
     Fields: metadata.annotations[gpu-memory|gpu-count], resources.limits[vram]
     Allowed values: min <= VRAM per GPU <= max of both; gpu-count <= the rule's max
     """
+    demand, rule, policy = case.demand, case.rule, case.policy
     asked = format_bytes(demand.per_gpu_bytes)
     gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
     limits = [(f"rule {quoted(rule.name)}", rule.memory)]
@@ -50,45 +55,45 @@ def bounds(demand: Demand, rule: Rule, policy: Policy) -> Iterator[Finding]:
         yield Finding(Reason.INVALID_COUNT, annotation_path(GPU_COUNT_ANNOTATION), detail)
 
 
-def gpu_class_known(pod: Pod, rule: Rule, policy: Policy) -> Iterator[Finding]:
+def gpu_class_known(case: Case) -> Iterator[Finding]:
     """Rule: the class exists and the rule allows it.
 
     Fields: metadata.annotations[gpu-class]
     Allowed values: the names of the policy's classes that match the rule's `classes.allowed`
     """
-    name = pod.annotations.get(GPU_CLASS_ANNOTATION)
+    name = case.pod.annotations.get(GPU_CLASS_ANNOTATION)
     if name is None:
         return
-    known = class_names(policy.classes, rule.allowed_classes)
+    rule, classes = case.rule, case.policy.classes
+    known = class_names(classes, rule.allowed_classes)
     if name in known:
         return
-    why = "is not allowed here" if name in policy.classes else "does not exist"
+    why = "is not allowed here" if name in classes else "does not exist"
     choice = f"allows {', '.join(known)}" if known else "allows no class, so remove the annotation"
     detail = f"class {quoted(name)} {why}; rule {quoted(rule.name)} {choice}"
     yield Finding(Reason.UNKNOWN_CLASS, annotation_path(GPU_CLASS_ANNOTATION), detail)
 
 
-def whole_gpus(container: Container, policy: Policy) -> Iterator[Finding]:
+def whole_gpus(case: Case) -> Iterator[Finding]:
     """Rule: whole GPUs are whole, and requested as they are limited.
 
     Fields: spec.[initContainers,containers][*].resources.requests|limits[nvidia.com/gpu, ...]
     Allowed values: integers (`2000m` is 2); a limit alone, or both equal
     """
-    requests, limits = container.resources("requests"), container.resources("limits")
-    for resource in dict.fromkeys((*limits, *requests)):
-        if not policy.is_whole_gpu(resource):
-            continue
-        for kind, amounts in (("limits", limits), ("requests", requests)):
-            if resource in amounts:
-                path = f"{container.path}.resources.{kind}[{resource}]"
-                finding = _whole(amounts[resource], path)
-                if finding:
-                    yield finding
-                    break
-        request, limit = requests.get(resource), limits.get(resource)
-        mismatch = requests_limits_mismatch(container, resource, request, limit)
-        if mismatch:
-            yield mismatch
+    for container in (*case.pod.containers, *case.pod.enforcers):
+        requests, limits = container.resources("requests"), container.resources("limits")
+        for resource in filter(case.policy.is_whole_gpu, dict.fromkeys((*limits, *requests))):
+            for kind, amounts in (("limits", limits), ("requests", requests)):
+                if resource in amounts:
+                    path = f"{container.path}.resources.{kind}[{resource}]"
+                    finding = _whole(amounts[resource], path)
+                    if finding:
+                        yield finding
+                        break
+            request, limit = requests.get(resource), limits.get(resource)
+            mismatch = requests_limits_mismatch(container, resource, request, limit)
+            if mismatch:
+                yield mismatch
 
 
 def _whole(amount: str, path: str) -> Finding | None:
@@ -104,86 +109,39 @@ def _whole(amount: str, path: str) -> Finding | None:
         return None
     detail = (
         f"{amount} is not a whole number of GPUs; to share a GPU remove it and set the annotation "
-        "vramwarden.io/gpu-memory, e.g. to 8Gi"
+        f"{GPU_MEMORY_ANNOTATION}, e.g. to 8Gi"
     )
     return Finding(Reason.FRACTIONAL_WHOLE_GPU, path, detail)
 
 
-def room_for_enforcer(pod: Pod, enforcer: Json) -> Iterator[Finding]:
-    """Rule: amounts set for the whole pod leave room for the sidecar.
-
-    Fields: spec.resources.requests|limits[cpu, memory] (KEP-2837)
-    Allowed values: absent; requests of at least what all containers request together with the
-    sidecar, limits of at least the sidecar's
-    """
-    whole = mapping(pod.spec, "resources", "spec")
-    for kind, ours in enforcer["resources"].items():
-        set_for_pod = mapping(whole, kind, "spec.resources")
-        for resource, amount in ours.items():
-            if resource not in set_for_pod:
-                continue
-            path = f"spec.resources.{kind}[{resource}]"
-            need = parse_quantity(amount)
-            if kind == "requests":
-                need += _requested(pod, resource)
-            if _amount(str(set_for_pod[resource]), need) < need:
-                detail = (
-                    f"{set_for_pod[resource]} leaves no room for the sidecar that holds the VRAM "
-                    f"cap; add {amount} of {resource}"
-                )
-                yield Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail)
-
-
-def _requested(pod: Pod, resource: str) -> Fraction:
-    """Return what the user's containers request of a resource together."""
-    zero = Fraction(0)
-    amounts = {
-        container.name: _amount(
-            container.resources("requests").get(resource)
-            or container.resources("limits").get(resource, "0"),
-            zero,
-        )
-        for container in pod.containers
-    }
-    return effective_amount(pod.containers, amounts, zero)
-
-
-def _amount(written: str, otherwise: Fraction) -> Fraction:
-    """Read an amount that is not ours to judge."""
-    try:
-        return parse_quantity(written)
-    except QuantityError:
-        return otherwise
-
-
-def whole_gpu_and_share(pod: Pod, policy: Policy) -> Iterator[Finding]:
+def whole_gpu_and_share(case: Case) -> Iterator[Finding]:
     """Rule: a pod has a share of a GPU, or whole GPUs, or a claim; not two of them.
 
     Fields: spec.[initContainers,containers][*].resources, spec.resourceClaims
     Allowed values: no whole-GPU resource above zero, no claim
     """
-    for container in pod.containers:
+    for container in case.pod.containers:
         requests, limits = container.resources("requests"), container.resources("limits")
         for resource, amount in {**requests, **limits}.items():
-            if policy.is_whole_gpu(resource) and not _is_zero(amount):
+            if case.policy.is_whole_gpu(resource) and not _is_zero(amount):
                 kind = "limits" if resource in limits else "requests"
                 detail = (
                     f"the pod asks for {resource} and for a share of a GPU; remove "
-                    f"{resource} to share one, or vramwarden.io/gpu-memory to have a whole one"
+                    f"{resource} to share one, or {GPU_MEMORY_ANNOTATION} to have a whole one"
                 )
                 path = f"{container.path}.resources.{kind}[{resource}]"
                 yield Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)
         resources = mapping(container.raw, "resources", container.path)
         if items(resources, "claims", f"{container.path}.resources"):
             yield _claimed(f"{container.path}.resources.claims")
-    if items(pod.spec, "resourceClaims", "spec"):
+    if items(case.pod.spec, "resourceClaims", "spec"):
         yield _claimed("spec.resourceClaims")
 
 
 def _claimed(path: str) -> Finding:
     detail = (
         "the pod has a resource claim and asks for a share; remove the claim to share a GPU, "
-        "or vramwarden.io/gpu-memory to keep the claim"
+        f"or {GPU_MEMORY_ANNOTATION} to keep the claim"
     )
     return Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)
 

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from webhook.core.admission.accounting import counted_limits
 from webhook.core.admission.rules.isolation import defeating, mounted_volumes_of_ours
-from webhook.core.nvidia.variables import GPU_LIMIT_VARIABLES, VISIBLE_DEVICES_ENV, sees_no_gpu
+from webhook.core.nvidia.variables import (
+    VISIBLE_DEVICES_ENV,
+    chooses_devices,
+    limits_memory,
+    sees_no_gpu,
+)
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import items, text
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
+from webhook.core.pod.views import read_containers
 from webhook.names import (
     ADMITTED_ANNOTATION,
+    ASKING_ANNOTATIONS,
     DEFAULT_CONTAINER_ANNOTATION,
     ENFORCER_CONTAINER,
     GPU_ANNOTATION,
-    GPU_CLASS_ANNOTATION,
-    GPU_COUNT_ANNOTATION,
-    GPU_MEMORY_ANNOTATION,
     MANAGED_LABEL,
-    VRAM_RESOURCE,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
+    from webhook.core.admission.rules.case import Case
     from webhook.core.pod.views import Container, Pod
 
-_FIXED_ANNOTATIONS = (
-    GPU_MEMORY_ANNOTATION,
-    GPU_CLASS_ANNOTATION,
-    GPU_COUNT_ANNOTATION,
-    ADMITTED_ANNOTATION,
-    GPU_ANNOTATION,
-)
+_FIXED_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, GPU_ANNOTATION)
 
 
-def immutable(old: Pod, new: Pod) -> Iterator[Finding]:
+def immutable(case: Case) -> Iterator[Finding]:
     """Rule: a demand, our marks and the sidecar stay as they were admitted.
 
     Fields: our annotations and label; limits[vram]; image and resources of vram-enforcer;
     the annotation of the default container, where another would make the demand ambiguous
     Allowed values: those of the pod before the update
     """
+    old, new = case.old, case.pod
     for key in _FIXED_ANNOTATIONS:
         yield from _unchanged(
             annotation_path(key), old.annotations.get(key), new.annotations.get(key)
@@ -54,11 +54,12 @@ def immutable(old: Pod, new: Pod) -> Iterator[Finding]:
         )
     path = f"metadata.labels[{MANAGED_LABEL}]"
     yield from _unchanged(path, old.labels.get(MANAGED_LABEL), new.labels.get(MANAGED_LABEL))
-    amounts = {container.name: container.resources("limits") for container in old.containers}
+    amounts = {container.name: counted_limits(container) for container in old.containers}
     for container in new.containers:
-        path = f"{container.path}.resources.limits[{VRAM_RESOURCE}]"
-        known = amounts.get(container.name, {}).get(VRAM_RESOURCE)
-        yield from _unchanged(path, known, container.resources("limits").get(VRAM_RESOURCE))
+        known = amounts.get(container.name, {})
+        for resource, limit in counted_limits(container).items():
+            path = f"{container.path}.resources.limits[{resource}]"
+            yield from _unchanged(path, known.get(resource), limit)
     before = {container.field: container for container in old.enforcers}
     for container in new.enforcers:
         ours = before.get(container.field)
@@ -81,26 +82,31 @@ def _unchanged(path: str, before: str | None, after: str | None) -> Iterator[Fin
     yield Finding(Reason.IMMUTABLE, path, detail)
 
 
-def debugging_containers(
-    containers: Iterable[Container], *, may_be_hidden: bool = False
-) -> Iterator[Finding]:
+def new_debuggers(old: Pod, new: Pod) -> list[Container]:
+    """Return the debugging containers that an update adds; those that exist cannot change."""
+    known = {container.name for container in read_containers(old.spec, "ephemeralContainers")}
+    return [
+        container
+        for container in read_containers(new.spec, "ephemeralContainers")
+        if container.name not in known
+    ]
+
+
+def debugging_containers(case: Case) -> Iterator[Finding]:
     """Rule: a debugging container of a managed pod neither sees GPUs nor defeats the cap.
 
     Fields: spec.ephemeralContainers[*]
     Allowed values: no GPU variables, none that might come from elsewhere, not privileged, no
     defeating capability, another target than the sidecar
-
-    `may_be_hidden` where translation will set NVIDIA_VISIBLE_DEVICES, which beats `envFrom`.
     """
-    for container in containers:
-        hidden = may_be_hidden or any(
-            entry["name"] == VISIBLE_DEVICES_ENV for entry in container.env()
-        )
+    for container in new_debuggers(case.old, case.pod):
+        # Translation will set NVIDIA_VISIBLE_DEVICES, which beats `envFrom`.
+        hidden = case.mutating or any(map(chooses_devices, container.env()))
         if items(container.raw, "envFrom", container.path) and not hidden:
             detail = f"it might set {VISIBLE_DEVICES_ENV}; set that variable to void beside it"
             yield Finding(Reason.EPHEMERAL_CONTAINER, f"{container.path}.envFrom", detail)
         for index, entry in enumerate(container.env()):
-            if not sees_no_gpu(entry) or entry["name"].startswith(GPU_LIMIT_VARIABLES):
+            if not sees_no_gpu(entry) or limits_memory(entry):
                 detail = f"{entry['name']} shows a debugging container the GPU; remove it"
                 yield Finding(Reason.EPHEMERAL_CONTAINER, f"{container.path}.env[{index}]", detail)
         for path, what in defeating(container, with_capabilities=True):

@@ -6,7 +6,6 @@ import posixpath
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.sidecar.container import VOLUMES
-from webhook.core.admission.sidecar.recognition import is_enforcer
 from webhook.core.pod.fields import flag, items, mapping, text, texts
 from webhook.core.pod.findings import Finding, Reason, quoted
 from webhook.names import ENFORCER_CONTAINER
@@ -14,9 +13,9 @@ from webhook.names import ENFORCER_CONTAINER
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from webhook.core.admission.rules.case import Case
     from webhook.core.pod.fields import Json
-    from webhook.core.pod.views import Container, Pod
-    from webhook.core.policy.values import Rule
+    from webhook.core.pod.views import Container
 
 # With these a container reaches devices, or the sidecar, whatever user it runs as.
 _DEFEATING_CAPABILITIES: Final = frozenset(
@@ -25,34 +24,18 @@ _DEFEATING_CAPABILITIES: Final = frozenset(
 _HARMLESS_UNDER_DEV: Final = ("/dev/shm", "/dev/hugepages")  # noqa: S108 - host paths, not files
 
 
-def process_namespace(pod: Pod) -> Iterator[Finding]:
-    """Rule: the pod's containers share the pod's own process namespace, where the sidecar acts.
-
-    Fields: spec.hostPID, spec.shareProcessNamespace
-    Allowed values: false or absent; true or absent
-    """
-    if flag(pod.spec, "hostPID", "spec"):
-        detail = (
-            "the sidecar that holds the cap needs the pod's own process namespace; remove hostPID"
-        )
-        yield Finding(Reason.HOST_PID, "spec.hostPID", detail)
-    if flag(pod.spec, "shareProcessNamespace", "spec") is False:
-        detail = "the sidecar that holds the cap must see the pod's processes; remove the line"
-        yield Finding(Reason.PROCESS_NAMESPACE_NOT_SHARED, "spec.shareProcessNamespace", detail)
-
-
-def privileged_pod(pod: Pod, rule: Rule) -> Iterator[Finding]:
+def privileged_pod(case: Case) -> Iterator[Finding]:
     """Rule: no container can reach a GPU that it was not given, or stop the sidecar.
 
     Fields: spec.[initContainers,containers][*].securityContext, spec.volumes[*].hostPath.path
     Allowed values: not privileged; no added capability that defeats the cap; no host path that
     holds devices
     """
-    for container in pod.containers:
-        for path, what in defeating(container, with_capabilities=rule.has_sidecar):
+    for container in case.pod.containers:
+        for path, what in defeating(container, with_capabilities=case.tier.in_pod):
             detail = f"{what}, which defeats the VRAM cap; remove it"
             yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
-    for index, volume in enumerate(items(pod.spec, "volumes", "spec")):
+    for index, volume in enumerate(items(case.pod.spec, "volumes", "spec")):
         path = f"spec.volumes[{index}].hostPath"
         host_path = text(mapping(volume, "hostPath", f"spec.volumes[{index}]"), "path", path)
         if host_path and _holds_devices(host_path):
@@ -84,16 +67,16 @@ def _holds_devices(host_path: str) -> bool:
     return path.startswith("/dev/") and not harmless
 
 
-def reserved_names(pod: Pod, image: str | None) -> Iterator[Finding]:
+def reserved_names(case: Case) -> Iterator[Finding]:
     """Rule: the sidecar's name and those of its volumes are ours, judged by content.
 
     Fields: spec.[initContainers,containers][*], spec.volumes[*]
-    Allowed values: the container runs the enforcer's image and command; the volumes are empty ones
-
-    `image` is the sidecar's, None where the pod has none.
+    Allowed values: the container runs the enforcer's image and command, in a pod that asks for
+    VRAM under a rule with a sidecar; the volumes are empty ones
     """
+    pod, image = case.pod, case.rule.enforcement.image
     for container in pod.enforcers:
-        if image is None or not is_enforcer(container, image):
+        if not (case.asks and case.tier.owns(container, image)):
             detail = (
                 f"the name {ENFORCER_CONTAINER} is reserved; give the container another name "
                 "(where a webhook of your platform rewrites images, its policy must name that)"

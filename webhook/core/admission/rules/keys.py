@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.pod.findings import annotation_path
 from webhook.names import (
     ADMITTED_ANNOTATION,
+    ASKING_ANNOTATIONS,
     GPU_ANNOTATION,
-    GPU_CLASS_ANNOTATION,
-    GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
     MANAGED_LABEL,
     PREFIX,
@@ -20,9 +19,8 @@ from webhook.names import (
 if TYPE_CHECKING:
     from webhook.core.pod.views import Pod
 
-_ASKING: Final = (GPU_MEMORY_ANNOTATION, GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION)
-_OURS: Final = frozenset({*_ASKING, ADMITTED_ANNOTATION, GPU_ANNOTATION, MANAGED_LABEL})
-_MEANT: Final = {key.removeprefix(PREFIX): key for key in _ASKING} | {
+_OURS: Final = frozenset({*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, GPU_ANNOTATION, MANAGED_LABEL})
+_MEANT: Final = {key.removeprefix(PREFIX): key for key in ASKING_ANNOTATIONS} | {
     # The resource asks for the same, so its name is a likely guess at the annotation's.
     VRAM_RESOURCE.removeprefix(PREFIX): GPU_MEMORY_ANNOTATION
 }
@@ -41,7 +39,9 @@ def unread_keys(pod: Pod) -> tuple[str, ...]:
     only nodes bear is unread here too, since `gpu-memory-mib` on a pod is meant as a limit.
     """
     unread = [key for key in pod.annotations if key.startswith(PREFIX) and key not in _OURS]
-    misplaced = [key for key in _ASKING if key in pod.labels and key not in pod.annotations]
+    misplaced = [
+        key for key in ASKING_ANNOTATIONS if key in pod.labels and key not in pod.annotations
+    ]
     if not unread and not misplaced:
         return ()
     labels = [
@@ -55,6 +55,6 @@ def unread_keys(pod: Pod) -> tuple[str, ...]:
 def _unread(key: str) -> str:
     shown = key if len(key) <= _LONGEST_KEY else f"{key[:_LONGEST_KEY]}…"
     meant = get_close_matches(shown.removeprefix(PREFIX).lower(), _MEANT, n=1)
-    known = ", ".join(_ASKING)
+    known = ", ".join(ASKING_ANNOTATIONS)
     what = f"did you mean {_MEANT[meant[0]]}?" if meant else f"developers set {known}"
     return f"{annotation_path(shown)}: nothing reads this key; {what}"

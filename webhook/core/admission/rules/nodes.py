@@ -11,18 +11,20 @@ from webhook.names import GPU_CLASS_ANNOTATION, OS_LABEL
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from webhook.core.admission.rules.case import Case
     from webhook.core.pod.views import Pod
-    from webhook.core.policy.values import Policy, Rule
 
 
-def node_selector(pod: Pod, rule: Rule, policy: Policy) -> Iterator[Finding]:
+def node_selector(case: Case) -> Iterator[Finding]:
     """Rule: the pod selects no other node than the rule and the class do.
 
     Fields: spec.nodeSelector
     Allowed values: absent, or the same value for the keys of the rule's and the class's selector
     """
+    pod, rule = case.pod, case.rule
     present = _selector(pod)
-    gpu_class = policy.class_for(pod.annotations.get(GPU_CLASS_ANNOTATION) or rule.default_class)
+    name = pod.annotations.get(GPU_CLASS_ANNOTATION) or rule.default_class
+    gpu_class = case.policy.class_for(name)
     wanted = {**rule.node_selector, **(gpu_class.node_selector if gpu_class else {})}
     for key, value in wanted.items():
         if key in present and present[key] != value:
@@ -33,26 +35,26 @@ def node_selector(pod: Pod, rule: Rule, policy: Policy) -> Iterator[Finding]:
             yield Finding(Reason.NODE_SELECTOR_CONFLICT, f"spec.nodeSelector[{key}]", detail)
 
 
-def operating_system(pod: Pod) -> Iterator[Finding]:
+def operating_system(case: Case) -> Iterator[Finding]:
     """Rule: VRAM is shared on Linux only.
 
     Fields: spec.os.name, spec.nodeSelector[kubernetes.io/os]
     Allowed values: absent, or anything but windows
     """
     detail = "VRAM cannot be shared on Windows; remove the request for VRAM"
-    if text(mapping(pod.spec, "os", "spec"), "name", "spec.os") == "windows":
+    if text(mapping(case.pod.spec, "os", "spec"), "name", "spec.os") == "windows":
         yield Finding(Reason.UNSUPPORTED_OS, "spec.os.name", detail)
-    elif _selector(pod).get(OS_LABEL) == "windows":
+    elif _selector(case.pod).get(OS_LABEL) == "windows":
         yield Finding(Reason.UNSUPPORTED_OS, f"spec.nodeSelector[{OS_LABEL}]", detail)
 
 
-def node_name(pod: Pod) -> Iterator[Finding]:
+def node_name(case: Case) -> Iterator[Finding]:
     """Rule: the scheduler chooses the node, or nobody counts the VRAM.
 
     Fields: spec.nodeName
     Allowed values: absent on create
     """
-    name = text(pod.spec, "nodeName", "spec")
+    name = text(case.pod.spec, "nodeName", "spec")
     if name:
         detail = (
             f"{quoted(name)} bypasses the scheduler, which counts the VRAM; remove it and use "

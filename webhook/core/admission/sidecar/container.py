@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.sidecar.user import ROOT_UID
-from webhook.core.nvidia.variables import DRIVER_CAPABILITIES_ENV, visible_devices
+from webhook.core.admission.sidecar.profiles import enforcer_profiles
+from webhook.core.admission.sidecar.user import ROOT_UID, enforcer_user
+from webhook.core.nvidia.variables import MEASURING, driver_capabilities, visible_devices
 from webhook.core.policy.values import Enforcement, PodRestart, Rule, RunAs, Style
 from webhook.names import (
     BLIND_AFTER_ENV,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
+    from webhook.core.pod.views import Pod
 
 VOLUMES: Final[tuple[dict[str, Any], ...]] = (
     {"name": ENFORCER_RUN_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
@@ -60,6 +62,12 @@ _STARTUP: Final = {
 _LIVENESS: Final = {"periodSeconds": 20, "timeoutSeconds": 15, "failureThreshold": 3}
 
 
+def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
+    """Build the sidecar that a pod gets; None where none could do its work."""
+    user, profiles = enforcer_user(pod, demand, rule), enforcer_profiles(pod, demand)
+    return None if user is None else enforcer_container(demand, rule, user, profiles)
+
+
 def enforcer_container(demand: Demand, rule: Rule, user: int, profiles: Mapping[str, Json]) -> Json:
     """Build the sidecar's container; `profiles` confine it otherwise than its pod says."""
     enforcement = rule.enforcement
@@ -72,7 +80,7 @@ def enforcer_container(demand: Demand, rule: Rule, user: int, profiles: Mapping[
             {"name": CAP_BYTES_ENV, "value": str(demand.per_gpu_bytes)},
             *_settings(enforcement),
             visible_devices(chosen=rule.chooses_gpus),
-            {"name": DRIVER_CAPABILITIES_ENV, "value": "utility"},
+            driver_capabilities(MEASURING),
         ],
         "resources": {"requests": dict(_RESOURCES), "limits": dict(_RESOURCES)},
         "volumeMounts": [dict(mount) for mount in _MOUNTS],

@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.sidecar.user import holders_of, or_ask_for
+from webhook.core.admission.sidecar.user import holders_of
 from webhook.core.pod.fields import mapping, text
-from webhook.core.pod.findings import Finding, Reason, quoted
 from webhook.names import APP_ARMOR_ANNOTATION_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Container, Pod
-    from webhook.core.policy.values import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +33,33 @@ _APP_ARMOR: Final = _Setting(
 _SELINUX: Final = _Setting("seLinuxOptions", ("user", "role", "type", "level"))
 
 
-def enforcer_profiles(
-    pod: Pod, demand: Demand, rule: Rule
-) -> tuple[dict[str, Json], tuple[Finding, ...]]:
-    """Return what the sidecar's security context says of profiles, and why none can work.
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What the containers with VRAM have of one setting."""
+
+    name: str
+    inherited: Json
+    """What a container has that says nothing itself."""
+    first: Container
+    wanted: Json
+    """What the first of them has."""
+    odd: Container | None
+    """The first of the others that has something else."""
+
+
+def confinements(pod: Pod, demand: Demand) -> Iterator[Confinement]:
+    """Yield how the containers with VRAM are confined, setting by setting."""
+    for setting in (_APP_ARMOR, _SELINUX):
+        of_pod = _read(pod.spec, setting, "spec")
+        inherited = setting.default if of_pod is None else of_pod
+        first, *others = holders_of(demand, pod)
+        wanted = _effective(first, pod, setting, inherited)
+        odd = [one for one in others if _effective(one, pod, setting, inherited) != wanted]
+        yield Confinement(setting.name, inherited, first, wanted, odd[0] if odd else None)
+
+
+def enforcer_profiles(pod: Pod, demand: Demand) -> dict[str, Json]:
+    """Return what the sidecar's security context says of profiles.
 
     The default profiles of runtimes let signals pass between processes of one AppArmor profile
     only, and SELinux keeps apart what has other labels; so the sidecar takes what the containers
@@ -50,19 +71,11 @@ def enforcer_profiles(
     | differ | RestartAllContainers | as the pod |
     | differ | None | EnforcementImpossible |
     """
-    profiles: dict[str, Json] = {}
-    findings: list[Finding] = []
-    for setting in (_APP_ARMOR, _SELINUX):
-        of_pod = _read(pod.spec, setting, "spec")
-        inherited = setting.default if of_pod is None else of_pod
-        first, *others = holders_of(demand, pod)
-        wanted = _effective(first, pod, setting, inherited)
-        odd = [one for one in others if _effective(one, pod, setting, inherited) != wanted]
-        if odd and not rule.enforcement.restarts_pod:
-            findings.append(_differs(setting, first, odd[0], rule))
-        elif not odd and wanted != inherited:
-            profiles[setting.name] = wanted
-    return profiles, tuple(findings)
+    return {
+        confined.name: confined.wanted
+        for confined in confinements(pod, demand)
+        if confined.odd is None and confined.wanted != confined.inherited
+    }
 
 
 def _effective(container: Container, pod: Pod, setting: _Setting, inherited: Json) -> Json:
@@ -93,12 +106,3 @@ def _annotated(profile: str) -> Json | None:
     if profile == "runtime/default":
         return {"type": "RuntimeDefault"}
     return {"type": "Localhost", "localhostProfile": name} if kind == "localhost" and name else None
-
-
-def _differs(setting: _Setting, first: Container, other: Container, rule: Rule) -> Finding:
-    detail = (
-        f"is not that of container {quoted(first.name)}, and one sidecar can stop processes of one "
-        f"{setting.name} only; give both the same{or_ask_for(rule)}"
-    )
-    path = f"{other.path}.securityContext.{setting.name}"
-    return Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail)

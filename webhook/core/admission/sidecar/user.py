@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.fields import flag, integer, items, mapping, text, texts
-from webhook.core.pod.findings import Finding, Reason
-from webhook.core.policy.values import PodRestart, RunAs, Style
+from webhook.core.policy.values import RunAs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,8 +20,8 @@ OWN_UID: Final = 65532
 """Of nobody in particular: as this user the sidecar measures, and stops what is its own only."""
 
 
-def enforcer_user(pod: Pod, demand: Demand, rule: Rule) -> int | Finding:
-    """Return the user id the sidecar runs as, or why none can work.
+def enforcer_user(pod: Pod, demand: Demand, rule: Rule) -> int | None:
+    """Return the user id the sidecar runs as; None where none can work.
 
     Signals reach a process only from the same user or from one with CAP_KILL, and Pod Security
     `restricted` forbids both root and CAP_KILL; the namespace's level cannot be seen at admission,
@@ -43,42 +42,20 @@ def enforcer_user(pod: Pod, demand: Demand, rule: Rule) -> int | Finding:
     run_as = rule.enforcement.run_as
     if run_as is RunAs.ROOT or (run_as is RunAs.AUTO and not _meets_restricted(pod)):
         return ROOT_UID
-    holders = holders_of(demand, pod)
-    users = {container.name: _user_of(container, pod) for container in holders}
-    if None not in users.values() and len(set(users.values())) == 1:
-        return users[holders[0].name] or ROOT_UID
-    if rule.enforcement.restarts_pod:
-        return OWN_UID
-    unknown = [container for container in holders if users[container.name] is None]
-    if unknown:
-        path = f"{unknown[0].path}.securityContext.runAsUser"
-        detail = (
-            "is not set, so the sidecar cannot run as the same user and stop its processes; "
-            "set runAsUser to the image's user id"
-        )
-    else:
-        path = f"{holders[-1].path}.securityContext.runAsUser"
-        shown = ", ".join(f"{name} as {uid}" for name, uid in users.items())
-        detail = (
-            f"the containers with VRAM run as different users ({shown}), and one sidecar can stop "
-            "processes of one user only; give them the same runAsUser"
-        )
-    roots = ("enforcement.runAs: Root",) if run_as is RunAs.AUTO else ()
-    return Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail + or_ask_for(rule, *roots))
+    users = {user for _, user in users_of(pod, demand)}
+    if len(users) == 1 and None not in users:
+        return users.pop()
+    return OWN_UID if rule.enforcement.restarts_pod else None
+
+
+def users_of(pod: Pod, demand: Demand) -> list[tuple[Container, int | None]]:
+    """Return the containers with VRAM and the user of each, None where nobody says."""
+    return [(container, _user_of(container, pod)) for container in holders_of(demand, pod)]
 
 
 def holders_of(demand: Demand, pod: Pod) -> list[Container]:
     """Return the containers that get VRAM: those whose processes the sidecar may have to stop."""
     return [container for container in pod.containers if container.name in demand.amounts]
-
-
-def or_ask_for(rule: Rule, *settings: str) -> str:
-    """Say which settings of the rule would help, to follow what the pod's author can do."""
-    if rule.enforcement.style is Style.NATIVE:
-        settings = (*settings, f"enforcement.podRestart: {PodRestart.ALL_CONTAINERS}")
-    if not settings:
-        return ""
-    return f", or ask your platform team for a rule with {' or '.join(settings)}"
 
 
 @dataclass(frozen=True, slots=True)

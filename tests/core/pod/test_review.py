@@ -1,7 +1,7 @@
 import pytest
 
 from tests.support.pods import a_pod, a_review
-from webhook.core.admission.review import BadReviewError, decode_review
+from webhook.core.pod.review import BadReviewError, decode_review
 
 
 def without(review, *keys):

@@ -1,4 +1,4 @@
-"""AdmissionReview v1: from its JSON to a request, and from a decision to its JSON.
+"""AdmissionReview v1: from its JSON to a request, and from an answer to its JSON.
 
 Source: k8s.io/api/admission/v1/types.go, and what kube-apiserver does with the answer in
 k8s.io/apiserver/pkg/admission/plugin/webhook/request/admissionreview.go.
@@ -6,18 +6,31 @@ k8s.io/apiserver/pkg/admission/plugin/webhook/request/admissionreview.go.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from webhook.core.admission.decide import Decision, Outcome
+from webhook.core.pod.findings import render
 from webhook.core.pod.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from enum import StrEnum
 
     from webhook.core.pod.fields import Json
+    from webhook.core.pod.findings import Finding
+    from webhook.core.pod.patch import Operation
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
+
+BAD_REQUEST: Final = 400
+FORBIDDEN: Final = 403
+UNAVAILABLE: Final = 503
+_REASONS: Final = {
+    BAD_REQUEST: "BadRequest",
+    FORBIDDEN: "Forbidden",
+    UNAVAILABLE: "ServiceUnavailable",
+}
+_RETRY_AFTER_S: Final = 1
 
 # The API server cuts warnings to 256 characters each once they pass 4096 in all.
 _WARNING_LENGTH: Final = 256
@@ -28,6 +41,50 @@ _SHOWN_FINDINGS: Final = 100
 
 class BadReviewError(ValueError):
     """A body is not a v1 AdmissionReview; the message is one sentence for the caller."""
+
+
+class Answerable(Protocol):
+    """What a review can be answered with: the decision about a pod, the verdict on a binding."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the API server may go on."""
+
+    @property
+    def outcome(self) -> StrEnum:
+        """What became of it, in one word."""
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        """Why, in words of closed sets."""
+
+    @property
+    def code(self) -> int:
+        """The HTTP status code of a no."""
+
+    @property
+    def message(self) -> str:
+        """What the user reads where the answer is no."""
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """What is wrong, where there is more to tell than the message."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What the user reads where the answer is yes."""
+
+    @property
+    def patch(self) -> Sequence[Operation]:
+        """How the object changes."""
+
+    @property
+    def audit(self) -> Mapping[str, str]:
+        """What the audit log keeps besides."""
+
+    @property
+    def logged(self) -> Mapping[str, Any]:
+        """What our own log keeps besides; nothing that others must not read."""
 
 
 def decode_review(document: object) -> Request:
@@ -65,22 +122,20 @@ def decode_review(document: object) -> Request:
     )
 
 
-def encode_review(uid: str, decision: Decision, encoded_patch: str) -> Json:
+def encode_review(uid: str, answer: Answerable, encoded_patch: str) -> Json:
     """Build the answer; `encoded_patch` is the patch's JSON in base64, empty for none."""
-    response: Json = {"uid": uid, "allowed": decision.allowed}
-    if not decision.allowed:
-        response["status"] = _status(decision)
+    response: Json = {"uid": uid, "allowed": answer.allowed}
+    if not answer.allowed:
+        response["status"] = _status(answer)
     if encoded_patch:
         response["patchType"] = "JSONPatch"
         response["patch"] = encoded_patch
-    findings = decision.findings if decision.outcome is Outcome.WARNED else ()
-    if findings or decision.notes:
-        response["warnings"] = list(_warnings((*map(str, findings), *decision.notes)))
+    if answer.warnings:
+        response["warnings"] = list(_warnings(answer.warnings))
     response["auditAnnotations"] = {
-        "decision": decision.outcome.value,
-        "reasons": ",".join(decision.reasons),
-        "rule": decision.rule,
-        "policy": decision.policy,
+        "decision": answer.outcome.value,
+        "reasons": ",".join(answer.reasons),
+        **answer.audit,
     }
     return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
 
@@ -97,29 +152,26 @@ def encode_failure(uid: str) -> Json:
     return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
 
 
-def _status(decision: Decision) -> Json:
-    if decision.outcome is Outcome.MALFORMED:
-        return {
-            "status": "Failure",
-            "code": 400,
-            "reason": "BadRequest",
-            "message": decision.message,
-        }
-    shown = decision.findings[:_SHOWN_FINDINGS]
-    message = "; ".join(map(str, shown))
-    if len(decision.findings) > len(shown):
-        message += f"; and {len(decision.findings) - len(shown)} more findings"
-    causes = [
-        {"reason": finding.reason.value, "field": finding.path, "message": finding.detail}
-        for finding in shown
-    ]
-    return {
+def _status(answer: Answerable) -> Json:
+    status: Json = {
         "status": "Failure",
-        "code": 403,
-        "reason": "Forbidden",
-        "message": message,
-        "details": {"causes": causes},
+        "code": answer.code,
+        "reason": _REASONS[answer.code],
+        "message": answer.message,
     }
+    shown, more = answer.findings[:_SHOWN_FINDINGS], answer.findings[_SHOWN_FINDINGS:]
+    if more:
+        status["message"] = f"{render(shown)}; and {len(more)} more findings"
+    if shown:
+        causes = [
+            {"reason": finding.reason.value, "field": finding.path, "message": finding.detail}
+            for finding in shown
+        ]
+        status["details"] = {"causes": causes}
+    elif answer.code == UNAVAILABLE:
+        # The API server turns this into the header Retry-After (responsewriters.ErrorNegotiated).
+        status["details"] = {"retryAfterSeconds": _RETRY_AFTER_S}
+    return status
 
 
 def _warnings(sentences: Iterable[str]) -> Iterator[str]:

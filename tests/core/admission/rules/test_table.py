@@ -1,0 +1,53 @@
+"""The table of rules is whole: every rule stands in it, and every rule says what it wants."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+
+import pytest
+
+from tests.support.pods import RULE, a_pod, a_policy
+from webhook.core.admission import rules
+from webhook.core.admission.rules.case import Case, Kind
+from webhook.core.admission.rules.table import HINTS, RULES
+from webhook.core.pod.views import read_pod
+
+JUDGING = [row.rule for row in RULES] + list(HINTS)
+
+
+def rules_in_the_room():
+    """Return every function that its docstring calls a rule."""
+    modules = [
+        importlib.import_module(f"{rules.__name__}.{found.name}")
+        for found in pkgutil.iter_modules(rules.__path__)
+    ]
+    return {
+        function
+        for module in modules
+        for _, function in inspect.getmembers(module, inspect.isfunction)
+        if (function.__doc__ or "").startswith("Rule: ")
+    }
+
+
+def test_every_rule_stands_in_the_table_once():
+    assert len(JUDGING) == len(set(JUDGING))
+    assert set(JUDGING) == rules_in_the_room()
+
+
+@pytest.mark.parametrize("rule", JUDGING, ids=lambda rule: rule.__name__)
+def test_a_rule_says_fields_and_allowed_values(rule):
+    assert re.search(r"\n +Fields: .+\n(.+\n)* +Allowed values: ", rule.__doc__)
+
+
+def test_every_kind_of_case_is_judged():
+    for kind in Kind.__members__.values():
+        assert any(kind & row.judges for row in RULES), kind
+
+
+def test_a_rule_for_demands_in_the_wrong_row_is_a_bug_and_no_silent_yes():
+    pod = read_pod(a_pod())
+    with pytest.raises(LookupError, match="stands in the table"):
+        _ = Case(pod, pod, RULE, a_policy()).demand

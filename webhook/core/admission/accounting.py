@@ -1,0 +1,85 @@
+"""What the scheduler counts for a share of a GPU, and on which nodes it may look for one.
+
+Today that is bytes of an extended resource; no other file of this room knows it. How a pod asks for
+such amounts itself is read by `webhook.core.pod.demand`.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+from webhook.core.pod.gpus import free_label
+from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity
+from webhook.core.pod.views import effective_amount
+from webhook.names import NODE_GPU_MEMORY_LABEL, VRAM_RESOURCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from webhook.core.pod.demand import Demand
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.views import Container, Pod
+
+
+def count(container: Json, demand: Demand) -> Json:
+    """Return a container with requests and limits of what it gets."""
+    if container["name"] not in demand.amounts:
+        return container
+    amount_bytes = demand.resource_bytes(container["name"])
+    resources = container.get("resources") or {}
+    changed = {}
+    for kind in ("requests", "limits"):
+        amounts = resources.get(kind) or {}
+        written = amounts.get(VRAM_RESOURCE)
+        if written is None or parse_quantity(str(written)) != amount_bytes:
+            changed[kind] = {**amounts, VRAM_RESOURCE: format_bytes(amount_bytes)}
+    return {**container, "resources": {**resources, **changed}} if changed else container
+
+
+def uncounted(container: Container, demand: Demand) -> Iterator[str]:
+    """Yield the paths where a container with VRAM lacks what `count` writes."""
+    amount_bytes = demand.resource_bytes(container.name)
+    for kind in ("requests", "limits"):
+        if not _equals(container.resources(kind).get(VRAM_RESOURCE), amount_bytes):
+            yield f"{container.path}.resources.{kind}"
+
+
+def counted_limits(container: Container) -> dict[str, str | None]:
+    """Return what is counted for a container and cannot change, by resource."""
+    return {VRAM_RESOURCE: container.resources("limits").get(VRAM_RESOURCE)}
+
+
+def counted_bytes(pod: Pod) -> int | None:
+    """Return what the scheduler would count for a pod; None where it could not."""
+    amounts = {}
+    for container in pod.containers:
+        request = container.resources("requests").get(VRAM_RESOURCE)
+        written = request or container.resources("limits").get(VRAM_RESOURCE)
+        try:
+            amounts[container.name] = ceil(parse_quantity(written)) if written else 0
+        except QuantityError:
+            return None
+    return effective_amount(pod.containers, amounts, 0)
+
+
+def required_on_nodes(demand: Demand) -> Json:
+    """Build what required node affinity says: a GPU that is large enough, whoever uses it now."""
+    return _more_than(NODE_GPU_MEMORY_LABEL, demand)
+
+
+def preferred_on_nodes(demand: Demand) -> Json:
+    """Build what preferred node affinity says: as many GPUs as it takes have room now."""
+    return _more_than(free_label(demand.gpu_count), demand)
+
+
+def _more_than(label: str, demand: Demand) -> Json:
+    need_mib = demand.per_gpu_bytes // MIB
+    return {"key": label, "operator": "Gt", "values": [str(need_mib - 1)]}
+
+
+def _equals(written: str | None, amount_bytes: int) -> bool:
+    try:
+        return written is not None and parse_quantity(written) == amount_bytes
+    except QuantityError:
+        return False

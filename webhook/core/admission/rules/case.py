@@ -1,0 +1,76 @@
+"""What is put before the rules: a pod, what it asks for, and the policy that governs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Flag, auto
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from webhook.core.admission.tiers import tier_of
+
+if TYPE_CHECKING:
+    from webhook.core.admission.tiers import Tier
+    from webhook.core.pod.demand import Demand
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.findings import Finding
+    from webhook.core.pod.views import Pod
+    from webhook.core.policy.values import Policy, Rule
+
+
+class Kind(Flag):
+    """Which kind of case it is; each rule judges some of them."""
+
+    WITHOUT_DEMAND = auto()
+    """The creation of a pod that asks for no VRAM."""
+    UNREADABLE = auto()
+    """The creation of a pod that asks for VRAM in a way that cannot be read."""
+    READABLE = auto()
+    """The creation of a pod that asks for VRAM."""
+    TRANSLATED = auto()
+    """The same pod before it is stored, where nothing else was found."""
+    UPDATED = auto()
+    DEBUGGED = auto()
+    """New debugging containers in a pod with VRAM."""
+
+    ASKING = UNREADABLE | READABLE
+    CREATED = WITHOUT_DEMAND | ASKING
+
+
+@dataclass(frozen=True)  # no slots: the sidecar is built once, and only where somebody asks for it
+class Case:
+    """One pod before the rules."""
+
+    pod: Pod
+    old: Pod
+    """The pod before an update; the same pod where it is created."""
+    rule: Rule
+    policy: Policy
+    asked: Demand | None = None
+    """None where the pod asks for nothing, and where its demand cannot be read."""
+    unreadable: tuple[Finding, ...] = ()
+    """Why the demand cannot be read."""
+    mutating: bool = False
+    """Whether translation may follow."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether the pod asks for VRAM, in whatever words."""
+        return self.asked is not None or bool(self.unreadable)
+
+    @property
+    def demand(self) -> Demand:
+        """The demand, for rules that judge no pod without one."""
+        if self.asked is None:
+            raise LookupError("a rule that needs a demand stands in the table for pods without one")
+        return self.asked
+
+    @property
+    def tier(self) -> Tier:
+        """What is to hold the cap."""
+        return tier_of(self.rule)
+
+    @cached_property
+    def enforcer(self) -> Json | None:
+        """The sidecar's container; None where the rule has none, or none could do its work."""
+        return self.tier.adds(self.pod, self.demand, self.rule)

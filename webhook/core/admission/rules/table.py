@@ -1,0 +1,96 @@
+"""Which rules judge which pod: this table, and nothing else.
+
+A rule is a function from a `Case` to findings; its docstring says Rule, Fields, Allowed values.
+Findings are shown in the order of the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.admission.rules.amounts import (
+    bounds,
+    gpu_class_known,
+    readable_demand,
+    whole_gpu_and_share,
+    whole_gpus,
+)
+from webhook.core.admission.rules.case import Case, Kind
+from webhook.core.admission.rules.changes import debugging_containers, immutable
+from webhook.core.admission.rules.devices import (
+    visible_devices_of_demand,
+    visible_devices_without_demand,
+)
+from webhook.core.admission.rules.enforcement import (
+    one_profile,
+    one_user,
+    process_namespace,
+    room_for_enforcer,
+)
+from webhook.core.admission.rules.isolation import privileged_pod, reserved_names
+from webhook.core.admission.rules.keys import unread_keys
+from webhook.core.admission.rules.nodes import node_name, node_selector, operating_system
+from webhook.core.admission.rules.translation import translatable, translated
+from webhook.core.admission.tiers import SIDECAR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from webhook.core.admission.tiers import Tier
+    from webhook.core.pod.findings import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One rule, and what it judges."""
+
+    judges: Kind
+    rule: Callable[[Case], Iterable[Finding]]
+    tier: Tier | None = None
+    """What holds the cap of the pods that it judges; None for all."""
+
+
+RULES: Final = (
+    Row(Kind.ASKING, readable_demand),
+    Row(Kind.CREATED, whole_gpus),
+    Row(Kind.WITHOUT_DEMAND, visible_devices_without_demand),
+    Row(Kind.ASKING, translatable),
+    Row(Kind.ASKING, whole_gpu_and_share),
+    Row(Kind.ASKING, operating_system),
+    Row(Kind.ASKING, node_name),
+    Row(Kind.ASKING, privileged_pod),
+    Row(Kind.ASKING, visible_devices_of_demand),
+    Row(Kind.ASKING, gpu_class_known),
+    Row(Kind.ASKING, node_selector),
+    Row(Kind.CREATED, reserved_names),
+    Row(Kind.ASKING, process_namespace, tier=SIDECAR),
+    Row(Kind.READABLE, bounds),
+    Row(Kind.READABLE, one_user, tier=SIDECAR),
+    Row(Kind.READABLE, one_profile, tier=SIDECAR),
+    Row(Kind.READABLE, room_for_enforcer, tier=SIDECAR),
+    Row(Kind.TRANSLATED, translated),
+    Row(Kind.UPDATED, immutable),
+    Row(Kind.DEBUGGED, debugging_containers),
+)
+
+HINTS: Final = (unread_keys,)
+"""Rules that deny nothing: for each creation, from a pod to sentences that are always told."""
+
+
+@cache
+def rules_for(kind: Kind, tier: Tier) -> tuple[Callable[[Case], Iterable[Finding]], ...]:
+    """Return the rules that judge a kind of case, where this tier holds the cap."""
+    return tuple(row.rule for row in RULES if kind in row.judges and row.tier in {None, tier})
+
+
+def findings_of(case: Case, kind: Kind) -> tuple[Finding, ...]:
+    """Return what is wrong with a pod, each finding once; raises MalformedObjectError."""
+    rules = rules_for(kind, case.tier)
+    return tuple(dict.fromkeys(finding for rule in rules for finding in rule(case)))
+
+
+def hints_of(case: Case) -> tuple[str, ...]:
+    """Return what the user should know although it denies nothing."""
+    return tuple(hint for rule in HINTS for hint in rule(case.pod))

@@ -1,0 +1,63 @@
+"""What may hold a cap: what each tier adds to a pod, asks of its node, and recognises as its own.
+
+The rules that a tier needs stand in `rules/table.py`, in rows that name it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.admission.sidecar.container import enforcer_for
+from webhook.core.admission.sidecar.recognition import is_enforcer
+from webhook.core.policy.values import EnforceBy
+from webhook.names import NODE_ENFORCEMENT_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from webhook.core.pod.demand import Demand
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.views import Container, Pod
+    from webhook.core.policy.values import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """What holds a cap."""
+
+    adds: Callable[[Pod, Demand, Rule], Json | None]
+    """Builds the container that a pod gets; None for none, or where none could do its work."""
+    owns: Callable[[Container, str], bool]
+    """Says whether a container with the reserved name is the tier's own, given its image."""
+    on_nodes: str
+    """The value of the label `enforcement` on nodes where it works; empty for all nodes."""
+    in_pod: bool
+    """Whether it works beside the pod's containers, whose capabilities may reach it."""
+
+    @property
+    def node_terms(self) -> list[Json]:
+        """What required node affinity says, so that a pod comes where the tier works."""
+        if not self.on_nodes:
+            return []
+        return [{"key": NODE_ENFORCEMENT_LABEL, "operator": "In", "values": [self.on_nodes]}]
+
+
+SIDECAR: Final = Tier(
+    adds=enforcer_for,
+    owns=is_enforcer,
+    on_nodes="sidecar",
+    in_pod=True,
+)
+NONE: Final = Tier(
+    adds=lambda _pod, _demand, _rule: None,
+    owns=lambda _container, _image: False,
+    on_nodes="",
+    in_pod=False,
+)
+_TIERS: Final = {EnforceBy.SIDECAR: SIDECAR, EnforceBy.NONE: NONE}
+
+
+def tier_of(rule: Rule) -> Tier:
+    """Return what holds the cap of a rule's pods."""
+    return _TIERS[rule.enforcement.by]
