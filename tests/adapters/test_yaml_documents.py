@@ -96,6 +96,12 @@ def test_documents_before_a_broken_one_are_kept():
     assert len(problems) == 1
 
 
+def test_a_document_whose_end_is_wrong_is_not_kept():
+    values, problems = read("a: 1\n---\ntext\nb: 2\n")
+    assert values == [{"a": 1}]
+    assert problems == ["f:4: is not YAML: mapping values are not allowed here"]
+
+
 def test_every_path_knows_its_line():
     text = b"a:\n  b:\n  - 1\n  - c: 2\n\n    d: |\n      x\n"
     (document,), _ = read_documents("f", text)

@@ -1,9 +1,12 @@
-"""Strict YAML for policy files: plain values, the line of every path, and all errors at once.
+"""Bounded YAML; for policy files strict values, the line of every path, and all errors at once.
+
+All YAML is read by one walk over PyYAML's events, which counts what hostile aliases stand for
+before anything is expanded. Policy files get nodes from it, which know their lines; manifests get
+the values that `kubectl` would (`adapters.manifests.reading`).
 
 YAML 1.1 turns `no` into false, `0755` into 493 and `1:30` into 90 without a word. Here a plain
 scalar is null, true, false, a decimal integer, or the text that was written; the words that older
-YAML reads as booleans are errors. PyYAML's nodes are read instead of its values, because they know
-their lines and because hostile aliases can be counted before anything is expanded.
+YAML reads as booleans are errors.
 """
 
 from __future__ import annotations
@@ -13,12 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
-from yaml.composer import Composer
-from yaml.events import AliasEvent, NodeEvent
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
-from yaml.parser import Parser
-from yaml.reader import Reader
-from yaml.scanner import Scanner
 
 from webhook.core.pod.findings import quoted
 
@@ -45,6 +43,15 @@ _UNSEEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\uf
 _UNWRITABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _SIMPLE_KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _PRINTED_KEY: Final = re.compile(r"[A-Za-z0-9_./-]{1,80}")
+
+
+class StopError(Exception):
+    """The rest of a text cannot be read."""
+
+    def __init__(self, line: int, detail: str) -> None:
+        super().__init__(detail)
+        self.line = line
+        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +89,23 @@ def read_documents(file: str, data: bytes) -> tuple[list[Document], list[Problem
         return [], unreadable
     documents: list[Document] = []
     problems: list[Problem] = []
+    reader = BoundedReader(text)
     try:
-        for node in _nodes(text):
+        for node in reader.documents():
             builder = _Builder(file)
             value = builder.build(node, ())
             problems.extend(builder.problems)
             if value is not None:
                 documents.append(Document(value, builder.lines))
-    except _StopError as stop:
+    except StopError as stop:
         problems.append(Problem(file, stop.line, "", stop.detail))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problems.append(Problem(file, mark.line + 1 if mark else 1, "", _syntax(error)))
+    except (yaml.YAMLError, ValueError, OverflowError):
+        # PyYAML hands numbers in escapes and directives to chr() and int() unchecked.
+        line = reader.parser.get_mark().line + 1
+        problems.append(Problem(file, line, "", "is not YAML: a number here is out of range"))
     # An error inside an anchor shows once, however many aliases repeat it.
     unique = {(problem.line, problem.detail): problem for problem in reversed(problems)}
     return documents, sorted(unique.values(), key=lambda problem: problem.line)
@@ -115,15 +130,6 @@ def show(value: object) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-class _StopError(Exception):
-    """The rest of the file cannot be read."""
-
-    def __init__(self, line: int, detail: str) -> None:
-        super().__init__(detail)
-        self.line = line
-        self.detail = detail
-
-
 def _decode(file: str, data: bytes) -> tuple[str, list[Problem]]:
     if len(data) > MAX_BYTES:
         detail = f"is larger than {MAX_BYTES} bytes (1Mi), the limit for a policy file; split it"
@@ -142,23 +148,6 @@ def _decode(file: str, data: bytes) -> tuple[str, list[Problem]]:
     return text, []
 
 
-def _nodes(text: str) -> Iterator[Node]:
-    """Compose the documents' nodes; raises _StopError where the rest cannot be read."""
-    composer = _BoundedComposer(text)
-    try:
-        while composer.check_node():
-            node = composer.get_node()
-            if node is not None:
-                yield node
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise _StopError(mark.line + 1 if mark else 1, _syntax(error)) from None
-    except (yaml.YAMLError, ValueError, OverflowError):
-        # PyYAML hands numbers in escapes and directives to chr() and int() unchecked.
-        line = composer.get_mark().line + 1
-        raise _StopError(line, "is not YAML: a number here is out of range") from None
-
-
 def _syntax(error: yaml.MarkedYAMLError) -> str:
     problem = str(error.problem)
     if "'\\t'" in problem:
@@ -167,66 +156,96 @@ def _syntax(error: yaml.MarkedYAMLError) -> str:
     return f"is not YAML:{context}{',' * bool(context)} {problem}"
 
 
-class _BoundedComposer(Reader, Scanner, Parser, Composer):
-    """Composes nodes; stops at tags, endless aliases, and more nodes or depth than allowed.
+class BoundedReader:
+    """Walks over a text's events; stops at endless aliases, and past its bounds.
 
-    An alias counts as many nodes as it stands for, so a bomb is refused before it is expanded.
+    An alias counts as many values as it stands for, so a bomb is rejected before it is expanded.
+    As it stands it makes nodes of policies; who reads otherwise overrides bounds, words and `make`.
     """
 
-    def __init__(self, text: str) -> None:
-        Reader.__init__(self, text)
-        Scanner.__init__(self)
-        Parser.__init__(self)
-        Composer.__init__(self)
-        self._count = 0
-        self._depth = 0
-        self._sizes: dict[str, int] = {}
+    loader: Any = yaml.SafeLoader  # in Python: its messages name more than libyaml's
+    max_depth = MAX_DEPTH
+    max_values = MAX_NODES
+    counts_aliased_only = False
+    too_deep = f"is nested more than {MAX_DEPTH} levels deep"
+    too_many = f"the file holds more than {MAX_NODES} values, aliases expanded; split it"
+    endless = "the alias *{0} stands inside what it refers to"
+    undefined = "is not YAML: found undefined alias '{0}'"
 
-    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        line = event.start_mark.line + 1
-        anchor = event.anchor if isinstance(event, NodeEvent) else None
-        if isinstance(event, AliasEvent):
-            node = super().compose_node(parent, index)
-            size = self._sizes.get(str(anchor))
-            if size is None:
-                raise _StopError(line, f"the alias *{anchor} stands inside what it refers to")
-            self._add(size, line)
-            return node
-        if getattr(event, "tag", None) is not None:
-            raise _StopError(line, f"the tag {show(event.tag)} is not allowed; remove it")
-        before = self._count
-        self._add(1, line)
+    def __init__(self, text: str) -> None:
+        self.parser = self.loader(text)
+        self._anchors: dict[str, tuple[Any, int] | None] = {}
+        """What each anchor names, and its size; None until it ends."""
+        self._count = 0
+
+    def documents(self) -> Iterator[Any]:
+        """Yield what is made of each document; raises StopError and PyYAML's errors."""
+        while self.parser.check_event():
+            if isinstance(self.parser.get_event(), yaml.DocumentStartEvent):
+                self._anchors.clear()
+                made, _ = self.node(1)
+                self.parser.get_event()  # the end, which is wrong where more follows
+                yield made
+
+    def node(self, depth: int, column: int | None = None) -> tuple[Any, int]:
+        """Read one node: what is made of it, and how many values it holds, itself among them."""
+        event = self.parser.get_event()
+        anchor, line = event.anchor, event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(anchor, line)
+        self.check(event, line)
+        if not self.counts_aliased_only:
+            self._add(1, line)
+        if depth > self.max_depth:
+            raise StopError(line, self.too_deep)
         if anchor:
-            self._sizes.pop(anchor, None)
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise _too_deep(line)
-        node = super().compose_node(parent, index)
-        self._depth -= 1
+            self._anchors[anchor] = None
+        made = self.make(event, depth, column)
         if anchor:
-            self._sizes[anchor] = self._count - before
-        return node
+            self._anchors[anchor] = made
+        return made
+
+    def check(self, event: Any, line: int) -> None:
+        """Reject what policies do without."""
+        if event.tag is not None:
+            raise StopError(line, f"the tag {show(event.tag)} is not allowed; remove it")
+        if event.anchor in self._anchors:
+            detail = f"found duplicate anchor '{event.anchor}'; first occurrence, second occurrence"
+            raise StopError(line, f"is not YAML: {detail}")
+
+    def make(self, event: Any, depth: int, _column: int | None) -> tuple[Any, int]:
+        """Make something of an event and what it holds; `column`: of the block map around it."""
+        start: Any = event.start_mark
+        if isinstance(event, yaml.ScalarEvent):
+            return ScalarNode("plain" if event.implicit[0] else "text", event.value, start), 1
+        nodes, size = self.items(depth)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return SequenceNode("", nodes, start), size
+        return MappingNode("", list(zip(nodes[::2], nodes[1::2], strict=True)), start), size
+
+    def items(self, depth: int) -> tuple[list[Any], int]:
+        """Read the rest of a collection: a list's items, or a map's keys and values in turn."""
+        items, size = [], 1
+        while not isinstance(self.parser.peek_event(), yaml.CollectionEndEvent):
+            item, part = self.node(depth + 1)
+            items.append(item)
+            size += part
+        self.parser.get_event()
+        return items, size
+
+    def _alias(self, anchor: str, line: int) -> tuple[Any, int]:
+        if anchor not in self._anchors:
+            raise StopError(line, self.undefined.format(anchor))
+        made = self._anchors[anchor]
+        if made is None:
+            raise StopError(line, self.endless.format(anchor))
+        self._add(made[1], line)
+        return made
 
     def _add(self, size: int, line: int) -> None:
         self._count += size
-        if self._count > MAX_NODES:
-            detail = f"the file holds more than {MAX_NODES} values, aliases expanded; split it"
-            raise _StopError(line, detail)
-
-    def resolve(self, _kind: object, _value: object, implicit: object) -> str:
-        """Mark plain scalars, the only ones whose text decides their type."""
-        return "plain" if isinstance(implicit, tuple) and implicit[0] else "text"
-
-    def descend_resolver(self, parent: Node | None, index: Any) -> None:
-        """Do nothing: no value's type depends on where it stands."""
-
-    def ascend_resolver(self) -> None:
-        """Do nothing, as above."""
-
-
-def _too_deep(line: int) -> _StopError:
-    return _StopError(line, f"is nested more than {MAX_DEPTH} levels deep")
+        if self._count > self.max_values:
+            raise StopError(line, self.too_many)
 
 
 @dataclass(slots=True)
@@ -240,7 +259,7 @@ class _Builder:
     def build(self, node: Node, path: Path) -> Any:
         self.lines.setdefault(path, node.start_mark.line + 1)
         if len(path) >= MAX_DEPTH:
-            raise _too_deep(self.lines[path])
+            raise StopError(self.lines[path], BoundedReader.too_deep)
         if isinstance(node, MappingNode):
             return self._mapping(node, path)
         if isinstance(node, SequenceNode):

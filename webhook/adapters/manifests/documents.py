@@ -14,7 +14,7 @@ from webhook.core.pod.patch import apply_patch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from webhook.adapters.manifests.tree import Path
+    from webhook.adapters.yaml_documents import Path
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
 

@@ -11,12 +11,11 @@ import math
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import yaml
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from webhook.adapters.yaml_documents import BoundedReader, StopError
 
 MAX_DEPTH: Final = 100
 """No Kubernetes object nests deeper; keeps recursion, here and in what follows, within bounds."""
@@ -25,7 +24,6 @@ MAX_ALIASED: Final = 100_000
 MAX_DIGITS: Final = 100
 """Longer integers are read as floats, or not at all: nothing counts that far."""
 
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _WORDS: Final[dict[str, bool | None]] = {
     word: meaning
     for meaning, words in (
@@ -113,9 +111,12 @@ def needs_quotes(text: str) -> bool:
 
 def read_yaml(text: str) -> tuple[Any, Layout]:
     """Return a text's one document as kubectl sees it; raises ManifestError."""
-    reader = _Reader(text)
+    reader, value = _Reader(text), None
     try:
-        return reader.document(), reader.layout
+        for value in reader.documents():  # noqa: B007 - the last one is returned
+            pass
+    except StopError as stop:
+        raise ManifestError(stop.detail, stop.line) from None
     except yaml.MarkedYAMLError as error:
         problem = error.problem or error.context or "not YAML"
         hint = "; indent with spaces, not tabs" if "start any token" in problem else ""
@@ -125,76 +126,48 @@ def read_yaml(text: str) -> tuple[Any, Layout]:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ManifestError(f"not valid YAML: {error.reason}; remove them", line) from error
+    return value, reader.layout
 
 
-class _Reader:
-    """Builds values from libyaml's events; iterating over events keeps the depth ours to bound."""
+class _Reader(BoundedReader):
+    """Makes values, and counts how their collections are indented."""
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    max_depth = MAX_DEPTH
+    max_values = MAX_ALIASED
+    counts_aliased_only = True
+    too_deep = f"nested more than {MAX_DEPTH} levels deep; flatten it"
+    too_many = f"its aliases stand for more than {MAX_ALIASED} values; write them out"
+    endless = "anchor &{0} contains itself; write the value out"
+    undefined = "alias *{0} has no anchor &{0} before it"
 
     def __init__(self, text: str) -> None:
+        super().__init__(text)
         self.layout = Layout()
-        self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
-        self._anchors: dict[str, tuple[Any, int] | None] = {}
-        self._aliased = 0
 
-    def document(self) -> Any:
-        value = None
-        for event in self._events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                value, _ = self._node(next(self._events), 1, None)
-        return value
+    def check(self, event: Any, line: int) -> None:
+        """Take tags, and anchors that are set again, as kubectl does."""
 
-    def _node(self, event: Any, depth: int, column: int | None) -> tuple[Any, int]:
-        """Return a node's value and size; `column` is that of the block mapping around it."""
-        start = event.start_mark
-        line = start.line + 1
-        if isinstance(event, yaml.AliasEvent):
-            return self._alias(str(event.anchor), line)
-        if depth > MAX_DEPTH:
-            raise ManifestError(f"nested more than {MAX_DEPTH} levels deep; flatten it", line)
-        if event.anchor:
-            self._anchors[event.anchor] = None
+    def make(self, event: Any, depth: int, column: int | None) -> tuple[Any, int]:
         if isinstance(event, yaml.ScalarEvent):
-            node: tuple[Any, int] = _scalar(event, line), 1
-        else:
-            is_list = isinstance(event, yaml.SequenceStartEvent)
-            if column is not None and not event.flow_style:
-                steps = self.layout.dashes if is_list else self.layout.steps
-                steps[start.column - column] += 1
-            node = self._sequence(depth) if is_list else self._mapping(event, depth)
-        if event.anchor:
-            self._anchors[event.anchor] = node
-        return node
-
-    def _alias(self, anchor: str, line: int) -> tuple[Any, int]:
-        if anchor not in self._anchors:
-            raise ManifestError(f"alias *{anchor} has no anchor &{anchor} before it", line)
-        node = self._anchors[anchor]
-        if node is None:
-            raise ManifestError(f"anchor &{anchor} contains itself; write the value out", line)
-        self._aliased += node[1]
-        if self._aliased > MAX_ALIASED:
-            detail = f"its aliases stand for more than {MAX_ALIASED} values; write them out"
-            raise ManifestError(detail, line)
-        return node
-
-    def _sequence(self, depth: int) -> tuple[list[Any], int]:
-        values, size = [], 1
-        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            value, part = self._node(event, depth + 1, None)
-            values.append(value)
-            size += part
-        return values, size
+            return _scalar(event), 1
+        is_list = isinstance(event, yaml.SequenceStartEvent)
+        if column is not None and not event.flow_style:
+            steps = self.layout.dashes if is_list else self.layout.steps
+            steps[event.start_mark.column - column] += 1
+        return self.items(depth) if is_list else self._mapping(event, depth)
 
     def _mapping(self, start: Any, depth: int) -> tuple[dict[str, Any], int]:
         column = None if start.flow_style else start.start_mark.column
         own: dict[str, Any] = {}
         merged: dict[str, Any] = {}
         size = 1
-        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            line = event.start_mark.line + 1
-            is_merge = isinstance(event, yaml.ScalarEvent) and _is_merge(event)
-            name = None if is_merge else self._key(event, depth, line)
-            value, part = self._node(next(self._events), depth + 1, column)
+        while not self.parser.check_event(yaml.MappingEndEvent):
+            key = self.parser.peek_event()
+            line = key.start_mark.line + 1
+            written, _ = self.node(depth + 1)
+            name = None if _is_merge(key) else _key(written, line)
+            value, part = self.node(depth + 1, column)
             size += part + 1
             if name is None:
                 merged = {**_merged(value, line), **merged}
@@ -202,23 +175,24 @@ class _Reader:
                 raise ManifestError(f'key "{name}" stands twice in one mapping; keep one', line)
             else:
                 own[name] = value
+        self.parser.get_event()
         return {**own, **{key: merged[key] for key in merged if key not in own}}, size
 
-    def _key(self, event: Any, depth: int, line: int) -> str:
-        key, _ = self._node(event, depth + 1, None)
-        if isinstance(key, str):
-            return key
-        if isinstance(key, bool):
-            return "true" if key else "false"
-        if isinstance(key, ExactFloat):
-            return key.text
-        if isinstance(key, int):
-            return str(key)
-        raise ManifestError("a key must be a string; put it in quotes", line)
+
+def _key(key: Any, line: int) -> str:
+    if isinstance(key, str):
+        return key
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    if isinstance(key, ExactFloat):
+        return key.text
+    if isinstance(key, int):
+        return str(key)
+    raise ManifestError("a key must be a string; put it in quotes", line)
 
 
-def _is_merge(event: yaml.ScalarEvent) -> bool:
-    return bool(event.value == "<<" and event.implicit[0])
+def _is_merge(event: Any) -> bool:
+    return isinstance(event, yaml.ScalarEvent) and event.value == "<<" and bool(event.implicit[0])
 
 
 def _merged(value: Any, line: int) -> dict[str, Any]:
@@ -231,9 +205,9 @@ def _merged(value: Any, line: int) -> dict[str, Any]:
     return result
 
 
-def _scalar(event: Any, line: int) -> Any:
+def _scalar(event: Any) -> Any:
     """Return a scalar's value: quoted ones are strings, tags say what they want to be read as."""
-    text, tag = event.value, event.tag or ""
+    text, tag, line = event.value, event.tag or "", event.start_mark.line + 1
     if tag == "!":  # means nothing to go-yaml, unlike to the YAML specification
         tag = ""
     if not (event.implicit[0] or tag.startswith(_TAG)) or tag == _TAG + "str":

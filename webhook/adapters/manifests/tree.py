@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from webhook.adapters.manifests.reading import Layout
+    from webhook.adapters.yaml_documents import Path
     from webhook.core.pod.patch import Operation
 
-Path = tuple[str | int, ...]
 _UNFOLDED: Final = 2**30
 _NEVER: Final = -1
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from webhook.adapters.manifests.reading import Layout
-    from webhook.adapters.manifests.tree import Path
+    from webhook.adapters.yaml_documents import Path
     from webhook.core.pod.patch import Operation
 
 _ANCHOR: Final = re.compile(r"&\S+")
