@@ -49,7 +49,7 @@ def write_binding_review(uid: str, verdict: Verdict, patch: Sequence[Operation])
 
 
 def write_failure(uid: str) -> bytes:
-    """Write the answer to a review that a bug of ours kept from a decision."""
+    """Write the answer to a review that was not decided because of a bug of ours."""
     return orjson.dumps(encode_failure(uid))
 
 

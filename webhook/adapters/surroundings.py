@@ -1,4 +1,4 @@
-"""What the self-test may believe here: whose processes these are, whom we may signal, which kernel.
+"""What the self-test can rely on here: whose processes these are, whom we may signal, the kernel.
 
 Each fact is read from /proc; the processes themselves are in `webhook.adapters.processes`.
 """
@@ -37,7 +37,7 @@ class Fact:
 
 
 def permission(process: Process, *, proc: str = "/proc") -> Fact:
-    """Say, from capabilities, users and security labels, whether we may signal the process.
+    """Say, by capabilities, users and security labels, whether we may signal the process.
 
     kill(2): CAP_KILL, or our real or effective user is the target's real or saved one. Signal 0 is
     no test: AppArmor lets it pass where it denies TERM. A pod has one user namespace, in which
@@ -66,7 +66,7 @@ def permission(process: Process, *, proc: str = "/proc") -> Fact:
 
 
 def own_rights(*, proc: str = "/proc") -> Fact:
-    """Say whom our signals can reach, while there is nobody to ask about."""
+    """Say whom our signals can reach, while there is no process to check."""
     try:
         own = read_status("self", proc)
         kill = bool(int(own["CapEff"], 16) >> _CAP_KILL & 1)
