@@ -64,8 +64,8 @@ def test_a_fit_set_has_no_problems():
         (replace(FIT, ca_pem=OTHER.certificate_pem), NOW, [], "does not verify to any CA"),
         (FIT, NOW + timedelta(days=366), [], "tls.crt expired on 2031-05-01 12:00 UTC"),
         (FIT, NOW - timedelta(hours=2), [], "tls.crt is not valid before 2030-05-01 11:00 UTC"),
-        (FIT, NOW, ["x.gpu.svc"], "tls.crt is not good for x.gpu.svc"),
-        (FIT, NOW, ["10.0.0.2"], "tls.crt is not good for 10.0.0.2"),
+        (FIT, NOW, ["x.gpu.svc"], "tls.crt is not valid for x.gpu.svc"),
+        (FIT, NOW, ["10.0.0.2"], "tls.crt is not valid for 10.0.0.2"),
         (replace(FIT, certificate_pem=b"junk"), NOW, [], "tls.crt is not a readable PEM"),
         (replace(FIT, certificate_pem=b""), NOW, [], "tls.crt is empty or missing"),
         (replace(FIT, key_pem=b"junk"), NOW, [], "tls.key holds no PEM private key"),
@@ -125,7 +125,7 @@ def test_a_wildcard_is_good_for_one_label():
     leaf = hand_made("wild", sans=("*.gpu.svc",))
     bundle = brought(leaf, trusted=leaf[0])
     assert problems(bundle, NOW, ["HOOK.gpu.svc"]) == ()
-    assert "not good for a.b.gpu.svc" in problems(bundle, NOW, ["a.b.gpu.svc"])[0]
+    assert "not valid for a.b.gpu.svc" in problems(bundle, NOW, ["a.b.gpu.svc"])[0]
 
 
 def test_an_expired_ca_is_told_from_an_unknown_one():

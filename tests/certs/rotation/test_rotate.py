@@ -42,7 +42,7 @@ def fresh(now=NOW):
 
 
 def live(birth, until):
-    """Yield (moment, set, action) of a set that is looked after: monthly, and hourly in turmoil."""
+    """Yield (moment, set, action) of a set: monthly, and hourly while it changes."""
     bundle, moment, calm_from = Bundle(), birth, birth
     while moment <= until:
         outcome = advance(bundle, NAMES, moment)
@@ -201,7 +201,7 @@ def test_a_brought_set_is_kept_whatever_is_wrong_with_it(when):
     bundle = replace(fresh(), ca_key_pem=b"")
     outcome = advance(bundle, ["new.gpu.svc"], when)
     assert (outcome.action, outcome.own, outcome.bundle) == (SetAction.KEPT, False, bundle)
-    assert any("not good for new.gpu.svc" in problem for problem in outcome.problems)
+    assert any("not valid for new.gpu.svc" in problem for problem in outcome.problems)
 
 
 def test_a_certificate_of_another_ca_beside_our_key_is_kept():

@@ -153,7 +153,7 @@ def test_a_brought_certificate_is_never_overwritten(tmp_path):
     for when in (NOW, NOW + 300 * DAY, NOW + 9000 * DAY):
         outcome = ensure(tmp_path, ["new.gpu.svc"], when)
         assert (outcome.action, outcome.own) == (SetAction.KEPT, False)
-        assert any("not good for new.gpu.svc" in problem for problem in outcome.problems)
+        assert any("not valid for new.gpu.svc" in problem for problem in outcome.problems)
         assert tree(tmp_path) == before
 
 
