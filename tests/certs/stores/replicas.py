@@ -89,7 +89,7 @@ class World:
 
 @dataclass
 class Door:
-    """One replica's way to the world."""
+    """One replica's access to the world."""
 
     world: World
     title = "Secret gpu/certificate"
@@ -142,7 +142,7 @@ class Killed(BaseException):
 
 
 class Puppet(Door):
-    """A replica on a thread of its own that makes one call each time it is told to."""
+    """A replica on a thread of its own that makes one call each time it is let through."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
