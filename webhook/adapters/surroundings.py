@@ -60,7 +60,7 @@ def permission(process: Process, *, proc: str = "/proc") -> Fact:
         return Fact(False, f"{who}; run the sidecar as that user, or as root with KILL.")
     if us is None or us != them:
         labels = f"Our security label is {us!r} and that of process {pid} is {them!r}"
-        return Fact(None, f"{labels}: whether its profile lets our signals in cannot be seen.")
+        return Fact(None, f"{labels}: whether its profile allows our signals is unknown.")
     how = "We have CAP_KILL" if kill else f"Process {pid} and we are the same user"
     return Fact(True, f"{how}, and our security labels do not differ.")
 

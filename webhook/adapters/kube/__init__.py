@@ -1,4 +1,4 @@
-"""The one door to the Kubernetes API: requests, lists in pages, and `follow`.
+"""The only access to the Kubernetes API: requests, lists in pages, and `follow`.
 
 | module | |
 | --- | --- |
