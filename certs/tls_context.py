@@ -15,9 +15,9 @@ from certs.pki.pem import Bundle
 def load_set_into(context: ssl.SSLContext, bundle: Bundle, where: str = "the set") -> None:
     """Load certificate and key of a set into a TLS context.
 
-    Raises CertificatesError, naming ``where``, when they are absent or unfit. OpenSSL may have
+    Raises CertificatesError, naming ``where``, when they are absent or unusable. OpenSSL may have
     taken half of them by then, so load into a new context and keep serving with the old one until
-    that has worked.
+    that has succeeded.
     """
     try:
         with ExitStack() as files:
@@ -29,7 +29,7 @@ def load_set_into(context: ssl.SSLContext, bundle: Bundle, where: str = "the set
             context.load_cert_chain(chain, key, password="")
     except (ssl.SSLError, OSError) as error:
         what = f"holds a certificate and key that cannot be used ({error})"
-        raise CertificatesError(where, what, "look at its status and repair it") from error
+        raise CertificatesError(where, what, "check its status and repair it") from error
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""Say what is wrong with a set of certificates, and when one should be renewed.
+"""Find what is wrong with a set of certificates, and when one should be renewed.
 
-Each check is a free function that returns findings: whole sentences that say what is wrong and
-what to do about it.
+Each check is a free function that returns findings: sentences that say what is wrong and what to
+do about it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,10 +30,10 @@ _Found = TypeVar("_Found")
 
 
 def problems(bundle: Bundle, now: datetime, names: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return what would make a client refuse this set, as sentences; empty when it is fit.
+    """Return why a client would reject this set, as sentences; empty when it is valid.
 
-    ``names`` are those the certificate has to be good for. Nothing is raised for bad contents:
-    every check that can still be made is made, so that one look shows all there is to repair.
+    ``names`` are those the certificate has to be valid for. Nothing is raised for bad contents:
+    every check that can still be made is made, so that one call shows everything to repair.
     """
     found: list[str] = []
     chain = _parsed(certificates, bundle.certificate_pem, CERTIFICATE, found)
@@ -72,17 +72,17 @@ def renewal_due(certificate: x509.Certificate) -> datetime:
 
 
 def needs_renewal(certificate: x509.Certificate, now: datetime) -> bool:
-    """Tell whether a third of the certificate's life or less is left."""
+    """Return whether a third of the certificate's life or less is left."""
     return now >= renewal_due(certificate)
 
 
 def is_valid(certificate: x509.Certificate, now: datetime) -> bool:
-    """Tell whether ``now`` lies within the certificate's life (both ends count, RFC 5280)."""
+    """Return whether ``now`` lies within the certificate's life (both ends count, RFC 5280)."""
     return certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc
 
 
 def can_sign(certificate: x509.Certificate) -> bool:
-    """Tell whether the certificate may sign others (RFC 5280 sections 4.2.1.3 and 4.2.1.9)."""
+    """Return whether the certificate may sign others (RFC 5280 sections 4.2.1.3 and 4.2.1.9)."""
     extensions = certificate.extensions
     try:
         if not extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
@@ -96,7 +96,7 @@ def can_sign(certificate: x509.Certificate) -> bool:
 
 
 def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Tell whether the authority's key signed the certificate and the names agree."""
+    """Return whether the authority's key signed the certificate and the names agree."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
@@ -105,7 +105,7 @@ def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> boo
 
 
 def matches(bundle: Bundle) -> bool:
-    """Tell whether certificate and key can be read and belong together."""
+    """Return whether certificate and key can be read and belong together."""
     try:
         leaf = certificates(bundle.certificate_pem, CERTIFICATE)[0]
         return belongs(private_keys(bundle.key_pem, KEY)[0], leaf)
@@ -120,7 +120,7 @@ def verifies(
 ) -> bool:
     """Walk from the leaf through the intermediates to a trusted CA.
 
-    The leaf itself may stand among the trusted ones, as a self-signed certificate does.
+    The leaf itself may be among the trusted ones, as a self-signed certificate is.
     """
     trusted = [ca for ca in authorities if valid(ca) and can_sign(ca)]
     pool = [between for between in chain[1:] if valid(between) and can_sign(between)]
@@ -138,7 +138,7 @@ def verifies(
 
 
 def title(certificate: x509.Certificate) -> str:
-    """Return the certificate's subject as people write it (RFC 4514)."""
+    """Return the certificate's subject as text (RFC 4514)."""
     return certificate.subject.rfc4514_string() or "a certificate without a subject"
 
 
@@ -174,10 +174,10 @@ def _purpose(leaf: x509.Certificate) -> list[str]:
 
 def _names(leaf: x509.Certificate, names: Iterable[str]) -> list[str]:
     if not names_of(leaf):
-        # Go, and so the API server, has not looked at the common name since 1.15.
+        # Go, and so the API server, has ignored the common name since 1.15.
         return [f"{CERTIFICATE} names no host in its SANs; issue it with the names it serves"]
     return [
-        f"{CERTIFICATE} is not good for {name}; issue it with this name among its SANs"
+        f"{CERTIFICATE} is not valid for {name}; issue it with this name among its SANs"
         for name in missing_names(leaf, names)
     ]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DAY_S = 86400.0
 CA_LIFE_S = 3650 * DAY_S
 SERVING_LIFE_S = 365 * DAY_S
-# Clients whose clock is up to an hour behind must not see a certificate of the future.
+# A client whose clock is up to an hour behind must not get a certificate of the future.
 BACKDATE = timedelta(hours=1)
 CA_NAME_PREFIX = "vramwarden CA "
 
@@ -64,7 +64,7 @@ def issue_serving(
     """Issue a TLS server certificate for DNS names and IP addresses, with a key of its own.
 
     ECDSA P-256, valid from one hour before ``now`` until ``life_s`` seconds after it, but never
-    longer than the CA: a leaf that outlives its CA looks fine and verifies nowhere.
+    longer than the CA: a leaf that outlives its CA seems valid and verifies nowhere.
     Raises CertificatesError for a CA that cannot sign now, no names or an impossible one, and
     ValueError as ``issue_ca`` does. Source: RFC 5280 section 4.2, RFC 6125.
     """

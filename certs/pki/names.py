@@ -1,4 +1,4 @@
-"""Names a certificate is good for: DNS names and addresses as subject alternative names."""
+"""Names a certificate is valid for: DNS names and addresses as subject alternative names."""
 
 import ipaddress
 import re

@@ -65,7 +65,7 @@ class Bundle:
 def certificates(pem: bytes, where: str) -> tuple[x509.Certificate, ...]:
     """Read every certificate of a PEM text, in its order.
 
-    All or nothing: a truncated block is an error even behind good ones, because silently losing
+    All or nothing: a truncated block is an error even after valid ones, because silently losing
     a CA from a bundle is an outage at the next rotation. Raises CertificatesError naming
     ``where``.
     """
@@ -84,7 +84,7 @@ def certificates(pem: bytes, where: str) -> tuple[x509.Certificate, ...]:
 
 
 def readable_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
-    """Read every certificate of a PEM text, or none where it is not whole."""
+    """Read every certificate of a PEM text, or none where it is incomplete."""
     try:
         return certificates(pem, "")
     except CertificatesError:
@@ -94,7 +94,7 @@ def readable_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
 def private_keys(pem: bytes, where: str) -> tuple[PrivateKeyTypes, ...]:
     """Read every private key of a PEM text, in its order.
 
-    Blocks of another kind (``EC PARAMETERS``, which openssl writes) are passed over. Raises
+    Blocks of another kind (``EC PARAMETERS``, which openssl writes) are skipped. Raises
     CertificatesError naming ``where``.
     """
     blocks = [match[0] for match in _PRIVATE_KEY.finditer(pem)]
@@ -127,7 +127,7 @@ def key_text(key: PrivateKeyTypes | CertificateIssuerPrivateKeyTypes) -> bytes:
 
 
 def belongs(key: PrivateKeyTypes, certificate: x509.Certificate) -> bool:
-    """Tell whether the key is the certificate's."""
+    """Return whether the key is the certificate's."""
     encoding = serialization.Encoding.DER
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     mine = key.public_key().public_bytes(encoding, form)

@@ -1,4 +1,4 @@
-"""Tell a person or a metric how a set of certificates stands."""
+"""Describe the state of a set of certificates, for people and metrics."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from certs.pki.pem import Bundle, readable_certificates
 
 @dataclass(frozen=True, slots=True)
 class CertificateStatus:
-    """Describe one certificate; ``fingerprint_sha256`` is lower-case hex of the whole of it."""
+    """Describe one certificate; ``fingerprint_sha256`` is lower-case hex of its DER."""
 
     subject: str
     names: tuple[str, ...]
@@ -29,8 +29,8 @@ class CertificateStatus:
 class Status:
     """Describe a set: the serving certificate, the CAs (two while rotating), what is wrong.
 
-    ``issues`` tells whether the set has a CA key, so that it renews by itself; for another
-    ``renewal_due`` is advice to its owner.
+    ``issues`` says whether the set has a CA key, so that we renew it; otherwise ``renewal_due``
+    is advice to its owner.
     """
 
     serving: CertificateStatus | None

@@ -1,6 +1,6 @@
-"""What a set, and the caBundles that go with it, should become: pure decisions.
+"""The desired state of a set, and of the caBundles that go with it: pure decisions.
 
-`rotate.advance` decides for whoever owns a set, `replica.due` for one of several that share it. May
-import: `certs.pki` and `certs.errors`; what it decides is carried out by `certs.stores`, of which
-it knows nothing.
+`rotate.advance` decides for the only owner of a set, `replica.due` for one of several that share
+it. May import: `certs.pki` and `certs.errors`; `certs.stores`, of which it knows nothing, carries
+its decisions out.
 """

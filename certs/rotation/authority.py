@@ -1,4 +1,4 @@
-"""Tell which of several CAs signs now, and which of them are still needed."""
+"""Choose which of several CAs signs now, and which of them are still needed."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -28,17 +28,17 @@ from certs.pki.pem import (
 class Terms:
     """Fix the lives of certificates and how long two CAs overlap before the leaf changes.
 
-    The overlap has to be longer than every client needs to learn of a new CA; an API server
-    takes about a minute, a person who copies files takes a day. Where a caBundle is kept too, the
-    new CA must besides have been seen in it for ``settle_s``. Raises ValueError for lives under
-    an hour: with the hour before issuance a third of them would be over at once.
+    The overlap has to be longer than any client takes to learn of a new CA; an API server takes
+    about a minute, a person who copies files a day. Where we also reconcile caBundles, the new CA
+    must have been observed in them for ``settle_s``, too. Raises ValueError for lives under an
+    hour: with the hour before issuance a third of them would be over at once.
     """
 
     ca_life_s: float = CA_LIFE_S
     serving_life_s: float = SERVING_LIFE_S
     overlap_s: float = DAY_S
-    # An API server hears of a new caBundle by its watch, within a second; a dead watch is noticed
-    # by HTTP/2 pings after 45 s.
+    # An API server gets a new caBundle by its watch, within a second; HTTP/2 pings detect a dead
+    # watch after 45 s.
     settle_s: float = 120.0
 
     def __post_init__(self) -> None:
@@ -62,12 +62,12 @@ class Authority:
 
     @property
     def announced(self) -> datetime:
-        """Return when it was issued, and so shown to clients; exact for our own ones."""
+        """Return when it was issued, and so shown to clients; exact for those we issued."""
         return self.start + BACKDATE
 
     @property
     def ours(self) -> bool:
-        """Tell whether this package issued it; what others brought is never dropped."""
+        """Return whether this package issued it; a CA of others is never dropped."""
         names = self.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         return any(str(name.value).startswith(CA_NAME_PREFIX) for name in names)
 
@@ -77,7 +77,7 @@ class Authority:
 
 
 def authorities_of(bundle: Bundle) -> tuple[Authority, ...]:
-    """Join each CA with its key; a key without its CA would be lost on writing, so refuse it."""
+    """Join each CA with its key; reject a key without its CA: writing would lose it."""
     if not bundle.ca_pem:
         return ()
     keys = private_keys(bundle.ca_key_pem, AUTHORITY_KEYS)
@@ -123,9 +123,9 @@ def issuer_of(
 ) -> Authority:
     """Return the CA that signs now: the newest that has been announced for long enough.
 
-    Never an older one than signed before, and the oldest when it is alone. ``trusted`` are the
-    CAs that clients are known to have, where that is known: another waits until no older CA may
-    sign any more.
+    Never an older one than signed before, and the oldest when it is the only one. ``trusted`` are
+    the CAs that clients are known to have, where that is known: another waits until no older CA
+    may sign any more.
     """
     oldest, *newer = usable(authorities, now)
     issuer = oldest
@@ -141,8 +141,8 @@ def issuer_of(
 def _switch(newer: Authority, older: Authority, terms: Terms) -> datetime:
     """Return when leaves begin to be signed by the newer CA.
 
-    After the overlap; but when the older CA ends before it, half-way there, so that clients get
-    what time there is to learn of the newer one.
+    After the overlap; but when the older CA ends before it, half-way to that end, so that clients
+    get some time to learn of the newer one.
     """
     left = max(older.certificate.not_valid_after_utc - newer.announced, timedelta())
     return newer.announced + min(timedelta(seconds=terms.overlap_s), left / 2)
@@ -166,8 +166,8 @@ def leaf_life_s(
     return min(terms.serving_life_s, (min(ends) - now).total_seconds())
 
 
-def is_done_with(authority: Authority, issuer: Authority, now: datetime, terms: Terms) -> bool:
-    """Tell whether no valid leaf of this CA can exist any more."""
+def is_obsolete(authority: Authority, issuer: Authority, now: datetime, terms: Terms) -> bool:
+    """Return whether no valid leaf of this CA can exist any more."""
     if not authority.ours or authority is issuer:
         return False
     if authority.certificate.not_valid_after_utc < now:

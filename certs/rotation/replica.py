@@ -1,7 +1,7 @@
 """Decide what one of several equal replicas does next.
 
 Nobody leads, and nothing is kept elsewhere: what is due follows from the Secret, the caBundles and
-what this replica has seen.
+what this replica has observed.
 
 =========  ==============================  ====================  =====================
 step       the Secret holds                each caBundle         a replica serves
@@ -12,12 +12,12 @@ switch     new + old CA, leaf of the new   new + old             either leaf
 forget     new CA, leaf of the new         new                   leaf of the new
 =========  ==============================  ====================  =====================
 
-The switch waits for two things: the overlap since the announcement, which the certificates tell,
-and that the replica which switches has seen the new CA in every caBundle for the settling time, so
-that every API server has it. A replica takes up a new leaf by the same rule, and otherwise keeps
+The switch waits for two things: the overlap since the announcement, by the certificates' own dates,
+and that the replica which switches has observed the new CA in every caBundle for the settling time,
+so that every API server has it. A replica serves a new leaf by the same rule, and until then keeps
 the one it serves. The old CA is forgotten when no leaf of it can be valid any more, so a replica
-that is late, or cut off, is never wrong. Each step may be done by any replica, or twice, or be cut
-short.
+that is late, or cut off, is never wrong. Each step may be done by any replica, or twice, or be
+interrupted.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ from certs.rotation.authority import Authority, Terms
 from certs.rotation.rotate import SetAction, advance
 from certs.rotation.trust import Configuration, corrected, held_by_all, held_by_any, verified
 
-# Without it, whoever starts beside another's CA would wait for the settling time, years later too.
+# Without it, a replica that starts beside another's CA would wait to settle, even years later.
 _OLD = timedelta(days=1)
 
 
@@ -45,19 +45,19 @@ class StoredBundle:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Hold what a replica knows by itself: what it serves, and since when it has seen which CA.
+    """Hold what a replica remembers: what it serves, and since when it has observed which CA.
 
     ``since_s`` are readings of a monotonic clock, for each CA that every caBundle held when they
-    were last looked at. A replica that starts knows nothing, which only makes it wait.
+    were last read. A replica that starts knows nothing, which only makes it wait.
     """
 
     served: Bundle | None = None
     since_s: Mapping[x509.Certificate, float] = field(default_factory=dict)
 
-    def having_seen(
+    def having_observed(
         self, configurations: tuple[Configuration, ...] | None, now_s: float
     ) -> "Memory":
-        """Return the memory after a look; None stands for one that failed and tells nothing."""
+        """Return the memory after a read of the caBundles; None stands for one that failed."""
         if configurations is None:
             return self
         held = held_by_all(configurations)
@@ -81,12 +81,12 @@ class View:
 
     @property
     def called(self) -> bool:
-        """Tell whether somebody may call us whose trust we know something about."""
+        """Return whether an API server may call us whose trust we know something about."""
         return self.configurations is None or bool(self.configurations)
 
     @property
     def settled(self) -> frozenset[x509.Certificate]:
-        """Return the CAs that every API server is sure to have."""
+        """Return the CAs that every API server surely has."""
         due_s = self.now_s - self.terms.settle_s
         return frozenset(ca for ca, since_s in self.memory.since_s.items() if since_s <= due_s)
 
@@ -109,7 +109,7 @@ class Publish:
 
 
 def due(view: View) -> tuple[Store | Publish, ...]:
-    """Return the steps that are due, the first one first; after each, look again.
+    """Return the steps that are due, in order; after each, observe again.
 
     Raises CertificatesError for a set that cannot be read, does not belong together or has a part
     missing.
@@ -137,9 +137,9 @@ def to_serve(view: View) -> Bundle:
 
 
 def why_not_ready(view: View, served: Bundle) -> str:
-    """Return why an API server might refuse the certificate; empty where none does.
+    """Return why an API server might reject the certificate; empty where none does.
 
-    A set without CAs is one that the system's own are good for, and then there is nothing to tell.
+    A set without CAs is verified by the system's own, and needs no caBundle.
     """
     authorities = readable_certificates(served.ca_pem)
     if not authorities:
@@ -157,6 +157,6 @@ def why_not_ready(view: View, served: Bundle) -> str:
 
 
 def _known(view: View) -> frozenset[x509.Certificate]:
-    """Return the CAs that are settled, or held and so old that they were held before this look."""
+    """Return the CAs that are settled, or held and so old that they count as settled."""
     old = (ca for ca in view.memory.since_s if Authority(ca, None).announced + _OLD <= view.now)
     return view.settled.union(old)

@@ -6,15 +6,15 @@ The order in which a CA is replaced, so that no client ever meets a leaf it cann
 step       when                                      ca.crt              leaf is of
 =========  ========================================  ==================  ===========
 announce   a third of the CA's life is left          new + old           old
-switch     the overlap later, and not before those   new + old           new
-           who know say that clients have the new one
+switch     the overlap later, and not before         new + old           new
+           clients are known to have the new one
 forget     no leaf of the old CA can be valid, or    new                 new
            the old CA has expired
 =========  ========================================  ==================  ===========
 
 Every moment is computed from the certificates, so there is no state to lose: a CA was announced
-when it was issued, which its notBefore tells. At the switch the old CA's key is dropped, so what
-stays trusted until it is forgotten are old leaves and nothing else.
+when it was issued, which its notBefore shows. At the switch the old CA's key is dropped, so that
+until the old CA is forgotten it only keeps old leaves trusted.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -45,7 +45,7 @@ from certs.rotation.authority import (
     Authority,
     Terms,
     authorities_of,
-    is_done_with,
+    is_obsolete,
     issuer_of,
     leaf_life_s,
     signer_of,
@@ -54,7 +54,7 @@ from certs.rotation.authority import (
 
 
 class SetAction(StrEnum):
-    """Name what ``advance`` did, the greatest thing first where it did several."""
+    """Name what ``advance`` did; the first that applies."""
 
     ISSUED = "issued"
     ROTATED = "rotated"
@@ -64,7 +64,7 @@ class SetAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Tell what a set became: the set, what was done and why, and what is wrong with it.
+    """Hold what a set became, what was done and why, and what is wrong with it.
 
     ``own`` is false for a set without ``ca.key`` or with a certificate signed by another CA:
     it belongs to somebody else and is never changed.
@@ -88,14 +88,14 @@ def advance(
 
     Issues when the set is empty or holds a CA with its key but no certificate; renews the
     certificate when a third of its life is left or a name is missing (names it already has are
-    kept, or two programs that want different ones would renew for ever); replaces the CA in the
+    kept, or two programs that want different ones would renew forever); replaces the CA in the
     order above. Applying it twice changes nothing the second time. ``trusted`` are the CAs that
-    clients have, where somebody knows: a new one then waits for that, too. Raises
+    clients have, where that is known: a new one then waits for that, too. Raises
     CertificatesError for contents that cannot be read, do not belong together, or have a part
     missing: guessing there could destroy what its owner still needs.
     """
     wanted = tidy(names)
-    _refuse_halves(bundle)
+    _reject_halves(bundle)
     leaf = _leaf(bundle)
     if leaf and not bundle.ca_key_pem:
         return Advance(bundle, SetAction.KEPT, own=False, problems=problems(bundle, now, wanted))
@@ -113,12 +113,12 @@ def advance(
 
 
 def announce(bundle: Bundle, now: datetime, terms: Terms | None = None) -> Advance:
-    """Return the set with another CA announced, as ``advance`` does when the old one grows old.
+    """Return the set with another CA announced, as ``advance`` does when the CA is old.
 
-    For the owner who wants one before that; ``advance`` does the rest. Kept where one waits for
-    its turn already. Raises CertificatesError as ``advance`` does, and for a set that is not ours.
+    For the owner who wants one before that; ``advance`` does the rest. Kept where another CA is
+    announced already. Raises CertificatesError as ``advance`` does, and for a set that is not ours.
     """
-    _refuse_halves(bundle)
+    _reject_halves(bundle)
     leaf = _leaf(bundle)
     authorities = authorities_of(bundle) if bundle.ca_key_pem else ()
     signer = signer_of(leaf, authorities)
@@ -126,7 +126,7 @@ def announce(bundle: Bundle, now: datetime, terms: Terms | None = None) -> Advan
         what = f"holds no CA with a key that signed {CERTIFICATE}"
         raise CertificatesError(AUTHORITIES, what, "rotate where the certificates are issued")
     if any(authority.start > signer.start for authority in usable(authorities, now)):
-        return Advance(bundle, SetAction.KEPT, True, ("another CA waits for its turn already",))
+        return Advance(bundle, SetAction.KEPT, True, ("another CA is announced already",))
     fresh = issue_ca(now, (terms or Terms()).ca_life_s)
     grown = replace(
         bundle,
@@ -158,8 +158,10 @@ def _grow(
         names = (*wanted, *(names_of(leaf) if leaf else ()))
         pair = issue_serving(issuer.pair(), names, now, life_s)
         reasons.append(why)
-    remaining = tuple(a for a in authorities if not is_done_with(a, issuer, now, terms))
-    reasons += [f"{title(a.certificate)} is done with" for a in authorities if a not in remaining]
+    remaining = tuple(a for a in authorities if not is_obsolete(a, issuer, now, terms))
+    reasons += [
+        f"{title(a.certificate)} is no longer needed" for a in authorities if a not in remaining
+    ]
     if not reasons:
         return bundle, SetAction.KEPT, ()
     grown = _bundle(pair, remaining, issuer)
@@ -173,14 +175,14 @@ def _grow(
     )
 
 
-def _refuse_halves(bundle: Bundle) -> None:
+def _reject_halves(bundle: Bundle) -> None:
     if bool(bundle.certificate_pem) != bool(bundle.key_pem):
-        absent, there = (KEY, CERTIFICATE) if bundle.certificate_pem else (CERTIFICATE, KEY)
+        absent, present = (KEY, CERTIFICATE) if bundle.certificate_pem else (CERTIFICATE, KEY)
         raise CertificatesError(
-            absent, f"is missing beside {there}", f"put it back, or remove {there} too"
+            absent, f"is missing beside {present}", f"restore it, or remove {present} too"
         )
     if bundle.ca_key_pem and not bundle.ca_pem:
-        cure = f"put back the CA of {AUTHORITY_KEYS}, or remove {AUTHORITY_KEYS}"
+        cure = f"restore the CA of {AUTHORITY_KEYS}, or remove {AUTHORITY_KEYS}"
         raise CertificatesError(AUTHORITIES, "is missing", cure)
     if bundle.ca_pem and not bundle.certificate_pem and not bundle.ca_key_pem:
         cure = f"add {CERTIFICATE} and {KEY}, or remove it to have a new set issued"
@@ -192,9 +194,9 @@ def _leaf(bundle: Bundle) -> x509.Certificate | None:
         return None
     leaf = certificates(bundle.certificate_pem, CERTIFICATE)[0]
     key = private_keys(bundle.key_pem, KEY)[0]
-    # A brought pair that does not match is its owner's to repair, and `problems` says so.
+    # A pair of others that does not match is its owner's to repair, and `problems` says so.
     if bundle.ca_key_pem and not belongs(key, leaf):
-        cure = "put back both from one issuance, or remove both to have a new pair issued"
+        cure = "restore both from one issuance, or remove both to have a new pair issued"
         raise CertificatesError(KEY, f"does not belong to {CERTIFICATE}", cure)
     return leaf
 
@@ -222,19 +224,19 @@ def _why_new_leaf(
         return f"there was no {CERTIFICATE}"
     if not is_valid(leaf, now):
         return f"{CERTIFICATE} was not valid"
-    # One that may not live longer than its CAs allow would be renewed without end.
+    # Else one whose life its CAs cut short would be renewed forever.
     gains = now + timedelta(seconds=life_s) >= leaf.not_valid_after_utc + timedelta(seconds=1)
     if gains and needs_renewal(leaf, now):
         return f"{CERTIFICATE} had a third of its life left"
     if missing := missing_names(leaf, wanted):
-        return f"{CERTIFICATE} was not good for {', '.join(missing)}"
+        return f"{CERTIFICATE} was not valid for {', '.join(missing)}"
     if signer is not issuer:
         return f"{title(issuer.certificate)} has been announced for long enough to sign"
     return ""
 
 
 def _bundle(pair: Pair, authorities: Sequence[Authority], issuer: Authority) -> Bundle:
-    """Write the set down; our keys older than the issuer's have signed their last and go."""
+    """Build the set, without our keys older than the issuer's: they sign no more."""
     keyed = [a for a in authorities if a.key and (not a.ours or a.start >= issuer.start)]
     return Bundle(
         pair.certificate_pem,

@@ -1,4 +1,4 @@
-"""Say what clients trust: the caBundle of each webhook, what belongs into it, what it is good for.
+"""Say what clients trust: the caBundle of each webhook, what belongs in it, what it verifies.
 
 A caBundle holds PEM certificates; the API server trusts each of them, and nothing else.
 """
@@ -11,12 +11,12 @@ from cryptography import x509
 
 from certs.pki.check import is_valid, matches, verifies
 from certs.pki.pem import Bundle, certificate_text, readable_certificates
-from certs.rotation.authority import Authority, Terms, is_done_with, signer_of
+from certs.rotation.authority import Authority, Terms, is_obsolete, signer_of
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Hold what matters of one webhook configuration; a bundle is the PEM text of one webhook."""
+    """Hold what we need of one webhook configuration; a bundle is the PEM text of one webhook."""
 
     kind: str
     name: str
@@ -25,7 +25,7 @@ class Configuration:
 
     @property
     def title(self) -> str:
-        """Return what people call it."""
+        """Return its kind and name."""
         return f"{self.kind} {self.name}"
 
 
@@ -47,9 +47,9 @@ def corrected(
 ) -> tuple[tuple[str, bytes], ...]:
     """Return the webhooks whose caBundle is not what it should be, with what it should be.
 
-    It holds the CAs of the set. Others stay: somebody may still serve a certificate of theirs, a
-    replica that has not looked yet or what was there before us. Those that expired go, and those
-    of ours of which no leaf can be valid.
+    It holds the CAs of the set. Others stay: a replica that has not read the Secret yet, or a
+    server before us, may still serve a certificate of theirs. Removed are those that expired, and
+    those we issued of which no leaf can be valid.
     """
     wanted = readable_certificates(bundle.ca_pem)
     leaf = next(iter(readable_certificates(bundle.certificate_pem)), None)
@@ -58,7 +58,7 @@ def corrected(
     def stays(ca: x509.Certificate) -> bool:
         if ca.not_valid_after_utc < now:
             return False
-        return issuer is None or not is_done_with(Authority(ca, None), issuer, now, terms)
+        return issuer is None or not is_obsolete(Authority(ca, None), issuer, now, terms)
 
     def becomes(held: Sequence[x509.Certificate]) -> tuple[x509.Certificate, ...]:
         return (*wanted, *(ca for ca in held if ca not in wanted and stays(ca)))
@@ -73,12 +73,12 @@ def corrected(
 
 
 def holds(pem: bytes, bundle: Bundle) -> bool:
-    """Tell whether a caBundle holds all CAs of the set."""
+    """Return whether a caBundle holds all CAs of the set."""
     return _held(pem) >= set(readable_certificates(bundle.ca_pem))
 
 
 def verified(bundle: Bundle, trusted: Collection[x509.Certificate], now: datetime) -> bool:
-    """Tell whether a client that trusts these CAs accepts a server with this set now."""
+    """Return whether a client that trusts these CAs accepts a server with this set now."""
     chain = readable_certificates(bundle.certificate_pem)
     if not chain or not is_valid(chain[0], now) or not matches(bundle):
         return False

@@ -22,7 +22,7 @@ from certs.rotation.rotate import Advance, SetAction, advance
 from certs.stores.swap import DATA, locked, publish, through_data
 from certs.tls_context import load_set_into
 
-# A reader meets a swap only if it lands between two opens; three in a row is something else.
+# A read meets a swap only if that lands between two opens; several in a row are something else.
 _ATTEMPTS = 5
 
 
@@ -34,7 +34,7 @@ def read(folder: Path) -> Bundle:
     for _ in range(_ATTEMPTS):
         source = _source(folder)
         files = {name: _content(source / name) for name in FILES}
-        # Looked at before the source is compared, or a swap right behind would seem a loss.
+        # Checked before the source is compared, or a swap right after would seem a loss.
         lost = source != folder and not source.is_dir()
         if _source(folder) == source:
             if lost:
@@ -49,20 +49,20 @@ def read(folder: Path) -> Bundle:
 def ensure(
     folder: Path, names: Iterable[str], now: datetime, terms: Terms | None = None
 ) -> Advance:
-    """Make the folder hold a fit set for these names, and say what was done.
+    """Make the folder hold a valid set for these names; return what was done.
 
     See ``certs.rotation.rotate.advance`` for what is done when. Safe to call from several processes
-    at once: writing happens under a lock, after a second look. Nothing is written, and no right to
+    at once: writing happens under a lock, after a second read. Nothing is written, and no right to
     write is needed, while nothing is due. A folder this creates has mode 0700, private keys have
     0600 from their first byte on. Raises CertificatesError when the folder cannot be read or
-    written or holds something broken; what it held is then still there, whole.
+    written or holds something broken; it then still holds what it held.
     """
     wanted = tuple(names)
     outcome = _advance(folder, wanted, now, terms)
     if outcome.action is SetAction.KEPT:
         return outcome
     try:
-        # The certificates of a folder may be public, but one we make has no other purpose.
+        # Certificates may be public, but a folder we create holds nothing else than this set.
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         with locked(folder):
@@ -92,7 +92,7 @@ def load_into(context: ssl.SSLContext, folder: Path) -> None:
 def stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
     """Return a value that changes when certificate or key do, at the price of two ``stat``.
 
-    For a server that loads again only what has changed. Empty when either is absent.
+    For a server that reloads only what has changed. Empty when either is absent.
     """
     try:
         found = [(folder / name).stat() for name in (CERTIFICATE, KEY)]
@@ -113,8 +113,8 @@ def _advance(folder: Path, names: tuple[str, ...], now: datetime, terms: Terms |
 def _source(folder: Path) -> Path:
     """Return where the files of the current version lie: behind ``..data``, or in the folder.
 
-    One file of another kind among the visible names means that somebody put it there, and then
-    what people see counts.
+    One file of another kind among the visible names means that somebody put it there; then the
+    visible files count.
     """
     data = folder / DATA
     try:

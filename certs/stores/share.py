@@ -1,4 +1,4 @@
-"""Take part, as one of several replicas, in keeping a Secret and the caBundles right."""
+"""Reconcile a Secret and the caBundles, as one of several replicas."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,12 +24,12 @@ from certs.rotation.replica import (
 from certs.rotation.rotate import Advance, SetAction, announce
 from certs.rotation.trust import Configuration
 
-# Each turn that others spoil is one in which they did what was due.
+# Each conflict means that another replica did what was due.
 _ATTEMPTS = 20
 
 
 class ConflictError(Exception):
-    """Say that somebody else wrote first; look again."""
+    """Say that somebody else wrote first; read again."""
 
 
 class SharedCluster(Protocol):
@@ -37,7 +37,7 @@ class SharedCluster(Protocol):
 
     @property
     def title(self) -> str:
-        """Return what people call the Secret."""
+        """Return what messages call the Secret."""
 
     def secret(self) -> StoredBundle:
         """Return what the Secret holds."""
@@ -54,10 +54,10 @@ class SharedCluster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Tell what one round found and did.
+    """Hold what one round found and did.
 
-    ``unready`` says why an API server might refuse the certificate, ``failures`` what could not
-    be done and why; both are empty when all is well.
+    ``unready`` says why an API server might reject the certificate, ``failures`` what could not
+    be done and why; both are empty when nothing is wrong.
     """
 
     served: Bundle
@@ -67,7 +67,7 @@ class Round:
 
 
 class Replica:
-    """One of several equal ones: does what is due, and knows which certificate to serve."""
+    """One of several equal replicas: does what is due, and knows which certificate to serve."""
 
     def __init__(
         self,
@@ -87,24 +87,24 @@ class Replica:
         self._memory = Memory()
 
     def round(self) -> Round:
-        """Do what is due, one step after the other, and tell what to serve.
+        """Do what is due, one step after the other, and return what to serve.
 
-        Raises CertificatesError where the Secret cannot be read, is missing and cannot be made, or
-        holds something broken. What was served is then still the thing to serve.
+        Raises CertificatesError where the Secret cannot be read, is missing and cannot be created,
+        or holds something broken. Then go on serving what was served.
         """
         done: list[Store | Publish] = []
-        refused: dict[object, str] = {}
+        failed: dict[object, str] = {}
         for _ in range(_ATTEMPTS):
-            view, failures = self._look()
-            steps = [step for step in self._due(view) if _target(step) not in refused]
+            view, failures = self._observe()
+            steps = [step for step in self._due(view) if _target(step) not in failed]
             if not steps:
-                return self._settle(view, done, [*failures, *refused.values()])
+                return self._settle(view, done, [*failures, *failed.values()])
             try:
                 self._perform(steps[0], view)
             except ConflictError:
                 continue
             except CertificatesError as error:
-                refused[_target(steps[0])] = str(error)
+                failed[_target(steps[0])] = str(error)
             else:
                 done.append(steps[0])
         raise self._restless()
@@ -126,7 +126,7 @@ class Replica:
             return outcome
         raise self._restless()
 
-    def _look(self) -> tuple[View, list[str]]:
+    def _observe(self) -> tuple[View, list[str]]:
         stored = self._cluster.secret()
         configurations: tuple[Configuration, ...] | None = None
         failures = []
@@ -134,9 +134,9 @@ class Replica:
             configurations = self._cluster.configurations()
         except CertificatesError as error:
             failures.append(str(error))
-        # After the answer came: what it shows is at least as old as that.
+        # Read after the answer: what it shows is at least as old.
         now_s = self._clock()
-        self._memory = self._memory.having_seen(configurations, now_s)
+        self._memory = self._memory.having_observed(configurations, now_s)
         now = self._now()
         names, terms = self._names, self._terms
         return View(stored, configurations, self._memory, now, now_s, names, terms), failures
@@ -147,7 +147,7 @@ class Replica:
 
     @contextmanager
     def _placing_errors(self) -> Iterator[None]:
-        """Say of an error in a part of the set whose part it is."""
+        """Name the Secret in an error about a part of its set."""
         try:
             yield
         except CertificatesError as error:
@@ -170,7 +170,7 @@ class Replica:
 
     def _restless(self) -> CertificatesError:
         what = "and the caBundles change faster than we can follow"
-        return CertificatesError(self._cluster.title, what, "look who else writes them")
+        return CertificatesError(self._cluster.title, what, "find out who else writes them")
 
 
 def _target(step: Store | Publish) -> object:

@@ -1,4 +1,4 @@
-"""Replace several files of a folder together, under the eyes of readers and other writers."""
+"""Replace several files of a folder together, beside readers and other writers."""
 
 import fcntl
 import os
@@ -49,7 +49,7 @@ def publish(folder: Path, before: Mapping[str, bytes], after: Mapping[str, bytes
 
     Call it under the lock. Plain files are first put behind links with the contents they have,
     so that the one step which changes anything is the rename of ``..data``. Raises OSError; the
-    folder then shows ``before`` or ``after``, whole.
+    folder then shows all of ``before`` or all of ``after``.
     """
     if not all(through_data(folder / name) for name in FILES):
         _link(folder / DATA, _write_version(folder, before))
@@ -64,7 +64,7 @@ def publish(folder: Path, before: Mapping[str, bytes], after: Mapping[str, bytes
 
 
 def through_data(name: Path) -> bool:
-    """Tell whether the visible name is absent or a link through ``..data``."""
+    """Return whether the visible name is absent or a link through ``..data``."""
     try:
         return str(name.readlink()) == f"{DATA}/{name.name}"
     except FileNotFoundError:
@@ -90,15 +90,15 @@ def _write_version(folder: Path, files: Mapping[str, bytes]) -> str:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Create the file with its final mode; changing it later would leave a moment to read a key."""
+    """Create the file with its final mode: changed later, a key could be read in between."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
 
 
 def _link(path: Path, target: str) -> None:
-    """Put a link in the place of whatever is there, in one step for those who look."""
-    # Only the holder of the lock makes it, so one that is there was left by a crash.
+    """Replace whatever has this name by a link; readers see it happen in one step."""
+    # Only the holder of the lock creates it, so an existing one was left by a crash.
     temporary = path.with_name(f"..{path.name.lstrip('.')}_tmp")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)

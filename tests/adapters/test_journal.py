@@ -1,4 +1,4 @@
-"""What any program says: one line per event, once what stays as it is, and never an exception."""
+"""Any program's log: one line per event, a lasting condition once, and never an exception."""
 
 import io
 import json
@@ -29,7 +29,7 @@ def heard():
     return Heard()
 
 
-def test_what_stays_as_it_is_is_written_once(heard):
+def test_a_lasting_condition_is_written_once(heard):
     for _ in range(3):
         heard.journal.once("driver", "error", "no driver", "it is not loaded", gpu="a")
     (line,) = heard.lines()
@@ -38,19 +38,19 @@ def test_what_stays_as_it_is_is_written_once(heard):
 
 
 def test_another_message_or_another_reason_is_written_again(heard):
-    told = [("no driver", "a"), ("no driver", "b"), ("no GPU", "b"), ("no driver", "a")]
-    for message, why in told:
+    written = [("no driver", "a"), ("no driver", "b"), ("no GPU", "b"), ("no driver", "a")]
+    for message, why in written:
         heard.journal.once("driver", "error", message, why)
-    assert heard.said() == [("error", *one) for one in told]
+    assert heard.said() == [("error", *one) for one in written]
 
 
-def test_each_thing_is_said_once_for_itself(heard):
+def test_each_condition_is_written_once_for_itself(heard):
     for about in ("pods", "nodes", "pods"):
         heard.journal.once(about, "error", "cannot follow", "why", what=about)
     assert [line["what"] for line in heard.lines()] == ["pods", "nodes"]
 
 
-def test_that_it_is_over_is_written_once_and_only_where_anything_was_said(heard):
+def test_that_it_is_over_is_written_once_and_only_where_anything_was_written(heard):
     heard.journal.over("driver", "the driver answers")
     assert heard.said() == []
     heard.journal.once("driver", "error", "no driver", "why")
@@ -61,7 +61,7 @@ def test_that_it_is_over_is_written_once_and_only_where_anything_was_said(heard)
     assert len(heard.said()) == 3
 
 
-def test_what_is_forgotten_is_said_again_and_is_never_over(heard):
+def test_what_is_forgotten_is_written_again_and_is_never_over(heard):
     heard.journal.once("gpu", "warning", "lost", "why")
     heard.journal.forget("gpu")
     heard.journal.over("gpu", "found")

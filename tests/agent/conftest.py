@@ -1,4 +1,4 @@
-"""Fixtures for the agent: an API server that answers as told, and a driver that is none."""
+"""Fixtures for the agent: an API server that answers from a script, and no driver."""
 
 from functools import partial
 

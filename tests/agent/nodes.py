@@ -12,7 +12,7 @@ GPU_B = "gpu GPU-b total=42949672960 reserved=650000001 name=NVIDIA_A100-SXM4-40
 BOTH = "driver 570.86.15\n" + GPU_A + GPU_B
 FULL = "121640Mi"
 SECONDS = 5.0
-"""Within which a node is put right."""
+"""Within which a node is reconciled."""
 RULES = [
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "watch", "patch"]},
     {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
@@ -71,8 +71,8 @@ def make_agent(control_plane, node, library, tmp_path):
 
     def make(*options, folder=tmp_path, kubeconfig=control_plane.kubeconfig):
         folder.mkdir(exist_ok=True)
-        told = ("--node", node.name, "--kubeconfig", str(kubeconfig), "--interval", "1s")
-        agent = AgentProcess(folder, library, *told, *options)
+        usual = ("--node", node.name, "--kubeconfig", str(kubeconfig), "--interval", "1s")
+        agent = AgentProcess(folder, library, *usual, *options)
         agent.script(BOTH)
         return agent
 

@@ -76,7 +76,7 @@ class Bench:
         return NodeSeen(self.kube.node, **more)
 
     def edit(self, patch):
-        """Let somebody else change the node, and tell."""
+        """Let somebody else change the node, and report it."""
         version = str(int(self.kube.node["metadata"]["resourceVersion"]) + 1)
         edited = _merged(_merged(self.kube.node, patch), {"metadata": {"resourceVersion": version}})
         self.kube.node = edited

@@ -1,4 +1,4 @@
-"""The agent against a real API server: what it puts on a node, and what it puts right."""
+"""The agent against a real API server: what it writes to a node, and what it reconciles."""
 
 import json
 import subprocess
@@ -56,7 +56,7 @@ def test_labels_and_the_list_come_back_and_labels_of_others_are_theirs(agent, no
 
 def test_a_lost_gpu_leaves_after_the_grace_and_comes_back_at_once(agent, node):
     agent.script(BOTH + "fail nvmlDeviceGetUUID 15 gpu=1\n")
-    agent.wait_for("a GPU is lost; it leaves the list if that stays")
+    agent.wait_for("a GPU is lost; it leaves the list if that lasts")
     assert node.amounts() == [FULL, FULL]
     node.wait_for("81300Mi", timeout=20)
     assert node.labels()["vramwarden.io/gpu-count"] == "1"
@@ -64,7 +64,7 @@ def test_a_lost_gpu_leaves_after_the_grace_and_comes_back_at_once(agent, node):
     node.wait_for(FULL)
 
 
-def test_a_driver_that_is_down_lowers_nothing_and_the_node_is_still_put_right(agent, node):
+def test_a_driver_that_is_down_lowers_nothing_and_the_node_is_still_reconciled(agent, node):
     before = node.labels()
     agent.script("fail * 9\n")
     agent.wait_for("the driver does not answer; the node keeps what it shows")
@@ -94,7 +94,7 @@ def test_an_agent_that_starts_while_the_driver_is_down_remembers(make_agent, nod
         node.wait_for(FULL, timeout=20)
 
 
-def test_a_node_without_a_driver_is_left_alone_and_that_is_said_once(make_agent, node):
+def test_a_node_without_a_driver_is_left_alone_and_that_is_reported_once(make_agent, node):
     agent = make_agent()
     agent.script("fail * 9\n")
     with agent:
@@ -131,7 +131,7 @@ def test_two_agents_on_one_node_do_not_fight(agent, make_agent, node, tmp_path):
         assert patched <= 3  # at first, and after the zeroing one or both
 
 
-def test_it_waits_for_a_node_that_is_not_there_yet(make_agent, node, control_plane):
+def test_it_waits_for_a_node_that_does_not_exist_yet(make_agent, node, control_plane):
     control_plane.api.delete(node.manifest)
     with make_agent() as agent:
         agent.wait_for("waiting for the node")
@@ -156,13 +156,13 @@ def test_the_rights_in_the_package_s_docstring_are_enough(make_agent, account, n
 @pytest.mark.parametrize(
     ("rule", "verb", "message"),
     [
-        (0, "get", "the node cannot be watched; trying on"),
-        (0, "watch", "the node cannot be watched; trying on"),
-        (0, "patch", "the node cannot be patched; trying on"),
-        (1, "patch", "the node cannot be patched; trying on"),
+        (0, "get", "the node cannot be watched; retrying"),
+        (0, "watch", "the node cannot be watched; retrying"),
+        (0, "patch", "the node cannot be patched; retrying"),
+        (1, "patch", "the node cannot be patched; retrying"),
     ],
 )
-def test_each_right_is_needed_and_its_absence_is_told(rule, verb, message, make_agent, account):
+def test_each_right_is_needed_and_its_absence_is_reported(rule, verb, message, make_agent, account):
     rules = json.loads(json.dumps(RULES))
     rules[rule]["verbs"].remove(verb)
     rules[rule]["verbs"] = rules[rule]["verbs"] or ["get"]
@@ -175,7 +175,7 @@ def test_each_right_is_needed_and_its_absence_is_told(rule, verb, message, make_
 def test_it_is_ready_once_the_node_shows_what_it_should(make_agent, account, control_plane, node):
     kubeconfig = account([RULES[0]])
     with make_agent(kubeconfig=kubeconfig) as agent:
-        agent.wait_for("the node cannot be patched; trying on")
+        agent.wait_for("the node cannot be patched; retrying")
         time.sleep(1)
         assert not ready(agent)
         account(RULES)

@@ -167,11 +167,11 @@ def test_no_api_server_at_all_ends_the_agent_with_a_sentence(agent, tmp_path):
     assert (event["msg"], event["level"]) == ("no API server", "error")
 
 
-def test_it_starts_without_an_api_server_tries_on_and_stops_when_told(agent, tmp_path, api_server):
+def test_it_starts_without_an_api_server_retries_and_stops_on_sigterm(agent, tmp_path, api_server):
     api_server.answers = [(503, {"message": "starting"})]
     agent.options = ("--node", "n", "--kubeconfig", api_server.kubeconfig)
     with agent:
-        agent.wait_for("the node cannot be watched; trying on")
+        agent.wait_for("the node cannot be watched; retrying")
         api_server.answers = [(200, NODE)]
         agent.wait_for("node patched")
         code, took_s = agent.stop()

@@ -69,7 +69,7 @@ def test_the_label_follows_the_list(make_agent, account, assignments, free):
 
 
 @pytest.mark.parametrize("verb", CONFIG_MAPS["verbs"])
-def test_each_right_is_needed_and_its_absence_is_told(verb, make_agent, account):
+def test_each_right_is_needed_and_its_absence_is_reported(verb, make_agent, account):
     verbs = [other for other in CONFIG_MAPS["verbs"] if other != verb]
     kubeconfig = account([*RULES, {**CONFIG_MAPS, "verbs": verbs}])
     with make_agent("--namespace", "default", kubeconfig=kubeconfig) as agent:

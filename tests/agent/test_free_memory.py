@@ -74,7 +74,7 @@ def test_it_goes_with_the_gpus(sharing):
     assert shown(sharing) is None
 
 
-def test_where_the_list_cannot_be_read_the_label_stays_and_that_is_said_once(sharing):
+def test_where_the_list_cannot_be_read_the_label_stays_and_that_is_reported_once(sharing):
     sharing.hear(FINE, sharing.see_node(), taken(300))
     for _ in range(3):
         sharing.hear(AssignmentsUnread("forbidden"), after_s=10)
@@ -88,7 +88,7 @@ def test_where_the_list_cannot_be_read_the_label_stays_and_that_is_said_once(sha
     assert shown(sharing) == "1000"
 
 
-def test_where_only_the_watch_is_refused_reading_is_left_and_that_is_said_once(sharing):
+def test_where_only_the_watch_is_denied_reads_go_on_and_that_is_reported_once(sharing):
     sharing.hear(FINE, sharing.see_node())
     for mib in (100, 200, 300):
         seen = AssignmentsSeen(taking(mib), watched=False)
@@ -108,7 +108,7 @@ def test_many_changes_at_once_are_one_patch_a_second_and_the_last_one_is_shown(s
     assert shown(sharing) == "900"
 
 
-def test_pods_that_come_and_go_are_nobody_who_fights_us(sharing):
+def test_pods_that_come_and_go_do_not_count_against_the_allowance(sharing):
     sharing.hear(FINE, sharing.see_node(), taken(0))
     for second in range(1, 201):
         sharing.hear(taken(second), after_s=1)
@@ -118,7 +118,7 @@ def test_pods_that_come_and_go_are_nobody_who_fights_us(sharing):
     assert sharing.capacity == "1000Mi"  # there are patches left for that
 
 
-def test_whoever_takes_the_label_away_for_ever_costs_no_patch_a_second(sharing):
+def test_whoever_keeps_removing_the_label_costs_no_patch_a_second(sharing):
     sharing.hear(FINE, sharing.see_node(), taken(0))
     sent = []
     for _ in range(300):
@@ -127,7 +127,7 @@ def test_whoever_takes_the_label_away_for_ever_costs_no_patch_a_second(sharing):
     assert sent[-1] - sent[-101] == 100 / loop.PATCH_EVERY_S
 
 
-def test_an_entry_that_was_only_renewed_is_no_credit_for_a_fight(sharing):
+def test_an_entry_that_was_only_renewed_adds_nothing_to_the_allowance(sharing):
     sharing.hear(FINE, sharing.see_node(), taken(0))
     sent = []
     for second in range(300):
@@ -175,7 +175,7 @@ def config_map(mib, version="7"):
 
 
 class Enough(BaseException):
-    """Ends a thread that works for ever."""
+    """Ends a thread that works forever."""
 
 
 class FakeKube(Kube):
@@ -202,14 +202,14 @@ class FakeKube(Kube):
         return iter(events)
 
 
-def told_by(kube):
-    told = []
+def reports_by(kube):
+    reports = []
     with pytest.raises(Enough):
-        watch_assignments(kube, "ns", "n", told.append)
-    return told
+        watch_assignments(kube, "ns", "n", reports.append)
+    return reports
 
 
-def test_the_list_and_each_change_are_told_from_the_version_that_was_read(pauses):
+def test_the_list_and_each_change_are_reported_from_the_version_that_was_read(pauses):
     events = [
         ("MODIFIED", config_map(2, "8")),
         ("BOOKMARK", {"metadata": {"resourceVersion": "9"}}),
@@ -217,13 +217,13 @@ def test_the_list_and_each_change_are_told_from_the_version_that_was_read(pauses
         ("ADDED", config_map(3, "11")),
     ]
     kube = FakeKube([config_map(1)], [events])
-    assert told_by(kube) == [taken(1), taken(2), taken(0), taken(3)]
+    assert reports_by(kube) == [taken(1), taken(2), taken(0), taken(3)]
     assert kube.asked == [{"resourceVersion": "7"}]
 
 
 def test_no_list_means_that_all_is_free_and_it_is_waited_for(pauses):
     kube = FakeKube([NOT_FOUND], [[("ADDED", config_map(3))]])
-    assert told_by(kube) == [taken(0), taken(3)]
+    assert reports_by(kube) == [taken(0), taken(3)]
     assert kube.asked == [{"resourceVersion": "0"}]
 
 
@@ -233,12 +233,12 @@ def test_no_list_means_that_all_is_free_and_it_is_waited_for(pauses):
 )
 def test_of_a_list_that_somebody_edited_what_can_be_read_counts(data, mib, pauses):
     kube = FakeKube([{"metadata": {"resourceVersion": "7"}, "data": data}], [[]])
-    assert told_by(kube) == [taken(mib)]
+    assert reports_by(kube) == [taken(mib)]
 
 
-def test_failures_are_told_and_pauses_grow(pauses):
+def test_failures_are_reported_and_pauses_grow(pauses):
     kube = FakeKube([FORBIDDEN, API_DOWN, API_DOWN, config_map(1)], [FORBIDDEN])
-    assert told_by(kube) == [
+    assert reports_by(kube) == [
         AssignmentsUnread("forbidden"),
         AssignmentsUnread("down"),
         AssignmentsUnread("down"),

@@ -1,4 +1,4 @@
-"""What the kubelet's probes are told."""
+"""What the kubelet's probes get."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import time
 import pytest
 
 from webhook.agent import heartbeat
-from webhook.agent.heartbeat import GOOD_FOR_S, beat, probe
+from webhook.agent.heartbeat import VALID_FOR_S, beat, probe
 
 
 def asked(*arguments):
@@ -35,12 +35,12 @@ def test_both_probes_fail_before_the_first_beat(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["live", "ready"])
-def test_a_beat_is_good_for_a_while(kind, tmp_path, monkeypatch):
+def test_a_beat_is_valid_for_a_while(kind, tmp_path, monkeypatch):
     beat(str(tmp_path), unready="")
     now_s = time.monotonic()
-    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now_s + GOOD_FOR_S - 1)
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now_s + VALID_FOR_S - 1)
     assert probe(kind, str(tmp_path)) == ""
-    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now_s + GOOD_FOR_S + 1)
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now_s + VALID_FOR_S + 1)
     assert "stuck or stopped" in probe(kind, str(tmp_path))
 
 

@@ -1,4 +1,4 @@
-"""The doorway to the API server: every way of failing is one sentence, and most are tried again."""
+"""Access to the API server: every failure is one sentence, and most are retried."""
 
 import json
 import re
@@ -49,14 +49,14 @@ def test_a_patch_is_a_merge_patch_that_says_who_we_are(status, path, kube, api_s
 
 
 @pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
-def test_a_failure_that_passes_is_tried_again_twice(code, kube, api_server):
+def test_a_retryable_failure_is_retried_twice(code, kube, api_server):
     api_server.answers = [failing(code), failing(code), (200, NODE)]
     assert kube.node("n") == NODE
     api_server.answers = [failing(code)]
     with pytest.raises(KubeError, match=f"{api_server.url} answers {code}: why") as caught:
         kube.node("n")
     assert len(api_server.asked) == 6
-    assert caught.value.passing
+    assert caught.value.retryable
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_a_failure_that_passes_is_tried_again_twice(code, kube, api_server):
     [(400, "why$"), (401, "does not accept our token"), (403, "missing from our role"),
      (404, "why$"), (409, "why$"), (422, "why$")],
 )  # fmt: skip
-def test_a_refusal_is_not_tried_again_and_says_what_to_do(code, hint, kube, api_server):
+def test_a_denial_is_not_retried_and_says_what_to_do(code, hint, kube, api_server):
     api_server.answers = [failing(code)]
     with pytest.raises(KubeError, match=hint) as caught:
         kube.patch_node("n", {})
     assert len(api_server.asked) == 1
-    assert (caught.value.code, caught.value.passing) == (code, False)
+    assert (caught.value.code, caught.value.retryable) == (code, False)
     assert caught.value.not_found == (code == 404)
 
 
@@ -94,14 +94,14 @@ def test_an_answer_that_is_no_object_is_a_failure_with_a_sentence(body, kube, ap
         kube.node("n")
 
 
-def test_a_server_that_is_not_there_is_tried_three_times(tmp_path, monkeypatch):
+def test_a_server_that_does_not_exist_is_tried_three_times(tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     pauses = []
     monkeypatch.setattr(adapter.time, "sleep", pauses.append)
     with pytest.raises(KubeError, match=f"{url} does not answer") as caught:
         connect(write_kubeconfig(tmp_path / "k", url)).node("n")
-    assert (caught.value.code, caught.value.passing) == (0, True)
+    assert (caught.value.code, caught.value.retryable) == (0, True)
     assert pauses == [0.01, 0.02]
 
 
@@ -151,9 +151,9 @@ def event(kind, thing):
 NODES = "/api/v1/nodes"
 
 
-def test_a_watch_tells_each_event_from_the_version_that_is_named(kube, api_server):
-    told = [event("ADDED", {"a": 1}), event("BOOKMARK", {}), event("DELETED", {"a": 2})]
-    api_server.answers = [chunks(*told)]
+def test_a_watch_yields_each_event_from_the_version_that_is_named(kube, api_server):
+    events = [event("ADDED", {"a": 1}), event("BOOKMARK", {}), event("DELETED", {"a": 2})]
+    api_server.answers = [chunks(*events)]
     events = kube.watch(NODES, lasting_s=60, fieldSelector="metadata.name=n", resourceVersion="7")
     assert list(events) == [("ADDED", {"a": 1}), ("BOOKMARK", {}), ("DELETED", {"a": 2})]
     path = api_server.asked[0][1]
@@ -180,7 +180,7 @@ def _too_old():
 
 
 @pytest.mark.parametrize("answer", _too_old(), ids=["as status", "as event"])
-def test_a_version_that_is_too_old_is_told_from_other_failures(answer, kube, api_server):
+def test_a_version_that_is_too_old_is_told_apart_from_other_failures(answer, kube, api_server):
     api_server.answers = [answer]
     with pytest.raises(KubeError) as caught:
         list(kube.watch(NODES, lasting_s=1, resourceVersion="7"))
@@ -205,7 +205,7 @@ def test_a_watch_that_fails_says_why(answer, why, kube, api_server):
     assert len(api_server.asked) == 1
 
 
-def test_a_watch_that_is_refused_says_so_before_it_is_read(kube, api_server):
+def test_a_watch_that_is_denied_says_so_before_it_is_read(kube, api_server):
     api_server.answers = [failing(403)]
     with pytest.raises(KubeError):
         kube.watch(NODES, lasting_s=1)
@@ -245,7 +245,7 @@ def test_a_file_that_says_nothing_of_a_cluster_is_a_sentence(content, tmp_path):
         path.write_text(content)
     with pytest.raises(NoClusterError, match=r"no API server is known.*--kubeconfig") as caught:
         connect(path)
-    assert not caught.value.passing
+    assert not caught.value.retryable
 
 
 @pytest.mark.usefixtures("_nowhere")

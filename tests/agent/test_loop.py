@@ -35,17 +35,17 @@ def test_what_was_advertised_is_remembered_while_the_driver_is_down(monkeypatch,
     ]
 
 
-def test_it_is_put_right_even_before_the_driver_was_asked(monkeypatch, bench):
+def test_it_is_reconciled_even_before_the_driver_was_asked(monkeypatch, bench):
     bench.hear(FINE, bench.see_node())
     again = Bench(monkeypatch)
     again.kube.node = bench.kube.node
     again.hear(again.edit(ZEROED))
     assert again.capacity == "1000Mi"
     again.hear()
-    assert again.unready() == "the GPUs have not been looked at yet"
+    assert again.unready() == "the GPUs have not been scanned yet"
 
 
-def test_a_change_by_others_is_put_right_at_once(bench):
+def test_a_change_by_others_is_reconciled_at_once(bench):
     bench.hear(FINE, bench.see_node())
     bench.hear(bench.edit(ZEROED), after_s=1)
     assert bench.capacity == "1000Mi"
@@ -69,11 +69,11 @@ def test_a_lost_gpu_leaves_after_the_grace(bench):
     bench.hear(GONE, after_s=300)
     assert bench.capacity == "0"
     assert "labels" not in bench.kube.node["metadata"] or not bench.kube.node["metadata"]["labels"]
-    assert "a GPU is lost; it leaves the list if that stays" in bench.said()
+    assert "a GPU is lost; it leaves the list if that lasts" in bench.said()
     assert "a GPU left the list" in bench.said()
 
 
-def test_a_node_without_a_driver_is_left_alone_and_that_is_said_once(bench):
+def test_a_node_without_a_driver_is_left_alone_and_that_is_reported_once(bench):
     for _ in range(3):
         bench.hear(DOWN, bench.see_node(), after_s=30)
     assert bench.kube.sent == []
@@ -89,7 +89,7 @@ def test_a_dry_run_says_what_it_would_patch_once_and_patches_nothing(monkeypatch
     assert bench.said().count("would patch the node") == 1
 
 
-def test_a_patch_that_fails_is_tried_again_after_pauses_that_double(bench):
+def test_a_patch_that_fails_is_retried_after_pauses_that_double(bench):
     bench.kube.fails_with = KubeError("no right to", code=403)
     bench.hear(FINE, bench.see_node())
     tries = []
@@ -98,7 +98,7 @@ def test_a_patch_that_fails_is_tried_again_after_pauses_that_double(bench):
         bench.hear(after_s=1)
         tries += [second] if len(bench.kube.sent) > before else []
     assert tries == [1, 3, 7, 15, 30, 45, 60]
-    assert bench.said().count("the node cannot be patched; trying on") == 1
+    assert bench.said().count("the node cannot be patched; retrying") == 1
     assert "no right to" in bench.unready()
     bench.kube.fails_with = None
     bench.hear(after_s=15)
@@ -112,7 +112,7 @@ def test_a_patch_that_fails_is_tried_again_after_pauses_that_double(bench):
     assert bench.capacity == "1000Mi"
 
 
-def test_whoever_changes_the_node_for_ever_costs_no_patch_a_second(bench):
+def test_whoever_keeps_changing_the_node_costs_no_patch_a_second(bench):
     bench.hear(FINE, bench.see_node())
     sent = []
     for _ in range(600):
@@ -120,30 +120,30 @@ def test_whoever_changes_the_node_for_ever_costs_no_patch_a_second(bench):
         sent.append(len(bench.kube.sent))
     assert sent[9] == 2 + 10  # at first at once
     assert sent[-1] - sent[-301] == 300 / loop.PATCH_EVERY_S
-    what = "the node is changed by somebody else all the time; patching less often"
+    what = "somebody else keeps changing the node; patching less often"
     assert bench.said().count(what) == 1
     bench.hear(after_s=loop.PATCH_EVERY_S)
     assert bench.capacity == "1000Mi"
 
 
-def test_a_node_that_is_deleted_and_made_anew_is_shown_its_gpus_again(bench):
+def test_a_node_that_is_deleted_and_created_again_gets_its_gpus_again(bench):
     bench.hear(FINE, bench.see_node())
     bench.hear(NodeSeen(None), after_s=1)
     assert "has no node n" in bench.unready()
     bench.kube.node = {"metadata": {"name": "n", "resourceVersion": "900"}, "status": {}}
     bench.hear(bench.see_node(), after_s=1)
     assert bench.capacity == "1000Mi"
-    assert bench.said()[-3:] == ["waiting for the node", "the node is there", "node patched"]
+    assert bench.said()[-3:] == ["waiting for the node", "the node exists", "node patched"]
 
 
-def test_a_watch_that_fails_is_told_once_and_when_it_is_over(bench):
+def test_a_watch_that_fails_is_reported_once_and_when_it_is_over(bench):
     bench.hear(FINE, bench.see_node())
     for _ in range(3):
         bench.hear(WatchFailed("down"), bench.see_node(watched=False), after_s=1)
     assert bench.unready() == "down"
     bench.hear(bench.see_node(), after_s=1)
     said = bench.said()
-    assert said.count("the node cannot be watched; trying on") == 1
+    assert said.count("the node cannot be watched; retrying") == 1
     assert said[-1] == "the node is watched"
     assert bench.unready() == ""
 

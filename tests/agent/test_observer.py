@@ -46,7 +46,7 @@ def test_a_driver_that_fails_as_a_whole_is_seen_as_that(method, code, proc):
 @pytest.mark.parametrize(
     ("code", "unsure"), [(15, ()), (16, ()), (28, ()), (4, ("GPU-b",)), (999, ("GPU-b",))]
 )
-def test_a_gpu_that_is_lost_is_told_from_one_that_only_fails(code, unsure, proc):
+def test_a_gpu_that_is_lost_is_told_apart_from_one_that_only_fails(code, unsure, proc):
     nvml = ScriptedNvml(*TWO)
     nvml.codes = {"devices GPU-b": code}
     found = seen_by(nvml, proc)

@@ -1,4 +1,4 @@
-"""What the watching thread tells, and how often it asks an API server that fails."""
+"""What the watching thread reports, and how often it asks an API server that fails."""
 
 import itertools
 
@@ -25,7 +25,7 @@ def deleted(node):
 
 
 class Enough(BaseException):
-    """Ends a thread that works for ever."""
+    """Ends a thread that works forever."""
 
 
 class FakeKube(Kube):
@@ -58,52 +58,52 @@ class FakeKube(Kube):
             yield event
 
 
-def told_by(kube):
-    told = []
+def reports_by(kube):
+    reports = []
     with pytest.raises(Enough):
-        watch(kube, "n", told.append)
-    return told
+        watch(kube, "n", reports.append)
+    return reports
 
 
-def test_the_node_and_each_change_are_told_from_the_version_that_was_read(pauses):
+def test_the_node_and_each_change_are_reported_from_the_version_that_was_read(pauses):
     kube = FakeKube([NODE, LATER], [[modified(LATER), deleted(LATER)], []])
-    assert told_by(kube) == [NodeSeen(NODE), NodeSeen(LATER), NodeSeen(None), NodeSeen(LATER)]
+    assert reports_by(kube) == [NodeSeen(NODE), NodeSeen(LATER), NodeSeen(None), NodeSeen(LATER)]
     assert kube.since == ["7", "8"]
 
 
-def test_a_node_that_is_not_there_is_told_and_waited_for(pauses):
+def test_a_node_that_does_not_exist_is_reported_and_waited_for(pauses):
     kube = FakeKube([NOT_FOUND], [[("ADDED", NODE)]])
-    assert told_by(kube) == [NodeSeen(None), NodeSeen(NODE)]
+    assert reports_by(kube) == [NodeSeen(None), NodeSeen(NODE)]
     assert kube.since == ["0"]
 
 
 def test_pauses_double_up_to_a_bound_until_a_watch_succeeds(pauses):
-    told = told_by(FakeKube([*[DOWN] * 6, NODE, DOWN], [[]]))
-    assert told == [*[WatchFailed("down")] * 6, NodeSeen(NODE), WatchFailed("down")]
+    reports = reports_by(FakeKube([*[DOWN] * 6, NODE, DOWN], [[]]))
+    assert reports == [*[WatchFailed("down")] * 6, NodeSeen(NODE), WatchFailed("down")]
     watched = pauses.pop(6)
     assert 0 < watched <= 1  # a watch that ends at once is not begun again at once
     assert pauses == [1, 2, 4, 8, 15, 15, 1]
 
 
-def test_where_only_the_watch_is_refused_reading_is_left_and_its_pauses_grow(pauses):
-    told = told_by(FakeKube([NODE] * 3, [FORBIDDEN] * 3))
-    assert told == [NodeSeen(NODE, watched=False), WatchFailed("forbidden")] * 3
+def test_where_only_the_watch_is_denied_reads_go_on_and_its_pauses_grow(pauses):
+    reports = reports_by(FakeKube([NODE] * 3, [FORBIDDEN] * 3))
+    assert reports == [NodeSeen(NODE, watched=False), WatchFailed("forbidden")] * 3
     assert pauses == [1, 2, 4]
 
 
-def test_a_watch_that_breaks_off_is_begun_again(pauses):
-    told = told_by(FakeKube([NODE, LATER], [[DOWN], []]))
-    assert told == [NodeSeen(NODE), WatchFailed("down"), NodeSeen(LATER)]
+def test_a_watch_that_breaks_off_is_started_again(pauses):
+    reports = reports_by(FakeKube([NODE, LATER], [[DOWN], []]))
+    assert reports == [NodeSeen(NODE), WatchFailed("down"), NodeSeen(LATER)]
 
 
-def test_gpus_are_looked_at_with_a_pause_after_each_scan(monkeypatch, pauses):
+def test_gpus_are_scanned_with_a_pause_after_each_scan(monkeypatch, pauses):
     monkeypatch.setattr(watcher, "scan", lambda nvml: nvml)
     numbers = itertools.count()
 
-    def tell(_):
+    def send(_):
         if next(numbers) == 3:
             raise Enough
 
     with pytest.raises(Enough):
-        watch_gpus("nvml", 30.0, tell)
+        watch_gpus("nvml", 30.0, send)
     assert pauses == [30.0] * 3

@@ -18,7 +18,7 @@ def real_now() -> datetime:
 
 
 def shake_hands(folder: Path, ca_pem: bytes, name: str = NAMES[0]) -> dict:
-    """Serve one handshake from the folder, verify it against the CAs, return what was seen."""
+    """Serve one handshake from the folder, verify it against the CAs, return the outcome."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_into(server, folder)
     client = ssl.create_default_context(cadata=ca_pem.decode())
@@ -54,7 +54,7 @@ def put(folder: Path, bundle: Bundle) -> Bundle:
 
 
 def tree(folder: Path) -> dict[str, bytes | str]:
-    """Return everything in the folder, for telling whether anything was touched."""
+    """Return everything in the folder, to find out whether anything was changed."""
     return {
         str(path.relative_to(folder)): (
             str(path.readlink()) if path.is_symlink() else path.read_bytes()

@@ -156,9 +156,8 @@ def test_a_secret_that_nobody_made_is_of_the_type_for_tls(ours):
 def test_what_an_installation_by_hand_cannot_do_is_said(ours):
     done = vramwarden(ours, "install", "--secret=nowhere/certificate")
     assert done.returncode == 1
-    assert (
-        "Secret nowhere/certificate: has no namespace to be in; create the namespace nowhere"
-        in (done.stderr)
+    assert "Secret nowhere/certificate: has no namespace; create the namespace nowhere" in (
+        done.stderr
     )
     done = vramwarden(ours, "install", "--context=other")
     assert done.returncode == 1
@@ -325,7 +324,7 @@ def test_a_right_that_is_missing_is_said_with_the_api_servers_words(ours, start)
     wait_until("its word", lambda: answers(server, "/livez") and "forbidden" in reason(server))
     assert reason(server).startswith("the webhook configurations could not be read yet; ")
     (line,) = [line for line in server.log() if line["level"] == "error"]
-    assert line["msg"] == "certificates cannot be looked after"
+    assert line["msg"] == "certificates cannot be reconciled"
     assert "grant it, as certs/README.md lists" in line["why"][0]
 
 

@@ -187,7 +187,7 @@ def test_a_replica_that_does_not_reach_the_api_server_asks_to_come_again(
         with installed(control_plane.api, manifest):
             error = refused(lambda: bind(cluster, pod, "n1"))
     assert (error.code, error.status["details"]["retryAfterSeconds"]) == (503, 1)
-    assert "whether this pod needs a GPU of node n1 cannot be told now" in error.message
+    assert "whether this pod needs a GPU of node n1 is not known now" in error.message
     assert bound(cluster.api, cluster.namespace) == {}
     bind(cluster, pod, "n1")
     assert bound(cluster.api, cluster.namespace) == {"a": ("n1", "GPU-n1-0")}

@@ -62,5 +62,5 @@ def test_what_keeps_it_from_a_renewal_is_said_and_nothing_is_written(kept, tmp_p
 
 
 def test_it_is_ready_at_once_and_named_after_its_folder(kept, tmp_path):
-    assert kept.keeper.serving.there
+    assert kept.keeper.serving.loaded
     assert (kept.keeper.obstacle(), str(kept.keeper)) == ("", str(tmp_path))

@@ -50,7 +50,7 @@ def test_a_broken_certificate_is_not_served_and_said(tmp_path):
         certificate = server.certificates / "tls.crt"
         certificate.resolve().write_text("not a certificate")
         assert served_serial(server) == before
-        assert any("certificate refused" in line["msg"] for line in server.log())
+        assert any("certificate rejected" in line["msg"] for line in server.log())
         assert 'loads_total{result="refused"} 1.0' in server.get("/metrics")[1]
 
 
@@ -99,9 +99,9 @@ def test_bodies_beyond_the_buffer_are_asked_to_come_back(tmp_path):
         connections = [server.raw() for _ in range(10)]
         for connection in connections:
             connection.sendall(head + b" " * (8 * 2**20 - 1))
-        refused = first_answer(connections)
-        assert refused.startswith(b"HTTP/1.1 503 ")
-        assert b"retry-after: 1" in refused.lower()
+        answer = first_answer(connections)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1" in answer.lower()
         assert server.review(a_review(a_pod()))["allowed"] is True
         for connection in connections:
             connection.close()
@@ -174,9 +174,9 @@ def test_an_edited_policy_is_in_force_without_a_restart_and_a_bad_one_is_not(tmp
         server.wait_for("the reload", lambda: not server.review(pod)["allowed"])
 
         file.write_text(POLICY.replace("max: 40Gi", "max: forty"))
-        server.wait_for("the refusal", lambda: "policy_stale 1.0" in server.get("/metrics")[1])
+        server.wait_for("the rejection", lambda: "policy_stale 1.0" in server.get("/metrics")[1])
         assert server.review(pod)["status"]["message"].startswith("TooLarge")
-        (line,) = [line for line in server.log() if line["msg"].startswith("policy refused")]
+        (line,) = [line for line in server.log() if line["msg"].startswith("policy rejected")]
         assert "spec.rules[1].memory.max" in line["problems"][0]
         assert server.get("/readyz")[0] == 200
 
@@ -221,7 +221,7 @@ def test_what_keeps_it_from_starting_is_said_in_a_sentence(tmp_path, option, say
 
 
 @pytest.fixture
-def refused_start(tmp_path):
+def failed_start(tmp_path):
     """Start a server that cannot listen; return what it says. No certificate is issued for it."""
 
     def run(*arguments, code=1):
@@ -238,19 +238,19 @@ def refused_start(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["port", "operations-port"])
-def test_a_port_that_is_taken_is_one_sentence(refused_start, option):
+def test_a_port_that_is_taken_is_one_sentence(failed_start, option):
     other = {"port": "operations-port", "operations-port": "port"}[option]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = refused_start(f"--{option}={port}", f"--{other}=0")
+        said = failed_start(f"--{option}={port}", f"--{other}=0")
     why = "cannot be listened on (Address already in use)"
     assert said == f"Error: 127.0.0.1:{port} {why}; choose --{option}\n"
 
 
 @pytest.mark.parametrize("option", ["host", "operations-host"])
 @pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "nowhere.invalid", "a..b"])
-def test_an_address_of_another_machine_is_one_sentence(refused_start, option, host):
-    said = refused_start(f"--{option}={host}", "--port=0")
+def test_an_address_of_another_machine_is_one_sentence(failed_start, option, host):
+    said = failed_start(f"--{option}={host}", "--port=0")
     assert said.startswith(f"Error: {host} cannot be listened on (")
     assert said.endswith(f"); choose --{option}\n")
     assert said.count("\n") == 1
@@ -258,8 +258,8 @@ def test_an_address_of_another_machine_is_one_sentence(refused_start, option, ho
 
 @pytest.mark.parametrize("option", ["port", "operations-port"])
 @pytest.mark.parametrize("port", ["99999", "65536", "-1"])
-def test_a_port_that_cannot_be_is_wrong_usage(refused_start, option, port):
-    said = refused_start(f"--{option}={port}", code=2)
+def test_a_port_that_cannot_be_is_wrong_usage(failed_start, option, port):
+    said = failed_start(f"--{option}={port}", code=2)
     assert f"'--{option}': {port} is not in the range 0<=x<=65535" in said
 
 

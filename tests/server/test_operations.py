@@ -61,7 +61,7 @@ def test_a_key_that_nothing_reads_is_logged_for_those_who_see_no_warnings(server
 
 def test_policy_and_certificates_are_measured(server):
     server.wait_for(
-        "the first look at certificates",
+        "the first read of certificates",
         lambda: sample(server.get("/metrics")[1], "vramwarden_certificate_days_left", role="ca"),
     )
     exposition = server.get("/metrics")[1]
@@ -70,10 +70,10 @@ def test_policy_and_certificates_are_measured(server):
     assert sample(exposition, "vramwarden_policy_stale") == 0
 
 
-def test_one_json_line_per_review_tells_who_what_and_why_without_the_body(server):
+def test_one_json_line_per_review_says_who_what_and_why_without_the_body(server):
     secret = a_pod("8GB", annotations={"note": "do-not-log-me"})
-    server.review(a_review(secret, uid="look-for-me"))
-    (line,) = [line for line in server.log() if line.get("uid") == "look-for-me"]
+    server.review(a_review(secret, uid="search-for-me"))
+    (line,) = [line for line in server.log() if line.get("uid") == "search-for-me"]
     assert line["msg"] == "review"
     assert line["decision"] == "denied"
     assert line["reasons"] == ["InvalidQuantity"]

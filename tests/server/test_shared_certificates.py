@@ -88,7 +88,7 @@ def sample(server, name):
 
 def test_a_server_is_ready_when_every_cabundle_holds_its_ca(cluster, start, tmp_path):
     cluster.put_configurations()
-    cluster.refused.add(("PATCH", VALIDATING))
+    cluster.denied.add(("PATCH", VALIDATING))
     with cluster.answering():
         server = start()
         server.wait_for("word", lambda: "lacks the CA" in server.get("/readyz")[1])
@@ -97,7 +97,7 @@ def test_a_server_is_ready_when_every_cabundle_holds_its_ca(cluster, start, tmp_
         assert f"PATCH {VALIDATING} is forbidden" in text
         assert sample(server, "vramwarden_ca_bundle_published") == 0
 
-        cluster.refused.clear()
+        cluster.denied.clear()
         server.wait_for("readiness", server.ready)
         assert bundles(cluster) == [trust(cluster, tmp_path)] * 2
         assert server.review(a_review(a_pod("8Gi")))["allowed"] is True
@@ -108,7 +108,7 @@ def test_a_server_is_ready_when_every_cabundle_holds_its_ca(cluster, start, tmp_
 
 def test_without_the_api_server_it_lives_and_waits_and_later_serves_on(cluster, start, tmp_path):
     cluster.put_configurations()
-    server = start("--ca-overlap=2s")  # with it, looks are frequent
+    server = start("--ca-overlap=2s")  # with it, syncs are frequent
     server.wait_for("word", lambda: "no certificate yet: Secret gpu" in server.get("/readyz")[1])
     with pytest.raises(ssl.SSLError):
         shake_hands(server)
@@ -121,18 +121,18 @@ def test_without_the_api_server_it_lives_and_waits_and_later_serves_on(cluster, 
         served = shake_hands(server)
     failed = 'vramwarden_certificate_syncs_total{result="failed"}'
     before = sample(server, failed)
-    server.wait_for("a look", lambda: sample(server, failed) > before)
+    server.wait_for("a sync", lambda: sample(server, failed) > before)
     assert shake_hands(server) == served
     assert server.review(a_review(a_pod("8Gi")))["allowed"] is True
     assert server.get("/readyz") == (200, "ok\n")
 
     with cluster.answering():
-        again = "certificates are looked after again"
+        again = "certificates are reconciled again"
         server.wait_for("the end", lambda: messages(server).count(again) == 2)
-    # However often it looked, it is said when trouble begins and when it ends.
+    # However often it tried, it is logged when trouble begins and when it ends.
     trouble = [line for line in server.log() if line["level"] != "info"]
     assert len(trouble) in {2, 3}
-    assert {line["msg"] for line in trouble} == {"certificates cannot be looked after"}
+    assert {line["msg"] for line in trouble} == {"certificates cannot be reconciled"}
     announced, *lines = server.log_file.read_text().splitlines()[2:]
     assert announced.startswith("operations: ")
     assert all(line.startswith("{") for line in lines)
@@ -148,17 +148,17 @@ def shake_hands(server):
         return connection.getpeercert(binary_form=True)
 
 
-def test_a_spoilt_cabundle_is_put_right_and_nobody_becomes_unready(cluster, start):
+def test_a_damaged_cabundle_is_reconciled_and_no_replica_becomes_unready(cluster, start):
     cluster.put_configurations()
     with cluster.answering():
         server = start()
         server.wait_for("readiness", server.ready)
         good = bundles(cluster)
-        cluster.refused |= {("PATCH", MUTATING), ("PATCH", VALIDATING)}
+        cluster.denied |= {("PATCH", MUTATING), ("PATCH", VALIDATING)}
         cluster.put_configurations("Z2FyYmFnZQ==")
-        server.wait_for("a look", lambda: sample(server, "vramwarden_ca_bundle_published") == 0)
+        server.wait_for("a sync", lambda: sample(server, "vramwarden_ca_bundle_published") == 0)
         assert server.get("/readyz")[0] == 200
-        cluster.refused.clear()
+        cluster.denied.clear()
         server.wait_for("repair", lambda: bundles(cluster) == good)
 
 
@@ -172,7 +172,7 @@ def test_a_broken_secret_changes_nothing_that_is_served(cluster, start):
             "data": cluster.objects[SECRET]["data"] | {"tls.key": "anVuaw=="}
         }
         cluster.put(SECRET, broken)
-        server.wait_for("word", lambda: "certificates cannot be looked after" in messages(server))
+        server.wait_for("word", lambda: "certificates cannot be reconciled" in messages(server))
         assert shake_hands(server) == served
         assert server.get("/readyz")[0] == 200
         (line,) = [line for line in server.log() if line["level"] == "error"]
@@ -204,7 +204,7 @@ def test_it_drains_and_stops_while_the_api_server_is_away(start):
         (("--cert-secret=a/b",), 1, "no API server is known from a kubeconfig (~/.kube/config): "),
     ],
 )
-def test_what_keeps_it_from_starting_is_said_in_a_sentence(tmp_path, options, code, says):
+def test_what_keeps_it_from_starting_is_reported_in_a_sentence(tmp_path, options, code, says):
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     command = serve(*options, f"--port={free_port()}", f"--operations-port={free_port()}")
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
@@ -213,7 +213,7 @@ def test_what_keeps_it_from_starting_is_said_in_a_sentence(tmp_path, options, co
     assert "Traceback" not in done.stderr
 
 
-def test_certificates_are_installed_and_looked_at_by_hand(cluster, tmp_path):
+def test_certificates_are_installed_and_checked_by_hand(cluster, tmp_path):
     def certs(command, *options):
         return subprocess.run(
             [
@@ -241,12 +241,12 @@ def test_certificates_are_installed_and_looked_at_by_hand(cluster, tmp_path):
         after = certs("status")
         assert after.returncode == 0, after.stderr
         assert "for gpu-webhook.gpu.svc, gpu-webhook.gpu, gpu-webhook, " in after.stdout
-        cluster.refused.add(("PATCH", MUTATING))
+        cluster.denied.add(("PATCH", MUTATING))
         assert "rotated (another CA was asked for)" in (rotated := certs("rotate")).stdout
         assert rotated.returncode == 1
         assert f"PATCH {MUTATING} is forbidden" in rotated.stderr
-        assert "kept (another CA waits for its turn already)" in certs("rotate").stdout
+        assert "kept (another CA is announced already)" in certs("rotate").stdout
     away = certs("install")
     assert away.returncode == 1
-    assert "see whether the API server can be reached from here" in away.stderr
+    assert "check that the API server can be reached from here" in away.stderr
     assert certs("status", "--cert-dir=/tmp").returncode == 2

@@ -1,8 +1,8 @@
-"""What a program says: one JSON line per event, and what stays as it is only once.
+"""A program's log: one JSON line per event, and a lasting condition only once.
 
 The standard library's `logging` would cost the enforcer megabytes; this is all that any program of
-ours needs of it. Bodies, environment values and patches are never written: they may hold what
-others must not read.
+ours needs of it. Bodies, environment values and patches are never written: they may hold
+secrets.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """Writes events; never raises, since a full log must cost nobody a guard or a node.
+    """Writes events; never raises, since a full disk must not stop an enforcer or an agent.
 
     Each line is one call of `write`, so that several threads may share a journal.
 
-    | call | said last of `about` | writes |
+    | call | last written about `about` | writes |
     | --- | --- | --- |
     | `once` | the same message and why | nothing |
     | `once` | something else, or nothing | the event |
-    | `over` | anything | that it is over |
+    | `over` | anything | the message |
     | `over` | nothing | nothing |
     """
 
@@ -41,18 +41,18 @@ class Journal:
             self._write(line)
 
     def once(self, about: str, level: str, message: str, why: Any, /, **values: Any) -> None:
-        """Write an event, unless it is what was said last of the same thing."""
+        """Write an event, unless it was the last one written about the same thing."""
         if self._said.get(about) != (message, why):
             self._said[about] = message, why
             self.event(level, message, why=why, **values)
 
     def over(self, about: str, message: str, /, **values: Any) -> None:
-        """Write that it is over, where anything was said."""
+        """Write that a condition is over, where it was written that it began."""
         if self._said.pop(about, None) is not None:
             self.event("info", message, **values)
 
     def forget(self, about: str) -> None:
-        """Let the next event of the same thing be written, whatever was said last."""
+        """Let the next event about the same thing be written, whatever the last one was."""
         self._said.pop(about, None)
 
     def _line(self, values: dict[str, Any]) -> bytes:

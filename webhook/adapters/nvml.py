@@ -1,4 +1,4 @@
-"""The one doorway to NVML: GPUs, their memory in use, and the processes that hold it.
+"""The only access to NVML: GPUs, their memory in use, and the processes that hold it.
 
 Threads, retries, pauses and logging are the caller's. No other file imports `pynvml`, which takes
 6 MB of a process that has 8; dataclasses would take 1 MB, had `webhook.core` not loaded them.
@@ -69,7 +69,7 @@ class ListedProcess:
     """A process that the driver lists on a GPU."""
 
     pid: int
-    """In our own PID namespace, from driver 535.113.01 on; the node's before."""
+    """In our own PID namespace, from driver 535.113.01 on; a host PID before."""
     used_bytes: int | None
     """None where the driver gives no figure, or 0: unknown is not zero."""
 
@@ -93,7 +93,7 @@ class Nvml:
     def open(self) -> Self:
         """Load the library and start it; without effect where it is open.
 
-        A library that could not be found is looked for again; one that was loaded stays, whatever
+        A library that was not found is searched for again; one that was loaded stays, whatever
         becomes of its file.
         """
         if not self._is_open:
@@ -102,7 +102,7 @@ class Nvml:
         return self
 
     def close(self) -> None:
-        """Let go of the library; never raise, since a driver that is gone cannot be asked."""
+        """Release the library; never raise, since a driver that is gone cannot be asked."""
         self._handles.clear()
         if self._is_open:
             self._is_open = False
@@ -110,9 +110,9 @@ class Nvml:
                 _ask("nvmlShutdown", pynvml.nvmlShutdown)
 
     def reopen(self) -> None:
-        """Start anew after the driver was down; `devices` has to be called again.
+        """Close and open NVML after the driver was down; `devices` has to be called again.
 
-        Where it fails, NVML stays closed, and calling it again is the way on.
+        Where it fails, NVML stays closed; retry it.
         """
         self.close()
         self.open()
@@ -128,11 +128,11 @@ class Nvml:
         return str(_ask("nvmlSystemGetDriverVersion", pynvml.nvmlSystemGetDriverVersion))
 
     def devices(self) -> tuple[Device, ...]:
-        """Look all GPUs up anew, and return those that answer, in NVML's order.
+        """Look up all GPUs again, and return those that answer, in NVML's order.
 
-        One that does not answer is in `unreachable`, so that a lost GPU does not blind us on the
-        others. Raises where none answers, or the driver as a whole fails; returns nothing where
-        the driver shows us no GPU.
+        One that does not answer is in `unreachable`, so that a lost GPU does not hide the others.
+        Raises where none answers, or the driver as a whole fails; returns nothing where the driver
+        shows us no GPU.
         """
         self._handles.clear()
         self.unreachable = ()
@@ -160,17 +160,17 @@ class Nvml:
         """Return what is in use on a GPU by everybody; None where the GPU does not report it.
 
         Cheap (about 10 us, against 4 ms for a process list: MangoHud, pull request 2104), so it
-        shows when lists are worth their price. Without the driver's reserve, but for drivers
+        shows when lists are worth their price. Without the driver's reserve, except on drivers
         older than R510.
         """
         memory = self._about(uuid, self._memory)
         return None if memory is None else memory[2]
 
     def processes(self, uuid: str) -> tuple[ListedProcess, ...]:
-        """Return every process that the driver lists on a GPU, once, by its largest figure.
+        """Return every process that the driver lists on a GPU, once, with its largest figure.
 
         A process is listed several times where it is a client of the driver more than once, or
-        of several lists. Number 0 stands for a process outside our PID namespace and is left out.
+        of several lists. PID 0 stands for a process outside our PID namespace and is left out.
         """
         largest: dict[int, int] = {}
         for kind in _LISTS:
@@ -191,7 +191,9 @@ class Nvml:
     def _describe(self, uuid: str, handle: Any, index: int) -> Device:
         name = _ask("nvmlDeviceGetName", pynvml.nvmlDeviceGetName, handle, gpu=uuid)
         total_bytes, reserved_bytes, _ = self._memory(uuid, handle) or (None, None, None)
-        modes = _ask_if_there("nvmlDeviceGetMigMode", pynvml.nvmlDeviceGetMigMode, handle, gpu=uuid)
+        modes = _ask_if_supported(
+            "nvmlDeviceGetMigMode", pynvml.nvmlDeviceGetMigMode, handle, gpu=uuid
+        )
         return Device(uuid, name, index, total_bytes, reserved_bytes, bool(modes and modes[0]))
 
     def _about(self, uuid: str, ask: Callable[..., Any], *arguments: Any) -> Any:
@@ -208,19 +210,19 @@ class Nvml:
             raise
 
     def _memory(self, uuid: str, handle: Any) -> tuple[int, int | None, int] | None:
-        """Return total, reserved and used bytes; reserved is None where only version 1 is there."""
+        """Return total, reserved and used bytes; reserved is None where only version 1 exists."""
         ask, version = pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2
-        memory = _ask_if_there("nvmlDeviceGetMemoryInfo_v2", ask, handle, version, gpu=uuid)
+        memory = _ask_if_supported("nvmlDeviceGetMemoryInfo_v2", ask, handle, version, gpu=uuid)
         if memory is not None:
             return memory.total, memory.reserved, memory.used
-        memory = _ask_if_there("nvmlDeviceGetMemoryInfo", ask, handle, gpu=uuid)
+        memory = _ask_if_supported("nvmlDeviceGetMemoryInfo", ask, handle, gpu=uuid)
         return None if memory is None else (memory.total, None, memory.used)
 
     def _list(self, uuid: str, handle: Any, kind: str) -> list[tuple[int, int]]:
-        """Return number and bytes of each entry of a list, 0 for no figure.
+        """Return PID and bytes of each entry of a list, 0 for no figure.
 
-        GPUs and drivers may lack graphics or MPS, and nothing runs there then; a compute list that
-        is not there means that we are blind. Both versions have one layout; R510 brought v3.
+        GPUs and drivers may lack graphics or MPS, and nothing runs there then; without a compute
+        list nothing can be measured. Both versions have one layout; R510 brought v3.
         """
         name = f"nvmlDeviceGet{kind}RunningProcesses"
         try:
@@ -252,7 +254,7 @@ class Nvml:
 
 
 def _ask(name: str, function: Callable[..., Any], *arguments: Any, gpu: str = "") -> Any:
-    """Make one call to the vendor's binding, and turn all its ways of failing into one."""
+    """Make one call to the vendor's binding; turn each of its exceptions into NvmlError."""
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
@@ -264,7 +266,7 @@ def _ask(name: str, function: Callable[..., Any], *arguments: Any, gpu: str = ""
         raise NvmlError(name, pynvml.NVML_ERROR_UNKNOWN, gpu=gpu, detail=str(error)) from None
 
 
-def _ask_if_there(name: str, function: Callable[..., Any], *arguments: Any, gpu: str) -> Any:
+def _ask_if_supported(name: str, function: Callable[..., Any], *arguments: Any, gpu: str) -> Any:
     """Do as `_ask`, but return None where the GPU or the library does not have it."""
     try:
         return _ask(name, function, *arguments, gpu=gpu)
@@ -275,7 +277,7 @@ def _ask_if_there(name: str, function: Callable[..., Any], *arguments: Any, gpu:
 
 
 def _fill(name: str, handle: Any, buffer: Any) -> int:
-    """Fill the buffer and return how many entries there are, also where they are more than fit.
+    """Fill the buffer and return how many entries there are, even if more than fit.
 
     The function is called by pynvml's pointer: `_nvmlGetFunctionPointer` and the structure are the
     same from 12.560 to 13.615.

@@ -1,8 +1,8 @@
 """The pod's processes: who they are, and how to stop exactly one.
 
-`ProcessLookupError` says that a process is gone; any other `OSError`, that proc does not answer.
+`ProcessLookupError` means that a process is gone; any other `OSError`, that proc does not answer.
 Only `identify` reads `cmdline`, which waits for the target's memory lock: a process stuck in a
-driver could hold its reader up.
+driver could block its reader.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Delivery(enum.Enum):
 
     DELIVERED = "delivered"
     GONE = "gone"
-    """No such process, or its PID is another's by now; nobody was signalled."""
+    """No such process, or its PID was reused; nothing was signalled."""
     REFUSED = "refused"
-    """We lack a permission, or proc does not answer; nobody was signalled."""
+    """We lack a permission, or proc does not answer; nothing was signalled."""
 
 
 def identify(pid: int, *, proc: str = "/proc") -> Process | None:
-    """Return who has this PID now; None for nobody, a thread, or where proc does not answer.
+    """Return the process of this PID; None for a free PID, a thread, or where proc does not answer.
 
-    Read between two readings of the start time, nothing can be of the PID's next owner.
+    All is read between two reads of the start time, so none of it can be the PID's next owner's.
     """
     folder = f"{proc}/{pid}"
     try:
@@ -50,10 +50,10 @@ def identify(pid: int, *, proc: str = "/proc") -> Process | None:
 
 
 def is_gone(process: Process, *, proc: str = "/proc") -> bool:
-    """Return whether this very process is over, whoever has its PID now.
+    """Return whether this very process has ended, whoever has its PID now.
 
     A zombie counts as gone: the kernel drops its memory and closes its files, the GPU's among
-    them, before it becomes one. What proc does not show us is not known to be gone.
+    them, before it becomes one. What proc hides from us is not known to be gone.
     """
     try:
         return _start_time(process.pid, proc) != process.started
@@ -64,10 +64,10 @@ def is_gone(process: Process, *, proc: str = "/proc") -> bool:
 
 
 def stop(process: Process, number: signal.Signals, *, proc: str = "/proc") -> Delivery:
-    """Signal this very process, or nobody.
+    """Signal this very process, or none.
 
-    Older seccomp profiles answer EPERM to pidfds, which looks like a refusal of the signal itself,
-    so kill(2) has the last word; there the PID could still change hands after the check.
+    Older seccomp profiles answer EPERM to pidfds, as if the signal itself were not permitted, so
+    kill(2) has the last word; there the PID could still change hands after the check.
     Raises ValueError for PID 1 (the pod ends with it), ourselves and our parents.
     """
     me = os.getpid()
@@ -125,15 +125,15 @@ def _send_by_pidfd(process: Process, number: signal.Signals, proc: str) -> None:
 
 
 def require_same(process: Process, proc: str) -> None:
-    """Raise ProcessLookupError where the PID is another's by now, and OSError as proc does."""
+    """Raise ProcessLookupError where the PID was reused, and OSError as proc does."""
     if _start_time(process.pid, proc) != process.started:
         raise ProcessLookupError
 
 
 def _start_time(pid: int, proc: str) -> int:
-    """Return when the living process began; a zombie is gone, and a thread, which has files, none.
+    """Return when the process started; raise ProcessLookupError for a zombie or a thread.
 
-    A main thread that ended while others run on shows Z as well, proc(5), and its process holds
+    A main thread that ended while others run on shows Z as well, proc(5), and its process keeps
     all it held: by the state alone, a workload could hide.
     """
     try:
@@ -155,7 +155,7 @@ def _stat(pid: int, proc: str) -> list[str]:
 
 
 def read_status(pid: int | str, proc: str) -> dict[str, str]:
-    """Return the lines by name; a process's own name adds none, for proc escapes its line ends."""
+    """Return the lines by name; a process's name cannot add one: proc escapes its line ends."""
     lines = (line.partition(":") for line in read_file(f"{proc}/{pid}/status").split("\n"))
     return {name: value.strip() for name, _, value in lines}
 
@@ -163,7 +163,7 @@ def read_status(pid: int | str, proc: str) -> dict[str, str]:
 def container_in(cgroups: str) -> str:
     """Return the outermost container's id, since a workload can nest cgroups only below its own.
 
-    Before `kubepods` stands a node that is itself a container.
+    Before `kubepods` comes a node that is itself a container.
     """
     for path in cgroups.split("\n"):
         for name in re.split("[/:]", path.partition("kubepods")[2] or path):

@@ -40,7 +40,7 @@ def write_review(uid: str, answer: Answerable) -> bytes:
 
 
 def write_failure(uid: str) -> bytes:
-    """Write the answer to a review that a bug of ours kept from a decision."""
+    """Write the answer to a review that was not decided because of a bug of ours."""
     return orjson.dumps(encode_failure(uid))
 
 

@@ -1,4 +1,4 @@
-"""What the self-test may believe here: whose processes these are, whom we may signal, which kernel.
+"""What the self-test can rely on here: whose processes these are, whom we may signal, the kernel.
 
 Each fact is read from /proc; the processes themselves are in `webhook.adapters.processes`.
 """
@@ -37,7 +37,7 @@ class Fact:
 
 
 def permission(process: Process, *, proc: str = "/proc") -> Fact:
-    """Say, from capabilities, users and security labels, whether we may signal the process.
+    """Say, by capabilities, users and security labels, whether we may signal the process.
 
     kill(2): CAP_KILL, or our real or effective user is the target's real or saved one. Signal 0 is
     no test: AppArmor lets it pass where it denies TERM. A pod has one user namespace, in which
@@ -60,13 +60,13 @@ def permission(process: Process, *, proc: str = "/proc") -> Fact:
         return Fact(False, f"{who}; run the sidecar as that user, or as root with KILL.")
     if us is None or us != them:
         labels = f"Our security label is {us!r} and that of process {pid} is {them!r}"
-        return Fact(None, f"{labels}: whether its profile lets our signals in cannot be seen.")
+        return Fact(None, f"{labels}: whether its profile allows our signals is unknown.")
     how = "We have CAP_KILL" if kill else f"Process {pid} and we are the same user"
     return Fact(True, f"{how}, and our security labels do not differ.")
 
 
 def own_rights(*, proc: str = "/proc") -> Fact:
-    """Say whom our signals can reach, while there is nobody to ask about."""
+    """Say whom our signals can reach, while there is no process to check."""
     try:
         own = read_status("self", proc)
         kill = bool(int(own["CapEff"], 16) >> _CAP_KILL & 1)

@@ -1,4 +1,4 @@
-"""The node agent: advertises on its node what NVML reports of the GPUs, and keeps it so.
+"""The node agent: advertises on its node the GPUs that NVML reports, and reconciles it.
 
 It reads NVML, its own node and who has its GPUs, and patches that node: capacity and allocatable
 `vramwarden.io/vram`, the labels and the annotation of `webhook.names`. In a cluster it runs on each

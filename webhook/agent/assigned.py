@@ -1,4 +1,4 @@
-"""Who has the node's GPUs, let through at most once a second.
+"""Who has the node's GPUs, passed on at most once a second.
 
 Each binding changes it, and each change of the node's label is an event for every watcher of nodes.
 """
@@ -26,13 +26,13 @@ class Assigned:
         self._latest = assignments
 
     def due_in_s(self, now_s: float) -> float:
-        """Return how long until there is something new to be shown; infinite where there is not."""
+        """Return how long until something new is to be shown; infinite where nothing is."""
         if self._latest == self.shown:
             return float("inf")
         return max(0.0, self._shown_s + EVERY_S - now_s)
 
     def take(self, now_s: float) -> bool:
-        """Show the latest, if it is time; return whether that is something new."""
+        """Show the latest, if it is due; return whether it is something new."""
         if self.due_in_s(now_s) > 0:
             return False
         self.shown, self._shown_s = self._latest, now_s

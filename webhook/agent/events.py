@@ -1,4 +1,4 @@
-"""What changed from one scan to the next, as events: each thing once, and once when it is over."""
+"""What changed from one scan to the next, as events: one when it begins, one when it is over."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def report(
 
 
 def _report_driver(journal: Journal, scan: Scan, after: Inventory) -> None:
-    """Report once that there is no driver, and that this changes nothing on the node."""
+    """Report once that no driver answers, and that this changes nothing on the node."""
     if scan.failed and after.gpus:
         what = "the driver does not answer; the node keeps what it shows"
         journal.once("driver", "warning", what, scan.failed)
@@ -75,10 +75,10 @@ def _report_doubts(
         if one.doubted_since_s is None:
             journal.over(f"gpu {uuid}", "a GPU is as advertised", gpu=uuid)
         elif uuid in seen:
-            what = "a GPU tells another size; the node shows it if that stays"
+            what = "a GPU reports another size; the node shows it if that lasts"
             journal.once(f"gpu {uuid}", "warning", what, f"for {grace_s:g} s", gpu=uuid)
         else:
-            what = "a GPU is lost; it leaves the list if that stays"
+            what = "a GPU is lost; it leaves the list if that lasts"
             journal.once(f"gpu {uuid}", "warning", what, f"for {grace_s:g} s", gpu=uuid)
     if scan.unsure:
         named = ", ".join(sorted(uuid or "one without a UUID" for uuid in scan.unsure))

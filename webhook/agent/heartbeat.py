@@ -1,8 +1,8 @@
 """The heartbeat: `python3 -I -m webhook.agent.heartbeat live|ready FOLDER` is the kubelet's probe.
 
 No port, so nobody on the network can reach the agent. A line in a file says until when the last
-beat is good, and whether the node was as it should be. Probes run often, so this file imports next
-to nothing.
+beat is valid, and why the node was not in its desired state. Probes run often, so this file imports
+next to nothing.
 """
 
 import os
@@ -10,18 +10,18 @@ import sys
 import time
 
 RUN_FOLDER = "/run/vramwarden-agent"
-GOOD_FOR_S = 120.0
-"""The main thread beats every few seconds, and waits for an API server that hangs at most 90."""
+VALID_FOR_S = 120.0
+"""The main thread beats every few seconds, and waits at most 90 for an API server that hangs."""
 
 _FILE = "heartbeat"
 _WRONG_USAGE = 2
 
 
 def beat(folder: str, *, unready: str) -> None:
-    """Tell that the main thread is at work, and why the node is not as it should be; OSError."""
+    """Record that the main thread works, and why it is not ready; raises OSError."""
     path = f"{folder}/{_FILE}"
     with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123
-        file.write(f"{time.monotonic() + GOOD_FOR_S:.3f} {unready}\n")
+        file.write(f"{time.monotonic() + VALID_FOR_S:.3f} {unready}\n")
     os.replace(f"{path}.new", path)  # noqa: PTH105
 
 
@@ -30,8 +30,8 @@ def probe(kind: str, folder: str) -> str:
 
     | kind | passes |
     | --- | --- |
-    | live | while the main thread beats, whatever driver and API server do: no restart helps them |
-    | ready | where, besides, the node was read and shows what it should |
+    | live | while the main thread beats: a restart fixes neither driver nor API server |
+    | ready | if, besides, the node was read and is in its desired state |
     """
     try:
         with open(f"{folder}/{_FILE}", encoding="utf-8") as file:  # noqa: PTH123
@@ -41,8 +41,8 @@ def probe(kind: str, folder: str) -> str:
         return "no heartbeat yet"
     except (OSError, ValueError) as error:
         return f"the heartbeat in {folder} cannot be read: {error}"
-    if not late_s <= 0:  # so for what is no number, too
-        return f"the last heartbeat was {GOOD_FOR_S + late_s:.0f} s ago: stuck or stopped"
+    if not late_s <= 0:  # true for NaN, too
+        return f"the last heartbeat was {VALID_FOR_S + late_s:.0f} s ago: stuck or stopped"
     return unready if kind == "ready" else ""
 
 

@@ -44,16 +44,16 @@ PACE_S: Final = 5.0
 
 PATCHES: Final = 20
 PATCH_EVERY_S: Final = 5.0
-"""So many patches at once and then one in so many seconds: whoever changes the node against us for
-ever, such as an agent of another version, costs the API server no more than that."""
+"""So many patches at once and then one in so many seconds: whoever keeps changing the node against
+us, such as an agent of another version, costs the API server no more than that."""
 
 
 class NewContainerNeededError(Exception):
-    """Only a new container gets the driver's library, or access to the GPUs, anew."""
+    """Only a new container gets the driver's library, or access to the GPUs, again."""
 
 
 class Agent:
-    """Keeps the node as it should be, until it is stopped."""
+    """Reconciles the node until it is stopped."""
 
     def __init__(self, settings: AgentSettings, kube: Kube, nvml: Nvml, journal: Journal) -> None:
         self._settings = settings
@@ -70,13 +70,13 @@ class Agent:
         self._allowance = Allowance(PATCHES, PATCH_EVERY_S)
         self._assigned = Assigned(None if settings.namespace else {})
         self._owed = False
-        """Pods came or went: the patch for that is not counted against whoever fights us."""
+        """Pods came or went: the patch for that does not count against the allowance."""
         self._undone = "the node has not been read yet"
         self._failures: dict[str, str] = {}
         self._beats = bool(settings.run_folder)
 
     def run(self) -> None:
-        """Work for ever; raises NewContainerNeededError."""
+        """Run forever; raises NewContainerNeededError."""
         self._start(watch, self._kube, self._settings.node)
         if self._settings.fixed_bytes is None:
             self._start(watch_gpus, self._nvml, self._settings.interval_s)
@@ -91,18 +91,18 @@ class Agent:
             self._check_driver(now_s)
 
     def _start(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Let a thread work; a bug in it ends the agent, and not only the thread."""
+        """Run this on a thread; a bug in it ends the agent, and not only the thread."""
 
-        def worked() -> None:
+        def run() -> None:
             try:
                 work(*arguments, self._messages.put)
             except Exception as error:  # noqa: BLE001 - handed to the main thread, which raises it
                 self._messages.put(error)
 
-        threading.Thread(target=worked, name=work.__name__, daemon=True).start()
+        threading.Thread(target=run, name=work.__name__, daemon=True).start()
 
     def _receive(self) -> None:
-        """Take what was reported; wait a while where nothing was."""
+        """Take what was reported; wait a while for it."""
         wait_s = min(PACE_S, self._assigned.due_in_s(time.monotonic()))
         try:
             self._take(self._messages.get(timeout=wait_s))
@@ -121,7 +121,7 @@ class Agent:
                 self._driver = after_scan(self._driver, message, time.monotonic())
                 self._observe()
             case WatchFailed(why):
-                self._fail("watch", "the node cannot be watched; trying on", why)
+                self._fail("watch", "the node cannot be watched; retrying", why)
             case AssignmentsSeen(assignments, watched):
                 if watched:
                     self._journal.over("assigned", "the list of who has which GPUs is watched")
@@ -140,7 +140,7 @@ class Agent:
             self._journal.once("node", "warning", "waiting for the node", self._undone)
             self._node = None
         elif not is_echo(node, self._node, time.monotonic() - self._patched_s):
-            self._journal.over("node", "the node is there")
+            self._journal.over("node", "the node exists")
             self._node = node
             if self._inventory is None:
                 fixed_bytes = self._settings.fixed_bytes
@@ -160,7 +160,7 @@ class Agent:
         self._journal.over(about, message)
 
     def _observe(self) -> None:
-        """Take the latest scan into the inventory, once it is known what was advertised before."""
+        """Add the latest scan to the inventory, once it is known what was advertised before."""
         if self._scan is None or self._inventory is None:
             return
         before, grace_s = self._inventory, self._settings.grace_s
@@ -168,7 +168,7 @@ class Agent:
         report(self._journal, self._scan, before, self._inventory, grace_s)
 
     def _reconcile(self, now_s: float) -> None:
-        """Patch the difference to the desired state, unless the last try failed a moment ago."""
+        """Patch the difference to the desired state, unless a retry is not due yet."""
         self._owed |= self._assigned.take(now_s)
         if self._node is None or self._inventory is None or now_s < self._next_try_s:
             return
@@ -182,10 +182,10 @@ class Agent:
         elif made and ((self._owed and is_free_alone(made)) or self._may_patch(now_s)):
             self._patch(made, listed)
         elif made:
-            what = "the node is changed by somebody else all the time; patching less often"
+            what = "somebody else keeps changing the node; patching less often"
             self._journal.once("others", "warning", what, self._undone)
         elif self._scan is None and self._settings.fixed_bytes is None:
-            self._undone = "the GPUs have not been looked at yet"
+            self._undone = "the GPUs have not been scanned yet"
 
     def _may_patch(self, now_s: float) -> bool:
         left = take(self._allowance, now_s)
@@ -193,14 +193,14 @@ class Agent:
         return left is not None
 
     def _patch(self, made: Patches, listed: list[str]) -> None:
-        """Send the patches; labels first, so that no pod meets capacity on an unlabelled node."""
+        """Send the patches; labels first, so that no unlabelled node has capacity."""
         try:
             if made.metadata is not None:
                 self._node = self._kube.patch_node(self._settings.node, made.metadata)
             if made.status is not None:
                 self._node = self._kube.patch_node(self._settings.node, made.status, status=True)
         except KubeError as error:
-            self._fail("patch", "the node cannot be patched; trying on", str(error))
+            self._fail("patch", "the node cannot be patched; retrying", str(error))
             self._next_try_s = time.monotonic() + self._pause_s
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
             return
@@ -213,7 +213,7 @@ class Agent:
             self._journal.event("info", "node patched", node=self._settings.node, changes=listed)
 
     def _check_driver(self, now_s: float) -> None:
-        """Say that the driver hangs, and end where only a new container sees it again."""
+        """Report a driver that hangs, and end where only a new container can reach it again."""
         if self._settings.fixed_bytes is not None:
             return
         if hangs(self._driver, now_s, self._settings.interval_s):
@@ -229,5 +229,5 @@ class Agent:
             unready = "; ".join(filter(None, (*self._failures.values(), self._undone)))
             beat(self._settings.run_folder, unready=unready)
         except OSError as error:
-            self._beats = False  # said once; the probes will report it
+            self._beats = False  # logged once; the probes will report it
             self._journal.event("error", "no heartbeat", why=str(error))

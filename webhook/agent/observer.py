@@ -1,4 +1,4 @@
-"""One scan of the node's GPUs: NVML in, a Scan out; whatever fails is part of what was seen."""
+"""One scan of the node's GPUs: NVML in, a Scan out; failures are part of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def scan(nvml: Nvml, *, proc: str = "/proc") -> Scan:
 
 
 def _devices(nvml: Nvml) -> tuple[Device, ...]:
-    """Return the GPUs that answer; where none does, but the driver, that is no failure of it."""
+    """Return the GPUs that answer; where none does, but the driver does, none."""
     try:
         return nvml.devices()
     except NvmlError:
@@ -46,7 +46,7 @@ def _devices(nvml: Nvml) -> tuple[Device, ...]:
 
 
 def _unsure(errors: Iterable[NvmlError]) -> frozenset[str]:
-    """Return which GPUs are there, and only failed to answer: they are not lost."""
+    """Return which GPUs failed to answer but are not lost."""
     return frozenset(error.gpu for error in errors if error.fault is not Fault.GPU_LOST)
 
 
@@ -57,8 +57,8 @@ def _seen(device: Device) -> SeenGpu:
 def _probed(seen: Scan, nvml: Nvml, devices: Iterable[Device], proc: str) -> Scan:
     """Try what the enforcer's self-test will: version, kernel, and figures of each shared GPU.
 
-    What it cannot try is whether a process that the driver lists comes with its figure: a container
-    sees its own processes alone, and this one has nothing on a GPU. The version answers for that.
+    What it cannot try is whether the driver gives a figure for each process: a container sees only
+    its own processes, and this one has none on a GPU. The version stands in for that.
     """
     kernel = surroundings.trustworthy_kernel(proc=proc)
     version = seen.driver_version

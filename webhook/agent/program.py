@@ -31,15 +31,15 @@ NEW_CONTAINER: Final = 75
 
 
 def agent(settings: AgentSettings) -> int:
-    """Keep the node as it should be until SIGTERM; returns the exit code.
+    """Reconcile the node until SIGTERM; returns the exit code.
 
     | exit code | means |
     | --- | --- |
     | 0 | stopped by SIGTERM |
     | 1 | no API server is known, or a bug |
-    | 75 | the driver was replaced, or its devices taken from us: a new container is needed |
+    | 75 | the driver was replaced, or we lost its devices: a new container is needed |
     """
-    # Where it is closed, the number may soon be another file's.
+    # Where stdout is closed, its descriptor may soon be another file's.
     journal = Journal(partial(os.write, 1 if sys.stdout else -1))
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
@@ -68,7 +68,7 @@ class Once:
     unread: str
     """Why the node could not be read, so that the patches are those of a node without anything."""
     unassigned: str
-    """Why it could not be read which pods have which GPUs, so that free memory stays as shown."""
+    """Why the list of who has which GPUs could not be read, so that free memory stays as shown."""
     failed: str
     """Why the driver could not be read."""
     skipped: tuple[str, ...]

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 INTERVAL_S: Final = 30.0
-"""Between scans of the GPUs. What is changed on the node is reconciled at once, by the watch; scans
-only find GPUs that came or went, and those may be lost for minutes. On a node without persistence
-mode each scan wakes the GPUs, which takes a second or more for each of them."""
+"""Between scans of the GPUs. Changes of the node are reconciled at once, by the watch; scans only
+find GPUs that came or went, and a lost GPU has minutes of grace anyway. On a node without
+persistence mode each scan wakes the GPUs, which takes a second or more for each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class AgentSettings:
     grace_s: float = GRACE_S
     """How long a GPU may be lost before it leaves the list."""
     fixed_bytes: int | None = None
-    """Advertise this, and ask no driver."""
+    """Advertise this, and read no driver."""
     namespace: str = ""
-    """Where the webhook keeps who has which GPUs; empty where it does not place pods."""
+    """Where the webhook keeps the lists of who has which GPUs; empty where it does not place."""
     kubeconfig: Path | None = None
     run_folder: str = ""
-    """Where to beat for the probes; empty for nowhere."""
+    """Where the heartbeat for the probes is written; empty for nowhere."""
     dry_run: bool = False

@@ -1,4 +1,4 @@
-"""The threads that wait for others, so that the main one never does: driver and API server."""
+"""The threads that wait for driver and API server, so that the main one never does."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from webhook.core.node.inventory import Scan
     from webhook.core.placement.assignments import Assignments
 
-    Tell = Callable[["Scan | NodeSeen | WatchFailed | AssignmentsSeen | AssignmentsUnread"], None]
+    Send = Callable[["Scan | NodeSeen | WatchFailed | AssignmentsSeen | AssignmentsUnread"], None]
 
 T = TypeVar("T")
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 15.0
-"""Between tries to patch the node; doubled from the first to the longest."""
+"""Between retries to patch the node; doubled from the first to the longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class NodeSeen:
     """The node as it is now."""
 
     node: dict[str, Any] | None
-    """None where there is no such node."""
+    """None where it does not exist."""
     watched: bool = True
-    """Whether its next change will be told, too."""
+    """Whether its next change will be reported, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchFailed:
-    """The node's changes cannot be told for the moment."""
+    """Changes of the node cannot be reported for now."""
 
     why: str
 
@@ -52,32 +52,32 @@ class AssignmentsSeen:
 
     assignments: Assignments
     watched: bool = True
-    """Whether the next change will be told, too."""
+    """Whether the next change will be reported, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentsUnread:
-    """It cannot be told for the moment."""
+    """Who has which of the node's GPUs cannot be read for now."""
 
     why: str
 
 
-def watch(kube: Kube, name: str, tell: Tell) -> None:
-    """Tell of the node, of each change of it, and of each failure, for ever."""
+def watch(kube: Kube, name: str, send: Send) -> None:
+    """Report the node, each change of it, and each failure, forever."""
     _follow_one(
         Collection(kube, joined("nodes"), lambda node: node, name=name),
-        lambda node, watched: tell(NodeSeen(node, watched)),
-        lambda why: tell(WatchFailed(why)),
+        lambda node, watched: send(NodeSeen(node, watched)),
+        lambda why: send(WatchFailed(why)),
     )
 
 
-def watch_assignments(kube: Kube, namespace: str, node: str, tell: Tell) -> None:
-    """Tell who has which GPUs, each change of that, and each failure, for ever."""
+def watch_assignments(kube: Kube, namespace: str, node: str, send: Send) -> None:
+    """Report who has which GPUs, each change of that, and each failure, forever."""
     path, name = joined("namespaces", namespace, "configmaps"), config_map_name(node)
     _follow_one(
         Collection(kube, path, _assignments_in, name=name),
-        lambda found, watched: tell(AssignmentsSeen(found or {}, watched)),
-        lambda why: tell(AssignmentsUnread(why)),
+        lambda found, watched: send(AssignmentsSeen(found or {}, watched)),
+        lambda why: send(AssignmentsUnread(why)),
     )
 
 
@@ -86,7 +86,7 @@ def _follow_one(
     seen: Callable[[T | None, bool], None],
     failed: Callable[[str], None],
 ) -> None:
-    """Tell of the object of a name, None where it is gone; raises what is a bug."""
+    """Report the object of a name, None where it is gone; raises what is a bug."""
 
     def hear(report: Report[T]) -> None:
         match report:
@@ -109,12 +109,12 @@ def read_assigned(kube: Kube, namespace: str, node: str) -> Assignments:
 
 
 def _assignments_in(config_map: dict[str, Any]) -> Assignments:
-    """Return what can be read; the webhook mends the rest when it next binds a pod there."""
+    """Return what can be read; the webhook restores the rest when it next binds a pod there."""
     return read_assignments(config_map.get("data"))[0]
 
 
-def watch_gpus(nvml: Nvml, interval_s: float, tell: Tell) -> None:
-    """Tell what NVML says, for ever; a driver that hangs holds up nobody but this thread."""
+def watch_gpus(nvml: Nvml, interval_s: float, send: Send) -> None:
+    """Report what NVML says, forever; a driver that hangs blocks only this thread."""
     while True:
-        tell(scan(nvml))
+        send(scan(nvml))
         time.sleep(interval_s)

@@ -3,16 +3,16 @@
 `reviews`     one review from bytes to bytes, counted and logged; knows no HTTP server
 `asgi`        the TLS port: the callable that gunicorn's asgi worker runs
 `operations`  the plain port: a Flask application with probes and metrics
-`tls`         the serving certificate, replaced on the next handshake; who keeps it
+`tls`         the serving certificate, replaced on the next handshake; what keeps it
 `folder_certificates`, `secret_certificates`  its two keepers: a folder, a Secret of all replicas
 `metrics`     what is counted
 `log`         one JSON line per event
-`health`      whether it lives, whether it should get traffic
+`health`      liveness and readiness
 `worker`      gunicorn's worker class, with a drain that loses no review
 `policy_reload`  policies, read again when their files change
 `service`     composition root: settings in, gunicorn running
 
-Reviews do not pass through Flask because that was measured: on one core a Flask route under
-gunicorn's gthread worker answered 1,750 empty reviews per second and let an idle connection hold a
-thread; a plain callable under the asgi worker answers 13,000, and idle connections cost nothing.
+Reviews do not pass through Flask, by measurement: on one core a Flask route under gunicorn's
+gthread worker answered 1,750 empty reviews per second, and each idle connection held a thread; a
+plain callable under the asgi worker answers 13,000, and idle connections cost nothing.
 """

@@ -1,4 +1,4 @@
-"""The certificate in a folder: renewed where it is our own, served again when it changes."""
+"""The certificate in a folder: renewed where we issued it, reloaded when it changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FolderKeeper:
     def __init__(
         self, folder: Path, names: tuple[str, ...], metrics: Metrics, log: JsonLog
     ) -> None:
-        """Issue a certificate for `names` where there is none; raises CertificatesError."""
+        """Issue a certificate for `names` where none exists; raises CertificatesError."""
         self._folder = folder
         self._names = names
         self._metrics = metrics
@@ -41,15 +41,15 @@ class FolderKeeper:
         return str(self._folder)
 
     def start(self) -> None:
-        """Renew the certificate in time on a daemon thread from now on."""
+        """Renew the certificate in time, on a daemon thread."""
         Thread(target=self._run, name="certificates", daemon=True).start()
 
     def obstacle(self) -> str:
-        """Return nothing: a keeper without a certificate does not come to be."""
+        """Return nothing: a keeper without a certificate cannot be created."""
         return ""
 
     def keep(self) -> None:
-        """Renew certificates of our own in time; measure the days left of any."""
+        """Renew certificates that we issued; measure the days left of any."""
         now = datetime.now(UTC)
         try:
             advance = ensure(self._folder, self._names, now)
@@ -71,7 +71,7 @@ class FolderKeeper:
             time.sleep(INTERVAL_S)
 
     def _refresh(self) -> None:
-        """Take up what the folder holds now, if that changed."""
+        """Load what the folder holds now, if that changed."""
         seen = stamp(self._folder)
         if seen != self._stamp:
             self._stamp = seen

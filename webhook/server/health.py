@@ -1,4 +1,4 @@
-"""Whether the server lives, and whether it should get traffic."""
+"""Whether the server is alive, and whether it should get traffic."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ STALL_S: Final = 10.0
 class Health:
     """The state behind /livez and /readyz.
 
-    Liveness depends on the event loop alone: neither an invalid policy nor an API server that is
-    away is cured by a restart. Readiness ends when draining begins, so that traffic goes elsewhere
+    Liveness depends on the event loop alone: a restart helps against neither an invalid policy nor
+    an unreachable API server. Readiness ends when draining begins, so that traffic goes elsewhere
     while connections that are kept alive are still answered.
     """
 
@@ -39,7 +39,7 @@ class Health:
         self._last_turn = self._clock()
 
     def dead(self) -> str:
-        """Return why the process should be restarted; empty while it lives."""
+        """Return why the process should be restarted; empty while it is alive."""
         if self._last_turn is None:
             return ""
         stalled_s = self._clock() - self._last_turn

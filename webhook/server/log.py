@@ -1,6 +1,6 @@
 """One JSON line per event on standard error: a constant message, then keys and values.
 
-Bodies, environment values and patches are never logged: they may hold what others must not read.
+Bodies, environment values and patches are never logged: they may hold secrets.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class JsonLog(Journal):
         self.event("info", message, **values)
 
     def warning(self, message: str, **values: Any) -> None:
-        """Write what somebody should look at."""
+        """Write what somebody should check."""
         self.event("warning", message, **values)
 
     def error(self, message: str, **values: Any) -> None:
-        """Write what is wrong and not ours."""
+        """Write what is wrong and not a bug of ours."""
         self.event("error", message, **values)
 
     def exception(self, message: str, **values: Any) -> None:

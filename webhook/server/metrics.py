@@ -54,7 +54,7 @@ class Metrics:
         )
         self._refused = counter(
             "vramwarden_http_refused",
-            "Requests refused before a decision, by HTTP status code.",
+            "Requests rejected before a decision, by HTTP status code.",
             ["code"],
         )
         self.policy_loads = counter(
@@ -101,12 +101,12 @@ class Metrics:
         self._duration.labels(webhook).observe(duration_s)
 
     def count_failure(self, webhook: str, duration_s: float) -> None:
-        """Count a review that a bug of ours kept from a decision."""
+        """Count a review that was not decided because of a bug of ours."""
         self._requests.labels(webhook, "other", "failed", "InternalError").inc()
         self._duration.labels(webhook).observe(duration_s)
 
     def count_refused(self, code: int) -> None:
-        """Count a request refused before a decision."""
+        """Count a request rejected before a decision."""
         self._refused.labels(str(code)).inc()
 
     def show_policy(self, policy: Policy) -> None:
@@ -115,7 +115,7 @@ class Metrics:
         self._policy_rules.set(len(policy.rules))
 
     def show_certificates(self, found: Status) -> None:
-        """Show how long serving certificate and CA are good for."""
+        """Show how long serving certificate and CA are valid."""
         shown = {"serving": found.serving, "ca": next(iter(found.authorities), None)}
         for role, certificate in shown.items():
             if certificate is not None:
@@ -128,7 +128,7 @@ class Metrics:
 
 
 class PlacementMetrics:
-    """Metrics of placement; made only where GPUs are chosen at binding."""
+    """Metrics of placement; created only where GPUs are chosen at binding."""
 
     def __init__(self, metrics: Metrics) -> None:
         counter = partial(Counter, registry=metrics.registry)
@@ -146,12 +146,12 @@ class PlacementMetrics:
             self.unfollowed.labels(resource)
         self.entries = gauge(
             "vramwarden_placement_entries",
-            "Pods in the lists of who has which GPU, as this replica last saw them.",
+            "Pods in the lists of who has which GPU, as this replica last read them.",
         )
 
 
 class SharedCertificateMetrics:
-    """Metrics of shared certificates; made only where replicas share them in a Secret."""
+    """Metrics of shared certificates; created only where replicas share them in a Secret."""
 
     def __init__(self, metrics: Metrics) -> None:
         counter = partial(Counter, registry=metrics.registry)
@@ -162,14 +162,14 @@ class SharedCertificateMetrics:
         )
         self.syncs = counter(
             "vramwarden_certificate_syncs",
-            "Looks at the Secret and the caBundles, by result.",
+            "Times the Secret and the caBundles were reconciled, by result.",
             ["result"],
         )
         for result in ("done", "failed"):
             self.syncs.labels(result)
         self.synced_at = gauge(
             "vramwarden_certificate_last_sync_timestamp_seconds",
-            "When Secret and caBundles were last found right or put right.",
+            "When the Secret and the caBundles were last reconciled.",
         )
 
 

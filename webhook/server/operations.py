@@ -1,7 +1,6 @@
 """The plain port: a Flask application with probes and metrics, on a thread of its own.
 
-Apart from the TLS port, so that a flood of reviews delays no probe and a probe takes no review's
-place.
+Apart from the TLS port, so that neither a flood of reviews delays a probe nor a probe a review.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 OPERATIONS_PORT: Final = 8080
-"""Where probes and metrics are found, unless told otherwise."""
+"""Where probes and metrics are served by default."""
 
 
 def create_app(health: Health, metrics: Metrics, details: Callable[[], dict[str, str]]) -> Flask:
@@ -69,7 +68,7 @@ class _ServerOverIPv6(_Server):
 
 
 class _SilentHandler(WSGIRequestHandler):
-    timeout = 5.0  # a connection that sends nothing gives its thread back
+    timeout = 5.0  # frees the thread of a connection that sends nothing
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the parent's name
         """Log nothing: probes come every few seconds."""
@@ -94,7 +93,7 @@ class OperationsServer:
         self.port: int = self._server.server_address[1]
 
     def start(self, app: Flask) -> None:
-        """Serve the application on a daemon thread from now on."""
+        """Serve the application on a daemon thread."""
         self._server.set_app(app)
         Thread(target=self._server.serve_forever, name="operations", daemon=True).start()
 

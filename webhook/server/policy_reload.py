@@ -1,4 +1,4 @@
-"""Beside the reviews: policies are reloaded when their files change."""
+"""Reload policies when their files change, beside the reviews."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PolicyReload:
     log: JsonLog
 
     def start(self) -> None:
-        """Reload on a daemon thread from now on."""
+        """Reload on a daemon thread."""
         Thread(target=self._run, name="policies", daemon=True).start()
 
     def _run(self) -> None:
@@ -37,7 +37,7 @@ class PolicyReload:
             time.sleep(INTERVAL_S)
 
     def refresh(self) -> None:
-        """Reload the policy where its files changed; say so either way."""
+        """Reload the policy where its files changed; count and log the result."""
         reload = self.policies.refresh()
         self.metrics.policy_stale.set(bool(self.policies.problems))
         if reload.loaded:
@@ -47,13 +47,13 @@ class PolicyReload:
         elif reload.problems:
             self.metrics.policy_loads.labels("refused").inc()
             self.log.error(
-                "policy refused, the last good one stays in force",
+                "policy rejected, the last good one stays in force",
                 policy=self.policies.current.short_digest,
                 problems=[str(problem) for problem in reload.problems],
             )
 
     def show(self) -> None:
-        """Show in the metrics which policy is in force, from now on; warn where it does nothing."""
+        """Show in the metrics which policy is in force; warn where it does nothing."""
         policy = self.policies.current
         self.metrics.show_policy(policy)
         self.metrics.policy_loaded_at.set_to_current_time()

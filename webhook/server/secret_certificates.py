@@ -1,8 +1,7 @@
 """The certificate that this replica shares with others through a Secret, kept beside the reviews.
 
-What is due is decided in `certs.rotation.replica`; here are the thread, the log and the metrics
-around it. Without the API server what is served stays served: nothing here ever takes a certificate
-away.
+`certs.rotation.replica` decides what is due; here are the thread, the log and the metrics around
+it. Without the API server the certificate stays served: nothing here ever removes one.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ if TYPE_CHECKING:
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
 
-LOOK_S: Final = 30.0
-"""Between two looks where no watch tells of a change."""
+SYNC_S: Final = 30.0
+"""Between two syncs where no watch reports a change."""
 
 PAUSE_S: Final = 0.5
-"""After a look, so that a fight with another writer of the caBundles stays a slow one."""
+"""After a sync, so that a conflict with another writer of the caBundles stays a slow one."""
 
 FIRST_RETRY_S: Final = 1.0
 WATCH_S: Final = 300.0
 
 
 class SecretKeeper:
-    """Keeps Secret and caBundles right together with other replicas; a `CertificateKeeper`."""
+    """Reconciles Secret and caBundles together with other replicas; a `CertificateKeeper`."""
 
     def __init__(
         self,
@@ -46,17 +45,17 @@ class SecretKeeper:
         metrics: Metrics,
         log: JsonLog,
     ) -> None:
-        """Ask nothing of the cluster yet; raises CertificatesError for impossible names."""
+        """Send no request to the cluster yet; raises CertificatesError for impossible names."""
         self.serving = ServingCertificate(metrics, log)
         self._api = api
         self._replica = Replica(api, names, terms)
-        self._look_s = min(LOOK_S, max(PAUSE_S, terms.settle_s / 4))
+        self._sync_s = min(SYNC_S, max(PAUSE_S, terms.settle_s / 4))
         self._metrics = metrics
         self._shared_metrics = SharedCertificateMetrics(metrics)
         self._log = log
         self._changed = Event()
         self._served: Bundle | None = None
-        self._said: tuple[str, ...] = ()
+        self._failing: tuple[str, ...] = ()
         self._unready = "no certificate yet"
 
     def __str__(self) -> str:
@@ -64,22 +63,22 @@ class SecretKeeper:
         return self._api.title
 
     def start(self) -> None:
-        """Begin to look after the certificates on daemon threads."""
+        """Begin to reconcile the certificates on daemon threads."""
         Thread(target=self._run, name="certificates", daemon=True).start()
         for number, followed in enumerate(self._api.followed()):
             name = f"certificates-watch-{number}"
             Thread(target=self._follow, args=(followed,), name=name, daemon=True).start()
 
     def obstacle(self) -> str:
-        """Return why no traffic should come; empty once it may, and ever after.
+        """Return why no traffic should come; empty once it may, and from then on.
 
-        A caBundle that somebody spoils later is put right by a replica that is ready or not; to
-        be unready then would only delay the calls that follow.
+        A replica reconciles a caBundle that is damaged later, ready or not; to be unready then
+        would only delay the calls that follow.
         """
         return self._unready
 
     def keep(self) -> bool:
-        """Do what is due, and say what was done; tell whether all went well."""
+        """Do what is due, and log it; return whether all of it succeeded."""
         failures: tuple[str, ...]
         try:
             found = self._replica.round()
@@ -92,23 +91,23 @@ class SecretKeeper:
             self._take(found)
         if self._served:
             self._metrics.show_certificates(describe(self._served, datetime.now(UTC)))
-        self._say(failures)
+        self._report(failures)
         return not failures
 
     def _take(self, found: Round) -> None:
         for step in found.done:
-            self._tell(step)
+            self._log_step(step)
         if found.served != self._served:
             self._served = found.served
             self.serving.use(lambda context: load_set_into(context, found.served))
         self._shared_metrics.ca_bundle_published.set(not found.unready)
         if self._unready:
-            lacking = "" if self.serving.there else "no fit certificate yet"
+            lacking = "" if self.serving.loaded else "no valid certificate yet"
             self._unready = lacking or found.unready
             if self._unready:
                 self._unready = "; ".join((self._unready, *found.failures))
 
-    def _tell(self, step: Store | Publish) -> None:
+    def _log_step(self, step: Store | Publish) -> None:
         if isinstance(step, Store):
             self._log.info(
                 "certificates written", action=step.action.value, reasons=list(step.reasons)
@@ -119,33 +118,33 @@ class SecretKeeper:
                 "caBundle written", configuration=step.configuration.title, webhooks=webhooks
             )
 
-    def _say(self, failures: tuple[str, ...]) -> None:
-        """Count each look, and log what went wrong when it begins and when it ends."""
+    def _report(self, failures: tuple[str, ...]) -> None:
+        """Count each sync; log failures when they begin and when they end."""
         self._shared_metrics.syncs.labels("failed" if failures else "done").inc()
         if not failures:
             self._shared_metrics.synced_at.set_to_current_time()
-        if failures != self._said:
-            self._said = failures
+        if failures != self._failing:
+            self._failing = failures
             if failures:
-                self._log.error("certificates cannot be looked after", why=list(failures))
+                self._log.error("certificates cannot be reconciled", why=list(failures))
             else:
-                self._log.info("certificates are looked after again")
+                self._log.info("certificates are reconciled again")
 
     def _run(self) -> None:
         retry_s = FIRST_RETRY_S
         while True:
             self._changed.clear()
             try:
-                well = self.keep()
+                succeeded = self.keep()
             except Exception:  # noqa: BLE001 - the next turn may succeed; a dead thread never would
                 self._log.exception("certificates failed")
-                well = False
-            retry_s = FIRST_RETRY_S if well else min(2 * retry_s, self._look_s)
+                succeeded = False
+            retry_s = FIRST_RETRY_S if succeeded else min(2 * retry_s, self._sync_s)
             time.sleep(PAUSE_S)
-            self._changed.wait(self._look_s if well else retry_s)
+            self._changed.wait(self._sync_s if succeeded else retry_s)
 
     def _follow(self, followed: Collection[None]) -> None:
-        """Follow one object for ever; what changed is for the next look to see."""
+        """Follow one object forever; the next sync reads what changed."""
         follow(followed, self._heard, watch_s=WATCH_S)
 
     def _heard(self, report: Report[None]) -> None:
@@ -153,4 +152,4 @@ class SecretKeeper:
             self._changed.set()
         elif not isinstance(report.error, KubeError):
             self._log.exception("watching failed")
-        # Otherwise the looks go on and say what is wrong.
+        # Otherwise the syncs go on, and report what is wrong.

@@ -1,4 +1,4 @@
-"""Composition root of the webhook: settings in, gunicorn running until it is told to stop."""
+"""Composition root of the webhook: settings in, gunicorn running until it is stopped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from webhook.server.tls import CertificateKeeper
 
 KEEPALIVE_S: Final = 120
-"""The API server drops idle connections after 90 s; if we were first, a call could meet an EOF."""
+"""The API server drops idle connections after 90 s; were we first, a call could meet an EOF."""
 
 _BACKLOG: Final = 2048  # gunicorn's own
 _NOT_OURS: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
@@ -48,14 +48,14 @@ class ServerSettings:
     port: int
     operations_host: str
     operations_port: int | None
-    """None means the usual one or, where that is taken, any."""
+    """None means the default one or, where that is taken, any."""
     enforcer_image: str
     placement_namespace: str = ""
     """Where the lists of who has which GPU are kept; empty for a server that does not place."""
 
 
 class CannotListenError(Exception):
-    """A port that cannot be listened on: where, why, and which of the settings is at fault."""
+    """A port that cannot be listened on: where, why, and which setting is at fault."""
 
     def __init__(self, part: str, host: str, port: int | None, error: Exception) -> None:
         unknown = isinstance(error, socket.gaierror | UnicodeError)
@@ -103,7 +103,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
 
     @property
     def operations_port(self) -> int:
-        """Where probes and metrics are found."""
+        """Where probes and metrics are served."""
         return self._operations.port
 
     def load_config(self) -> None:
@@ -184,7 +184,8 @@ def _listening(part: str, host: str, port: int | None) -> Iterator[None]:
 def _listen(host: str, port: int) -> tuple[int, int]:
     """Listen; return the socket's descriptor, which gunicorn takes over, and the port.
 
-    Gunicorn itself would try five times, once certificates are issued, and end without a cure.
+    Gunicorn itself would try five times, after certificates are issued, and end without saying
+    what to do.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:

@@ -3,7 +3,7 @@
 Gunicorn's asgi worker builds one TLS context when it starts. OpenSSL's server-name callback may
 hand a handshake another context, and is called even where the client sends no name; so the context
 to listen with has no certificate, each handshake gets the current one, and open connections keep
-what they have. Where the certificate comes from is its keeper's business.
+what they have. Its keeper decides where the certificate comes from.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from webhook.server.metrics import Metrics
 
     Load = Callable[[ssl.SSLContext], None]
-    """Loads a certificate into a new context; raises CertificatesError where it is unfit."""
+    """Loads a certificate into a new context; raises CertificatesError where it is unusable."""
 
 
 class CertificateKeeper(Protocol):
-    """Whoever keeps the certificate that is served; `str` of it says where the certificate lies."""
+    """Keeps the certificate that is served; its `str` says where the certificate lies."""
 
     @property
     def serving(self) -> ServingCertificate:
-        """Return what handshakes are shown."""
+        """Return the certificate that handshakes get."""
 
     def start(self) -> None:
         """Begin to renew the certificate on daemon threads, after the fork."""
@@ -38,7 +38,7 @@ class CertificateKeeper(Protocol):
 
 
 class ServingCertificate:
-    """What handshakes are shown; the last good one is kept. Without any, handshakes fail."""
+    """The certificate that handshakes get: the last good one. Without any, handshakes fail."""
 
     def __init__(
         self, metrics: Metrics, log: JsonLog, refresh: Callable[[], None] = lambda: None
@@ -50,8 +50,8 @@ class ServingCertificate:
         self._current: ssl.SSLContext | None = None
 
     @property
-    def there(self) -> bool:
-        """Tell whether there is a certificate to show."""
+    def loaded(self) -> bool:
+        """Return whether there is a certificate to serve."""
         return self._current is not None
 
     def context(self) -> ssl.SSLContext:
@@ -61,18 +61,18 @@ class ServingCertificate:
         return context
 
     def load(self, load: Load) -> None:
-        """Show another certificate from now on; raises CertificatesError where it is unfit."""
+        """Serve another certificate from now on; raises CertificatesError where it is unusable."""
         context = _context()
         load(context)
         self._current = context
 
     def use(self, load: Load) -> None:
-        """Show another certificate from now on, if it is fit; count and log it either way."""
+        """Serve another certificate from now on, if it is usable; count and log the result."""
         try:
             self.load(load)
         except CertificatesError as error:
             self._metrics.certificate_loads.labels("refused").inc()
-            self._log.error("certificate refused, the last good one is served", why=str(error))
+            self._log.error("certificate rejected, the last good one is served", why=str(error))
         else:
             self._metrics.certificate_loads.labels("loaded").inc()
             self._log.info("certificate loaded")

@@ -1,9 +1,9 @@
-"""Gunicorn's asgi worker, with a drain that never breaks a promise of keep-alive.
+"""Gunicorn's asgi worker, with a drain that never breaks a promised keep-alive.
 
 The worker of gunicorn 27 closes a connection after the answer during which SIGTERM came, although
 that answer said keep-alive; a caller's next POST then meets an EOF, which the API server does not
 retry. Here SIGTERM first makes every answer say `Connection: close`, and the worker ends when no
-connection is left, or after a while.
+connection is left, or after `DRAIN_S`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DRAIN_S: Final = 10.0
 QUIET_S: Final = 1.0
 """A connection in its handshake is not counted yet; after this long without any, none is."""
 
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 
 
 class DrainingWorker(ASGIWorker):  # type: ignore[misc]  # gunicorn is not typed
@@ -37,7 +37,7 @@ class DrainingWorker(ASGIWorker):  # type: ignore[misc]  # gunicorn is not typed
         now_s = last_seen_s = self.loop.time()
         deadline_s = now_s + DRAIN_S
         while now_s < min(deadline_s, last_seen_s + QUIET_S):
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             now_s = self.loop.time()
             if self.nr_conns:
                 last_seen_s = now_s

@@ -1,4 +1,4 @@
-"""The one law by which objects are followed: what is reported, asked again, and waited for."""
+"""How objects are followed: what is reported, requested again, and waited for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ A_MINUTE = 60.0
 
 
 class Enough(BaseException):
-    """Ends what works for ever."""
+    """Ends what works forever."""
 
 
 def an_object(version, name="a"):
@@ -106,7 +106,7 @@ class Script(Kube):
 # A collection
 
 
-def test_what_is_there_and_each_change_is_reported_from_the_version_of_the_list():
+def test_what_exists_and_each_change_is_reported_from_the_version_of_the_list():
     events = [an_event("ADDED", "6", "b"), an_event("MODIFIED", "7"), an_event("DELETED", "8")]
     script = Script([("5", "a")], [events])
     assert script.follow(labels="ours=true") == [
@@ -201,7 +201,7 @@ def test_pauses_differ_by_a_quarter():
     assert max(longest) - min(longest) > 0.2 * LONGEST_PAUSE_S
 
 
-def test_a_watch_that_breaks_off_is_reported_and_all_is_listed_anew():
+def test_a_watch_that_breaks_off_is_reported_and_all_are_listed_again():
     script = Script([("5", "a"), ("8", "b")], [[an_event("MODIFIED", "6"), DOWN], []])
     assert script.follow() == [
         Listed(["a"]),
@@ -278,8 +278,8 @@ def test_one_object_is_read_before_each_watch_and_asks_for_no_right_to_list():
     assert second[2]["resourceVersion"] == "0"
 
 
-def test_one_object_whose_version_is_too_old_is_watched_from_what_is_there():
-    """Else an object that does not change would be read and watched for ever, with no watch."""
+def test_one_object_whose_version_is_too_old_is_watched_from_what_exists():
+    """Else an object that does not change would be read and watched forever, with no watch."""
     reads = [one(), one(), one(), one("900")]
     script = Script(reads, [[GONE], [an_event("ADDED", "7", "one"), A_MINUTE], [A_MINUTE]])
     assert script.follow(name="one") == [
@@ -313,7 +313,7 @@ def chunked(*events):
     return answer
 
 
-def test_a_real_client_resumes_lists_anew_and_says_what_failed(kube, api_server):
+def test_a_real_client_resumes_lists_again_and_says_what_failed(kube, api_server):
     def a_list(version):
         return 200, {"metadata": {"resourceVersion": version}, "items": [an_object("1")]}
 

@@ -55,7 +55,7 @@ def test_many_objects_are_read_in_pages_of_five_hundred(kube, api_server):
 
 def test_a_page_is_forgotten_before_the_next_one_is_asked_for(kube, api_server, monkeypatch):
     class Kept(dict):
-        """A JSON object that can be watched leaving the memory."""
+        """A JSON object that can be watched being freed."""
 
         __hash__ = object.__hash__
 
@@ -87,7 +87,7 @@ def test_a_page_is_forgotten_before_the_next_one_is_asked_for(kube, api_server, 
 
 
 @pytest.mark.parametrize("read", [0, 1])
-def test_where_a_token_expired_the_list_begins_anew_and_nothing_is_there_twice(
+def test_where_a_token_expired_the_list_starts_again_and_nothing_is_listed_twice(
     read, kube, api_server
 ):
     api_server.answers = [*pages("5")[: read + 1], EXPIRED, *pages("9")]

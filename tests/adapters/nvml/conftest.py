@@ -25,8 +25,8 @@ RUN = """
 import json, sys
 folders, source, name, arguments = json.loads(sys.argv[1])
 sys.path[:0] = folders
-from scenario import tell
-tell(source, name, arguments)
+from scenario import report
+report(source, name, arguments)
 """
 
 

@@ -38,7 +38,7 @@ class Scene:
         return opened
 
     def listed(self, opened, gpu="GPU-a"):
-        """Return the processes as pairs of number and bytes, sorted."""
+        """Return the processes as pairs of PID and bytes, sorted."""
         return sorted([one.pid, one.used_bytes] for one in opened.processes(gpu))
 
     def outcome(self, call, *arguments):
@@ -69,7 +69,7 @@ def plain(value):
     raise TypeError(value)
 
 
-def tell(source, name, arguments):
+def report(source, name, arguments):
     """Run the scenario and print what it returns; it finds Path, os, sys and time."""
     module = types.ModuleType("scenario")
     module.__dict__.update(Path=Path, os=os, sys=sys, time=time)

@@ -1,4 +1,4 @@
-"""GPUs: what they tell, which are seen, and how they are lost and found."""
+"""GPUs: what they report, which are visible, and how they are lost and found."""
 
 import pytest
 
@@ -8,7 +8,7 @@ TWO = (
 )
 
 
-def test_a_gpu_tells_its_size_its_reserve_and_whether_it_is_in_mig_mode(stub):
+def test_a_gpu_reports_its_size_its_reserve_and_whether_it_is_in_mig_mode(stub):
     def scenario(s, two):
         s.script("", gpu=two)
         nvml = s.nvml.Nvml().open()
@@ -77,7 +77,7 @@ def test_only_the_wanted_gpus_are_described(stub):
     assert stub.run(scenario, TWO) == [["GPU-b"], lost, 0]
 
 
-def test_a_wanted_gpu_that_is_not_there_is_told(stub):
+def test_a_wanted_gpu_that_does_not_exist_is_reported(stub):
     def scenario(s, two):
         s.script("", gpu=two)
         nvml = s.nvml.Nvml(["GPU-b", "GPU-z"]).open()
@@ -120,7 +120,7 @@ def test_no_gpu_at_all_is_nothing_rather_than_a_failure(stub):
 
 
 @pytest.mark.parametrize("code", [2, 15, 16, 28])
-def test_a_lost_gpu_is_asked_no_more_until_all_are_looked_up_anew(stub, code):
+def test_a_lost_gpu_is_asked_no_more_until_all_are_looked_up_again(stub, code):
     def scenario(s, two, code):
         s.script("process 1 compute 7 70", gpu=two)
         nvml = s.open()
@@ -154,7 +154,7 @@ def test_other_failures_keep_the_gpu(stub, code):
     assert stub.run(scenario, code) == [code, [[7, 70]]]
 
 
-def test_a_gpu_that_was_there_at_the_last_look_only_is_not_asked(stub):
+def test_a_gpu_that_only_the_last_scan_found_is_not_asked(stub):
     def scenario(s, two):
         s.script("", gpu=two)
         nvml = s.open()

@@ -1,4 +1,4 @@
-"""The doorway's shape: who imports the binding, what comes with it, what it relies on."""
+"""Access to NVML: who imports the binding, what comes with it, what it relies on."""
 
 import re
 import sys
@@ -34,7 +34,7 @@ def test_nothing_of_this_costs_a_server_or_a_logger(stub):
     assert stub.run(scenario) == []
 
 
-def test_what_we_use_of_the_binding_beside_its_functions_is_there():
+def test_what_we_use_of_the_binding_beside_its_functions_exists():
     assert pynvml.nvmlMemory_v2 == 0x02000028
     fields = [name for name, _ in pynvml.c_nvmlProcessInfo_v2_t._fields_]
     assert fields[:2] == ["pid", "usedGpuMemory"]

@@ -107,7 +107,7 @@ def test_a_failure_names_function_code_gpu_and_sentence(stub):
     )
 
 
-def test_a_missing_library_fails_with_the_loaders_words_until_it_is_there(stub, tmp_path):
+def test_a_missing_library_fails_with_the_loaders_words_until_it_exists(stub, tmp_path):
     def scenario(s, folder, built):
         s.script("")
         nvml = s.nvml.Nvml()

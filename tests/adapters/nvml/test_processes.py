@@ -43,7 +43,7 @@ def test_each_gpu_has_its_own_processes(stub):
     assert stub.run(scenario) == [[[7, 70]], [[7, 5]]]
 
 
-def test_a_look_is_one_call_per_list(stub):
+def test_a_scan_is_one_call_per_list(stub):
     def scenario(s):
         s.script("crowd 0 compute 100 120 5")
         nvml = s.open()
@@ -92,7 +92,7 @@ def test_a_list_that_never_fits_is_given_up_after_four_tries_and_read_when_it_do
 
 
 @pytest.mark.parametrize("kind", ["Compute", "Graphics", "MPSCompute"])
-def test_a_look_of_which_one_list_fails_is_no_look(stub, kind):
+def test_a_scan_of_which_one_list_fails_is_no_scan(stub, kind):
     def scenario(s, kind):
         s.script(
             "process 0 compute 7 70\nprocess 0 graphics 8 80\nprocess 0 mps 9 90\n"
@@ -120,7 +120,7 @@ def test_a_library_without_mps_lists_has_the_others(stub):
     assert stub.run(scenario, without=["MPS"]) == [[7, 70], [8, 80]]
 
 
-def test_a_library_without_a_list_that_we_know_is_refused(stub):
+def test_a_library_without_a_list_that_we_know_is_rejected(stub):
     def scenario(s):
         s.script("")
         return s.outcome(s.open().processes, "GPU-a")

@@ -73,7 +73,7 @@ def test_nothing_is_asked_before_opening_or_after_closing(stub):
     assert before[0][2] == 1
 
 
-def test_every_call_is_answered_after_a_passing_failure(stub):
+def test_every_call_is_answered_after_a_retryable_failure(stub):
     def scenario(s):
         s.script("process 0 compute 7 70\nfail nvmlDeviceGetComputeRunningProcesses_v3 10 until=1")
         nvml = s.open()

@@ -38,7 +38,7 @@ def test_it_lists_no_process_that_is_over_and_no_file_that_is_being_written(stub
     assert stub.run(scenario, ended.pid) == [[], 10]
 
 
-def test_a_failure_lasts_from_one_call_to_another_and_counts_anew_with_a_new_file(stub):
+def test_a_failure_lasts_from_one_call_to_another_and_counts_from_zero_with_a_new_file(stub):
     def scenario(s):
         limited = "fail nvmlDeviceGetMemoryInfo_v2 15 from=3 until=3"
         s.script(limited)

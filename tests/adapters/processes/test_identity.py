@@ -32,7 +32,7 @@ ctypes.CDLL(None).syscall({'x86_64': 60}.get(platform.machine(), 93), 0)
 """
 
 
-def test_a_process_is_its_number_its_start_time_and_its_command():
+def test_a_process_is_its_pid_its_start_time_and_its_command():
     before = time.clock_gettime(time.CLOCK_BOOTTIME)
     child = start(SLEEPS, "--epochs", "3")
     after = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -86,7 +86,7 @@ def test_a_zombie_is_gone_for_its_memory_is_free():
     assert processes.stop(found, signal.SIGTERM) is processes.Delivery.GONE
 
 
-def test_a_process_whose_main_thread_ended_looks_like_a_zombie_and_is_not_gone():
+def test_a_process_whose_main_thread_ended_seems_a_zombie_and_is_not_gone():
     child = start(ENDS_ITS_MAIN_THREAD)
     wait_until(lambda: processes._stat(child.pid, "/proc")[0] == "Z")
     found = processes.identify(child.pid)
@@ -141,7 +141,7 @@ def test_a_process_that_ends_while_it_is_identified_is_nobody(monkeypatch):
     assert processes.identify(child.pid) is None
 
 
-def test_parents_are_told_from_the_nearest_up():
+def test_parents_are_listed_from_the_nearest_up():
     shell = subprocess.Popen(["sh", "-c", "sleep 120 & wait"])
     try:
         of_shell = Path(f"/proc/{shell.pid}/task/{shell.pid}/children")
@@ -169,18 +169,18 @@ def test_only_processes_are_listed(tmp_path):
     assert processes.pids(proc=str(tmp_path / "none")) == ()
 
 
-def test_in_a_namespace_the_numbers_are_the_namespaces_own():
-    def look():
+def test_in_a_namespace_the_pids_are_the_namespaces_own():
+    def probe():
         child = start()
         found = processes.identify(child.pid)
         return [processes.pids(), child.pid, found.pid, processes.parents(child.pid), os.getpid()]
 
-    pids, child, found, parents, me = in_namespace(look)
+    pids, child, found, parents, me = in_namespace(probe)
     assert pids == [1, me, child]
     assert found == child
     assert parents == [me, 1]
 
 
-def test_a_thread_in_proc_is_told_by_its_leader(tmp_path):
+def test_a_thread_in_proc_is_recognized_by_its_leader(tmp_path):
     proc = put(tmp_path, 7, status=status_lines(7, leader=6))
     assert processes.identify(7, proc=proc) is None

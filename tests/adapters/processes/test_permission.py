@@ -1,4 +1,4 @@
-"""Whether a signal would arrive is told before one is sent, as the kernel then decides."""
+"""Whether a signal would arrive is known before one is sent, as the kernel then decides."""
 
 import os
 
@@ -25,7 +25,7 @@ NOTHING = "0000000000000000"
 
 def test_the_judgement_agrees_with_what_the_kernel_does():
     def compare():
-        told = []
+        outcomes = []
         for target, sender, capabilities in [
             (1234, 1234, ()), (1234, 1235, ()), (1234, 0, (5,)), (1234, 0, ()), (0, 0, ()),
             (0, 1234, ()), (1234, 0, (0, 1, 2, 3, 4, 6)), (1234, 1235, (5,)),
@@ -37,9 +37,9 @@ def test_the_judgement_agrees_with_what_the_kernel_does():
                 before = surroundings.permission(found).holds
                 return [before, processes.stop(found, signal.SIGTERM).name]
 
-            told.append(as_user(sender, judge, capabilities=capabilities))
+            outcomes.append(as_user(sender, judge, capabilities=capabilities))
             end(child)
-        return told
+        return outcomes
 
     needs_root()
     no, yes = [False, "REFUSED"], [True, "DELIVERED"]
@@ -48,7 +48,7 @@ def test_the_judgement_agrees_with_what_the_kernel_does():
 
 def test_the_targets_saved_user_counts_and_its_effective_one_does_not():
     def compare():
-        told = []
+        outcomes = []
         for users in ("1234, 0, 1235", "1235, 0, 1234", "1235, 1234, 1235"):
             child = start(f"import os; os.setresuid({users}); {SLEEPS}")
             found = processes.identify(child.pid)
@@ -57,9 +57,9 @@ def test_the_targets_saved_user_counts_and_its_effective_one_does_not():
                 before = surroundings.permission(found).holds
                 return [before, processes.stop(found, signal.SIGTERM).name]
 
-            told.append(as_user(1234, judge))
+            outcomes.append(as_user(1234, judge))
             end(child)
-        return told
+        return outcomes
 
     needs_root()
     assert in_fresh_process(compare) == [[True, "DELIVERED"]] * 2 + [[False, "REFUSED"]]

@@ -136,25 +136,25 @@ def test_only_the_process_that_was_meant_ends_and_not_the_one_it_forked():
     end(parent)
 
 
-def test_a_number_that_was_reused_between_sample_and_signal_is_left_alone():
+def test_a_pid_that_was_reused_between_sample_and_signal_is_left_alone():
     def reused():
-        told = []
+        outcomes = []
         for missing in ("", "pidfd_open"):
             if missing:
                 delattr(os, missing)
             old = start()
             found = processes.identify(old.pid)
             new = reuse(old)
-            told += [processes.is_gone(found), processes.identify(new.pid) == found]
-            told += [processes.stop(found, signal.SIGKILL).name, new.poll(), end(new)]
-        return told
+            outcomes += [processes.is_gone(found), processes.identify(new.pid) == found]
+            outcomes += [processes.stop(found, signal.SIGKILL).name, new.poll(), end(new)]
+        return outcomes
 
     assert in_namespace(reused) == [True, False, "GONE", None, -9] * 2
 
 
-def test_a_number_that_is_reused_just_before_or_after_its_pidfd_is_opened_is_left_alone():
+def test_a_pid_that_is_reused_just_before_or_after_its_pidfd_is_opened_is_left_alone():
     def reused():
-        real, told = os.pidfd_open, []
+        real, outcomes = os.pidfd_open, []
         for first in ("open", "reuse"):
             old, all_new = start(), []
             found = processes.identify(old.pid)
@@ -165,14 +165,14 @@ def test_a_number_that_is_reused_just_before_or_after_its_pidfd_is_opened_is_lef
                 return pidfd or real(pid)
 
             os.pidfd_open = racing
-            told += [processes.stop(found, signal.SIGKILL).name]
-            told += [all_new[0].poll(), end(all_new[0])]
-        return told
+            outcomes += [processes.stop(found, signal.SIGKILL).name]
+            outcomes += [all_new[0].poll(), end(all_new[0])]
+        return outcomes
 
     assert in_namespace(reused) == ["GONE", None, -9] * 2
 
 
-def test_a_number_that_is_reused_just_before_the_signal_is_left_alone():
+def test_a_pid_that_is_reused_just_before_the_signal_is_left_alone():
     def reused():
         old, real, all_new = start(), signal.pidfd_send_signal, []
         found = processes.identify(old.pid)
@@ -182,13 +182,13 @@ def test_a_number_that_is_reused_just_before_the_signal_is_left_alone():
             real(pidfd, number)
 
         signal.pidfd_send_signal = reuse_and_send
-        told = processes.stop(found, signal.SIGKILL).name
-        return [told, all_new[0].poll(), end(all_new[0])]
+        outcome = processes.stop(found, signal.SIGKILL).name
+        return [outcome, all_new[0].poll(), end(all_new[0])]
 
     assert in_namespace(reused) == ["GONE", None, -9]
 
 
-def test_what_is_told_of_a_process_never_comes_from_the_next_owner_of_its_number():
+def test_what_is_read_of_a_process_never_comes_from_the_next_owner_of_its_pid():
     def reused():
         old, real, all_new = start(), processes.read_cgroups, []
 
@@ -205,7 +205,7 @@ def test_what_is_told_of_a_process_never_comes_from_the_next_owner_of_its_number
 
 def test_a_seccomp_profile_without_pidfds_stops_the_right_one_still():
     def below_a_filter():
-        told = []
+        outcomes = []
         for number in (errno.EPERM, errno.ENOSYS):
             child = start()
             found = processes.identify(child.pid)
@@ -216,15 +216,15 @@ def test_a_seccomp_profile_without_pidfds_stops_the_right_one_still():
                 except OSError as error:
                     return [error.errno, processes.stop(found, signal.SIGTERM).name]
 
-            told += [*refusing_pidfds(number, judge), child.wait()]
-        return told
+            outcomes += [*refusing_pidfds(number, judge), child.wait()]
+        return outcomes
 
     expected = [errno.EPERM, "DELIVERED", -15, errno.ENOSYS, "DELIVERED", -15]
     assert in_fresh_process(below_a_filter) == expected
 
 
-def test_a_refusal_is_told_and_the_process_lives_on():
-    def refused():
+def test_a_denied_signal_is_reported_and_the_process_lives_on():
+    def denied():
         child = start()
         found = processes.identify(child.pid)
         through = as_user(1234, lambda: processes.stop(found, signal.SIGKILL).name)
@@ -234,18 +234,18 @@ def test_a_refusal_is_told_and_the_process_lives_on():
         return [through, by_number, child.poll(), processes.is_gone(found)]
 
     needs_root()
-    assert in_fresh_process(refused) == ["REFUSED", "REFUSED", None, False]
+    assert in_fresh_process(denied) == ["REFUSED", "REFUSED", None, False]
 
 
 def test_the_pod_is_not_ended_from_a_namespace_where_pid_1_is_its_first_process():
-    def refused():
+    def denied():
         first = processes.identify(1)
         try:
             processes.stop(first, signal.SIGKILL)
         except ValueError:
             return [first.pid, processes.is_gone(first)]
 
-    assert in_namespace(refused) == [1, False]
+    assert in_namespace(denied) == [1, False]
 
 
 def test_a_pid_1_that_nobody_is_child_of_is_still_never_signalled(monkeypatch):

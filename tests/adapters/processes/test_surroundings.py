@@ -1,4 +1,4 @@
-"""What the self-test may believe: whose namespace and processes, which kernel and cgroup."""
+"""What the self-test can rely on: whose namespace and processes, which kernel and cgroup."""
 
 import ctypes
 import os
@@ -46,25 +46,25 @@ RUNTIMES = [
 
 
 @pytest.mark.parametrize(("cgroup", "container"), RUNTIMES)
-def test_the_container_is_told_from_every_runtimes_cgroup(cgroup, container, tmp_path):
+def test_the_container_is_read_from_every_runtimes_cgroup(cgroup, container, tmp_path):
     proc = put(tmp_path, 7, cgroup=cgroup)
     found = processes.identify(7, proc=proc)
     assert found == Process(7, 4711)
     assert (found.command, found.container) == ("python train.py", container)
 
 
-def test_a_kernel_without_cgroups_leaves_the_container_untold(tmp_path):
+def test_a_kernel_without_cgroups_leaves_the_container_unknown(tmp_path):
     proc = put(tmp_path, 7)
     (tmp_path / "7" / "cgroup").unlink()
     assert processes.identify(7, proc=proc).container == ""
 
 
-def test_a_new_pid_namespace_is_told_from_the_nodes(tmp_path):
-    def look():
+def test_a_new_pid_namespace_is_told_apart_from_the_nodes(tmp_path):
+    def probe():
         fact = surroundings.own_pid_namespace()
         return [fact.holds, fact.reason, str(Path("/proc/self/ns/pid").readlink())]
 
-    holds, reason, name = in_namespace(look)
+    holds, reason, name = in_namespace(probe)
     assert holds is True
     assert name in reason
     assert surroundings.own_pid_namespace(proc=put_self(tmp_path, namespace=name)).holds is True
@@ -77,15 +77,15 @@ def test_the_nodes_pid_namespace_is_known_by_its_number(tmp_path):
 
 
 def test_a_proc_of_another_namespace_is_seen_through():
-    def look():
+    def probe():
         facts = surroundings.own_pid_namespace(), surroundings.shares_process_namespace()
         return [[fact.holds, fact.reason.startswith("/proc is another")] for fact in facts]
 
-    assert in_namespace(look, own_proc=False) == [[None, True], [None, True]]
+    assert in_namespace(probe, own_proc=False) == [[None, True], [None, True]]
 
 
 def test_with_real_cgroups_a_sidecar_sees_the_container_beside_it():
-    def look():
+    def probe():
         mounts = map(
             str.split, Path("/proc/self/mountinfo").read_text(encoding="utf-8").split("\n")
         )
@@ -111,7 +111,7 @@ def test_with_real_cgroups_a_sidecar_sees_the_container_beside_it():
             if pod.exists():
                 pod.rmdir()
 
-    if isinstance(seen := in_namespace(look), str):
+    if isinstance(seen := in_namespace(probe), str):
         pytest.skip(f"no cgroups can be made here: {seen}")
     assert seen == [True, True, ""]
 
@@ -123,11 +123,11 @@ def test_pid_1_shares_nothing(monkeypatch, tmp_path):
 
 
 def test_a_first_process_of_our_own_is_no_shared_namespace():
-    def look():
+    def probe():
         fact = surroundings.shares_process_namespace()
         return [fact.holds, fact.reason]
 
-    assert in_namespace(look) == [
+    assert in_namespace(probe) == [
         False, "PID 1 is our own container's; set shareProcessNamespace: true.",
     ]  # fmt: skip
 
@@ -147,13 +147,13 @@ def test_a_first_process_of_our_own_is_no_shared_namespace():
         ("", "", None),
     ],
 )
-def test_a_shared_process_namespace_is_told_by_cgroups(ours, first, holds, tmp_path):
+def test_a_shared_process_namespace_is_recognized_by_cgroups(ours, first, holds, tmp_path):
     put_self(tmp_path, cgroup=ours, stat=stat_line(os.getpid(), parent=0))
     proc = put(tmp_path, 1, cgroup=first, comm="pause\n")
     assert surroundings.shares_process_namespace(proc=proc).holds is holds
 
 
-def test_a_sibling_tells_it_where_pid_1_does_not(tmp_path):
+def test_a_sibling_shows_it_where_pid_1_does_not(tmp_path):
     put_self(tmp_path, stat=stat_line(os.getpid(), parent=0))
     proc = put(tmp_path, 9, cgroup=f"0::/../crio-{ID}.scope")
     fact = surroundings.shares_process_namespace(proc=proc)

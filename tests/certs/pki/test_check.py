@@ -53,7 +53,7 @@ def brought(leaf, *rest, trusted):
     return Bundle(pem, key_text(leaf[1]), certificate_text(trusted))
 
 
-def test_a_fit_set_has_no_problems():
+def test_a_valid_set_has_no_problems():
     assert problems(FIT, NOW, ["hook.gpu.svc", "10.0.0.1"]) == ()
 
 
@@ -64,8 +64,8 @@ def test_a_fit_set_has_no_problems():
         (replace(FIT, ca_pem=OTHER.certificate_pem), NOW, [], "does not verify to any CA"),
         (FIT, NOW + timedelta(days=366), [], "tls.crt expired on 2031-05-01 12:00 UTC"),
         (FIT, NOW - timedelta(hours=2), [], "tls.crt is not valid before 2030-05-01 11:00 UTC"),
-        (FIT, NOW, ["x.gpu.svc"], "tls.crt is not good for x.gpu.svc"),
-        (FIT, NOW, ["10.0.0.2"], "tls.crt is not good for 10.0.0.2"),
+        (FIT, NOW, ["x.gpu.svc"], "tls.crt is not valid for x.gpu.svc"),
+        (FIT, NOW, ["10.0.0.2"], "tls.crt is not valid for 10.0.0.2"),
         (replace(FIT, certificate_pem=b"junk"), NOW, [], "tls.crt is not a readable PEM"),
         (replace(FIT, certificate_pem=b""), NOW, [], "tls.crt is empty or missing"),
         (replace(FIT, key_pem=b"junk"), NOW, [], "tls.key holds no PEM private key"),
@@ -109,7 +109,7 @@ def test_an_intermediate_without_the_ca_bit_leads_nowhere():
     assert "does not verify" in problems(bundle, NOW)[0]
 
 
-def test_a_self_signed_certificate_that_is_itself_trusted_is_fit():
+def test_a_self_signed_certificate_that_is_itself_trusted_is_valid():
     leaf = hand_made("self")
     assert problems(brought(leaf, trusted=leaf[0]), NOW, ["hook.gpu.svc"]) == ()
 
@@ -121,14 +121,14 @@ def test_a_certificate_for_clients_only_or_without_names_is_reported():
     assert "names no host" in problems(brought(nameless, trusted=nameless[0]), NOW)[0]
 
 
-def test_a_wildcard_is_good_for_one_label():
+def test_a_wildcard_is_valid_for_one_label():
     leaf = hand_made("wild", sans=("*.gpu.svc",))
     bundle = brought(leaf, trusted=leaf[0])
     assert problems(bundle, NOW, ["HOOK.gpu.svc"]) == ()
-    assert "not good for a.b.gpu.svc" in problems(bundle, NOW, ["a.b.gpu.svc"])[0]
+    assert "not valid for a.b.gpu.svc" in problems(bundle, NOW, ["a.b.gpu.svc"])[0]
 
 
-def test_an_expired_ca_is_told_from_an_unknown_one():
+def test_an_expired_ca_is_told_apart_from_an_unknown_one():
     short = issue_ca(NOW, life_s=86400.0)
     leaf = issue_serving(short, ["hook.gpu.svc"], NOW)
     bundle = Bundle(leaf.certificate_pem, leaf.key_pem, short.certificate_pem)
@@ -156,7 +156,7 @@ def test_a_certificate_is_due_exactly_when_a_third_of_its_life_is_left():
     assert days_left(leaf, NOW + timedelta(days=366)) == -1.0
 
 
-def test_a_description_tells_each_certificate_and_what_is_wrong():
+def test_a_description_lists_each_certificate_and_what_is_wrong():
     seen = describe(FIT, NOW, ["hook.gpu.svc"])
     assert seen.serving.names == ("hook.gpu.svc", "10.0.0.1")
     assert seen.serving.days_left == 365.0

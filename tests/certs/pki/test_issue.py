@@ -30,13 +30,13 @@ def test_a_client_that_trusts_the_ca_connects_by_name_and_by_address(tmp_path, n
     assert shake_hands(tmp_path, bundle.ca_pem, name)["subject"] == ((("commonName", NAMES[0]),),)
 
 
-def test_a_client_refuses_a_name_that_was_not_asked_for(tmp_path):
+def test_a_client_rejects_a_name_that_was_not_requested(tmp_path):
     bundle = put(tmp_path, bundle_at(real_now()))
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
         shake_hands(tmp_path, bundle.ca_pem, "other.gpu.svc")
 
 
-def test_a_client_that_trusts_another_ca_refuses(tmp_path):
+def test_a_client_that_trusts_another_ca_rejects_it(tmp_path):
     put(tmp_path, bundle_at(real_now()))
     with pytest.raises(ssl.SSLCertVerificationError, match="verify failed"):
         shake_hands(tmp_path, issue_ca(real_now()).certificate_pem)
@@ -47,7 +47,7 @@ def test_a_client_whose_clock_is_almost_an_hour_behind_connects(tmp_path):
     shake_hands(tmp_path, bundle.ca_pem)
 
 
-def test_a_client_whose_clock_is_far_behind_refuses(tmp_path):
+def test_a_client_whose_clock_is_far_behind_rejects_it(tmp_path):
     bundle = put(tmp_path, bundle_at(real_now() + timedelta(minutes=61)))
     with pytest.raises(ssl.SSLCertVerificationError, match="not yet valid"):
         shake_hands(tmp_path, bundle.ca_pem)
@@ -119,13 +119,13 @@ def test_a_name_too_long_for_a_common_name_still_works(tmp_path):
 @pytest.mark.parametrize(
     "name", ["", "a b", "http://x", "bücher.example", "a..b", "-a", "a." * 150]
 )
-def test_an_impossible_name_is_refused_with_the_cure(name):
+def test_an_impossible_name_is_rejected_with_the_cure(name):
     with pytest.raises(CertificatesError, match="use a DNS name") as raised:
         issue_serving(issue_ca(NOW), [name], NOW)
     assert repr(name) in str(raised.value)
 
 
-def test_no_names_a_zoneless_time_and_an_empty_life_are_refused():
+def test_no_names_a_zoneless_time_and_an_empty_life_are_rejected():
     with pytest.raises(CertificatesError, match="give at least one"):
         issue_serving(issue_ca(NOW), [], NOW)
     with pytest.raises(ValueError, match="time zone"):
@@ -134,7 +134,7 @@ def test_no_names_a_zoneless_time_and_an_empty_life_are_refused():
         issue_ca(NOW, life_s=0)
 
 
-def test_a_service_is_good_under_the_names_the_api_server_and_people_use():
+def test_a_service_is_called_by_the_names_the_api_server_and_people_use():
     names = service_names("hook", "gpu")
     assert names == ("hook.gpu.svc", "hook.gpu", "hook", "hook.gpu.svc.cluster.local")
     ca = issue_ca(NOW)

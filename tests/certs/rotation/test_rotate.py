@@ -42,7 +42,7 @@ def fresh(now=NOW):
 
 
 def live(birth, until):
-    """Yield (moment, set, action) of a set that is looked after: monthly, and hourly in turmoil."""
+    """Yield (moment, set, action) of a set: monthly, and hourly while it changes."""
     bundle, moment, calm_from = Bundle(), birth, birth
     while moment <= until:
         outcome = advance(bundle, NAMES, moment)
@@ -124,7 +124,7 @@ def test_no_client_ever_fails_while_everything_is_replaced(tmp_path, age):
 
 
 def test_without_the_overlap_a_client_of_yesterday_would_fail(tmp_path):
-    # Shows that the test above can see what it looks for.
+    # Shows that the test above can find what it checks for.
     birth = NOW - timedelta(days=2434)
     before = advance(fresh(birth), NAMES, NOW - 30 * DAY).bundle
     after = advance(before, NAMES, NOW, Terms(overlap_s=0.0)).bundle
@@ -158,7 +158,7 @@ def test_a_ca_that_ends_within_the_overlap_hands_over_half_way():
     assert signer(after) == cas(after)[0].subject != old
 
 
-def test_certificates_of_the_future_are_replaced_when_the_clock_was_set_right():
+def test_certificates_of_the_future_are_replaced_when_the_clock_was_corrected():
     outcome = advance(fresh(NOW + 900 * DAY), NAMES, NOW)
     assert (outcome.action, outcome.problems) == (SetAction.ROTATED, ())
 
@@ -201,7 +201,7 @@ def test_a_brought_set_is_kept_whatever_is_wrong_with_it(when):
     bundle = replace(fresh(), ca_key_pem=b"")
     outcome = advance(bundle, ["new.gpu.svc"], when)
     assert (outcome.action, outcome.own, outcome.bundle) == (SetAction.KEPT, False, bundle)
-    assert any("not good for new.gpu.svc" in problem for problem in outcome.problems)
+    assert any("not valid for new.gpu.svc" in problem for problem in outcome.problems)
 
 
 def test_a_certificate_of_another_ca_beside_our_key_is_kept():
@@ -240,7 +240,7 @@ def test_a_ca_alone_is_an_error():
         advance(Bundle(ca_pem=fresh().ca_pem), NAMES, NOW)
 
 
-def test_terms_that_would_renew_for_ever_are_refused():
+def test_terms_that_would_renew_forever_are_rejected():
     with pytest.raises(ValueError, match="an hour"):
         Terms(serving_life_s=60.0)
     with pytest.raises(ValueError, match="negative"):

@@ -78,18 +78,18 @@ class World:
         return set(published)
 
     def accepted(self, served: Bundle) -> bool:
-        """Tell whether every API server accepts a certificate."""
+        """Return whether every API server accepts a certificate."""
         return all(verified(served, bundle, self.now()) for bundle in self.bundles_in_use())
 
     def over(self, served: Bundle) -> bool:
-        """Tell whether a certificate has expired."""
+        """Return whether a certificate has expired."""
         leaf = readable_certificates(served.certificate_pem)[0]
         return self.now() > leaf.not_valid_after_utc
 
 
 @dataclass
 class Door:
-    """One replica's way to the world."""
+    """One replica's access to the world."""
 
     world: World
     title = "Secret gpu/certificate"
@@ -142,7 +142,7 @@ class Killed(BaseException):
 
 
 class Puppet(Door):
-    """A replica on a thread of its own that makes one call each time it is told to."""
+    """A replica on a thread of its own that makes one call each time it is let through."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -176,7 +176,7 @@ class Puppet(Door):
             self.step()
 
     def fails_calls(self) -> bool:
-        """Tell whether calls fail that need not.
+        """Return whether calls fail that need not.
 
         A replica that got no turn until its certificate expired may be at a loss for a while.
         """

@@ -40,7 +40,7 @@ def test_an_empty_folder_becomes_one_that_serves(tmp_path):
     assert describe(read(folder), NOW, NAMES).problems == ()
 
 
-def test_the_folder_looks_like_a_mounted_secret(tmp_path):
+def test_the_folder_has_the_layout_of_a_mounted_secret(tmp_path):
     ensure(tmp_path, NAMES, NOW)
     for name in ("tls.crt", "tls.key", "ca.crt", "ca.key"):
         assert str((tmp_path / name).readlink()) == f"..data/{name}"
@@ -98,7 +98,7 @@ def test_a_reader_never_sees_a_certificate_with_the_key_of_another(tmp_path):
     ensure(tmp_path, NAMES, NOW)
     failures, rounds, done = [], [], threading.Event()
 
-    def look():
+    def keep_reading():
         while not done.is_set():
             try:
                 load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tmp_path)
@@ -107,7 +107,7 @@ def test_a_reader_never_sees_a_certificate_with_the_key_of_another(tmp_path):
             except CertificatesError as error:
                 failures.append(str(error))
 
-    reader = threading.Thread(target=look)
+    reader = threading.Thread(target=keep_reading)
     reader.start()
     try:
         for number in range(60):
@@ -153,7 +153,7 @@ def test_a_brought_certificate_is_never_overwritten(tmp_path):
     for when in (NOW, NOW + 300 * DAY, NOW + 9000 * DAY):
         outcome = ensure(tmp_path, ["new.gpu.svc"], when)
         assert (outcome.action, outcome.own) == (SetAction.KEPT, False)
-        assert any("not good for new.gpu.svc" in problem for problem in outcome.problems)
+        assert any("not valid for new.gpu.svc" in problem for problem in outcome.problems)
         assert tree(tmp_path) == before
 
 
@@ -209,7 +209,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_with_its_path(tmp_path):
         ensure(tmp_path / "file" / "below", NAMES, NOW)
 
 
-def test_loading_from_an_empty_or_unfit_folder_says_so(tmp_path):
+def test_loading_from_an_empty_or_unusable_folder_says_so(tmp_path):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with pytest.raises(CertificatesError, match="holds no certificate"):
         load_into(context, tmp_path)
@@ -220,7 +220,7 @@ def test_loading_from_an_empty_or_unfit_folder_says_so(tmp_path):
         load_into(context, tmp_path)
 
 
-def test_an_encrypted_key_is_refused_without_asking_at_the_terminal(tmp_path):
+def test_an_encrypted_key_is_rejected_without_asking_at_the_terminal(tmp_path):
     bundle = advance(Bundle(), NAMES, NOW).bundle
     locked = serialization.load_pem_private_key(bundle.key_pem, None).private_bytes(
         serialization.Encoding.PEM,

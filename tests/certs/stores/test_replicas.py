@@ -129,7 +129,7 @@ def test_a_rotation_publishes_both_cas_then_waits_then_switches_then_forgets(wor
     assert [ca.subject for ca in world.published()] == [signer(after)]
 
 
-def test_while_a_cabundle_cannot_be_written_the_old_ca_signs_and_it_is_said(world):
+def test_while_a_cabundle_cannot_be_written_the_old_ca_signs_and_it_is_reported(world):
     one = replica(world)
     before = one.round().served
     world.refusing.add("publish Validating")
@@ -199,7 +199,7 @@ def test_while_configurations_cannot_be_read_certificates_are_renewed(world):
 
 
 @pytest.mark.parametrize("edit", [b"", b"garbage", b"-----BEGIN CERTIFICATE-----\nMII"])
-def test_a_cabundle_that_somebody_spoilt_is_put_right(world, edit):
+def test_a_cabundle_that_somebody_damaged_is_reconciled(world, edit):
     one = replica(world)
     one.round()
     mutating, validating = world.configurations
@@ -274,7 +274,7 @@ def test_a_secret_whose_cas_did_not_sign_directly_is_published_too(world):
 
 
 @pytest.mark.parametrize("part", ["ca_pem", "key_pem", "certificate_pem"])
-def test_a_set_of_somebody_else_whose_parts_do_not_fit_is_not_taken_up(world, part):
+def test_a_set_of_somebody_else_whose_parts_do_not_match_is_not_served(world, part):
     one = replica(world)
     good = one.round().served
     wrong = replace(brought(world), **{part: getattr(good, part)})
@@ -291,7 +291,7 @@ def test_a_public_certificate_without_a_ca_needs_no_cabundle():
     assert (found.unready, found.done) == ("", ())
 
 
-def test_a_deleted_secret_is_issued_anew_and_what_was_served_is_served_on(world):
+def test_a_deleted_secret_is_issued_again_and_what_was_served_is_served_on(world):
     one = replica(world)
     before = one.round().served
     world.secret = World().secret

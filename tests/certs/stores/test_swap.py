@@ -68,7 +68,7 @@ print(ensure(pathlib.Path(sys.argv[1]), ["hook.gpu.svc"], now).action)
 """
 
 
-def test_processes_that_start_together_end_with_one_fit_set(tmp_path):
+def test_processes_that_start_together_end_with_one_valid_set(tmp_path):
     command = [sys.executable, "-c", ENSURE, str(tmp_path / "tls"), NOW.isoformat()]
     started = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -83,7 +83,7 @@ def test_processes_that_start_together_end_with_one_fit_set(tmp_path):
     assert len(versions(tmp_path / "tls")) == 1
 
 
-def test_threads_that_start_together_end_with_one_fit_set(tmp_path):
+def test_threads_that_start_together_end_with_one_valid_set(tmp_path):
     gate, said = threading.Barrier(4), []
 
     def run():

@@ -1,6 +1,6 @@
 """As much of an API server as the certificates need: one Secret, webhook configurations, watches.
 
-`tests/cluster` has the real one; this one can go away, come back and refuse.
+`tests/cluster` has the real one; this one can go away, come back and deny.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ VALIDATING = f"{GROUP}/validatingwebhookconfigurations"
 
 
 class FakeCluster:
-    """Objects by path, and who may do what: `refused` holds (method, path of a collection)."""
+    """Objects by path, and who may do what: `denied` holds (method, path of a collection)."""
 
     def __init__(self, port: int) -> None:
         self.port = port
         self.objects: dict[str, Json] = {}
-        self.refused: set[tuple[str, str]] = set()
+        self.denied: set[tuple[str, str]] = set()
         self.asked: list[tuple[str, str]] = []
         self._versions = 0
         self._changed = threading.Condition()
@@ -83,7 +83,7 @@ class FakeCluster:
         """Do what is asked; return status and object."""
         collection = path if method == "POST" else path.rpartition("/")[0]
         self.asked.append((method, collection))
-        if (method, collection) in self.refused:
+        if (method, collection) in self.denied:
             return 403, {"message": f"{method} {collection} is forbidden"}
         if method == "POST":
             path = f"{path}/{body['metadata']['name']}"
@@ -100,7 +100,7 @@ class FakeCluster:
         return 200, found
 
     def changes(self, *, within_s: float) -> bool:
-        """Wait until something is stored, and tell whether it was."""
+        """Wait until something is stored, and return whether it was."""
         with self._changed:
             return self._changed.wait(within_s)
 

@@ -236,7 +236,7 @@ class Replica:
             self.resync()
 
     def resync(self) -> None:
-        """List anew, as after a watch that was lost."""
+        """List again, as after a watch that was lost."""
         self.tracker._take_pods(list(self.world.pods.values()))
         self.heard = len(self.world.events)
 

@@ -112,7 +112,7 @@ def test_a_young_entry_is_not_written_again(world, replicas):
     assert world.lists["n0"] is version
 
 
-def test_who_tidies_does_not_take_out_what_was_renewed_meanwhile(world, replicas):
+def test_tidying_does_not_remove_what_was_renewed_meanwhile(world, replicas):
     uid, *_ = create(world, replicas, 6)
     bind(replicas[0], uid, arrives=False)
     world.now_s += UNBOUND_S + 1
@@ -138,7 +138,7 @@ def test_an_entry_whose_binding_came_to_nothing_leaves_after_a_while(world, repl
     assert entered(world) == set()
 
 
-def test_an_entry_of_a_pod_that_nobody_heard_of_is_asked_about(world, replicas):
+def test_an_entry_of_an_unknown_pod_is_asked_about(world, replicas):
     uid = world.create(Need(6))
     bind(replicas[0], uid, arrives=False)  # known by a request, not by the watch
     replicas[0].binder.tidy("n0", fresh=True)
@@ -162,7 +162,7 @@ def test_a_pod_deleted_while_it_is_bound_leaves_nothing(world, replicas):
 
 
 @pytest.mark.parametrize("end", ["delete", "finish"])
-def test_what_a_pod_leaves_is_free_as_soon_as_a_replica_hears_of_it(world, replicas, end):
+def test_what_a_pod_leaves_is_free_as_soon_as_a_replica_observes_it(world, replicas, end):
     uid, rival = create(world, replicas, 6, 6)
     bind(replicas[0], uid)
     if end == "delete":
@@ -215,7 +215,7 @@ def test_what_the_last_pod_of_a_node_that_is_gone_held_is_forgotten(world, repli
     assert replicas[0].binder.nodes_of(uid) == []
 
 
-def test_what_another_replica_took_out_is_seen_before_a_refusal(world, replicas):
+def test_what_another_replica_removed_is_read_before_a_denial(world, replicas):
     uid, other, rival = create(world, replicas, 5, 2, 6)
     bind(replicas[0], uid)
     bind(replicas[0], other)
@@ -226,7 +226,7 @@ def test_what_another_replica_took_out_is_seen_before_a_refusal(world, replicas)
 
 
 @pytest.mark.parametrize("lost", ["deleted", "spoilt"])
-def test_a_lost_list_is_made_anew_from_the_pods_that_run(world, replicas, lost):
+def test_a_lost_list_is_rebuilt_from_the_pods_that_run(world, replicas, lost):
     uid, rival, small = create(world, replicas, 6, 6, 3)
     bind(replicas[0], uid)
     (_, version) = world.lists.pop("n0")
@@ -252,7 +252,7 @@ def test_an_entry_that_was_lost_with_its_list_is_not_answered_from_memory(world,
     assert entered(world) == {rival}
 
 
-def test_tidying_does_not_make_a_whole_list_of_one_that_is_partly_spoilt(world, replicas):
+def test_tidying_does_not_make_a_whole_list_of_one_that_is_partly_damaged(world, replicas):
     uid, gone, rival = create(world, replicas, 6, 2, 6)
     bind(replicas[0], uid)
     bind(replicas[0], gone)

@@ -80,7 +80,7 @@ class Story:
             self.world.change(uid, finished=True)
 
     def unlabel(self, pod, *_):
-        """Take the label from a pod and give it back; the first is told as a deletion."""
+        """Take the label from a pod and give it back; the first is reported as a deletion."""
         uid = pick(self.world.pods, pod)
         if uid:
             self.world.events.append(("DELETED", self.world.pods[uid]))
@@ -114,7 +114,7 @@ class Story:
                 self.world.lists[name] = {"assignments": "{"}, found[1] + 100_000
 
     def check(self):
-        """Look at what pods use, as it is stored."""
+        """Read what pods use, as it is stored."""
         for node in self.world.nodes.values():
             used = self.world.used(node)
             assert not [gpu for gpu in node.gpus if used[gpu.uuid] > gpu.memory_bytes], used

@@ -57,7 +57,7 @@ def test_a_node_s_list_is_read_with_its_version(api, server):
     assert asked(server) == [("GET", f"{LISTS}/gpu-assignments-n1")]
 
 
-def test_a_list_that_is_not_there_is_not_whole(api, server):
+def test_a_list_that_does_not_exist_is_not_whole(api, server):
     server.answers = [(404, {"message": "not found"})]
     assert api.assignments("n1") == Stored("n1", {}, whole=False, version="")
 
@@ -96,7 +96,7 @@ def test_a_lost_race_is_a_conflict(api, server):
     with pytest.raises(KubeError) as caught:
         api.store(NODE, ENTRY, "7")
     assert caught.value.conflict
-    assert not caught.value.passing
+    assert not caught.value.retryable
 
 
 def test_all_lists_are_found_by_their_label(api, server):
@@ -135,7 +135,7 @@ def test_a_node_is_read_with_its_gpus(api, server):
     assert api.node("n1") == NODE
 
 
-def test_a_watch_tells_what_changed_and_from_where_to_go_on(api, server):
+def test_a_watch_reports_what_changed_and_from_where_to_go_on(api, server):
     lines = (
         '{"type":"ADDED","object":{"metadata":{"uid":"p1","namespace":"team","name":"train",'
         '"resourceVersion":"6"}}}\n'

@@ -27,7 +27,7 @@ class Api:
 
 
 class Binder:
-    """Keeps what it was told to tidy; fails as often as it is told to."""
+    """Records what it was asked to tidy; fails as often as it is set to."""
 
     def __init__(self, failures=0, broken=()):
         self.tidied = []
@@ -82,7 +82,7 @@ def test_a_list_that_cannot_be_written_keeps_no_other_from_its_turn(tidying):
     assert binder.tidied == [("n2", True)]
 
 
-def test_all_lists_are_looked_through_now_and_then_and_failures_are_said_once(tidying, monkeypatch):
+def test_all_lists_are_tidied_now_and_then_and_failures_are_reported_once(tidying, monkeypatch):
     monkeypatch.setattr(module, "EVERY_S", 0.01)
     binder = Binder(failures=3)
     tidying.start(binder)
@@ -93,6 +93,6 @@ def test_all_lists_are_looked_through_now_and_then_and_failures_are_said_once(ti
         threading.Event().wait(0.01)
     assert ("n1", True) in binder.tidied
     assert tidying._log.lines[:2] == [
-        ("error", "lists of GPUs cannot be tidied; trying on"),
+        ("error", "lists of GPUs cannot be tidied; retrying"),
         ("info", "lists of GPUs are tidied again"),
     ]

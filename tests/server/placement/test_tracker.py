@@ -87,7 +87,7 @@ def changed(kind, pod, version="2"):
     return kind, {"metadata": {"resourceVersion": version}, "pod": pod}
 
 
-def test_it_is_in_the_way_of_traffic_until_both_lists_were_read(follow):
+def test_it_keeps_the_server_unready_until_both_lists_were_read(follow):
     script = Script()
     tracker = Tracker(script, PlacementMetrics(Metrics()), Log())
     assert tracker.obstacle() == "pods and nodes not read yet"
@@ -96,7 +96,7 @@ def test_it_is_in_the_way_of_traffic_until_both_lists_were_read(follow):
     assert tracker.node("n1") == NODE
 
 
-def test_a_watch_goes_on_from_what_it_told_last(follow):
+def test_a_watch_goes_on_from_what_it_reported_last(follow):
     bookmark = changed("BOOKMARK", None, "9")
     script = Script([([POD], "5")], [[changed("MODIFIED", BOUND, "6"), bookmark], [bookmark]])
     tracker, _, freed, _ = follow(script)
@@ -105,7 +105,7 @@ def test_a_watch_goes_on_from_what_it_told_last(follow):
     assert freed == []
 
 
-def test_a_watch_that_ends_without_a_word_means_a_new_list(follow):
+def test_a_watch_that_ends_silently_means_a_new_list(follow):
     script = Script([([POD], "5"), ([BOUND], "8")], [[]])
     tracker, *_ = follow(script)
     assert script.watched_from == ["5", "8"]
@@ -121,8 +121,8 @@ def test_what_a_new_list_does_not_have_any_more_is_gone(follow):
     assert not tracker.has("team/train")
     said = [(level, message) for level, message, _ in log.lines]
     assert said == [
-        ("error", "placement cannot follow; trying on"),
-        ("info", "placement follows again"),
+        ("error", "placement cannot watch; retrying"),
+        ("info", "placement watches again"),
     ]
     assert 'vramwarden_placement_unfollowed{resource="pods"} 0.0' in metrics
 
@@ -130,7 +130,7 @@ def test_what_a_new_list_does_not_have_any_more_is_gone(follow):
 @pytest.mark.parametrize(
     ("kind", "pod"), [("DELETED", BOUND), ("MODIFIED", replace(BOUND, finished=True))]
 )
-def test_a_pod_that_ends_is_told_once(follow, kind, pod):
+def test_a_pod_that_ends_is_reported_once(follow, kind, pod):
     events = [changed("MODIFIED", BOUND), changed(kind, pod), changed(kind, pod)]
     tracker, _, freed, _ = follow(Script([([POD], "5")], [events]))
     assert freed == [pod if pod.finished else replace(BOUND, gone=True)]
@@ -155,7 +155,7 @@ def test_not_every_pod_that_ever_was_is_remembered(follow, monkeypatch):
     assert [tracker.pod(pod.uid) is not None for pod in pods] == [False, False, True, True]
 
 
-def test_a_finished_pod_that_a_new_list_does_not_have_is_not_kept_for_ever(follow):
+def test_a_finished_pod_that_a_new_list_does_not_have_is_not_kept_forever(follow):
     finished = replace(BOUND, finished=True)
     script = Script([([finished], "5"), ([], "8")], [KubeError("away")])
     tracker, _, freed, _ = follow(script)
@@ -163,7 +163,7 @@ def test_a_finished_pod_that_a_new_list_does_not_have_is_not_kept_for_ever(follo
     assert not tracker.has("team/train")
 
 
-def test_a_pod_that_gets_its_label_back_is_there_again(follow, monkeypatch):
+def test_a_pod_that_gets_its_label_back_is_known_again(follow, monkeypatch):
     monkeypatch.setattr(module, "_REMEMBERED", 1)
     other = replace(POD, uid="p2", name="team/other")
     events = [changed("DELETED", BOUND), changed("ADDED", BOUND), changed("DELETED", other)]
@@ -184,5 +184,5 @@ def test_a_node_that_does_not_show_its_gpus_is_known():
 def test_a_bug_is_logged_and_does_not_end_the_thread(follow):
     script = Script([ValueError("a bug"), ([POD], "5")])
     tracker, log, *_ = follow(script)
-    assert ("exception", "placement cannot follow", {"what": "pods"}) in log.lines
+    assert ("exception", "placement cannot watch", {"what": "pods"}) in log.lines
     assert tracker.pod("p1") == POD

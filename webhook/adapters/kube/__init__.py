@@ -1,9 +1,9 @@
-"""The one door to the Kubernetes API: requests, lists in pages, and `follow`.
+"""The only access to the Kubernetes API: requests, lists in pages, and `follow`.
 
 | module | |
 | --- | --- |
 | client | finds the API server; one request, a list page by page, a watch |
-| follow | tells for ever what there is and each change: of a collection, or of one object |
+| follow | reports what exists and each change of it, forever: of a collection or one object |
 | placement | what placement reads, writes and follows |
 
 Nothing but `client` imports the modules `kubernetes` and `urllib3`. May import: `webhook.core` and

@@ -1,8 +1,8 @@
 """Certificates that replicas share: a Secret and webhook configurations in the API server.
 
 All of them lie in one Secret of type `kubernetes.io/tls`, under the names of the files in a folder,
-so each change of them is one write and nothing is ever half there. Every write names the version it
-is based on; the API server refuses one that comes too late (HTTP 409).
+so each change of them is one write and no set is ever incomplete. Every write names the version it
+is based on; the API server rejects one that comes too late (HTTP 409).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class CertificatesApi:
         return tuple(_configuration(kind, one) for kind, one in found if one is not None)
 
     def store(self, bundle: Bundle, before: StoredBundle) -> None:
-        """Make the Secret hold this set; labels and whatever else is there stay."""
+        """Make the Secret hold this set; its labels and everything else in it stay."""
         data: Json = {name: b64encode(text).decode() for name, text in bundle.files().items()}
         if before.version:
             gone = dict.fromkeys(before.bundle.files().keys() - data.keys())
@@ -82,7 +82,7 @@ class CertificatesApi:
         except KubeError as error:
             if error.not_found:
                 cure = f"create the namespace {self._namespace}"
-                raise CertificatesError(self.title, "has no namespace to be in", cure) from error
+                raise CertificatesError(self.title, "has no namespace", cure) from error
             raise _failure(f"{self.title} (create)", error) from error
 
     def publish(self, configuration: Configuration, bundles: Iterable[tuple[str, bytes]]) -> None:
@@ -116,12 +116,12 @@ class CertificatesApi:
             self._kube.patch(path, body)
         except KubeError as error:
             if error.not_found:
-                raise ConflictError(f"{title}: what was there a moment ago is gone") from error
+                raise ConflictError(f"{title} was deleted meanwhile") from error
             raise _failure(f"{title} (patch)", error) from error
 
 
 def _nothing(_found: Json) -> None:
-    """Keep nothing: keys need not lie about in memory."""
+    """Keep nothing, so that no key stays in memory."""
 
 
 def _configuration(kind: str, found: Json) -> Configuration:
@@ -141,5 +141,5 @@ def _failure(where: str, error: KubeError) -> Exception:
     elif error.code:
         cure = "see what the API server says"
     else:
-        cure = "see whether the API server can be reached from here"
+        cure = "check that the API server can be reached from here"
     return CertificatesError(where, f"failed ({error})", cure)

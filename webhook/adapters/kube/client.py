@@ -1,9 +1,9 @@
-"""The one doorway to the API server: objects as plain JSON, so that no unknown field is lost.
+"""The only access to the API server: objects as plain JSON, so that no unknown field is lost.
 
-No other file imports `kubernetes`. Of that client this uses what finds the API server and proves
-who we are: in a pod, from a kubeconfig, with tokens that are renewed. The requests are its own
-connection pool's, since its call layer changed between the versions we support and turns answers
-into models. Threads are the caller's; one `Kube` may serve several.
+No other file imports `kubernetes`. From that client come the configuration (in a pod, or from a
+kubeconfig), the credentials, renewed where they expire, and the connection pool. Not its call
+layer, which changed between the versions we support and turns answers into models. Threads are the
+caller's; one `Kube` may serve several.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FIELD_MANAGER: Final = "vramwarden"
 """Who we are in `metadata.managedFields`."""
 
 PAGE: Final = 500
-"""So many objects of a list are in memory as JSON at a time."""
+"""Objects of a list that are in memory as JSON at a time."""
 
 _CONNECT_S: Final = 5.0
 _ANSWER_S: Final = 10.0
@@ -44,8 +44,8 @@ _MERGE_PATCH: Final = "application/merge-patch+json"
 _STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 400, 401, 403, 404
 _CONFLICT, _GONE = 409, 410
-_PASSING: Final = frozenset({429, 500, 502, 503, 504})
-"""Overload, and failures of the API server or of what is before it."""
+_RETRYABLE: Final = frozenset({429, 500, 502, 503, 504})
+"""Overload, and failures of the API server or of a proxy in front of it."""
 
 _FAILURES: Final = (urllib3.exceptions.HTTPError, OSError)
 _MALFORMED: Final = (ValueError, TypeError, AttributeError)
@@ -53,7 +53,7 @@ _MALFORMED: Final = (ValueError, TypeError, AttributeError)
 
 
 class KubeError(Exception):
-    """A request that had no success: a sentence, and what kind of failure it is."""
+    """A request that failed: a sentence, and what kind of failure it is."""
 
     def __init__(self, sentence: str, *, code: int = 0, retry_after_s: float = 0.0) -> None:
         super().__init__(sentence)
@@ -63,29 +63,29 @@ class KubeError(Exception):
 
     @property
     def not_found(self) -> bool:
-        """The object is not there, or not yet."""
+        """The object does not exist, or not yet."""
         return self.code == _NOT_FOUND
 
     @property
     def conflict(self) -> bool:
-        """Somebody else wrote the object since it was read, or made one of that name."""
+        """Somebody else wrote the object since it was read, or created one of that name."""
         return self.code == _CONFLICT
 
     @property
     def expired(self) -> bool:
-        """The version from which to watch is too old, or a list's next page: list anew."""
+        """The version from which to watch, or a list's next page, is too old: list again."""
         return self.code == _GONE
 
     @property
-    def passing(self) -> bool:
-        """Whether the same request may have success soon."""
-        return self.code == 0 or self.code in _PASSING
+    def retryable(self) -> bool:
+        """Whether the same request may succeed soon."""
+        return self.code == 0 or self.code in _RETRYABLE
 
 
 class NoClusterError(KubeError):
-    """Nothing says where the API server is, or it says so in a way that cannot be used."""
+    """No configuration names an API server, or it cannot be used."""
 
-    passing = False
+    retryable = False
 
 
 def connect(
@@ -95,7 +95,7 @@ def connect(
     tries: int = _TRIES,
     answer_s: float = _ANSWER_S,
 ) -> Kube:
-    """Find the API server as kubectl does; raises NoClusterError, and speaks to nobody yet.
+    """Find the API server as kubectl does; raises NoClusterError, and sends no request yet.
 
     A `context` is one of a kubeconfig, so with it a pod's service account is not used.
 
@@ -119,7 +119,7 @@ def connect(
             loader.load_kube_config(
                 name, context, client_configuration=settings, persist_config=False
             )
-        if not settings.verify_ssl:  # once: urllib3 would say so of every request
+        if not settings.verify_ssl:  # once: urllib3 would warn at every request
             warnings.simplefilter("once", urllib3.exceptions.InsecureRequestWarning)
         return Kube(client.ApiClient(settings), tries, answer_s)
     except (ConfigException, yaml.YAMLError, OSError, LookupError, *_MALFORMED) as error:
@@ -148,7 +148,7 @@ class Kube:
     """
 
     def __init__(self, api_client: Any, tries: int = _TRIES, answer_s: float = _ANSWER_S) -> None:
-        """Prepare; a request that fails in passing is sent `tries` times, `answer_s` each."""
+        """Prepare; a retryable request is sent `tries` times, `answer_s` each."""
         self._tries = tries
         self._answer_s = answer_s
         self._settings = api_client.configuration
@@ -160,7 +160,7 @@ class Kube:
         return self._ask("GET", path, None, **query)
 
     def find(self, path: str) -> Json | None:
-        """Read an object; None where it is not there."""
+        """Read an object; None where it does not exist."""
         try:
             return self.read(path)
         except KubeError as error:
@@ -171,19 +171,19 @@ class Kube:
     def list_all(self, path: str, keep: Callable[[Json], T], **query: str) -> tuple[list[T], str]:
         """Return what `keep` makes of each object of a collection, and the collection's version.
 
-        Not from a cache, which may be behind what a watch told before. One page is in memory at a
-        time, whatever the size of the cluster; where the API server forgot how to go on from one,
-        all is read anew, once.
+        Not from a cache, which may be behind what a watch reported before. One page is in memory at
+        a time, whatever the size of the cluster; where the next page has expired, the list is read
+        again from its start, once.
         """
         kept: list[T] = []
-        token, may_begin_anew = "", True
+        token, may_restart = "", True
         while True:
             try:
                 page, version, token = self._page(path, keep, token, query)
             except KubeError as error:
-                if not (error.expired and token and may_begin_anew):
+                if not (error.expired and token and may_restart):
                     raise
-                kept, token, may_begin_anew = [], "", False
+                kept, token, may_restart = [], "", False
                 continue
             kept += page
             if not token:
@@ -214,8 +214,8 @@ class Kube:
     def watch(self, path: str, *, lasting_s: float, **query: str) -> Iterator[tuple[str, Json]]:
         """Begin to watch a collection; yield the type and the object of each event.
 
-        Bookmarks come, too, where they are asked for. Ends after a while, so that a connection
-        that died in silence costs no more than that; `expired` means to list, and watch from there.
+        Bookmarks come, too, where they are requested. Ends after a while, so that a connection that
+        died silently costs no more than that; `expired` means to list, and watch from there.
         """
         query = {"watch": "true", **query, "timeoutSeconds": str(max(1, round(lasting_s)))}
         answer = self._send("GET", path, None, query, lasting_s + _ANSWER_S)
@@ -231,7 +231,7 @@ class Kube:
         return self.patch(path, patch, _MERGE_PATCH)
 
     def _events(self, answer: Any, broke_off: str) -> Iterator[tuple[str, Json]]:
-        """Yield what each line of a watch tells.
+        """Yield the event in each line of a watch.
 
         Source: Kubernetes API concepts, "Efficient detection of changes".
         """
@@ -240,7 +240,7 @@ class Kube:
                 event = _object(line)
                 kind, thing = event.get("type"), event.get("object") or {}
                 if kind == "ERROR":
-                    raise self._refused(thing.get("code") or 0, thing)
+                    raise self._failure(thing.get("code") or 0, thing)
                 yield str(kind), thing
         except (*_FAILURES, ValueError) as error:
             raise KubeError(f"{self.url}: {broke_off}: {error}") from error
@@ -255,14 +255,14 @@ class Kube:
         content_type: str = _JSON,
         **query: str,
     ) -> Json:
-        """Send a request that may be sent twice, and again where the failure is a passing one."""
+        """Send a request that may be sent twice; retry it where the failure is retryable."""
         pause_s = _FIRST_PAUSE_S
         for left in reversed(range(self._tries)):
             try:
                 answer = self._send(method, path, body, query, self._answer_s, content_type)
                 return _object(answer.data)
             except KubeError as error:
-                if not left or not error.passing:
+                if not left or not error.retryable:
                     raise
                 time.sleep(min(max(pause_s, error.retry_after_s), _LONGEST_PAUSE_S))
                 pause_s *= 2
@@ -279,7 +279,7 @@ class Kube:
         read_s: float,
         content_type: str = _JSON,
     ) -> Any:
-        """Return the answer, of which nothing but the head was read; raises where it is none."""
+        """Return the answer, of which only the headers were read; raises where it is a failure."""
         headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
         if body is not None:
             headers["Content-Type"] = content_type
@@ -303,10 +303,10 @@ class Kube:
             status = _object(answer.data)
         except (*_FAILURES, ValueError):
             status = {}
-        raise self._refused(answer.status, status, answer.headers.get("Retry-After", ""))
+        raise self._failure(answer.status, status, answer.headers.get("Retry-After", ""))
 
-    def _refused(self, code: int, status: Json, retry_after: str = "") -> KubeError:
-        """Return the failure that an answer means: what the API server says of it, and our part."""
+    def _failure(self, code: int, status: Json, retry_after: str = "") -> KubeError:
+        """Return the failure that an answer means: the API server's message, and our hint."""
         said = status.get("message")
         why = f"{self.url} answers {code}" + (f": {said}" if said else "")
         if code == _UNAUTHORIZED:
@@ -335,7 +335,7 @@ def _object(data: bytes) -> Json:
 
 
 def _lines(answer: Any) -> Iterator[bytes]:
-    """Yield each line of an answer as soon as it is there."""
+    """Yield each line of an answer as soon as it arrives."""
     rest = b""
     for part in answer.stream(decode_content=True):
         *lines, rest = (rest + part).split(b"\n")

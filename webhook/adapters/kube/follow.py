@@ -1,4 +1,4 @@
-"""Follow objects of the API server for ever: list, watch, and begin anew where that ends.
+"""Follow objects of the API server forever: list, watch, and start again where that ends.
 
 Source: Kubernetes API concepts, "Efficient detection of changes".
 """
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WATCH_S: Final = 60.0
-"""A watch is begun anew this often, so that a connection that died in silence costs no more."""
+"""A watch is renewed this often, so that a connection that died silently costs no more."""
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 15.0
-"""Between tries that fail; doubled from the first to the longest."""
+"""Between retries; doubled from the first to the longest."""
 
 ANY: Final = "0"
-"""A watch from this version begins with what is there. Without one, API servers of 1.36 wait until
-their cache is as new as etcd, which older etcds and kine never tell them, and answer 504."""
+"""A watch from this version begins with what exists. Without one, API servers of 1.36 wait until
+their cache is as new as etcd, which older etcds and kine never report, and answer 504."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[T]):
-    """All that is there now; what is not among it is gone."""
+    """All objects that exist now; any other is gone."""
 
     things: Sequence[T]
     watched: bool = True
-    """Whether changes will be reported; where not, all is listed again after a pause."""
+    """Whether changes will be reported; where not, all are listed again after a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed(Generic[T]):
-    """An object that came, is another now, or is gone; it may be reported twice."""
+    """An object that was added, modified or deleted; it may be reported twice."""
 
     kind: str
     """`ADDED`, `MODIFIED` or `DELETED`."""
@@ -54,7 +54,7 @@ class Changed(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Nothing can be reported for the moment; `Listed` comes as soon as something can."""
+    """Nothing can be reported for now; `Listed` follows as soon as something can."""
 
     error: Exception
     """A KubeError; anything else is a bug, in `Collection.keep` or in whoever gets the reports."""
@@ -72,19 +72,19 @@ class Collection(Generic[T]):
     | `labels="key=value"`, or all | list, watch | at first, and where a watch cannot go on |
     | `name="one"` | get, watch; for this name alone, where that is wanted | before each watch |
 
-    To read one object costs next to nothing, and heals whatever a watch left out.
+    Reading one object costs next to nothing, and makes up for whatever a watch missed.
     """
 
     kube: Kube
     path: str
     """The collection's, as `/api/v1/nodes`, also where one object is named."""
     keep: Callable[[Json], T]
-    """What is kept of each object; the rest of it leaves the memory at once."""
+    """What is kept of each object; the rest of it is freed at once."""
     labels: str = ""
     name: str = ""
 
     def read(self) -> tuple[list[T], str]:
-        """Return all that is there now, and the version from which to watch."""
+        """Return all objects that exist now, and the version from which to watch."""
         if not self.name:
             return self.kube.list_all(self.path, self.keep, **self._labelled())
         found = self.kube.find(f"{self.path}/{quote(self.name, safe='')}")
@@ -93,7 +93,7 @@ class Collection(Generic[T]):
     def watch(self, version: str, lasting_s: float) -> Iterator[tuple[str, Json]]:
         """Begin to watch; see `Kube.watch`."""
         query = {"allowWatchBookmarks": "true", **self._labelled()}
-        if self.name:  # by this field a right that holds for the name alone is enough
+        if self.name:  # with this selector a right for the name alone is enough
             query = {"fieldSelector": f"metadata.name={self.name}"}
         return self.kube.watch(self.path, lasting_s=lasting_s, **query, resourceVersion=version)
 
@@ -110,7 +110,7 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
     spread: Callable[[float, float], float] = random.uniform,
 ) -> NoReturn:
-    """Report what is there, each change of it, and each failure, for ever.
+    """Report what exists, each change of it, and each failure, forever.
 
         follow(Collection(kube, "/api/v1/pods", read_pod, labels="managed=true"), report)
         follow(Collection(kube, "/api/v1/namespaces/x/secrets", version, name="tls"), report)
@@ -118,12 +118,12 @@ def follow(
     | a watch | what follows |
     | --- | --- |
     | ends after `watch_s` | another from the last event or bookmark; one object is read before |
-    | ends early without an event | all is read: the version may be too old |
+    | ends early without an event | all are read: the version may be too old |
     | ends with 410, or is answered so | likewise, after a pause |
-    | fails | `Failed`; all is read, after a pause |
+    | fails | `Failed`; all are read, after a pause |
 
-    Pauses double while there is no success, and differ, since many follow one API server. A bug is
-    reported as `Failed`, too, and costs the longest pause; what `report` raises then ends all.
+    Pauses double until a try succeeds, and vary, since many follow one API server. A bug is
+    reported as `Failed`, too, and costs the longest pause; what `report` then raises ends it all.
     """
     pause_s, version, too_old = FIRST_PAUSE_S, "", ""
     while True:
@@ -145,7 +145,7 @@ def follow(
                 too_old = version
             else:
                 report(Failed(error))
-        except Exception as error:  # noqa: BLE001 - a bug must not end the thread in silence
+        except Exception as error:  # noqa: BLE001 - a bug must not end the thread silently
             report(Failed(error))
             pause_s = LONGEST_PAUSE_S
         else:
@@ -167,7 +167,7 @@ def _begin(
     watch_s: float,
     report: Callable[[Report[T]], None],
 ) -> Iterator[tuple[str, Json]]:
-    """Begin to watch, and report what was read, now that it is known whether it is watched."""
+    """Begin to watch; then report what was read, and whether it is watched."""
     try:
         events = collection.watch(version, watch_s)
     except KubeError:

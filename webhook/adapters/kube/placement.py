@@ -49,9 +49,9 @@ class Stored:
     node: str
     assignments: Assignments
     whole: bool
-    """Nothing is missing: the list is there and all of it could be read."""
+    """Nothing is missing: the list exists and could be read completely."""
     version: str
-    """Its `resourceVersion`; empty where it is not there yet."""
+    """Its `resourceVersion`; empty where it does not exist yet."""
 
 
 class PlacementApi:
@@ -72,12 +72,12 @@ class PlacementApi:
         return None if found is None else read_pod_state(found)
 
     def node(self, name: str) -> GpuNode | None:
-        """Read a node; None where there is none of that name."""
+        """Read a node; None where it does not exist."""
         found = self._kube.find(joined("nodes", name))
         return None if found is None else _gpu_node(found)
 
     def pods_on(self, node: str) -> list[PodState]:
-        """Read the pods with a demand on a node, as they are now and not as a cache has them."""
+        """Read the pods with a demand on a node, not from a cache."""
         selectors = {"labelSelector": MANAGED, "fieldSelector": f"spec.nodeName={node}"}
         return self._kube.list_all(joined("pods"), read_pod_state, **selectors)[0]
 
@@ -95,7 +95,7 @@ class PlacementApi:
         """Write a node's assignments, unless somebody wrote them since `version`.
 
         Raises KubeError, `conflict` where somebody did. The node owns the list, so that the garbage
-        collector takes it away with the node.
+        collector deletes it with the node.
         """
         metadata: Json = {
             "name": config_map_name(node.name),

@@ -1,5 +1,5 @@
-"""Placement at binding: reviews of Bindings, what is known of pods and nodes, who has which GPU.
+"""Placement at binding: reviews of Bindings, the known pods and nodes, who has which GPU.
 
-`reviews` turns bytes into an answer; `binder` decides and enters what it decided before the API
-server may go on; `tracker` follows pods and nodes; `tidying` takes out what no pod uses any more.
+`reviews` turns bytes into an answer; `binder` decides, and records its decision before the API
+server may go on; `tracker` follows pods and nodes; `tidying` removes entries no pod needs any more.
 """

@@ -1,7 +1,7 @@
-"""Decides a binding: which GPUs, entered under the node's list before the API server may go on.
+"""Decides a binding: which GPUs, recorded in the node's list before the API server may go on.
 
-What makes this safe is the write: the list's `resourceVersion` must be the one that was decided on,
-so of two replicas, or of a replica and an old watch, only one can succeed. The rest saves requests.
+The write makes this safe: the list's `resourceVersion` must be the one that was decided on, so of
+two replicas, or of a replica and an old watch, only one can succeed. The rest saves requests.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from webhook.server.placement.tracker import Tracker
 
 TRIES: Final = 20
-"""Of writing a list that others write, too; each loser's loss is another's success."""
+"""To write a list that others write, too; each conflict is another's success."""
 
 _UNTOUCHED: Final = BindingOutcome.UNTOUCHED
 _NO_SUCH_POD: Final = Verdict(_UNTOUCHED, BindingReason.NO_SUCH_POD)
 
 
 class Binder:
-    """Answers bindings, and takes out of the lists what no pod uses; safe from any thread."""
+    """Answers bindings, and removes from the lists what no pod uses; safe from any thread."""
 
     def __init__(
         self,
@@ -53,37 +53,37 @@ class Binder:
         metrics.entries.set_function(self._entries)
 
     def from_memory(self, binding: Binding) -> Verdict | None:
-        """Decide a binding at once; None where the API server has to be asked (`bind`).
+        """Decide a binding at once; None where a request is needed (`bind`).
 
         | the pod | the node | answer |
         | --- | --- | --- |
-        | not heard of | without GPUs, as far as known | untouched |
+        | unknown | without GPUs, as far as known | untouched |
         | without a demand, or it sees all GPUs | any | untouched |
-        | finished | any | untouched; the API server refuses it itself |
-        | with a demand that cannot be read | any | refused |
+        | finished | any | untouched; the API server rejects it itself |
+        | with a demand that cannot be read | any | denied |
         """
         pod = self._tracker.pod(binding.uid)
         if pod is not None:
             return _without_placing(binding, pod)
-        heard_of = self._tracker.node(binding.node) or self._tracker.has(binding.pod)
-        if heard_of or self._tracker.obstacle():
+        known = self._tracker.node(binding.node) or self._tracker.has(binding.pod)
+        if known or self._tracker.obstacle():
             return None
         return Verdict(_UNTOUCHED, BindingReason.NO_DEMAND)
 
     def bind(self, binding: Binding, *, dry_run: bool = False) -> Verdict:
-        """Decide a binding; never raises KubeError: without the API server it is refused.
+        """Decide a binding; never raises KubeError: without the API server it is denied.
 
         | the pod | the node | answer |
         | --- | --- | --- |
         | as in `from_memory` | | the same, after one request at most |
-        | gone | any | untouched; the API server refuses it itself |
-        | with a demand | without GPUs, as it says itself | refused |
-        | with a demand | with GPUs | placed or refused (`plan`) |
+        | gone | any | untouched; the API server rejects it itself |
+        | with a demand | without GPUs, as read now | denied |
+        | with a demand | with GPUs | placed or denied (`plan`) |
         """
         verdict = self.from_memory(binding)
         if verdict is not None:
             return verdict
-        cannot = f"whether this pod needs a GPU of node {binding.node} cannot be told now"
+        cannot = f"whether this pod needs a GPU of node {binding.node} is not known now"
         try:
             pod = self._tracker.pod(binding.uid)
             if pod is None or pod.gone:
@@ -94,7 +94,7 @@ class Binder:
             cannot = f"no GPU of node {binding.node} can be chosen for this pod now"
             return self._choose(binding, pod, dry_run=dry_run)
         except KubeError as error:
-            sentence = f"{cannot}: {error}; the scheduler tries again"
+            sentence = f"{cannot}: {error}; the scheduler retries"
             return Verdict(
                 BindingOutcome.UNAVAILABLE, BindingReason.API_SERVER_AWAY, sentence=sentence
             )
@@ -110,9 +110,9 @@ class Binder:
             return self._place(node, pod, dry_run=dry_run)
 
     def _place(self, node: GpuNode, pod: PodState, *, dry_run: bool) -> Verdict:
-        """Plan on the list that was last seen, and write it; on what is stored where that is old.
+        """Plan on the list that was last read, and write it; where it is old, on the stored one.
 
-        Raises KubeError, also where others are always faster.
+        Raises KubeError, also where others always write first.
         """
         stored = self._copies.get(node.name)
         for _ in range(TRIES):
@@ -120,7 +120,7 @@ class Binder:
             stored = stored or self._read(node)
             made = self._plan(node, pod, stored)
             if not fresh and (isinstance(made, Refusal) or not made.changed):
-                stored = None  # it may be old, or lost, and only a write would find out
+                stored = None  # it may be old, or deleted, and only a write would find out
                 continue
             if isinstance(made, Refusal):
                 stored = self._without_the_gone(node, stored)
@@ -132,14 +132,14 @@ class Binder:
             if self._store(node, made.assignments, stored.version):
                 return Verdict(BindingOutcome.PLACED, uuids=made.uuids)
             stored = None
-        raise KubeError(f"the list of node {node.name} was written by others all the time")
+        raise KubeError(f"others keep writing the list of node {node.name}")
 
     def _plan(self, node: GpuNode, pod: PodState, stored: Stored) -> Plan | Refusal:
         pods = self._tracker.relevant(node.name, stored.assignments)
         return plan(node.name, node.gpus, stored.assignments, pods, pod, self._clock())
 
     def _without_the_gone(self, node: GpuNode, stored: Stored) -> Stored:
-        """Leave out the entries of pods that are gone, also by the API server; see `tidy`."""
+        """Leave out the entries of pods that are gone; asks the API server, too. See `tidy`."""
         pods = self._tracker.relevant(node.name, stored.assignments)
         answers = self._ask(to_ask_at_once(stored.assignments, pods))
         left = settle(node.name, stored.assignments, pods, answers, self._clock())
@@ -149,17 +149,17 @@ class Binder:
         return {uid: self._api.pod(*one.pod.split("/")) for uid, one in entries.items()}
 
     def _read(self, node: GpuNode) -> Stored:
-        """Read a node's list; where it is missing or spoilt, enter what its pods have already."""
+        """Read a node's list; where it is missing or damaged, enter what its pods have already."""
         stored = self._api.assignments(node.name)
         if stored.whole:
             self._copies[node.name] = stored
             return stored
-        there = self._api.pods_on(node.name)
-        adopted = adopt(node.name, stored.assignments, there, self._clock())
+        pods = self._api.pods_on(node.name)
+        adopted = adopt(node.name, stored.assignments, pods, self._clock())
         return Stored(node.name, adopted, whole=True, version=stored.version)
 
     def _store(self, node: GpuNode, assignments: Assignments, version: str) -> bool:
-        """Write a list; say whether nobody else was faster."""
+        """Write a list; return whether nobody else wrote it first."""
         try:
             self._copies[node.name] = self._api.store(node, assignments, version)
         except KubeError as error:
@@ -171,15 +171,15 @@ class Binder:
         return True
 
     def tidy(self, name: str, *, fresh: bool = False) -> None:
-        """Take out of a node's list what no pod uses any more; raises KubeError.
+        """Remove from a node's list what no pod uses any more; raises KubeError.
 
-        With `fresh` the stored list is read; without, the last seen one has to do.
+        With `fresh` the stored list is read; without, the last one read is used.
         """
         with self._lock(name):
             stored = None if fresh else self._copies.get(name)
             stored = stored or self._api.assignments(name)
             if not stored.whole:
-                return  # the next binding reads the node's pods; what is missing has to come back
+                return  # the next binding restores what is missing from the node's pods
             pods = self._tracker.relevant(name, stored.assignments)
             now_s = self._clock()
             answers = self._ask(to_ask(stored.assignments, pods, now_s))
@@ -192,14 +192,14 @@ class Binder:
                     self._copies.pop(name, None)
 
     def nodes_of(self, uid: str) -> list[str]:
-        """Return the nodes in whose lists, as last seen here, a pod is entered."""
+        """Return the nodes in whose lists, as last read here, a pod is entered."""
         return [name for name, stored in list(self._copies.items()) if uid in stored.assignments]
 
     def _entries(self) -> int:
         return sum(len(stored.assignments) for stored in list(self._copies.values()))
 
     def _lock(self, node: str) -> Lock:
-        """Return the lock by which this replica does not compete with itself for a node."""
+        """Return the lock that keeps this replica from competing with itself for a node."""
         return self._locks.setdefault(node, Lock())
 
 

@@ -1,4 +1,4 @@
-"""Takes out of the nodes' lists what no pod uses any more."""
+"""Removes from the nodes' lists what no pod uses any more."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from webhook.server.placement.binder import Binder
 
 EVERY_S: Final = 30.0
-"""All lists are looked through this often: some pods are deleted before they are entered."""
+"""All lists are checked this often: some pods are deleted before they are entered."""
 
 GATHER_S: Final = 0.2
-"""Pods that end within so long of each other cost one write per node."""
+"""Pods that end within this time of each other cost one write per node."""
 
 
 class Tidying:
@@ -33,7 +33,7 @@ class Tidying:
         self._failing = ""
 
     def ended(self, pod: PodState) -> None:
-        """Take note that a pod finished or is gone; returns at once."""
+        """Record that a pod finished or is gone; returns at once."""
         self._ended.put(pod)
 
     def start(self, binder: Binder) -> None:
@@ -42,7 +42,7 @@ class Tidying:
         run.start()
 
     def _run(self, binder: Binder) -> None:
-        # Replicas take turns, more or less, so that one of them does what all would do.
+        # Replicas take turns, more or less, so that one of them does the work of all.
         next_round_s = time.monotonic() + random.uniform(0, EVERY_S)  # noqa: S311 - no secret
         while True:
             try:
@@ -52,20 +52,20 @@ class Tidying:
                     next_round_s = time.monotonic() + EVERY_S * random.uniform(0.75, 1.25)  # noqa: S311
                     self.round(binder)
             except KubeError as error:
-                self._say(str(error))
-            except Exception:  # noqa: BLE001 - a bug must not end the thread in silence
+                self._report(str(error))
+            except Exception:  # noqa: BLE001 - a bug must not end the thread silently
                 self._log.exception("tidying failed")
                 time.sleep(EVERY_S)
             else:
-                self._say("")
+                self._report("")
 
     def round(self, binder: Binder) -> None:
-        """Look through the lists of all nodes; raises KubeError."""
+        """Tidy the lists of all nodes; raises KubeError."""
         names = [stored.node for stored in self._api.all_assignments() if stored.node]
         self._tidy(binder, names, fresh=True)
 
     def _tidy(self, binder: Binder, names: list[str], *, fresh: bool = False) -> None:
-        """Tidy some lists; raises the first KubeError, once all have had their turn."""
+        """Tidy some lists; raises the first KubeError, after all were tried."""
         failed: list[KubeError] = []
         for name in names:
             try:
@@ -76,7 +76,7 @@ class Tidying:
             raise failed[0]
 
     def _nodes_to_tidy(self, binder: Binder, within_s: float) -> list[str]:
-        """Wait for pods that end; return the nodes in whose lists they stand."""
+        """Wait for pods that end; return the nodes in whose lists they are entered."""
         ended: list[PodState] = []
         try:
             ended.append(self._ended.get(timeout=max(0.0, within_s)))
@@ -87,9 +87,9 @@ class Tidying:
             pass
         return sorted({name for pod in ended for name in binder.nodes_of(pod.uid)})
 
-    def _say(self, why: str) -> None:
+    def _report(self, why: str) -> None:
         if why and why != self._failing:
-            self._log.error("lists of GPUs cannot be tidied; trying on", why=why)
+            self._log.error("lists of GPUs cannot be tidied; retrying", why=why)
         elif not why and self._failing:
             self._log.info("lists of GPUs are tidied again")
         self._failing = why

@@ -1,7 +1,7 @@
-"""Pods with a demand and nodes with GPUs, as watches tell of them.
+"""Pods with a demand and nodes with GPUs, as watches report them.
 
-What is known here may be old: nothing is placed on the strength of it alone (`binder`). It saves
-requests, and it tells when a pod frees its GPUs.
+This may be old: nothing is placed by it alone (`binder`). It saves requests, and it shows when a
+pod frees its GPUs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _REMEMBERED: Final = 10_000
-"""Deleted pods that are remembered, so that nobody has to be asked whether they are gone."""
+"""Deleted pods that are remembered, so that no request has to find out that they are gone."""
 
 
 class Tracker:
@@ -39,7 +39,7 @@ class Tracker:
         log: JsonLog,
         freed: Callable[[PodState], None] = lambda _pod: None,
     ) -> None:
-        """Prepare; `freed` is told of each pod that finished or is gone."""
+        """Prepare; `freed` is called with each pod that finished or is gone."""
         self._api = api
         self._metrics = metrics
         self._log = log
@@ -59,7 +59,7 @@ class Tracker:
         self._follow("nodes", self._api.nodes, self._take_nodes, self._take_node)
 
     def obstacle(self) -> str:
-        """Return why bindings cannot be answered well yet; empty once both lists were read."""
+        """Return why bindings cannot be answered reliably yet; empty once both lists were read."""
         missing = [what for what, listed in self._listed.items() if not listed.is_set()]
         why = "; ".join(self._failing.values())
         return f"{' and '.join(missing)} not read yet{why and f': {why}'}" if missing else ""
@@ -69,11 +69,11 @@ class Tracker:
         return self._pods.get(uid)
 
     def has(self, name: str) -> bool:
-        """Say whether there is a pod with a demand of this `namespace/name`."""
+        """Return whether a pod with a demand has this `namespace/name`."""
         return name in self._by_name
 
     def node(self, name: str) -> GpuNode | None:
-        """Return a node that has GPUs by its label; whether it shows them is another thing."""
+        """Return a node that has GPUs by its label; it may not show them."""
         return self._nodes.get(name)
 
     def relevant(self, node: str, uids: Iterable[str]) -> dict[str, PodState]:
@@ -101,7 +101,7 @@ class Tracker:
                 case Failed(KubeError() as error):
                     self._fail(what, str(error))
                 case Failed():
-                    self._log.exception("placement cannot follow", what=what)
+                    self._log.exception("placement cannot watch", what=what)
 
         name = f"placement-{what}"
         Thread(target=follow, args=(collection, hear), name=name, daemon=True).start()
@@ -110,12 +110,12 @@ class Tracker:
         self._metrics.unfollowed.labels(what).set(1)
         if self._failing.get(what) != why:
             self._failing[what] = why
-            self._log.error("placement cannot follow; trying on", what=what, why=why)
+            self._log.error("placement cannot watch; retrying", what=what, why=why)
 
     def _succeed(self, what: str) -> None:
         self._metrics.unfollowed.labels(what).set(0)
         if self._failing.pop(what, None):
-            self._log.info("placement follows again", what=what)
+            self._log.info("placement watches again", what=what)
 
     def _take_nodes(self, nodes: Sequence[GpuNode]) -> None:
         self._nodes = {node.name: node for node in nodes}
@@ -127,10 +127,10 @@ class Tracker:
             self._nodes[node.name] = node
 
     def _take_pods(self, pods: Sequence[PodState]) -> None:
-        """Take the whole list: what is not in it any more is gone."""
-        there = {pod.uid for pod in pods}
+        """Take a complete list: what is no longer in it is gone."""
+        listed = {pod.uid for pod in pods}
         for uid, pod in list(self._pods.items()):
-            if uid not in there and not pod.gone:
+            if uid not in listed and not pod.gone:
                 self._take_pod("DELETED", pod)
         for pod in pods:
             self._take_pod("MODIFIED", pod)
@@ -153,9 +153,9 @@ class Tracker:
             self._freed(now)
 
     def _forget_on_node(self, pod: PodState) -> None:
-        there = self._by_node.get(pod.node, set())
-        there.discard(pod.uid)
-        if not there:
+        uids = self._by_node.get(pod.node, set())
+        uids.discard(pod.uid)
+        if not uids:
             self._by_node.pop(pod.node, None)
 
     def _remember(self, pod: PodState) -> None:

@@ -23,12 +23,12 @@ CANNOT = Scan((GPU,), "570.86.15", cannot_measure="no figures")
         ),
         (
             GONE,
-            ["a GPU is lost; it leaves the list if that stays"],
+            ["a GPU is lost; it leaves the list if that lasts"],
             ["a GPU is as advertised"],
         ),
         (
             SMALLER,
-            ["a GPU tells another size; the node shows it if that stays"],
+            ["a GPU reports another size; the node shows it if that lasts"],
             ["a GPU is as advertised"],
         ),
         (
@@ -44,7 +44,7 @@ CANNOT = Scan((GPU,), "570.86.15", cannot_measure="no figures")
         ),
     ],
 )
-def test_what_happens_is_told_once_and_once_when_it_is_over(scan, first, over, bench):
+def test_what_happens_is_reported_once_and_once_when_it_is_over(scan, first, over, bench):
     bench.hear(FINE, bench.see_node())
     known = len(bench.said())
     for _ in range(3):
@@ -55,13 +55,13 @@ def test_what_happens_is_told_once_and_once_when_it_is_over(scan, first, over, b
     assert bench.said()[known + len(first) :] == over
 
 
-def test_a_gpu_that_is_lost_a_second_time_is_told_of_a_second_time(bench):
+def test_a_gpu_that_is_lost_a_second_time_is_reported_a_second_time(bench):
     bench.hear(FINE, bench.see_node())
     known = len(bench.said())
     bench.hear(GONE, after_s=1)
     bench.hear(GONE, after_s=300)
     left = [
-        "a GPU is lost; it leaves the list if that stays",
+        "a GPU is lost; it leaves the list if that lasts",
         "a GPU left the list",
         "GPUs",
         "node patched",
@@ -72,7 +72,7 @@ def test_a_gpu_that_is_lost_a_second_time_is_told_of_a_second_time(bench):
     assert bench.said()[known + 4 :] == ["GPUs", "node patched", left[0]]
 
 
-def test_a_driver_without_gpus_is_told_once(bench):
+def test_a_driver_without_gpus_is_reported_once(bench):
     for _ in range(3):
         bench.hear(GONE, bench.see_node(), after_s=1)
     assert bench.said() == ["no GPU on this node; waiting"]
@@ -109,7 +109,7 @@ def test_it_ends_where_only_a_new_container_sees_the_driver(before, scan, ends_a
     assert ends_after_s is None
 
 
-def test_a_driver_that_hangs_is_told_of_and_keeps_nothing_else_waiting(bench):
+def test_a_driver_that_hangs_is_reported_and_keeps_nothing_else_waiting(bench):
     bench.hear(FINE, bench.see_node())
     bench.hear(bench.edit(ZEROED), after_s=91)
     assert bench.capacity == "1000Mi"
@@ -126,7 +126,7 @@ def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch):
     assert bench.capacity == "1000Mi"
 
 
-def test_no_folder_for_the_heartbeat_is_said_once(monkeypatch, tmp_path):
+def test_no_folder_for_the_heartbeat_is_reported_once(monkeypatch, tmp_path):
     bench = Bench(monkeypatch, run_folder=str(tmp_path / "none"))
     bench.agent._beat()
     bench.agent._beat()
