@@ -55,7 +55,6 @@ class SecretKeeper:
         self._log = log
         self._changed = Event()
         self._served: Bundle | None = None
-        self._failing: tuple[str, ...] = ()
         self._unready = "no certificate yet"
 
     def __str__(self) -> str:
@@ -123,12 +122,11 @@ class SecretKeeper:
         self._shared_metrics.syncs.labels("failed" if failures else "done").inc()
         if not failures:
             self._shared_metrics.synced_at.set_to_current_time()
-        if failures != self._failing:
-            self._failing = failures
-            if failures:
-                self._log.error("certificates cannot be reconciled", why=list(failures))
-            else:
-                self._log.info("certificates are reconciled again")
+            self._log.over("certificates", "certificates are reconciled again")
+        else:
+            self._log.once(
+                "certificates", "error", "certificates cannot be reconciled", list(failures)
+            )
 
     def _run(self) -> None:
         retry_s = FIRST_RETRY_S

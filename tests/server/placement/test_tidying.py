@@ -6,19 +6,12 @@ import threading
 
 import pytest
 
+from tests.support.logs import RecordedLog
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.placement import Stored
 from webhook.core.placement.assignments import PodState
 from webhook.server.placement import tidying as module
 from webhook.server.placement.tidying import Tidying
-
-
-class Log:
-    def __init__(self):
-        self.lines = []
-
-    def __getattr__(self, level):
-        return lambda message, **_: self.lines.append((level, message))
 
 
 class Api:
@@ -55,7 +48,7 @@ def ended(uid):
 @pytest.fixture
 def tidying(monkeypatch):
     monkeypatch.setattr(module, "GATHER_S", 0.05)
-    return Tidying(Api(), Log())
+    return Tidying(Api(), RecordedLog())
 
 
 def test_the_lists_in_which_pods_stand_that_ended_are_tidied_once_each(tidying, monkeypatch):
@@ -92,7 +85,7 @@ def test_all_lists_are_tidied_now_and_then_and_failures_are_reported_once(tidyin
             break
         threading.Event().wait(0.01)
     assert ("n1", True) in binder.tidied
-    assert tidying._log.lines[:2] == [
+    assert [line[:2] for line in tidying._log.lines[:2]] == [
         ("error", "lists of GPUs cannot be tidied; retrying"),
         ("info", "lists of GPUs are tidied again"),
     ]

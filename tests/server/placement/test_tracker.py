@@ -9,6 +9,7 @@ from operator import itemgetter
 
 import pytest
 
+from tests.support.logs import RecordedLog
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Collection
 from webhook.adapters.kube.placement import GpuNode
@@ -22,14 +23,6 @@ from webhook.server.placement.tracker import Tracker
 NODE = GpuNode("n1", "uid", (Gpu("GPU-a", 10, "X", 0),))
 POD = PodState("p1", "team/train", Need(5))
 BOUND = replace(POD, node="n1", uuids=("GPU-a",))
-
-
-class Log:
-    def __init__(self):
-        self.lines = []
-
-    def __getattr__(self, level):
-        return lambda message, **values: self.lines.append((level, message, values))
 
 
 class Script:
@@ -74,7 +67,7 @@ def follow(monkeypatch):
 
     def run(script):
         metrics = Metrics()
-        log, freed = Log(), []
+        log, freed = RecordedLog(), []
         tracker = Tracker(script, PlacementMetrics(metrics), log, freed.append)
         tracker.start()
         assert script.at_the_end.wait(10)
@@ -89,7 +82,7 @@ def changed(kind, pod, version="2"):
 
 def test_it_keeps_the_server_unready_until_both_lists_were_read(follow):
     script = Script()
-    tracker = Tracker(script, PlacementMetrics(Metrics()), Log())
+    tracker = Tracker(script, PlacementMetrics(Metrics()), RecordedLog())
     assert tracker.obstacle() == "pods and nodes not read yet"
     tracker, *_ = follow(Script([([], "1")]))
     assert tracker.obstacle() == ""
@@ -174,7 +167,7 @@ def test_a_pod_that_gets_its_label_back_is_known_again(follow, monkeypatch):
 
 def test_a_node_that_does_not_show_its_gpus_is_known():
     silent = replace(NODE, gpus=())
-    tracker = Tracker(None, PlacementMetrics(Metrics()), Log())
+    tracker = Tracker(None, PlacementMetrics(Metrics()), RecordedLog())
     tracker._take_nodes([silent])
     assert tracker.node("n1") == silent
     tracker._take_node("DELETED", silent)

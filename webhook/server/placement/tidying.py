@@ -30,7 +30,6 @@ class Tidying:
         self._api = api
         self._log = log
         self._ended: SimpleQueue[PodState] = SimpleQueue()
-        self._failing = ""
 
     def ended(self, pod: PodState) -> None:
         """Record that a pod finished or is gone; returns at once."""
@@ -52,12 +51,14 @@ class Tidying:
                     next_round_s = time.monotonic() + EVERY_S * random.uniform(0.75, 1.25)  # noqa: S311
                     self.round(binder)
             except KubeError as error:
-                self._report(str(error))
+                self._log.once(
+                    "tidying", "error", "lists of GPUs cannot be tidied; retrying", str(error)
+                )
             except Exception:  # noqa: BLE001 - a bug must not end the thread silently
                 self._log.exception("tidying failed")
                 time.sleep(EVERY_S)
             else:
-                self._report("")
+                self._log.over("tidying", "lists of GPUs are tidied again")
 
     def round(self, binder: Binder) -> None:
         """Tidy the lists of all nodes; raises KubeError."""
@@ -86,10 +87,3 @@ class Tidying:
         except Empty:
             pass
         return sorted({name for pod in ended for name in binder.nodes_of(pod.uid)})
-
-    def _report(self, why: str) -> None:
-        if why and why != self._failing:
-            self._log.error("lists of GPUs cannot be tidied; retrying", why=why)
-        elif not why and self._failing:
-            self._log.info("lists of GPUs are tidied again")
-        self._failing = why

@@ -108,14 +108,13 @@ class Tracker:
 
     def _fail(self, what: str, why: str) -> None:
         self._metrics.unfollowed.labels(what).set(1)
-        if self._failing.get(what) != why:
-            self._failing[what] = why
-            self._log.error("placement cannot watch; retrying", what=what, why=why)
+        self._failing[what] = why
+        self._log.once(what, "error", "placement cannot watch; retrying", why, what=what)
 
     def _succeed(self, what: str) -> None:
         self._metrics.unfollowed.labels(what).set(0)
         if self._failing.pop(what, None):
-            self._log.info("placement watches again", what=what)
+            self._log.over(what, "placement watches again", what=what)
 
     def _take_nodes(self, nodes: Sequence[GpuNode]) -> None:
         self._nodes = {node.name: node for node in nodes}

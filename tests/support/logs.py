@@ -1,0 +1,22 @@
+"""The server's log, kept instead of written."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from webhook.server.log import JsonLog
+
+
+class RecordedLog(JsonLog):
+    """Keeps each event as level, message and values; a bug's level is `exception`."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO())
+        self.lines: list[tuple[str, str, dict[str, Any]]] = []
+
+    def event(self, level: str, message: str, /, **values: Any) -> None:
+        self.lines.append((level, message, values))
+
+    def exception(self, message: str, **values: Any) -> None:
+        self.event("exception", message, **values)
