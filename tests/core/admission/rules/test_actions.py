@@ -1,4 +1,4 @@
-"""What the rule's action makes of a fault, and that all faults are told at once."""
+"""What the rule's action makes of a fault, and that all faults are reported at once."""
 
 from __future__ import annotations
 

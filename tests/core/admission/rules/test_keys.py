@@ -1,4 +1,4 @@
-"""Keys with our prefix that nothing reads: told as warnings, and nothing else changes."""
+"""Keys with our prefix that nothing reads: warnings, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_denial_has_the_notes_as_warnings_and_not_its_findings():
 def test_thousands_of_such_keys_are_a_few_short_warnings():
     keys = {f"{PREFIX}gpu-mem{n}{'y' * 5000}": "8Gi" for n in range(3000)}
     decision = decide(a_request(a_pod(annotations=keys)), a_policy(), Phase.MUTATE)
-    told = warnings(decision)
-    assert len(told) == 10
-    assert max(map(len, told)) <= 256
-    assert all(line.endswith("gpu-count") for line in told)
+    shown = warnings(decision)
+    assert len(shown) == 10
+    assert max(map(len, shown)) <= 256
+    assert all(line.endswith("gpu-count") for line in shown)

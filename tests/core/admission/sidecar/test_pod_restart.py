@@ -1,4 +1,4 @@
-"""The rule by which the kubelet starts all containers anew."""
+"""The rule by which the kubelet restarts all containers."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from tests.core.admission.decisions import (
     WITHOUT_SIDECAR,
     a_full_pod,
     a_hardened_pod,
+    assert_denied,
     assert_fine,
-    assert_refused,
     container_of,
     decided,
     findings_of,
@@ -129,7 +129,7 @@ def test_the_sidecar_is_confined_as_the_table_says(restart, sidecar, pod, field,
     if sidecar == "EnforcementImpossible":
         for phase in Phase:
             path = f"spec.containers[1].securityContext.{field}"
-            assert_refused(decided(pod, rule, phase), "EnforcementImpossible", path)
+            assert_denied(decided(pod, rule, phase), "EnforcementImpossible", path)
         return
     context = container_of(translated(pod, rule), "vram-enforcer")["securityContext"]
     assert sidecar in {"as they", "as the pod"}

@@ -44,7 +44,7 @@ def privileged_pod(case: Case) -> Iterator[Finding]:
 
 
 def defeating(container: Container, *, with_capabilities: bool) -> Iterator[tuple[str, str]]:
-    """Yield the path of each security setting that defeats the cap, and what it does."""
+    """Yield the path of each security setting that defeats the cap, and what it grants."""
     context = container.security_context()
     path = f"{container.path}.securityContext"
     if flag(context, "privileged", path):
