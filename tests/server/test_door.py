@@ -133,7 +133,7 @@ def test_an_endless_body_is_413(server):
         )
         chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
         try:
-            for _ in range(1000):  # 62 MiB, were it not refused
+            for _ in range(1000):  # 62 MiB, were it not rejected
                 connection.sendall(chunk)
         except (BrokenPipeError, ConnectionResetError):
             pass
@@ -172,7 +172,7 @@ def test_of_duplicate_keys_the_last_counts_as_in_the_api_server(server):
 
 
 @pytest.mark.parametrize(("method", "status"), [("GET", 405), ("PUT", 405), ("DELETE", 405)])
-def test_another_method_is_refused(server, method, status):
+def test_another_method_is_rejected(server, method, status):
     client = server.client()
     client.request(method, "/mutate")
     answer = client.getresponse()
@@ -184,7 +184,7 @@ def test_another_method_is_refused(server, method, status):
 @pytest.mark.parametrize(
     "path", ["/", "/mutate/", "/metrics", "/livez", "/mutate%00", "/../mutate"]
 )
-def test_another_path_is_404_or_refused(server, path):
+def test_another_path_is_404_or_rejected(server, path):
     assert server.post(a_review(a_pod()), path)[0] in {400, 404}
 
 

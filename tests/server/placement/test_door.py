@@ -30,7 +30,7 @@ def audited(decision, reason):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """Run a server that was not told to place."""
+    """Run a server that does not place pods."""
     with running(tmp_path_factory.mktemp("alone")) as server:
         yield server
 
@@ -50,7 +50,7 @@ def cut_off(tmp_path):
         yield server, address
 
 
-def test_without_the_api_server_a_binding_is_refused_for_a_moment(cut_off):
+def test_without_the_api_server_a_binding_is_denied_for_now(cut_off):
     server, address = cut_off
     server.wait_for("life", lambda: any(line["msg"] == "serving" for line in server.log()))
     answer = server.review(review(), "/bind")
@@ -102,7 +102,7 @@ def test_what_is_no_new_binding_is_allowed_untouched(alone, request_):
         ),
     ],
 )
-def test_a_malformed_binding_is_refused_with_the_field(alone, obj, message):
+def test_a_malformed_binding_is_denied_with_the_field(alone, obj, message):
     status = alone.review(review(object=obj), "/bind")["status"]
     assert (status["code"], status["reason"], status["message"]) == (400, "BadRequest", message)
 

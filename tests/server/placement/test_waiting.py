@@ -77,7 +77,7 @@ class Door:
 
     async def until(self, waiting):
         """Wait until so many bindings wait."""
-        while self.application._waiting_bindings < waiting:  # noqa: ASYNC110 - it tells nobody
+        while self.application._waiting_bindings < waiting:  # noqa: ASYNC110 - it has no event to wait for
             await asyncio.sleep(0.001)
 
     @asynccontextmanager
