@@ -45,7 +45,7 @@ def test_words_that_older_yaml_reads_as_booleans_are_refused(word):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a: 1\nb: 2\na: 3\n", "f:3: a: is set twice; it stands in line 1 already"),
+        ("a: 1\nb: 2\na: 3\n", "f:3: a: is set twice; it is already in line 1"),
         ("a:\n\tb: 1\n", "f:2: a tab stands where YAML wants spaces; indent with spaces"),
         ("a:\tb: 1\n", "f:1: a tab stands where YAML wants spaces; indent with spaces"),
         ("a: !!python/object:os.system x", "is not allowed; remove it"),
@@ -53,7 +53,7 @@ def test_words_that_older_yaml_reads_as_booleans_are_refused(word):
         ("a: ! x", "is not allowed; remove it"),
         ("a: !!binary eA==", "is not allowed; remove it"),
         ("<<: {a: 1}", "f:1: merge keys (<<) are not supported; write the fields out"),
-        ("a: &a [*a]", "f:1: the alias *a stands inside what it refers to"),
+        ("a: &a [*a]", "f:1: the alias *a is inside what it refers to"),
         ("a: *b", "f:1: is not YAML: found undefined alias 'b'"),
         ("? [a]\n: b", "f:1: a key must be text, not a list or a map"),
         ("a: {~: b}", 'f:1: a: the key "~" is not text; put it in quotes'),
