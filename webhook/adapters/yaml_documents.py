@@ -143,7 +143,7 @@ def _decode(file: str, data: bytes) -> tuple[str, list[Problem]]:
     if unseen:
         line = text.count("\n", 0, unseen.start()) + 1
         code = f"U+{ord(unseen[0]):04X}"
-        detail = f"the invisible character {code} must not stand in a policy file; remove it"
+        detail = f"the invisible character {code} is not allowed in a policy file; remove it"
         return "", [Problem(file, line, "", detail)]
     return text, []
 
@@ -151,7 +151,7 @@ def _decode(file: str, data: bytes) -> tuple[str, list[Problem]]:
 def _syntax(error: yaml.MarkedYAMLError) -> str:
     problem = str(error.problem)
     if "'\\t'" in problem:
-        return "a tab stands where YAML wants spaces; indent with spaces"
+        return "a tab is where YAML needs spaces; indent with spaces"
     context = f" {error.context}" if error.context else ""
     return f"is not YAML:{context}{',' * bool(context)} {problem}"
 

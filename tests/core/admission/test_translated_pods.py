@@ -1,4 +1,4 @@
-"""What must stand in a pod when it is stored."""
+"""What a pod must hold when it is stored."""
 
 from __future__ import annotations
 

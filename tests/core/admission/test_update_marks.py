@@ -177,7 +177,7 @@ def test_the_old_labels_choose_the_rule():
 @pytest.mark.parametrize(
     ("action", "outcome"), [(Action.WARN, Outcome.WARNED), (Action.AUDIT, Outcome.AUDITED)]
 )
-def test_a_rule_that_does_not_enforce_only_tells_of_a_change(action, outcome):
+def test_a_rule_that_does_not_enforce_only_reports_a_change(action, outcome):
     old, new = a_bound_pod(), a_bound_pod()
     del new["metadata"]["annotations"]["vramwarden.io/gpu"]
     decision = updated(old, new, policy=a_policy(a_rule(action=action)))

@@ -1,4 +1,4 @@
-"""POST /bind over real TLS: what is answered to a Binding, and to what is none."""
+"""POST /bind over real TLS: the answer to a Binding, and to anything else."""
 
 from __future__ import annotations
 

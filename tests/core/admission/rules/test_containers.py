@@ -33,7 +33,7 @@ from webhook.core.admission.decide import Phase
     ("reason", "fields", "path"),
     [pytest.param(r, f, p, id=f"{r.value}-{n}") for r, n, f, p in CONTAINER_FAULTS],
 )
-def test_a_container_with_a_fault_is_denied_wherever_it_stands(reason, fields, path, name, phase):
+def test_a_container_with_a_fault_is_denied_wherever_it_is(reason, fields, path, name, phase):
     pod = a_full_pod()
     holder = put_in(pod, name, fields)
     path = ended(path, container_of(pod, name))

@@ -49,7 +49,7 @@ def test_a_demand_that_cannot_be_met_is_denied_at_its_annotation(
         ("main=1Mi", "TooSmall"),
     ],
 )
-def test_the_bounds_of_a_rule_are_inclusive_and_for_the_whole_pod(memory, reason):
+def test_the_bounds_of_a_rule_are_inclusive_and_for_all_containers(memory, reason):
     rule = a_rule(memory=Bounds(min_bytes=2**26, max_bytes=40 * GI))
     pod = a_full_pod(memory)
     if reason is None:
@@ -78,7 +78,7 @@ def test_a_class_has_a_lower_bound_as_well():
     assert 'class "large" wants at least 8Gi' in decision.message
 
 
-def test_a_demand_outside_both_bounds_is_told_both():
+def test_a_demand_outside_both_bounds_reports_both():
     rule = a_rule(memory=Bounds(max_bytes=40 * GI))
     pod = a_pod("80Gi", annotations={"vramwarden.io/gpu-class": "a100"})
     decision = decided(pod, rule)
@@ -126,7 +126,7 @@ def test_a_class_must_be_allowed_by_the_rule(allowed, wanted, says):
     assert says in decision.message
 
 
-def test_an_unknown_class_is_told_the_known_ones():
+def test_an_unknown_class_is_answered_with_the_known_ones():
     pod = a_pod("8Gi", annotations={"vramwarden.io/gpu-class": "h100"})
     assert "allows a100" in decided(pod).message
 

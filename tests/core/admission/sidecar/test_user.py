@@ -161,7 +161,7 @@ def test_without_a_sidecar_no_user_is_needed():
         "hostPath",
     ],
 )
-def test_a_pod_that_restricted_would_refuse_gets_a_sidecar_as_root(loosen):
+def test_a_pod_that_restricted_would_reject_gets_a_sidecar_as_root(loosen):
     pod = a_hardened_pod(restricted=True, users=(None, None))
     loosen(pod)
     decision = decided(pod)

@@ -62,7 +62,7 @@ class Case:
     def demand(self) -> Demand:
         """The demand, for rules that judge only pods with one."""
         if self.asked is None:
-            raise LookupError("a rule that needs a demand stands in the table for pods without one")
+            raise LookupError("a rule that needs a demand is in the table for pods without one")
         return self.asked
 
     @property

@@ -1,4 +1,4 @@
-"""Rules that keep a pod's processes within reach of the sidecar, and the node out of theirs."""
+"""Rules that keep a pod's processes under the sidecar's control, and away from the node."""
 
 from __future__ import annotations
 

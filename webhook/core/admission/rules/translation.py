@@ -1,4 +1,4 @@
-"""Rules about translation: what it edits has the right shape, and what it added is there."""
+"""Rules about translation: what it edits has the right types, and what it added is present."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the sidecar stands in a pod: insert it, and check that it is there."""
+"""Insert the sidecar into a pod, and check that a pod has it."""
 
 from __future__ import annotations
 
