@@ -1,4 +1,4 @@
-"""Strict YAML: what a value is, where it stands, and what is refused."""
+"""Strict YAML: what a value is, on which line, and what is rejected."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_scalar_is_what_was_written(written, value):
 
 
 @pytest.mark.parametrize("word", ["yes", "No", "ON", "off", "y", "N", "YES"])
-def test_words_that_older_yaml_reads_as_booleans_are_refused(word):
+def test_words_that_older_yaml_reads_as_booleans_are_rejected(word):
     hint = f"{word} is a boolean in some YAML and text in other; "
     hint += "write true or false, or put it in quotes"
     assert read(f"a:\n- x\n- {word}\n")[1] == [f"f:3: a[1]: {hint}"]
@@ -45,15 +45,15 @@ def test_words_that_older_yaml_reads_as_booleans_are_refused(word):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a: 1\nb: 2\na: 3\n", "f:3: a: is set twice; it stands in line 1 already"),
-        ("a:\n\tb: 1\n", "f:2: a tab stands where YAML wants spaces; indent with spaces"),
-        ("a:\tb: 1\n", "f:1: a tab stands where YAML wants spaces; indent with spaces"),
+        ("a: 1\nb: 2\na: 3\n", "f:3: a: is set twice; it is already in line 1"),
+        ("a:\n\tb: 1\n", "f:2: a tab is where YAML needs spaces; indent with spaces"),
+        ("a:\tb: 1\n", "f:1: a tab is where YAML needs spaces; indent with spaces"),
         ("a: !!python/object:os.system x", "is not allowed; remove it"),
         ("\n\na: !!str x", 'f:3: the tag "tag:yaml.org,2002:str" is not allowed; remove it'),
         ("a: ! x", "is not allowed; remove it"),
         ("a: !!binary eA==", "is not allowed; remove it"),
         ("<<: {a: 1}", "f:1: merge keys (<<) are not supported; write the fields out"),
-        ("a: &a [*a]", "f:1: the alias *a stands inside what it refers to"),
+        ("a: &a [*a]", "f:1: the alias *a is inside what it refers to"),
         ("a: *b", "f:1: is not YAML: found undefined alias 'b'"),
         ("? [a]\n: b", "f:1: a key must be text, not a list or a map"),
         ("a: {~: b}", 'f:1: a: the key "~" is not text; put it in quotes'),
@@ -65,15 +65,15 @@ def test_words_that_older_yaml_reads_as_booleans_are_refused(word):
         ('a: "\\ud800"', 'f:1: a: "\\ud800" holds a character that no manifest can hold'),
         ('a: "\\0"', "holds a character that no manifest can hold"),
         (b"a: 1\nb: \xff\n", "f:2: byte 0xff is not UTF-8; save the file as UTF-8"),
-        ("a: 1\n\nb: \0\n", "f:3: the invisible character U+0000 must not stand in a policy"),
-        ("a: x\u2028y", "f:1: the invisible character U+2028 must not stand"),
+        ("a: 1\n\nb: \0\n", "f:3: the invisible character U+0000 is not allowed in a policy"),
+        ("a: x\u2028y", "f:1: the invisible character U+2028 is not allowed"),
         (b" " * (MAX_BYTES + 1), "f: is larger than 1048576 bytes (1Mi), the limit for a policy"),
         ("[" * 500_000, "f:1: is nested more than 40 levels deep"),
         ("{a: " * 200_000, "f:1: is nested more than 40 levels deep"),
         ("- " * 400_000, "f:1: is nested more than 40 levels deep"),
     ],
 )
-def test_what_is_no_good_is_refused_with_its_line(text, problem):
+def test_what_is_wrong_is_rejected_with_its_line(text, problem):
     found = read(text)[1]
     assert len(found) == 1
     assert problem in found[0]
@@ -116,7 +116,7 @@ def test_anchors_work():
     assert read("a: &x {b: [1]}\nc: *x\n") == ([{"a": {"b": [1]}, "c": {"b": [1]}}], [])
 
 
-def test_a_mistake_inside_an_anchor_is_told_once():
+def test_a_mistake_inside_an_anchor_is_reported_once():
     assert len(read("a: &x [yes]\nb: *x\nc: *x\n")[1]) == 1
 
 
@@ -128,7 +128,7 @@ def bomb(levels: int) -> str:
     return "\n".join(lines)
 
 
-def test_a_bomb_is_refused_before_it_is_expanded(monkeypatch):
+def test_a_bomb_is_rejected_before_it_is_expanded(monkeypatch):
     def never(*_):
         pytest.fail("expanded")
 

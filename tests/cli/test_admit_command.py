@@ -53,7 +53,7 @@ def test_the_shipped_policy_is_the_default(invoke, tmp_path):
     assert result.stderr.startswith("Pod default/train: translated by rule ")
 
 
-def test_standard_input_namespace_and_policy_are_taken(invoke):
+def test_standard_input_namespace_and_policy_are_accepted(invoke):
     arguments = ("-f", "-", "--policy", "policy.yaml")
     assert "left alone (NoRule)" in invoke(*arguments, stdin=POD).stderr
     result = invoke(*arguments, "--namespace", "team-a", stdin=POD)
@@ -76,7 +76,7 @@ def test_a_denial_ends_with_1(invoke):
     ],
 )
 @pytest.mark.parametrize("key", ["gpu-memory", "gpu-count"])
-def test_what_yaml_takes_for_a_number_is_to_be_put_in_quotes(invoke, key, written, kind, quoted):
+def test_what_yaml_takes_for_a_number_must_be_quoted(invoke, key, written, kind, quoted):
     pod = POD.replace("vramwarden.io/gpu-memory: 8Gi", f"vramwarden.io/{key}: {written}")
     path = f"metadata.annotations[vramwarden.io/{key}]"
     result = invoke("-f", "-", stdin=pod)
@@ -84,7 +84,7 @@ def test_what_yaml_takes_for_a_number_is_to_be_put_in_quotes(invoke, key, writte
     assert result.stderr.endswith(f"denied: {path}: must be a string, not {kind}{quoted}\n")
 
 
-def test_a_label_without_quotes_is_to_be_put_in_quotes(invoke):
+def test_a_label_without_quotes_must_be_quoted(invoke):
     result = invoke(
         "-f", "-", stdin=POD.replace("  annotations:", "  labels: {a: 1}\n  annotations:")
     )
@@ -151,7 +151,7 @@ def test_a_real_pipe_gets_the_same_bytes_whatever_the_locale(variables):
 @pytest.mark.process
 @pytest.mark.parametrize("output", ["yaml", "json", "patch", "diff"])
 @pytest.mark.parametrize("pods", [1, 20])
-def test_a_reader_that_has_seen_enough_is_not_told_as_a_refusal(tmp_path, output, pods):
+def test_a_closed_pipe_is_not_reported_as_a_denial(tmp_path, output, pods):
     """One pod stays in the buffer until the end; many break the pipe in the middle."""
     (tmp_path / "pods.yaml").write_text("---\n".join([POD] * pods))
     command = [sys.executable, "-m", "webhook.cli", "admit", "-f", "pods.yaml", "-o", output]

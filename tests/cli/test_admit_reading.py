@@ -51,7 +51,7 @@ def test_what_is_no_string_or_could_be_one_elsewhere_gets_quotes(text):
 
 
 @pytest.mark.parametrize("text", ["a: .nan", "a: -.inf", "a: b\nc: {d: .NaN}"])
-def test_a_number_that_json_does_not_have_is_refused(text):
+def test_a_number_that_json_does_not_have_is_rejected(text):
     with pytest.raises(ManifestError, match="JSON does not have"):
         read_yaml(text)
 
@@ -108,9 +108,9 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("[" * 100_000, "a.yaml:1", f"nested more than {MAX_DEPTH} levels deep"),
         ('{"a":' * 100_000, "a.yaml:1", "nested"),
         ('{"a":' * 200 + "1" + "}" * 200, "a.yaml:1", f"nested more than {MAX_DEPTH}"),
-        ("a: 1\n---\nb: 1\nb: 2\n", "a.yaml:4", 'key "b" stands twice'),
-        ("a: 1\nb: {c: 1, c: 2}\n", "a.yaml:2", 'key "c" stands twice'),
-        ('{"a": 1}\n---\n{"b": 1,\n"b": 2}', "a.yaml:3", 'key "b" stands twice'),
+        ("a: 1\n---\nb: 1\nb: 2\n", "a.yaml:4", 'key "b" is set twice'),
+        ("a: 1\nb: {c: 1, c: 2}\n", "a.yaml:2", 'key "c" is set twice'),
+        ('{"a": 1}\n---\n{"b": 1,\n"b": 2}', "a.yaml:3", 'key "b" is set twice'),
         ("a:\n\t- b\n", "a.yaml:2", "indent with spaces, not tabs"),
         ("a: {b: 1\n", "a.yaml:2", "not valid YAML: did not find expected ',' or '}'"),
         ('{"a": 1,\n"b": }}\n', "a.yaml:2", "not valid YAML"),

@@ -150,7 +150,7 @@ TEXTS = st.text(st.sampled_from("a8 \n\t\r\x85\u2028\ufeff\x07é:#-'\"\\|>&*!%@`
 
 
 @given(ANY_JSON | TEXTS | st.dictionaries(TEXTS, TEXTS))
-def test_what_is_written_anew_reads_as_it_was_meant(value):
+def test_what_is_written_again_reads_as_it_was_meant(value):
     value = {"kind": "A", "value": [{"deep": value}]}
     assert json.dumps(read_yaml(fresh(value))[0]) == json.dumps(value)
 
@@ -327,7 +327,7 @@ def test_an_empty_list_or_map_is_filled_as_a_block_and_comments_stay_below():
     assert "\n  # 3\n  containers:\n" in out
 
 
-def test_a_text_that_would_not_read_as_wanted_is_written_anew():
+def test_a_text_that_would_not_read_as_wanted_is_written_again():
     assert rewrite("a: 1 # b\n", {}, {"a": 1}, Layout()) == "a: 1 # b\n"
     assert rewrite("a: 1 # b\n", {}, {"a": 2}, Layout()) == "a: 2\n"
     assert rewrite("a: 1\n", {}, {"a": True}, Layout()) == "a: true\n"
@@ -356,7 +356,7 @@ def test_new_lines_are_indented_as_the_others(step):
     assert f"\n{' ' * step}nodeSelector:\n{' ' * 2 * step}vramwarden.io/gpu: " in out
 
 
-def test_a_strings_look_is_chosen_so_that_no_reader_takes_it_for_something_else():
+def test_a_strings_style_is_chosen_so_that_every_reader_takes_it_for_a_string():
     rule = a_rule(
         node_selector={
             "a": "yes",
@@ -399,7 +399,7 @@ def test_a_diff_shows_the_change_alone_and_is_coloured_on_a_terminal_only():
     assert run(POD, output="diff", terminal=True, colour=False).out == plain
 
 
-def test_a_diff_is_empty_where_nothing_changes_and_tells_of_a_missing_line_end():
+def test_a_diff_is_empty_where_nothing_changes_and_shows_a_missing_line_end():
     assert run(POD.replace("8Gi", "8GB"), output="diff").out == ""
     assert "\\ No newline at end of file\n" in run(POD.rstrip("\n"), output="diff").out
 

@@ -237,7 +237,7 @@ VALIDATED: dict[Reason, tuple[Callable[[Any], Any], str]] = {
     ),
     Reason.UNMUTATED: (
         slips_past_the_mutating_webhook,
-        "metadata.annotations[vramwarden.io/admitted]: create the pod again; if it stays so",
+        "metadata.annotations[vramwarden.io/admitted]: create the pod again; if that does not help",
     ),
 }
 

@@ -122,7 +122,7 @@ def test_a_thousand_pods_fill_twenty_nodes_and_no_gpu_is_overcommitted(
             line
             for server in servers
             for line in server.log()
-            if line.get("webhook") == "bind" and line["decision"] in {"placed", "refused"}
+            if line.get("webhook") == "bind" and line["decision"] in {"placed", "denied"}
         ]
     assert servers[0].process.returncode == -9
     placed = [line["durationMs"] for line in reviews if line["decision"] == "placed"]

@@ -1,10 +1,10 @@
 """Which drivers the program works with, and what it says where it does not."""
 
 NEEDED = "565.57.01 or newer is needed."
-NODES = f"gives the node's process numbers, not the pod's; {NEEDED}"
-BLIND = f"does not tell a container its processes' memory; {NEEDED}"
+NODES = f"lists host PIDs, not the pod's; {NEEDED}"
+BLIND = f"does not report processes' memory in a container; {NEEDED}"
 LAYOUT = f"returns process lists in a layout of its own; {NEEDED}"
-WORKS = "tells a container its processes' memory."
+WORKS = "reports processes' memory in a container."
 DRIVERS = {
     "515.105.01": NODES,
     "535.43.02": LAYOUT,

@@ -14,7 +14,7 @@ OF_ALL = {
 }
 OF_LISTS = {
     "unknown": (f"fail {COMPUTE}_v3 999", "the driver failed for a reason not known here"),
-    "denied": (f"fail {COMPUTE}_v3 4", "the driver denies us this"),
+    "denied": (f"fail {COMPUTE}_v3 4", "the driver denies access"),
     "not supported": (f"fail {COMPUTE}_v3 3", "this GPU does not offer it"),
     "too old": (f"missing {COMPUTE}_v3\nmissing {COMPUTE}_v2", "lacks this function"),
     "too long": (f"fail {COMPUTE}_v3 7", "the answer outgrew every buffer"),

@@ -64,7 +64,7 @@ def test_where_all_is_well_every_check_holds(pod):
         (name, True) for name in WITH_LIBRARY
     ]
     assert outcome.ability is Ability.FULL
-    assert outcome.why == "Driver 565.57.01 tells a container its processes' memory."
+    assert outcome.why == "Driver 565.57.01 reports processes' memory in a container."
     assert outcome.checks[-1].reason == "Visible: GPU-a (H200)."
 
 
@@ -184,11 +184,11 @@ def test_a_library_that_does_not_start_makes_it_blind_and_ends_the_checks(code, 
 @pytest.mark.parametrize(
     ("version", "word"),
     [
-        ("515.43.04", "the node's process numbers"),
+        ("515.43.04", "host PIDs"),
         ("535.54.03", "a layout of its own"),
-        ("535.113.01", "does not tell a container"),
-        ("560.35.03", "does not tell a container"),
-        ("565.57", "does not tell a container"),
+        ("535.113.01", "does not report"),
+        ("560.35.03", "does not report"),
+        ("565.57", "does not report"),
         ("", "cannot be read"),
         ("newest", "cannot be read"),
     ],

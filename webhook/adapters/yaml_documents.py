@@ -4,7 +4,7 @@ All YAML is read by one walk over PyYAML's events, which counts what hostile ali
 before anything is expanded. Policy files get nodes from it, which know their lines; manifests get
 the values that `kubectl` would (`adapters.manifests.reading`).
 
-YAML 1.1 turns `no` into false, `0755` into 493 and `1:30` into 90 without a word. Here a plain
+YAML 1.1 turns `no` into false, `0755` into 493 and `1:30` into 90 silently. Here a plain
 scalar is null, true, false, a decimal integer, or the text that was written; the words that older
 YAML reads as booleans are errors.
 """
@@ -36,7 +36,7 @@ _BOOLEANS: Final = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 _WORDS: Final = frozenset({"yes", "no", "on", "off", "y", "n"})
-# Longer ones stay text: they pass int64, and the reader of a quantity says so.
+# Longer ones stay text: they exceed int64, and the reader of a quantity reports that.
 _INTEGER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
 # C0 and C1 controls, and the line breaks of Unicode, at which editors and YAML count differently.
 _UNSEEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]")
@@ -56,7 +56,7 @@ class StopError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a file; line 0 and an empty path mean the whole of it."""
+    """One thing that is wrong with a file; line 0 and an empty path mean all of it."""
 
     file: str
     line: int
@@ -76,7 +76,7 @@ class Document:
     lines: Mapping[Path, int]
 
     def line(self, path: Path) -> int:
-        """Return the line of a path, or of the nearest thing around it that is written down."""
+        """Return the line of a path, or of the nearest parent that has one."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
@@ -125,7 +125,7 @@ def show_path(path: Path) -> str:
 
 
 def show(value: object) -> str:
-    """Show a value that somebody wrote: in quotes, escaped, safe for a terminal."""
+    """Show a user's value: in quotes, escaped, safe for a terminal."""
     text = quoted(value)
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
@@ -143,7 +143,7 @@ def _decode(file: str, data: bytes) -> tuple[str, list[Problem]]:
     if unseen:
         line = text.count("\n", 0, unseen.start()) + 1
         code = f"U+{ord(unseen[0]):04X}"
-        detail = f"the invisible character {code} must not stand in a policy file; remove it"
+        detail = f"the invisible character {code} is not allowed in a policy file; remove it"
         return "", [Problem(file, line, "", detail)]
     return text, []
 
@@ -151,7 +151,7 @@ def _decode(file: str, data: bytes) -> tuple[str, list[Problem]]:
 def _syntax(error: yaml.MarkedYAMLError) -> str:
     problem = str(error.problem)
     if "'\\t'" in problem:
-        return "a tab stands where YAML wants spaces; indent with spaces"
+        return "a tab is where YAML needs spaces; indent with spaces"
     context = f" {error.context}" if error.context else ""
     return f"is not YAML:{context}{',' * bool(context)} {problem}"
 
@@ -160,7 +160,7 @@ class BoundedReader:
     """Walks over a text's events; stops at endless aliases, and past its bounds.
 
     An alias counts as many values as it stands for, so a bomb is rejected before it is expanded.
-    As it stands it makes nodes of policies; who reads otherwise overrides bounds, words and `make`.
+    It makes nodes, for policies; a reader of other files overrides bounds, messages and `make`.
     """
 
     loader: Any = yaml.SafeLoader  # in Python: its messages name more than libyaml's
@@ -169,7 +169,7 @@ class BoundedReader:
     counts_aliased_only = False
     too_deep = f"is nested more than {MAX_DEPTH} levels deep"
     too_many = f"the file holds more than {MAX_NODES} values, aliases expanded; split it"
-    endless = "the alias *{0} stands inside what it refers to"
+    endless = "the alias *{0} is inside what it refers to"
     undefined = "is not YAML: found undefined alias '{0}'"
 
     def __init__(self, text: str) -> None:
@@ -206,7 +206,7 @@ class BoundedReader:
         return made
 
     def check(self, event: Any, line: int) -> None:
-        """Reject what policies do without."""
+        """Reject what policies do not need."""
         if event.tag is not None:
             raise StopError(line, f"the tag {show(event.tag)} is not allowed; remove it")
         if event.anchor in self._anchors:
@@ -275,7 +275,7 @@ class _Builder:
                 continue
             place = (*path, key)
             if key in values:
-                detail = f"is set twice; it stands in line {self.lines[place]} already"
+                detail = f"is set twice; it is already in line {self.lines[place]}"
                 self._add(line, place, detail)
                 continue
             self.lines[place] = line

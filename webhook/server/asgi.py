@@ -1,4 +1,4 @@
-"""The TLS port: the ASGI callable that takes reviews, with bounds on what a stranger can cost.
+"""The TLS port: the ASGI callable that takes reviews, with bounds on what any caller can cost.
 
 The port has no authentication: any pod that reaches it can post, so nothing is trusted until read.
 Specification: ASGI 3.0, HTTP connection scope.
@@ -10,7 +10,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.server.reviews import PHASES, Answer, PodReviews, Review, refusal
+from webhook.server.reviews import PHASES, Answer, PodReviews, Review, rejection
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -29,10 +29,10 @@ MAX_BINDING_BYTES: Final = 256 * 2**10
 """A Binding is a name, a node and annotations, which the API server bounds at 256 KiB."""
 
 MAX_BUFFERED_BYTES: Final = 64 * 2**20
-"""Bodies being received or waiting at once; beyond, callers are asked to come back."""
+"""Bodies being received or waiting at once; callers beyond that are asked to retry."""
 
 READ_BYTES_PER_BYTE: Final = 32
-"""What a byte of JSON takes in memory once it is read, at worst: 28 were seen with `{"a":{}}`."""
+"""The most memory that a byte of JSON takes once it is read: `{"a":{}}` took 28."""
 
 BODY_TIMEOUT_S: Final = 10.0
 """The API server's own time-out for a webhook is at most 30 s, and 10 s where nobody set it."""
@@ -41,14 +41,14 @@ BIND_PATH: Final = "/bind"
 PATHS: Final = (*PHASES, BIND_PATH)
 
 BINDINGS_AT_ONCE: Final = 32
-"""A binding that has to ask the API server takes a thread; more wait for one."""
+"""A binding that needs the API server takes a thread; others wait for one."""
 
 MAX_WAITING_BINDINGS: Final = 1024
 """Far more than kube-scheduler sends at once (its client's default is 50 requests per second)."""
 
 
 class BodyError(Exception):
-    """A body cannot be taken; carries the answer to give."""
+    """A body cannot be accepted; carries the answer to send."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.status)
@@ -56,7 +56,7 @@ class BodyError(Exception):
 
 
 class ReviewApplication:
-    """Serves POST /mutate, /validate and /bind; says in one sentence what else was wrong."""
+    """Serves POST /mutate, /validate and /bind; rejects everything else in one sentence."""
 
     def __init__(
         self,
@@ -101,9 +101,9 @@ class ReviewApplication:
 
     async def _answer(self, scope: Message, receive: Receive) -> Answer:
         path = scope["path"]
-        refused = _refused(scope)
-        if path not in PATHS or refused:
-            answer = refused or refusal(404, f"reviews go to {_or(PATHS)}")
+        rejected = _rejected(scope)
+        if path not in PATHS or rejected:
+            answer = rejected or rejection(404, f"reviews go to {_or(PATHS)}")
             self._metrics.count_refused(answer.status)
             return answer
         try:
@@ -116,7 +116,7 @@ class ReviewApplication:
         return self._reviews.answer(PHASES[path], body)
 
     async def _bound(self, body: bytes) -> Answer:
-        """Answer a Binding: at once where that will do, else on a thread, when one is free."""
+        """Answer a Binding: at once from memory, else on a thread, when one is free."""
         review = self._bindings.read(body)
         if isinstance(review, Answer):
             return review
@@ -150,7 +150,7 @@ class ReviewApplication:
                 return await self._rest_of_body(first, receive, limit)
         except TimeoutError:
             sentence = f"the body did not arrive within {self._body_timeout_s:g} s"
-            raise BodyError(refusal(408, sentence)) from None
+            raise BodyError(rejection(408, sentence)) from None
 
     async def _rest_of_body(self, first: bytes, receive: Receive, limit: int) -> bytes:
         chunks, size, counted = [first], len(first), 0
@@ -164,7 +164,7 @@ class ReviewApplication:
                     raise BodyError(_OVERLOADED)
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise BodyError(refusal(400, "the body ended before it was complete"))
+                    raise BodyError(rejection(400, "the body ended before it was complete"))
                 chunks.append(message.get("body", b""))
                 size += len(chunks[-1])
                 if not message.get("more_body"):
@@ -177,19 +177,19 @@ class ReviewApplication:
 
 
 _TOO_LARGE: Final = {
-    MAX_BODY_BYTES: refusal(413, f"the body is larger than {MAX_BODY_BYTES // 2**20} MiB"),
-    MAX_BINDING_BYTES: refusal(413, f"the body is larger than {MAX_BINDING_BYTES // 2**10} KiB"),
+    MAX_BODY_BYTES: rejection(413, f"the body is larger than {MAX_BODY_BYTES // 2**20} MiB"),
+    MAX_BINDING_BYTES: rejection(413, f"the body is larger than {MAX_BINDING_BYTES // 2**10} KiB"),
 }
-_OVERLOADED: Final = refusal(503, "too many reviews at once; try again in a second")
+_OVERLOADED: Final = rejection(503, "too many reviews at once; retry in a second")
 
 
-def _refused(scope: Message) -> Answer | None:
+def _rejected(scope: Message) -> Answer | None:
     """Check method, content type and announced length."""
     if scope["method"] != "POST":
-        return refusal(405, f"reviews are posted: POST {_or(PATHS)}")
+        return rejection(405, f"reviews are posted: POST {_or(PATHS)}")
     content_type, length = _headers(scope["headers"])
     if content_type.split(b";", 1)[0].strip().lower() != b"application/json":
-        return refusal(415, "the content type must be application/json")
+        return rejection(415, "the content type must be application/json")
     limit = _limit(scope["path"])
     return _TOO_LARGE[limit] if length > limit else None
 

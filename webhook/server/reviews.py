@@ -32,8 +32,8 @@ class Answer:
     content_type: bytes = b"application/json"
 
 
-def refusal(status: int, sentence: str) -> Answer:
-    """Build an answer to what is not a review: one sentence for whoever sent it."""
+def rejection(status: int, sentence: str) -> Answer:
+    """Build the answer to a request that is not a review: one sentence for the caller."""
     return Answer(status, f"{sentence}\n".encode(), b"text/plain; charset=utf-8")
 
 
@@ -49,9 +49,9 @@ class Review:
 class Reviews:
     """Answers reviews: read, decided, encoded, counted, logged.
 
-    Two kinds of failure are kept apart: a bad *review* is an HTTP 4xx to the API server; a bad
-    *object* is a denial inside an answer, shown to the user. A bug of ours is code 500 inside an
-    answer that bears the review's uid, with the trace in the log only.
+    A bad *review* is an HTTP 4xx to the API server; a bad *object* is a denial inside an answer,
+    shown to the user. A bug of ours is code 500 inside an answer with the review's uid; its trace
+    is in the log only.
     """
 
     def __init__(self, metrics: Metrics, log: JsonLog) -> None:
@@ -59,14 +59,14 @@ class Reviews:
         self._log = log
 
     def read(self, webhook: str, body: bytes) -> Review | Answer:
-        """Read a review; return the answer to what is none."""
+        """Read a review; return the answer where the body is none."""
         started_s = perf_counter()
         try:
             return Review(webhook, read_review(body), started_s)
         except BadReviewError as error:
             self._metrics.count_refused(400)
-            self._log.warning("review refused", webhook=webhook, code=400, why=str(error))
-            return refusal(400, str(error))
+            self._log.warning("review rejected", webhook=webhook, code=400, why=str(error))
+            return rejection(400, str(error))
 
     @overload
     def answer(self, review: Review, decide: Callable[[Request], Answerable]) -> Answer: ...
@@ -77,7 +77,7 @@ class Reviews:
     def answer(
         self, review: Review, decide: Callable[[Request], Answerable | None]
     ) -> Answer | None:
-        """Answer a review with what `decide` says; None where it cannot say yet."""
+        """Answer a review with what `decide` returns; None where it cannot decide yet."""
         webhook, request = review.webhook, review.request
         try:
             made = decide(request)

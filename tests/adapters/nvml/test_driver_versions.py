@@ -27,8 +27,8 @@ def test_a_driver_is_judged_as_the_table_says(first, last, name):
     [
         ("515.105.01", DriverClass.HOST_PIDS),
         ("525.147.05", DriverClass.HOST_PIDS),
-        ("535.54.03", DriverClass.REFUSED),
-        ("535.86.10", DriverClass.REFUSED),
+        ("535.54.03", DriverClass.UNREADABLE),
+        ("535.86.10", DriverClass.UNREADABLE),
         ("535.104.12", DriverClass.HOST_PIDS),
         ("535.113.01", DriverClass.BLIND),
         ("535.288.01", DriverClass.BLIND),

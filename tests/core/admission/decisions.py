@@ -190,7 +190,7 @@ def findings_of(pod, rule: Rule = RULE, phase: Phase = Phase.MUTATE):
     return found_in(decided(pod, rule, phase))
 
 
-def assert_refused(decision, reason: str, path: str) -> None:
+def assert_denied(decision, reason: str, path: str) -> None:
     """Assert that this alone is found, in the words of the contract."""
     assert found_in(decision) == [(str(reason), path)]
     assert decision.outcome is Outcome.DENIED

@@ -1,6 +1,6 @@
 """What other GPU-sharing projects test, asked of ours: one case for each row of our survey.
 
-The rows are those of the survey's table of peers' tests, in its order; each is written anew with
+The rows are those of the survey's table of peers' tests, in its order; each is written again with
 our annotation and our reasons. A row without a counterpart stands in `ELSEWHERE` with the cause.
 """
 

@@ -27,7 +27,7 @@ from webhook.core.admission.decide import Phase, decide
 from webhook.core.pod.findings import Reason
 
 
-def refused_after_creation():
+def denied_after_creation():
     """Return a decision for each reason that cannot be met at creation, before translation."""
     changed = a_bound_pod()
     del changed["metadata"]["labels"]
@@ -43,7 +43,7 @@ def test_every_reason_is_reached_by_a_test():
         *(decided(a_full_pod(**fields)) for _, fields, _ in SPEC_FAULTS),
         *(decided(a_full_pod(m, annotations=notes)) for _, m, notes, _ in DEMAND_FAULTS),
         decided(a_hardened_pod(restricted=True, users=(None, None))),
-        *refused_after_creation(),
+        *denied_after_creation(),
     ]
     for _, _, fields, _ in CONTAINER_FAULTS:
         pod = a_full_pod()

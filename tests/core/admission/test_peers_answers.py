@@ -47,7 +47,7 @@ def test_the_message_quotes_the_value(pod, quotes):
         ),
     ],
 )
-def test_an_empty_review_is_told_so_in_one_sentence(body):
+def test_an_empty_review_is_rejected_in_one_sentence(body):
     with pytest.raises(BadReviewError) as caught:
         read_review(body)
     assert re.fullmatch(r"[^\n]+", str(caught.value))
@@ -85,7 +85,7 @@ def test_one_answer_lists_every_fault_with_its_path(faults):
         )
     ],
 )
-def test_a_refusal_that_the_policy_could_lift_names_its_key(context):
+def test_a_denial_that_the_policy_could_lift_names_its_key(context):
     decision = decided(a_pod("8Gi", containers=[a_container(securityContext=context)]))
     assert decision.reasons == ("EnforcementImpossible",)
     assert "enforcement.runAs: Root" in decision.message

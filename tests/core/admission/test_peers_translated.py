@@ -215,11 +215,11 @@ TRANSLATED = [
 ]
 
 
-@pytest.mark.parametrize(("pod", "rule", "look", "wanted"), TRANSLATED)
-def test_what_peers_translate_is_translated(pod, rule, look, wanted):
+@pytest.mark.parametrize(("pod", "rule", "read", "wanted"), TRANSLATED)
+def test_what_peers_translate_is_translated(pod, rule, read, wanted):
     decision = decided(pod, rule)
     assert decision.outcome is Outcome.MUTATED, decision.message
-    assert look(decision.obj) == wanted
+    assert read(decision.obj) == wanted
     assert decided(decision.obj, rule, Phase.VALIDATE).outcome is Outcome.ALLOWED
 
 

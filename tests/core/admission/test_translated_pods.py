@@ -1,4 +1,4 @@
-"""What must stand in a pod when it is stored."""
+"""What a pod must hold when it is stored."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_the_missing_part_is_named_by_its_path(break_, path):
     assert finding.path in finding.detail
 
 
-def test_a_pod_that_was_never_translated_is_refused_with_few_words():
+def test_a_pod_that_was_never_translated_is_denied_with_few_words():
     decision = decide(a_request(a_plain_pod()), a_policy(RICH_RULE), Phase.VALIDATE)
     assert decision.reasons == ("Unmutated",)
     assert len(decision.findings) == 1

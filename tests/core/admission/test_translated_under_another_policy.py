@@ -1,4 +1,4 @@
-"""What must stand in a pod that another policy translated."""
+"""What a pod that another policy translated must hold."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from webhook.core.policy.values import Action
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize(("fields", "path"), DEBUGGER_FAULTS, ids=str)
-def test_a_debugging_container_that_defeats_the_cap_is_refused(fields, path, index, phase):
+def test_a_debugging_container_that_defeats_the_cap_is_denied(fields, path, index, phase):
     debuggers = [a_debugger("harmless")] * index + [a_debugger(**fields)]
     decision = debugged(a_bound_pod(), *debuggers, phase=phase)
     assert found_in(decision) == [
@@ -36,6 +36,16 @@ def test_a_debugging_container_that_defeats_the_cap_is_refused(fields, path, ind
     assert decision.outcome is Outcome.DENIED
     (finding,) = decision.findings
     assert decision.message == f"EphemeralContainer: {finding.path}: {finding.detail}"
+
+
+def test_the_default_profile_of_kubectl_debug_is_denied_with_one_that_works():
+    debugger = a_debugger(securityContext={"capabilities": {"add": ["SYS_PTRACE"]}})
+    assert debugged(a_bound_pod(), debugger).message == (
+        "EphemeralContainer: "
+        "spec.ephemeralContainers[0].securityContext.capabilities.add[0]: "
+        'container "debug" adds the capability SYS_PTRACE, which defeats the VRAM cap; '
+        "use kubectl debug --profile=baseline"
+    )
 
 
 def test_all_faults_of_a_debugging_container_are_reported_at_once():
@@ -130,11 +140,11 @@ def test_a_debugging_container_gets_no_view_of_gpus_whatever_its_image_says():
     assert again.patch == ()
 
 
-def test_variables_from_elsewhere_are_overridden_or_else_refused():
+def test_variables_from_elsewhere_are_overridden_or_else_denied():
     elsewhere = [{"configMapRef": {"name": "x"}}]
     assert debugged_with(Phase.MUTATE, envFrom=elsewhere).outcome is Outcome.MUTATED
-    refused = debugged_with(Phase.VALIDATE, envFrom=elsewhere)
-    assert refused.reasons == ("EphemeralContainer",)
-    assert refused.findings[0].path == "spec.ephemeralContainers[0].envFrom"
+    denied = debugged_with(Phase.VALIDATE, envFrom=elsewhere)
+    assert denied.reasons == ("EphemeralContainer",)
+    assert denied.findings[0].path == "spec.ephemeralContainers[0].envFrom"
     void = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
     assert debugged_with(Phase.VALIDATE, envFrom=elsewhere, env=void).outcome is Outcome.ALLOWED

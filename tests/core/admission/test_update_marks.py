@@ -82,7 +82,7 @@ def test_the_sidecar_keeps_its_image_and_resources(field, value, subresource, st
     assert_immutable(updated(old, new, subresource=subresource), f"spec.{place}.{field}")
 
 
-def test_a_resize_of_the_sidecar_in_either_direction_is_refused():
+def test_a_resize_of_the_sidecar_in_either_direction_is_denied():
     for memory in ("32Mi", "128Mi"):
         old = stored_pod()
         new = copy.deepcopy(old)
@@ -177,14 +177,14 @@ def test_the_old_labels_choose_the_rule():
 @pytest.mark.parametrize(
     ("action", "outcome"), [(Action.WARN, Outcome.WARNED), (Action.AUDIT, Outcome.AUDITED)]
 )
-def test_a_rule_that_does_not_enforce_only_tells_of_a_change(action, outcome):
+def test_a_rule_that_does_not_enforce_only_reports_a_change(action, outcome):
     old, new = a_bound_pod(), a_bound_pod()
     del new["metadata"]["annotations"]["vramwarden.io/gpu"]
     decision = updated(old, new, policy=a_policy(a_rule(action=action)))
     assert (decision.outcome, decision.reasons) == (outcome, ("Immutable",))
 
 
-# --- what is not looked at
+# --- what is not judged
 
 
 @pytest.mark.parametrize("phase", Phase)

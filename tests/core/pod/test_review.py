@@ -17,7 +17,7 @@ def test_a_review_written_by_hand_means_the_creation_of_what_it_holds():
 
 
 @pytest.mark.parametrize("missing", ["uid", "object"])
-def test_a_review_without_uid_or_object_is_refused(missing):
+def test_a_review_without_uid_or_object_is_rejected(missing):
     with pytest.raises(BadReviewError, match=missing):
         decode_review(without(a_review(a_pod()), missing))
 

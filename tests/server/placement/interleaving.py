@@ -274,7 +274,7 @@ class Replica:
         verdict = request.task.result
         assert verdict.outcome in {
             BindingOutcome.PLACED,
-            BindingOutcome.REFUSED,
+            BindingOutcome.DENIED,
             BindingOutcome.UNTOUCHED,
             BindingOutcome.UNAVAILABLE,
         }

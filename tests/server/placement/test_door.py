@@ -1,4 +1,4 @@
-"""POST /bind over real TLS: what is answered to a Binding, and to what is none."""
+"""POST /bind over real TLS: the answer to a Binding, and to anything else."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_what_is_no_new_binding_is_allowed_untouched(alone, request_):
         ),
     ],
 )
-def test_a_malformed_binding_is_rejected_with_the_field(alone, obj, message):
+def test_a_malformed_binding_is_denied_with_the_field(alone, obj, message):
     status = alone.review(review(object=obj), "/bind")["status"]
     assert (status["code"], status["reason"], status["message"]) == (400, "BadRequest", message)
 

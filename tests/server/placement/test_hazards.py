@@ -10,7 +10,7 @@ from webhook.core.placement.assignments import RENEW_S, UNBOUND_S
 from webhook.core.placement.binding_review import BindingOutcome, BindingReason
 from webhook.core.placement.fit import Need
 
-PLACED, REFUSED = BindingOutcome.PLACED, BindingOutcome.REFUSED
+PLACED, DENIED = BindingOutcome.PLACED, BindingOutcome.DENIED
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_of_two_replicas_that_decide_at_the_same_time_one_decides_again(world, r
     one, other = replicas[0].ask(second, "n0"), replicas[1].ask(third, "n0")
     for request in (one, other):
         request.task.step()  # up to the write
-    assert (done(one).outcome, done(other).outcome) == (PLACED, REFUSED)
+    assert (done(one).outcome, done(other).outcome) == (PLACED, DENIED)
     assert entered(world) == {first, second}
 
 
@@ -74,7 +74,7 @@ def test_a_replica_that_knows_no_pod_yet_goes_by_the_list(world):
     uid, late = world.create(Need(6)), world.create(Need(6))
     known, blind = Replica(world), Replica(world, knows=False)
     bind(known, uid)
-    assert bind(blind, late).outcome is REFUSED
+    assert bind(blind, late).outcome is DENIED
 
 
 def test_a_binding_that_comes_twice_gets_the_same_gpu(world, replicas):
@@ -98,7 +98,7 @@ def test_an_entry_is_renewed_so_that_a_late_binding_is_not_lost(world, replicas)
     world.now_s += 20
     replicas[0].binder.tidy("n0", fresh=True)
     assert entered(world) == {uid}
-    assert bind(replicas[0], rival).outcome is REFUSED
+    assert bind(replicas[0], rival).outcome is DENIED
     replicas[1].answer(request, arrives=True)
     assert world.pods[uid].node == "n0"
 
@@ -169,7 +169,7 @@ def test_what_a_pod_leaves_is_free_as_soon_as_a_replica_observes_it(world, repli
         world.delete(uid)
     else:
         world.change(uid, finished=True)
-    assert bind(replicas[1], rival).outcome is REFUSED
+    assert bind(replicas[1], rival).outcome is DENIED
     replicas[1].resync()
     assert bind(replicas[1], rival).outcome is PLACED
 
@@ -189,7 +189,7 @@ def test_a_pod_that_only_lost_its_label_keeps_its_gpu(world, replicas):
         while replica.heard < len(world.events):
             replica.hear()
         assert replica.tracker.pod(uid).gone
-        assert bind(replica, rival).outcome is REFUSED
+        assert bind(replica, rival).outcome is DENIED
         replica.binder.tidy("n0", fresh=True)
     assert entered(world) == {uid}
     world.delete(uid)
@@ -235,7 +235,7 @@ def test_a_lost_list_is_rebuilt_from_the_pods_that_run(world, replicas, lost):
         for replica in replicas:
             replica.binder.tidy("n0", fresh=True)  # must not make a whole list of it
     late = Replica(world, knows=False)
-    assert bind(late, rival).outcome is REFUSED
+    assert bind(late, rival).outcome is DENIED
     assert bind(late, small).outcome is PLACED
     assert entered(world) == {uid, small}
 
@@ -248,7 +248,7 @@ def test_an_entry_that_was_lost_with_its_list_is_not_answered_from_memory(world,
     if lost == "spoilt":
         world.lists["n0"] = ({"assignments": "{"}, version + 1000)
     assert bind(replicas[1], rival).outcome is PLACED
-    assert bind(replicas[0], uid).outcome is REFUSED  # its own copy still has the entry
+    assert bind(replicas[0], uid).outcome is DENIED  # its own copy still has the entry
     assert entered(world) == {rival}
 
 
@@ -264,7 +264,7 @@ def test_tidying_does_not_make_a_whole_list_of_one_that_is_partly_damaged(world,
     world.lists["n0"] = {"assignments": spoilt}, version + 1000
     late = Replica(world, knows=False)
     late.binder.tidy("n0", fresh=True)
-    assert bind(late, rival).outcome is REFUSED
+    assert bind(late, rival).outcome is DENIED
 
 
 def test_a_pod_bound_elsewhere_frees_what_it_held(world):
@@ -281,7 +281,7 @@ def test_a_pod_that_sees_all_gpus_counts_on_each(world, replicas):
     uid, rival = create(world, replicas, 6, 6)
     world.change(uid, at_binding=False, node="n0")
     replicas[0].resync()
-    assert bind(replicas[0], rival).outcome is REFUSED
+    assert bind(replicas[0], rival).outcome is DENIED
 
 
 def test_a_binding_costs_the_requests_that_it_needs_and_no_more(world, replicas):
@@ -301,12 +301,12 @@ def test_what_is_answered_where_nothing_is_placed(world, replicas):
     first, *_ = replicas
     (uid,) = create(world, replicas, 4)
     verdict = bind(first, uid, "elsewhere")
-    assert (verdict.outcome, verdict.reason) == (REFUSED, BindingReason.GPUS_UNKNOWN)
-    assert "node elsewhere does not show its GPUs" in verdict.sentence
+    assert (verdict.outcome, verdict.reason) == (DENIED, BindingReason.GPUS_UNKNOWN)
+    assert "node elsewhere does not show its GPUs" in verdict.message
     gone = bind(first, "p99")
     assert (gone.outcome, gone.reason) == (BindingOutcome.UNTOUCHED, BindingReason.NO_SUCH_POD)
     world.change(uid, unreadable="metadata.annotations: must be an object, not a list")
     first.resync()
     verdict = bind(first, uid)
-    assert (verdict.outcome, verdict.reason) == (REFUSED, BindingReason.UNREADABLE_DEMAND)
-    assert "cannot be read: metadata.annotations" in verdict.sentence
+    assert (verdict.outcome, verdict.reason) == (DENIED, BindingReason.UNREADABLE_DEMAND)
+    assert "cannot be read: metadata.annotations" in verdict.message

@@ -1,4 +1,4 @@
-"""Manifests: from text to documents, to the pods and pod templates in them, and back to text."""
+"""Manifests: from text to documents, to their pods and pod templates, and back to text."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Target:
     at: Path
     """Where in the document the pod or the template stands."""
     field: str
-    """The same within the object, for messages; empty for a pod."""
+    """The same path within the object, for messages; empty for a pod."""
     template: Json | None
     """None where there is none."""
 
@@ -180,7 +180,7 @@ def changed(document: Document, changes: Mapping[Path, Iterable[Operation]]) -> 
 def _parted(body: str) -> tuple[str, str]:
     """Cut off the comments and blank lines at the end, unless a block scalar keeps blank lines.
 
-    ruamel has no good place for them: they would go with the last value, or get lost with it.
+    ruamel attaches them to the last value, and would move or lose them with it.
     """
     end = len(body)
     if _KEEPS_BLANK_LINES.search(body):
@@ -194,10 +194,10 @@ def _parted(body: str) -> tuple[str, str]:
 
 
 def _patched(value: Any, path: Path, operations: list[Operation]) -> Any:
-    """Return a copy along the path, its end patched; what an alias shares is changed here alone."""
+    """Return a copy along the path, its end patched; what an alias shares is changed only here."""
     if not path:
-        whole = {**value, "metadata": value.get("metadata") or {}}
-        return apply_patch(whole, operations)
+        pod = {**value, "metadata": value.get("metadata") or {}}
+        return apply_patch(pod, operations)
     key, *rest = path
     copied = value.copy()
     copied[key] = _patched(value[key], tuple(rest), operations)

@@ -12,12 +12,12 @@ STANDARD_INPUT: Final = "-"
 
 
 def name_of_input(name: str) -> str:
-    """Return what people call it."""
+    """Return the name for messages."""
     return "standard input" if name == STANDARD_INPUT else name
 
 
 def read_text(name: str) -> str:
-    """Read the whole of it; raises click.UsageError, with the line where it is not UTF-8."""
+    """Read all of it; raises click.UsageError, with the line where it is not UTF-8."""
     try:
         data = sys.stdin.buffer.read() if name == STANDARD_INPUT else Path(name).read_bytes()
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Read streams of JSON objects as `kubectl` does: integers exactly, the rest as it was written."""
+"""Read streams of JSON objects as `kubectl` does; numbers keep their digits."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def _check_json(value: Any, depth: int) -> None:
         for child in children:
             _check_json(child, depth + 1)
     elif isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise ManifestError("a string holds half of a surrogate pair; write the whole character")
+        raise ManifestError("a string holds half of a surrogate pair; write the complete character")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
         twice = next(name for name, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ManifestError(f'key "{twice}" stands twice in one object; keep one')
+        raise ManifestError(f'key "{twice}" is set twice in one object; keep one')
     return result
 
 

@@ -1,4 +1,4 @@
-"""Read YAML as `kubectl` does, exactly, bounded, and with line numbers in every complaint.
+"""Read YAML exactly as `kubectl` does, within bounds, and with line numbers in errors.
 
 `kubectl` reads YAML 1.1 with go-yaml, a port of libyaml; PyYAML drives libyaml itself. What a plain
 scalar means follows sigs.k8s.io/yaml/goyaml.v2/resolve.go, which neither PyYAML's nor ruamel's own
@@ -20,7 +20,7 @@ from webhook.adapters.yaml_documents import BoundedReader, StopError
 MAX_DEPTH: Final = 100
 """No Kubernetes object nests deeper; keeps recursion, here and in what follows, within bounds."""
 MAX_ALIASED: Final = 100_000
-"""Values that aliases may stand for, all together; go-yaml refuses a like amount."""
+"""Values that all aliases together may stand for; go-yaml rejects a similar number."""
 MAX_DIGITS: Final = 100
 """Longer integers are read as floats, or not at all: nothing counts that far."""
 
@@ -102,7 +102,7 @@ def resolve(text: str) -> Any:
 
 
 def needs_quotes(text: str) -> bool:
-    """Say whether a string must be quoted so that no reader of YAML takes it for something else."""
+    """Say whether a string must be quoted so that every reader of YAML takes it for a string."""
     try:
         return not isinstance(resolve(text), str) or bool(_AMBIGUOUS.fullmatch(text))
     except ManifestError:
@@ -146,7 +146,7 @@ class _Reader(BoundedReader):
         self.layout = Layout()
 
     def check(self, event: Any, line: int) -> None:
-        """Take tags, and anchors that are set again, as kubectl does."""
+        """Accept tags and repeated anchors, as kubectl does."""
 
     def make(self, event: Any, depth: int, column: int | None) -> tuple[Any, int]:
         if isinstance(event, yaml.ScalarEvent):
@@ -172,7 +172,7 @@ class _Reader(BoundedReader):
             if name is None:
                 merged = {**_merged(value, line), **merged}
             elif name in own:
-                raise ManifestError(f'key "{name}" stands twice in one mapping; keep one', line)
+                raise ManifestError(f'key "{name}" is set twice in one mapping; keep one', line)
             else:
                 own[name] = value
         self.parser.get_event()
@@ -206,7 +206,7 @@ def _merged(value: Any, line: int) -> dict[str, Any]:
 
 
 def _scalar(event: Any) -> Any:
-    """Return a scalar's value: quoted ones are strings, tags say what they want to be read as."""
+    """Return a scalar's value: quoted ones are strings, and a tag names the type."""
     text, tag, line = event.value, event.tag or "", event.start_mark.line + 1
     if tag == "!":  # means nothing to go-yaml, unlike to the YAML specification
         tag = ""

@@ -1,7 +1,7 @@
-"""Edit ruamel's commented tree by JSON Patch operations, so that all else keeps its looks.
+"""Edit ruamel's commented tree by JSON Patch operations, so that all else keeps its form.
 
-Every plain scalar is held as the text that was written: what nobody edits comes out as it went in,
-whatever YAML version its reader believes in.
+Every plain scalar is kept as the text that was written: what is not edited comes out as it went in,
+whatever YAML version its reader assumes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NEVER: Final = -1
 
 
 class _TextResolver(VersionedResolver):
-    """Takes every scalar for text; `<<` alone keeps its meaning."""
+    """Takes every scalar for text; only `<<` keeps its meaning."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         if kind is not ScalarNode:
@@ -214,7 +214,7 @@ def _slot(node: Any) -> int:
 
 
 def _cut(node: Any, key: Any) -> str:
-    """Take the comment lines below a leaf away; one on its own line stays."""
+    """Remove and return the comment lines below a leaf; one on its own line stays."""
     tokens = node.ca.items.get(key)
     token = tokens[_slot(node)] if tokens else None
     if token is None:
@@ -225,7 +225,7 @@ def _cut(node: Any, key: Any) -> str:
 
 
 def _cut_head(node: CommentedSeq, above: Any, key: Any) -> str:
-    """Take the comment lines between a list's key and its first item away.
+    """Remove and return the comment lines between a list's key and its first item.
 
     ruamel keeps them twice, and where no comment stands beside the key, as a list of lines.
     """

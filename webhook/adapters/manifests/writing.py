@@ -1,10 +1,10 @@
 """Write a changed document: like the original where possible, and correct in every case.
 
-Three texts are tried, best first, and each is read back before it is believed:
+Three texts are tried, best first, and each is read back before it is used:
 
 1. the original lines, with only those changed that the edit changed
-2. the edited tree as ruamel writes it, which may reflow lines nobody touched
-3. the values alone, without comments
+2. the edited tree as ruamel writes it, which may reflow other lines
+3. only the values, without comments
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _ANCHOR: Final = re.compile(r"&\S+")
 _MOST_LINES: Final = 5000
-"""Beyond, comparing lines takes longer than a reader wants to wait."""
+"""Beyond that, comparing lines takes longer than a user wants to wait."""
 
 
 def rewrite(
@@ -47,7 +47,7 @@ def _candidates(
 ) -> Iterator[str]:
     try:
         base, target = (_rejoined(edited(text, wishes, layout), text) for wishes in ({}, changes))
-    # ruamel knows less of YAML than libyaml here and there, and has no bounds on recursion.
+    # ruamel reads slightly less YAML than libyaml, and has no bounds on recursion.
     except (YAMLError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return
     restored = _restored(text, base, target)

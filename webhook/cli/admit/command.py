@@ -38,10 +38,10 @@ def admit(
     *,
     colour: bool,
 ) -> int:
-    """Decide every pod in the manifests, given as (name, text), and write what becomes of them.
+    """Decide every pod in the manifests, given as (name, text), and write the results.
 
-    Returns the exit code: 0 all allowed, 1 something denied, 2 a manifest that cannot be read; in
-    that case nothing is written but the reason. Colours appear on those streams that are terminals.
+    Returns the exit code: 0 all allowed, 1 something denied, 2 a manifest that cannot be read, and
+    then only the reason is written. Colours appear only on streams that are terminals.
     """
     sources = []
     for name, text in texts:
@@ -113,8 +113,8 @@ def admit_command(
 ) -> None:
     """Show what the webhook would do to every pod and pod template in manifests.
 
-    Manifests go to standard output, changed where admission changes them, everything else as it
-    was; findings go to standard error. A denied object is printed unchanged.
+    Manifests go to standard output, changed only where admission changes them; findings go to
+    standard error. A denied object is printed unchanged.
 
     Exit code 0: all allowed; 1: something denied; 2: wrong usage.
     """
@@ -137,7 +137,7 @@ def _stream(stream: TextIO) -> TextIO:
 
 
 def _files(names: Iterable[str]) -> Iterator[str]:
-    """Yield the files that are meant: those of a folder in the order of their names."""
+    """Yield the files: those of a folder in the order of their names."""
     for name in names:
         path = Path(name)
         if name == STANDARD_INPUT or not path.is_dir():

@@ -81,7 +81,7 @@ def _report(verdict: Judged, stderr: TextIO, *, colour: bool) -> None:
 
 
 def _after(source: Source) -> str:
-    """Return a text after admission: the very same where nothing in it changed."""
+    """Return a text after admission: the same text where nothing in it changed."""
     if all(new is old for new, old in zip(source.after, source.before, strict=True)):
         return source.text
     return join(document.text for document in source.after)

@@ -1,4 +1,4 @@
-"""What admission makes of one pod or pod template, in the words of the command's report."""
+"""What admission decides about one pod or pod template, as lines of the command's output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Judged:
     """None where the object holds no pod template."""
     patch: tuple[Operation, ...] = ()
     notes: tuple[str, ...] = ()
-    """What the API server would tell as warnings beside the decision."""
+    """What the API server would return as warnings beside the decision."""
 
     @property
     def allowed(self) -> bool:
@@ -50,7 +50,7 @@ class Judged:
 
     @property
     def summary(self) -> str:
-        """What became of it, in one line."""
+        """What was decided, in one line."""
         decision = self.decision
         if decision is None:
             return "left alone (no pod template)"

@@ -1,7 +1,7 @@
-"""What the scheduler counts for a share of a GPU, and on which nodes it may look for one.
+"""What the scheduler counts for a share of a GPU, and which nodes may have one.
 
-Today that is bytes of an extended resource; no other file of this room knows it. How a pod asks for
-such amounts itself is read by `webhook.core.pod.demand`.
+Today that is bytes of an extended resource; no other file of this room knows it. Amounts that a pod
+writes itself are read by `webhook.core.pod.demand`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ def count(container: Json, demand: Demand) -> Json:
     changed = {}
     for kind in ("requests", "limits"):
         amounts = resources.get(kind) or {}
-        written = amounts.get(VRAM_RESOURCE)
-        if written is None or parse_quantity(str(written)) != amount_bytes:
+        if not _equals(amounts.get(VRAM_RESOURCE), amount_bytes):
             changed[kind] = {**amounts, VRAM_RESOURCE: format_bytes(amount_bytes)}
     return {**container, "resources": {**resources, **changed}} if changed else container
 
@@ -51,7 +50,7 @@ def counted_limits(container: Container) -> dict[str, str | None]:
 
 
 def counted_bytes(pod: Pod) -> int | None:
-    """Return what the scheduler would count for a pod; None where it could not."""
+    """Return what the scheduler would count for a pod; None where an amount cannot be read."""
     amounts = {}
     for container in pod.containers:
         request = container.resources("requests").get(VRAM_RESOURCE)
@@ -64,12 +63,12 @@ def counted_bytes(pod: Pod) -> int | None:
 
 
 def required_on_nodes(demand: Demand) -> Json:
-    """Build what required node affinity says: a GPU that is large enough, whoever uses it now."""
+    """Build the required node affinity: a GPU that is large enough, whoever uses it now."""
     return _more_than(NODE_GPU_MEMORY_LABEL, demand)
 
 
 def preferred_on_nodes(demand: Demand) -> Json:
-    """Build what preferred node affinity says: as many GPUs as it takes have room now."""
+    """Build the preferred node affinity: as many GPUs as needed have room now."""
     return _more_than(free_label(demand.gpu_count), demand)
 
 
@@ -78,8 +77,8 @@ def _more_than(label: str, demand: Demand) -> Json:
     return {"key": label, "operator": "Gt", "values": [str(need_mib - 1)]}
 
 
-def _equals(written: str | None, amount_bytes: int) -> bool:
+def _equals(written: object, amount_bytes: int) -> bool:
     try:
-        return written is not None and parse_quantity(written) == amount_bytes
+        return written is not None and parse_quantity(str(written)) == amount_bytes
     except QuantityError:
         return False

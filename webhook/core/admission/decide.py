@@ -1,6 +1,6 @@
 """From a request to a decision: the one function behind webhook, command and examples.
 
-Which rules judge a pod stands in one file, `webhook/core/admission/rules/table.py`.
+`webhook/core/admission/rules/table.py` lists which rules judge which pod.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Outcome(StrEnum):
 
 
 class Skip(StrEnum):
-    """Why a review is allowed without a look at the pod."""
+    """Why a review is allowed without judging the pod."""
 
     NOT_A_POD = "NotAPod"
     OPERATION = "Operation"
@@ -71,7 +71,7 @@ class Decision:
     skip: Skip | None = None
     malformed: str = ""
     notes: tuple[str, ...] = ()
-    """What the user should know although it changes nothing: always told, as warnings."""
+    """What the user should know although it changes nothing: always returned, as warnings."""
     obj: Json = field(default_factory=dict, repr=False, compare=False)
     """The object as it is after the decision."""
 
@@ -82,17 +82,17 @@ class Decision:
 
     @property
     def message(self) -> str:
-        """What the user reads where the answer is no."""
+        """What the user reads where the request is denied."""
         return self.malformed or render(self.findings)
 
     @property
     def code(self) -> int:
-        """The HTTP status code where the answer is no."""
+        """The HTTP status code where the request is denied."""
         return BAD_REQUEST if self.malformed else FORBIDDEN
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user reads where the answer is yes."""
+        """What the user reads where the request is allowed."""
         findings = self.findings if self.outcome is Outcome.WARNED else ()
         return (*map(str, findings), *self.notes)
 
@@ -103,7 +103,7 @@ class Decision:
 
     @property
     def logged(self) -> dict[str, Any]:
-        """What our own log keeps besides."""
+        """What our own log keeps besides outcome and reasons."""
         logged: dict[str, Any] = {**self.audit, "patchOps": len(self.patch)}
         if self.malformed:
             logged["why"] = self.malformed
@@ -183,7 +183,7 @@ def _not_ours(request: Request) -> Skip | None:
 
 
 def _created(case: Case) -> Decision:
-    """Decide the creation of a pod: judge it, then translate it or see that it is translated."""
+    """Decide the creation of a pod: judge it, then translate it or check that it is translated."""
     if not case.asks:
         return _without_demand(case)
     findings = findings_of(case, Kind.READABLE if case.asked else Kind.UNREADABLE)
@@ -196,12 +196,12 @@ def _created(case: Case) -> Decision:
 
 
 def _without_demand(case: Case) -> Decision:
-    """Decide a pod that asks for no VRAM: left alone, but for GPUs made visible by hand."""
+    """Decide a pod that asks for no VRAM: left alone, except for GPUs made visible by hand."""
     findings = findings_of(case, Kind.WITHOUT_DEMAND)
     void = case.rule.visible_devices is VisibleDevices.VOID and case.mutating
     if void and not findings:
         for container in case.pod.containers:
-            container.env()
+            container.env()  # raises MalformedObjectError
         return _mutated(case, void_visible_devices(case.pod))
     return _judged(case, findings)
 
@@ -210,7 +210,7 @@ def _debugged(case: Case) -> Decision:
     """Decide new debugging containers; those that exist cannot change any more.
 
     Where the mutating webhook sees them they get NVIDIA_VISIBLE_DEVICES=void, because an image may
-    have that variable built in and admission cannot look into images.
+    have that variable built in and admission cannot read images.
     """
     if case.old.labels.get(MANAGED_LABEL) != "true" and not any(read_demand(case.old)):
         return _judged(case, ())

@@ -1,4 +1,4 @@
-"""Run a policy's own examples: a pod, and what its author expects to become of it.
+"""Run a policy's own examples: a pod, and what its author expects of admission.
 
 The decision is the webhook's own, in both phases, so an example proves what a cluster would do.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def run_example(example: Example, policy: Policy) -> tuple[str, ...]:
-    """Return what turned out otherwise than expected, in words; empty where the example holds."""
+    """Return in words what differs from the expected result; empty where the example holds."""
     try:
         first = _decide(example, example.pod, policy, Phase.MUTATE)
         last = _decide(example, first.obj, policy, Phase.VALIDATE) if first.allowed else first
@@ -104,7 +104,7 @@ def _mismatches_of_result(example: Example, pod: Json) -> Iterator[str]:
 
 
 def _became(first: Decision, last: Decision) -> str:
-    """Say in words what became of the pod."""
+    """Say in words what was decided."""
     if not last.allowed:
         by = f" by rule {last.rule}" if last.rule else ""
         return f"denied{by}: {last.message}"

@@ -14,16 +14,12 @@ from webhook.core.admission.sidecar.placing import place_enforcer
 from webhook.core.admission.tiers import tier_of
 from webhook.core.nvidia.variables import (
     hide_devices,
-    hide_unless_said,
+    hide_unless_set,
     hide_visible,
     show_devices,
 )
 from webhook.core.policy.values import GPUClass, Placement, Policy, Rule, VisibleDevices
-from webhook.names import (
-    ADMITTED_ANNOTATION,
-    ENFORCER_CONTAINER,
-    MANAGED_LABEL,
-)
+from webhook.names import ADMITTED_ANNOTATION, ENFORCER_CONTAINER, MANAGED_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -32,6 +28,7 @@ if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Pod
 
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 PREFERENCES: Final = f"/spec/affinity/nodeAffinity/{_PREFERRED}"
 """Where a pod's advice to the scheduler stands, as a JSON pointer."""
@@ -70,7 +67,7 @@ def hide_devices_from(pod: Pod, names: Collection[str]) -> Json:
     """Return the pod, its debugging containers of these names without a view of GPUs."""
     before = pod.spec.get("ephemeralContainers") or []
     after = [
-        _edit_env(container, hide_unless_said) if container["name"] in names else container
+        _edit_env(container, hide_unless_set) if container["name"] in names else container
         for container in before
     ]
     return {**pod.raw, "spec": {**pod.spec, "ephemeralContainers": after}}
@@ -96,8 +93,7 @@ def _select_nodes(spec: Json, demand: Demand, rule: Rule, gpu_class: GPUClass | 
     selector = spec.get("nodeSelector") or {}
     if any(selector.get(key) != value for key, value in wanted.items()):
         spec["nodeSelector"] = {**selector, **wanted}
-    expressions = [required_on_nodes(demand), *tier_of(rule).node_terms]
-    _require_on_nodes(spec, expressions)
+    _require_on_nodes(spec, [required_on_nodes(demand), *tier_of(rule).node_terms])
     if rule.placement is Placement.BINDING:
         _prefer_free_memory(spec, demand)
 
@@ -110,18 +106,14 @@ def _require_on_nodes(spec: Json, expressions: list[Json]) -> None:
     """
     affinity = spec.get("affinity") or {}
     node_affinity = affinity.get("nodeAffinity") or {}
-    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    required = node_affinity.get(_REQUIRED) or {}
     before = required.get("nodeSelectorTerms") or []
     after = [_with_expressions(term, expressions) for term in before] or [
         {"matchExpressions": expressions}
     ]
     if before and all(new is old for new, old in zip(after, before, strict=True)):
         return
-    required = {**required, "nodeSelectorTerms": after}
-    node_affinity = {
-        **node_affinity,
-        "requiredDuringSchedulingIgnoredDuringExecution": required,
-    }
+    node_affinity = {**node_affinity, _REQUIRED: {**required, "nodeSelectorTerms": after}}
     spec["affinity"] = {**affinity, "nodeAffinity": node_affinity}
 
 
@@ -134,11 +126,11 @@ def _with_expressions(term: Json, expressions: list[Json]) -> Json:
 
 
 def _prefer_free_memory(spec: Json, demand: Demand) -> None:
-    """Prefer nodes whose agent says that as many GPUs have room, so that few bindings are refused.
+    """Prefer nodes whose agent reports room on as many GPUs, so that few bindings are denied.
 
     Never required: the kubelet checks required affinity again when it restarts
     (kubernetes/kubernetes issue 73948), and this figure changes. Users' own preferences stay; ours
-    has the greatest weight, since a node where no GPU has room is no choice at all.
+    has the greatest weight, since a node where no GPU has room cannot take the pod.
     """
     preference = {"matchExpressions": [preferred_on_nodes(demand)]}
     wanted = {"weight": 100, "preference": preference}
@@ -167,7 +159,7 @@ def _set_env(container: Json, demand: Demand, rule: Rule) -> Json:
     if container["name"] in demand.amounts:
         show = partial(show_devices, chosen=rule.chooses_gpus, defaults=rule.env)
         return _edit_env(container, show)
-    hide = hide_unless_said if rule.visible_devices is VisibleDevices.IGNORE else hide_devices
+    hide = hide_unless_set if rule.visible_devices is VisibleDevices.IGNORE else hide_devices
     return _edit_env(container, hide)
 
 
@@ -178,16 +170,11 @@ def _edit_env(container: Json, edit: Callable[[list[Json]], list[Json]]) -> Json
 
 
 def _mark(metadata: Json, rule: Rule, policy: Policy) -> None:
-    """Step 6: the label that finds managed pods, and what admitted this one."""
+    """Step 6: the label that selects managed pods, and what admitted this one."""
     labels: Mapping[str, Any] = metadata.get("labels") or {}
     if labels.get(MANAGED_LABEL) != "true":
         metadata["labels"] = {**labels, MANAGED_LABEL: "true"}
     annotations: Mapping[str, Any] = metadata.get("annotations") or {}
-    mark = admitted_mark(rule, policy)
+    mark = f"v1 {rule.name} {policy.short_digest}"
     if annotations.get(ADMITTED_ANNOTATION) != mark:
         metadata["annotations"] = {**annotations, ADMITTED_ANNOTATION: mark}
-
-
-def admitted_mark(rule: Rule, policy: Policy) -> str:
-    """Return the value of the annotation `admitted`."""
-    return f"v1 {rule.name} {policy.short_digest}"

@@ -1,6 +1,6 @@
 """What may hold a cap: what each tier adds to a pod, asks of its node, and recognises as its own.
 
-The rules that a tier needs stand in `rules/table.py`, in rows that name it.
+A tier's own rules are the rows of `rules/table.py` that name it.
 """
 
 from __future__ import annotations
@@ -27,28 +27,23 @@ class Tier:
     """What holds a cap."""
 
     adds: Callable[[Pod, Demand, Rule], Json | None]
-    """Builds the container that a pod gets; None for none, or where none could do its work."""
+    """Builds the container that a pod gets; None for none, or where none would work."""
     owns: Callable[[Container, str], bool]
     """Says whether a container with the reserved name is the tier's own, given its image."""
     on_nodes: str
     """The value of the label `enforcement` on nodes where it works; empty for all nodes."""
     in_pod: bool
-    """Whether it works beside the pod's containers, whose capabilities may reach it."""
+    """Whether it runs beside the pod's containers, whose capabilities may reach it."""
 
     @property
     def node_terms(self) -> list[Json]:
-        """What required node affinity says, so that a pod comes where the tier works."""
+        """The required node affinity, so that a pod runs where the tier works."""
         if not self.on_nodes:
             return []
         return [{"key": NODE_ENFORCEMENT_LABEL, "operator": "In", "values": [self.on_nodes]}]
 
 
-SIDECAR: Final = Tier(
-    adds=enforcer_for,
-    owns=is_enforcer,
-    on_nodes="sidecar",
-    in_pod=True,
-)
+SIDECAR: Final = Tier(adds=enforcer_for, owns=is_enforcer, on_nodes="sidecar", in_pod=True)
 NONE: Final = Tier(
     adds=lambda _pod, _demand, _rule: None,
     owns=lambda _container, _image: False,

@@ -1,4 +1,4 @@
-"""Which NVIDIA drivers tell a container its processes' memory, and what their failures ask for."""
+"""Which NVIDIA drivers report processes' memory in a container, and what their failures require."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class DriverClass(enum.Enum):
     """What NVML's process lists are worth inside a container's PID namespace."""
 
     HOST_PIDS = "host-pids"
-    """Lists the node's processes by the node's numbers: a number means somebody else here."""
+    """Lists host PIDs, which mean other processes inside a container."""
     BLIND = "blind"
-    """Lists the right processes, with 0 or a stranger's figure for their memory."""
+    """Lists the right processes, with 0 or another process's figure for their memory."""
     WORKS = "works"
     """Lists the right processes with their own figures."""
-    REFUSED = "refused"
-    """Lays out the list's entries differently: all but the first are garbage."""
+    UNREADABLE = "unreadable"
+    """Lays out the list's entries differently: all except the first are garbage."""
 
 
 _TRANSLATES_PIDS: Final = (535, 113, 1)
@@ -26,12 +26,11 @@ _WIDE_ENTRIES: Final = ((535, 43), (535, 86))
 _VERSION: Final = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?(?:[-+~ ].*)?")
 
 _REASONS: Final = {
-    DriverClass.HOST_PIDS: "driver {} gives the node's process numbers, not the pod's;"
+    DriverClass.HOST_PIDS: "driver {} lists host PIDs, not the pod's; 565.57.01 or newer is needed",
+    DriverClass.BLIND: "driver {} does not report processes' memory in a container;"
     " 565.57.01 or newer is needed",
-    DriverClass.BLIND: "driver {} does not tell a container its processes' memory;"
-    " 565.57.01 or newer is needed",
-    DriverClass.WORKS: "driver {} tells a container its processes' memory",
-    DriverClass.REFUSED: "driver {} returns process lists in a layout of its own;"
+    DriverClass.WORKS: "driver {} reports processes' memory in a container",
+    DriverClass.UNREADABLE: "driver {} returns process lists in a layout of its own;"
     " 565.57.01 or newer is needed",
 }
 
@@ -39,16 +38,16 @@ _REASONS: Final = {
 def driver_class(version: str) -> DriverClass:
     """Return what a driver's process lists are worth, by its version; never raise.
 
-    What cannot be read as a version counts as blind: nobody is stopped on its word. The version is
-    a first judgement, for a runtime to confirm by looking at a process that it knows.
+    What cannot be read as a version counts as blind: its figures stop no process. The version is a
+    first judgement, which a program confirms by measuring a process that it knows.
 
-    | from       | to         | class     |
-    | ---------- | ---------- | --------- |
-    | 0.0        | 535.42.99  | HOST_PIDS |
-    | 535.43     | 535.86.99  | REFUSED   |
-    | 535.87     | 535.113    | HOST_PIDS |
-    | 535.113.01 | 565.57     | BLIND     |
-    | 565.57.01  | 9999.0     | WORKS     |
+    | from       | to         | class      |
+    | ---------- | ---------- | ---------- |
+    | 0.0        | 535.42.99  | HOST_PIDS  |
+    | 535.43     | 535.86.99  | UNREADABLE |
+    | 535.87     | 535.113    | HOST_PIDS  |
+    | 535.113.01 | 565.57     | BLIND      |
+    | 565.57.01  | 9999.0     | WORKS      |
 
     Source: NVIDIA/open-gpu-kernel-modules, gpu_rmapi.c and subdevice_ctrl_gpu_kernel.c at the tags
     515.43.04 to 595.45.04; for the layout, nvidia-ml-py 12.535.77 against 12.535.108.
@@ -57,7 +56,7 @@ def driver_class(version: str) -> DriverClass:
     if parts is None:
         return DriverClass.BLIND
     if _WIDE_ENTRIES[0] <= parts[:2] <= _WIDE_ENTRIES[1]:
-        return DriverClass.REFUSED
+        return DriverClass.UNREADABLE
     if parts < _TRANSLATES_PIDS:
         return DriverClass.HOST_PIDS
     return DriverClass.BLIND if parts < _TRANSLATES_MEMORY else DriverClass.WORKS
@@ -66,7 +65,7 @@ def driver_class(version: str) -> DriverClass:
 def explain_driver(version: str) -> str:
     """Return the sentence behind `driver_class`, and what to do about it."""
     if _parts(version) is None:
-        return f"the driver's version {version!r} cannot be read, so its figures are not believed"
+        return f"the driver's version {version!r} cannot be read, so its figures are not trusted"
     return _REASONS[driver_class(version)].format(version.strip())
 
 
@@ -80,7 +79,7 @@ def _parts(version: str) -> tuple[int, int, int] | None:
 
 
 class Fault(enum.Enum):
-    """What a failure asks of the caller; never a reason to stop a process."""
+    """What a failure requires of the caller; never a reason to stop a process."""
 
     LIBRARY_MISSING = "library-missing"
     """At the start, fail closed: the container runtime gave us no driver library."""
@@ -89,17 +88,17 @@ class Fault(enum.Enum):
     DRIVER_CHANGED = "driver-changed"
     """End with exit code 75: only a new container gets the new driver's library."""
     GPU_LOST = "gpu-lost"
-    """Call `devices` again, every 30 s; the GPU's handle is dropped already."""
+    """Call `devices` again, every 30 s; the GPU's handle is already dropped."""
     NO_PERMISSION = "no-permission"
-    """Go on without this GPU's figures: it may be in MIG mode, or not be ours."""
+    """Continue without this GPU's figures: it may be in MIG mode, or not be ours."""
     NOT_SUPPORTED = "not-supported"
-    """Go on without this figure."""
+    """Continue without this figure."""
     LIBRARY_TOO_OLD = "library-too-old"
-    """Refuse to work: every older form of the function was tried."""
+    """Fail the self-test: every older form of the function was tried."""
     STUCK = "stuck"
-    """Skip this look; where it lasts, let the liveness probe restart us."""
+    """Skip this probe; where it lasts, let the liveness probe restart us."""
     TOO_LONG = "too-long"
-    """Skip this look: the list kept outgrowing its buffer."""
+    """Skip this probe: the list kept outgrowing its buffer."""
     UNKNOWN = "unknown"
     """Try three times, then report that we are blind: access to the GPU may have been revoked."""
 
@@ -129,7 +128,7 @@ _SENTENCES: Final = {
     Fault.DRIVER_CHANGED: "the node's driver was replaced and does not fit the library mounted"
     " here; only a new container gets the new one",
     Fault.GPU_LOST: "the GPU is gone, was reset, or has not been looked up",
-    Fault.NO_PERMISSION: "the driver denies us this; it does so for a GPU in MIG mode",
+    Fault.NO_PERMISSION: "the driver denies access; it does so for a GPU in MIG mode",
     Fault.NOT_SUPPORTED: "this GPU does not offer it",
     Fault.LIBRARY_TOO_OLD: "the driver's library lacks this function; a newer driver is needed",
     Fault.STUCK: "the driver did not answer in time",
@@ -140,7 +139,7 @@ _SENTENCES: Final = {
 
 
 def fault_of(code: int) -> Fault:
-    """Return what an NVML error code, nvmlReturn_t of nvml.h, asks for; never that all is well."""
+    """Return what an NVML error code (nvmlReturn_t of nvml.h) requires."""
     return _FAULTS.get(code, Fault.UNKNOWN)
 
 

@@ -52,24 +52,24 @@ def visible_devices(*, chosen: bool) -> Json:
 
 
 def hide_devices(env: list[Json]) -> list[Json]:
-    """Hide all GPUs; where the variable stands already, it is set."""
+    """Hide all GPUs; where the variable exists, it is overwritten."""
     return _with_variable(env, _void())
 
 
 def hide_visible(env: list[Json]) -> list[Json]:
-    """Hide the GPUs that somebody made visible."""
+    """Hide the GPUs that a variable makes visible."""
     if all(map(sees_no_gpu, env)):
         return env
     return [entry if sees_no_gpu(entry) else _void() for entry in env]
 
 
-def hide_unless_said(env: list[Json]) -> list[Json]:
-    """Hide all GPUs, unless the variable says something already."""
+def hide_unless_set(env: list[Json]) -> list[Json]:
+    """Hide all GPUs, unless the variable is already set."""
     return env if any(map(chooses_devices, env)) else [*env, _void()]
 
 
 def show_devices(env: list[Json], *, chosen: bool, defaults: Iterable[Json]) -> list[Json]:
-    """Show a container its GPUs, and add `defaults` and the driver's where nobody set them."""
+    """Show a container its GPUs, and add `defaults` and the driver's where they are not set."""
     env = _with_variable(env, visible_devices(chosen=chosen))
     names = {entry["name"] for entry in env}
     for variable in (*defaults, driver_capabilities(COMPUTING)):

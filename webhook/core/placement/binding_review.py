@@ -1,4 +1,4 @@
-"""The review of a Binding: what it asks, what is answered, and the annotation it gets.
+"""The review of a Binding: its request, its verdict, and the annotation that it gets.
 
 The API server merges a Binding's annotations into the pod in the write that sets `spec.nodeName`
 (registry/core/pod/storage, assignPod), and containers read `NVIDIA_VISIBLE_DEVICES` from there.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from webhook.core.pod.fields import mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.request import Request
 
-_CREATE: Final = "CREATE"
-
 
 class BindingOutcome(StrEnum):
-    """What became of a binding."""
+    """What was decided about a binding."""
 
     PLACED = "placed"
     UNTOUCHED = "untouched"
-    REFUSED = "refused"
+    DENIED = "denied"
     UNAVAILABLE = "unavailable"
     MALFORMED = "malformed"
 
@@ -61,18 +59,18 @@ class Binding:
 
     @property
     def pod(self) -> str:
-        """The pod as people call it."""
+        """The pod's namespace and name."""
         return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is answered to a binding, and why."""
+    """The answer to a binding, and why."""
 
     outcome: BindingOutcome
     reason: BindingReason = BindingReason.NONE
-    sentence: str = ""
-    """For whoever reads the pod's events."""
+    message: str = ""
+    """What the pod's events show where the binding is denied."""
     uuids: tuple[str, ...] = ()
     node: str = ""
     patch: tuple[Operation, ...] = ()
@@ -80,7 +78,7 @@ class Verdict:
 
     findings: ClassVar = ()
     warnings: ClassVar = ()
-    # No rule of a policy is asked about a binding.
+    # No rule of a policy judges a binding.
     audit: ClassVar = {"rule": "", "policy": ""}
 
     @property
@@ -95,28 +93,23 @@ class Verdict:
 
     @property
     def code(self) -> int:
-        """The HTTP status code where the answer is no."""
+        """The HTTP status code where the binding is denied."""
         codes = {BindingOutcome.MALFORMED: BAD_REQUEST, BindingOutcome.UNAVAILABLE: UNAVAILABLE}
         return codes.get(self.outcome, FORBIDDEN)
 
     @property
-    def message(self) -> str:
-        """What stands in the pod's events where the answer is no."""
-        return self.sentence
-
-    @property
     def logged(self) -> dict[str, Any]:
-        """What our own log keeps besides."""
-        logged = {"node": self.node, "gpus": list(self.uuids), "why": self.sentence}
+        """What our own log keeps besides outcome and reason."""
+        logged = {"node": self.node, "gpus": list(self.uuids), "why": self.message}
         return {key: value for key, value in logged.items() if value}
 
 
 def read_binding(request: Request) -> Binding | None:
-    """Read what is to be bound; None for what is not the creation of a Binding.
+    """Read what is to be bound; None where the request does not create a Binding.
 
     Raises MalformedObjectError for a Binding that the API server would not send.
     """
-    if request.kind != "Binding" or request.operation != _CREATE:
+    if request.kind != "Binding" or request.operation != "CREATE":
         return None
     metadata = mapping(request.obj, "metadata", "")
     strings(metadata, "annotations", "metadata")

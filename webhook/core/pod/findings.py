@@ -1,4 +1,4 @@
-"""Why a pod is refused: a closed set of reasons, and findings that carry them."""
+"""Why a pod is denied: a closed set of reasons, and findings that carry them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 class Reason(StrEnum):
     """The closed set of reasons that users, metrics and policy examples see.
 
-    Each has the text that users meet most, and what to do about it: the documentation's table of
-    reasons is made of them.
+    Each has its most common text and what to do about it, from which `make generate` writes the
+    table of reasons in policies/pods.md.
     """
 
     example: str
     cure: str
 
     def __new__(cls, value: str, example: str, cure: str) -> Self:
-        """Make a member whose value is the first text alone."""
+        """Make a member whose value is the first text."""
         reason = str.__new__(cls, value)
         reason._value_ = value
         reason.example = example
@@ -36,7 +36,7 @@ class Reason(StrEnum):
     TOO_SMALL = (
         "TooSmall",
         "8192 is 8192 bytes; for MiB write 8192Mi",
-        "a unit is missing, or the rule wants more",
+        "add the missing unit, or ask for as much as the rule wants",
     )
     TOO_LARGE = (
         "TooLarge",
@@ -129,20 +129,20 @@ class Reason(StrEnum):
             'cannot change from "8Gi" to "16Gi" on a pod that exists; '
             "delete the pod and create it again ..."
         ),
-        "create the pod anew",
+        "create the pod again",
     )
     EPHEMERAL_CONTAINER = (
         "EphemeralContainer",
         "NVIDIA_VISIBLE_DEVICES shows a debugging container the GPU; remove it",
-        "debug without the GPU",
+        "debug without the GPU, with `--profile=baseline`",
     )
     UNMUTATED = (
         "Unmutated",
         (
-            "create the pod again; if it stays so, tell your platform team that vramwarden's "
-            "mutating webhook did not run, ..."
+            "create the pod again; if that does not help, tell your platform team that "
+            "vramwarden's mutating webhook did not run, ..."
         ),
-        "create it again; if it stays so, tell your platform team",
+        "create it again; if that does not help, tell your platform team",
     )
 
 

@@ -35,7 +35,7 @@ _RETRY_AFTER_S: Final = 1
 # The API server cuts warnings to 256 characters each once they pass 4096 in all.
 _WARNING_LENGTH: Final = 256
 _WARNINGS_LENGTH: Final = 4096
-# A pod of 500 containers can be wrong 500 times; nobody reads on after these.
+# A pod of 500 containers can have 500 findings; nobody reads more than these.
 _SHOWN_FINDINGS: Final = 100
 
 
@@ -52,27 +52,27 @@ class Answerable(Protocol):
 
     @property
     def outcome(self) -> StrEnum:
-        """What became of it, in one word."""
+        """What was decided, in one word."""
 
     @property
     def reasons(self) -> Sequence[str]:
-        """Why, in words of closed sets."""
+        """Why, as words of a closed set."""
 
     @property
     def code(self) -> int:
-        """The HTTP status code of a no."""
+        """The HTTP status code of a denial."""
 
     @property
     def message(self) -> str:
-        """What the user reads where the answer is no."""
+        """What the user reads where the request is denied."""
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """What is wrong, where there is more to tell than the message."""
+        """What is wrong, where there is more to say than the message."""
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What the user reads where the answer is yes."""
+        """What the user reads where the request is allowed."""
 
     @property
     def patch(self) -> Sequence[Operation]:
@@ -80,11 +80,11 @@ class Answerable(Protocol):
 
     @property
     def audit(self) -> Mapping[str, str]:
-        """What the audit log keeps besides."""
+        """What the audit log keeps besides outcome and reasons."""
 
     @property
     def logged(self) -> Mapping[str, Any]:
-        """What our own log keeps besides; nothing that others must not read."""
+        """What our own log keeps besides; nothing secret."""
 
 
 def decode_review(document: object) -> Request:
@@ -96,8 +96,8 @@ def decode_review(document: object) -> Request:
     uid = request.get("uid")
     if not uid or type(uid) is not str:
         raise BadReviewError("request.uid must be a string that is not empty")
-    # Always there in what an API server sends; a review written by hand means the creation of
-    # what it holds, which is the strictest reading.
+    # An API server always sends it; a review written by hand is read as the creation of its object,
+    # which is the strictest reading.
     operation = _text(request, "operation", "request") or "CREATE"
     kind = _object(request.get("kind") or _kind_of(request.get("object")), "request.kind")
     group, name = _text(kind, "group", "request.kind"), _text(kind, "kind", "request.kind")
@@ -141,7 +141,7 @@ def encode_review(uid: str, answer: Answerable, encoded_patch: str) -> Json:
 
 
 def encode_failure(uid: str) -> Json:
-    """Build the answer to a review that a bug of ours kept from a decision."""
+    """Build the answer to a review that failed because of a bug of ours."""
     status = {
         "status": "Failure",
         "code": 500,

@@ -96,7 +96,7 @@ class Binder:
         except KubeError as error:
             sentence = f"{cannot}: {error}; the scheduler retries"
             return Verdict(
-                BindingOutcome.UNAVAILABLE, BindingReason.API_SERVER_AWAY, sentence=sentence
+                BindingOutcome.UNAVAILABLE, BindingReason.API_SERVER_AWAY, message=sentence
             )
 
     def _choose(self, binding: Binding, pod: PodState, *, dry_run: bool) -> Verdict:
@@ -105,7 +105,7 @@ class Binder:
             node = self._api.node(binding.node)
         if node is None or not node.gpus:
             sentence = unknown_gpus(binding.node).sentence
-            return Verdict(BindingOutcome.REFUSED, BindingReason.GPUS_UNKNOWN, sentence)
+            return Verdict(BindingOutcome.DENIED, BindingReason.GPUS_UNKNOWN, sentence)
         with self._lock(node.name):
             return self._place(node, pod, dry_run=dry_run)
 
@@ -126,7 +126,7 @@ class Binder:
                 stored = self._without_the_gone(node, stored)
                 made = self._plan(node, pod, stored)
                 if isinstance(made, Refusal):
-                    return Verdict(BindingOutcome.REFUSED, BindingReason.NO_GPU_FITS, made.sentence)
+                    return Verdict(BindingOutcome.DENIED, BindingReason.NO_GPU_FITS, made.sentence)
             if dry_run or not made.changed:
                 return Verdict(BindingOutcome.PLACED, uuids=made.uuids)
             if self._store(node, made.assignments, stored.version):
@@ -209,7 +209,7 @@ def _without_placing(binding: Binding, pod: PodState | None) -> Verdict | None:
         return _NO_SUCH_POD
     if pod.unreadable:
         sentence = f"the pod's demand cannot be read: {pod.unreadable}; create the pod again"
-        return Verdict(BindingOutcome.REFUSED, BindingReason.UNREADABLE_DEMAND, sentence)
+        return Verdict(BindingOutcome.DENIED, BindingReason.UNREADABLE_DEMAND, sentence)
     if pod.need is None or not pod.at_binding:
         return Verdict(_UNTOUCHED, BindingReason.NO_DEMAND)
     return None

@@ -1,4 +1,4 @@
-"""Reviews of Bindings: from memory where that will do, else on a thread that may wait."""
+"""Reviews of Bindings: from memory where that is enough, else on a thread that may wait."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class BindingReviews:
     """Answers reviews of Bindings."""
 
     def __init__(self, binder: Binder | None, metrics: Metrics, log: JsonLog) -> None:
-        """Decide by `binder`; without one every Binding is refused."""
+        """Decide by `binder`; without one every Binding is denied."""
         self._binder = binder
         self._reviews = Reviews(metrics, log)
 
     def read(self, body: bytes) -> Review | Answer:
-        """Read a review; return the answer to what is none."""
+        """Read a review; return the answer where the body is none."""
         return self._reviews.read("bind", body)
 
     def at_once(self, review: Review) -> Answer | None:
@@ -61,11 +61,11 @@ class BindingReviews:
         return self._decided(request, lambda binder, it: binder.bind(it, dry_run=dry_run))
 
     def _decided(self, request: Request, decide: Callable[[Binder, Binding], N]) -> Verdict | N:
-        """Return the verdict on what no binder need see, else what `decide` makes of it."""
+        """Return the verdict where no binder is needed, else what `decide` returns."""
         try:
             binding = read_binding(request)
         except MalformedObjectError as error:
-            return Verdict(BindingOutcome.MALFORMED, sentence=str(error))
+            return Verdict(BindingOutcome.MALFORMED, message=str(error))
         if binding is None:
             return _NOT_A_BINDING
         verdict = decide(self._binder, binding) if self._binder else _NOT_CONFIGURED

@@ -1,4 +1,4 @@
-"""What belongs to placement, put together: the API server, what is known of it, who decides."""
+"""Placement, assembled: the API server, what is known of its objects, and the binder."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from webhook.server.metrics import Metrics
 
 ANSWER_S: Final = 3.0
-"""The API server waits 10 s at most for us, and a refusal in time is better than none."""
+"""The API server waits at most 10 s for us, and a denial in time is better than none."""
 
 
 class PlacementService:
     """Placement at binding for one replica."""
 
     def __init__(self, namespace: str, metrics: Metrics, log: JsonLog) -> None:
-        """Ask nothing of the cluster yet; raises NoClusterError where none is configured."""
+        """Send no request yet; raises NoClusterError where no cluster is configured."""
         api = PlacementApi(connect(tries=1, answer_s=ANSWER_S), namespace)
         self._tidying = Tidying(PlacementApi(connect(), namespace), log)
         counted = PlacementMetrics(metrics)
@@ -32,7 +32,7 @@ class PlacementService:
         self.binder = Binder(api, self._tracker, counted)
 
     def start(self) -> None:
-        """Begin to follow pods and nodes on daemon threads."""
+        """Watch pods and nodes on daemon threads."""
         self._tracker.start()
         self._tidying.start(self.binder)
 

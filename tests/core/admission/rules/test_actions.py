@@ -1,4 +1,4 @@
-"""What the rule's action makes of a fault, and that all faults are told at once."""
+"""What the rule's action makes of a fault, and that all faults are reported at once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_action_decides_and_an_allowed_fault_is_not_mutated(
 
 
 @pytest.mark.parametrize("phase", Phase)
-def test_a_rule_that_ignores_looks_at_nothing(phase):
+def test_a_rule_that_ignores_judges_nothing(phase):
     pod = a_full_pod("8GB", hostPID=True)
     decision = decided(pod, a_rule(action=Action.IGNORE), phase)
     assert (decision.outcome, decision.reasons) == (Outcome.SKIPPED, ("RuleIgnores",))

@@ -10,8 +10,8 @@ from tests.core.admission.decisions import (
     VISIBLE,
     WITHOUT_SIDECAR,
     a_full_pod,
+    assert_denied,
     assert_fine,
-    assert_refused,
     capability,
     container_of,
     decided,
@@ -33,11 +33,11 @@ from webhook.core.admission.decide import Phase
     ("reason", "fields", "path"),
     [pytest.param(r, f, p, id=f"{r.value}-{n}") for r, n, f, p in CONTAINER_FAULTS],
 )
-def test_a_container_with_a_fault_is_refused_wherever_it_stands(reason, fields, path, name, phase):
+def test_a_container_with_a_fault_is_denied_wherever_it_is(reason, fields, path, name, phase):
     pod = a_full_pod()
     holder = put_in(pod, name, fields)
     path = ended(path, container_of(pod, name))
-    assert_refused(decided(pod, phase=phase), reason, f"{holder}.{path}")
+    assert_denied(decided(pod, phase=phase), reason, f"{holder}.{path}")
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
@@ -45,13 +45,13 @@ def test_a_container_with_a_fault_is_refused_wherever_it_stands(reason, fields, 
     ("reason", "fields", "path"),
     [pytest.param(r, f, p, id=f"{r.value}-{n}") for r, n, f, p in CONTAINER_FAULTS],
 )
-def test_a_fault_that_another_webhook_adds_to_a_translated_pod_is_refused(
+def test_a_fault_that_another_webhook_adds_to_a_translated_pod_is_denied(
     reason, fields, path, name
 ):
     pod = translated(a_full_pod())
     holder = put_in(pod, name, fields)
     path = ended(path, container_of(pod, name))
-    assert_refused(decided(pod, phase=Phase.VALIDATE), reason, f"{holder}.{path}")
+    assert_denied(decided(pod, phase=Phase.VALIDATE), reason, f"{holder}.{path}")
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
@@ -96,7 +96,7 @@ def test_the_variable_as_we_write_it_is_accepted_only_where_there_is_vram():
     put_in(pod, "main", variable(VISIBLE, **ours))
     assert_fine(pod)
     holder = put_in(pod, "second", variable(VISIBLE, **ours))
-    assert_refused(decided(pod), "VisibleDevicesOverride", f"{holder}.env[0]")
+    assert_denied(decided(pod), "VisibleDevicesOverride", f"{holder}.env[0]")
 
 
 def test_a_variable_of_the_rule_itself_is_accepted():
@@ -105,13 +105,13 @@ def test_a_variable_of_the_rule_itself_is_accepted():
     assert_fine(a_full_pod(), rule)
     pod = a_full_pod()
     holder = put_in(pod, "second", variable("CUDA_MPS_PIPE_DIRECTORY", "/other"))
-    assert_refused(decided(pod, rule), "VisibleDevicesOverride", f"{holder}.env[0]")
+    assert_denied(decided(pod, rule), "VisibleDevicesOverride", f"{holder}.env[0]")
 
 
 def test_the_gpu_is_not_for_the_user_to_choose():
     pod = a_pod("8Gi", annotations={"vramwarden.io/gpu": "GPU-1"})
     path = "metadata.annotations[vramwarden.io/gpu]"
-    assert_refused(decided(pod), "VisibleDevicesOverride", path)
+    assert_denied(decided(pod), "VisibleDevicesOverride", path)
 
 
 def test_capabilities_matter_only_where_there_is_a_sidecar_to_defeat():
@@ -120,10 +120,10 @@ def test_capabilities_matter_only_where_there_is_a_sidecar_to_defeat():
     assert_fine(pod, WITHOUT_SIDECAR)
     holder = put_in(pod, "main", {"securityContext": {"privileged": True}})
     path = f"{holder}.securityContext.privileged"
-    assert_refused(decided(pod, WITHOUT_SIDECAR), "PrivilegedContainer", path)
+    assert_denied(decided(pod, WITHOUT_SIDECAR), "PrivilegedContainer", path)
 
 
-def test_a_whole_gpu_that_only_a_request_names_is_refused_at_the_request():
+def test_a_whole_gpu_that_only_a_request_names_is_denied_at_the_request():
     pod = a_full_pod()
     holder = put_in(pod, "second", {"resources": {"requests": {"nvidia.com/gpu": "1"}}})
     path = f"{holder}.resources.requests[nvidia.com/gpu]"

@@ -8,8 +8,8 @@ from tests.core.admission.decisions import (
     GI,
     VRAM,
     a_full_pod,
+    assert_denied,
     assert_fine,
-    assert_refused,
     decided,
     findings_of,
     limits,
@@ -24,11 +24,11 @@ from webhook.core.policy.values import Bounds
 
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize(("reason", "memory", "annotations", "path"), DEMAND_FAULTS)
-def test_a_demand_that_cannot_be_met_is_refused_at_its_annotation(
+def test_a_demand_that_cannot_be_met_is_denied_at_its_annotation(
     reason, memory, annotations, path, phase
 ):
     pod = a_full_pod(memory, annotations=annotations)
-    assert_refused(decided(pod, phase=phase), reason, path)
+    assert_denied(decided(pod, phase=phase), reason, path)
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,14 @@ def test_a_demand_that_cannot_be_met_is_refused_at_its_annotation(
         ("main=1Mi", "TooSmall"),
     ],
 )
-def test_the_bounds_of_a_rule_are_inclusive_and_for_the_whole_pod(memory, reason):
+def test_the_bounds_of_a_rule_are_inclusive_and_for_all_containers(memory, reason):
     rule = a_rule(memory=Bounds(min_bytes=2**26, max_bytes=40 * GI))
     pod = a_full_pod(memory)
     if reason is None:
         assert_fine(pod, rule)
     else:
         decision = decided(pod, rule)
-        assert_refused(decision, reason, MEMORY)
+        assert_denied(decision, reason, MEMORY)
         assert ("40Gi" if reason == "TooLarge" else "64Mi") in decision.message
         assert '"default"' in decision.message
 
@@ -74,11 +74,11 @@ def test_a_class_has_a_lower_bound_as_well():
     policy = a_policy(a_rule(default_class="large"), classes={"large": large})
     assert decide(a_request(a_pod("8Gi")), policy, Phase.MUTATE).allowed
     decision = decide(a_request(a_pod("8191Mi")), policy, Phase.MUTATE)
-    assert_refused(decision, "TooSmall", MEMORY)
+    assert_denied(decision, "TooSmall", MEMORY)
     assert 'class "large" wants at least 8Gi' in decision.message
 
 
-def test_a_demand_outside_both_bounds_is_told_both():
+def test_a_demand_outside_both_bounds_reports_both():
     rule = a_rule(memory=Bounds(max_bytes=40 * GI))
     pod = a_pod("80Gi", annotations={"vramwarden.io/gpu-class": "a100"})
     decision = decided(pod, rule)
@@ -98,7 +98,7 @@ def test_the_count_has_a_bound_too(count, wanted):
     decision = decided(pod, a_rule(max_gpu_count=2))
     assert list(decision.reasons) == wanted
     if wanted:
-        assert_refused(decision, "InvalidCount", COUNT)
+        assert_denied(decision, "InvalidCount", COUNT)
         assert "allows at most 2" in decision.message
 
 
@@ -106,7 +106,7 @@ def test_an_explicit_amount_is_held_to_the_bounds_at_its_own_path():
     pod = a_full_pod(None)
     holder = put_in(pod, "second", limits(VRAM, "41Gi"))
     rule = a_rule(memory=Bounds(max_bytes=40 * GI))
-    assert_refused(decided(pod, rule), "TooLarge", f"{holder}.resources.limits[{VRAM}]")
+    assert_denied(decided(pod, rule), "TooLarge", f"{holder}.resources.limits[{VRAM}]")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_class_must_be_allowed_by_the_rule(allowed, wanted, says):
     assert says in decision.message
 
 
-def test_an_unknown_class_is_told_the_known_ones():
+def test_an_unknown_class_is_answered_with_the_known_ones():
     pod = a_pod("8Gi", annotations={"vramwarden.io/gpu-class": "h100"})
     assert "allows a100" in decided(pod).message
 
@@ -136,7 +136,7 @@ def test_the_default_class_of_a_rule_applies_where_none_is_named():
     assert after["spec"]["nodeSelector"]["nvidia.com/gpu.product"] == "A100"
 
 
-def test_a_pod_that_selects_other_nodes_than_its_class_is_refused():
+def test_a_pod_that_selects_other_nodes_than_its_class_is_denied():
     pod = a_pod(
         "8Gi",
         annotations={"vramwarden.io/gpu-class": "a100"},

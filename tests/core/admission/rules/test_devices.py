@@ -9,8 +9,8 @@ from tests.core.admission.decisions import (
     EVERYWHERE,
     VISIBLE,
     a_full_pod,
+    assert_denied,
     assert_fine,
-    assert_refused,
     container_of,
     decided,
     limits,
@@ -34,7 +34,7 @@ def test_a_pod_without_a_demand_sees_no_gpu_by_hand(entry, name, phase):
     pod = a_full_pod(None)
     holder = put_in(pod, name, entry)
     decision = decided(pod, phase=phase)
-    assert_refused(decision, "VisibleDevicesOverride", f"{holder}.env[0]")
+    assert_denied(decision, "VisibleDevicesOverride", f"{holder}.env[0]")
 
 
 @pytest.mark.parametrize("value", ["void", "none", "", None])
@@ -102,8 +102,8 @@ def test_with_a_demand_the_containers_with_vram_see_their_gpu_whatever_the_rule(
 
 
 @pytest.mark.parametrize("devices", VisibleDevices)
-def test_limits_of_the_driver_are_refused_whatever_the_rule_says_of_devices(devices):
+def test_limits_of_the_driver_are_denied_whatever_the_rule_says_of_devices(devices):
     pod = a_full_pod()
     holder = put_in(pod, "init", variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G"))
     decision = decided(pod, a_rule(visible_devices=devices))
-    assert_refused(decision, "VisibleDevicesOverride", f"{holder}.env[0]")
+    assert_denied(decision, "VisibleDevicesOverride", f"{holder}.env[0]")

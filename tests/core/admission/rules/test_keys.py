@@ -1,4 +1,4 @@
-"""Keys with our prefix that nothing reads: told as warnings, and nothing else changes."""
+"""Keys with our prefix that nothing reads: warnings, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_what_is_read_or_written_by_us_or_none_of_ours_earns_no_warning(pod):
         (Action.AUDIT, Outcome.AUDITED),
     ],
 )
-def test_every_action_that_looks_at_the_pod_warns_and_decides_as_before(action, outcome):
+def test_every_action_that_judges_the_pod_warns_and_decides_as_before(action, outcome):
     rule = a_rule(action=action)
     wrong = [a_container(**variable(VISIBLE, "all"))]
     right = decided(a_pod(containers=wrong), rule)
@@ -155,7 +155,7 @@ def test_a_denial_has_the_notes_as_warnings_and_not_its_findings():
 def test_thousands_of_such_keys_are_a_few_short_warnings():
     keys = {f"{PREFIX}gpu-mem{n}{'y' * 5000}": "8Gi" for n in range(3000)}
     decision = decide(a_request(a_pod(annotations=keys)), a_policy(), Phase.MUTATE)
-    told = warnings(decision)
-    assert len(told) == 10
-    assert max(map(len, told)) <= 256
-    assert all(line.endswith("gpu-count") for line in told)
+    shown = warnings(decision)
+    assert len(shown) == 10
+    assert max(map(len, shown)) <= 256
+    assert all(line.endswith("gpu-count") for line in shown)

@@ -1,4 +1,4 @@
-"""Amounts set for the whole pod (KEP-2837) beside a sidecar that has amounts of its own."""
+"""Pod-level resources (KEP-2837) beside a sidecar that has amounts of its own."""
 
 import pytest
 
@@ -9,8 +9,8 @@ from webhook.core.policy.values import EnforceBy
 APP = {"requests": {"cpu": "100m", "memory": "128Mi"}}
 
 
-def decided(whole, app=APP, rule=None, **spec):
-    pod = a_pod("8Gi", containers=[a_container(resources=app)], resources=whole, **spec)
+def decided(of_pod, app=APP, rule=None, **spec):
+    pod = a_pod("8Gi", containers=[a_container(resources=app)], resources=of_pod, **spec)
     return decide(a_request(pod), a_policy(*([rule] if rule else [])), Phase.MUTATE)
 
 
@@ -19,7 +19,7 @@ def both(cpu, memory):
 
 
 @pytest.mark.parametrize(
-    ("whole", "path"),
+    ("of_pod", "path"),
     [
         (both("110m", "192Mi"), None),
         (both("109m", "192Mi"), "spec.resources.requests[cpu]"),
@@ -30,8 +30,8 @@ def both(cpu, memory):
         (None, None),
     ],
 )
-def test_the_sidecar_needs_room_in_what_is_set_for_the_whole_pod(whole, path):
-    decision = decided(whole)
+def test_the_sidecar_needs_room_in_pod_level_resources(of_pod, path):
+    decision = decided(of_pod)
     if path is None:
         assert decision.outcome is Outcome.MUTATED, decision.message
     else:

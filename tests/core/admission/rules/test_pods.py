@@ -7,8 +7,8 @@ import pytest
 from tests.core.admission.decisions import (
     WITHOUT_SIDECAR,
     a_full_pod,
+    assert_denied,
     assert_fine,
-    assert_refused,
     decided,
     ended,
     host_path,
@@ -24,9 +24,9 @@ from webhook.core.pod.findings import Reason
 
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize(("reason", "fields", "path"), SPEC_FAULTS, ids=str)
-def test_a_pod_with_a_fault_is_refused(reason, fields, path, phase):
+def test_a_pod_with_a_fault_is_denied(reason, fields, path, phase):
     pod = a_full_pod(**fields)
-    assert_refused(decided(pod, phase=phase), reason, ended(path, {"spec": pod["spec"]}))
+    assert_denied(decided(pod, phase=phase), reason, ended(path, {"spec": pod["spec"]}))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_pod_with_a_fault_is_refused(reason, fields, path, phase):
 def test_a_fault_of_the_pod_is_found_again_when_it_is_stored(reason, fields, path):
     pod = translated(a_full_pod())
     put(pod["spec"], fields)
-    assert_refused(decided(pod, phase=Phase.VALIDATE), reason, ended(path, pod))
+    assert_denied(decided(pod, phase=Phase.VALIDATE), reason, ended(path, pod))
 
 
 @pytest.mark.parametrize(

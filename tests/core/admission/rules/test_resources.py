@@ -9,8 +9,8 @@ from tests.core.admission.decisions import (
     GI,
     VRAM,
     a_full_pod,
+    assert_denied,
     assert_fine,
-    assert_refused,
     both,
     decided,
     findings_of,
@@ -27,30 +27,30 @@ from webhook.core.admission.decide import Outcome, Phase
     "resource", [VRAM, "nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-1g.5gb"]
 )
 @pytest.mark.parametrize(("request_", "limit"), [("2Gi", "4Gi"), ("4Gi", "2Gi"), ("2Gi", None)])
-def test_a_request_without_its_equal_limit_is_refused_in_any_container(
+def test_a_request_without_its_equal_limit_is_denied_in_any_container(
     request_, limit, resource, name, phase
 ):
     pod = a_full_pod(None)
     holder = put_in(pod, name, both(resource, request_, limit))
     path = f"{holder}.resources.requests[{resource}]"
-    assert_refused(decided(pod, phase=phase), "RequestsLimitsMismatch", path)
+    assert_denied(decided(pod, phase=phase), "RequestsLimitsMismatch", path)
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("amount", ["500m", "0.5", 0.5, "1500m", "1.5", "2m", "1n", "-1"])
 @pytest.mark.parametrize("request_", [None, "same"])
-def test_a_part_of_a_whole_gpu_is_refused_in_any_container(amount, request_, name, phase):
+def test_a_part_of_a_whole_gpu_is_denied_in_any_container(amount, request_, name, phase):
     pod = a_full_pod(None)
     holder = put_in(pod, name, both("nvidia.com/gpu", request_ and amount, amount))
     path = f"{holder}.resources.limits[nvidia.com/gpu]"
     decision = decided(pod, phase=phase)
-    assert_refused(decision, "FractionalWholeGPU", path)
+    assert_denied(decision, "FractionalWholeGPU", path)
     cure = "write a positive integer" if amount == "-1" else "vramwarden.io/gpu-memory"
     assert cure in decision.message
 
 
-def test_a_part_of_a_gpu_in_a_request_alone_is_refused_there():
+def test_a_part_of_a_gpu_in_a_request_alone_is_denied_there():
     pod = a_full_pod(None)
     holder = put_in(pod, "init", both("nvidia.com/gpu", "500m", None))
     path = f"{holder}.resources.requests[nvidia.com/gpu]"
@@ -58,7 +58,7 @@ def test_a_part_of_a_gpu_in_a_request_alone_is_refused_there():
 
 
 @pytest.mark.parametrize("amount", ["half", "1 ", "", "1GB", "nan"])
-def test_a_count_of_gpus_that_is_no_quantity_is_refused(amount):
+def test_a_count_of_gpus_that_is_no_quantity_is_denied(amount):
     pod = a_full_pod(None)
     holder = put_in(pod, "second", limits("nvidia.com/gpu", amount))
     (found,) = decided(pod).findings
@@ -106,15 +106,15 @@ def test_equal_amounts_of_vram_may_be_written_differently(amounts):
 
 @pytest.mark.parametrize("name", EVERYWHERE)
 @pytest.mark.parametrize("phase", Phase)
-def test_an_explicit_amount_that_disagrees_with_the_annotation_is_refused(name, phase):
+def test_an_explicit_amount_that_disagrees_with_the_annotation_is_denied(name, phase):
     pod = a_full_pod(f"{name}=8Gi")
     holder = put_in(pod, name, limits(VRAM, "4Gi"))
     path = f"{holder}.resources.limits[{VRAM}]"
-    assert_refused(decided(pod, phase=phase), "ConflictingAmounts", path)
+    assert_denied(decided(pod, phase=phase), "ConflictingAmounts", path)
 
 
 def test_an_annotation_changed_after_translation_disagrees_with_it():
     pod = translated(a_full_pod())
     pod["metadata"]["annotations"]["vramwarden.io/gpu-memory"] = "main=4Gi"
     path = f"spec.containers[0].resources.limits[{VRAM}]"
-    assert_refused(decided(pod, phase=Phase.VALIDATE), "ConflictingAmounts", path)
+    assert_denied(decided(pod, phase=Phase.VALIDATE), "ConflictingAmounts", path)

@@ -1,4 +1,4 @@
-"""The table of rules is whole: every rule stands in it, and every rule says what it wants."""
+"""The table of rules is complete: every rule is in it, and every rule says what it wants."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rules_in_the_room():
     }
 
 
-def test_every_rule_stands_in_the_table_once():
+def test_every_rule_is_in_the_table_once():
     assert len(JUDGING) == len(set(JUDGING))
     assert set(JUDGING) == rules_in_the_room()
 
@@ -47,7 +47,7 @@ def test_every_kind_of_case_is_judged():
         assert any(kind & row.judges for row in RULES), kind
 
 
-def test_a_rule_for_demands_in_the_wrong_row_is_a_bug_and_no_silent_yes():
+def test_a_rule_for_demands_in_the_wrong_row_raises_instead_of_allowing():
     pod = read_pod(a_pod())
-    with pytest.raises(LookupError, match="stands in the table"):
+    with pytest.raises(LookupError, match="is in the table"):
         _ = Case(pod, pod, RULE, a_policy()).demand

@@ -1,4 +1,4 @@
-"""The rule by which the kubelet starts all containers anew."""
+"""The rule by which the kubelet restarts all containers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_pod_that_is_translated_already_is_left_as_it_is():
     ],
     ids=["none", "empty", "other action", "other code", "one before"],
 )
-def test_a_sidecar_without_the_rule_is_mended_and_otherwise_not_stored(rules):
+def test_a_sidecar_without_the_rule_is_repaired_and_otherwise_not_stored(rules):
     wanted = translated(A_POD_WITHOUT_A_USER, RESTARTING)
     broken = copy.deepcopy(wanted)
     found = container_of(broken, "vram-enforcer")

@@ -10,8 +10,8 @@ from tests.core.admission.decisions import (
     WITHOUT_SIDECAR,
     a_full_pod,
     a_hardened_pod,
+    assert_denied,
     assert_fine,
-    assert_refused,
     container_of,
     decided,
     findings_of,
@@ -129,7 +129,7 @@ def test_the_sidecar_is_confined_as_the_table_says(restart, sidecar, pod, field,
     if sidecar == "EnforcementImpossible":
         for phase in Phase:
             path = f"spec.containers[1].securityContext.{field}"
-            assert_refused(decided(pod, rule, phase), "EnforcementImpossible", path)
+            assert_denied(decided(pod, rule, phase), "EnforcementImpossible", path)
         return
     context = container_of(translated(pod, rule), "vram-enforcer")["securityContext"]
     assert sidecar in {"as they", "as the pod"}
@@ -164,7 +164,7 @@ def test_what_the_api_server_makes_of_an_annotation_is_what_we_made_of_it():
 
 
 @pytest.mark.parametrize("profile", [UNCONFINED, DEFAULT, OTHER], ids=str)
-def test_nobody_gives_the_sidecar_another_profile(profile):
+def test_no_webhook_gives_the_sidecar_another_profile(profile):
     for wanted in (None, LOCAL):
         pod = translated(a_confined_pod(APP_ARMOR, wanted, wanted))
         container_of(pod, "vram-enforcer")["securityContext"][APP_ARMOR] = profile
@@ -172,7 +172,7 @@ def test_nobody_gives_the_sidecar_another_profile(profile):
 
 
 @pytest.mark.parametrize("style", Style)
-def test_the_refusal_names_both_containers_and_the_setting_that_would_help(style):
+def test_the_denial_names_both_containers_and_the_setting_that_would_help(style):
     decision = decided(a_confined_pod(APP_ARMOR, LOCAL), a_rule(enforcement={"style": style}))
     (finding,) = decision.findings
     hint = (
@@ -184,7 +184,7 @@ def test_the_refusal_names_both_containers_and_the_setting_that_would_help(style
     )
 
 
-def test_all_that_keeps_signals_from_arriving_is_told_at_once():
+def test_all_that_keeps_signals_from_arriving_is_reported_at_once():
     pod = a_hardened_pod(restricted=True, users=(1000, 1001))
     put_in(pod, "main", {"securityContext": {APP_ARMOR: LOCAL, SELINUX: LEVEL}})
     path = "spec.containers[1].securityContext"

@@ -11,7 +11,7 @@ from tests.core.admission.decisions import (
     VRAM,
     WITHOUT_SIDECAR,
     a_full_pod,
-    assert_refused,
+    assert_denied,
     container_of,
     decided,
     limits,
@@ -39,22 +39,22 @@ FORGERIES = [
 
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("forged", FORGERIES, ids=str)
-def test_a_sidecar_that_runs_something_else_is_refused(forged, phase):
+def test_a_sidecar_that_runs_something_else_is_denied(forged, phase):
     pod = translated(a_full_pod())
     put(container_of(pod, "vram-enforcer"), dict.fromkeys(forged))
     holder = put_in(pod, "vram-enforcer", forged)
     decision = decided(pod, phase=phase)
-    assert_refused(decision, "ReservedName", f"{holder}.name")
+    assert_denied(decision, "ReservedName", f"{holder}.name")
     assert "give the container another name" in decision.message
 
 
 @pytest.mark.parametrize("field", ["containers", "initContainers"])
 @pytest.mark.parametrize("annotations", [{}, {"vramwarden.io/admitted": "v1 default 0123456789ab"}])
-def test_a_container_of_the_reserved_name_is_refused_whatever_the_annotations(field, annotations):
+def test_a_container_of_the_reserved_name_is_denied_whatever_the_annotations(field, annotations):
     pod = a_full_pod(annotations=annotations, labels={"vramwarden.io/managed": "true"})
     pod["spec"][field].append(a_container("vram-enforcer"))
     index = len(pod["spec"][field]) - 1
-    assert_refused(decided(pod), "ReservedName", f"spec.{field}[{index}].name")
+    assert_denied(decided(pod), "ReservedName", f"spec.{field}[{index}].name")
 
 
 HARMLESS = {
@@ -140,7 +140,7 @@ HARMFUL = {
 
 
 @pytest.mark.parametrize("fields", HARMFUL.values(), ids=HARMFUL)
-def test_a_sidecar_that_was_tampered_with_is_repaired_or_else_refused(fields):
+def test_a_sidecar_that_was_tampered_with_is_repaired_or_else_denied(fields):
     clean = translated(a_full_pod())
     pod = copy.deepcopy(clean)
     put_in(pod, "vram-enforcer", fields)
@@ -214,7 +214,7 @@ def test_where_no_sidecar_is_wanted_not_even_ours_may_bear_its_name():
     ours = container_of(translated(pod), "vram-enforcer")
     pod["spec"]["containers"].append(ours | variable(VISIBLE, "all"))
     path = "spec.containers[2].name"
-    assert_refused(decided(pod, WITHOUT_SIDECAR), "ReservedName", path)
+    assert_denied(decided(pod, WITHOUT_SIDECAR), "ReservedName", path)
 
 
 @pytest.mark.parametrize("style", Style)

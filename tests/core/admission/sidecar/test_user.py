@@ -12,8 +12,8 @@ from tests.core.admission.decisions import (
     WITHOUT_SIDECAR,
     a_full_pod,
     a_hardened_pod,
+    assert_denied,
     assert_fine,
-    assert_refused,
     capability,
     container_of,
     decided,
@@ -92,7 +92,7 @@ def test_an_impossible_enforcement_names_the_container(users, pod_user, path, ru
     for phase in Phase:
         decision = decided(pod, rule, phase)
         where = f"{path}.securityContext.runAsUser"
-        assert_refused(decision, "EnforcementImpossible", where)
+        assert_denied(decision, "EnforcementImpossible", where)
         assert "runAsUser" in decision.findings[0].detail
 
 
@@ -161,7 +161,7 @@ def test_without_a_sidecar_no_user_is_needed():
         "hostPath",
     ],
 )
-def test_a_pod_that_restricted_would_refuse_gets_a_sidecar_as_root(loosen):
+def test_a_pod_that_restricted_would_reject_gets_a_sidecar_as_root(loosen):
     pod = a_hardened_pod(restricted=True, users=(None, None))
     loosen(pod)
     decision = decided(pod)

@@ -1,7 +1,7 @@
 """The rules that a pod must meet: one free function each, a `Case` in, findings out.
 
 `table`        which rules judge which pod, in the order of their findings
-`case`         what is put before them
+`case`         what they judge
 `amounts`      the demand, bounds, classes, whole GPUs
 `nodes`        where the pod may run
 `isolation`    privileges, reserved names
@@ -9,7 +9,7 @@
 `devices`      which GPUs a container sees
 `translation`  what translation edits, and what it added
 `changes`      what may not change after creation, and debugging containers
-`keys`         keys that nothing reads: sentences, not findings
+`keys`         keys that nothing reads: warnings, not findings
 
 A rule's docstring says Rule, Fields, Allowed values.
 """

@@ -75,7 +75,7 @@ def gpu_class_known(case: Case) -> Iterator[Finding]:
 
 
 def whole_gpus(case: Case) -> Iterator[Finding]:
-    """Rule: whole GPUs are whole, and requested as they are limited.
+    """Rule: whole GPUs are integers, and requests equal limits.
 
     Fields: spec.[initContainers,containers][*].resources.requests|limits[nvidia.com/gpu, ...]
     Allowed values: integers (`2000m` is 2); a limit alone, or both equal
@@ -115,7 +115,7 @@ def _whole(amount: str, path: str) -> Finding | None:
 
 
 def whole_gpu_and_share(case: Case) -> Iterator[Finding]:
-    """Rule: a pod has a share of a GPU, or whole GPUs, or a claim; not two of them.
+    """Rule: a pod has a share of a GPU, whole GPUs, or a claim; only one of the three.
 
     Fields: spec.[initContainers,containers][*].resources, spec.resourceClaims
     Allowed values: no whole-GPU resource above zero, no claim

@@ -1,4 +1,4 @@
-"""What is put before the rules: a pod, what it asks for, and the policy that governs it."""
+"""What the rules judge: a pod, what it asks for, and the policy that governs it."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Kind(Flag):
     CREATED = WITHOUT_DEMAND | ASKING
 
 
-@dataclass(frozen=True)  # no slots: the sidecar is built once, and only where somebody asks for it
+@dataclass(frozen=True)  # no slots: the sidecar is built once, and only where it is read
 class Case:
-    """One pod before the rules."""
+    """One pod to judge."""
 
     pod: Pod
     old: Pod
@@ -55,14 +55,14 @@ class Case:
 
     @property
     def asks(self) -> bool:
-        """Whether the pod asks for VRAM, in whatever words."""
+        """Whether the pod asks for VRAM, readably or not."""
         return self.asked is not None or bool(self.unreadable)
 
     @property
     def demand(self) -> Demand:
-        """The demand, for rules that judge no pod without one."""
+        """The demand, for rules that judge only pods with one."""
         if self.asked is None:
-            raise LookupError("a rule that needs a demand stands in the table for pods without one")
+            raise LookupError("a rule that needs a demand is in the table for pods without one")
         return self.asked
 
     @property
@@ -72,5 +72,5 @@ class Case:
 
     @cached_property
     def enforcer(self) -> Json | None:
-        """The sidecar's container; None where the rule has none, or none could do its work."""
+        """The sidecar's container; None where the rule has none, or none would work."""
         return self.tier.adds(self.pod, self.demand, self.rule)

@@ -1,4 +1,4 @@
-"""Rules about what happens to a pod after its creation."""
+"""Rules about changes to a pod after its creation."""
 
 from __future__ import annotations
 
@@ -42,13 +42,11 @@ def immutable(case: Case) -> Iterator[Finding]:
     Allowed values: those of the pod before the update
     """
     old, new = case.old, case.pod
-    for key in _FIXED_ANNOTATIONS:
-        yield from _unchanged(
-            annotation_path(key), old.annotations.get(key), new.annotations.get(key)
-        )
+    keys = [*_FIXED_ANNOTATIONS]
     if read_demand(new)[1] and not read_demand(old)[1]:
         # It says which container an annotation's VRAM is for, and would now contradict the amounts.
-        key = DEFAULT_CONTAINER_ANNOTATION
+        keys.append(DEFAULT_CONTAINER_ANNOTATION)
+    for key in keys:
         yield from _unchanged(
             annotation_path(key), old.annotations.get(key), new.annotations.get(key)
         )
@@ -110,7 +108,7 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
                 detail = f"{entry['name']} shows a debugging container the GPU; remove it"
                 yield Finding(Reason.EPHEMERAL_CONTAINER, f"{container.path}.env[{index}]", detail)
         for path, what in defeating(container, with_capabilities=True):
-            detail = f"{what}, which defeats the VRAM cap; choose a --profile without it"
+            detail = f"{what}, which defeats the VRAM cap; use kubectl debug --profile=baseline"
             yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
         for path in mounted_volumes_of_ours(container):
             detail = "the volume belongs to the sidecar that holds the VRAM cap; remove the mount"

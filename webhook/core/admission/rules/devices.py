@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
-    """Rule: with a demand, which GPUs are seen and how much of them is ours to say.
+    """Rule: with a demand, we alone set which GPUs a container sees, and how much of them.
 
     Fields: spec.[initContainers,containers][*].env[*]
     Allowed values: NVIDIA_VISIBLE_DEVICES void, none or empty, or as we write it; no
-    NVIDIA_GPU_MEMORY_* and no CUDA_MPS_* but the rule's own
+    NVIDIA_GPU_MEMORY_* and no CUDA_MPS_* except the rule's own
     """
     pod, rule, demand = case.pod, case.rule, case.asked
     if GPU_ANNOTATION in pod.annotations:

@@ -1,4 +1,4 @@
-"""Rules that let the sidecar do its work: see processes, stop them, and run at all."""
+"""Rules that let the sidecar work: see processes, stop them, and run at all."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def one_profile(case: Case) -> Iterator[Finding]:
 
 
 def _or_ask_for(rule: Rule, *settings: str) -> str:
-    """Say which settings of the rule would help, to follow what the pod's author can do."""
+    """Name the settings of the rule that would help, to append to what the pod's author can do."""
     if rule.enforcement.style is Style.NATIVE:
         settings = (*settings, f"enforcement.podRestart: {PodRestart.ALL_CONTAINERS}")
     if not settings:
@@ -94,7 +94,7 @@ def _or_ask_for(rule: Rule, *settings: str) -> str:
 
 
 def room_for_enforcer(case: Case) -> Iterator[Finding]:
-    """Rule: amounts set for the whole pod leave room for the sidecar.
+    """Rule: pod-level resources leave room for the sidecar.
 
     Fields: spec.resources.requests|limits[cpu, memory] (KEP-2837)
     Allowed values: absent; requests of at least what all containers request together with the
@@ -102,19 +102,19 @@ def room_for_enforcer(case: Case) -> Iterator[Finding]:
     """
     if case.enforcer is None:
         return
-    whole = mapping(case.pod.spec, "resources", "spec")
+    of_pod = mapping(case.pod.spec, "resources", "spec")
     for kind, ours in case.enforcer["resources"].items():
-        set_for_pod = mapping(whole, kind, "spec.resources")
+        amounts = mapping(of_pod, kind, "spec.resources")
         for resource, amount in ours.items():
-            if resource not in set_for_pod:
+            if resource not in amounts:
                 continue
             path = f"spec.resources.{kind}[{resource}]"
             need = parse_quantity(amount)
             if kind == "requests":
                 need += _requested(case.pod, resource)
-            if _amount(str(set_for_pod[resource]), need) < need:
+            if _amount(str(amounts[resource]), need) < need:
                 detail = (
-                    f"{set_for_pod[resource]} leaves no room for the sidecar that holds the VRAM "
+                    f"{amounts[resource]} leaves no room for the sidecar that holds the VRAM "
                     f"cap; add {amount} of {resource}"
                 )
                 yield Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail)
@@ -135,7 +135,7 @@ def _requested(pod: Pod, resource: str) -> Fraction:
 
 
 def _amount(written: str, otherwise: Fraction) -> Fraction:
-    """Read an amount that is not ours to judge."""
+    """Read an amount that the API server judges, not we."""
     try:
         return parse_quantity(written)
     except QuantityError:

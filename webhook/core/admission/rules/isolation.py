@@ -1,4 +1,4 @@
-"""Rules that keep a pod's processes within reach of the sidecar, and the node out of theirs."""
+"""Rules that keep a pod's processes under the sidecar's control, and away from the node."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def privileged_pod(case: Case) -> Iterator[Finding]:
 
 
 def defeating(container: Container, *, with_capabilities: bool) -> Iterator[tuple[str, str]]:
-    """Yield the path of each security setting that defeats the cap, and what it does."""
+    """Yield the path of each security setting that defeats the cap, and what it grants."""
     context = container.security_context()
     path = f"{container.path}.securityContext"
     if flag(context, "privileged", path):

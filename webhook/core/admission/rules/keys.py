@@ -1,4 +1,4 @@
-"""Keys that look like ours and are not: a slip of the pen must not mean "no limit" in silence."""
+"""Keys with our prefix that nothing reads: a typo must not silently mean "no limit"."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SHOWN: Final = 10
 
 
 def unread_keys(pod: Pod) -> tuple[str, ...]:
-    """Rule: what has our prefix among the annotations is read by us, and what asks is no label.
+    """Rule: every annotation with our prefix is one that we read, and no label asks for VRAM.
 
     Fields: metadata.annotations, metadata.labels
-    Allowed values: any key without our prefix; those that developers set and those that we set
+    Allowed values: any key without our prefix; the keys that developers set and those that we set
 
-    It returns sentences and not findings, for it refuses nothing: such a pod is a valid one. What
-    only nodes bear is unread here too, since `gpu-memory-mib` on a pod is meant as a limit.
+    It returns warnings and not findings, because such a pod is valid. A node's keys count as unread
+    too, since `gpu-memory-mib` on a pod is meant as a limit.
     """
     unread = [key for key in pod.annotations if key.startswith(PREFIX) and key not in _OURS]
     misplaced = [

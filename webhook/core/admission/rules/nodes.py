@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def node_selector(case: Case) -> Iterator[Finding]:
-    """Rule: the pod selects no other node than the rule and the class do.
+    """Rule: the pod's node selector agrees with those of the rule and the class.
 
     Fields: spec.nodeSelector
     Allowed values: absent, or the same value for the keys of the rule's and the class's selector
@@ -49,7 +49,7 @@ def operating_system(case: Case) -> Iterator[Finding]:
 
 
 def node_name(case: Case) -> Iterator[Finding]:
-    """Rule: the scheduler chooses the node, or nobody counts the VRAM.
+    """Rule: the scheduler chooses the node, because it counts the VRAM.
 
     Fields: spec.nodeName
     Allowed values: absent on create

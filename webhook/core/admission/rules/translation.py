@@ -1,4 +1,4 @@
-"""Rules about translation: what it edits has the right shape, and what it added is there."""
+"""Rules about translation: what it edits has the right types, and what it added is present."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from webhook.core.nvidia.variables import chooses_devices, visible_devices
 from webhook.core.pod.fields import items, mapping
 from webhook.core.pod.findings import Finding, Reason
 from webhook.core.pod.patch import make_patch
-from webhook.names import (
-    ADMITTED_ANNOTATION,
-    MANAGED_LABEL,
-)
+from webhook.names import ADMITTED_ANNOTATION, MANAGED_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,14 +49,13 @@ def translatable(case: Case) -> tuple[()]:
 def translated(case: Case) -> Iterator[Finding]:
     """Rule: a pod with a demand has all that translation adds, unharmed, when it is stored.
 
-    Fields: all that translation writes, but advice to the scheduler
+    Fields: all that translation writes, except advice to the scheduler
     Allowed values: what it writes
 
     A pod admitted under the policy in force must be exactly what translation would make of it. One
     that bears another policy's digest was translated by a replica that loaded its policy a moment
-    earlier or later; it is held to what no policy changes. Under either, what only advises the
-    scheduler may be missing: releases differ in it, also under one policy, and other webhooks may
-    have their own opinion, and no limit rests on it.
+    earlier or later; it is held to what no policy changes. In both cases advice to the scheduler
+    may be missing: releases differ in it, other webhooks may change it, and no limit rests on it.
     """
     pod, demand, policy = case.pod, case.demand, case.policy
     mark = _MARK.fullmatch(pod.annotations.get(ADMITTED_ANNOTATION, ""))
@@ -73,9 +69,9 @@ def translated(case: Case) -> Iterator[Finding]:
         shown = list(dict.fromkeys(missing))
         more = f" and {len(shown) - _SHOWN_DIFFERENCES} more" * (len(shown) > _SHOWN_DIFFERENCES)
         detail = (
-            "create the pod again; if it stays so, tell your platform team that vramwarden's "
-            "mutating webhook did not run, or that another webhook changed the pod after it "
-            f"(missing: {', '.join(shown[:_SHOWN_DIFFERENCES])}{more})"
+            "create the pod again; if that does not help, tell your platform team that "
+            "vramwarden's mutating webhook did not run, or that another webhook changed the pod "
+            f"after it (missing: {', '.join(shown[:_SHOWN_DIFFERENCES])}{more})"
         )
         yield Finding(Reason.UNMUTATED, shown[0], detail)
 
@@ -97,7 +93,7 @@ def _missing_essentials(pod: Pod, demand: Demand, enforcer: Json | None) -> Iter
 
 
 def _dotted(pointer: str) -> str:
-    """Show a JSON pointer as a field path, to the depth that tells a reader where to look."""
+    """Show a JSON pointer as a field path, as deep as a reader needs to find the place."""
     parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
     match parts:
         case ["metadata", ("annotations" | "labels") as kind, key, *_]:

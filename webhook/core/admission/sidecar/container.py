@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.admission.sidecar.profiles import enforcer_profiles
 from webhook.core.admission.sidecar.user import ROOT_UID, enforcer_user
 from webhook.core.nvidia.variables import MEASURING, driver_capabilities, visible_devices
-from webhook.core.policy.values import Enforcement, PodRestart, Rule, RunAs, Style
+from webhook.core.policy.values import PodRestart, Rule, RunAs, Style
 from webhook.names import (
     BLIND_AFTER_ENV,
     CAP_BYTES_ENV,
@@ -25,7 +25,7 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
@@ -52,24 +52,21 @@ _STARTUP: Final = {
     "failureThreshold": 4,
 }
 # A liveness probe also fails to make an Event of a verdict (webhook.sidecar.heartbeat). That never
-# ends the sidecar by itself: it is done only right after a liveness probe that passed (a startup
+# ends the sidecar by itself: it happens only right after a liveness probe that passed (a startup
 # probe does not count: the kubelet may remember failures of the container before), so that it is
-# the first failure in a row, and the next probe passes unless the heartbeat is stale. It reports at
-# most 35 s after that pass was told (one period, and a time-out for a slow probe); with two
+# the first failure in a row, and the next probe passes unless the heartbeat is stale. It happens at
+# most 35 s after that pass was recorded (one period, and a time-out for a slow probe); with two
 # time-outs between, which leave no trace, it would be 45 s at least. Hence the 40 s of
-# PASSED_WITHIN_S. What is left: after a report two failures restart the sidecar instead of three;
-# a heartbeat that two probes find stale has stood still for 35 s and more.
+# PASSED_WITHIN_S. What remains: after such an Event two failures restart the sidecar instead of
+# three; a heartbeat that two probes find stale is at least 35 s old.
 _LIVENESS: Final = {"periodSeconds": 20, "timeoutSeconds": 15, "failureThreshold": 3}
 
 
 def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
-    """Build the sidecar that a pod gets; None where none could do its work."""
+    """Build the sidecar's container; None where no user would work (`enforcer_user`)."""
     user, profiles = enforcer_user(pod, demand, rule), enforcer_profiles(pod, demand)
-    return None if user is None else enforcer_container(demand, rule, user, profiles)
-
-
-def enforcer_container(demand: Demand, rule: Rule, user: int, profiles: Mapping[str, Json]) -> Json:
-    """Build the sidecar's container; `profiles` confine it otherwise than its pod says."""
+    if user is None:
+        return None
     enforcement = rule.enforcement
     container: Json = {
         "name": ENFORCER_CONTAINER,
@@ -78,7 +75,11 @@ def enforcer_container(demand: Demand, rule: Rule, user: int, profiles: Mapping[
         "command": list(ENFORCER_COMMAND),
         "env": [
             {"name": CAP_BYTES_ENV, "value": str(demand.per_gpu_bytes)},
-            *_settings(enforcement),
+            {"name": POLL_INTERVAL_ENV, "value": enforcement.poll_interval},
+            {"name": GRACE_ENV, "value": enforcement.grace},
+            {"name": TOLERANCE_ENV, "value": enforcement.tolerance},
+            {"name": BLIND_AFTER_ENV, "value": enforcement.blind_after},
+            {"name": WHEN_BLIND_ENV, "value": enforcement.when_blind.value},
             visible_devices(chosen=rule.chooses_gpus),
             driver_capabilities(MEASURING),
         ],
@@ -96,17 +97,9 @@ def enforcer_container(demand: Demand, rule: Rule, user: int, profiles: Mapping[
 
 
 def restart_rules() -> list[Json]:
-    """Build the rule by which the kubelet starts all containers anew (ContainerRestartRule)."""
+    """Build the rule by which the kubelet restarts all containers (ContainerRestartRule)."""
     when = {"operator": "In", "values": [POD_RESTART_EXIT_CODE]}
     return [{"action": PodRestart.ALL_CONTAINERS.value, "exitCodes": when}]
-
-
-def _settings(enforcement: Enforcement) -> Iterator[Json]:
-    yield {"name": POLL_INTERVAL_ENV, "value": enforcement.poll_interval}
-    yield {"name": GRACE_ENV, "value": enforcement.grace}
-    yield {"name": TOLERANCE_ENV, "value": enforcement.tolerance}
-    yield {"name": BLIND_AFTER_ENV, "value": enforcement.blind_after}
-    yield {"name": WHEN_BLIND_ENV, "value": enforcement.when_blind.value}
 
 
 def _probe(timing: Mapping[str, int], *arguments: str) -> Json:
@@ -114,7 +107,7 @@ def _probe(timing: Mapping[str, int], *arguments: str) -> Json:
 
 
 def _security_context(user: int, rule: Rule) -> Json:
-    """Drop everything but what stopping other users' processes needs."""
+    """Drop all capabilities except what stopping other users' processes needs."""
     capabilities: Json = {"drop": ["ALL"]}
     if user == ROOT_UID and rule.enforcement.run_as is not RunAs.WORKLOAD:
         capabilities["add"] = ["KILL"]

@@ -1,4 +1,4 @@
-"""Where the sidecar stands in a pod: put there, and found there."""
+"""Insert the sidecar into a pod, and check that a pod has it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 
 
 def place_enforcer(spec: Json, pod: Pod, demand: Demand, rule: Rule, wanted: Json) -> None:
-    """Put the sidecar before every container that could use VRAM, and its volumes into the pod."""
+    """Insert the sidecar before every container that could use VRAM, and its volumes."""
     spec["shareProcessNamespace"] = True
     native = rule.enforcement.style is Style.NATIVE
     field = "initContainers" if native else "containers"
     if not _stands_intact(pod, field, wanted, demand):
-        for other in {"containers", "initContainers"} - {field}:
-            _remove_enforcer(spec, other)
-        _remove_enforcer(spec, field)
+        _remove_enforcer(spec, "containers")
+        _remove_enforcer(spec, "initContainers")
         rest = spec.get(field) or []
         spec[field] = [wanted, *rest] if native else [*rest, wanted]
     volumes: list[Json] = spec.get("volumes") or []
@@ -36,7 +35,7 @@ def place_enforcer(spec: Json, pod: Pod, demand: Demand, rule: Rule, wanted: Jso
 
 
 def _stands_intact(pod: Pod, field: str, wanted: Json, demand: Demand) -> bool:
-    """Say whether the sidecar is there, unharmed, and started before any container with VRAM."""
+    """Say whether the sidecar exists, unchanged, and starts before any container with VRAM."""
     if len(pod.enforcers) != 1:
         return False
     (enforcer,) = pod.enforcers

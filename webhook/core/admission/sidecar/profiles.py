@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """A field of security contexts; a container's own replaces its pod's as a whole."""
+    """A field of security contexts; a container's own replaces all of its pod's."""
 
     name: str
     keys: tuple[str, ...]
     default: Json = field(default_factory=dict)
-    """What runtimes take where nobody says anything."""
+    """What runtimes take where nothing is set."""
 
 
 _APP_ARMOR: Final = _Setting(
@@ -39,7 +39,7 @@ class Confinement:
 
     name: str
     inherited: Json
-    """What a container has that says nothing itself."""
+    """What a container has that sets nothing itself."""
     first: Container
     wanted: Json
     """What the first of them has."""
@@ -59,11 +59,11 @@ def confinements(pod: Pod, demand: Demand) -> Iterator[Confinement]:
 
 
 def enforcer_profiles(pod: Pod, demand: Demand) -> dict[str, Json]:
-    """Return what the sidecar's security context says of profiles.
+    """Return the profiles of the sidecar's security context.
 
     The default profiles of runtimes let signals pass between processes of one AppArmor profile
     only, and SELinux keeps apart what has other labels; so the sidecar takes what the containers
-    with VRAM have. Pod Security looks at each container alone: what it lets them have, it lets us.
+    with VRAM have. Pod Security checks each container by itself: what it allows them, it allows us.
 
     | containers with VRAM | podRestart | sidecar |
     | --- | --- | --- |

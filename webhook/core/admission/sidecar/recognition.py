@@ -1,4 +1,4 @@
-"""How the sidecar is recognised in a pod: by its content, never by an annotation."""
+"""Recognise the sidecar in a pod by its content, never by an annotation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STEERING_NAMES: Final = frozenset({"PATH", "HOME", "LOCPATH", "NLSPATH", "TMPDI
 
 
 def is_enforcer(container: Container, image: str) -> bool:
-    """Say whether a container runs our program: decided by what it runs, never by an annotation.
+    """Say whether a container runs our program.
 
     The image's tag may differ, so that replicas of two releases agree during an upgrade.
     """
@@ -36,7 +36,7 @@ def is_enforcer(container: Container, image: str) -> bool:
 def is_intact(container: Container, wanted: Json) -> bool:
     """Say whether a container is the wanted sidecar, allowing for what others add in good faith.
 
-    The API server fills in defaults, AlwaysPullImages changes the pull policy, and webhooks of
+    The API server fills in defaults, AlwaysPullImages changes the pull policy, webhooks of
     clouds and meshes add variables and credential mounts to every container, and a LimitRange adds
     amounts of resources that we do not set.
     """
@@ -53,10 +53,10 @@ def is_intact(container: Container, wanted: Json) -> bool:
 
 
 def holds(container: Container, wanted: Json) -> bool:
-    """Say whether a container is a sidecar of whatever policy with the wanted cap.
+    """Say whether a container is a sidecar of any policy with the wanted cap.
 
-    What a policy sets may differ; each of our variables still stands there once, nothing is added
-    but what others add in good faith.
+    What a policy sets may differ; each of our variables is still set once, and nothing is added
+    except what others add in good faith.
     """
     names = [entry["name"] for entry in container.env()]
     ours = [entry["name"] for entry in wanted["env"]]
@@ -79,7 +79,7 @@ _PROBE_DEFAULTS: Final = frozenset({"successThreshold"})
 
 
 def _covers(actual: object, wanted: object) -> bool:
-    """Compare a field, letting the API server's defaults for probes pass."""
+    """Compare a field, allowing the API server's defaults for probes."""
     if isinstance(wanted, dict) and isinstance(actual, dict):
         return not (actual.keys() - wanted.keys() - _PROBE_DEFAULTS) and all(
             _covers(actual.get(key), value) for key, value in wanted.items()
@@ -102,7 +102,7 @@ def _holds_env(container: Container, wanted: list[Json]) -> bool:
 
 
 def _holds_amounts(container: Container, wanted: Json) -> bool:
-    """Compare amounts; a resource that shows GPUs would make the sidecar look at the wrong one."""
+    """Compare amounts; a resource that shows GPUs would make the sidecar measure the wrong one."""
     resources = mapping(container.raw, "resources", container.path)
     return not (resources.keys() - wanted.keys()) and all(
         container.resources(kind).items() >= amounts.items()

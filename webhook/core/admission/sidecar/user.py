@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 ROOT_UID: Final = 0
 OWN_UID: Final = 65532
-"""Of nobody in particular: as this user the sidecar measures, and stops what is its own only."""
+"""As this user the sidecar measures, and can stop only its own processes."""
 
 
 def enforcer_user(pod: Pod, demand: Demand, rule: Rule) -> int | None:
-    """Return the user id the sidecar runs as; None where none can work.
+    """Return the user id that the sidecar runs as; None where none would work.
 
     Signals reach a process only from the same user or from one with CAP_KILL, and Pod Security
     `restricted` forbids both root and CAP_KILL; the namespace's level cannot be seen at admission,
@@ -49,7 +49,7 @@ def enforcer_user(pod: Pod, demand: Demand, rule: Rule) -> int | None:
 
 
 def users_of(pod: Pod, demand: Demand) -> list[tuple[Container, int | None]]:
-    """Return the containers with VRAM and the user of each, None where nobody says."""
+    """Return the containers with VRAM and the user of each, None where none is set."""
     return [(container, _user_of(container, pod)) for container in holders_of(demand, pod)]
 
 

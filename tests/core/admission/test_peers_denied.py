@@ -1,4 +1,4 @@
-"""What other GPU-sharing projects refuse or leave alone, asked of ours."""
+"""What other GPU-sharing projects reject or leave alone, asked of ours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from webhook.core.admission.decide import Outcome, Phase
 APP_AND_WHOLE = [a_container(), limited("1", name="second")]
 
 
-REFUSED = [
+DENIED = [
     row(1, "KAI", "a negative size", a_pod("-1"), ["InvalidQuantity"]),
     row(1, "KAI", "a negative size with its unit", a_pod("-1Gi"), ["InvalidQuantity"]),
     row(2, "KAI", "a size of zero", a_pod("0"), ["InvalidQuantity"]),
@@ -155,9 +155,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("pod", "reasons"), REFUSED)
+@pytest.mark.parametrize(("pod", "reasons"), DENIED)
 @pytest.mark.parametrize("phase", Phase)
-def test_what_peers_refuse_is_refused(pod, reasons, phase):
+def test_what_peers_deny_is_denied(pod, reasons, phase):
     decision = decided(pod, phase=phase)
     assert decision.outcome is Outcome.DENIED
     assert list(decision.reasons) == reasons
