@@ -22,7 +22,7 @@ def test_everything_is_told(simulate):
     assert done.out == EVERYTHING
 
 
-def test_where_nothing_is_refused_no_cause_is_told(simulate):
+def test_where_nothing_is_blocked_no_cause_is_shown(simulate):
     text = "nodes: [{name: a, gpus: 8Gi}]\npods: [{name: p, memory: 8Gi}]\n"
     done = simulate("--nodes", "f", "--pods", "f", "--scheduler", "pack", f=text)
     assert done.out == NOTHING
@@ -57,7 +57,7 @@ The first of them, by best fit:
   many: more GPUs than a node has
   train-16: no GPU of node big-0 has 70Gi free, which this pod needs; \
 the largest free amount is 10Gi, on GPU 0 (GPU-big-0-0); \
-the scheduler tries again, also on other nodes
+the scheduler retries, also on other nodes
   pair: fits the sum of all nodes, and none
   last: no room at all
 """

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.placement.fit import Refusal, place
+from webhook.core.placement.fit import Denial, place
 from webhook.core.pod.gpus import free_bytes
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class SimulatedCluster:
         self.nodes = nodes
         self.taken_bytes = 0
         self.used_gpus = self.used_bytes = 0
-        """GPUs that somebody has, and the whole of their memory."""
+        """GPUs that somebody has, and all of their memory."""
         self.free: list[dict[str, int]] = [{} for _ in nodes]
         """By node and UUID; a node's is replaced, never changed."""
         self._order = order
@@ -122,11 +122,11 @@ class SimulatedCluster:
         found = [index for index in self._match(pod.selector) if rooms[index] >= amount_bytes]
         return max(found, key=self._scores.__getitem__) if found else None
 
-    def bind(self, uid: int, pod: SimulatedPod, index: int) -> Refusal | None:
+    def bind(self, uid: int, pod: SimulatedPod, index: int) -> Denial | None:
         """Place a pod on a node as the webhook does, or return why not."""
         node = self.nodes[index]
         uuids = place(node.name, node.gpus, self.free[index], pod.need, self._order)
-        if isinstance(uuids, Refusal):
+        if isinstance(uuids, Denial):
             return uuids
         self._taken[index][uid] = uuids, pod.need.memory_bytes
         self.taken_bytes += pod.total_bytes
@@ -161,8 +161,8 @@ class SimulatedCluster:
         if tried:
             index = max(tried, key=self._scores.__getitem__)
             node = self.nodes[index]
-            refusal = place(node.name, node.gpus, self.free[index], need, self._order)
-            return Cause.GPUS_SPLIT, refusal.sentence if isinstance(refusal, Refusal) else ""
+            denial = place(node.name, node.gpus, self.free[index], need, self._order)
+            return Cause.GPUS_SPLIT, denial.sentence if isinstance(denial, Denial) else ""
         return (Cause.NODES_SPLIT if sum(sums) >= pod.total_bytes else Cause.NO_ROOM), ""
 
     def _match(self, selector: Selector) -> list[int]:

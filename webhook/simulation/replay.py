@@ -1,6 +1,6 @@
 """What becomes of a workload on a cluster: pods arrive, are placed as at binding, wait and finish.
 
-A pod that fits nowhere waits, holds nobody up, and is tried again wherever a pod finishes, as the
+A pod that fits nowhere waits, holds nobody up, and is retried wherever a pod finishes, as the
 stock scheduler does; `webhook.simulation.cluster` says what else of it is modelled.
 """
 
@@ -38,7 +38,7 @@ class Replay:
     """Pods that started later."""
     never: int
     """Pods that did not start at all."""
-    refused: Mapping[Cause, int]
+    blocked: Mapping[Cause, int]
     """Pods that did not start when they arrived, by cause."""
     examples: Mapping[Cause, tuple[str, str]]
     """Of each cause the first pod, and the sentence of a binding that is denied, or nothing."""
@@ -78,7 +78,7 @@ class _Run:
     pods: Sequence[SimulatedPod]
     at_once: int = 0
     waits_s: list[float] = field(default_factory=list)
-    refused: Counter[Cause] = field(default_factory=Counter)
+    blocked: Counter[Cause] = field(default_factory=Counter)
     examples: dict[Cause, tuple[str, str]] = field(default_factory=dict)
     gpus_used: int = 0
     used_bytes: int = 0
@@ -104,7 +104,7 @@ class _Run:
             at_once=self.at_once,
             waited=len(self.waits_s),
             never=sum(map(len, self.waiting.values())),
-            refused=dict(self.refused),
+            blocked=dict(self.blocked),
             examples=self.examples,
             longest_wait_s=max(self.waits_s, default=0.0),
             gpus_used=self.gpus_used,
@@ -120,7 +120,7 @@ class _Run:
             self.at_once += 1
             return
         cause, sentence = self.cluster.why_not(pod)
-        self.refused[cause] += 1
+        self.blocked[cause] += 1
         self.examples.setdefault(cause, (pod.name, sentence))
         self.waiting.setdefault((pod.need, pod.selector), deque()).append(number)
 

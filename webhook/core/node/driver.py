@@ -46,7 +46,7 @@ def hangs(driver: Driver, now_s: float, interval_s: float) -> bool:
 
 
 def needs_new_container(driver: Driver, now_s: float) -> bool:
-    """Say whether only a new container gets the driver's library, or access to the GPUs, anew.
+    """Say whether only a new container gets the driver's library, or access to the GPUs, again.
 
     | the last scan | the driver answered before | for longer than | a new container |
     | --- | --- | --- | --- |

@@ -1,6 +1,6 @@
 """What a node carries of its GPUs: read, desired, and the smallest patches between the two.
 
-`read_inventory` reads what was advertised before, `desired` says what an inventory should look like
+`read_inventory` reads what was advertised before, `desired` says how an inventory is shown
 on the node, and `patches` what is missing for that. Labels of others, such as those of NVIDIA's GPU
 feature discovery and device plugin, are neither read nor written.
 """
@@ -52,11 +52,11 @@ _ALL_LABELS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What a node should carry; of what is not named here nothing is touched."""
+    """What a node should carry; what is not named here is left alone."""
 
     vram_bytes: int | None = None
     labels: Mapping[str, str | None] = field(default_factory=dict)
-    """None for a label that must not be there."""
+    """None for a label that must not exist."""
     annotations: Mapping[str, str | None] = field(default_factory=dict)
 
 

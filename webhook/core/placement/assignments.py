@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
-from webhook.core.placement.fit import Need, Refusal, best_fit, place
+from webhook.core.placement.fit import Denial, Need, best_fit, place
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import mapping, text
 from webhook.core.pod.findings import MalformedObjectError, render
@@ -36,8 +36,8 @@ UNBOUND_S: Final = 120.0
 (`--request-timeout`), and clocks of replicas may differ."""
 
 RENEW_S: Final = 30.0
-"""An entry older than this is written anew when its pod's binding comes again, so that the whole of
-that request lies within `UNBOUND_S`."""
+"""An entry older than this is renewed when its pod's binding comes again, so that all of that
+request lies within `UNBOUND_S`."""
 
 _KEY: Final = "assignments"
 _LONGEST_NAME: Final = 253  # of a ConfigMap, as of a node
@@ -134,16 +134,16 @@ def plan(
     pod: PodState,
     now_s: float,
     order: Order = best_fit,
-) -> Plan | Refusal:
+) -> Plan | Denial:
     """Choose GPUs for a pod and enter it.
 
     `assignments` are what the ConfigMap holds, `pods` those that are known, on any node.
 
     | the pod | then |
     | --- | --- |
-    | is entered, with GPUs that are still there | the same GPUs: its binding came twice |
+    | is entered, with GPUs that still exist | the same GPUs: its binding came twice |
     | is not entered, and GPUs are free | entered with them |
-    | otherwise | refused |
+    | otherwise | denied |
     """
     kept = {uid: one for uid, one in assignments.items() if _may_use(pods.get(uid), node)}
     entered = kept.pop(pod.uid, None)
@@ -156,7 +156,7 @@ def plan(
         return Plan((), kept, len(kept) < len(assignments))
     free = free_on(node, gpus, kept, pods, but=pod.uid)
     uuids = place(node, gpus, free, pod.need, order)
-    if isinstance(uuids, Refusal):
+    if isinstance(uuids, Denial):
         return uuids
     kept[pod.uid] = Assignment(pod.name, uuids, pod.need.memory_bytes, int(now_s))
     return Plan(uuids, kept, changed=True)

@@ -1,4 +1,4 @@
-"""Why a pod is refused: a closed set of reasons, and findings that carry them."""
+"""Why a pod is denied: a closed set of reasons, and findings that carry them."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Reason(StrEnum):
             'cannot change from "8Gi" to "16Gi" on a pod that exists; '
             "delete the pod and create it again ..."
         ),
-        "create the pod anew",
+        "create the pod again",
     )
     EPHEMERAL_CONTAINER = (
         "EphemeralContainer",

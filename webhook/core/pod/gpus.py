@@ -42,7 +42,7 @@ def free_label(gpu_count: int) -> str:
     """Name the node label that says how much as many of its GPUs have free, each at least.
 
     `gpu-memory-free-mib` for one GPU, `gpu-memory-free-mib.2` for two, and so on: a pod of two GPUs
-    would else be sent for ever to a node where one GPU has room and the sum fits.
+    would else be sent forever to a node where one GPU has room and the sum fits.
     """
     counted = min(gpu_count, MOST_COUNTED)
     return NODE_GPU_MEMORY_FREE_LABEL + (f".{counted}" if counted > 1 else "")

@@ -84,7 +84,7 @@ class WhenBlind(StrEnum):
 
 
 class PodRestart(StrEnum):
-    """What the kubelet does when the sidecar says that the pod must start anew (KEP-5532)."""
+    """What the kubelet does when the sidecar says that the pod must restart (KEP-5532)."""
 
     NONE = "None"
     ALL_CONTAINERS = "RestartAllContainers"
