@@ -151,7 +151,7 @@ def test_a_real_pipe_gets_the_same_bytes_whatever_the_locale(variables):
 @pytest.mark.process
 @pytest.mark.parametrize("output", ["yaml", "json", "patch", "diff"])
 @pytest.mark.parametrize("pods", [1, 20])
-def test_a_reader_that_has_seen_enough_is_not_told_as_a_refusal(tmp_path, output, pods):
+def test_a_reader_that_has_seen_enough_is_not_reported_as_a_denial(tmp_path, output, pods):
     """One pod stays in the buffer until the end; many break the pipe in the middle."""
     (tmp_path / "pods.yaml").write_text("---\n".join([POD] * pods))
     command = [sys.executable, "-m", "webhook.cli", "admit", "-f", "pods.yaml", "-o", output]

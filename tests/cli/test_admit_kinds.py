@@ -231,13 +231,13 @@ def test_malformed_metadata_is_denied_and_never_a_traceback(metadata):
     assert "denied: metadata" in err
 
 
-def test_a_pod_that_validation_would_refuse_is_denied_and_not_changed(monkeypatch):
-    refusal = Decision(Outcome.DENIED, (Finding(Reason.UNMUTATED, "spec", "is not as it was"),))
+def test_a_pod_that_validation_would_deny_is_denied_and_not_changed(monkeypatch):
+    denial = Decision(Outcome.DENIED, (Finding(Reason.UNMUTATED, "spec", "is not as it was"),))
 
-    def refuse_in_the_end(request, policy, phase):
-        return refusal if phase is Phase.VALIDATE else decide(request, policy, phase)
+    def deny_in_the_end(request, policy, phase):
+        return denial if phase is Phase.VALIDATE else decide(request, policy, phase)
 
-    monkeypatch.setattr(verdict, "decide", refuse_in_the_end)
+    monkeypatch.setattr(verdict, "decide", deny_in_the_end)
     denied = "Pod default/train: denied: Unmutated: spec: is not as it was\n"
     assert run(POD) == (1, POD, denied)
     assert run(POD, output="patch").out == "[]\n"

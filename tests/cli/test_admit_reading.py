@@ -51,7 +51,7 @@ def test_what_is_no_string_or_could_be_one_elsewhere_gets_quotes(text):
 
 
 @pytest.mark.parametrize("text", ["a: .nan", "a: -.inf", "a: b\nc: {d: .NaN}"])
-def test_a_number_that_json_does_not_have_is_refused(text):
+def test_a_number_that_json_does_not_have_is_rejected(text):
     with pytest.raises(ManifestError, match="JSON does not have"):
         read_yaml(text)
 

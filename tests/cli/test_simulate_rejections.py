@@ -133,7 +133,7 @@ def test_gpus_that_cannot_be_are_told(problems, gpus, wrong):
         ),
     ],
 )
-def test_a_text_that_is_something_else_is_refused_once(problems, text, expected):
+def test_a_text_that_is_something_else_is_rejected_once(problems, text, expected):
     lines = problems(text)
     if expected is None:
         assert len(lines) == 1
@@ -148,15 +148,15 @@ def test_objects_that_cannot_be_read_are_told_by_their_place(problems):
     items = [node("n1", "nonsense"), broken, pod("a", memory="8GB"), wrong_pod, 5]
     text = "{'apiVersion': v1, kind: List, items: [\n" + ",\n".join(map(json.dumps, items)) + "]}\n"
     annotation = "items[0].metadata.annotations[vramwarden.io/gpus]"
-    told = problems(text)
+    found = problems(text)
     assert (
         f"f:2: {annotation}: is no list of objects with uuid, memory, product and index; "
-        in (told[0])
+        in (found[0])
     )
-    assert told[1] == "f:3: items[1]: metadata.labels[a]: must be a string, not a number"
-    assert told[2] == "f:6: items[4]: must be an object"
-    assert told[3].startswith("f:4: items[2]: team/a: InvalidQuantity: metadata.annotations[")
-    assert told[4] == "f:5: items[3]: team/b: spec.containers: must be a list, not an object"
+    assert found[1] == "f:3: items[1]: metadata.labels[a]: must be a string, not a number"
+    assert found[2] == "f:6: items[4]: must be an object"
+    assert found[3].startswith("f:4: items[2]: team/a: InvalidQuantity: metadata.annotations[")
+    assert found[4] == "f:5: items[3]: team/b: spec.containers: must be a list, not an object"
 
 
 AGENT = (
@@ -254,7 +254,7 @@ def hostile(draw):
 
 
 @given(hostile())
-def test_whatever_is_given_is_read_or_refused(value):
+def test_whatever_is_given_is_read_or_rejected(value):
     for read in (read_nodes, read_pods):
         with contextlib.suppress(UnreadableError):
             read("f", json.dumps(value))

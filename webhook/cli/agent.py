@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _amount(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
-    """Read `48Gi`, in whole MiB, rounded down: a node must not promise what it has not."""
+    """Read `48Gi`, in whole MiB, rounded down: a node must not promise what it does not have."""
     if text is None:
         return None
     try:

@@ -129,7 +129,7 @@ def _show_refusal(client: HTTPSConnection, review: Json) -> None:
 
 
 def _yaml(pod: Json) -> list[str]:
-    """Show what a developer would look at: without the API server's own records."""
+    """Show what a developer would read: without the API server's own records."""
     metadata = {key: pod["metadata"][key] for key in ("name", "labels") if key in pod["metadata"]}
     notes = pod["metadata"].get("annotations", {})
     metadata["annotations"] = {k: v for k, v in notes.items() if "last-applied" not in k}

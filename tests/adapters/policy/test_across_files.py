@@ -89,7 +89,7 @@ def test_files_that_cannot_be_read_are_told_beside_what_is_wrong_with_others(tmp
     assert found[2].startswith("c.yaml:5: spec.rulez: unknown field")
 
 
-def test_a_huge_file_is_refused(tmp_path):
+def test_a_huge_file_is_rejected(tmp_path):
     folder = write(tmp_path / "policy")
     (folder / "a.yaml").write_bytes(b"#" * (2**20 + 1))
     assert problems(folder) == [

@@ -1,4 +1,4 @@
-"""Reload: what changes is loaded, what is wrong is told once, and the last good one stays."""
+"""Reload: what changes is loaded, what is wrong is reported once, and the last good one stays."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class EnforcementPart(Part):
     )
     run_as: Annotated[RunAs, _Lax] = Field(
         RunAs.AUTO,
-        description="The sidecar's user: Root, the Workload's own, or Auto, which looks at the "
+        description="The sidecar's user: Root, the Workload's own, or Auto, which reads the "
         "pod's security context.",
     )
     image: Image | None = Field(
@@ -133,7 +133,7 @@ class EnforcementPart(Part):
     )
     pod_restart: Annotated[PodRestart, _Lax] = Field(
         PodRestart.NONE,
-        description="RestartAllContainers starts the pod's containers anew where the sidecar may "
+        description="RestartAllContainers restarts the pod's containers where the sidecar may "
         "not stop what exceeds the cap, as of Kubernetes 1.36.",
     )
 

@@ -55,12 +55,12 @@ class TolerationPart(Part):
         "", description="The taint's effect; absent for any."
     )
     toleration_seconds: int | None = Field(
-        None, description="How long NoExecute is tolerated; null is for ever."
+        None, description="How long NoExecute is tolerated; null is forever."
     )
 
     @model_validator(mode="after")
     def _is_valid(self) -> Self:
-        """Check what Kubernetes checks; otherwise it would refuse every pod of the rule."""
+        """Check what Kubernetes checks; otherwise it would reject every pod of the rule."""
         if self.operator == "Exists" and self.value:
             raise ValueError("operator Exists takes no value; remove value, or use Equal")
         if not self.key and self.operator != "Exists":

@@ -66,7 +66,7 @@ def issue(cert_dir: Path | None, names: tuple[str, ...], service: str | None) ->
 
 @certs_group.command("status")
 @_FOLDER
-@secret_option("--secret", text="Look at this Secret, and not at a folder.")
+@secret_option("--secret", text="Read this Secret, and not a folder.")
 @configuration_option
 @cluster_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")

@@ -95,8 +95,8 @@ def simulate_command(
 
     Says which pods start, wait or never start, and why, and how many GPUs they take; beside it the
     same for other ways to choose a GPU (first fit, worst fit), and how many GPUs are needed at
-    least. The scheduler is a simple model: it counts VRAM and looks at node selectors, and not at
-    CPU, memory, taints, affinity or priority.
+    least. The scheduler is a simple model: it counts VRAM and reads node selectors, and ignores
+    CPU, memory, taints, affinity and priority.
 
     \b
     --nodes: kubectl get nodes -o json
