@@ -99,7 +99,7 @@ def release(cluster, values, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def system(cluster, release):
-    """Look at the release's own namespace."""
+    """Return a team for the release's own namespace."""
     return Team(cluster, SYSTEM)
 
 
