@@ -85,7 +85,7 @@ pods: [{memory: 8GB}]
         ({"memoy": "8Gi"}, f".memoy: unknown field; {FIELDS}"),
     ],
 )
-def test_a_field_of_a_pod_that_does_not_do_is_told(problems, entry, wrong):
+def test_a_field_of_a_pod_that_is_wrong_is_reported(problems, entry, wrong):
     entry = {"name": "p", "memory": "8Gi"} | entry
     nodes = [{"name": "n", "gpus": "8Gi"}]
     (line,) = problems(json.dumps({"nodes": nodes, "pods": [entry]}))
@@ -107,7 +107,7 @@ def test_a_field_of_a_pod_that_does_not_do_is_told(problems, entry, wrong):
         ("-1Gi", '"-1Gi" is less than 1Mi'),
     ],
 )
-def test_gpus_that_cannot_be_are_told(problems, gpus, wrong):
+def test_gpus_that_cannot_be_are_reported(problems, gpus, wrong):
     pods = [{"name": "p", "memory": "8Gi"}]
     text = json.dumps({"nodes": [{"name": "n", "gpus": gpus}], "pods": pods})
     (line,) = problems(text)
@@ -193,7 +193,7 @@ def test_no_pod_makes_it_fail_in_another_way(problems, changes):
 
 
 @pytest.mark.parametrize("replicas", [-1, "3", 2.5, True, 1_000_001])
-def test_replicas_that_are_no_number_are_told(problems, replicas):
+def test_replicas_that_are_no_number_are_reported(problems, replicas):
     template = {"metadata": pod()["metadata"], "spec": pod()["spec"]}
     spec = {"replicas": replicas, "template": template}
     workload = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {}, "spec": spec}

@@ -17,7 +17,7 @@ pods:
 """
 
 
-def test_everything_is_told(simulate):
+def test_everything_is_shown(simulate):
     done = simulate("--nodes", "f", "--pods", "f", f=SCENE)
     assert done.out == EVERYTHING
 
@@ -43,7 +43,7 @@ memory of the GPUs in use at most                 1,296Gi          1,296Gi      
 GPUs in use at most                                    18               18               18
 GPUs needed at least                                   19
 
-Pods that did not start when they came, by cause:
+Pods that did not start when they arrived, by cause:
   no node has the labels they select                    1                1                1
   larger than any GPU                                   1                1                1
   more GPUs than a node has                             1                1                1

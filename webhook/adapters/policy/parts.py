@@ -26,10 +26,10 @@ class MemoryPart(Part):
     """Bounds of the VRAM per GPU, both inclusive."""
 
     min: Vram | None = Field(
-        None, description="The least VRAM per GPU that may be asked for; null is no bound."
+        None, description="The least VRAM per GPU that a pod may ask for; null is no bound."
     )
     max: Vram | None = Field(
-        None, description="The most VRAM per GPU that may be asked for; null is no bound."
+        None, description="The most VRAM per GPU that a pod may ask for; null is no bound."
     )
 
     @field_validator("max")

@@ -61,10 +61,10 @@ def _generated(
     "generated",
     metavar="PODS,NODES",
     callback=_generated,
-    help="Make up so many pods and nodes instead, e.g. 1000,100.",
+    help="Generate this many pods and nodes instead, e.g. 1000,100.",
 )
 @click.option(
-    "--seed", default=0, show_default=True, help="Another number makes up another workload."
+    "--seed", default=0, show_default=True, help="Another number generates another workload."
 )
 @click.option(
     "--scheduler",
@@ -115,7 +115,7 @@ def simulate_command(
     - {name: train, count: 5, memory: 60Gi, gpus: 2, nodeSelector: {zone: a}}
     - {name: job, count: 9, memory: 8Gi, arrival: 1h, every: 5m, duration: 30m}
 
-    Both may stand in one file. Exit code 0: replayed; 2: wrong usage, or a file that cannot
+    Both may be in one file. Exit code 0: replayed; 2: wrong usage, or a file that cannot
     be read.
     """  # noqa: D301 - click wants the character, not two
     nodes, pods = _workload(nodes_file, pods_file, generated, seed)

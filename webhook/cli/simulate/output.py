@@ -95,7 +95,7 @@ def _lines(report: Report) -> Iterator[str]:
     causes = {cause for outcome in report.outcomes.values() for cause in outcome.blocked}
     if causes:
         yield ""
-        yield "Pods that did not start when they came, by cause:"
+        yield "Pods that did not start when they arrived, by cause:"
     for cause in filter(causes.__contains__, Cause):
         counts = [f"{outcome.blocked.get(cause, 0):,}" for outcome in report.outcomes.values()]
         yield _row(f"  {_WORDS[cause]}", counts)
