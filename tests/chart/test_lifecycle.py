@@ -38,7 +38,7 @@ class Installation(Release):
         self.kubectl = control_plane.kubectl
 
     def left(self):
-        """Return what there is of us."""
+        """Return what exists of us."""
         label = "app.kubernetes.io/name=vramwarden"
         done = self.kubectl("get", KINDS, "--all-namespaces", "-l", label, "-o", "name")
         assert done.returncode == 0, done.stderr

@@ -67,7 +67,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(control_plane, helm):
-    """Be a cluster in which the second line is all there is of us."""
+    """Be a cluster with nothing of us except the second line."""
     found = Cluster(control_plane, helm)
     yield found
     found.line.remove()

@@ -161,7 +161,7 @@ class Pod:
         return [ended.returncode, ended.stdout.strip() + ended.stderr.strip()]
 
     def left(self):
-        """Return the names of the files in the run folder, but for a heartbeat being written."""
+        """Return the names of the files in the run folder, except a heartbeat being written."""
         names = {path.name for path in self.heartbeat.parent.iterdir()}
         return sorted(names - {"heartbeat.new"})
 

@@ -4,7 +4,7 @@
 
 HOW is `plain` (a signal ends it, as most frameworks leave it), `leaves` (it notes what the files in
 OUTPUTS say at that moment, and exits with code 3) or `stays` (it notes every signal, and goes on).
-Children are its likes, but for these: the parent notes how they ended, and goes on.
+Children do the same, except for this: the parent notes how they ended, and continues.
 """
 
 import os

@@ -89,7 +89,7 @@ def tops(names):
 
 
 def files(names):
-    """Return the files of our own modules, but for the one that was started."""
+    """Return the files of our own modules, except the one that was started."""
     ours = [name.replace(".", "/") for name in names if name.partition(".")[0] == "webhook"]
     return {
         next(one for one in (f"{name}/__init__.py", f"{name}.py") if (ROOT / one).exists())

@@ -17,7 +17,7 @@ from webhook.sidecar.heartbeat import Heartbeat, probe
 
 
 def a_beat(folder, *, pid=None, started=None, ago_s=0.0, limit_s="15"):
-    """Write a heartbeat as one of our own, but for what is given."""
+    """Write a heartbeat as one of our own, except for what is given."""
     me = os.getpid()
     started = processes.identify(me).started if started is None else started
     line = f"{pid or me} {started} {time.monotonic() - ago_s:.3f} {limit_s}\n"

@@ -1,4 +1,4 @@
-"""The driver fails while the enforcer runs: nobody is stopped, it is said, and it goes on."""
+"""The driver fails while the enforcer runs: it stops nobody, reports the fault, and continues."""
 
 import time
 

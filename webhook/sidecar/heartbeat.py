@@ -52,7 +52,7 @@ class Heartbeat:
 
 
 def leave_verdict(folder: str, text: str) -> None:
-    """Leave a verdict for the next probe to report; an older one that none took goes."""
+    """Leave a verdict for the next probe to report; it replaces one that no probe took."""
     _try_to_leave(folder, _VERDICT, one_line(text))
 
 

@@ -25,7 +25,7 @@ LONGEST_PAUSE_S: Final = 30.0
 """Between attempts to reach a driver that is down; doubled from the first to the longest."""
 
 STRANGER_AFTER_S: Final = 5.0
-"""A process may end between the list and our reading it; one listed for longer is no such case."""
+"""A process may end between the list and our read of it; one listed for longer did not."""
 
 
 class DriverChangedError(Exception):
@@ -114,7 +114,7 @@ class Observer:
     def _who(self, gpu: str, pid: int, now_s: float) -> Process | None:
         """Return who has this PID, kept while it is the same process.
 
-        One that is over and still listed keeps its name: its memory has not come back.
+        One that has ended and is still listed keeps its name: its memory has not come back.
         """
         known = self._processes.get(pid)
         if known is None or processes.is_gone(known, proc=self._proc):
@@ -137,7 +137,7 @@ class Observer:
         self._processes = {pid: who for pid, who in self._processes.items() if pid in alive}
 
     def _note(self, error: NvmlError, now_s: float) -> str:
-        """Do what a failure asks for, and return the sentence for it.
+        """Handle a failure, and return the sentence for it.
 
         | fault | what is done |
         | --- | --- |

@@ -1,4 +1,4 @@
-"""What the enforcer can do here, found out before any workload starts: the kubelet waits for it."""
+"""What the enforcer can do here, checked before any workload starts: the kubelet waits for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Check:
 
     name: str
     holds: bool | None
-    """None where it cannot be known: that keeps no workload from starting."""
+    """None where it is unknown: that keeps no workload from starting."""
     reason: str
 
 

@@ -1,6 +1,6 @@
-"""A cluster in which nothing runs but the clock of a simulation: nodes, pods on them, what is free.
+"""A cluster in which only the clock of a simulation runs: nodes, pods on them, what is free.
 
-The GPUs of a pod are chosen by the very `place` that the webhook calls; its node, by a model of the
+The GPUs of a pod are chosen by the same `place` that the webhook calls; its node, by a model of the
 stock scheduler: of the nodes that the pod may run on, those where the agent's labels say there is
 room come first (the preference that the webhook adds), and of these the one with most (`spread`) or
 least (`pack`) of its memory free; ties go to the first in the list. CPU, memory, taints, affinity,
@@ -115,7 +115,7 @@ class SimulatedCluster:
         return need.gpu_count < len(rooms) and rooms[need.gpu_count][index] >= need.memory_bytes
 
     def choose(self, pod: SimulatedPod) -> int | None:
-        """Return the node with room that the scheduler likes best."""
+        """Return the node with room that the scheduler scores highest."""
         if pod.need.gpu_count >= len(self._rooms):
             return None
         rooms, amount_bytes = self._rooms[pod.need.gpu_count], pod.need.memory_bytes
@@ -134,7 +134,7 @@ class SimulatedCluster:
         return None
 
     def release(self, uid: int, pod: SimulatedPod, index: int) -> None:
-        """Take away a pod that finished."""
+        """Remove a pod that finished."""
         del self._taken[index][uid]
         self.taken_bytes -= pod.total_bytes
         self._recount(index)

@@ -1,6 +1,6 @@
 """What becomes of a workload on a cluster: pods arrive, are placed as at binding, wait and finish.
 
-A pod that fits nowhere waits, holds nobody up, and is retried wherever a pod finishes, as the
+A pod that fits nowhere waits, blocks no other, and is retried wherever a pod finishes, as the
 stock scheduler does; `webhook.simulation.cluster` says what else of it is modelled.
 """
 
@@ -51,7 +51,7 @@ class Replay:
     taken_bytes: int
     """Memory taken at the same time, at most."""
     free_bytes: int
-    """What is free of all GPUs when it first is so much."""
+    """What is free on all GPUs at the first such moment."""
     stranded_bytes: int
     """Of this, what is of no use to a pod of the workload, on average: fragmentation."""
 
@@ -88,7 +88,7 @@ class _Run:
     ends: list[tuple[float, int, int]] = field(default_factory=list)
     """When, which pod, on which node; a heap."""
     waiting: dict[tuple[Need, Selector], deque[int]] = field(default_factory=dict)
-    """Pods that are alike, the first to arrive first: where it has no room, none of them has."""
+    """Pods with the same need, by arrival: where the first has no room, none has."""
 
     def run(self) -> Replay:
         self.free = list(self.cluster.free)
@@ -125,7 +125,7 @@ class _Run:
         self.waiting.setdefault((pod.need, pod.selector), deque()).append(number)
 
     def _end(self) -> None:
-        """Let the next pod finish, and try those that wait, on its node; no other has changed."""
+        """Let the next pod finish, and retry those that wait on its node; no other has changed."""
         now_s, number, index = heappop(self.ends)
         self.cluster.release(number, self.pods[number], index)
         while (first := self._first_with_room(index)) is not None:

@@ -28,7 +28,7 @@ def earlier(times=ESCALATE_AFTER, start_s=0.0, gpu="GPU-0"):
 
 
 def excess(calm, hogs, start_s=100.0):
-    """Return a script: some are there, others come and are over the cap together."""
+    """Return a script: some exist, others start and are over the cap together."""
     there = [(process, 300) for process in calm]
     over = using(*there, *((process, 1100) for process in hogs))
     return [(start_s, using(*there)), (start_s + 1, over), (start_s + 2, over)]

@@ -35,7 +35,7 @@ A = seen("a")
 CASES = {
     "it answers as advertised": (a_scan(A, seen("b", 2000, 1)), STAYS, STAYS),
     "it is not there": (a_scan(A), STAYS, LEAVES),
-    "no GPU is there": (a_scan(), STAYS, LEAVES),
+    "no GPU exists": (a_scan(), STAYS, LEAVES),
     "the driver does not answer": (DOWN, STAYS, STAYS),
     "it fails in another way": (a_scan(A, unsure=frozenset({"GPU-b"})), STAYS, STAYS),
     "some GPU fails and gives no UUID": (a_scan(A, unsure=frozenset({""})), STAYS, STAYS),

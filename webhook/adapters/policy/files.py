@@ -176,7 +176,7 @@ def _class_names(value: Any) -> Iterator[str]:
 
 
 def _shortened(file: str, problems: list[Problem]) -> list[Problem]:
-    """Cut what nobody would read to its end."""
+    """Cut a list that is too long to read."""
     left_out = len(problems) - _SHOWN_PROBLEMS
     if left_out <= 0:
         return problems

@@ -223,7 +223,7 @@ class ExpectPart(Part):
 
 
 class ExamplePart(Part):
-    """A pod and what becomes of it; a policy whose examples fail is not loaded."""
+    """A pod and the decision about it; a policy whose examples fail is not loaded."""
 
     name: Title = Field(description="What the example shows, in words.")
     pod: ExamplePodPart = Field(description="The pod that is created.")

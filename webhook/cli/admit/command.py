@@ -38,7 +38,7 @@ def admit(
     *,
     colour: bool,
 ) -> int:
-    """Decide every pod in the manifests, given as (name, text), and write what becomes of them.
+    """Decide every pod in the manifests, given as (name, text), and write the results.
 
     Returns the exit code: 0 all allowed, 1 something denied, 2 a manifest that cannot be read; in
     that case nothing is written but the reason. Colours appear on those streams that are terminals.

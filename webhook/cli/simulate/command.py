@@ -1,4 +1,4 @@
-"""`vramwarden simulate`: what would become of a workload on a cluster."""
+"""`vramwarden simulate`: what would happen to a workload on a cluster."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 CONFIRMATIONS: Final = 2
-"""Samples over the cap before anybody is stopped: one sample may be a moment's overlap."""
+"""Samples over the cap before any process is stopped: one sample may be a moment's overlap."""
 
 TEARDOWN_S: Final = 30.0
 """After SIGKILL, how long the driver may take to give a process's memory back."""
@@ -65,7 +65,7 @@ class Observation:
 
     usages: tuple[Usage, ...]
     fault: str = ""
-    """Why not everything could be seen; empty where it could."""
+    """Why not everything could be observed; empty where it could."""
     rejected: frozenset[Process] = frozenset()
     """Processes that we were not permitted to signal, since the last observation."""
     listed_at_s: Mapping[str, float] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class State:
     """The highest sum seen, in bytes, by GPU."""
     victims: tuple[Victim, ...] = ()
     stops: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """When somebody was stopped of late, by GPU."""
+    """When processes were stopped recently, by GPU."""
     given_up: frozenset[Process] = frozenset()
     """Processes that outlived their SIGKILL, or may not be signalled."""
     blind_since_s: float | None = None
@@ -211,7 +211,7 @@ Action = Terminate | Kill | Freed | ReportBlind | EndPod
 def step(
     state: State, observation: Observation, cap: Cap, now_s: float
 ) -> tuple[State, tuple[Action, ...]]:
-    """Take one observation into account and return what is to be done about it."""
+    """Take one observation into account and return what to do about it."""
     known = _largest_per_process(observation.usages)
     state, actions = _judge_blindness(state, observation, known, cap, now_s)
     state = _follow(state, known, observation, now_s)

@@ -58,7 +58,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A GPU that is advertised, and since when something speaks against it."""
+    """A GPU that is advertised, and since when it has been in doubt."""
 
     gpu: Gpu
     doubted_since_s: float | None = None
@@ -76,9 +76,9 @@ class Inventory:
     doubted_since_s: float | None = None
     """Since when a sidecar could not measure, although it is advertised that it can."""
     advertised: bool = False
-    """There were GPUs at some time, so that their absence has to be shown, too."""
+    """There were GPUs at some time, so that their absence must be shown, too."""
     fixed_bytes: int | None = None
-    """An amount that somebody ordered, whatever a driver says."""
+    """An amount that an option sets, whatever a driver says."""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -104,7 +104,7 @@ def observe(inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRA
     | answers | exists, but fails in another way than being lost | stays |
     | answers | is lost, or missing | stays, and leaves after the grace |
 
-    A GPU that is new joins at once. Nothing but a grace that is over lowers anything, and MIG.
+    A GPU that is new joins at once. Only a grace that is over lowers anything, and MIG.
     """
     if inventory.fixed_bytes is not None:
         return inventory

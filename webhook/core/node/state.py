@@ -97,7 +97,7 @@ def desired(inventory: Inventory, assignments: Mapping[str, Taken] | None = None
     | --- | --- | --- | --- | --- |
     | GPUs | their sum | set | set | as probed |
     | a fixed amount | that | set, as of one GPU | removed | `none` |
-    | no GPUs any more | 0 | removed | removed | removed |
+    | no GPUs any longer | 0 | removed | removed | removed |
     | no GPUs, as ever | left alone | left alone | left alone | left alone |
 
     A fixed amount has no UUIDs, so pods placed at binding do not go there; of what is free nothing
@@ -163,7 +163,7 @@ def changes(node: Mapping[str, Any], made: Patches) -> Iterator[str]:
 
 
 def is_free_alone(made: Patches) -> bool:
-    """Say whether nothing but free memory changes, as it does with each pod: no news for a log."""
+    """Say whether nothing but free memory changes, as with each pod: too little for a log."""
     parts = (made.metadata or {}).get("metadata", {})
     labels_alone = made.status is None and set(parts) <= {"labels"}
     return labels_alone and set(parts.get("labels", ())) <= set(_FREE_LABELS)

@@ -2,7 +2,7 @@
 
 The stock scheduler counts VRAM per node; on a node with several GPUs the sum may fit where no
 single GPU does. So the GPUs are chosen here, at binding, and what does not fit is denied. What is
-free is known by `webhook.core.placement.assignments`.
+free, `webhook.core.placement.assignments` knows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Denial:
 
 
 def best_fit(gpu: Gpu, free_bytes: int) -> tuple[int, ...]:
-    """Take the GPU with the least free memory, so that large pieces stay whole; ours."""
+    """Take the GPU with the least free memory, so that large pieces stay free; ours."""
     return free_bytes, gpu.index
 
 

@@ -43,7 +43,7 @@ def parse_quantity(text: str) -> Fraction:
     """Read a Kubernetes quantity exactly; raises QuantityError.
 
     Values whose magnitude exceeds int64 are rejected instead of capped, as Kubernetes would do: an
-    amount nobody can have is a slip of the pen.
+    amount nobody can have is a typing error.
     """
     match = _GRAMMAR.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     if match is None:
