@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support.programs import find_binary, free_port, start, stop, wait_until
 from webhook.core.node.inventory import Inventory, Known
-from webhook.core.node.state import wanted
+from webhook.core.node.state import desired
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB, format_bytes
 
@@ -67,7 +67,7 @@ def scheduler(
 
 def add_node(api: Api, name: str, gpu_bytes: Sequence[int], pods: int = 300, **labels: str) -> None:
     """Make a node with these GPUs, as kubelet and node agent would, and keep it there."""
-    state = wanted(_inventory(name, gpu_bytes), {})
+    state = desired(_inventory(name, gpu_bytes), {})
     amounts = {
         "cpu": "256",
         "memory": "2Ti",
@@ -101,7 +101,7 @@ def _inventory(name: str, gpu_bytes: Sequence[int]) -> Inventory:
 
 def show_free(api: Api, name: str, gpu_bytes: Sequence[int], assignments: Assignments) -> None:
     """Let a node show what is free, as its agent would."""
-    labels = dict(wanted(_inventory(name, gpu_bytes), assignments).labels)
+    labels = dict(desired(_inventory(name, gpu_bytes), assignments).labels)
     kind = "application/merge-patch+json"
     api.request(
         "PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}}, content_type=kind
