@@ -15,7 +15,7 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable . --group dev
 	@touch $@
 
-demo: $(READY)  ## certificates, server, one review translated and one refused, on loopback
+demo: $(READY)  ## certificates, server, one review translated and one denied, on loopback
 	@$(BIN)/vramwarden demo
 
 test: $(READY)  ## the whole test suite

@@ -6,7 +6,7 @@ import copy
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from tests.chart.recorded_reviews import refusal
+from tests.chart.recorded_reviews import denial
 from tests.support.charts import one
 from tests.support.control_planes import wait_until
 
@@ -25,8 +25,8 @@ PLURALS = {BINDING: "validatingadmissionpolicybindings", POLICY: "validatingadmi
 class Line:
     """Keeps one policy and its binding in force, in one version or another.
 
-    The API server learns of it by a watch. So we add a validation that refuses whatever has one
-    label's value, new each time; `tried` makes such an object, and fails when it is refused.
+    The API server learns of it by a watch. So we add a validation that denies whatever has one
+    label's value, new each time; `tried` makes such an object, and fails when it is denied.
     """
 
     def __init__(self, api: Api, name: str, tried: Callable[[str], Any]) -> None:
@@ -67,9 +67,9 @@ class Line:
         self._current = None
 
     def _holds(self) -> bool:
-        return self._mark in refusal(lambda: self._tried(self._mark))
+        return self._mark in denial(lambda: self._tried(self._mark))
 
 
-def is_refused_by(why: str, name: str) -> bool:
-    """Say whether a refusal is that of a policy."""
+def is_denied_by(why: str, name: str) -> bool:
+    """Say whether a denial is that of a policy."""
     return f"ValidatingAdmissionPolicy '{name}'" in why

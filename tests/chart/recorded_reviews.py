@@ -87,8 +87,8 @@ def _keeping(requests: list[Json]):
     return answer
 
 
-def refusal(act) -> str:
-    """Do something; return why the API server refused it, or nothing."""
+def denial(act) -> str:
+    """Do something; return why the API server denied it, or nothing."""
     try:
         act()
     except ApiError as error:

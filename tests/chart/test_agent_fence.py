@@ -7,8 +7,8 @@ import uuid
 import pytest
 import urllib3
 
-from tests.chart.admission_policies import Line, is_refused_by
-from tests.chart.recorded_reviews import refusal
+from tests.chart.admission_policies import Line, is_denied_by
+from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, one
 from tests.support.control_planes import Api, ApiError
 from webhook.core.placement.assignments import config_map_name
@@ -110,14 +110,14 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_the_agent_changes_nothing_of_others(agent, change):
     where = "/status" if "status" in change else ""
-    assert is_refused_by(refusal(lambda: patch(agent, change, subresource=where)), NAME)
+    assert is_denied_by(denial(lambda: patch(agent, change, subresource=where)), NAME)
 
 
 @pytest.mark.parametrize("subresource", ["", "/status"])
 def test_the_agent_changes_no_other_node(agent, subresource):
     change = {"metadata": {"labels": LABELS}, "status": {"capacity": {"vramwarden.io/vram": "1Gi"}}}
-    why = refusal(lambda: patch(agent, change, OTHER, subresource))
-    assert is_refused_by(why, NAME)
+    why = denial(lambda: patch(agent, change, OTHER, subresource))
+    assert is_denied_by(why, NAME)
     assert "its own node only" in why
     patch(agent.of(OTHER), change, OTHER, subresource)
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.chart.recorded_reviews import PHASES, Recorder, refusal
+from tests.chart.recorded_reviews import PHASES, Recorder, denial
 from tests.support import paths
 from tests.support.charts import one
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
@@ -62,7 +62,7 @@ def team(control_plane, recorder):
 
 
 class Sent:
-    """Do things to pods, and tell which phases of them were of interest, and which were sent."""
+    """Do things to pods, and say which phases of them were of interest, and which were sent."""
 
     def __init__(self, api, recorder, namespace):
         self.api = api
@@ -85,7 +85,7 @@ class Sent:
         return self.watching(lambda: self.api.request("PATCH", path, change, content_type=content))
 
     def watching(self, act):
-        why = refusal(act)
+        why = denial(act)
         assert not re.search('expression|webhook "', why), why  # so it would where one fails
         found = {}
         for phase in PHASES.values():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chart.recorded_reviews import refusal
+from tests.chart.recorded_reviews import denial
 from tests.support.charts import CHART, DEPLOY, NAMESPACE, HelmError, Release, hooks
 from tests.support.control_planes import find_binary, wait_until
 from tests.support.pods import a_pod
@@ -38,16 +38,16 @@ class Installation(Release):
         self.kubectl = control_plane.kubectl
 
     def left(self):
-        """Return what there is of us."""
+        """Return what exists of us."""
         label = "app.kubernetes.io/name=vramwarden"
         done = self.kubectl("get", KINDS, "--all-namespaces", "-l", label, "-o", "name")
         assert done.returncode == 0, done.stderr
         return set(done.stdout.split())
 
-    def refuses(self, pod):
-        """Try to create a pod in another namespace; return why it is refused, or nothing."""
+    def denies(self, pod):
+        """Try to create a pod in another namespace; return why it is denied, or nothing."""
         pod["metadata"].update(namespace="default", name=f"p-{uuid.uuid4().hex}")
-        return refusal(lambda: self.api.create(pod, dry_run=True))
+        return denial(lambda: self.api.create(pod, dry_run=True))
 
     def bundle(self, path=MUTATING):
         webhooks = self.api.request("GET", path)["webhooks"]
@@ -73,19 +73,19 @@ def test_what_is_rendered_is_installed_and_nothing_is_left_after_it(release, hel
     assert release.left() == set()
 
 
-def test_while_no_replica_answers_only_pods_that_matter_are_refused(release):
+def test_while_no_replica_answers_only_pods_that_matter_are_denied(release):
     release.install()
-    wait_until("the webhook is called", lambda: release.refuses(a_pod("8Gi")))
-    assert 'failed calling webhook "mutate.vramwarden.io"' in release.refuses(a_pod("8Gi"))
-    assert release.refuses(a_pod()) == ""
+    wait_until("the webhook is called", lambda: release.denies(a_pod("8Gi")))
+    assert 'failed calling webhook "mutate.vramwarden.io"' in release.denies(a_pod("8Gi"))
+    assert release.denies(a_pod()) == ""
 
 
 def test_after_it_every_pod_is_created(release):
     release.install()
-    wait_until("the webhook is called", lambda: release.refuses(a_pod("8Gi")))
+    wait_until("the webhook is called", lambda: release.denies(a_pod("8Gi")))
     release.uninstall()
-    wait_until("it is forgotten", lambda: not release.refuses(a_pod("8Gi")), timeout=5)
-    assert release.refuses(a_pod()) == ""
+    wait_until("it is forgotten", lambda: not release.denies(a_pod("8Gi")), timeout=5)
+    assert release.denies(a_pod()) == ""
 
 
 def test_the_webhooks_go_before_the_server_does(release, control_plane):
@@ -136,13 +136,13 @@ def test_another_way_to_certificates_is_an_upgrade(release):
     existing = {"name": "mine", "caBundle": "-----BEGIN CERTIFICATE-----\n"}
     release.install({"certificates": {"mode": "existingSecret", "existingSecret": existing}})
     assert base64.b64decode(release.bundle()).decode() == existing["caBundle"]
-    assert refusal(lambda: release.api.request("GET", SECRET)).endswith("not found")
+    assert denial(lambda: release.api.request("GET", SECRET)).endswith("not found")
     release.install()
     assert "data" not in release.api.request("GET", SECRET)
     assert not release.bundle()
 
 
-def test_a_second_release_is_refused(release):
+def test_a_second_release_is_rejected(release):
     release.install()
     options = ("--namespace", "other", "--create-namespace")
     with pytest.raises(HelmError, match="exists and cannot be imported"):
@@ -165,15 +165,15 @@ def the_readme(control_plane, beginning):
 
 def test_the_emergency_exit_leaves_the_second_line_and_an_upgrade_mends_it(release, control_plane):
     release.install()
-    wait_until("the webhook is called", lambda: "webhook" in release.refuses(a_pod("8Gi")))
+    wait_until("the webhook is called", lambda: "webhook" in release.denies(a_pod("8Gi")))
     before = release.left()
     the_readme(control_plane, "kubectl delete mutating")
-    wait_until("it is not", lambda: 'webhook "' not in release.refuses(a_pod("8Gi")))
-    wait_until("the second line holds", lambda: release.refuses(a_pod("8Gi")))
-    assert "vramwarden: the pod asks for GPU memory" in release.refuses(a_pod("8Gi"))
-    assert release.refuses(a_pod()) == ""
+    wait_until("it is not", lambda: 'webhook "' not in release.denies(a_pod("8Gi")))
+    wait_until("the second line holds", lambda: release.denies(a_pod("8Gi")))
+    assert "vramwarden: the pod asks for GPU memory" in release.denies(a_pod("8Gi"))
+    assert release.denies(a_pod()) == ""
     the_readme(control_plane, "kubectl delete validatingadmissionpolicybindings")
-    wait_until("nothing holds", lambda: not release.refuses(a_pod("8Gi")))
+    wait_until("nothing holds", lambda: not release.denies(a_pod("8Gi")))
     release.install()
     assert release.left() == before
 
@@ -207,7 +207,7 @@ def test_nodes_are_rid_of_what_the_agent_wrote(control_plane):
 
 def test_the_api_server_counts_what_the_alerts_ask_for(release, helm):
     release.install()
-    wait_until("the webhook is called", lambda: "webhook" in release.refuses(a_pod("8Gi")))
+    wait_until("the webhook is called", lambda: "webhook" in release.denies(a_pod("8Gi")))
     found = release.api.request("GET", "/metrics")["message"]
     rules = helm.text({"prometheusRule": {"enabled": True}})
     name, selector = re.search(r"(apiserver_\w+_rejection_count)\{(.*?)\}", rules).groups()

@@ -287,7 +287,7 @@ def test_what_an_older_cluster_does_not_know_is_left_out(helm, version, lines, s
     assert list(container_of(objects, "Deployment")["lifecycle"]["preStop"]) == [sleep]
 
 
-def test_a_cluster_without_match_conditions_is_refused(helm):
+def test_a_cluster_without_match_conditions_is_rejected(helm):
     with pytest.raises(HelmError, match=r"needs Kubernetes 1\.28"):
         helm.render(None, "--kube-version", "1.27")
 

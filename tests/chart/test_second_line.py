@@ -1,4 +1,4 @@
-"""The second line: the API server alone refuses what asks for GPU memory and was not translated."""
+"""The second line: the API server alone denies what asks for GPU memory and was not translated."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import uuid
 import pytest
 from hypothesis import given
 
-from tests.chart.admission_policies import Line, is_refused_by
-from tests.chart.recorded_reviews import refusal
+from tests.chart.admission_policies import Line, is_denied_by
+from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE
 from tests.support.pods import a_container, a_pod, a_request
 from tests.support.strategies import asking_pods
@@ -53,11 +53,11 @@ class Cluster:
             self.made.add(name)
         return name
 
-    def refuses(self, pod, namespace="default", api=None):
-        """Try to create a pod; return why it is refused, or nothing."""
+    def denies(self, pod, namespace="default", api=None):
+        """Try to create a pod; return why it is denied, or nothing."""
         pod = copy.deepcopy(pod)
         pod["metadata"].update(namespace=self.namespace(namespace), name=f"p-{uuid.uuid4().hex}")
-        return refusal(lambda: (api or self.api).create(pod, dry_run=True))
+        return denial(lambda: (api or self.api).create(pod, dry_run=True))
 
     def probe(self, mark):
         pod = a_pod(labels={"probe": mark})
@@ -67,7 +67,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(control_plane, helm):
-    """Be a cluster in which the second line is all there is of us."""
+    """Be a cluster with nothing of us except the second line."""
     found = Cluster(control_plane, helm)
     yield found
     found.line.remove()
@@ -100,15 +100,15 @@ ASKING = {
 
 
 @pytest.mark.parametrize("pod", ASKING.values(), ids=ASKING)
-def test_an_untranslated_pod_is_refused_in_our_name(shipped, pod):
-    why = shipped.refuses(pod)
-    assert is_refused_by(why, NAME)
+def test_an_untranslated_pod_is_denied_in_our_name(shipped, pod):
+    why = shipped.denies(pod)
+    assert is_denied_by(why, NAME)
     assert "vramwarden: the pod asks for GPU memory and was not translated" in why
     assert "Create it again" in why
 
 
 def damaged():
-    """Yield what may become of a translated pod, and a word of the refusal."""
+    """Yield what may become of a translated pod, and a word of the denial."""
 
     def without(pod, *path):
         holder = pod
@@ -153,9 +153,9 @@ def damaged():
 
 
 @pytest.mark.parametrize(("what", "pod", "words"), list(damaged()))
-def test_a_pod_that_lost_what_translation_added_is_refused(shipped, what, pod, words):
-    why = shipped.refuses(pod)
-    assert is_refused_by(why, NAME)
+def test_a_pod_that_lost_what_translation_added_is_denied(shipped, what, pod, words):
+    why = shipped.denies(pod)
+    assert is_denied_by(why, NAME)
     assert words in why
 
 
@@ -169,35 +169,35 @@ def test_a_pod_that_lost_what_translation_added_is_refused(shipped, what, pod, w
     ],
 )
 def test_a_pod_that_asks_for_nothing_is_created(shipped, pod):
-    assert shipped.refuses(pod) == ""
+    assert shipped.denies(pod) == ""
 
 
 @given(asking_pods())
-def test_what_the_webhook_translates_is_never_refused(cluster, pod):
+def test_what_the_webhook_translates_is_never_denied(cluster, pod):
     cluster.under()
     pod = copy.deepcopy(pod)
     pod["spec"].pop("someFieldOfTheFuture", None)
     decision = decide(a_request(pod), SHIPPED, Phase.MUTATE)
     if decision.outcome is Outcome.MUTATED:
-        assert not is_refused_by(cluster.refuses(decision.obj), NAME)
-        assert is_refused_by(cluster.refuses(pod), NAME)
+        assert not is_denied_by(cluster.denies(decision.obj), NAME)
+        assert is_denied_by(cluster.denies(pod), NAME)
 
 
 @pytest.mark.parametrize(
     "namespace", ["kube-system", "gpu-operator", "nvidia-device-plugin", NAMESPACE, "kube-flannel"]
 )
 def test_namespaces_that_are_exempt_by_name_are_left_alone(shipped, namespace):
-    assert shipped.refuses(a_pod("8Gi"), namespace) == ""
+    assert shipped.denies(a_pod("8Gi"), namespace) == ""
 
 
 @pytest.mark.parametrize("namespace", ["my-kube-x", "kube", "gpu-operator-2", "a-nvidia-b"])
 def test_namespaces_that_are_called_nearly_so_are_not(shipped, namespace):
-    assert is_refused_by(shipped.refuses(a_pod("8Gi"), namespace), NAME)
+    assert is_denied_by(shipped.denies(a_pod("8Gi"), namespace), NAME)
 
 
 def test_namespaces_that_are_exempt_by_label_are_left_alone(shipped):
     shipped.namespace("labelled", {"vramwarden.io/webhook": "disabled"})
-    assert shipped.refuses(a_pod("8Gi"), "labelled") == ""
+    assert shipped.denies(a_pod("8Gi"), "labelled") == ""
 
 
 def test_mirror_pods_of_kubelets_are_left_alone_and_forged_ones_are_not(shipped):
@@ -216,8 +216,8 @@ def test_mirror_pods_of_kubelets_are_left_alone_and_forged_ones_are_not(shipped)
         {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": uid, "controller": True}
     ]
     kubelet = shipped.api.acting_as("system:node:node-1", "system:nodes", "system:authenticated")
-    assert shipped.refuses(pod, api=kubelet) == ""
-    assert is_refused_by(shipped.refuses(pod), NAME)
+    assert shipped.denies(pod, api=kubelet) == ""
+    assert is_denied_by(shipped.denies(pod), NAME)
 
 
 MIXED = {
@@ -295,10 +295,10 @@ def test_it_reads_the_rules_as_the_webhook_does(mixed, namespace, labels):
     pod = a_pod("8Gi", labels=labels)
     rule = policy.rule_for(namespace, labels)
     enforced = rule is not None and rule.action is Action.ENFORCE
-    assert is_refused_by(cluster.refuses(pod, namespace), NAME) == enforced
+    assert is_denied_by(cluster.denies(pod, namespace), NAME) == enforced
     if enforced:
         done = translated(pod, policy, namespace=namespace)
-        assert cluster.refuses(done, namespace) == ""
+        assert cluster.denies(done, namespace) == ""
 
 
 def test_a_rule_without_sidecar_still_needs_our_mark(mixed):
@@ -306,7 +306,7 @@ def test_a_rule_without_sidecar_still_needs_our_mark(mixed):
     done = translated(a_pod("8Gi"), policy, namespace="trusted")
     assert "initContainers" not in done["spec"]
     del done["metadata"]["annotations"]["vramwarden.io/admitted"]
-    assert is_refused_by(cluster.refuses(done, "trusted"), NAME)
+    assert is_denied_by(cluster.denies(done, "trusted"), NAME)
 
 
 @pytest.mark.parametrize(
@@ -314,4 +314,4 @@ def test_a_rule_without_sidecar_still_needs_our_mark(mixed):
 )
 def test_without_rules_every_pod_is_left_alone(cluster, texts):
     cluster.under({"policies": {"shipped": False, "files": texts}})
-    assert cluster.refuses(a_pod("8Gi")) == ""
+    assert cluster.denies(a_pod("8Gi")) == ""

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import yaml
 
-from tests.chart.recorded_reviews import refusal
+from tests.chart.recorded_reviews import denial
 from tests.support.charts import DEPLOY, NAMESPACE, hooks, pod_templates
 from tests.support.control_planes import find_binary
 
@@ -127,7 +127,7 @@ def path_of(thing):
 
 
 def try_out(api, thing):
-    """Apply an object as a dry run; the API server refuses every field that it does not know."""
+    """Apply an object as a dry run; the API server rejects every field that it does not know."""
     query = {"dryRun": "All", "fieldManager": "tests", "force": "true", "fieldValidation": "Strict"}
     path = f"{path_of(thing)}/{thing['metadata']['name']}"
     return api.request("PATCH", path, thing, content_type="application/apply-patch+yaml", **query)
@@ -156,7 +156,7 @@ def test_the_api_server_accepts_what_is_rendered(cluster, helm, mode, access, re
 def tried_at(api, level, pod):
     metadata = {key: pod["metadata"].get(key, {}) for key in ("labels", "annotations")}
     metadata |= {"name": "tried", "namespace": f"at-{level}"}
-    return refusal(lambda: api.create({**pod, "metadata": metadata}, dry_run=True))
+    return denial(lambda: api.create({**pod, "metadata": metadata}, dry_run=True))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -69,7 +69,7 @@ def test_every_value_is_described_and_closed():
         ("networkPolicy.apiServerCIDRs={everybody}", "apiServerCIDRs"),
     ],
 )
-def test_a_slip_of_the_pen_is_refused(helm, wrong, said):
+def test_a_slip_of_the_pen_is_rejected(helm, wrong, said):
     with pytest.raises(HelmError, match=said):
         helm.render(None, "--set", wrong)
 
@@ -86,7 +86,7 @@ def test_what_a_mode_needs_is_asked_for(helm, incomplete, said):
         helm.render(None, "--set", "certificates.mode=existingSecret", "--set", incomplete)
 
 
-def test_a_policy_that_is_no_yaml_is_refused(helm):
+def test_a_policy_that_is_no_yaml_is_rejected(helm):
     with pytest.raises(HelmError, match=r"policies\.files\.10-mine\.yaml"):
         helm.render({"policies": {"files": {"10-mine.yaml": "spec: [\n"}}})
 

@@ -150,7 +150,7 @@ TEXTS = st.text(st.sampled_from("a8 \n\t\r\x85\u2028\ufeff\x07é:#-'\"\\|>&*!%@`
 
 
 @given(ANY_JSON | TEXTS | st.dictionaries(TEXTS, TEXTS))
-def test_what_is_written_again_reads_as_it_was_meant(value):
+def test_what_is_rewritten_reads_as_it_was_meant(value):
     value = {"kind": "A", "value": [{"deep": value}]}
     assert json.dumps(read_yaml(fresh(value))[0]) == json.dumps(value)
 
@@ -327,7 +327,7 @@ def test_an_empty_list_or_map_is_filled_as_a_block_and_comments_stay_below():
     assert "\n  # 3\n  containers:\n" in out
 
 
-def test_a_text_that_would_not_read_as_wanted_is_written_again():
+def test_a_text_that_would_not_read_as_wanted_is_rewritten():
     assert rewrite("a: 1 # b\n", {}, {"a": 1}, Layout()) == "a: 1 # b\n"
     assert rewrite("a: 1 # b\n", {}, {"a": 2}, Layout()) == "a: 2\n"
     assert rewrite("a: 1\n", {}, {"a": True}, Layout()) == "a: true\n"

@@ -31,7 +31,7 @@ spec:
   rules:
   - name: one
   examples:
-  - name: everything is refused
+  - name: everything is denied
     pod: {namespace: a, annotations: {vramwarden.io/gpu-memory: 8Gi}}
     expect: {allowed: false}
 """
@@ -77,7 +77,7 @@ def test_a_failing_example_is_shown_and_fails_the_check(tmp_path):
     assert "0 passed, 1 failed" in done.stdout
     check = vramwarden("policy", "check", file)
     assert check.returncode == 1
-    assert "everything is refused" in check.stderr
+    assert "everything is denied" in check.stderr
 
 
 def test_all_paths_are_checked_although_the_first_is_bad(tmp_path):
@@ -157,7 +157,7 @@ def test_a_service_is_name_and_namespace(tmp_path, service):
     assert "NAME.NAMESPACE" in done.stderr
 
 
-def test_the_demo_shows_a_translation_and_a_refusal():
+def test_the_demo_shows_a_translation_and_a_denial():
     done = vramwarden("demo")
     assert done.returncode == 0, done.stderr
     assert "+        vramwarden.io/vram: 8Gi" in done.stdout

@@ -41,7 +41,7 @@ def test_a_workload_in_short_form_is_replayed(replayed):
     assert ours["refused"] == {"TooLarge": {"pods": 1, "first": {"pod": "huge", "sentence": ""}}}
 
 
-def test_the_table_says_how_much_is_used_and_why_pods_are_refused(simulate):
+def test_the_table_says_how_much_is_used_and_why_pods_do_not_start(simulate):
     done = simulate("--nodes", "f", "--pods", "f", f=SPLIT)
     assert (done.code, done.err) == (0, "")
     lines = [line.split("  ") for line in done.out.splitlines()]
@@ -52,7 +52,7 @@ def test_the_table_says_how_much_is_used_and_why_pods_are_refused(simulate):
     assert rows["GPUs needed at least"] == ["3"]
     assert done.out.endswith(
         "  web-2: no GPU of node n1 has 5Gi free, which this pod needs; the largest free amount is "
-        "3Gi, on GPU 0 (GPU-n1-0); the scheduler tries again, also on other nodes\n"
+        "3Gi, on GPU 0 (GPU-n1-0); the scheduler retries, also on other nodes\n"
     )
     assert "\n  fits the sum of a node, not its GPUs " in done.out
 
@@ -106,10 +106,10 @@ def test_what_kubectl_prints_is_read(simulate, form):
     pods = {"kind": "List", "items": [pod("a"), pod("b"), pod("c"), pod("d", memory=None)]}
     done = simulate("--nodes", "n", "--pods", "p", "-o", "json", n=form(nodes), p=form(pods))
     assert done.err == "left out: pods without a demand: 1\n"
-    (refused,) = done.value["orders"]["best fit"]["refused"].items()
-    assert refused[0] == "GPUsSplit"
-    assert refused[1]["first"]["pod"] == "team/c"
-    assert "no GPU of node n1 has 5Gi free" in refused[1]["first"]["sentence"]
+    (blocked,) = done.value["orders"]["best fit"]["refused"].items()
+    assert blocked[0] == "GPUsSplit"
+    assert blocked[1]["first"]["pod"] == "team/c"
+    assert "no GPU of node n1 has 5Gi free" in blocked[1]["first"]["sentence"]
 
 
 def test_items_of_a_typed_list_may_leave_out_their_kind(simulate):

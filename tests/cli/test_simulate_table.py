@@ -17,12 +17,12 @@ pods:
 """
 
 
-def test_everything_is_told(simulate):
+def test_everything_is_shown(simulate):
     done = simulate("--nodes", "f", "--pods", "f", f=SCENE)
     assert done.out == EVERYTHING
 
 
-def test_where_nothing_is_refused_no_cause_is_told(simulate):
+def test_where_nothing_is_blocked_no_cause_is_shown(simulate):
     text = "nodes: [{name: a, gpus: 8Gi}]\npods: [{name: p, memory: 8Gi}]\n"
     done = simulate("--nodes", "f", "--pods", "f", "--scheduler", "pack", f=text)
     assert done.out == NOTHING
@@ -43,7 +43,7 @@ memory of the GPUs in use at most                 1,296Gi          1,296Gi      
 GPUs in use at most                                    18               18               18
 GPUs needed at least                                   19
 
-Pods that did not start when they came, by cause:
+Pods that did not start when they arrived, by cause:
   no node has the labels they select                    1                1                1
   larger than any GPU                                   1                1                1
   more GPUs than a node has                             1                1                1
@@ -57,7 +57,7 @@ The first of them, by best fit:
   many: more GPUs than a node has
   train-16: no GPU of node big-0 has 70Gi free, which this pod needs; \
 the largest free amount is 10Gi, on GPU 0 (GPU-big-0-0); \
-the scheduler tries again, also on other nodes
+the scheduler retries, also on other nodes
   pair: fits the sum of all nodes, and none
   last: no room at all
 """

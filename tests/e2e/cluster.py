@@ -35,7 +35,7 @@ class NamedCluster:
         config.load_kube_config(str(self.kubeconfig))
         self._client = client.ApiClient()
         configuration = self._client.configuration
-        # A token, or nothing where certificates tell who we are.
+        # A token, or nothing where certificates say who we are.
         headers = {one["key"]: one["value"] for one in configuration.auth_settings().values()}
         pool = self._client.rest_client.pool_manager
         self.api = Api(configuration.host, pool, headers)
@@ -46,7 +46,7 @@ class NamedCluster:
         return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
 
     def in_use(self) -> bool:
-        """Tell whether the product is installed there already, or was."""
+        """Say whether the product is installed already, or was."""
         names = [one["metadata"]["name"] for one in self.api.list("/api/v1/namespaces")]
         return SYSTEM in names
 
@@ -68,7 +68,7 @@ class Release(charts.Release):
         return self.helm.run("test", "vramwarden", "--namespace", SYSTEM, "--timeout=3m")
 
     def is_installed(self) -> bool:
-        """Tell whether it is there."""
+        """Say whether the release is installed."""
         return "vramwarden" in self.helm.run("list", "--namespace", SYSTEM, "--short").split()
 
     def _run(self, *arguments: str) -> str:

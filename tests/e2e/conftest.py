@@ -52,7 +52,7 @@ def cluster(tmp_path_factory):
 
 
 def product_archives(folder):
-    """Return both images as archives: those that are there, or new ones."""
+    """Return both images as archives: those that exist, or new ones."""
     given = os.environ.get("E2E_IMAGES")
     if given:
         return [Path(given) / f"{name}.tar" for name in ("vramwarden", "enforcer")]
@@ -99,7 +99,7 @@ def release(cluster, values, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def system(cluster, release):
-    """Look at the release's own namespace."""
+    """Return a team for the release's own namespace."""
     return Team(cluster, SYSTEM)
 
 

@@ -57,7 +57,7 @@ def why_not() -> str:
 
 
 def images_possible() -> bool:
-    """Tell whether the product's images are there, or can be built."""
+    """Say whether the product's images exist, or can be built."""
     return bool(os.environ.get("E2E_IMAGES") or engine())
 
 
@@ -133,7 +133,7 @@ class NodeCluster(ControlPlane):
         stop(self._processes.pop("kubelet"))
 
     def is_ready(self) -> bool:
-        """Tell whether the node's kubelet says that it is ready."""
+        """Say whether the node's kubelet reports that it is ready."""
         nodes = self.api.list("/api/v1/nodes", fieldSelector=f"metadata.name={NODE}")
         conditions = [one for node in nodes for one in node["status"].get("conditions", ())]
         return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)

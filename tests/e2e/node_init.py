@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-# What containerd, the kubelet and their plugins write outside the folders they are told.
+# What containerd, the kubelet and their plugins write outside the folders they are given.
 OWN_FOLDERS = ("/run", "/var/log", "/var/lib/kubelet")
 
 

@@ -1,4 +1,4 @@
-"""A team with a namespace: creates things as developers do, and looks at what became of them."""
+"""A team with a namespace: creates things as developers do, and reads what became of them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Team:
         manifest["metadata"]["namespace"] = self.namespace
         return self.api.create(manifest)
 
-    def refuses(self, manifest: Json) -> str:
-        """Try to create what somebody refuses; return the refusal's words."""
+    def denial(self, manifest: Json) -> str:
+        """Try to create what is denied; return the denial's message."""
         try:
             made = self.create(manifest)
         except ApiError as error:
             return error.message
-        raise AssertionError(f"not refused: {made}")
+        raise AssertionError(f"not denied: {made}")
 
     def pod(self, name: str) -> Json:
         """Return a pod."""
@@ -47,7 +47,7 @@ class Team:
         return self.api.list(f"/api/v1/namespaces/{self.namespace}/pods", **query)
 
     def pod_of(self, app: str) -> Json:
-        """Return the only pod with a label `app`, once it is there."""
+        """Return the only pod with a label `app`, once it exists."""
         found = self.wait(f"a pod of {app}", lambda: self.pods(labelSelector=f"app={app}"))
         assert len(found) == 1, [one["metadata"]["name"] for one in found]
         return found[0]
@@ -58,7 +58,7 @@ class Team:
         self.api.request("DELETE", path, gracePeriodSeconds=str(grace))
 
     def wait(self, what: str, check: Callable[[], Any], timeout: float = PATIENCE) -> Any:
-        """Poll until the check returns something true; a failure tells the pods' states."""
+        """Poll until the check returns something true; a failure shows the pods' states."""
         try:
             return wait_until(what, check, timeout=timeout)
         except TimeoutError as error:

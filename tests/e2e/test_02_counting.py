@@ -70,7 +70,7 @@ def test_three_of_3gi_fit_on_4_and_8_and_the_fourth_waits_for_one_to_go(two_node
 
     team.create(a_pod("four"))
     said = "Insufficient vramwarden.io/vram"
-    team.wait("an event that tells why", lambda: any(said in e for e in team.events("four")))
+    team.wait("an event that says why", lambda: any(said in e for e in team.events("four")))
     assert team.pod("four")["status"]["phase"] == "Pending"
     assert node_of("four") is None
 

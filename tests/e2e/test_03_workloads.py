@@ -42,10 +42,10 @@ def test_growing_past_the_cap_it_is_stopped_and_everybody_can_read_why(team, tra
     assert f"over the VRAM cap on GPU {gpu}" in log
     assert "holds 10240Mi, the cap is 8192Mi" in log
     team.wait("it runs again", lambda: "running" in statuses(team.pod(name))["main"]["state"])
-    told = f"Unhealthy: Liveness probe failed: stopping a process: over the VRAM cap on GPU {gpu}: "
+    said = f"Unhealthy: Liveness probe failed: stopping a process: over the VRAM cap on GPU {gpu}: "
     (event,) = team.wait(
-        "an Event that tells why",
-        lambda: [event for event in team.events(name) if event.startswith(told)],
+        "an Event that says why",
+        lambda: [event for event in team.events(name) if event.startswith(said)],
     )
     assert "holds 10240Mi, the cap is 8192Mi" in event
     print(*team.events(name), sep="\n")

@@ -30,10 +30,10 @@ def test_a_pod_that_cannot_be_measured_does_not_start_and_says_why(gpu_node, tea
     assert main["state"]["waiting"]["reason"] == "PodInitializing"
     assert not main["started"]
 
-    def told():  # by one of the tries: a container that ends early takes its probe along
+    def reported():  # by one of the attempts: a container that ends early takes its probe along
         words = ("Unhealthy: Startup probe failed: ", f"failed: Driver {OLD_DRIVER}")
         return [one for one in team.events("blind") if all(part in one for part in words)]
 
-    team.wait("an Event that tells why", told)
+    team.wait("an Event that says why", reported)
     print(*team.events("blind"), sep="\n")
     team.delete_pod("blind")

@@ -1,4 +1,4 @@
-"""What is changed on the node behind the agent's back is put right, and no pod notices."""
+"""What is changed on the node behind the agent's back is reconciled, and no pod is affected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Seen:
 
 
 @pytest.fixture
-def unnoticed(gpu_node, team, system, quiet):
+def undisturbed(gpu_node, team, system, quiet):
     """Check after a story that every pod runs on as if nothing had been."""
     team.wait_ready(quiet)
     seen = Seen(team, system)
@@ -53,7 +53,7 @@ def until(team, what, check):
     print(f"{what}: {time.monotonic() - began:.2f} s")
 
 
-def test_capacity_zeroed_by_hand_comes_back(gpu_node, team, unnoticed):
+def test_capacity_zeroed_by_hand_comes_back(gpu_node, team, undisturbed):
     before = capacity(gpu_node)
     nothing = {"status": {"capacity": {VRAM: "0"}, "allocatable": {VRAM: "0"}}}
     path = f"/api/v1/nodes/{NODE}/status"
@@ -62,7 +62,7 @@ def test_capacity_zeroed_by_hand_comes_back(gpu_node, team, unnoticed):
     until(team, "capacity restored", lambda: capacity(gpu_node) == before)
 
 
-def test_a_label_that_was_removed_comes_back(gpu_node, team, unnoticed):
+def test_a_label_that_was_removed_comes_back(gpu_node, team, undisturbed):
     before = gpu_node.api.get(NODE_MANIFEST)["metadata"]["labels"][LABEL]
     change = {"metadata": {"labels": {LABEL: None}}}
     path = f"/api/v1/nodes/{NODE}"
@@ -75,7 +75,7 @@ def test_a_label_that_was_removed_comes_back(gpu_node, team, unnoticed):
     until(team, "label restored", lambda: label() == before)
 
 
-def test_a_restart_of_the_kubelet_loses_nothing(gpu_node, team, unnoticed):
+def test_a_restart_of_the_kubelet_loses_nothing(gpu_node, team, undisturbed):
     before = capacity(gpu_node)
     gpu_node.stop_kubelet()
     gpu_node.start_kubelet()

@@ -1,4 +1,4 @@
-"""Whatever becomes of the webhook's replicas, who creates a pod meanwhile does not notice."""
+"""Whatever becomes of the webhook's replicas, who creates a pod meanwhile sees nothing of it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_crash_costs_the_calls_under_way_and_no_more(node, system, clients):
     for victim in system.pods(**WEBHOOK):
         crash(node, system, victim["metadata"]["name"])
     lost = clients.forget()
-    print(f"two crashes: {len(lost)} pods were refused", *lost[:1], sep="\n")
+    print(f"two crashes: {len(lost)} pods were denied", *lost[:1], sep="\n")
     assert all('failed calling webhook "' in one for one in lost)
 
 
@@ -116,7 +116,7 @@ def crash(node, system, name):
 
     before = webhook()
     node.kill_container(before["containerID"])
-    system.wait("the crash noticed", lambda: webhook()["restartCount"] > before["restartCount"])
+    system.wait("the crash reported", lambda: webhook()["restartCount"] > before["restartCount"])
     settle(system)
 
 
@@ -158,7 +158,7 @@ def stored(system):
 
 
 def issued(text, authority):
-    """Tell whether a certificate was signed by a CA, both as PEM text."""
+    """Say whether a certificate was signed by a CA, both as PEM text."""
     certificate, ca = (x509.load_pem_x509_certificate(pem.encode()) for pem in (text, authority))
     try:
         certificate.verify_directly_issued_by(ca)

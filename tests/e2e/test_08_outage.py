@@ -1,4 +1,4 @@
-"""With no replica left, pods that ask for VRAM are refused by name, and all others are created."""
+"""With no replica left, pods that ask for VRAM are denied by name, and all others are created."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def outage(system):
 
 
 def test_pods_with_a_demand_are_refused_in_our_name_and_others_created(team, outage):
-    message = team.refuses(pod("asks", "1Gi", ["true"]))
+    message = team.denial(pod("asks", "1Gi", ["true"]))
     print(message)
     assert 'failed calling webhook "mutate.vramwarden.io"' in message
     assert team.create(pod("plain", None, ["true"]))["metadata"]["uid"]

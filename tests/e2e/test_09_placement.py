@@ -63,14 +63,14 @@ def test_two_pods_run_on_a_gpu_each_and_the_third_is_told_what_is_free(alone, si
         alone.wait_ready(name)
     assert {gpu_of(alone, "one"), gpu_of(alone, "two")} == {"GPU-0", "GPU-1"}
     alone.create(pod("three", f"{size_gib}Gi", SHOWS))
-    told = alone.wait(
-        "a refusal",
+    denials = alone.wait(
+        "a denial",
         lambda: [line for line in alone.events("three") if "bind.vramwarden.io" in line],
     )
-    print(told[-1])
+    print(denials[-1])
     largest = max(free_gib(alone.cluster).values())
-    assert f"{size_gib}Gi free, which this pod needs" in told[-1]
-    assert f"the largest free amount is {largest:g}Gi, on GPU " in told[-1]
+    assert f"{size_gib}Gi free, which this pod needs" in denials[-1]
+    assert f"the largest free amount is {largest:g}Gi, on GPU " in denials[-1]
     assert "nodeName" not in alone.pod("three")["spec"]
 
 

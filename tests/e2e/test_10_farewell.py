@@ -1,4 +1,4 @@
-"""`helm test` passes; then it is taken away, and nothing of it stands in anybody's way."""
+"""`helm test` passes; then the release is uninstalled, and nothing of it blocks anybody."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_two_pods_get_a_gpu_each_and_the_third_is_told_what_is_free(cluster):
     assert (
         'admission webhook "bind.vramwarden.io" denied the request: no GPU of node n1 has 5Gi '
         "free, which this pod needs; the largest free amount is 3Gi, on GPU 0 (GPU-n1-0); the "
-        "scheduler tries again, also on other nodes"
+        "scheduler retries, also on other nodes"
     ) in said[-1]
 
     for name in ("d", "e"):

@@ -22,7 +22,7 @@ VERDICTS = {
     "measuring again", "the pod must restart", "the driver changed",
 }  # fmt: skip
 EVENTS = VERDICTS | {
-    "killing a process", "memory came back", "no look for a while", "a signal was refused",
+    "killing a process", "memory came back", "no observation for a while", "a signal was rejected",
     "no heartbeat", "stopped",
 }  # fmt: skip
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -59,7 +59,7 @@ class Pod:
         self.stub = folder / "stub.txt"
         self.log = folder / "calls.txt"
         self.heartbeat = folder / "run" / "heartbeat"
-        self.told = [folder / "events.txt", folder / "termination-log", folder / "errors.txt"]
+        self.outputs = [folder / "events.txt", folder / "termination-log", folder / "errors.txt"]
         self.enforcer = None
         self.environment = {
             "PATH": "/usr/bin:/bin",
@@ -74,7 +74,7 @@ class Pod:
         }
         (folder / "run").mkdir()
         (folder / "pids").mkdir()
-        for path in self.told:
+        for path in self.outputs:
             path.touch()
         self._workloads = 0
         self.script()
@@ -92,8 +92,8 @@ class Pod:
         self._workloads += 1
         notes = self.folder / f"notes-{self._workloads}.txt"
         script = Path(__file__).with_name("incident_workload.py")
-        told = ",".join(map(str, self.told[:2]))
-        command = [str(script), how, str(notes), told, str(user), str(children)]
+        outputs = ",".join(map(str, self.outputs[:2]))
+        command = [str(script), how, str(notes), outputs, str(user), str(children)]
         started = subprocess.Popen(
             [sys.executable, "-I", "-S", *command], stdout=subprocess.PIPE, text=True
         )
@@ -135,13 +135,13 @@ class Pod:
         (self.folder / "pids" / str(who.pid)).unlink()
 
     def guard(self, user=None, **environment):
-        """Start the enforcer, and wait for its first look or its end."""
+        """Start the enforcer, and wait for its first observation or its end."""
         self.enforcer = self.start(user=user, **environment)
         wait_until(lambda: self.heartbeat.exists() or self.enforcer.poll() is not None)
 
     def start(self, *arguments, user=None, **environment):
         """Start the program; as a user, without any capability but that to read these files."""
-        events, termination_log, errors = self.told
+        events, termination_log, errors = self.outputs
         with events.open("ab") as stdout, errors.open("ab") as stderr:
             return subprocess.Popen(
                 [sys.executable, "-I", "-m", "webhook.sidecar", *arguments,
@@ -161,13 +161,13 @@ class Pod:
         return [ended.returncode, ended.stdout.strip() + ended.stderr.strip()]
 
     def left(self):
-        """Return the names of the files in the run folder, but for a heartbeat being written."""
+        """Return the names of the files in the run folder, except a heartbeat being written."""
         names = {path.name for path in self.heartbeat.parent.iterdir()}
         return sorted(names - {"heartbeat.new"})
 
     def events(self, message=""):
         """Return what the enforcer said, in whole lines."""
-        lines = self.told[0].read_text(encoding="utf-8").split("\n")[:-1]
+        lines = self.outputs[0].read_text(encoding="utf-8").split("\n")[:-1]
         events = [json.loads(line) for line in lines]
         return [event for event in events if message in ("", event["msg"])]
 
@@ -177,7 +177,7 @@ class Pod:
 
     @property
     def termination_message(self):
-        return self.told[1].read_text(encoding="utf-8")
+        return self.outputs[1].read_text(encoding="utf-8")
 
     def wait_for(self, message, count=1):
         """Return the event with this message, or the one that comes as the count says."""
@@ -190,8 +190,8 @@ class Pod:
 
         return wait_until(found)[0]
 
-    def looks(self, count):
-        """Wait until as many looks were made from now on; the first may be under way already."""
+    def observations(self, count):
+        """Wait for as many observations from now on; the first may be under way already."""
         for _ in range(count + 1):
             before = self.heartbeat.read_text(encoding="ascii")
             wait_until(lambda: self.heartbeat.read_text(encoding="ascii") != before)  # noqa: B023
@@ -222,14 +222,14 @@ class Pod:
             code = self.end()
             assert (code, self.messages[-1]) == (0, "stopped"), (code, self.messages)
         assert self.ends_with_the_last_verdict(), self.termination_message
-        assert not self.told[2].read_text(encoding="utf-8")
+        assert not self.outputs[2].read_text(encoding="utf-8")
         for event in self.events():
             assert event["ts"], event
             assert event["msg"] in EVENTS, event
             assert event["level"] in {"info", "warning", "error"}, event
 
     def ends_with_the_last_verdict(self):
-        """Tell whether the termination message is what was said last, so far."""
+        """Say whether the termination message is what was reported last, so far."""
         verdicts = [event for event in self.events() if event["msg"] in VERDICTS]
         last = "".join(f"{event['msg']}: {event['why']}\n" for event in verdicts[-1:])
         return self.termination_message == last
@@ -274,7 +274,7 @@ def play(sent):
         print(json.dumps(result), flush=True)
     except BaseException:  # noqa: BLE001  # this copy of the interpreter must end here
         traceback.print_exc()
-        print(*(path.read_text() for path in pod.told), file=sys.stderr)
+        print(*(path.read_text() for path in pod.outputs), file=sys.stderr)
         os._exit(1)
     os._exit(0)
 

@@ -1,10 +1,10 @@
-"""A workload for incidents: a process that waits, and tells what becomes of it.
+"""A workload for incidents: a process that waits, and notes what becomes of it.
 
-    HOW NOTES TOLD USER CHILDREN
+    HOW NOTES OUTPUTS USER CHILDREN
 
 HOW is `plain` (a signal ends it, as most frameworks leave it), `leaves` (it notes what the files in
-TOLD say at that moment, and exits with code 3) or `stays` (it notes every signal, and goes on).
-Children are its likes, but for these: the parent notes how they ended, and goes on.
+OUTPUTS say at that moment, and exits with code 3) or `stays` (it notes every signal, and goes on).
+Children do the same, except for this: the parent notes how they ended, and continues.
 """
 
 import os
@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-how, notes, told, user, amount = sys.argv[1:]
+how, notes, outputs, user, amount = sys.argv[1:]
 file = Path(notes).open("a", encoding="utf-8")  # noqa: SIM115  # open while it lives
 CATCHABLE = set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
 
@@ -23,7 +23,7 @@ def note(*lines):
 
 
 def answer(number, _frame):
-    found = [Path(path).read_text(encoding="utf-8").strip() for path in told.split(",")]
+    found = [Path(path).read_text(encoding="utf-8").strip() for path in outputs.split(",")]
     note(signal.Signals(number).name, *(found if how == "leaves" else []))
     if how == "leaves":
         os._exit(3)

@@ -144,7 +144,7 @@ class Ground:
 
     def offer(self, monkeypatch, python=sys.executable, program=PROGRAM, **more):
         """Let a scenario, which runs in another interpreter, find it all in its environment."""
-        told = {
+        environment = {
             "GROUND_COMMAND": json.dumps([str(python), *program, *self.options]),
             "GROUND_ENVIRONMENT": json.dumps(self.environment | CAP),
             "GROUND_RUN_FOLDER": str(self.run_folder),
@@ -152,7 +152,7 @@ class Ground:
             "GROUND_TERMINATION_LOG": str(self.termination_log),
             **more,
         }
-        for name, value in told.items():
+        for name, value in environment.items():
             monkeypatch.setenv(name, value)
 
 

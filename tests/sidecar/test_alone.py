@@ -49,7 +49,7 @@ FILES = {
 STARTED = "webhook/sidecar/__main__.py"
 OF_A_PROBE = {"webhook/__init__.py", "webhook/sidecar/__init__.py", "webhook/sidecar/heartbeat.py"}
 ROOT = Path(webhook.__file__).parents[1]
-TELLING_IMPORTS = ("-I", "-X", "importtime", "-m", "webhook.sidecar")
+LISTING_IMPORTS = ("-I", "-X", "importtime", "-m", "webhook.sidecar")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def by_any_module(alone, tmp_path_factory):
 
 
 def imported(importtime):
-    """Read what `-X importtime` tells: lines of times and a name."""
+    """Read what `-X importtime` prints: lines of times and a name."""
     lines = (line.split("|") for line in importtime.splitlines())
     return {line[2].strip() for line in lines if len(line) == 3} - {"imported package"}
 
@@ -89,7 +89,7 @@ def tops(names):
 
 
 def files(names):
-    """Return the files of our own modules, but for the one that was started."""
+    """Return the files of our own modules, except the one that was started."""
     ours = [name.replace(".", "/") for name in names if name.partition(".")[0] == "webhook"]
     return {
         next(one for one in (f"{name}/__init__.py", f"{name}.py") if (ROOT / one).exists())
@@ -99,7 +99,7 @@ def files(names):
 
 def started(alone, *arguments, library, **environment):
     ended = subprocess.run(
-        [alone, *TELLING_IMPORTS, *arguments],
+        [alone, *LISTING_IMPORTS, *arguments],
         env={"LD_LIBRARY_PATH": str(library)} | environment,
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
@@ -140,19 +140,19 @@ def test_a_whole_guard_needs_these_files_and_no_other_packages(
         answered = subprocess.run(probe, capture_output=True, text=True, check=False)
         program.send_signal(signal.SIGTERM)
         ended = program.wait(timeout=30)
-        told = said.read_text(encoding="utf-8").splitlines()
+        events = said.read_text(encoding="utf-8").splitlines()
         return [
             [ended, code, answered.returncode, answered.stdout],
-            [json.loads(line)["msg"] for line in told],
+            [json.loads(line)["msg"] for line in events],
             errors.read_text(encoding="utf-8"),
         ]
 
     ground = a_ground(tmp_path, tmp_path_factory)
-    ground.offer(monkeypatch, alone, TELLING_IMPORTS)
-    codes, told, importtime = in_pod(scenario)
+    ground.offer(monkeypatch, alone, LISTING_IMPORTS)
+    codes, events, importtime = in_pod(scenario)
     assert codes == [0, -signal.SIGTERM, 0, "guarding\n"]
-    assert told[:2] == ["self-test", "stopping a process"]
-    assert told[-1] == "stopped"
+    assert events[:2] == ["self-test", "stopping a process"]
+    assert events[-1] == "stopped"
     names = imported(importtime)
     others = tops(names - by_any_module) - sys.stdlib_module_names
     assert others - {"org"} == {"pynvml", "webhook"}  # copy looks for Jython's org.python.core

@@ -1,4 +1,4 @@
-"""What the kubelet's probes are told, and by which heartbeat."""
+"""What the kubelet's probes report, and by which heartbeat."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from webhook.sidecar.heartbeat import Heartbeat, probe
 
 
 def a_beat(folder, *, pid=None, started=None, ago_s=0.0, limit_s="15"):
-    """Write a heartbeat as one of our own, but for what is given."""
+    """Write a heartbeat as one of our own, except for what is given."""
     me = os.getpid()
     started = processes.identify(me).started if started is None else started
     line = f"{pid or me} {started} {time.monotonic() - ago_s:.3f} {limit_s}\n"
@@ -78,12 +78,12 @@ def test_a_beat_whose_age_is_no_number_is_not_believed(beat, limit, tmp_path):
     me = processes.identify(os.getpid())
     line = f"{me.pid} {me.started} {beat} {limit}\n"
     (tmp_path / "heartbeat").write_text(line, encoding="ascii")
-    assert probe(str(tmp_path)).startswith("the last look was ")
+    assert probe(str(tmp_path)).startswith("the last observation was ")
 
 
 def test_a_beat_that_is_older_than_it_may_get_is_stale(tmp_path):
     a_beat(tmp_path, ago_s=100)
-    why = r"the last look was 10[0-9] s ago, more than 15: stuck or stopped"
+    why = r"the last observation was 10[0-9] s ago, more than 15: stuck or stopped"
     assert re.fullmatch(why, probe(str(tmp_path)))
     a_beat(tmp_path, ago_s=100, limit_s="180.000")
     assert probe(str(tmp_path)) == ""

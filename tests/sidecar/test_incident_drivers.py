@@ -34,11 +34,11 @@ def test_each_driver_passes_the_self_test_or_ends_it_with_the_reason(pod):
     for version, words in DRIVERS.items():
         code, event, message = found[version]
         why = f"Driver {version} {words}"
-        told = [event["msg"], event["level"], event["ability"], event["why"]]
+        reported = [event["msg"], event["level"], event["ability"], event["why"]]
         if words == WORKS:
-            assert (code, told) == (0, ["self-test", "info", "full", why])
+            assert (code, reported) == (0, ["self-test", "info", "full", why])
         else:
-            assert (code, told) == (70, ["self-test", "error", "blind", why])
+            assert (code, reported) == (70, ["self-test", "error", "blind", why])
         assert message == f"self-test: {why}\n"
 
 

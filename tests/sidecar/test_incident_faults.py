@@ -1,4 +1,4 @@
-"""The driver fails while the enforcer runs: nobody is stopped, it is said, and it goes on."""
+"""The driver fails while the enforcer runs: it stops nobody, reports the fault, and continues."""
 
 import time
 
@@ -33,7 +33,7 @@ def test_a_driver_that_fails_stops_nobody_and_the_cap_holds_when_it_is_back(pod,
         p.script(lines)
         p.holds(hog, 1200)
         blind = p.wait_for("cannot measure")
-        p.looks(3)
+        p.observations(3)
         during = [hog.code, p.probe(), p.messages]
         p.script()
         p.wait_for("memory came back")
@@ -58,7 +58,7 @@ def test_lists_that_fail_stop_nobody_nor_end_a_grace_before_they_are_back(pod, n
         p.script(lines)
         p.holds(hog, 1200)
         blind = p.wait_for("cannot measure")
-        p.looks(3)
+        p.observations(3)
         during = [hog.code, victim.code, victim.notes, p.probe(), p.messages[2:]]
         victim.started.kill()
         victim.wait()
@@ -92,7 +92,7 @@ def test_a_grace_that_ends_while_the_driver_fails_is_followed_by_a_kill_when_it_
 
     in_step, during, code, messages = pod.run(incident)
     stop = ["self-test", "stopping a process"]
-    assert in_step, "it looked more often than the poll interval allows"
+    assert in_step, "it observed more often than the poll interval allows"
     assert during == [None, stop]
     assert (code, messages) == (-9, [*stop, "killing a process", "memory came back"])
 
@@ -119,7 +119,7 @@ def test_a_lost_gpu_stops_nobody_and_the_other_one_is_held_to_the_cap(pod, lost,
         blind = p.wait_for("cannot measure")
         p.holds(on_other, 1200, gpu=f"GPU-{other}")
         p.wait_for("memory came back")
-        p.looks(3)
+        p.observations(3)
         ended = p.events("memory came back")[0]["pid"] == on_other.pid
         alive = [on_lost.code, on_lost.notes, p.probe()]
         return blind["why"], ended, on_other.wait(), alive, p.messages[2:]

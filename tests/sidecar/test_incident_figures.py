@@ -16,7 +16,7 @@ def test_without_figures_it_is_blind_and_kills_nobody_until_they_are_back(pod, f
         p.script(f"live {figures}")
         p.guard()
         blind = p.wait_for("cannot measure")
-        p.looks(3)
+        p.observations(3)
         during = [hog.code, p.probe(), p.messages, p.termination_message]
         p.script(used_mib=more_mib)
         p.wait_for("measuring again")
@@ -67,7 +67,7 @@ def test_a_process_that_is_listed_several_times_counts_once_by_its_largest_figur
         twice, once = f"GPU-a {600 * MIB} compute", f"GPU-a {900 * MIB} graphics"
         p.lists(hog, twice, twice, once, f"GPU-a {300 * MIB} mps")
         p.guard()
-        p.looks(3)
+        p.observations(3)
         within = [hog.code, p.messages]
         p.lists(hog, twice, twice, f"GPU-a {1100 * MIB} graphics", f"GPU-a {300 * MIB} mps")
         stop = p.wait_for("stopping a process")
@@ -85,7 +85,7 @@ def test_a_list_that_outgrows_its_buffer_hides_nobody(pod):
         p.guard()
         stop = p.wait_for("stopping a process")
         p.wait_for("memory came back")
-        p.looks(3)
+        p.observations(3)
         left = [neighbour.code, neighbour.notes]
         return stop["pid"] == hog.pid, stop["sum_bytes"], hog.wait(), left, len(p.messages)
 

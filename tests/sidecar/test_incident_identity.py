@@ -16,13 +16,13 @@ def test_the_next_owner_of_a_number_between_look_and_signal_is_not_signalled(pod
         slow = ["nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMemoryInfo_v2"]
         p.wait_until(lambda: p.calls()[-2:] == slow)
         p.pause()
-        assert p.messages == ["self-test"], "too late: it has looked on already"
+        assert p.messages == ["self-test"], "too late: it has observed again already"
         new = p.reuse(hog)
         p.holds(new, 900)
         p.script(gpus="ab")
         p.go_on()
         p.wait_for("memory came back")
-        p.looks(3)
+        p.observations(3)
         return hog.code, new.code, new.notes, p.messages
 
     stop = ["self-test", "stopping a process", "memory came back"]
@@ -43,7 +43,7 @@ def test_the_next_owner_of_a_number_is_not_killed_for_the_one_that_had_it(pod):
         p.wait_until(lambda: time.monotonic() > asked_s + 1)
         p.go_on()
         back = p.wait_for("memory came back")
-        p.looks(3)
+        p.observations(3)
         return back["pid"] == new.pid, new.code, new.notes, p.messages[1:]
 
     stop = ["stopping a process", "memory came back"]

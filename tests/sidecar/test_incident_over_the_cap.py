@@ -18,7 +18,7 @@ def test_the_process_over_the_cap_ends_and_its_neighbour_is_left_alone(pod):
         p.guard()
         p.holds(hog, 1200, more_bytes=1)
         p.wait_for("memory came back")
-        p.looks(3)
+        p.observations(3)
         left = [neighbour.code, neighbour.notes]
         return hog.pid, hog.wait(), left, p.events(), p.termination_message
 
@@ -54,7 +54,7 @@ def test_the_reason_is_written_before_the_process_ends(pod):
         p.holds(hog, 1200)
         p.guard()
         hog.wait()
-        return hog.notes, p.told[0].read_text().splitlines()[:2], p.termination_message.strip()
+        return hog.notes, p.outputs[0].read_text().splitlines()[:2], p.termination_message.strip()
 
     (signal, *found), events, message = pod.run(incident)
     assert signal == "SIGTERM"
@@ -85,7 +85,7 @@ def test_a_process_that_gives_its_memory_back_is_left_to_live(pod):
         p.gives_back(hog)
         back = p.wait_for("memory came back")
         p.wait_until(lambda: time.monotonic() > asked_s + 1)
-        p.looks(1)
+        p.observations(1)
         return "left the driver's list" in back["why"], hog.code, hog.notes, p.messages[1:]
 
     stop = ["stopping a process", "memory came back"]
@@ -131,10 +131,10 @@ def test_children_are_counted_and_the_one_that_grew_last_is_stopped(pod):
         p.guard()
         p.holds(second, 500)
         stop, back = p.wait_for("stopping a process"), p.wait_for("memory came back")
-        p.looks(3)
+        p.observations(3)
         p.wait_until(lambda: parent.notes)
-        told = [stop["pid"] == back["pid"] == second, stop["used_bytes"], stop["sum_bytes"]]
-        return told, parent.notes == [f"{second} ended with -15"], parent.code, len(p.messages)
+        figures = [stop["pid"] == back["pid"] == second, stop["used_bytes"], stop["sum_bytes"]]
+        return figures, parent.notes == [f"{second} ended with -15"], parent.code, len(p.messages)
 
     assert pod.run(incident) == [[True, 500 * MIB, 1100 * MIB], True, None, 3]
 
@@ -146,13 +146,13 @@ def test_the_cap_is_of_each_gpu_by_itself(pod):
         p.lists(on_both, f"GPU-a {900 * MIB}", f"GPU-b {600 * MIB}")
         p.holds(on_one, 300, gpu="GPU-b")
         p.guard()
-        p.looks(3)
+        p.observations(3)
         within = p.messages
         p.holds(on_one, 500, gpu="GPU-b")
         stop = p.wait_for("stopping a process")
         on_one.wait()
         p.wait_for("memory came back")
-        p.looks(3)
+        p.observations(3)
         left = [on_both.code, on_both.notes, len(p.messages)]
         return within, [stop["pid"] == on_one.pid, stop["gpu"], stop["sum_bytes"]], left
 

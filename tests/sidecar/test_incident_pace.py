@@ -18,7 +18,7 @@ def test_while_the_total_is_within_the_cap_lists_are_left_alone(pod):
             totals = len(p.calls(total))
             p.script(used_mib=used_mib)
             p.wait_until(lambda totals=totals: len(p.calls(total)) > totals)
-        # The self-test reads them, the first look does, and then one in ten seconds.
+        # The self-test reads them, the first observation does, and then one in ten seconds.
         most = 2 + (time.monotonic() - started_s) / 10
         return len(p.calls(lists)) <= most, mine.code, mine.notes, p.messages
 
@@ -54,7 +54,7 @@ def test_each_look_reads_the_lists_of_a_gpu_that_is_judged_and_of_no_other(pod):
         p.guard(VRAM_GRACE="1h")
         p.wait_for("stopping a process")
         before = len(p.calls())
-        p.looks(5)
+        p.observations(5)
         letters = {lists: "L", total: "T"}
         return "".join(letters.get(call, "") for call in p.calls()[before:])
 

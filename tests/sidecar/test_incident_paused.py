@@ -1,4 +1,4 @@
-"""The enforcer itself is stopped, starved or told to end."""
+"""The enforcer itself is stopped, starved or signalled to end."""
 
 import signal
 
@@ -16,7 +16,7 @@ def test_a_pause_fails_the_probe_and_is_told_and_then_the_cap_holds_again(pod):
         stuck = p.wait_until(lambda: [said for said in [p.probe()] if said[0]])[0]
         alive = hog.code
         p.go_on()
-        gap = p.wait_for("no look for a while")
+        gap = p.wait_for("no observation for a while")
         p.wait_for("memory came back")
         return before, stuck, alive, gap, hog.wait(), p.probe(), p.messages[1:]
 
@@ -28,7 +28,7 @@ def test_a_pause_fails_the_probe_and_is_told_and_then_the_cap_holds_again(pod):
     why = "we were stopped, starved of CPU, or kept waiting by the driver"
     assert (gap["level"], gap["why"]) == ("warning", why)
     assert (alive, code) == (None, -15)
-    assert messages == ["no look for a while", "stopping a process", "memory came back"]
+    assert messages == ["no observation for a while", "stopping a process", "memory came back"]
 
 
 def test_it_ends_when_told_and_the_probe_says_so(pod):
@@ -62,7 +62,7 @@ def test_it_ends_when_told_while_the_driver_takes_its_time(pod, function):
     assert why == "not guarding yet: the self-test has not finished"
 
 
-def test_one_that_is_killed_and_started_anew_takes_over(pod):
+def test_one_that_is_killed_and_restarted_takes_over(pod):
     def incident(p):
         hog = p.process("plain")
         p.holds(hog, 500)

@@ -16,16 +16,16 @@ def test_without_permission_nobody_is_signalled_and_the_pod_has_to_restart(pod, 
     code, alive, notes, events, message, pid = pod.run(incident, user, NOBODY)
     assert (code, alive, notes) == (88, None, [])
     assert [event["msg"] for event in events] == [
-        "self-test", "stopping a process", "a signal was refused", "the pod must restart",
+        "self-test", "stopping a process", "a signal was rejected", "the pod must restart",
     ]  # fmt: skip
-    first, _, refused, end = events
+    first, _, rejected, end = events
     assert (first["level"], first["ability"]) == ("warning", "observe")
     why = (
         f"We are user {user} without CAP_KILL and process {pid} is user {NOBODY + 1}; "
         "run the sidecar as that user, or as root with KILL."
     )
-    assert (first["why"], refused["why"]) == (why, why)
-    assert (refused["pid"], refused["level"]) == (pid, "error")
+    assert (first["why"], rejected["why"]) == (why, why)
+    assert (rejected["pid"], rejected["level"]) == (pid, "error")
     assert message == f"the pod must restart: {end['why']}\n"
     assert end["why"].startswith("over the VRAM cap on GPU GPU-a: the pod holds 1200Mi, the cap is")
 
@@ -37,7 +37,7 @@ def test_another_user_of_the_pod_that_can_be_signalled_is_stopped_in_its_place(p
         p.holds(mine, 600)
         p.guard(user=nobody)
         p.wait_for("memory came back")
-        p.looks(3)
+        p.observations(3)
         stopped = [event["pid"] for event in p.events("stopping a process")]
         return safe.code, safe.notes, mine.wait(), stopped == [safe.pid, mine.pid]
 
@@ -53,7 +53,7 @@ def test_a_pod_that_ends_takes_the_other_containers_processes_along(pod):
         p.guard(VRAM_WHEN_BLIND="Terminate", VRAM_GRACE="2s")
         p.script("fail nvmlDeviceGetMemoryInfo_v2 4")
         p.wait_for("the pod must restart")
-        p.looks(3)  # or rather beats: the probe must not fail while a grace lasts
+        p.observations(3)  # or rather beats: the probe must not fail while a grace lasts
         code = p.end()
         fates = [one.wait() for one in (obeys, ignores, unmeasured)]
         return code, fates, ignores.notes, [mine.code, mine.notes], p.messages

@@ -15,7 +15,7 @@ def test_the_fourth_stop_is_of_all_that_the_victims_container_runs_on_the_gpu(po
             p.holds(one, 700)
         p.guard()
         p.wait_for("memory came back", 6)
-        p.looks(3)
+        p.observations(3)
         left = [one.code or one.notes for one in (neighbour, elsewhere)]
         return [one.wait() for one in restless], left, p.messages[1:], p.events()
 

@@ -33,7 +33,7 @@ def test_a_second_verdict_waits_until_a_probe_has_passed(pod):
     (failed, said), (passed, reported, last) = pod.run(incident)
     assert failed == 1
     assert said.startswith("cannot measure: ")
-    again = [1, "measuring again: the driver tells every process's memory"]
+    again = [1, "measuring again: the driver reports every process's memory"]
     assert [passed, reported, last] == [GUARDING, again, GUARDING]
 
 
@@ -178,9 +178,9 @@ def test_a_self_test_by_hand_tells_the_probes_nothing(pod):
         before = p.left()
         p.process("stays", user=1235)
         right = [p.start("--self-test", user=user).wait() for user in (None, 1234)]
-        told = [event["ability"] for event in p.events("self-test")[-2:]]
-        return wrong, before, right, told, p.left(), p.probe()
+        abilities = [event["ability"] for event in p.events("self-test")[-2:]]
+        return wrong, before, right, abilities, p.left(), p.probe()
 
     left = ["heartbeat", "passed"]
-    told = ["full", "observe"]
-    assert pod.run(incident) == [[70, 70], left, [0, 0], told, left, GUARDING]
+    abilities = ["full", "observe"]
+    assert pod.run(incident) == [[70, 70], left, [0, 0], abilities, left, GUARDING]

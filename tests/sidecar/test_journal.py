@@ -75,10 +75,10 @@ def test_the_last_verdict_wins_also_where_it_is_shorter(heard):
 def test_whoever_sees_the_event_of_a_verdict_finds_the_message_written(heard, monkeypatch):
     found = []
 
-    def look(*_, **__):
+    def check(*_, **__):
         found.append(heard.log.read_text(encoding="utf-8"))
 
-    monkeypatch.setattr(heard.journal, "event", look)
+    monkeypatch.setattr(heard.journal, "event", check)
     heard.journal.verdict("error", "self-test", "why")
     assert found == ["self-test: why\n"]
 
@@ -210,8 +210,8 @@ def test_a_guard_goes_on_where_its_output_is_closed_and_ends_with_its_own_code(
         Path(os.environ["GROUND_STUB_FILE"]).unlink()
         log = Path(os.environ["GROUND_TERMINATION_LOG"])
         wait_until(lambda: log.read_text(encoding="utf-8").startswith("cannot measure: "))
-        told_after = beat()
-        wait_until(lambda: beat() != told_after)
+        beat_after = beat()
+        wait_until(lambda: beat() != beat_after)
         program.send_signal(signal.SIGTERM)
         return [program.wait(timeout=30), program.stderr.read().decode()]
 

@@ -34,7 +34,7 @@ class Pod:
         return self.observer.observe(now_s, judged)
 
     def lists_read(self, now_s):
-        """Return how many lists a look reads that judges nothing."""
+        """Return how many lists an observation reads that judges nothing."""
         before = len(self.nvml.times("processes"))
         assert self.observe(now_s, ()).fault == ""
         return len(self.nvml.times("processes")) - before
@@ -47,7 +47,7 @@ def pod(tmp_path):
     return made
 
 
-def told(observation):
+def listed(observation):
     return [(one.gpu, one.process.pid, one.process.started) for one in observation.usages]
 
 
@@ -61,7 +61,7 @@ def test_a_process_is_told_with_its_command_container_and_start(pod):
 
 def test_a_process_on_two_gpus_is_told_on_each(pod):
     pod.nvml.listed["GPU-b"] = {7: 3}
-    assert told(pod.observe(0)) == [("GPU-a", 7, 4711), ("GPU-b", 7, 4711)]
+    assert listed(pod.observe(0)) == [("GPU-a", 7, 4711), ("GPU-b", 7, 4711)]
 
 
 def test_a_process_without_a_figure_is_told_as_unknown(pod):
@@ -114,7 +114,7 @@ def test_a_number_used_again_after_it_was_listed_nowhere_is_another_process(pod)
     pod.nvml.listed["GPU-a"] = {7: 70}
     assert pod.observe(2).usages == ()  # the one before would be a name for somebody else's memory
     pod.runs(7, started=4712)
-    assert told(pod.observe(3)) == [("GPU-a", 7, 4712)]
+    assert listed(pod.observe(3)) == [("GPU-a", 7, 4712)]
 
 
 def test_a_process_is_remembered_while_one_gpu_still_lists_it(pod):
@@ -123,7 +123,7 @@ def test_a_process_is_remembered_while_one_gpu_still_lists_it(pod):
     pod.nvml.listed["GPU-a"] = {}
     pod.observe(1)
     pod.ends(7)
-    assert told(pod.observe(2)) == [("GPU-b", 7, 4711)]
+    assert listed(pod.observe(2)) == [("GPU-b", 7, 4711)]
 
 
 def test_what_is_listed_nowhere_is_forgotten(pod):
@@ -153,9 +153,9 @@ def test_a_number_that_is_nobody_here_is_a_failure_after_a_while_only(pod):
     pod.nvml.listed["GPU-a"][99] = 10
     for now_s in (0, 1, STRANGER_AFTER_S - 0.1):
         seen = pod.observe(now_s)
-        assert (told(seen), seen.fault) == ([("GPU-a", 7, 4711)], "")
+        assert (listed(seen), seen.fault) == ([("GPU-a", 7, 4711)], "")
     seen = pod.observe(STRANGER_AFTER_S)
-    assert told(seen) == [("GPU-a", 7, 4711)]
+    assert listed(seen) == [("GPU-a", 7, 4711)]
     assert seen.fault == (
         "the driver lists process 99 on GPU GPU-a, and there is no such process in this pod"
     )
@@ -187,7 +187,7 @@ def test_a_failure_for_a_number_ends_when_it_is_somebody_or_gone(becomes, pod):
     assert pod.observe(STRANGER_AFTER_S + 1).fault == ""
 
 
-def test_a_number_that_comes_back_is_waited_for_anew(pod):
+def test_a_pid_that_comes_back_is_waited_for_again(pod):
     pod.nvml.listed["GPU-a"][99] = 10
     pod.observe(0)
     del pod.nvml.listed["GPU-a"][99]
@@ -247,6 +247,6 @@ def test_a_gpu_without_a_total_is_read_at_the_floor(pod):
 def test_what_a_failure_hid_is_read_as_soon_as_it_is_over(pod):
     pod.observe(0)
     pod.nvml.codes = {"device_used_bytes GPU-a": 10}
-    assert told(pod.observe(0.1, ())) == []
+    assert listed(pod.observe(0.1, ())) == []
     pod.nvml.codes = {}
-    assert told(pod.observe(0.2, ())) == [("GPU-a", 7, 4711)]
+    assert listed(pod.observe(0.2, ())) == [("GPU-a", 7, 4711)]

@@ -128,7 +128,7 @@ def test_no_library_ends_it_with_seventy_and_one_line(arguments, without_library
 
 def test_a_pod_bound_past_the_webhook_is_told_why_it_has_no_library(without_library):
     (verdict,) = without_library.run(**CAP, NVIDIA_VISIBLE_DEVICES="").events
-    assert verdict["why"].endswith("Delete the pod, so that it is bound anew.")
+    assert verdict["why"].endswith("Delete the pod, so that it is bound again.")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ PERIOD_S, TIMEOUT_S = LIVENESS["periodSeconds"], LIVENESS["timeoutSeconds"]
 
 
 class Clock:
-    """A time that passes when it is told to."""
+    """A time that passes when it is set to."""
 
     def __init__(self, monkeypatch):
         self.now_s = 1000.0
@@ -95,7 +95,7 @@ def test_a_stale_heartbeat_is_what_a_probe_says_and_the_verdict_stays(tmp_path, 
     asked(tmp_path)
     leave_verdict(str(tmp_path), "why")
     clock.now_s += 20
-    want = (1, "the last look was 20 s ago, more than 15: stuck or stopped\n")
+    want = (1, "the last observation was 20 s ago, more than 15: stuck or stopped\n")
     assert asked(tmp_path) == want
     beat(tmp_path)
     assert [asked(tmp_path), asked(tmp_path)] == [GUARDING, (1, "why\n")]
@@ -121,13 +121,13 @@ def test_what_cannot_be_taken_away_is_not_reported(name, tmp_path):
 
 @pytest.mark.parametrize("call", ["replace", "unlink"])
 def test_a_folder_that_cannot_be_written_never_fails_a_probe(call, tmp_path, monkeypatch):
-    def refuse(*_):
+    def fail(*_):
         raise OSError
 
     beat(tmp_path)
     asked(tmp_path)
     leave_verdict(str(tmp_path), "why")
-    monkeypatch.setattr(heartbeat, "os", SimpleNamespace(**vars(os) | {call: refuse}))
+    monkeypatch.setattr(heartbeat, "os", SimpleNamespace(**vars(os) | {call: fail}))
     assert [asked(tmp_path) for _ in range(3)] == [GUARDING] * 3
 
 
@@ -246,4 +246,4 @@ def test_no_report_is_ever_the_failure_that_restarts_the_sidecar(tmp_path_factor
                 assert len(row) < LIVENESS["failureThreshold"]
                 assert row.count(said) == 1
             elif code:
-                assert said.startswith("the last look was ")
+                assert said.startswith("the last observation was ")

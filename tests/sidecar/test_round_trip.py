@@ -151,8 +151,8 @@ def test_whatever_a_pod_asks_for_is_the_enforcers_cap(policy_folder, pod):
 
 def test_a_policy_that_says_nothing_of_it_gets_the_enforcers_own_defaults(policy_folder):
     policy, _ = policy_of(policy_folder, {})
-    told = environment(policy, a_pod("8Gi"))
-    assert read_settings(told) == read_settings({"VRAM_CAP_BYTES": told["VRAM_CAP_BYTES"]})
+    written = environment(policy, a_pod("8Gi"))
+    assert read_settings(written) == read_settings({"VRAM_CAP_BYTES": written["VRAM_CAP_BYTES"]})
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda path: path.stem)

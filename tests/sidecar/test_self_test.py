@@ -21,7 +21,7 @@ LINUX = "Linux version 6.8.0-45-generic (buildd@lcy02) (gcc-13) #45-Ubuntu SMP\n
 
 
 class Pod:
-    """A proc like that of a pod whose pause process is there already, and a GPU that works."""
+    """A proc like that of a pod whose pause process already exists, and a GPU that works."""
 
     def __init__(self, folder):
         self.proc = folder

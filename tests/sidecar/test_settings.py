@@ -143,7 +143,7 @@ def test_the_pods_own_gpus_are_told_by_uuid_and_anything_else_means_all_of_them(
 
 
 @pytest.mark.parametrize(("name", "text"), CASES, ids=lambda text: text[:20])
-def test_what_is_malformed_is_refused_with_its_name_and_what_to_write(name, text):
+def test_what_is_malformed_is_rejected_with_its_name_and_what_to_write(name, text):
     (problem,) = problems({"VRAM_CAP_BYTES": str(CAP), name: text})
     assert problem.startswith(f"{name}: ")
     assert any(words in problem for words in SAYS_WHAT_TO_WRITE[name]), problem

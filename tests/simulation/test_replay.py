@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.simulation.clusters import a_node, a_pod
 from webhook.cli.simulate.generate import generate
-from webhook.core.placement.fit import Refusal, place
+from webhook.core.placement.fit import Denial, place
 from webhook.core.pod.gpus import free_bytes
 from webhook.core.pod.quantity import MIB
 from webhook.simulation.bounds import lower_bound
@@ -20,10 +20,10 @@ from webhook.simulation.replay import ORDERS, replay
 TWO_BY_EIGHT = [a_node("n1", 8, 8)]
 
 
-def test_two_gpus_of_8_take_5_and_5_and_refuse_the_third_with_the_webhook_s_sentence():
+def test_two_gpus_of_8_take_5_and_5_and_deny_the_third_with_the_webhook_s_sentence():
     outcome = replay(TWO_BY_EIGHT, [a_pod(5), a_pod(5), a_pod(5, name="third")])
     assert (outcome.at_once, outcome.waited, outcome.never) == (2, 0, 1)
-    assert outcome.refused == {Cause.GPUS_SPLIT: 1}
+    assert outcome.blocked == {Cause.GPUS_SPLIT: 1}
     name, sentence = outcome.examples[Cause.GPUS_SPLIT]
     assert name == "third"
     assert sentence.startswith("no GPU of node n1 has 5Mi free, which this pod needs; the largest")
@@ -46,9 +46,9 @@ def test_two_gpus_of_8_take_5_and_5_and_refuse_the_third_with_the_webhook_s_sent
         ([a_node("n1", 8)], [a_pod(8), a_pod(1)], Cause.NO_ROOM),
     ],
 )
-def test_the_last_pod_is_refused_for_the_first_cause_that_holds(nodes, pods, cause):
+def test_the_last_pod_is_blocked_for_the_first_cause_that_holds(nodes, pods, cause):
     outcome = replay(nodes, pods)
-    assert outcome.refused == {cause: 1}
+    assert outcome.blocked == {cause: 1}
     assert (outcome.at_once, outcome.never) == (len(pods) - 1, 1)
     assert bool(outcome.examples[cause][1]) == (cause is Cause.GPUS_SPLIT)
 
@@ -67,7 +67,7 @@ def test_only_nodes_with_all_labels_are_taken():
 def test_a_node_that_the_scheduler_would_not_try_is_not_the_cause():
     # n1 has enough in all, but no GPU as large: affinity to gpu-memory-mib excludes it.
     nodes = [a_node("n1", 4, 4), a_node("n2", 8)]
-    assert replay(nodes, [a_pod(3, name="x"), a_pod(6), a_pod(6)]).refused == {Cause.NODES_SPLIT: 1}
+    assert replay(nodes, [a_pod(3, name="x"), a_pod(6), a_pod(6)]).blocked == {Cause.NODES_SPLIT: 1}
 
 
 @pytest.mark.parametrize(("scheduling", "gpus"), [(Scheduling.SPREAD, 2), (Scheduling.PACK, 1)])
@@ -141,7 +141,7 @@ def test_those_that_wait_start_in_the_order_of_their_arrival_if_they_fit():
     outcome = replay([a_node("n1", 8)], [first, *waiting])
     assert (outcome.waited, outcome.never) == (4, 0)
     assert outcome.longest_wait_s == 26.0
-    assert outcome.refused == {Cause.NO_ROOM: 4}
+    assert outcome.blocked == {Cause.NO_ROOM: 4}
 
 
 def test_of_two_that_would_fit_alone_the_one_that_came_first_starts():
@@ -195,7 +195,7 @@ def test_nothing_comes_of_nothing():
     assert (outcome.at_once, outcome.gpus_used, outcome.taken_bytes) == (0, 0, 0)
     assert outcome.free_bytes == 16 * MIB
     assert outcome.stranded_bytes == 0
-    assert replay([], [a_pod(1)]).refused == {Cause.NODE_SELECTOR: 1}
+    assert replay([], [a_pod(1)]).blocked == {Cause.NODE_SELECTOR: 1}
 
 
 NODES = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=4), min_size=1, max_size=4).map(
@@ -218,8 +218,8 @@ WORKLOADS = (NODES, PODS, st.sampled_from([*ORDERS.values()]), st.sampled_from(S
 def test_every_pod_is_counted_once(nodes, pods, order, scheduling):
     outcome = replay(nodes, pods, order, scheduling)
     assert outcome.at_once + outcome.waited + outcome.never == len(pods)
-    assert outcome.at_once + sum(outcome.refused.values()) == len(pods)
-    assert outcome.refused.keys() == outcome.examples.keys()
+    assert outcome.at_once + sum(outcome.blocked.values()) == len(pods)
+    assert outcome.blocked.keys() == outcome.examples.keys()
 
 
 @given(*WORKLOADS)
@@ -235,7 +235,7 @@ def test_no_figure_is_more_than_there_is(nodes, pods, order, scheduling):
 @given(*WORKLOADS)
 def test_no_fewer_gpus_are_used_than_the_bound_says(nodes, pods, order, scheduling):
     outcome = replay(nodes, pods, order, scheduling)
-    if not outcome.refused:
+    if not outcome.blocked:
         assert outcome.gpus_used >= lower_bound(nodes, pods)
 
 
@@ -246,7 +246,7 @@ def test_pods_that_end_let_all_others_start_that_an_empty_cluster_can_run(
     ending = [replace(pod, duration_s=pod.duration_s or 7.0) for pod in pods]
     outcome = replay(nodes, ending, order, scheduling)
     impossible = {Cause.TOO_LARGE, Cause.TOO_FEW_GPUS}
-    assert outcome.never == sum(outcome.refused.get(cause, 0) for cause in impossible)
+    assert outcome.never == sum(outcome.blocked.get(cause, 0) for cause in impossible)
 
 
 @given(NODES, PODS, st.sampled_from([*ORDERS.values()]))
@@ -254,7 +254,7 @@ def test_the_scheduler_chooses_only_nodes_where_the_pod_is_placed(nodes, pods, o
     cluster = SimulatedCluster(nodes, order, Scheduling.SPREAD)
     for number, pod in enumerate(pods):
         fits = [
-            not isinstance(place(node.name, node.gpus, free, pod.need, order), Refusal)
+            not isinstance(place(node.name, node.gpus, free, pod.need, order), Denial)
             for node, free in zip(nodes, cluster.free, strict=True)
         ]
         assert [cluster.has_room(index, pod.need) for index in range(len(nodes))] == fits

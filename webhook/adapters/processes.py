@@ -27,7 +27,7 @@ class Delivery(enum.Enum):
     DELIVERED = "delivered"
     GONE = "gone"
     """No such process, or its PID was reused; nothing was signalled."""
-    REFUSED = "refused"
+    REJECTED = "rejected"
     """We lack a permission, or proc does not answer; nothing was signalled."""
 
 
@@ -82,7 +82,7 @@ def stop(process: Process, number: signal.Signals, *, proc: str = "/proc") -> De
     except ProcessLookupError:
         return Delivery.GONE
     except OSError:
-        return Delivery.REFUSED
+        return Delivery.REJECTED
     return Delivery.DELIVERED
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _amount(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
-    """Read `48Gi`, in whole MiB, rounded down: a node must not promise what it has not."""
+    """Read `48Gi`, in whole MiB, rounded down: a node must not promise what it does not have."""
     if text is None:
         return None
     try:
@@ -41,7 +41,7 @@ def _amount(_context: click.Context, _option: click.Parameter, text: str | None)
     default="",
     envvar="POD_NAMESPACE",
     show_envvar=True,
-    help="Where the webhook keeps which pods have which GPUs.  [default: all GPUs count as free]",
+    help="Namespace of the webhook's GPU assignments.  [default: all GPUs count as free]",
 )
 @click.option(
     "--interval",
@@ -63,9 +63,9 @@ def _amount(_context: click.Context, _option: click.Parameter, text: str | None)
     "--vram",
     metavar="QUANTITY",
     callback=_amount,
-    help="Advertise this amount and ask no driver, e.g. 48Gi; nothing is enforced there.",
+    help="Advertise this amount without asking a driver, e.g. 48Gi; nothing is enforced.",
 )
-@click.option("--once", is_flag=True, help="Scan once, patch what is to be patched, and end.")
+@click.option("--once", is_flag=True, help="Scan once, patch what differs, and exit.")
 @click.option("--dry-run", is_flag=True, help="Say what would be patched, and patch nothing.")
 @click.option(
     "--kubeconfig",
@@ -90,7 +90,7 @@ def agent_command(
     kubeconfig: Path | None,
     run_folder: str,
 ) -> None:
-    """Advertise this node's VRAM: capacity, labels and the list of GPUs, and keep them so.
+    """Advertise this node's VRAM: capacity, labels and the list of GPUs, and keep them current.
 
     Runs on each GPU node until SIGTERM; one JSON line per event on standard output. With --once
     --dry-run it prints the patches as YAML, also where the node cannot be read.

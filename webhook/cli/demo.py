@@ -48,7 +48,7 @@ def demo_command() -> None:
             click.secho("\n1. A developer creates a pod with one annotation", bold=True)
             _show_translation(client, _recorded("annotated"))
             click.secho("\n2. Another one asks for half a GPU", bold=True)
-            _show_refusal(client, _recorded("half-a-gpu"))
+            _show_denial(client, _recorded("half-a-gpu"))
             client.close()
     click.secho("\nThe server has drained and stopped.", bold=True)
 
@@ -120,7 +120,7 @@ def _show_translation(client: HTTPSConnection, review: Json) -> None:
         click.secho(f"   {line}", fg=_COLOURS.get(line[:1]))
 
 
-def _show_refusal(client: HTTPSConnection, review: Json) -> None:
+def _show_denial(client: HTTPSConnection, review: Json) -> None:
     answer = _post(client, review)
     click.echo(f"   allowed: {answer['allowed']}; what kubectl shows:\n")
     status = answer["status"]
@@ -129,7 +129,7 @@ def _show_refusal(client: HTTPSConnection, review: Json) -> None:
 
 
 def _yaml(pod: Json) -> list[str]:
-    """Show what a developer would look at: without the API server's own records."""
+    """Show what a developer would read: without the API server's own records."""
     metadata = {key: pod["metadata"][key] for key in ("name", "labels") if key in pod["metadata"]}
     notes = pod["metadata"].get("annotations", {})
     metadata["annotations"] = {k: v for k, v in notes.items() if "last-applied" not in k}

@@ -12,14 +12,14 @@ from webhook.sidecar.heartbeat import RUN_FOLDER, answer
 
 
 @click.command("enforce")
-@click.option("--self-test", is_flag=True, help="Say what could be enforced here, and end.")
+@click.option("--self-test", is_flag=True, help="Say what could be enforced here, and exit.")
 @click.option(
     "--probe",
     "kind",
     type=click.Choice(["startup", "liveness"]),
     help="Ask the enforcer that runs here whether it is at work, as the kubelet does.",
 )
-@click.option("--wait", "wait_s", default=0, help="For how many seconds a probe gives it time.")
+@click.option("--wait", "wait_s", default=0, help="How many seconds a probe waits for it.")
 @click.option(
     "--run-folder",
     type=click.Path(file_okay=False),
@@ -43,7 +43,7 @@ def enforce_command(
     VRAM_POLL_INTERVAL, VRAM_GRACE, VRAM_TOLERANCE, VRAM_BLIND_AFTER and VRAM_WHEN_BLIND.
 
     Exit codes: 0 stopped, 70 the self-test failed, 75 the driver changed, 88 the pod must restart.
-    The same program is `python -m webhook.sidecar`, which needs nothing but pynvml.
+    The same program is `python -m webhook.sidecar`, which needs only pynvml.
     """
     if kind:
         sys.exit(answer(run_folder, kind, wait_s))

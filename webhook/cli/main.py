@@ -21,14 +21,14 @@ from webhook.cli.simulate.command import simulate_command
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _BROKEN_PIPE: Final = 141
-"""What shells report of a program that SIGPIPE ended; 1 would mean that something was refused."""
+"""What shells report of a program that SIGPIPE ended; 1 would mean that something was denied."""
 
 
 class _Commands(click.Group):
     """Ends quietly where the reader has seen enough, as before `| head`."""
 
     def invoke(self, context: click.Context) -> Any:
-        """Run a command, and write what is left while a failure can still be told."""
+        """Run a command, and write what is left while a failure can still be reported."""
         try:
             try:
                 return super().invoke(context)
@@ -40,7 +40,7 @@ class _Commands(click.Group):
 
 
 def _drop_what_is_left() -> None:
-    """Send the rest nowhere: Python writes it at the end, and would tell of another failure."""
+    """Send the rest nowhere: Python writes it at the end, and would report another failure."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -65,9 +65,7 @@ _PORT = click.IntRange(0, 65535)
     multiple=True,
     help="A further DNS name or address for a certificate of our own.",
 )
-@secret_option(
-    "--cert-secret", text="Secret in which all replicas keep their certificates, and no folder."
-)
+@secret_option("--cert-secret", text="Secret of all replicas' certificates, instead of a folder.")
 @service_option
 @configuration_option
 @overlap_option

@@ -48,7 +48,7 @@ def report(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
         case ReportBlind(blind=True, why=why):
             journal.verdict("error", "cannot measure", why)
         case ReportBlind():
-            journal.verdict("info", "measuring again", "the driver tells every process's memory")
+            journal.verdict("info", "measuring again", "the driver reports every process's memory")
         case EndPod():
             journal.verdict("error", "the pod must restart", explain_end(action))
 

@@ -59,7 +59,7 @@ class Guard:
             terminate_when_blind=settings.terminate_when_blind,
             protected=frozenset({1, me, *processes.parents(me, proc=proc)}),
         )
-        self._refused: set[Process] = set()
+        self._rejected: set[Process] = set()
         self._state = State()
 
     def run(self) -> int:
@@ -69,7 +69,8 @@ class Guard:
             now_s = time.monotonic()
             if now_s - last_s > max(PAUSE_S, PAUSE_INTERVALS * self._settings.poll_interval_s):
                 why = "we were stopped, starved of CPU, or kept waiting by the driver"
-                self._journal.event("warning", "no look for a while", why=why, s=now_s - last_s)
+                gap_s = now_s - last_s
+                self._journal.event("warning", "no observation for a while", why=why, s=gap_s)
             for action in self._judge(now_s):
                 if isinstance(action, EndPod):
                     self._end_pod(action)
@@ -83,8 +84,8 @@ class Guard:
         judged = {gpu for gpu, samples in self._state.over.items() if samples}
         judged |= {victim.gpu for victim in self._state.victims}
         observation = self._observer.observe(now_s, judged)
-        observation = replace(observation, refused=frozenset(self._refused))
-        self._refused.clear()
+        observation = replace(observation, rejected=frozenset(self._rejected))
+        self._rejected.clear()
         self._state, actions = step(self._state, observation, self._cap, now_s)
         return actions
 
@@ -112,7 +113,7 @@ class Guard:
             self._journal.event("error", "no heartbeat", why=str(error))
 
     def _perform(self, action: Action) -> None:
-        """Report first: whoever looks for the reason of a death finds it written before."""
+        """Report first: whoever reads why a process ended finds the reason already written."""
         if isinstance(action, Terminate):
             # It may have executed another program since it was first seen.
             fresh = processes.identify(action.process.pid, proc=self._proc)
@@ -127,13 +128,13 @@ class Guard:
 
     def _signal(self, process: Process, number: signal.Signals) -> None:
         delivery = processes.stop(process, number, proc=self._proc)
-        if delivery is Delivery.REFUSED:
-            self._refused.add(process)
+        if delivery is Delivery.REJECTED:
+            self._rejected.add(process)
             why = surroundings.permission(process, proc=self._proc).reason
-            self._journal.event("error", "a signal was refused", why=why, **values_of(process))
+            self._journal.event("error", "a signal was rejected", why=why, **values_of(process))
 
     def _end_pod(self, action: EndPod) -> None:
-        """Stop what the other containers run, for the kubelet to start anew or to let rest.
+        """Stop what the other containers run, for the kubelet to restart or to leave stopped.
 
         Where the pod asks for RestartAllContainers, the kubelet does it on our exit code. The
         policy wants no workload rather than one that nobody measures.

@@ -7,7 +7,7 @@ this file imports next to nothing.
 The kubelet makes an Event of what a failing probe prints, and we have no token to make one by. So
 the enforcer leaves a sentence beside its heartbeat, and a probe takes it to the kubelet:
 
-| file | left by | taken away by |
+| file | left by | removed by |
 | --- | --- | --- |
 | `verdict` | the guard, with each verdict | a liveness probe, which fails once to report it |
 | `failure` | a self-test that failed | the next one that passes; startup probes read it |
@@ -52,7 +52,7 @@ class Heartbeat:
 
 
 def leave_verdict(folder: str, text: str) -> None:
-    """Leave a verdict for the next probe to report; an older one that none took goes."""
+    """Leave a verdict for the next probe to report; it replaces one that no probe took."""
     _try_to_leave(folder, _VERDICT, one_line(text))
 
 
@@ -62,7 +62,7 @@ def leave_failure(folder: str, text: str) -> None:
 
 
 def forget_failure(folder: str) -> None:
-    """Take away what an earlier self-test left, since one has passed."""
+    """Remove what an earlier self-test left, since one has passed."""
     _take(folder, _FAILURE)
 
 
@@ -75,7 +75,7 @@ def one_line(text: str) -> str:
 def answer(folder: str, kind: str, seconds: float) -> int:
     """Answer the kubelet: print why the probe fails, and return its exit code.
 
-    Whatever happens to the files costs no more than an Event: what cannot be taken away is not
+    Whatever happens to the files costs no more than an Event: what cannot be removed is not
     reported, for it would be again and again.
     """
     said = probe(folder)
@@ -112,7 +112,7 @@ def probe(folder: str) -> str:
         return _failure(folder) or over
     if age_s <= limit_s:  # never so for what is no number
         return ""
-    return f"the last look was {age_s:.0f} s ago, more than {limit_s:.0f}: stuck or stopped"
+    return f"the last observation was {age_s:.0f} s ago, more than {limit_s:.0f}: stuck or stopped"
 
 
 def wait(folder: str, seconds: float) -> str:

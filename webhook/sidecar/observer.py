@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from webhook.adapters.nvml import Nvml
     from webhook.core.enforcement.step import Process
 
-LOOK_UP_EVERY_S: Final = 30.0
-"""A lost GPU is asked for again this often: it may come back from a reset."""
+SEARCH_EVERY_S: Final = 30.0
+"""How often a lost GPU is searched for again: it may come back from a reset."""
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
-"""Between tries to reach a driver that is down; doubled from the first to the longest."""
+"""Between attempts to reach a driver that is down; doubled from the first to the longest."""
 
 STRANGER_AFTER_S: Final = 5.0
-"""A process may end between the list and our reading it; one listed for longer is no such case."""
+"""A process may end between the list and our read of it; one listed for longer did not."""
 
 
 class DriverChangedError(Exception):
@@ -40,11 +40,11 @@ class Observer:
         self._cap_bytes = cap_bytes
         self._proc = proc
         self._gpus: tuple[str, ...] = ()
-        self._looked_up_s = float("-inf")
+        self._searched_s = float("-inf")
         self._pause_s = 0.0
-        self._next_try_s = float("-inf")
+        self._next_attempt_s = float("-inf")
         self._down = ""
-        self._missing = "no GPU has been looked up"
+        self._missing = "no GPU has been found yet"
         self._paces: dict[str, Pace] = {}
         self._usages: dict[str, tuple[Usage, ...]] = {}
         """By each GPU's last list, reported while it has a pace; names are kept by it longer."""
@@ -54,16 +54,16 @@ class Observer:
     def observe(self, now_s: float, judged: Collection[str] = ()) -> Observation:
         """Return what each process holds; lists of GPUs that are not `judged` may be older.
 
-        Never raises but DriverChangedError: whatever NVML fails with is the observation's fault.
+        Raises only DriverChangedError: whatever NVML fails with is the observation's fault.
         """
-        if self._down and not self._try_again(now_s):
+        if self._down and not self._retry(now_s):
             return Observation((), self._down)
-        faults = [fault for fault in [self._look_up(now_s)] if fault]
+        faults = [fault for fault in [self._find_gpus(now_s)] if fault]
         for gpu in self._gpus:
             if self._down:
                 break
             try:
-                faults += self._look_at(gpu, now_s, judging=gpu in judged)
+                faults += self._observe_gpu(gpu, now_s, judging=gpu in judged)
             except NvmlError as error:
                 self._paces.pop(gpu, None)
                 faults.append(self._note(error, now_s))
@@ -76,11 +76,11 @@ class Observer:
             listed_at_s={gpu: pace.listed_at_s for gpu, pace in self._paces.items()},
         )
 
-    def _look_up(self, now_s: float) -> str:
-        """Look GPUs up, at first and while one of them is missing; return why one is."""
+    def _find_gpus(self, now_s: float) -> str:
+        """Find the GPUs, at first and while one of them is missing; return why one is."""
         complete = not self._missing and all(gpu in self._paces for gpu in self._gpus)
-        if not complete and now_s - self._looked_up_s >= LOOK_UP_EVERY_S:
-            self._looked_up_s = now_s
+        if not complete and now_s - self._searched_s >= SEARCH_EVERY_S:
+            self._searched_s = now_s
             try:
                 found = [device.uuid for device in self._nvml.devices()]
             except NvmlError as error:
@@ -95,7 +95,7 @@ class Observer:
                 self._missing = "the driver shows no GPU to this container"
         return self._missing
 
-    def _look_at(self, gpu: str, now_s: float, *, judging: bool) -> list[str]:
+    def _observe_gpu(self, gpu: str, now_s: float, *, judging: bool) -> list[str]:
         total_bytes = self._nvml.device_used_bytes(gpu)
         pace = self._paces.get(gpu, Pace())
         if wants_lists(pace, total_bytes, self._cap_bytes, now_s, judging=judging):
@@ -114,7 +114,7 @@ class Observer:
     def _who(self, gpu: str, pid: int, now_s: float) -> Process | None:
         """Return who has this PID, kept while it is the same process.
 
-        One that is over and still listed keeps its name: its memory has not come back.
+        One that has ended and is still listed keeps its name: its memory has not come back.
         """
         known = self._processes.get(pid)
         if known is None or processes.is_gone(known, proc=self._proc):
@@ -127,7 +127,7 @@ class Observer:
         return known
 
     def _forget(self, gpu: str, listed: set[int]) -> None:
-        """Let go of what is listed nowhere any more."""
+        """Forget what is no longer listed anywhere."""
         self._strangers = {
             key: since_s
             for key, since_s in self._strangers.items()
@@ -137,13 +137,13 @@ class Observer:
         self._processes = {pid: who for pid, who in self._processes.items() if pid in alive}
 
     def _note(self, error: NvmlError, now_s: float) -> str:
-        """Do what a failure asks for, and return the sentence for it.
+        """Handle a failure, and return the sentence for it.
 
         | fault | what is done |
         | --- | --- |
         | driver changed | the program ends, for a new container to begin |
         | driver down | close, and open again after a pause that doubles |
-        | any other | this GPU counts as unknown; a lost one is looked up again in a while |
+        | any other | this GPU counts as unknown; a lost one is searched for again later |
         """
         if error.fault is Fault.DRIVER_CHANGED:
             raise DriverChangedError(str(error)) from error
@@ -154,8 +154,8 @@ class Observer:
             self._put_off(now_s)
         return str(error)
 
-    def _try_again(self, now_s: float) -> bool:
-        if now_s < self._next_try_s:
+    def _retry(self, now_s: float) -> bool:
+        if now_s < self._next_attempt_s:
             return False
         try:
             self._nvml.reopen()
@@ -165,9 +165,9 @@ class Observer:
             self._down = str(error)
             self._put_off(now_s)
             return False
-        self._down, self._looked_up_s = "", float("-inf")
+        self._down, self._searched_s = "", float("-inf")
         return True
 
     def _put_off(self, now_s: float) -> None:
         self._pause_s = min(max(FIRST_PAUSE_S, 2 * self._pause_s), LONGEST_PAUSE_S)
-        self._next_try_s = now_s + self._pause_s
+        self._next_attempt_s = now_s + self._pause_s

@@ -67,7 +67,7 @@ def _enforce(
         return SELF_TEST_FAILED
     nvml = Nvml(settings.only)
     try:
-        # Taken from an annotation that the binding sets: without that one it is there, and empty.
+        # Taken from an annotation that the binding sets: without that one it exists, and is empty.
         result = self_test(nvml, placed=environment.get(VISIBLE_DEVICES_ENV) != "")
         level = {Ability.FULL: "info", Ability.OBSERVE: "warning"}.get(result.ability, "error")
         if result.ability is Ability.BLIND and not only_test:

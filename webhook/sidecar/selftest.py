@@ -1,4 +1,4 @@
-"""What the enforcer can do here, found out before any workload starts: the kubelet waits for it."""
+"""What the enforcer can do here, checked before any workload starts: the kubelet waits for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Check:
 
     name: str
     holds: bool | None
-    """None where it cannot be known: that keeps no workload from starting."""
+    """None where it is unknown: that keeps no workload from starting."""
     reason: str
 
 
@@ -73,7 +73,7 @@ class SelfTest:
 
 _NEVER_PLACED: Final = (
     " NVIDIA_VISIBLE_DEVICES is empty: no GPU was chosen when the pod was bound to its node, since "
-    "vramwarden's webhook was not asked. Delete the pod, so that it is bound anew."
+    "vramwarden's webhook was not asked. Delete the pod, so that it is bound again."
 )
 
 
@@ -90,7 +90,7 @@ def self_test(nvml: Nvml, *, placed: bool = True, proc: str = "/proc") -> SelfTe
     | library | libnvidia-ml.so.1 is missing or does not fit the driver |
     | driver | too old to report the memory of a container's processes |
     | gpus | none visible, one of them in MIG mode, or its lists cannot be read |
-    | permission | a process that is there already cannot be signalled |
+    | permission | a process that already exists cannot be signalled |
     """
     return SelfTest(
         tuple(_surroundings(proc)) + tuple(_driver(nvml, "" if placed else _NEVER_PLACED))
@@ -103,7 +103,7 @@ def _surroundings(proc: str) -> Iterator[Check]:
     # Where even this cannot be read, PIDs cannot be trusted to mean our own processes.
     yield Check("process-namespace", namespace.holds or False, namespace.reason)
     shared = surroundings.shares_process_namespace(proc=proc)
-    # A container that does not share is PID 1 of its own; else only cgroups tell, not surely.
+    # A container that does not share is PID 1 of its own; else only cgroups say so, not surely.
     alone = shared.holds is False and os.getpid() == 1
     yield Check("shared-processes", False if alone else shared.holds or None, shared.reason)
     yield _check("permission", _permission(proc))
@@ -114,7 +114,7 @@ def _check(name: str, fact: Fact) -> Check:
 
 
 def _permission(proc: str) -> Fact:
-    """Ask about each process that is there; at the pod's start there is none yet."""
+    """Check each existing process; at the pod's start there is none yet."""
     spared = {1, os.getpid(), *processes.parents(os.getpid(), proc=proc)}
     for pid in processes.pids(proc=proc):
         process = None if pid in spared else processes.identify(pid, proc=proc)
@@ -143,7 +143,7 @@ def _gpus(nvml: Nvml, hint: str) -> Check:
         devices = nvml.devices()
         for device in devices:
             if device.mig:
-                why = f"GPU {device.uuid} is in MIG mode, in which memory is not told by process."
+                why = f"GPU {device.uuid} is in MIG mode, which reports no memory per process."
                 return Check("gpus", holds=False, reason=why)
             nvml.device_used_bytes(device.uuid)
             nvml.processes(device.uuid)

@@ -34,7 +34,7 @@ def lower_bound(nodes: Sequence[SimulatedNode], pods: Iterable[SimulatedPod]) ->
     The largest of: the fewest GPUs, large ones first, whose memory is the sum at its peak; at any
     moment the parts that are larger than half of the largest GPU, of which no two share one; the
     GPUs of one pod; and what `martello_toth` says of the sum's peak. Pods that an empty cluster
-    could not run are left out; which nodes the others select is passed over. It may be more than
+    could not run are left out; which nodes the others select is ignored. It may be more than
     there are.
     """
     sizes = sorted((gpu.memory_bytes for node in nodes for gpu in node.gpus), reverse=True)

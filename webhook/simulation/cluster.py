@@ -1,6 +1,6 @@
-"""A cluster in which nothing runs but the clock of a simulation: nodes, pods on them, what is free.
+"""A cluster in which only the clock of a simulation runs: nodes, pods on them, what is free.
 
-The GPUs of a pod are chosen by the very `place` that the webhook calls; its node, by a model of the
+The GPUs of a pod are chosen by the same `place` that the webhook calls; its node, by a model of the
 stock scheduler: of the nodes that the pod may run on, those where the agent's labels say there is
 room come first (the preference that the webhook adds), and of these the one with most (`spread`) or
 least (`pack`) of its memory free; ties go to the first in the list. CPU, memory, taints, affinity,
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.placement.fit import Refusal, place
+from webhook.core.placement.fit import Denial, place
 from webhook.core.pod.gpus import free_bytes
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class SimulatedCluster:
         self.nodes = nodes
         self.taken_bytes = 0
         self.used_gpus = self.used_bytes = 0
-        """GPUs that somebody has, and the whole of their memory."""
+        """GPUs that somebody has, and all of their memory."""
         self.free: list[dict[str, int]] = [{} for _ in nodes]
         """By node and UUID; a node's is replaced, never changed."""
         self._order = order
@@ -115,18 +115,18 @@ class SimulatedCluster:
         return need.gpu_count < len(rooms) and rooms[need.gpu_count][index] >= need.memory_bytes
 
     def choose(self, pod: SimulatedPod) -> int | None:
-        """Return the node with room that the scheduler likes best."""
+        """Return the node with room that the scheduler scores highest."""
         if pod.need.gpu_count >= len(self._rooms):
             return None
         rooms, amount_bytes = self._rooms[pod.need.gpu_count], pod.need.memory_bytes
         found = [index for index in self._match(pod.selector) if rooms[index] >= amount_bytes]
         return max(found, key=self._scores.__getitem__) if found else None
 
-    def bind(self, uid: int, pod: SimulatedPod, index: int) -> Refusal | None:
+    def bind(self, uid: int, pod: SimulatedPod, index: int) -> Denial | None:
         """Place a pod on a node as the webhook does, or return why not."""
         node = self.nodes[index]
         uuids = place(node.name, node.gpus, self.free[index], pod.need, self._order)
-        if isinstance(uuids, Refusal):
+        if isinstance(uuids, Denial):
             return uuids
         self._taken[index][uid] = uuids, pod.need.memory_bytes
         self.taken_bytes += pod.total_bytes
@@ -134,7 +134,7 @@ class SimulatedCluster:
         return None
 
     def release(self, uid: int, pod: SimulatedPod, index: int) -> None:
-        """Take away a pod that finished."""
+        """Remove a pod that finished."""
         del self._taken[index][uid]
         self.taken_bytes -= pod.total_bytes
         self._recount(index)
@@ -161,8 +161,8 @@ class SimulatedCluster:
         if tried:
             index = max(tried, key=self._scores.__getitem__)
             node = self.nodes[index]
-            refusal = place(node.name, node.gpus, self.free[index], need, self._order)
-            return Cause.GPUS_SPLIT, refusal.sentence if isinstance(refusal, Refusal) else ""
+            denial = place(node.name, node.gpus, self.free[index], need, self._order)
+            return Cause.GPUS_SPLIT, denial.sentence if isinstance(denial, Denial) else ""
         return (Cause.NODES_SPLIT if sum(sums) >= pod.total_bytes else Cause.NO_ROOM), ""
 
     def _match(self, selector: Selector) -> list[int]:

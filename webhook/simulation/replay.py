@@ -1,6 +1,6 @@
 """What becomes of a workload on a cluster: pods arrive, are placed as at binding, wait and finish.
 
-A pod that fits nowhere waits, holds nobody up, and is tried again wherever a pod finishes, as the
+A pod that fits nowhere waits, blocks no other, and is retried wherever a pod finishes, as the
 stock scheduler does; `webhook.simulation.cluster` says what else of it is modelled.
 """
 
@@ -38,7 +38,7 @@ class Replay:
     """Pods that started later."""
     never: int
     """Pods that did not start at all."""
-    refused: Mapping[Cause, int]
+    blocked: Mapping[Cause, int]
     """Pods that did not start when they arrived, by cause."""
     examples: Mapping[Cause, tuple[str, str]]
     """Of each cause the first pod, and the sentence of a binding that is denied, or nothing."""
@@ -51,7 +51,7 @@ class Replay:
     taken_bytes: int
     """Memory taken at the same time, at most."""
     free_bytes: int
-    """What is free of all GPUs when it first is so much."""
+    """What is free on all GPUs at the first such moment."""
     stranded_bytes: int
     """Of this, what is of no use to a pod of the workload, on average: fragmentation."""
 
@@ -78,7 +78,7 @@ class _Run:
     pods: Sequence[SimulatedPod]
     at_once: int = 0
     waits_s: list[float] = field(default_factory=list)
-    refused: Counter[Cause] = field(default_factory=Counter)
+    blocked: Counter[Cause] = field(default_factory=Counter)
     examples: dict[Cause, tuple[str, str]] = field(default_factory=dict)
     gpus_used: int = 0
     used_bytes: int = 0
@@ -88,7 +88,7 @@ class _Run:
     ends: list[tuple[float, int, int]] = field(default_factory=list)
     """When, which pod, on which node; a heap."""
     waiting: dict[tuple[Need, Selector], deque[int]] = field(default_factory=dict)
-    """Pods that are alike, the first to arrive first: where it has no room, none of them has."""
+    """Pods with the same need, by arrival: where the first has no room, none has."""
 
     def run(self) -> Replay:
         self.free = list(self.cluster.free)
@@ -104,7 +104,7 @@ class _Run:
             at_once=self.at_once,
             waited=len(self.waits_s),
             never=sum(map(len, self.waiting.values())),
-            refused=dict(self.refused),
+            blocked=dict(self.blocked),
             examples=self.examples,
             longest_wait_s=max(self.waits_s, default=0.0),
             gpus_used=self.gpus_used,
@@ -120,12 +120,12 @@ class _Run:
             self.at_once += 1
             return
         cause, sentence = self.cluster.why_not(pod)
-        self.refused[cause] += 1
+        self.blocked[cause] += 1
         self.examples.setdefault(cause, (pod.name, sentence))
         self.waiting.setdefault((pod.need, pod.selector), deque()).append(number)
 
     def _end(self) -> None:
-        """Let the next pod finish, and try those that wait, on its node; no other has changed."""
+        """Let the next pod finish, and retry those that wait on its node; no other has changed."""
         now_s, number, index = heappop(self.ends)
         self.cluster.release(number, self.pods[number], index)
         while (first := self._first_with_room(index)) is not None:

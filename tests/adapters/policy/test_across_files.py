@@ -73,7 +73,7 @@ def test_one_file_is_a_policy_too(tmp_path):
     assert rules(load(folder / "b.yaml")) == ["b"]
 
 
-def test_what_is_not_there_is_told(tmp_path):
+def test_what_is_missing_is_reported(tmp_path):
     assert problems(tmp_path / "none") == [
         f"{tmp_path}/none: cannot be read: no such file or directory"
     ]
@@ -89,7 +89,7 @@ def test_files_that_cannot_be_read_are_told_beside_what_is_wrong_with_others(tmp
     assert found[2].startswith("c.yaml:5: spec.rulez: unknown field")
 
 
-def test_a_huge_file_is_refused(tmp_path):
+def test_a_huge_file_is_rejected(tmp_path):
     folder = write(tmp_path / "policy")
     (folder / "a.yaml").write_bytes(b"#" * (2**20 + 1))
     assert problems(folder) == [
@@ -153,7 +153,7 @@ def test_whole_gpu_resources_of_the_files_are_added_up(tmp_path):
         ),
     ],
 )
-def test_what_only_shows_across_files_is_told(tmp_path, a, b, expected):
+def test_what_only_shows_across_files_is_reported(tmp_path, a, b, expected):
     folder = write(tmp_path / "policy", a=a, b=b)
     assert problems(folder) == [expected.replace("{}", "")]
 

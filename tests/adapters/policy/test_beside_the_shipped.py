@@ -1,4 +1,4 @@
-"""Rules of one's own beside the shipped ones, or in their place, as policies/README.md tells."""
+"""Rules of one's own beside the shipped ones, or in their place, as policies/README.md says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REQUEST = "pod: {namespace: a, annotations: {vramwarden.io/gpu-memory: 8Gi}}"
 
 
 def documented() -> str:
-    """Return the file that the README tells to put beside default.yaml."""
+    """Return the file that the README says to put beside default.yaml."""
     return re.search(r"```yaml\n(# 10-teams\.yaml\n.*?)```", README, re.DOTALL)[1]
 
 

@@ -1,4 +1,4 @@
-"""Reload: what changes is loaded, what is wrong is told once, and the last good one stays."""
+"""Reload: what changes is loaded, what is wrong is reported once, and the last good one stays."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_invalid_policy_stops_a_start(tmp_path):
         PolicySource(tmp_path / "none", IMAGE)
 
 
-def test_nothing_new_is_nothing_to_tell(source, folder):
+def test_nothing_new_is_nothing_to_report(source, folder):
     before = source.current
     (folder / "a.yaml").write_text(HEAD + "  rules: [{name: first}]")  # a new time, the same bytes
     assert source.refresh().unchanged

@@ -74,7 +74,7 @@ def test_the_schema_accepts_every_shipped_file(file):
         "  examples: [{name: a, pod: {namespace: a}, expect: {allowed: true, reasons: [x]}}]",
     ],
 )
-def test_the_schema_refuses_what_the_code_refuses(tmp_path, spec):
+def test_the_schema_rejects_what_the_code_rejects(tmp_path, spec):
     assert problems_of_spec(tmp_path, spec)
     assert not is_accepted(HEAD + spec)
 
@@ -99,7 +99,7 @@ def test_the_schema_accepts_what_the_code_accepts(tmp_path, spec):
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(path=st.sampled_from(list(places(WHOLE))), new=anything)
-def test_the_code_accepts_nothing_that_the_schema_refuses(path, new):
+def test_the_code_accepts_nothing_that_the_schema_rejects(path, new):
     value = replaced(WHOLE, path, new)
     try:
         PolicyFile.model_validate(value)

@@ -169,7 +169,7 @@ def test_a_mistake_elsewhere_is_told_with_line_and_path(tmp_path, spec, problem)
         ),
     ],
 )
-def test_a_file_of_another_kind_is_refused(tmp_path, text, expected):
+def test_a_file_of_another_kind_is_rejected(tmp_path, text, expected):
     folder = write(tmp_path / "policy")
     (folder / "a.yaml").write_text(text)
     assert [found.split(": ", 1)[1] for found in problems(folder)] == expected

@@ -1,4 +1,4 @@
-"""A policy without rules leaves every pod alone, so the server says so wherever one looks."""
+"""A policy without rules leaves every pod alone, so the server says so everywhere."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_reload_that_takes_the_last_rule_away_is_a_warning_once(folder):
     assert server.said() == []
 
 
-def test_a_refused_policy_leaves_the_count_of_the_one_in_force(folder):
+def test_a_rejected_policy_leaves_the_count_of_the_one_in_force(folder):
     server = Server(write(folder, a="  rules: [{name: a}]"))
     server.reload.show()
     write(folder, a="  rules: [{name: b}, {name: b}]")

@@ -118,7 +118,7 @@ def test_what_proc_does_not_show_is_not_known_to_be_gone(malformed, tmp_path):
     known = Process(7, 4711)
     assert not processes.is_gone(known, proc=proc)
     assert processes.identify(7, proc=proc) is None
-    assert processes.stop(known, signal.SIGKILL, proc=proc) is processes.Delivery.REFUSED
+    assert processes.stop(known, signal.SIGKILL, proc=proc) is processes.Delivery.REJECTED
 
 
 def test_a_file_that_may_not_be_read_is_not_known_to_be_gone():

@@ -42,7 +42,7 @@ def test_the_judgement_agrees_with_what_the_kernel_does():
         return outcomes
 
     needs_root()
-    no, yes = [False, "REFUSED"], [True, "DELIVERED"]
+    no, yes = [False, "REJECTED"], [True, "DELIVERED"]
     assert in_fresh_process(compare) == [yes, no, yes, no, yes, no, no, yes]
 
 
@@ -62,7 +62,7 @@ def test_the_targets_saved_user_counts_and_its_effective_one_does_not():
         return outcomes
 
     needs_root()
-    assert in_fresh_process(compare) == [[True, "DELIVERED"]] * 2 + [[False, "REFUSED"]]
+    assert in_fresh_process(compare) == [[True, "DELIVERED"]] * 2 + [[False, "REJECTED"]]
 
 
 @pytest.mark.parametrize(

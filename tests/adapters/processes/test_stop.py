@@ -234,7 +234,7 @@ def test_a_denied_signal_is_reported_and_the_process_lives_on():
         return [through, by_number, child.poll(), processes.is_gone(found)]
 
     needs_root()
-    assert in_fresh_process(denied) == ["REFUSED", "REFUSED", None, False]
+    assert in_fresh_process(denied) == ["REJECTED", "REJECTED", None, False]
 
 
 def test_the_pod_is_not_ended_from_a_namespace_where_pid_1_is_its_first_process():

@@ -17,13 +17,13 @@ CAP = Cap(
 TRAINER, LOADER = Process(100, 1000), Process(101, 1001)
 
 
-def using(*usages, fault="", refused=(), listed_at_s=None):
+def using(*usages, fault="", rejected=(), listed_at_s=None):
     """Return an observation; each usage is (process, MiB or None[, gpu])."""
     listed = tuple(
         Usage(gpu[0] if gpu else GPU, process, None if mib is None else mib * MIB)
         for process, mib, *gpu in usages
     )
-    return Observation(listed, fault, frozenset(refused), listed_at_s or {})
+    return Observation(listed, fault, frozenset(rejected), listed_at_s or {})
 
 
 def run_script(script, cap=CAP, state=None):

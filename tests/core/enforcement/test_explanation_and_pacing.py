@@ -1,4 +1,4 @@
-"""What the enforcer says, how it reads durations, and when it looks closely."""
+"""What the enforcer says, how it reads durations, and when it reads the lists."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_durations_are_read_as_go_writes_them(text, want):
 
 
 @pytest.mark.parametrize("text", ["", "s", "1d", "-1s", "1s ", "1 s", "1s2", "inf", "1e3s"])
-def test_what_is_no_duration_is_refused(text):
+def test_what_is_no_duration_is_rejected(text):
     with pytest.raises(ValueError, match="is not a duration"):
         parse_seconds(text)
 
@@ -61,7 +61,7 @@ def test_lists_are_read_where_something_moved_or_time_is_up(judging, total, sinc
     assert wants_lists(pace, total, CAP, 100.0 + since_s, judging=judging) is want
 
 
-def test_a_crowded_gpu_is_looked_at_half_as_often():
+def test_a_crowded_gpu_is_read_half_as_often():
     pace = Pace(listed_at_s=100.0, listed_total_bytes=CAP, call_s=0.05)
     assert not wants_lists(pace, None, CAP, 100.0 + LIST_FLOOR_S, judging=False)
     assert wants_lists(pace, None, CAP, 100.0 + 2 * LIST_FLOOR_S, judging=False)

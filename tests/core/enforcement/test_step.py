@@ -31,7 +31,7 @@ def test_a_victim_is_reported_by_the_command_that_it_has_when_it_is_stopped():
 
 
 @pytest.mark.parametrize("who", [LOADER, Process(100, 1)])
-def test_nobody_but_the_victim_itself_is_named_anew(who):
+def test_only_the_victim_itself_is_renamed(who):
     _, state = run_script([(t, using((TRAINER, 1500), (LOADER, 10))) for t in (0, 1)])
     assert name_victim(state, replace(who, command="other")).victims == state.victims
     assert [victim.process.command for victim in name_victim(state, who).victims] == [""]
@@ -131,7 +131,7 @@ def test_a_process_that_may_not_be_signalled_is_given_up_and_then_the_pod_ends()
     script = [
         (0, using((TRAINER, 1500))),
         (1, using((TRAINER, 1500))),
-        (2, using((TRAINER, 1500), refused=[TRAINER])),
+        (2, using((TRAINER, 1500), rejected=[TRAINER])),
         (3, using((TRAINER, 1500))),
         (4, using((TRAINER, 1500))),
     ]
@@ -216,7 +216,7 @@ def test_a_victim_on_a_gpu_that_was_seen_is_let_go_although_another_gpu_is_at_fa
 
 
 def test_growth_is_told_between_the_lists_that_show_it_not_between_looks_at_old_ones():
-    """Lists are read at 0, 10 and 10.5; the looks between show the first one again."""
+    """Lists are read at 0, 10 and 10.5; the observations between show the first one again."""
     script = [(t, using((TRAINER, 800), listed_at_s={"GPU-0": 0})) for t in range(10)]
     script += [(t, using((TRAINER, 1500), listed_at_s={"GPU-0": t})) for t in (10, 10.5)]
     ((now_s, action),) = run_script(script)[0]

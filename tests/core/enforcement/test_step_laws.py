@@ -152,8 +152,8 @@ def test_a_victim_is_let_go_of_as_soon_as_its_gpu_is_seen_without_it_and_no_soon
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(800, 1200)), min_size=1, max_size=40))
-def test_growth_is_told_as_the_lists_show_it_however_often_they_are_looked_at(lists):
-    """A list is read every ten seconds, and looked at `more` times before the next one is."""
+def test_growth_is_reported_as_the_lists_show_it_however_often_they_are_read(lists):
+    """A list is read every ten seconds, and judged `more` times before the next one is."""
     process, state, grown = Process(50, 10), State(), None
     before = None
     for number, (more, mib) in enumerate(lists):
@@ -162,12 +162,12 @@ def test_growth_is_told_as_the_lists_show_it_however_often_they_are_looked_at(li
             grown = (mib, 0.0) if before is None else (mib - before[1], listed_s - before[0])
         before = listed_s, mib
         seen = Observation((Usage("GPU-a", process, mib * MIB),), listed_at_s={"GPU-a": listed_s})
-        for look in range(more + 1):
-            state, actions = step(state, seen, CAP, listed_s + look)
+        for later_s in range(more + 1):
+            state, actions = step(state, seen, CAP, listed_s + later_s)
             for action in actions:
                 if isinstance(action, Terminate):
-                    told = action.excess.grew_bytes // MIB, action.excess.grew_within_s
-                    assert told == grown
+                    reported = action.excess.grew_bytes // MIB, action.excess.grew_within_s
+                    assert reported == grown
 
 
 @given(st.lists(observations(st.integers(600, 3000)), min_size=30, max_size=60))

@@ -28,7 +28,7 @@ def earlier(times=ESCALATE_AFTER, start_s=0.0, gpu="GPU-0"):
 
 
 def excess(calm, hogs, start_s=100.0):
-    """Return a script: some are there, others come and are over the cap together."""
+    """Return a script: some exist, others start and are over the cap together."""
     there = [(process, 300) for process in calm]
     over = using(*there, *((process, 1100) for process in hogs))
     return [(start_s, using(*there)), (start_s + 1, over), (start_s + 2, over)]
@@ -53,10 +53,10 @@ def test_two_stops_are_not_enough_for_that():
     assert stopped(log) == MINE[-1:]
 
 
-def test_each_explanation_tells_who_and_why():
+def test_each_explanation_says_who_and_why():
     log, _ = run_script([*earlier(), *excess(FOREIGN, MINE)])
-    told = [action for now_s, action in log if isinstance(action, Terminate) and now_s > 100]
-    for action in told:
+    stops = [action for now_s, action in log if isinstance(action, Terminate) and now_s > 100]
+    for action in stops:
         assert action.excess.used_bytes == 1100 * MIB
         assert action.excess.sum_bytes == action.excess.peak_bytes == 3900 * MIB
         text = explain_stop(action.process, action.excess)
@@ -119,6 +119,6 @@ def test_without_a_grace_each_is_asked_and_killed():
 
 def test_who_may_not_be_stopped_is_not_among_them():
     ours = Process(7, 7, container=ONE)
-    refusing = using((ours, 1100), *((process, 1100) for process in MINE), refused=MINE[:1])
-    script = [*earlier(), *excess([], [ours, MINE[0]]), (103, refusing), (104, refusing)]
+    rejecting = using((ours, 1100), *((process, 1100) for process in MINE), rejected=MINE[:1])
+    script = [*earlier(), *excess([], [ours, MINE[0]]), (103, rejecting), (104, rejecting)]
     assert stopped(run_script(script)[0]) == [MINE[0], MINE[2], MINE[1]]

@@ -49,7 +49,7 @@ def test_a_new_container_is_needed_where_nothing_else_helps(fault, worked):
     assert driver.why == f"it says {fault.value}"
 
 
-def test_an_answer_in_between_begins_the_patience_anew():
+def test_an_answer_in_between_begins_the_patience_again():
     changed = failing(Fault.DRIVER_CHANGED)
     driver = after((0.0, FINE), (10.0, changed), (30.0, FINE), (31.0, changed))
     assert not needs_new_container(driver, 30.0 + CHANGED_AFTER_S)
@@ -75,5 +75,5 @@ def test_a_scan_that_does_not_come_hangs_and_one_that_fails_does_not(scan):
     assert not hangs(after((1000.0, scan), (due_s, scan)), due_s + 0.1, 30.0)
 
 
-def test_a_driver_that_hangs_from_the_start_is_noticed_as_well():
+def test_a_driver_that_hangs_from_the_start_is_detected_too():
     assert hangs(START, STUCK_AFTER_S + 30.1, 30.0)

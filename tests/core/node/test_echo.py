@@ -1,4 +1,4 @@
-"""Which news of a node is an echo of our own patches: the table, row by row."""
+"""Which reports of a node are echoes of our own patches: the table, row by row."""
 
 import pytest
 

@@ -10,7 +10,7 @@ from tests.support.gpus import FIXED, GONE, INVENTORIES, NODE, TWO, a_gpu, merge
 from webhook.core.node.inventory import Inventory, Known
 from webhook.core.node.state import Patches, desired, is_free_alone, patches
 from webhook.core.placement.assignments import Assignment, free_on
-from webhook.core.placement.fit import Need, Refusal, place
+from webhook.core.placement.fit import Denial, Need, place
 from webhook.core.pod.gpus import MOST_COUNTED, free_label
 from webhook.core.pod.quantity import MIB
 
@@ -121,7 +121,7 @@ def test_a_node_that_was_patched_needs_no_patch(inventory, assignments):
 def test_a_node_is_preferred_exactly_where_the_pod_can_be_placed(inventory, taken, mib, count):
     need = Need(mib * MIB, count)
     free = free_on("n", inventory.gpus, taken, {})
-    placed = not isinstance(place("n", inventory.gpus, free, need), Refusal)
+    placed = not isinstance(place("n", inventory.gpus, free, need), Denial)
     shown = free_labels(put_right(NODE, inventory, taken)).get(free_label(count))
     assert (shown is not None and int(shown) > mib - 1) == placed
 

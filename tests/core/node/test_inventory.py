@@ -35,7 +35,7 @@ A = seen("a")
 CASES = {
     "it answers as advertised": (a_scan(A, seen("b", 2000, 1)), STAYS, STAYS),
     "it is not there": (a_scan(A), STAYS, LEAVES),
-    "no GPU is there": (a_scan(), STAYS, LEAVES),
+    "no GPU exists": (a_scan(), STAYS, LEAVES),
     "the driver does not answer": (DOWN, STAYS, STAYS),
     "it fails in another way": (a_scan(A, unsure=frozenset({"GPU-b"})), STAYS, STAYS),
     "some GPU fails and gives no UUID": (a_scan(A, unsure=frozenset({""})), STAYS, STAYS),
@@ -43,8 +43,8 @@ CASES = {
     "it is in MIG mode": (a_scan(A, seen("b", 2000, 1, mig=True)), LEAVES, LEAVES),
     "it is smaller": (a_scan(A, seen("b", 1999, 1)), STAYS, CHANGES),
     "it is larger": (a_scan(A, seen("b", 2001, 1)), STAYS, CHANGES),
-    "it tells no size": (a_scan(A, seen("b", None, 1)), STAYS, STAYS),
-    "it tells a size of nothing": (a_scan(A, seen("b", 0, 1)), STAYS, STAYS),
+    "it reports no size": (a_scan(A, seen("b", None, 1)), STAYS, STAYS),
+    "it reports a size of nothing": (a_scan(A, seen("b", 0, 1)), STAYS, STAYS),
 }
 
 
@@ -58,14 +58,14 @@ def test_what_becomes_of_a_gpu_at_once_and_after_the_grace(case):
         assert sizes == {STAYS: [2000], LEAVES: [], CHANGES: changed}[what]
 
 
-def test_a_gpu_that_comes_back_begins_its_grace_anew():
+def test_a_gpu_that_comes_back_begins_its_grace_again():
     scan, lost = a_scan(seen("a"), seen("b", 2000, 1)), a_scan(seen("a"))
     times = [(0.0, lost), (200.0, scan), (201.0, lost), (500.0, lost)]
     assert after(*times, start=BOTH).gpus == BOTH.gpus
     assert after(*times, (501.0, lost), start=BOTH).gpus == (a_gpu("a"),)
 
 
-def test_a_driver_that_was_down_begins_every_grace_anew():
+def test_a_driver_that_was_down_begins_every_grace_again():
     lost = a_scan(seen("a"))
     times = [(0.0, lost), (299.0, DOWN), (300.0, lost), (599.0, lost)]
     assert after(*times, start=BOTH).gpus == BOTH.gpus
@@ -104,14 +104,14 @@ def test_the_enforcement_label_falls_only_for_good_reason(before, scan, at_once,
     assert later.enforcement == after_grace
 
 
-def test_a_probe_that_passes_in_between_begins_its_grace_anew():
+def test_a_probe_that_passes_in_between_begins_its_grace_again():
     fine = a_scan(seen("a"))
     times = [(0.0, fine), (1.0, CANNOT), (200.0, fine), (201.0, CANNOT), (500.0, CANNOT)]
     assert after(*times).enforcement == "sidecar"
     assert after(*times, (501.0, CANNOT)).enforcement == "none"
 
 
-def test_a_driver_that_was_down_begins_the_grace_of_the_probe_anew():
+def test_a_driver_that_was_down_begins_the_grace_of_the_probe_again():
     fine = a_scan(seen("a"))
     times = [(0.0, fine), (1.0, CANNOT), (200.0, DOWN), (201.0, CANNOT), (500.0, CANNOT)]
     assert after(*times).enforcement == "sidecar"

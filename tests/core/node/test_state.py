@@ -243,7 +243,7 @@ def test_what_others_put_on_a_node_is_not_touched(node, inventory):
 
 
 @given(NODES, INVENTORIES.filter(lambda inventory: inventory.gpus))
-def test_an_agent_that_starts_anew_while_the_driver_is_down_changes_nothing(node, inventory):
+def test_an_agent_that_restarts_while_the_driver_is_down_changes_nothing(node, inventory):
     shown = put_right(node, inventory)
     again = after((0.0, DOWN), start=read_inventory(shown))
     assert again.gpus == inventory.gpus

@@ -17,7 +17,7 @@ from webhook.core.placement.assignments import (
     plan,
     read_pod_state,
 )
-from webhook.core.placement.fit import Refusal, worst_fit
+from webhook.core.placement.fit import Denial, worst_fit
 from webhook.core.pod.quantity import MIB
 
 
@@ -76,18 +76,18 @@ def test_its_own_entry_does_not_stand_in_the_way_when_it_gets_others():
     assert planned({"u": entry("a", "x", mib=900)}, [again], again).uuids == ("GPU-a", "GPU-b")
 
 
-def test_a_pod_that_does_not_fit_is_refused_and_names_the_largest_free_amount():
+def test_a_pod_that_does_not_fit_is_denied_and_names_the_largest_free_amount():
     new = pod("new", 500)
     entered = {"one": entry("a", mib=600), "two": entry("b", mib=700)}
     result = planned(entered, [new], new)
-    assert isinstance(result, Refusal)
+    assert isinstance(result, Denial)
     assert result.sentence.startswith("no GPU of node n1 has 500Mi free, which this pod needs")
     assert "400Mi, on GPU 0 (GPU-a)" in result.sentence
 
 
-def test_on_a_node_without_gpus_it_is_refused():
+def test_on_a_node_without_gpus_it_is_denied():
     new = pod("new")
-    assert isinstance(planned({}, [new], new, gpus=[]), Refusal)
+    assert isinstance(planned({}, [new], new, gpus=[]), Denial)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_pods_that_are_finished_or_elsewhere_make_room(leaving, stays):
     known = [new] if leaving is None else [new, leaving]
     result = planned({"old": entry("a")}, known, new)
     if stays:
-        assert isinstance(result, Refusal)
+        assert isinstance(result, Denial)
     else:
         assert list(result.assignments) == ["new"]
 

@@ -170,7 +170,7 @@ class OneNode(RuleBasedStateMachine):
         self.truth.pop(uid, None)
 
     @rule(uid=uids)
-    def notice(self, uid):
+    def observe(self, uid):
         if uid in self.truth:
             self.view[uid] = self.truth[uid]
         else:

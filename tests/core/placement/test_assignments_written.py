@@ -100,7 +100,7 @@ def written(**changes):
         written(uid="u-1"),  # twice
     ],
 )
-def test_a_line_that_cannot_be_read_hides_no_other_and_is_told(line):
+def test_a_line_that_cannot_be_read_hides_no_other_and_is_reported(line):
     (text,) = write_assignments(ENTERED).values()
     read, whole = read_assignments({"assignments": f"{line}\n{text}"})
     assert read == ENTERED

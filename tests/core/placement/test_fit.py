@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.support.gpus import a_gpu
 from webhook.core.placement.fit import (
+    Denial,
     Need,
-    Refusal,
     best_fit,
     first_fit,
     place,
@@ -29,7 +29,7 @@ def placed(gpus, free, mib, count=1, order=best_fit):
     """Place a need; `free` is in MiB, in the order of the GPUs; return the GPUs' short names."""
     free = {gpu.uuid: mib * MIB for gpu, mib in zip(gpus, free, strict=True)}
     result = place("n1", gpus, free, Need(mib * MIB, count), order)
-    if isinstance(result, Refusal):
+    if isinstance(result, Denial):
         return result.sentence
     return "".join(uuid.removeprefix("GPU-") for uuid in result)
 
@@ -99,22 +99,22 @@ def test_of_two_gpus_that_say_the_same_index_the_lower_uuid_is_first():
         (4, [1, 9, 9, 9], 7, 4, "node n1 has 3 GPUs with 7Mi free, and this pod needs 4", "9Mi b"),
     ],
 )
-def test_a_refusal_names_the_node_the_need_and_the_largest_free_amount(
+def test_a_denial_names_the_node_the_need_and_the_largest_free_amount(
     gpus, free, mib, count, lacks, largest
 ):
     amount, name = largest.split()
     assert placed(FOUR[:gpus], free, mib, count) == (
         f"{lacks}; the largest free amount is {amount}, on GPU {'abcd'.index(name)} (GPU-{name}); "
-        "the scheduler tries again, also on other nodes"
+        "the scheduler retries, also on other nodes"
     )
 
 
-def test_a_node_that_shows_no_gpus_is_refused():
+def test_a_node_that_shows_no_gpus_is_denied():
     sentence = (
         "node n1 does not show its GPUs (annotation vramwarden.io/gpus), so none can be chosen "
         "for this pod; see whether vramwarden's node agent runs there"
     )
-    assert place("n1", [], {}, Need(MIB)) == Refusal(sentence) == unknown_gpus("n1")
+    assert place("n1", [], {}, Need(MIB)) == Denial(sentence) == unknown_gpus("n1")
 
 
 def test_a_pod_needs_one_gpu_where_nothing_else_is_said():
@@ -154,7 +154,7 @@ def test_a_pod_is_placed_exactly_where_enough_gpus_have_room(case, order):
     gpus, free, need = case
     fitting = {uuid for uuid, amount in free.items() if amount >= need.memory_bytes}
     result = place("n", gpus, free, need, order)
-    if isinstance(result, Refusal):
+    if isinstance(result, Denial):
         assert len(fitting) < need.gpu_count
     else:
         assert len(set(result)) == len(result) == need.gpu_count
@@ -167,7 +167,7 @@ def test_a_pod_is_placed_exactly_where_enough_gpus_have_room(case, order):
 def test_best_fit_leaves_no_gpu_aside_that_fits_and_has_less_free(case):
     gpus, free, need = case
     result = place("n", gpus, free, need)
-    if not isinstance(result, Refusal):
+    if not isinstance(result, Denial):
         aside = [free[gpu.uuid] for gpu in gpus if gpu.uuid not in result]
         most = max(free[uuid] for uuid in result)
         assert all(amount < need.memory_bytes or amount >= most for amount in aside)
@@ -183,7 +183,7 @@ def test_the_order_of_the_list_does_not_matter(case, order):
 def test_what_fits_on_an_empty_node_is_placed_there(gpus, mib, count, order):
     large_enough = sum(gpu.memory_bytes >= mib * MIB for gpu in gpus)
     result = place("n", gpus, free_bytes(gpus, []), Need(mib * MIB, count), order)
-    assert isinstance(result, Refusal) == (large_enough < count)
+    assert isinstance(result, Denial) == (large_enough < count)
 
 
 @given(cases())

@@ -113,18 +113,18 @@ def test_an_explicit_amount_is_for_all_gpus_together():
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "1.2", "two", "", "1e3", "99999", " 2", "²"])
-def test_what_is_no_count_is_refused(count):
+def test_what_is_no_count_is_denied(count):
     found = findings_of(a_pod("8Gi", annotations={"vramwarden.io/gpu-count": count}))
     assert [reason for reason, _, _ in found] == ["InvalidCount"]
 
 
-def test_a_count_without_memory_is_refused():
+def test_a_count_without_memory_is_denied():
     found = findings_of(a_pod(annotations={"vramwarden.io/gpu-count": "2"}))
     assert found[0][0] == "InvalidCount"
     assert "needs vramwarden.io/gpu-memory" in found[0][2]
 
 
-def test_a_class_without_memory_is_refused():
+def test_a_class_without_memory_is_denied():
     found = findings_of(a_pod(annotations={"vramwarden.io/gpu-class": "a100"}))
     assert found[0][0] == "InvalidQuantity"
 
@@ -145,7 +145,7 @@ def test_a_class_without_memory_is_refused():
         ("8Gi\u200b", "InvalidQuantity", "not a Kubernetes quantity"),
     ],
 )
-def test_a_malformed_annotation_is_refused_with_its_path(memory, reason, says):
+def test_a_malformed_annotation_is_denied_with_its_path(memory, reason, says):
     (found,) = findings_of(a_pod(memory))
     assert found[:2] == (reason, "metadata.annotations[vramwarden.io/gpu-memory]")
     assert says in found[2]
@@ -160,7 +160,7 @@ def test_all_entries_of_a_list_are_judged_at_once():
     ]
 
 
-def test_an_unknown_default_container_is_refused_at_its_annotation():
+def test_an_unknown_default_container_is_denied_at_its_annotation():
     pod = a_pod("8Gi", annotations={"kubectl.kubernetes.io/default-container": "x"})
     assert findings_of(pod)[0][:2] == (
         "UnknownContainer",
@@ -179,13 +179,13 @@ def test_a_pod_without_containers_cannot_get_vram():
         ("main=8Gi", asking("limits", "4Gi")),
     ],
 )
-def test_amounts_that_disagree_are_refused(memory, resources):
+def test_amounts_that_disagree_are_denied(memory, resources):
     (found,) = findings_of(a_pod(memory, containers=[a_container(resources=resources)]))
     assert found[0] == "ConflictingAmounts"
     assert found[1] == "spec.containers[0].resources.limits[vramwarden.io/vram]"
 
 
-def test_an_explicit_amount_on_a_container_that_the_annotation_leaves_out_is_refused():
+def test_an_explicit_amount_on_a_container_that_the_annotation_leaves_out_is_denied():
     pod = a_pod(
         "8Gi", containers=[a_container("a"), a_container("b", resources=asking("limits", "1Gi"))]
     )
@@ -202,17 +202,17 @@ def test_an_explicit_amount_on_a_container_that_the_annotation_leaves_out_is_ref
         {"requests": {VRAM: "2Gi"}, "limits": {"cpu": "1"}},
     ],
 )
-def test_a_request_without_its_equal_limit_is_refused(resources):
+def test_a_request_without_its_equal_limit_is_denied(resources):
     found = findings_of(a_pod(containers=[a_container(resources=resources)]))
     assert [reason for reason, _, _ in found] == ["RequestsLimitsMismatch"]
 
 
-def test_an_explicit_zero_is_refused():
+def test_an_explicit_zero_is_denied():
     found = findings_of(a_pod(containers=[a_container(resources=asking("limits", "0"))]))
     assert found[0][0] == "InvalidQuantity"
 
 
-def test_sums_beyond_what_kubernetes_counts_are_refused():
+def test_sums_beyond_what_kubernetes_counts_are_denied():
     pod = a_pod("a=5Ei,b=5Ei", containers=[a_container("a"), a_container("b")])
     assert findings_of(pod)[0][0] == "TooLarge"
     pod = a_pod("5Ei", annotations={"vramwarden.io/gpu-count": "2"})

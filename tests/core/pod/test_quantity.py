@@ -83,7 +83,7 @@ def test_an_amount_is_rounded_up_to_a_mebibyte_and_written_canonically(written, 
         ("9" * 300, "characters long"),
     ],
 )
-def test_what_is_no_amount_is_refused_in_words_that_help(written, says):
+def test_what_is_no_amount_is_rejected_in_words_that_help(written, says):
     with pytest.raises(QuantityError, match=says):
         parse_vram(written)
 
@@ -117,7 +117,7 @@ def test_rounding_never_gives_less_and_never_a_whole_mebibyte_more(amount_bytes)
 
 
 @given(st.text())
-def test_any_text_is_an_amount_or_a_refusal(text):
+def test_any_text_is_an_amount_or_an_error(text):
     try:
         assert isinstance(parse_quantity(text), Fraction)
     except QuantityError as error:

@@ -108,7 +108,7 @@ def _to_text(value: object, example: str) -> str:
 
 
 def _read(parse: Callable[[str], _T], text: str) -> _T:
-    """Read a text by a parser whose sentences want the text before them."""
+    """Read a text by a parser whose messages go after the text."""
     try:
         return parse(text)
     except ValueError as error:

@@ -60,18 +60,18 @@ class Snapshot:
         for name, _, data in self.files:
             parts += [name.encode("utf-8", "surrogateescape"), data]
         for part in parts:
-            digest.update(len(part).to_bytes(8, "big"))  # so that no two lists look alike
+            digest.update(len(part).to_bytes(8, "big"))  # so that no two lists hash alike
             digest.update(part)
         return digest.hexdigest()
 
 
 def read_policy(path: Path, *, enforcer_image: str) -> Policy:
-    """Read a policy without trying its examples; raises PolicyInvalidError with all problems."""
+    """Read a policy without running its examples; raises PolicyInvalidError with all problems."""
     return parse_snapshot(take_snapshot(path), enforcer_image)
 
 
 def load_policy(path: Path, *, enforcer_image: str) -> Policy:
-    """Read a policy and try its examples; raises PolicyInvalidError with all problems."""
+    """Read a policy and run its examples; raises PolicyInvalidError with all problems."""
     return proven(read_policy(path, enforcer_image=enforcer_image))
 
 
@@ -116,7 +116,7 @@ def _is_policy(entry: Path) -> bool:
 
 
 def _read(path: Path, *, regular: bool = False) -> bytes:
-    """Read a file, a little over the limit at most; in a folder a pipe would block for ever."""
+    """Read a file, a little over the limit at most; in a folder a pipe would block forever."""
     if regular and not stat.S_ISREG(path.stat().st_mode):
         raise OSError("it is not a regular file")
     with path.open("rb") as file:
@@ -159,10 +159,10 @@ def _shape(file: str, document: Document, problems: list[Problem]) -> Source | N
     try:
         return Source(file, document, PolicyFile.model_validate(document.value))
     except ValidationError as error:
-        told = {(problem.line, problem.path) for problem in problems}
+        known = {(problem.line, problem.path) for problem in problems}
         for path, detail in sentences(error):
             problem = Problem(file, document.line(path), show_path(path), detail)
-            if (problem.line, problem.path) not in told:
+            if (problem.line, problem.path) not in known:
                 problems.append(problem)
     return None
 
@@ -176,7 +176,7 @@ def _class_names(value: Any) -> Iterator[str]:
 
 
 def _shortened(file: str, problems: list[Problem]) -> list[Problem]:
-    """Cut what nobody would read to its end."""
+    """Cut a list that is too long to read."""
     left_out = len(problems) - _SHOWN_PROBLEMS
     if left_out <= 0:
         return problems
@@ -185,7 +185,7 @@ def _shortened(file: str, problems: list[Problem]) -> list[Problem]:
 
 
 def _ordered(problems: list[Problem]) -> list[Problem]:
-    """Sort problems by file and line; what concerns a whole file comes after its lines."""
+    """Sort problems by file and line; what concerns a file as a whole comes after its lines."""
     return sorted(problems, key=lambda found: (found.file, not found.line, found.line))
 
 

@@ -102,7 +102,7 @@ class EnforcementPart(Part):
     )
     run_as: Annotated[RunAs, _Lax] = Field(
         RunAs.AUTO,
-        description="The sidecar's user: Root, the Workload's own, or Auto, which looks at the "
+        description="The sidecar's user: Root, the Workload's own, or Auto, which reads the "
         "pod's security context.",
     )
     image: Image | None = Field(
@@ -119,8 +119,7 @@ class EnforcementPart(Part):
     )
     tolerance: Tolerance = Field(
         TOLERANCE,
-        description="How far over the cap is still let pass: up to "
-        f"{MOST_PERCENT}%, or a quantity.",
+        description=f"How far over the cap is still allowed: up to {MOST_PERCENT}%, or a quantity.",
     )
     blind_after: BlindAfter = Field(
         BLIND_AFTER.default,
@@ -129,11 +128,11 @@ class EnforcementPart(Part):
     )
     when_blind: Annotated[WhenBlind, _Lax] = Field(
         WhenBlind.REPORT,
-        description="Report says so and goes on; Terminate ends the pod.",
+        description="Report says so and continues; Terminate ends the pod.",
     )
     pod_restart: Annotated[PodRestart, _Lax] = Field(
         PodRestart.NONE,
-        description="RestartAllContainers starts the pod's containers anew where the sidecar may "
+        description="RestartAllContainers restarts the pod's containers where the sidecar may "
         "not stop what exceeds the cap, as of Kubernetes 1.36.",
     )
 
@@ -174,7 +173,7 @@ class RulePart(Part):
     )
     visible_devices: Annotated[VisibleDevices, _Lax] = Field(
         VisibleDevices.DENY,
-        description="What becomes of a hand-set NVIDIA_VISIBLE_DEVICES: Deny the pod, Void the "
+        description="What happens to a hand-set NVIDIA_VISIBLE_DEVICES: Deny the pod, Void the "
         "variable, or Ignore it.",
     )
     placement: Annotated[Placement, _Lax] = Field(
@@ -224,11 +223,11 @@ class ExpectPart(Part):
 
 
 class ExamplePart(Part):
-    """A pod and what becomes of it; a policy whose examples fail is not loaded."""
+    """A pod and the decision about it; a policy whose examples fail is not loaded."""
 
     name: Title = Field(description="What the example shows, in words.")
     pod: ExamplePodPart = Field(description="The pod that is created.")
-    expect: ExpectPart = Field(description="What becomes of it.")
+    expect: ExpectPart = Field(description="The decision about it.")
 
 
 class SpecPart(Part):
@@ -237,13 +236,13 @@ class SpecPart(Part):
     whole_gpu_resources: list[ResourcePattern] = Field(
         list(WHOLE_GPU_RESOURCES),
         alias="wholeGPUResources",
-        description="Resources that stand for whole GPUs, with * for any text; what several files "
-        "name is added up.",
+        description="Resources that stand for whole GPUs, with * for any text; the lists of "
+        "several files are added up.",
     )
     classes: dict[Name, ClassPart] = Field({}, description="Kinds of GPUs, by name.")
     rules: list[RulePart] = Field([], description="Rules; the first that matches a pod governs it.")
     examples: list[ExamplePart] = Field(
-        [], description="Pods and what becomes of them, tried whenever the policy is loaded."
+        [], description="Pods and the decisions about them, checked whenever the policy is loaded."
     )
 
 

@@ -26,10 +26,10 @@ class MemoryPart(Part):
     """Bounds of the VRAM per GPU, both inclusive."""
 
     min: Vram | None = Field(
-        None, description="The least VRAM per GPU that may be asked for; null is no bound."
+        None, description="The least VRAM per GPU that a pod may ask for; null is no bound."
     )
     max: Vram | None = Field(
-        None, description="The most VRAM per GPU that may be asked for; null is no bound."
+        None, description="The most VRAM per GPU that a pod may ask for; null is no bound."
     )
 
     @field_validator("max")
@@ -55,12 +55,12 @@ class TolerationPart(Part):
         "", description="The taint's effect; absent for any."
     )
     toleration_seconds: int | None = Field(
-        None, description="How long NoExecute is tolerated; null is for ever."
+        None, description="How long NoExecute is tolerated; null is forever."
     )
 
     @model_validator(mode="after")
     def _is_valid(self) -> Self:
-        """Check what Kubernetes checks; otherwise it would refuse every pod of the rule."""
+        """Check what Kubernetes checks; otherwise it would reject every pod of the rule."""
         if self.operator == "Exists" and self.value:
             raise ValueError("operator Exists takes no value; remove value, or use Equal")
         if not self.key and self.operator != "Exists":

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """What a look at the files brought: a new policy, new problems, or nothing new."""
+    """What reading the files brought: a new policy, new problems, or nothing new."""
 
     loaded: bool = False
     problems: tuple[Problem, ...] = ()
 
     @property
     def unchanged(self) -> bool:
-        """Whether there is nothing to tell since the last look."""
+        """Whether there is nothing to report since the last read."""
         return not self.loaded and not self.problems
 
 
@@ -50,32 +50,32 @@ class PolicySource:
         self._seen = self._key(snapshot)
 
     def refresh(self) -> Reload:
-        """Look at the files again; raises nothing that the files could cause.
+        """Read the files again; raises nothing that the files could cause.
 
         | files | `current` | `problems` | answer |
         | --- | --- | --- | --- |
-        | as at the last look | stays | stay | unchanged |
+        | as at the last read | stays | stay | unchanged |
         | valid | replaced | cleared | loaded |
         | not valid, or gone | stays | replaced | the problems, once |
         """
         try:
             snapshot = take_snapshot(self._path)
         except PolicyInvalidError as error:
-            return self._refused(error.problems, ("", error.problems))
+            return self._rejected(error.problems, ("", error.problems))
         key = self._key(snapshot)
         if key == self._seen:
             return Reload()
         try:
             self.current = proven(parse_snapshot(snapshot, self._enforcer_image))
         except PolicyInvalidError as error:
-            return self._refused(error.problems, key)
+            return self._rejected(error.problems, key)
         self._seen, self.problems = key, ()
         return Reload(loaded=True)
 
     def _key(self, snapshot: Snapshot) -> tuple[str, tuple[Problem, ...]]:
         return snapshot.digest(self._enforcer_image), snapshot.unreadable
 
-    def _refused(
+    def _rejected(
         self, problems: tuple[Problem, ...], key: tuple[str, tuple[Problem, ...]]
     ) -> Reload:
         if key == self._seen:

@@ -54,7 +54,7 @@ def install(
         found = Replica(cluster, wanted).round()
     except CertificatesError as error:
         raise Failure(str(error)) from error
-    _tell(cluster, found)
+    _report(cluster, found)
 
 
 @click.command("rotate")
@@ -68,7 +68,7 @@ def rotate(
     kubeconfig: Path | None,
     kube_context: str | None,
 ) -> None:
-    """Announce another CA, before the old one grows old.
+    """Announce another CA, before the old one expires.
 
     The replicas publish it beside the old one, issue from it after their --ca-overlap, and forget
     the old one when none of its certificates can be valid any more.
@@ -81,7 +81,7 @@ def rotate(
         found = replica.round()
     except CertificatesError as error:
         raise Failure(str(error)) from error
-    _tell(cluster, found)
+    _report(cluster, found)
 
 
 def cluster_of(
@@ -112,7 +112,7 @@ def bundle_lines(cluster: SharedCluster, bundle: Bundle) -> tuple[tuple[str, boo
     )
 
 
-def _tell(cluster: SharedCluster, found: Round) -> None:
+def _report(cluster: SharedCluster, found: Round) -> None:
     for step in found.done:
         if isinstance(step, Store):
             click.echo(f"{cluster.title}: {step.action} ({'; '.join(step.reasons)})")

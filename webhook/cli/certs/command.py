@@ -1,4 +1,4 @@
-"""`vramwarden certs`: issue certificates, bring them into a cluster, and show what there is."""
+"""`vramwarden certs`: issue certificates, install them into a cluster, and show their status."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FOLDER = click.option(
 
 @click.group("certs")
 def certs_group() -> None:
-    """Issue certificates, bring them into a cluster, and show what there is."""
+    """Issue certificates, install them into a cluster, and show their status."""
 
 
 certs_group.add_command(install)
@@ -66,7 +66,7 @@ def issue(cert_dir: Path | None, names: tuple[str, ...], service: str | None) ->
 
 @certs_group.command("status")
 @_FOLDER
-@secret_option("--secret", text="Look at this Secret, and not at a folder.")
+@secret_option("--secret", text="Read this Secret instead of a folder.")
 @configuration_option
 @cluster_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")

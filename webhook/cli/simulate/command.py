@@ -1,4 +1,4 @@
-"""`vramwarden simulate`: what would become of a workload on a cluster."""
+"""`vramwarden simulate`: what would happen to a workload on a cluster."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def _generated(
     "generated",
     metavar="PODS,NODES",
     callback=_generated,
-    help="Make up so many pods and nodes instead, e.g. 1000,100.",
+    help="Generate this many pods and nodes instead, e.g. 1000,100.",
 )
 @click.option(
-    "--seed", default=0, show_default=True, help="Another number makes up another workload."
+    "--seed", default=0, show_default=True, help="Another number generates another workload."
 )
 @click.option(
     "--scheduler",
@@ -95,8 +95,8 @@ def simulate_command(
 
     Says which pods start, wait or never start, and why, and how many GPUs they take; beside it the
     same for other ways to choose a GPU (first fit, worst fit), and how many GPUs are needed at
-    least. The scheduler is a simple model: it counts VRAM and looks at node selectors, and not at
-    CPU, memory, taints, affinity or priority.
+    least. The scheduler is a simple model: it counts VRAM and reads node selectors, and ignores
+    CPU, memory, taints, affinity and priority.
 
     \b
     --nodes: kubectl get nodes -o json
@@ -115,7 +115,7 @@ def simulate_command(
     - {name: train, count: 5, memory: 60Gi, gpus: 2, nodeSelector: {zone: a}}
     - {name: job, count: 9, memory: 8Gi, arrival: 1h, every: 5m, duration: 30m}
 
-    Both may stand in one file. Exit code 0: replayed; 2: wrong usage, or a file that cannot
+    Both may be in one file. Exit code 0: replayed; 2: wrong usage, or a file that cannot
     be read.
     """  # noqa: D301 - click wants the character, not two
     nodes, pods = _workload(nodes_file, pods_file, generated, seed)

@@ -1,4 +1,4 @@
-"""Workloads out of thin air, the same for the same seed, for `vramwarden simulate --generate`."""
+"""Generated workloads, the same for the same seed, for `vramwarden simulate --generate`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _PODS: Final = (
 _POD_GPU_COUNTS: Final = ((1, 92), (2, 6), (4, 2))
 _SHORTEST_S, _LONGEST_S = 600, 8 * 3600
 _RUNNING_ON: Final = 3
-"""Of four pods so many run on; the others are jobs."""
+"""How many of four pods run on; the others are jobs."""
 
 
 def generate(pods: int, nodes: int, seed: int) -> tuple[list[SimulatedNode], list[SimulatedPod]]:
-    """Return so many nodes of unlike GPUs, and pods that come over a day.
+    """Return nodes of different GPUs, and pods that arrive over a day.
 
     Ten pods a node take about three quarters of the memory.
     """

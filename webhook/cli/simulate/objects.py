@@ -119,7 +119,7 @@ def _read(target: Target, found: Found, first_s: float) -> None:
 
 
 def _unreadable(target: Target, why: str, found: Found) -> None:
-    """Leave out what a cluster has, and only there: a manifest is for its author to mend.
+    """Leave out what a cluster has, and only there: a manifest is for its author to fix.
 
     Under a rule that only warns such pods are common, and one would stop the replay of all others.
     """

@@ -62,10 +62,10 @@ def as_text(report: Report) -> str:
 
 
 def _outcome(outcome: Replay) -> dict[str, Any]:
-    refused = {}
-    for cause, pods in outcome.refused.items():
+    blocked = {}
+    for cause, pods in outcome.blocked.items():
         pod, sentence = outcome.examples[cause]
-        refused[cause.value] = {"pods": pods, "first": {"pod": pod, "sentence": sentence}}
+        blocked[cause.value] = {"pods": pods, "first": {"pod": pod, "sentence": sentence}}
     return {
         "startedAtOnce": outcome.at_once,
         "startedLater": outcome.waited,
@@ -76,7 +76,7 @@ def _outcome(outcome: Replay) -> dict[str, Any]:
         "takenBytes": outcome.taken_bytes,
         "freeBytes": outcome.free_bytes,
         "strandedBytes": outcome.stranded_bytes,
-        "refused": refused,
+        "refused": blocked,
     }
 
 
@@ -92,18 +92,18 @@ def _lines(report: Report) -> Iterator[str]:
     for label, show in _ROWS.items():
         yield _row(label, [show(outcome) for outcome in report.outcomes.values()])
     yield _row("GPUs needed at least", [f"{report.lower_bound:,}"])
-    causes = {cause for outcome in report.outcomes.values() for cause in outcome.refused}
+    causes = {cause for outcome in report.outcomes.values() for cause in outcome.blocked}
     if causes:
         yield ""
-        yield "Pods that did not start when they came, by cause:"
+        yield "Pods that did not start when they arrived, by cause:"
     for cause in filter(causes.__contains__, Cause):
-        counts = [f"{outcome.refused.get(cause, 0):,}" for outcome in report.outcomes.values()]
+        counts = [f"{outcome.blocked.get(cause, 0):,}" for outcome in report.outcomes.values()]
         yield _row(f"  {_WORDS[cause]}", counts)
     mine = report.outcomes[ours]
-    if mine.refused:
+    if mine.blocked:
         yield ""
         yield f"The first of them, by {ours}:"
-    for cause in filter(mine.refused.__contains__, Cause):
+    for cause in filter(mine.blocked.__contains__, Cause):
         pod, sentence = mine.examples[cause]
         yield f"  {pod}: {sentence or _WORDS[cause]}"
 

@@ -1,6 +1,6 @@
 """Read the files of `vramwarden simulate`; all that is wrong is reported at once, with its lines.
 
-Files may be large, so they are read as `admit` reads manifests, and lines are looked for only where
+Files may be large, so they are read as `admit` reads manifests, and lines are searched only where
 something is wrong.
 """
 

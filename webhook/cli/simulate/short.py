@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 MOST: Final = 1_000_000
-"""Copies of one thing; more would take more memory and time than anybody waits for."""
+"""Copies of one thing; more would take too much memory and time."""
 _MOST_GPUS: Final = 99
 _LONGEST_S: Final = 10 * 366 * 86_400.0
 _GPUS: Final = re.compile(r"(?:([1-9][0-9]?)x)?([^x]+)")
@@ -170,7 +170,7 @@ def _entries(entries: Any, at: Path, known: tuple[str, ...], found: Found) -> It
 
 
 def unknown_fields(value: Json, path: Path, known: tuple[str, ...], found: Found) -> None:
-    """Note fields that nobody reads, which are slips of the pen."""
+    """Note unknown fields, which are typing errors."""
     for key in value.keys() - known:
         detail = f"unknown field; known fields: {', '.join(known)}"
         found.wrong.append(((*path, key), detail))

@@ -1,4 +1,4 @@
-"""What may be said of enforcement, in policies and in the enforcer's environment alike."""
+"""The values that enforcement accepts, in policies and in the enforcer's environment alike."""
 
 from __future__ import annotations
 

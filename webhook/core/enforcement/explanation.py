@@ -53,10 +53,10 @@ def describe(process: Process) -> str:
 
 
 def mebibytes(amount_bytes: int) -> str:
-    """Show an amount in MiB, rounded up: what is over never looks as if it were not."""
+    """Show an amount in MiB, rounded up: what is over the cap never seems to be within it."""
     return f"{-(-amount_bytes // MIB)}Mi"
 
 
 def enough(peak_bytes: int) -> str:
-    """Return the smallest request that covers a peak, as one writes it."""
+    """Return the smallest request that covers a peak, as a pod writes it."""
     return mebibytes(peak_bytes)

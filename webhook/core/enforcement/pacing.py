@@ -15,10 +15,10 @@ MOVED_BYTES: Final = 64 * 2**20
 """A total that moved by less since the last list is noise of contexts and caches."""
 
 LIST_EVERY_S: Final = 10.0
-"""However still the total, processes come and go, and managed memory hides in it."""
+"""However stable the total, processes come and go, and managed memory hides in it."""
 
 LIST_FLOOR_S: Final = 1.0
-"""Lists are never read more often, but over the cap."""
+"""Lists are never read more often, except over the cap."""
 
 SLOW_CALL_S: Final = 0.02
 """Where a list takes this long, the GPU is crowded: read it half as often."""
@@ -26,7 +26,7 @@ SLOW_CALL_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What the last reading of the lists left to compare with."""
+    """What the last read of the lists left to compare with."""
 
     listed_at_s: float = float("-inf")
     listed_total_bytes: int | None = None
@@ -44,8 +44,8 @@ def wants_lists(
     | no | any | under the floor | no |
     | no | unknown | over the floor | yes |
     | no | moved | over the floor | yes |
-    | no | still | over the ceiling | yes |
-    | no | still | between | no |
+    | no | stable | over the ceiling | yes |
+    | no | stable | between | no |
 
     While the total itself is within the cap no pod can be over it, so only time counts then.
     """

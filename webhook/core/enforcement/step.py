@@ -1,7 +1,7 @@
 """The enforcer's judgement: observations in, actions out; no NVML, no signal, no clock.
 
-A whole incident is a list of observations in a test. Where figures come from stands in
-`webhook.adapters.nvml`, how a process is stopped in `webhook.adapters.processes`.
+A complete incident is a list of observations in a test. `webhook.adapters.nvml` says where figures
+come from, `webhook.adapters.processes` how a process is stopped.
 
 Per GPU, a step goes through these states; `blind` is kept beside them for the pod as a whole.
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 CONFIRMATIONS: Final = 2
-"""Samples over the cap before anybody is stopped: one sample may be a moment's overlap."""
+"""Samples over the cap before any process is stopped: one sample may be a moment's overlap."""
 
 TEARDOWN_S: Final = 30.0
 """After SIGKILL, how long the driver may take to give a process's memory back."""
 
 ESCALATE_AFTER: Final = 3
-"""Stops on one GPU that were not enough: what starts processes anew must end, not the next one."""
+"""Stops on one GPU that were not enough: what restarts processes must end, not the next one."""
 
 ESCALATION_S: Final = 600.0
 """For how long a stop counts towards that."""
@@ -65,9 +65,9 @@ class Observation:
 
     usages: tuple[Usage, ...]
     fault: str = ""
-    """Why not everything could be seen; empty where it could."""
-    refused: frozenset[Process] = frozenset()
-    """Processes that could not be signalled for want of permission, since the last observation."""
+    """Why not everything could be observed; empty where it could."""
+    rejected: frozenset[Process] = frozenset()
+    """Processes that we were not permitted to signal, since the last observation."""
     listed_at_s: Mapping[str, float] = field(default_factory=dict)
     """When a GPU's list was read, where that was before this observation; a GPU that is named here
     was seen, whatever the fault says of others."""
@@ -127,7 +127,7 @@ class State:
     """The highest sum seen, in bytes, by GPU."""
     victims: tuple[Victim, ...] = ()
     stops: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """When somebody was stopped of late, by GPU."""
+    """When processes were stopped recently, by GPU."""
     given_up: frozenset[Process] = frozenset()
     """Processes that outlived their SIGKILL, or may not be signalled."""
     blind_since_s: float | None = None
@@ -211,9 +211,9 @@ Action = Terminate | Kill | Freed | ReportBlind | EndPod
 def step(
     state: State, observation: Observation, cap: Cap, now_s: float
 ) -> tuple[State, tuple[Action, ...]]:
-    """Take one observation into account and return what is to be done about it."""
+    """Take one observation into account and return what to do about it."""
     known = _largest_per_process(observation.usages)
-    state, actions = _look_for_blindness(state, observation, known, cap, now_s)
+    state, actions = _judge_blindness(state, observation, known, cap, now_s)
     state = _follow(state, known, observation, now_s)
     state, stopped = _follow_victims(state, observation, known, cap, now_s)
     sums = _sums(known)
@@ -259,7 +259,7 @@ def _sums(known: Mapping[tuple[str, Process], int | None]) -> dict[str, int]:
     return sums
 
 
-def _look_for_blindness(
+def _judge_blindness(
     state: State,
     observation: Observation,
     known: Mapping[tuple[str, Process], int | None],
@@ -316,7 +316,7 @@ def _follow_victims(
     cap: Cap,
     now_s: float,
 ) -> tuple[State, tuple[Action, ...]]:
-    """Kill victims whose grace is over; let go of those that have left the list."""
+    """Kill victims whose grace is over; forget those that have left the list."""
     victims: list[Victim] = []
     actions: list[Action] = []
     given_up = set(state.given_up) & {process for _, process in known}
@@ -328,7 +328,7 @@ def _follow_victims(
             else:
                 freed = victim.used_bytes
                 actions.append(Freed(victim.process, victim.gpu, freed, after_s, returned=True))
-        elif victim.process in observation.refused:
+        elif victim.process in observation.rejected:
             given_up.add(victim.process)
         elif victim.killed_at_s is None and after_s >= cap.grace_s:
             victims.append(replace(victim, killed_at_s=now_s))

@@ -1,6 +1,6 @@
 """A node's GPUs over time, and what the node should show of them.
 
-The node agent's thinking: what a scan changes (`inventory`), what the node should carry (`state`),
-which news of it is old (`echo`), how often it is patched (`allowance`), and when a driver needs a
-new container (`driver`). May import: `core.nvidia`, `core.pod` and `webhook.names`.
+The node agent's decisions: what a scan changes (`inventory`), what the node should carry (`state`),
+which reports of it are old (`echo`), how often it is patched (`allowance`), and when a driver needs
+a new container (`driver`). May import: `core.nvidia`, `core.pod` and `webhook.names`.
 """

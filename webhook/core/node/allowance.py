@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """So many things at once, and then one in so many seconds."""
+    """`most` things at once, and then one in `every_s` seconds."""
 
     most: int
     every_s: float

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 CHANGED_AFTER_S: Final = 30.0
 REVOKED_AFTER_S: Final = 300.0
-"""How long a driver has to fail in a way that only a new container cures: it was replaced, or the
+"""How long a driver must fail in a way that only a new container fixes: it was replaced, or the
 container's access to the GPUs was revoked (systemd does so on daemon-reload)."""
 
 STUCK_AFTER_S: Final = 60.0
@@ -46,7 +46,7 @@ def hangs(driver: Driver, now_s: float, interval_s: float) -> bool:
 
 
 def needs_new_container(driver: Driver, now_s: float) -> bool:
-    """Say whether only a new container gets the driver's library, or access to the GPUs, anew.
+    """Say whether only a new container gets the driver's library, or access to the GPUs, again.
 
     | the last scan | the driver answered before | for longer than | a new container |
     | --- | --- | --- | --- |

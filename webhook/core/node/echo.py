@@ -1,4 +1,4 @@
-"""Which of the watch's news of a node is older than what our own patch was answered with."""
+"""Which of the watch's reports of a node are older than the answer to our own patch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def is_echo(node: Mapping[str, Any], known: Mapping[str, Any] | None, since_patc
     | --- | --- | --- |
     | a moment ago | lower than the known one's | yes |
     | a moment ago | as high or higher | no |
-    | a moment ago | one of both is no decimal number, or no node is known | no |
+    | a moment ago | one of them is no decimal number, or no node is known | no |
     | longer ago, or never | any: a backup may have been restored | no |
 
-    Resource versions are decimal numbers that grow (KEP-5504); one that is not, is believed.
+    Resource versions are decimal numbers that grow (KEP-5504); a node with another one is no echo.
     """
     if known is None or since_patch_s >= OWN_ECHO_S:
         return False

@@ -1,7 +1,7 @@
 """The inventory of a node's GPUs, and how a scan changes it.
 
 A node's capacity is a promise to the pods that run there: when the kubelet restarts it admits them
-anew, and fails those that no longer fit (kubernetes/kubernetes issue 73948). So what is doubtful
+again, and fails those that no longer fit (kubernetes/kubernetes issue 73948). So what is doubtful
 stays as it was, and what is certain changes at once. `webhook.core.node.state` puts it on the node.
 """
 
@@ -45,7 +45,7 @@ class Scan:
     gpus: tuple[SeenGpu, ...] = ()
     driver_version: str = ""
     unsure: frozenset[str] = frozenset()
-    """UUIDs of GPUs that are there and did not answer; empty for one that gave no UUID."""
+    """UUIDs of GPUs that exist and did not answer; empty for one that gave no UUID."""
     cannot_measure: str = ""
     """Why a sidecar could not measure here; empty where it could."""
     never_measures: bool = False
@@ -58,7 +58,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A GPU that is advertised, and since when something speaks against it."""
+    """A GPU that is advertised, and since when it has been in doubt."""
 
     gpu: Gpu
     doubted_since_s: float | None = None
@@ -76,9 +76,9 @@ class Inventory:
     doubted_since_s: float | None = None
     """Since when a sidecar could not measure, although it is advertised that it can."""
     advertised: bool = False
-    """There were GPUs at some time, so that their absence has to be shown, too."""
+    """There were GPUs at some time, so that their absence must be shown, too."""
     fixed_bytes: int | None = None
-    """An amount that somebody ordered, whatever a driver says."""
+    """An amount that an option sets, whatever a driver says."""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -97,14 +97,14 @@ def observe(inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRA
 
     | the driver | a GPU that is advertised | then |
     | --- | --- | --- |
-    | does not answer | - | stays as it is, and every grace begins anew |
+    | does not answer | - | stays as it is, and every grace begins again |
     | answers | answers as advertised | stays |
     | answers | answers with another size | stays, and has the other size after the grace |
     | answers | answers in MIG mode | leaves at once: nobody had a process on it, or MIG were off |
-    | answers | is there, but fails in another way than being lost | stays |
-    | answers | is lost, or not there | stays, and leaves after the grace |
+    | answers | exists, but fails in another way than being lost | stays |
+    | answers | is lost, or missing | stays, and leaves after the grace |
 
-    A GPU that is new joins at once. Nothing but a grace that is over lowers anything, and MIG.
+    A GPU that is new joins at once. Only a grace that is over lowers anything, and MIG.
     """
     if inventory.fixed_bytes is not None:
         return inventory
@@ -134,9 +134,7 @@ def skipped(scan: Scan) -> dict[str, str]:
         if gpu.mig:
             reasons[gpu.uuid] = "it is in MIG mode, in which memory is divided by the driver"
         elif gpu.usable_bytes is None:
-            reasons[gpu.uuid] = (
-                "the driver tells of no memory of its own; --vram can name an amount"
-            )
+            reasons[gpu.uuid] = "the driver reports no memory of its own; --vram can name an amount"
         elif gpu.usable_bytes < MIB:
             reasons[gpu.uuid] = "it has less than 1 MiB of usable memory"
     return reasons

@@ -1,6 +1,6 @@
 """What a node carries of its GPUs: read, desired, and the smallest patches between the two.
 
-`read_inventory` reads what was advertised before, `desired` says what an inventory should look like
+`read_inventory` reads what was advertised before, `desired` says how an inventory is shown
 on the node, and `patches` what is missing for that. Labels of others, such as those of NVIDIA's GPU
 feature discovery and device plugin, are neither read nor written.
 """
@@ -52,11 +52,11 @@ _ALL_LABELS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What a node should carry; of what is not named here nothing is touched."""
+    """What a node should carry; what is not named here is left alone."""
 
     vram_bytes: int | None = None
     labels: Mapping[str, str | None] = field(default_factory=dict)
-    """None for a label that must not be there."""
+    """None for a label that must not exist."""
     annotations: Mapping[str, str | None] = field(default_factory=dict)
 
 
@@ -97,7 +97,7 @@ def desired(inventory: Inventory, assignments: Mapping[str, Taken] | None = None
     | --- | --- | --- | --- | --- |
     | GPUs | their sum | set | set | as probed |
     | a fixed amount | that | set, as of one GPU | removed | `none` |
-    | no GPUs any more | 0 | removed | removed | removed |
+    | no GPUs any longer | 0 | removed | removed | removed |
     | no GPUs, as ever | left alone | left alone | left alone | left alone |
 
     A fixed amount has no UUIDs, so pods placed at binding do not go there; of what is free nothing
@@ -163,7 +163,7 @@ def changes(node: Mapping[str, Any], made: Patches) -> Iterator[str]:
 
 
 def is_free_alone(made: Patches) -> bool:
-    """Say whether nothing but free memory changes, as it does with each pod: no news for a log."""
+    """Say whether nothing but free memory changes, as with each pod: too little for a log."""
     parts = (made.metadata or {}).get("metadata", {})
     labels_alone = made.status is None and set(parts) <= {"labels"}
     return labels_alone and set(parts.get("labels", ())) <= set(_FREE_LABELS)

@@ -2,8 +2,8 @@
 
 A pod is entered *before* its binding is allowed, under the ConfigMap's `resourceVersion`, so two
 replicas that place at the same time cannot both succeed. It leaves only for what cannot be undone:
-the pod finished, is deleted, or was bound to another node. So no decision rests on how fresh a
-watch is, and a list that says too much only makes the scheduler try once more.
+the pod finished, was deleted, or was bound to another node. So no decision rests on how fresh a
+watch is, and a list that says too much only makes the scheduler retry.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
-from webhook.core.placement.fit import Need, Refusal, best_fit, place
+from webhook.core.placement.fit import Denial, Need, best_fit, place
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import mapping, text
 from webhook.core.pod.findings import MalformedObjectError, render
@@ -36,8 +36,8 @@ UNBOUND_S: Final = 120.0
 (`--request-timeout`), and clocks of replicas may differ."""
 
 RENEW_S: Final = 30.0
-"""An entry older than this is written anew when its pod's binding comes again, so that the whole of
-that request lies within `UNBOUND_S`."""
+"""An entry older than this is renewed when its pod's binding comes again, so that all of that
+request lies within `UNBOUND_S`."""
 
 _KEY: Final = "assignments"
 _LONGEST_NAME: Final = 253  # of a ConfigMap, as of a node
@@ -78,9 +78,9 @@ class PodState:
     """It ran to its end, which cannot be undone."""
     gone: bool = False
     """A watch said so. It may only have lost the label that is watched, so nothing is freed by it
-    before the API server has been asked."""
+    before the API server confirms it."""
     unreadable: str = ""
-    """Why the demand cannot be read: whoever wrote the pod came past admission."""
+    """Why the demand cannot be read: whoever wrote the pod bypassed admission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +134,16 @@ def plan(
     pod: PodState,
     now_s: float,
     order: Order = best_fit,
-) -> Plan | Refusal:
+) -> Plan | Denial:
     """Choose GPUs for a pod and enter it.
 
-    `assignments` are what the ConfigMap holds, `pods` those that are known, on any node.
+    `assignments` are those of the ConfigMap, `pods` all that are known, on any node.
 
     | the pod | then |
     | --- | --- |
-    | is entered, with GPUs that are still there | the same GPUs: its binding came twice |
+    | is entered, with GPUs that still exist | the same GPUs: its binding came twice |
     | is not entered, and GPUs are free | entered with them |
-    | otherwise | refused |
+    | otherwise | denied |
     """
     kept = {uid: one for uid, one in assignments.items() if _may_use(pods.get(uid), node)}
     entered = kept.pop(pod.uid, None)
@@ -156,7 +156,7 @@ def plan(
         return Plan((), kept, len(kept) < len(assignments))
     free = free_on(node, gpus, kept, pods, but=pod.uid)
     uuids = place(node, gpus, free, pod.need, order)
-    if isinstance(uuids, Refusal):
+    if isinstance(uuids, Denial):
         return uuids
     kept[pod.uid] = Assignment(pod.name, uuids, pod.need.memory_bytes, int(now_s))
     return Plan(uuids, kept, changed=True)
@@ -171,7 +171,7 @@ def free_on(
 ) -> dict[str, int]:
     """Return what is free on each GPU, by what is entered and by pods that are not.
 
-    Those came past us, or see all GPUs because their rule does not place at binding; then their
+    Those bypassed us, or see all GPUs because their rule does not place at binding; then their
     demand counts on each GPU, since they may use it on any.
     """
     taken = [(one.uuids, one.memory_bytes) for one in assignments.values()]
@@ -199,7 +199,7 @@ def adopt(
 def to_ask(
     assignments: Assignments, pods: Mapping[str, PodState], now_s: float
 ) -> dict[str, Assignment]:
-    """Return the entries of which the API server has to be asked before they may leave."""
+    """Return the entries to check with the API server before they may leave."""
     asked = {}
     for uid, one in assignments.items():
         pod = pods.get(uid)
@@ -209,7 +209,7 @@ def to_ask(
 
 
 def to_ask_at_once(assignments: Assignments, pods: Mapping[str, PodState]) -> dict[str, Assignment]:
-    """Return the entries of pods that are gone as it seems: each may be room for another pod."""
+    """Return the entries of pods that seem to be gone: each may be room for another pod."""
     known = ((uid, one, pods.get(uid)) for uid, one in assignments.items())
     return {uid: one for uid, one, pod in known if pod and pod.gone and not pod.finished}
 
@@ -221,7 +221,7 @@ def settle(
     answers: Mapping[str, PodState | None],
     now_s: float,
 ) -> Assignments:
-    """Return the entries that stay, given what the API server answered of single pods just now.
+    """Return the entries that stay, given what the API server just answered about single pods.
 
     | the pod | its entry |
     | --- | --- |
@@ -246,7 +246,7 @@ def settle(
 
 
 def _may_use(pod: PodState | None, node: str) -> bool:
-    """Say whether a pod may use GPUs of a node, now or later; yes where nothing is known of it."""
+    """Say whether a pod may use GPUs of a node, now or later; yes for an unknown pod."""
     return pod is None or (not pod.finished and pod.node in {"", node})
 
 
@@ -281,7 +281,7 @@ def write_assignments(assignments: Assignments) -> dict[str, str]:
 def read_assignments(data: object) -> tuple[Assignments, bool]:
     """Read the `data` of a ConfigMap; also say whether all of it could be read.
 
-    Where it could not, somebody edited it, and the node's pods have to be read to find what is
+    Where it could not, somebody edited it, and the node's pods must be read to find what is
     missing (`adopt`).
     """
     written = data.get(_KEY) if isinstance(data, dict) else None

@@ -1,8 +1,8 @@
 """Which of a node's GPUs a pod gets.
 
 The stock scheduler counts VRAM per node; on a node with several GPUs the sum may fit where no
-single GPU does. So the GPUs are chosen here, at binding, and what does not fit is refused. What is
-free is known by `webhook.core.placement.assignments`.
+single GPU does. So the GPUs are chosen here, at binding, and what does not fit is denied. What is
+free, `webhook.core.placement.assignments` knows.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Denial:
     """Why a pod cannot be bound to a node, in a sentence for `kubectl describe pod`."""
 
     sentence: str
 
 
 def best_fit(gpu: Gpu, free_bytes: int) -> tuple[int, ...]:
-    """Take the GPU with the least free memory, so that large pieces stay whole; ours."""
+    """Take the GPU with the least free memory, so that large pieces stay free; ours."""
     return free_bytes, gpu.index
 
 
@@ -56,14 +56,14 @@ def worst_fit(gpu: Gpu, free_bytes: int) -> tuple[int, ...]:
 
 def place(
     node: str, gpus: Sequence[Gpu], free: Mapping[str, int], need: Need, order: Order = best_fit
-) -> tuple[str, ...] | Refusal:
+) -> tuple[str, ...] | Denial:
     """Choose distinct GPUs of a node, by what is free on each; return UUIDs in the driver's order.
 
     | GPUs with enough free memory | then |
     | --- | --- |
     | at least as many as needed | the first ones by `order`; ties: the lowest index |
-    | fewer | refused, with the need and the largest free amount |
-    | the node shows no GPUs | refused |
+    | fewer | denied, with the need and the largest free amount |
+    | the node shows no GPUs | denied |
     """
     if not gpus:
         return unknown_gpus(node)
@@ -75,9 +75,9 @@ def place(
     return tuple(gpu.uuid for gpu in chosen)
 
 
-def unknown_gpus(node: str) -> Refusal:
-    """Return the refusal for a node that does not say which GPUs it has."""
-    return Refusal(
+def unknown_gpus(node: str) -> Denial:
+    """Return the denial for a node that does not say which GPUs it has."""
+    return Denial(
         f"node {node} does not show its GPUs (annotation {NODE_GPUS_ANNOTATION}), so none can be "
         "chosen for this pod; see whether vramwarden's node agent runs there"
     )
@@ -85,7 +85,7 @@ def unknown_gpus(node: str) -> Refusal:
 
 def _too_full(
     node: str, gpus: Sequence[Gpu], free: Mapping[str, int], need: Need, fitting: int
-) -> Refusal:
+) -> Denial:
     largest = min(gpus, key=lambda gpu: (-free[gpu.uuid], gpu.index))
     amount = format_bytes(need.memory_bytes)
     left = format_bytes(max(0, free[largest.uuid]))
@@ -97,7 +97,7 @@ def _too_full(
     else:
         have = "1 GPU" if fitting == 1 else f"{fitting or 'no'} GPUs"
         lacks = f"node {node} has {have} with {amount} free, and this pod needs {need.gpu_count}"
-    return Refusal(
+    return Denial(
         f"{lacks}; the largest free amount is {left}, on GPU {largest.index} ({largest.uuid}); "
-        "the scheduler tries again, also on other nodes"
+        "the scheduler retries, also on other nodes"
     )

@@ -203,7 +203,7 @@ def _read_count(count: str, reading: _Reading) -> int:
 
 
 def _check_orphans(gpu_class: str | None, count: str | None, reading: _Reading) -> None:
-    """Refuse annotations that shape a demand on a pod that has none: it would run without a GPU."""
+    """Reject annotations that shape a demand on a pod that has none: it would run without a GPU."""
     missing = f"needs {GPU_MEMORY_ANNOTATION} beside it; add the VRAM per GPU, e.g. 8Gi"
     if count is not None:
         reading.add(Reason.INVALID_COUNT, _COUNT_PATH, missing)

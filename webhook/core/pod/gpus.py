@@ -1,4 +1,4 @@
-"""GPUs as nodes advertise them: what placement, the agent and the preference of a pod share."""
+"""GPUs as nodes advertise them: what placement, the agent and a pod's preference share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 MOST_COUNTED: Final = 16
-"""Of so many GPUs of a node it is said how much is free; few nodes have more."""
+"""For how many GPUs of a node the labels say what is free; few nodes have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Gpu:
 
 
 class Taken(Protocol):
-    """What somebody has of GPUs: an entry of the list of assignments, for whoever only adds up."""
+    """What somebody has of GPUs: an entry of the assignments, for code that only adds up."""
 
     @property
     def uuids(self) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ def free_label(gpu_count: int) -> str:
     """Name the node label that says how much as many of its GPUs have free, each at least.
 
     `gpu-memory-free-mib` for one GPU, `gpu-memory-free-mib.2` for two, and so on: a pod of two GPUs
-    would else be sent for ever to a node where one GPU has room and the sum fits.
+    would else be sent forever to a node where one GPU has room and the sum fits.
     """
     counted = min(gpu_count, MOST_COUNTED)
     return NODE_GPU_MEMORY_FREE_LABEL + (f".{counted}" if counted > 1 else "")
@@ -51,8 +51,8 @@ def free_label(gpu_count: int) -> str:
 def free_bytes(gpus: Iterable[Gpu], taken: Iterable[tuple[Iterable[str], int]]) -> dict[str, int]:
     """Return what is free on each GPU, given UUIDs and the bytes taken on each of them.
 
-    Below zero where a GPU shrank, or where pods were bound past us. GPUs that left the node's
-    list are passed over.
+    Below zero where a GPU shrank, or where a binding bypassed us. GPUs that left the node's
+    list are ignored.
     """
     free = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
     for uuids, taken_bytes in taken:

@@ -74,7 +74,7 @@ def _diff_objects(before: Json, after: Json, path: str) -> Iterator[Operation]:
 
 
 def _diff_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operation]:
-    """Diff two lists: by name where every item has its own, else item by item, else whole."""
+    """Diff two lists: by name where every item has its own, else item by item, else as a whole."""
     before_names, after_names = _names(before), _names(after)
     if before_names is not None and after_names is not None:
         kept = [name for name in before_names if name in after_names]

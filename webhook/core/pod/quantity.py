@@ -42,8 +42,8 @@ class QuantityTooSmallError(QuantityError):
 def parse_quantity(text: str) -> Fraction:
     """Read a Kubernetes quantity exactly; raises QuantityError.
 
-    Values whose magnitude passes int64 are refused instead of capped, as Kubernetes would do: an
-    amount nobody can have is a slip of the pen.
+    Values whose magnitude exceeds int64 are rejected instead of capped, as Kubernetes would do: an
+    amount nobody can have is a typing error.
     """
     match = _GRAMMAR.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     if match is None:

@@ -65,7 +65,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """The parts of a pod that every rule looks at, read and checked once."""
+    """The parts of a pod that every rule reads, taken and checked once."""
 
     raw: Json
     spec: Mapping[str, Any]

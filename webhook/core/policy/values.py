@@ -27,7 +27,7 @@ WHOLE_GPU_RESOURCES: Final = (
     "amd.com/gpu",
     "deviceclass.resource.kubernetes.io/*gpu*",
 )
-"""What stands for whole GPUs where a policy does not say; policies/default.yaml explains each."""
+"""What stands for whole GPUs where a policy names none; policies/default.yaml explains each."""
 
 
 class Action(StrEnum):
@@ -77,14 +77,14 @@ class RunAs(StrEnum):
 
 
 class WhenBlind(StrEnum):
-    """What a sidecar does that can no longer measure."""
+    """What a sidecar does when it can no longer measure."""
 
     REPORT = "Report"
     TERMINATE = "Terminate"
 
 
 class PodRestart(StrEnum):
-    """What the kubelet does when the sidecar says that the pod must start anew (KEP-5532)."""
+    """What the kubelet does when the sidecar says that the pod must restart (KEP-5532)."""
 
     NONE = "None"
     ALL_CONTAINERS = "RestartAllContainers"

@@ -15,7 +15,7 @@ from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.placement import GpuNode, Stored
 from webhook.core.placement.assignments import adopt, plan, settle, to_ask, to_ask_at_once
 from webhook.core.placement.binding_review import BindingOutcome, BindingReason, Verdict
-from webhook.core.placement.fit import Refusal, unknown_gpus
+from webhook.core.placement.fit import Denial, unknown_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,13 +119,13 @@ class Binder:
             fresh = stored is None
             stored = stored or self._read(node)
             made = self._plan(node, pod, stored)
-            if not fresh and (isinstance(made, Refusal) or not made.changed):
+            if not fresh and (isinstance(made, Denial) or not made.changed):
                 stored = None  # it may be old, or deleted, and only a write would find out
                 continue
-            if isinstance(made, Refusal):
+            if isinstance(made, Denial):
                 stored = self._without_the_gone(node, stored)
                 made = self._plan(node, pod, stored)
-                if isinstance(made, Refusal):
+                if isinstance(made, Denial):
                     return Verdict(BindingOutcome.DENIED, BindingReason.NO_GPU_FITS, made.sentence)
             if dry_run or not made.changed:
                 return Verdict(BindingOutcome.PLACED, uuids=made.uuids)
@@ -134,7 +134,7 @@ class Binder:
             stored = None
         raise KubeError(f"others keep writing the list of node {node.name}")
 
-    def _plan(self, node: GpuNode, pod: PodState, stored: Stored) -> Plan | Refusal:
+    def _plan(self, node: GpuNode, pod: PodState, stored: Stored) -> Plan | Denial:
         pods = self._tracker.relevant(node.name, stored.assignments)
         return plan(node.name, node.gpus, stored.assignments, pods, pod, self._clock())
 

@@ -1,7 +1,7 @@
 """What `helm test` runs in the cluster: see whether the API server calls the webhook, and is right.
 
-Nothing is stored: pods are created as a dry run. Standard library alone, so that it tells what is
-wrong also where our own package is.
+Nothing is stored: pods are created as a dry run. Standard library alone, so that it reports what is
+wrong even where our own package is.
 """
 # ruff: noqa: INP001 - one file, which runs by itself
 
@@ -91,7 +91,7 @@ def check(api: Api, release_namespace: str, namespace: str) -> Iterator[tuple[st
     code, answer = api.ask("GET", webhook)
     if code == OK:
         ready = answer["status"].get("readyReplicas", 0)
-        why = "" if ready else f"none of {answer['spec']['replicas']} is; look at its pods"
+        why = "" if ready else f"none of {answer['spec']['replicas']} is; see its pods"
     else:
         why = _said(answer)
     yield "a replica of the webhook is ready", why
@@ -111,7 +111,7 @@ def check(api: Api, release_namespace: str, namespace: str) -> Iterator[tuple[st
     code, answer = api.ask("POST", pods, pod("wrong", "1GB"))
     why = f"it was created; {hint}" if code == CREATED else _said(answer)
     by_us = code == FORBIDDEN and 'webhook "mutate.vramwarden.io" denied' in why
-    yield "a pod that asks for 1GB is refused by us", "" if by_us else why
+    yield "a pod that asks for 1GB is denied by us", "" if by_us else why
 
 
 def _is_translated(created: dict[str, Any]) -> bool:

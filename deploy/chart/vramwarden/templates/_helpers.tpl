@@ -1,6 +1,6 @@
 {{/*
 All names are fixed, whatever the release is called: the annotations on pods are one per cluster, so a
-second release would translate every pod twice. As it is, Helm refuses it, and each command in
+second release would translate every pod twice. As it is, Helm rejects it, and each command in
 deploy/README.md is right everywhere.
 */}}
 
@@ -96,7 +96,7 @@ matchExpressions:
 {{- end }}
 {{- end }}
 
-{{/* matchConditions of everything that looks at pods: which pods are nobody's business. */}}
+{{/* matchConditions of everything that reviews pods: which pods are nobody's business. */}}
 {{- define "vramwarden.exemptions" -}}
 {{ include "vramwarden.exemptNamespaces" . }}
 # What a kubelet shows of a static pod runs already. The annotation alone proves nothing: anybody can
@@ -109,7 +109,7 @@ matchExpressions:
 {{- end }}
 
 {{/* matchConditions of both webhooks. They are what an outage is limited to, and what spares all other
-pods the call. A condition that fails refuses the pod, hence has() before every field. What they let
+pods the call. A condition that fails denies the pod, hence has() before every field. What they let
 through is more than `decide` in webhook/core/admission/decide.py judges, never less; tests/chart proves it:
 - an annotation or the label of ours: a demand, or our marks
 - a resource with a domain: vramwarden.io/vram, and whole GPUs of any policy, which all have one; a limit
@@ -165,7 +165,7 @@ labels:
 {{- if semverCompare (printf ">=1.21.0-0 <%s.0-0" .version) .root.Capabilities.KubeVersion.Version }}true{{ end }}
 {{- end }}
 
-{{/* Whether a ValidatingAdmissionPolicy can be had; empty for no. */}}
+{{/* Whether the cluster has ValidatingAdmissionPolicies; empty for no. */}}
 {{- define "vramwarden.hasSecondLine" -}}
 {{- $before := include "vramwarden.isBefore" (dict "root" . "version" "1.30") }}
 {{- $kind := .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" }}

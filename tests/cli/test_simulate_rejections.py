@@ -85,7 +85,7 @@ pods: [{memory: 8GB}]
         ({"memoy": "8Gi"}, f".memoy: unknown field; {FIELDS}"),
     ],
 )
-def test_a_field_of_a_pod_that_does_not_do_is_told(problems, entry, wrong):
+def test_a_field_of_a_pod_that_is_wrong_is_reported(problems, entry, wrong):
     entry = {"name": "p", "memory": "8Gi"} | entry
     nodes = [{"name": "n", "gpus": "8Gi"}]
     (line,) = problems(json.dumps({"nodes": nodes, "pods": [entry]}))
@@ -107,7 +107,7 @@ def test_a_field_of_a_pod_that_does_not_do_is_told(problems, entry, wrong):
         ("-1Gi", '"-1Gi" is less than 1Mi'),
     ],
 )
-def test_gpus_that_cannot_be_are_told(problems, gpus, wrong):
+def test_gpus_that_cannot_be_are_reported(problems, gpus, wrong):
     pods = [{"name": "p", "memory": "8Gi"}]
     text = json.dumps({"nodes": [{"name": "n", "gpus": gpus}], "pods": pods})
     (line,) = problems(text)
@@ -133,7 +133,7 @@ def test_gpus_that_cannot_be_are_told(problems, gpus, wrong):
         ),
     ],
 )
-def test_a_text_that_is_something_else_is_refused_once(problems, text, expected):
+def test_a_text_that_is_something_else_is_rejected_once(problems, text, expected):
     lines = problems(text)
     if expected is None:
         assert len(lines) == 1
@@ -148,15 +148,15 @@ def test_objects_that_cannot_be_read_are_told_by_their_place(problems):
     items = [node("n1", "nonsense"), broken, pod("a", memory="8GB"), wrong_pod, 5]
     text = "{'apiVersion': v1, kind: List, items: [\n" + ",\n".join(map(json.dumps, items)) + "]}\n"
     annotation = "items[0].metadata.annotations[vramwarden.io/gpus]"
-    told = problems(text)
+    found = problems(text)
     assert (
         f"f:2: {annotation}: is no list of objects with uuid, memory, product and index; "
-        in (told[0])
+        in (found[0])
     )
-    assert told[1] == "f:3: items[1]: metadata.labels[a]: must be a string, not a number"
-    assert told[2] == "f:6: items[4]: must be an object"
-    assert told[3].startswith("f:4: items[2]: team/a: InvalidQuantity: metadata.annotations[")
-    assert told[4] == "f:5: items[3]: team/b: spec.containers: must be a list, not an object"
+    assert found[1] == "f:3: items[1]: metadata.labels[a]: must be a string, not a number"
+    assert found[2] == "f:6: items[4]: must be an object"
+    assert found[3].startswith("f:4: items[2]: team/a: InvalidQuantity: metadata.annotations[")
+    assert found[4] == "f:5: items[3]: team/b: spec.containers: must be a list, not an object"
 
 
 AGENT = (
@@ -193,7 +193,7 @@ def test_no_pod_makes_it_fail_in_another_way(problems, changes):
 
 
 @pytest.mark.parametrize("replicas", [-1, "3", 2.5, True, 1_000_001])
-def test_replicas_that_are_no_number_are_told(problems, replicas):
+def test_replicas_that_are_no_number_are_reported(problems, replicas):
     template = {"metadata": pod()["metadata"], "spec": pod()["spec"]}
     spec = {"replicas": replicas, "template": template}
     workload = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {}, "spec": spec}
@@ -254,7 +254,7 @@ def hostile(draw):
 
 
 @given(hostile())
-def test_whatever_is_given_is_read_or_refused(value):
+def test_whatever_is_given_is_read_or_rejected(value):
     for read in (read_nodes, read_pods):
         with contextlib.suppress(UnreadableError):
             read("f", json.dumps(value))
