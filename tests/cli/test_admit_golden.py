@@ -20,7 +20,10 @@ from webhook.core.policy.values import Action, EnforceBy, Style
 CASES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
 FILES = {"input.yaml", "expected.yaml", "expected.txt"}
 UPDATE = "UPDATE_GOLDEN"
-HOW = f"set {UPDATE}=1 to write what comes out now, and read the difference before committing it"
+HOW = (
+    f"`{UPDATE}=1 .venv/bin/pytest tests/cli/test_admit_golden.py` writes what comes out now; "
+    "read the difference before committing it"
+)
 
 
 def comments(text: str) -> list[str]:
@@ -54,8 +57,11 @@ def test_manifests_come_out_as_recorded(case):
 
 def test_every_action_and_every_enforcer_has_a_case():
     actions = {f"action-{action.lower()}" for action in Action}
-    enforcers = {f"enforcer-{style.lower()}" for style in (*Style, EnforceBy.NONE)}
-    assert actions | enforcers <= set(CASES)
+    # The sidecar has a case for each of its styles.
+    tiers = set(EnforceBy) - {EnforceBy.SIDECAR}
+    enforcers = {f"enforcer-{name.lower()}" for name in (*Style, *tiers)}
+    missing = (actions | enforcers) - set(CASES)
+    assert not missing, f"add input.yaml and policy.yaml in tests/golden/ for {missing}; then {HOW}"
 
 
 @pytest.mark.parametrize("case", CASES)

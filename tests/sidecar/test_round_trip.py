@@ -1,5 +1,6 @@
 """What a policy says, as it arrives in the enforcer that a pod gets."""
 
+import re
 from fractions import Fraction
 
 import pytest
@@ -15,7 +16,8 @@ from webhook.core.pod.demand import read_demand
 from webhook.core.pod.duration import parse_ms
 from webhook.core.pod.quantity import parse_quantity
 from webhook.core.pod.views import read_pod
-from webhook.names import ENFORCER_CONTAINER, GPU_ANNOTATION
+from webhook.core.policy.values import EnforceBy
+from webhook.names import CAP_BYTES_ENV, ENFORCER_CONTAINER, GPU_ANNOTATION
 from webhook.sidecar.settings import SettingsError, read_settings
 
 NUMBERS = st.integers(0, 4000).map(str) | st.decimals(0, 99, places=2).map(str)
@@ -106,6 +108,13 @@ def assert_same(settings, fields, cap_bytes):
         assert settings.tolerance_bytes == parse_quantity(tolerance)
 
 
+def test_every_variable_that_a_policy_sets_is_compared_here(policy_folder):
+    policy, _ = policy_of(policy_folder, {})
+    sent = {name for name in environment(policy, a_pod("8Gi")) if name.startswith("VRAM_")}
+    fields = {"VRAM_" + re.sub("([A-Z])", r"_\1", name).upper() for name in LONGEST}
+    assert sent - {CAP_BYTES_ENV} == fields, "add rows to ENFORCEMENT, LONGEST and assert_same"
+
+
 @given(ENFORCEMENT)
 @example(LONGEST)
 def test_whatever_a_policy_accepts_the_enforcer_reads_as_the_same(policy_folder, fields):
@@ -157,7 +166,9 @@ def test_a_policy_that_says_nothing_of_it_gets_the_enforcers_own_defaults(policy
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda path: path.stem)
 def test_the_enforcer_understands_every_shipped_policy(file):
-    for rule in filter(lambda one: one.has_sidecar, load(file).rules):
+    for rule in load(file).rules:
+        if rule.enforcement.by is not EnforceBy.SIDECAR:
+            continue
         policy = a_policy(a_rule(enforcement=rule.enforcement))
         pod = a_pod("8Gi", securityContext={"runAsUser": 1000})
         assert read_settings(environment(policy, pod)).cap_bytes == 8 * 2**30

@@ -11,5 +11,5 @@
 `processes`    processes and their cgroups, through /proc and pidfds
 `journal`      one JSON line per event, and once what stays as it is
 
-An adapter may import the core, and no other adapter but the last four.
+An adapter may import the core, and no other adapter but the last four; `kube` may import `certs`.
 """

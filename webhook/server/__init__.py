@@ -10,6 +10,7 @@
 `health`      liveness and readiness
 `worker`      gunicorn's worker class, with a drain that loses no review
 `policy_reload`  policies, read again when their files change
+`placement/`  which GPU a pod gets when it is bound
 `service`     composition root: settings in, gunicorn running
 
 Reviews do not pass through Flask, by measurement: on one core a Flask route under gunicorn's

@@ -125,3 +125,11 @@ def test_the_errors_that_the_readme_shows_are_real(tmp_path):
 
 def test_the_default_policy_is_found_in_a_checkout():
     assert shipped_policy_path() == POLICIES / "default.yaml"
+
+
+def test_the_default_policy_shows_every_field_of_a_rule():
+    (document,), _ = read_documents("default", (POLICIES / "default.yaml").read_bytes())
+    rule = PolicyFile.model_validate(document.value).spec.rules[-1]
+    for part in (rule, rule.enforcement):
+        missing = type(part).model_fields.keys() - part.model_fields_set
+        assert not missing, "write it with its default and a comment into policies/default.yaml"

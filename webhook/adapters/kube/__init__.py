@@ -5,7 +5,8 @@
 | client | finds the API server; one request, a list page by page, a watch |
 | follow | reports what exists and each change of it, forever: of a collection or one object |
 | placement | what placement reads, writes and follows |
+| certificates | what replicas share of their certificates, for `certs` |
 
-Nothing but `client` imports the modules `kubernetes` and `urllib3`. May import: `webhook.core` and
-`webhook.names`.
+Nothing but `client` imports the modules `kubernetes` and `urllib3`. May import: `webhook.core`,
+`webhook.names` and `certs`.
 """

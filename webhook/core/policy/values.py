@@ -163,11 +163,6 @@ class Rule:
         """Whether a pod's GPUs are chosen at binding; otherwise it sees all of its node's."""
         return self.placement is Placement.BINDING
 
-    @property
-    def has_sidecar(self) -> bool:
-        """Whether the cap is held by a sidecar."""
-        return self.enforcement.by is EnforceBy.SIDECAR
-
 
 @dataclass(frozen=True, slots=True)
 class Example:

@@ -34,7 +34,7 @@ def rules_in_the_room():
 
 def test_every_rule_is_in_the_table_once():
     assert len(JUDGING) == len(set(JUDGING))
-    assert set(JUDGING) == rules_in_the_room()
+    assert set(JUDGING) == rules_in_the_room(), "give each rule a row in rules/table.py"
 
 
 @pytest.mark.parametrize("rule", JUDGING, ids=lambda rule: rule.__name__)
