@@ -46,7 +46,7 @@ _KEEPS_BLANK_LINES: Final = re.compile(r"[|>][0-9]*\+")
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ManifestDocument:
     """One document: its part of the text, and what kubectl reads in it."""
 
     text: str
@@ -95,11 +95,11 @@ def text_of(holder: Any, *path: str) -> str:
     return holder if isinstance(holder, str) else ""
 
 
-def read_documents(text: str) -> list[Document]:
+def read_documents(text: str) -> list[ManifestDocument]:
     """Split a text as kubectl does and read each document; raises ManifestError with the line."""
     starts = [0, *(match.start() for match in _SEPARATOR.finditer(text) if match.start())]
     ends = [*starts[1:], len(text)]
-    documents: list[Document] = []
+    documents: list[ManifestDocument] = []
     for start, end in zip(starts, ends, strict=True):
         header = _header(text[start:end])
         try:
@@ -113,7 +113,7 @@ def read_documents(text: str) -> list[Document]:
     return documents
 
 
-def _read_part(text: str, header: str) -> Iterator[Document]:
+def _read_part(text: str, header: str) -> Iterator[ManifestDocument]:
     """Yield the document between two separators, or the stream of JSON objects."""
     body = text[len(header) :]
     if body.lstrip().startswith("{"):
@@ -124,7 +124,7 @@ def _read_part(text: str, header: str) -> Iterator[Document]:
         else:
             start = 0
             for end, value in objects:
-                yield Document((header if not start else "") + body[start:end], value, None)
+                yield ManifestDocument((header if not start else "") + body[start:end], value, None)
                 start = end
             return
     value, layout = read_yaml(body)
@@ -132,7 +132,7 @@ def _read_part(text: str, header: str) -> Iterator[Document]:
         what = "a list" if isinstance(value, list) else "a plain value"
         detail = f"{what} at the top level; write an object, several of them in a kind: List"
         raise ManifestError(detail)
-    yield Document(text, value, layout)
+    yield ManifestDocument(text, value, layout)
 
 
 def find_targets(value: Any, at: Path = (), of: str = "", version: str = "") -> Iterator[Target]:
@@ -159,7 +159,9 @@ def find_targets(value: Any, at: Path = (), of: str = "", version: str = "") -> 
     yield Target(kind, value, (*at, *shape.path), ".".join(shape.path), found)
 
 
-def changed(document: Document, changes: Mapping[Path, Iterable[Operation]]) -> Document:
+def changed(
+    document: ManifestDocument, changes: Mapping[Path, Iterable[Operation]]
+) -> ManifestDocument:
     """Return a document with JSON Patch operations applied to the pods at the given paths."""
     changes = {path: list(operations) for path, operations in changes.items() if operations}
     if not changes:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PolicyDocument:
     """A document that has the right shape, and where it came from."""
 
     file: str
@@ -59,7 +59,7 @@ class _Found:
     places: dict[tuple[str, str], str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def is_new(self, source: Source, kind: str, name: str, path: Path) -> bool:
+    def is_new(self, source: PolicyDocument, kind: str, name: str, path: Path) -> bool:
         """Note where a name is defined; a second definition is a problem that names the first."""
         first = self.places.get((kind, name))
         if first is None:
@@ -71,7 +71,7 @@ class _Found:
 
 
 def build_policy(
-    sources: list[Source], other_classes: Iterable[str], *, digest: str, enforcer_image: str
+    sources: list[PolicyDocument], other_classes: Iterable[str], *, digest: str, enforcer_image: str
 ) -> tuple[Policy, list[Problem]]:
     """Put sources together, in their order.
 
@@ -105,7 +105,7 @@ def build_policy(
 
 
 def _check_classes(
-    source: Source, path: Path, rule: RulePart, known: set[str]
+    source: PolicyDocument, path: Path, rule: RulePart, known: set[str]
 ) -> Iterator[Problem]:
     """Yield the classes that a rule names and nobody defines, or that it does not allow itself."""
     have = f"the policy has {', '.join(sorted(known)) or 'no classes'}"
@@ -123,7 +123,7 @@ def _check_classes(
 
 
 def _check_selectors(
-    source: Source, path: Path, rule: RulePart, found: _Found
+    source: PolicyDocument, path: Path, rule: RulePart, found: _Found
 ) -> Iterator[Problem]:
     """Yield labels for which a rule and a class that it allows want different values."""
     if rule.action is Action.IGNORE:
@@ -142,7 +142,7 @@ def _check_selectors(
                 yield source.problem((*path, "nodeSelector", key), detail)
 
 
-def _whole_gpu_resources(sources: list[Source]) -> tuple[str, ...]:
+def _whole_gpu_resources(sources: list[PolicyDocument]) -> tuple[str, ...]:
     """Return the union of what the files name; the default where none names any."""
     named = [
         source.content.spec.whole_gpu_resources
@@ -225,7 +225,7 @@ def _variable(part: EnvPart) -> dict[str, Any]:
     return variable
 
 
-def _examples(sources: list[Source]) -> Iterator[Example]:
+def _examples(sources: list[PolicyDocument]) -> Iterator[Example]:
     for source in sources:
         for index, part in enumerate(source.content.spec.examples):
             yield _example(part, source.where("spec", "examples", index))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 import webhook
-from webhook.adapters.policy.build import Source, build_policy
+from webhook.adapters.policy.build import PolicyDocument, build_policy
 from webhook.adapters.policy.models import PolicyFile
 from webhook.adapters.policy.sentences import sentences
 from webhook.adapters.yaml_documents import MAX_BYTES, Document, Problem, read_documents, show_path
@@ -131,7 +131,7 @@ def _unreadable(file: str, error: OSError) -> Problem:
 def parse_snapshot(snapshot: Snapshot, enforcer_image: str) -> Policy:
     """Build the policy of a snapshot; raises PolicyInvalidError with all problems."""
     problems = list(snapshot.unreadable)
-    sources: list[Source] = []
+    sources: list[PolicyDocument] = []
     unusable_classes: set[str] = set()
     for _, shown, data in snapshot.files:
         documents, found = read_documents(shown, data)
@@ -154,10 +154,10 @@ def parse_snapshot(snapshot: Snapshot, enforcer_image: str) -> Policy:
     return policy
 
 
-def _shape(file: str, document: Document, problems: list[Problem]) -> Source | None:
+def _shape(file: str, document: Document, problems: list[Problem]) -> PolicyDocument | None:
     """Check a document's shape and add its problems to those of its YAML."""
     try:
-        return Source(file, document, PolicyFile.model_validate(document.value))
+        return PolicyDocument(file, document, PolicyFile.model_validate(document.value))
     except ValidationError as error:
         known = {(problem.line, problem.path) for problem in problems}
         for path, detail in sentences(error):

@@ -15,7 +15,7 @@ from webhook.adapters.manifests.files import STANDARD_INPUT, name_of_input, read
 from webhook.adapters.manifests.reading import ManifestError
 from webhook.adapters.policy.files import PolicyInvalidError, load_policy, shipped_policy_path
 from webhook.adapters.settings import default_enforcer_image
-from webhook.cli.admit.output import Output, Source, show
+from webhook.cli.admit.output import ManifestText, Output, show
 from webhook.cli.admit.verdict import judge
 from webhook.cli.failures import policy_failure
 
@@ -60,7 +60,7 @@ def admit(
     return 0 if all(verdict.allowed for verdict in verdicts) else 1
 
 
-def _source(name: str, text: str, policy: Policy, namespace: str) -> Source:
+def _source(name: str, text: str, policy: Policy, namespace: str) -> ManifestText:
     before = read_documents(text)
     after, verdicts = [], []
     for document in before:
@@ -68,7 +68,7 @@ def _source(name: str, text: str, policy: Policy, namespace: str) -> Source:
         patches = {verdict.target.at: verdict.patch for verdict in judged}
         after.append(changed(document, patches))
         verdicts += judged
-    return Source(name, text, before, after, verdicts)
+    return ManifestText(name, text, before, after, verdicts)
 
 
 @click.command("admit")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TextIO
 
-    from webhook.adapters.manifests.documents import Document
+    from webhook.adapters.manifests.documents import ManifestDocument
     from webhook.cli.admit.verdict import Judged
 
 _RED, _GREEN, _YELLOW, _CYAN, _BOLD = "31", "32", "33", "36", "1"
@@ -41,18 +41,18 @@ class Output(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ManifestText:
     """One text with manifests: its documents before and after, and the verdicts in it."""
 
     name: str
     text: str
-    before: list[Document]
-    after: list[Document]
+    before: list[ManifestDocument]
+    after: list[ManifestDocument]
     verdicts: list[Judged]
 
 
 def show(
-    sources: Sequence[Source], output: Output, stdout: TextIO, stderr: TextIO, *, colour: bool
+    sources: Sequence[ManifestText], output: Output, stdout: TextIO, stderr: TextIO, *, colour: bool
 ) -> None:
     """Write everything."""
     for source in sources:
@@ -80,7 +80,7 @@ def _report(verdict: Judged, stderr: TextIO, *, colour: bool) -> None:
         stderr.write(_painted(shown, _SUMMARY_COLOURS.get(start, ""), stderr, colour=colour) + "\n")
 
 
-def _after(source: Source) -> str:
+def _after(source: ManifestText) -> str:
     """Return a text after admission: the same text where nothing in it changed."""
     if all(new is old for new, old in zip(source.after, source.before, strict=True)):
         return source.text
@@ -92,7 +92,7 @@ def _as_json(values: list[Any]) -> str:
     return json.dumps(value, indent=4, ensure_ascii=False) + "\n"
 
 
-def _diff(source: Source, stdout: TextIO, *, colour: bool) -> None:
+def _diff(source: ManifestText, stdout: TextIO, *, colour: bool) -> None:
     """Write a unified diff; JSON that changed is compared as YAML, its new form."""
     pairs = list(zip(source.before, source.after, strict=True))
     before = join(old.text if new is old else old.as_yaml for old, new in pairs)
