@@ -97,7 +97,9 @@ def test_the_schema_accepts_what_the_code_accepts(tmp_path, spec):
     assert is_accepted(HEAD + spec)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=settings.default.max_examples * 3, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(path=st.sampled_from(list(places(WHOLE))), new=anything)
 def test_the_code_accepts_nothing_that_the_schema_rejects(path, new):
     value = replaced(WHOLE, path, new)

@@ -272,7 +272,10 @@ def test_the_whole_policy_that_the_next_test_breaks_is_valid(tmp_path):
     assert problems(folder) == []
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=settings.default.max_examples * 4,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(path=st.sampled_from(list(places(WHOLE))), new=anything)
 def test_any_value_in_place_of_any_other_is_a_policy_or_a_sentence(tmp_path, path, new):
     file = tmp_path / "a.yaml"
