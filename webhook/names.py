@@ -20,7 +20,20 @@ ASKING_ANNOTATIONS: Final = (GPU_MEMORY_ANNOTATION, GPU_CLASS_ANNOTATION, GPU_CO
 ADMITTED_ANNOTATION: Final = PREFIX + "admitted"
 """`v1 <rule name> <first 12 hex digits of the policy's digest>`."""
 GPU_ANNOTATION: Final = PREFIX + "gpu"
-"""UUIDs of the GPUs given at binding, comma-separated."""
+"""UUIDs of the GPUs given at binding or late, comma-separated: for people, tools, the sidecar."""
+VISIBLE_DEVICES_ANNOTATION: Final = PREFIX + "visible-devices"
+"""The same GPUs as the node's container runtime spells them: what containers read."""
+GPU_MEMORY_FRACTION_ANNOTATION: Final = PREFIX + "gpu-memory-fraction"
+"""The share of its GPU that a program may use."""
+GPU_WAITS_ANNOTATION: Final = PREFIX + "gpu-waits"
+"""Why a pod that is bound has no GPU yet."""
+BINDING_ANNOTATIONS: Final = (
+    GPU_ANNOTATION,
+    VISIBLE_DEVICES_ANNOTATION,
+    GPU_MEMORY_FRACTION_ANNOTATION,
+    GPU_WAITS_ANNOTATION,
+)
+"""What only a binding, or the late assignment in its place, writes."""
 MANAGED_LABEL: Final = PREFIX + "managed"
 """`"true"` on every pod that has a demand."""
 
@@ -60,6 +73,13 @@ ENFORCER_RUN_PATH: Final = "/run/vram-enforcer"
 ENFORCER_NO_TOKEN_VOLUME: Final = "vram-enforcer-no-token"  # noqa: S105 - a volume's name
 """An empty volume over the token's path keeps the ServiceAccount plugin from adding a token."""
 
+ENFORCER_GPU_VOLUME: Final = "vram-enforcer-gpu"
+"""Shows the sidecar the pod's annotations `gpu` and `gpu-waits` as files of those names, which the
+kubelet updates in place; a variable is resolved once, when its container starts."""
+ENFORCER_GPU_PATH: Final = "/run/vram-enforcer-gpu"
+
+GPUS_ENV: Final = "VRAM_GPUS"
+"""The annotation `gpu`, as it was when the sidecar's container started."""
 CAP_BYTES_ENV: Final = "VRAM_CAP_BYTES"
 POLL_INTERVAL_ENV: Final = "VRAM_POLL_INTERVAL"
 GRACE_ENV: Final = "VRAM_GRACE"
@@ -67,6 +87,8 @@ TOLERANCE_ENV: Final = "VRAM_TOLERANCE"
 BLIND_AFTER_ENV: Final = "VRAM_BLIND_AFTER"
 WHEN_BLIND_ENV: Final = "VRAM_WHEN_BLIND"
 
+ASSIGNED_LATE_EXIT_CODE: Final = 76
+"""The sidecar ends with it once its pod has a GPU, to be started again with that one."""
 POD_RESTART_EXIT_CODE: Final = 88
 """The sidecar ends with it where the whole pod must start anew."""
 
