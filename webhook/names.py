@@ -55,7 +55,8 @@ NODE_DRIVER_LABEL: Final = PREFIX + "driver-version"
 NODE_ENFORCEMENT_LABEL: Final = PREFIX + "enforcement"
 """`sidecar` where a sidecar can measure, else `none`."""
 NODE_GPUS_ANNOTATION: Final = PREFIX + "gpus"
-"""JSON list, one object per GPU: `uuid`, `memory` (usable bytes), `product`, `index`."""
+"""JSON list, one object per GPU: `uuid`, `memory` (usable bytes), `total` (bytes), `product`,
+`index`, and `healthy: false` for one that must not be chosen now."""
 
 # What the webhook writes in its own namespace.
 ASSIGNMENTS_LABEL: Final = PREFIX + "gpu-assignments"

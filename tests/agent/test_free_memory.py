@@ -69,7 +69,7 @@ def test_it_is_shown_while_the_driver_is_down(monkeypatch, sharing):
 def test_it_goes_with_the_gpus(sharing):
     sharing.hear(FINE, sharing.see_node(), taken(300))
     sharing.hear(GONE, after_s=30)
-    assert shown(sharing) == "700"
+    assert shown(sharing) == "0"  # it is lost: who prefers this node by it would be denied
     sharing.hear(GONE, after_s=300)
     assert shown(sharing) is None
 

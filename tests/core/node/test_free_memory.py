@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,6 +63,12 @@ def test_the_labels_are_one_for_each_number_of_gpus():
 def test_it_is_what_is_left_on_as_many_gpus(taken, one, two):
     node = put_right(NODE, TWO, assigned(*taken))
     assert free_labels(node) == {FREE: one, f"{FREE}.2": two}
+
+
+def test_a_gpu_that_is_not_healthy_has_nothing_to_give():
+    known = (Known(a_gpu("a", 1000)), Known(replace(a_gpu("b", 2000, 1), healthy=False)))
+    node = put_right(NODE, Inventory(known, advertised=True), {})
+    assert free_labels(node) == {FREE: "1000", f"{FREE}.2": "0"}
 
 
 def test_what_is_not_a_whole_mebibyte_is_not_promised():

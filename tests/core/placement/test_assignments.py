@@ -62,6 +62,15 @@ def test_a_pod_gets_the_same_gpus_although_they_are_overfull_by_now():
     assert planned(entered, [again], again).uuids == ("GPU-a",)
 
 
+def test_a_pod_keeps_its_gpu_that_is_not_healthy_now_and_nobody_joins_it():
+    failing = [replace(TWO[0], healthy=False), TWO[1]]
+    again, new = pod("u", 300), pod("new", 600)
+    entered = {"u": entry("a", mib=300)}
+    assert planned(entered, [again], again, gpus=failing) == Plan(("GPU-a",), entered, False)
+    assert planned(entered, [new], new, gpus=failing).uuids == ("GPU-b",)
+    assert planned(entered, [new], new).uuids == ("GPU-a",)
+
+
 @pytest.mark.parametrize("gone", ["x", "ax"])
 def test_a_pod_that_was_entered_with_a_gpu_that_left_gets_others(gone):
     again = pod("u", 300, len(gone))
