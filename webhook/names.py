@@ -47,7 +47,7 @@ NODE_GPU_MEMORY_LABEL: Final = PREFIX + "gpu-memory-mib"
 NODE_GPU_MEMORY_FREE_LABEL: Final = PREFIX + "gpu-memory-free-mib"
 """Free MiB of the GPU that has most; with `.2` to `.16` behind it, on each of so many GPUs.
 
-It changes, so no pod may require it, only prefer it.
+Rounded down, and seconds old. It changes, so no pod may require it, only prefer it.
 """
 NODE_GPU_COUNT_LABEL: Final = PREFIX + "gpu-count"
 NODE_GPU_PRODUCT_LABEL: Final = PREFIX + "gpu-product"

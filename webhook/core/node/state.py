@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _LONGEST_LABEL: Final = 63
 _NAMELESS: Final = "unknown"
+_LARGEST_STEP_MIB: Final = 1024
+_FEWEST_STEPS: Final = 16
 _MOST_BYTES: Final = 2**50  # no GPU has a PiB, and no sum of fewer passes int64
 _FREE_LABELS: Final = tuple(map(free_label, range(1, MOST_COUNTED + 1)))
 _ALL_LABELS: Final = (
@@ -189,7 +191,7 @@ def _free_labels(
 ) -> dict[str, str | None]:
     """Return what one GPU, two, and so on have free, each at least; nothing where nobody knows.
 
-    A GPU that is not healthy has nothing to give.
+    In steps (`_in_steps`); a GPU that is not healthy has nothing to give.
     Pods that came past the webhook, or that see all GPUs, are not among the assignments: this is
     advice for the scheduler, and the webhook counts them when it decides.
     """
@@ -197,9 +199,24 @@ def _free_labels(
         return {}
     taken = ((one.uuids, one.memory_bytes) for one in assignments.values())
     left = free_bytes(gpus, taken)
-    free = sorted((left[gpu.uuid] if gpu.healthy else 0 for gpu in gpus), reverse=True)
-    shown = (str(max(0, amount_bytes) // MIB) for amount_bytes in free)
+    free = (_in_steps(gpu, left[gpu.uuid]) if gpu.healthy else 0 for gpu in gpus)
+    shown = map(str, sorted(free, reverse=True))
     return dict(zip_longest(_FREE_LABELS, islice(shown, MOST_COUNTED)))
+
+
+def _in_steps(gpu: Gpu, left_bytes: int) -> int:
+    """Return the MiB that a GPU shows as free, rounded down, so that few pods change a Node.
+
+    Each change wakes everybody who watches nodes. The step is a power of two, as most demands are
+    multiples of one: at most 1 GiB, and on small GPUs so little that there are 16 steps or more. A
+    GPU that nobody uses shows all that it has, for a pod that wants exactly that.
+    """
+    size_mib, left_mib = gpu.memory_bytes // MIB, max(0, left_bytes) // MIB
+    if left_mib == size_mib:
+        return size_mib
+    power = max(1, size_mib // _FEWEST_STEPS).bit_length() - 1
+    step_mib = min(_LARGEST_STEP_MIB, 1 << power)
+    return left_mib // step_mib * step_mib
 
 
 def _shown(value: object) -> str:
