@@ -57,6 +57,8 @@ NODE_ENFORCEMENT_LABEL: Final = PREFIX + "enforcement"
 NODE_GPUS_ANNOTATION: Final = PREFIX + "gpus"
 """JSON list, one object per GPU: `uuid`, `memory` (usable bytes), `total` (bytes), `product`,
 `index`, and `healthy: false` for one that must not be chosen now."""
+NODE_BOOT_ANNOTATION: Final = PREFIX + "boot-id"
+"""The `bootID` of the machine whose GPUs `gpus` lists."""
 
 # What the webhook writes in its own namespace.
 ASSIGNMENTS_LABEL: Final = PREFIX + "gpu-assignments"

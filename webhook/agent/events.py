@@ -74,8 +74,10 @@ def _report_doubts(
 ) -> None:
     seen = {gpu.uuid for gpu in scan.gpus}
     left = {one.gpu.uuid for one in before.known} - {one.gpu.uuid for one in after.known}
+    restarted = before.boot_id not in {"", after.boot_id}
+    lost = "the machine has others" if restarted else f"it was lost for {grace_s:g} s"
     for uuid in sorted(left):
-        why = "it is in MIG mode now" if uuid in seen else f"it was lost for {grace_s:g} s"
+        why = "it is in MIG mode now" if uuid in seen else lost
         journal.event("warning", "a GPU left the list", why=why, gpu=uuid)
         journal.forget(f"gpu {uuid}")
     for one in after.known:

@@ -100,6 +100,62 @@ def test_the_driver_s_numbering_and_names_are_followed_at_once():
     ]
 
 
+OLD = replace(BOTH, boot_id="boot-1")
+NEW = (a_gpu("x", 3000), a_gpu("y", 3000, 1))
+OTHERS = (seen("x", 3000), seen("y", 3000, 1))
+
+
+def at_once(scan, boot_id, start=OLD):
+    """Return the inventory after one scan, in which nothing's grace is over."""
+    return observe(start, scan, 10.0, GRACE_S, boot_id)
+
+
+def test_another_machine_behind_the_same_node_shows_its_own_gpus_alone_and_at_once():
+    later = at_once(a_scan(*OTHERS), "boot-2")
+    assert later.gpus == NEW
+    assert (later.vram_bytes, later.boot_id) == (6000 * MIB, "boot-2")
+
+
+@pytest.mark.parametrize(
+    ("scan", "boot_id"),
+    [
+        (a_scan(*OTHERS), "boot-1"),  # the same start: somebody added GPUs while it ran
+        (a_scan(*OTHERS), ""),
+        (a_scan(*OTHERS, seen("a")), "boot-2"),  # the same machine, and one GPU is late
+        (a_scan(*OTHERS, unsure=frozenset({"GPU-a"})), "boot-2"),
+        (a_scan(*OTHERS, unsure=frozenset({""})), "boot-2"),
+        (a_scan(), "boot-2"),  # its GPUs are on their way
+        (a_scan(unsure=frozenset({"GPU-x"})), "boot-2"),
+        (DOWN, "boot-2"),
+    ],
+)
+def test_a_machine_that_may_be_the_same_keeps_its_gpus_for_the_grace(scan, boot_id):
+    later = at_once(scan, boot_id)
+    assert {"GPU-a", "GPU-b"} <= {gpu.uuid for gpu in later.gpus}
+    assert later.vram_bytes >= BOTH.vram_bytes
+
+
+def test_where_nobody_recorded_a_start_there_is_a_grace():
+    assert at_once(a_scan(*OTHERS), "boot-2", BOTH).vram_bytes == 9000 * MIB
+
+
+@pytest.mark.parametrize("start", [BOTH, OLD])
+@pytest.mark.parametrize("scan", [a_scan(seen("a")), a_scan(seen("a"), seen("b", 2000, 1))])
+def test_the_start_in_which_a_gpu_answered_last_is_recorded(scan, start):
+    assert at_once(scan, "boot-2", start).boot_id == "boot-2"
+
+
+@pytest.mark.parametrize("scan", [DOWN, a_scan(), a_scan(unsure=frozenset({"GPU-a", "GPU-b"}))])
+def test_a_start_in_which_none_answered_yet_is_not_recorded_so_others_still_replace_them(scan):
+    first = at_once(scan, "boot-2")
+    assert first.boot_id == "boot-1"
+    assert at_once(a_scan(*OTHERS), "boot-2", first).gpus == NEW
+
+
+def test_a_start_that_is_not_known_any_more_changes_nothing():
+    assert at_once(a_scan(seen("a")), "").boot_id == "boot-1"
+
+
 CANNOT = a_scan(seen("a"), cannot_measure="the lists cannot be read")
 NEVER = a_scan(seen("a"), cannot_measure="driver 550 is blind", never_measures=True)
 
@@ -183,6 +239,18 @@ def test_whatever_fails_for_less_than_the_grace_lowers_nothing(inventory, scans)
         if inventory.enforcement == "sidecar" and not scan.never_measures:
             assert later.enforcement == "sidecar"
         inventory = later
+
+
+@given(INVENTORIES, SCANS, st.sampled_from(["", "boot-1"]), st.sampled_from(["", "boot-2"]))
+def test_a_start_changes_only_what_becomes_of_gpus_of_which_none_is_left(scanned, scan, old, new):
+    before = replace(settled(scanned), boot_id=old)
+    plain, started = observe(before, scan, 0.0), observe(before, scan, 0.0, boot_id=new)
+    mentioned = {gpu.uuid for gpu in scan.gpus} | scan.unsure
+    left = {gpu.uuid for gpu in before.gpus} & mentioned
+    if old and new and scan.gpus and not left and "" not in scan.unsure and not scan.failed:
+        assert {gpu.uuid for gpu in started.gpus} <= mentioned
+    else:
+        assert started.known == plain.known
 
 
 @given(INVENTORIES, st.lists(st.floats(0, 1e9)))

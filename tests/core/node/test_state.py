@@ -27,7 +27,15 @@ from tests.support.gpus import (
 )
 from tests.support.strategies import ANY_JSON
 from webhook.core.node.inventory import Inventory, Known
-from webhook.core.node.state import NodeState, changes, desired, label_safe, patches, read_inventory
+from webhook.core.node.state import (
+    NodeState,
+    boot_id,
+    changes,
+    desired,
+    label_safe,
+    patches,
+    read_inventory,
+)
 from webhook.core.pod.quantity import MIB
 
 VRAM = "vramwarden.io/vram"
@@ -151,6 +159,40 @@ def test_a_node_that_never_had_gpus_is_left_alone_whatever_others_put_there(inve
 
 def test_nothing_is_patched_where_nothing_ever_was_and_nothing_is_left():
     assert not patches(NODE, desired(GONE))
+
+
+BOOT = "vramwarden.io/boot-id"
+
+
+def test_the_start_under_which_gpus_were_seen_is_kept_on_the_node_and_goes_with_them():
+    started = replace(TWO, boot_id="boot-1")
+    node = put_right(NODE, started)
+    assert node["metadata"]["annotations"][BOOT] == "boot-1"
+    assert read_inventory(node).boot_id == "boot-1"
+    assert put_right(node, TWO) == node  # not known now
+    for gone in (GONE, FIXED):
+        assert put_right(node, gone)["metadata"]["annotations"] == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    ("status", "start"),
+    [
+        ({"nodeInfo": {"bootID": "boot-1"}}, "boot-1"),
+        ({"nodeInfo": {"bootID": "x" * 999}}, "x" * 64),
+        ({"nodeInfo": {"bootID": None}}, ""),
+        ({"nodeInfo": {}}, ""),
+        ({"nodeInfo": None}, ""),
+        ({}, ""),
+        (None, ""),
+    ],
+)
+def test_which_start_a_node_reports(status, start):
+    assert boot_id({"status": status}) == start
+
+
+def test_a_start_without_gpus_says_nothing():
+    node = {"metadata": {"annotations": {BOOT: "boot-1", GPUS: "[]"}}}
+    assert read_inventory(node) == Inventory()
 
 
 def test_what_is_not_known_yet_is_left_alone():

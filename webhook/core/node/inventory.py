@@ -81,6 +81,9 @@ class Inventory:
     """There were GPUs at some time, so that their absence must be shown, too."""
     fixed_bytes: int | None = None
     """An amount that an option sets, whatever a driver says."""
+    boot_id: str = ""
+    """The start of the machine (`nodeInfo.bootID`) in which one of these GPUs answered last; empty
+    where that is not known."""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -94,8 +97,10 @@ class Inventory:
         return total if self.fixed_bytes is None else self.fixed_bytes
 
 
-def observe(inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRACE_S) -> Inventory:
-    """Return the inventory after a scan.
+def observe(
+    inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRACE_S, boot_id: str = ""
+) -> Inventory:
+    """Return the inventory after a scan; `boot_id` is that of the machine, empty where unknown.
 
     | the driver | a GPU that is advertised | then | healthy |
     | --- | --- | --- | --- |
@@ -107,7 +112,8 @@ def observe(inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRA
     | answers | is lost, or missing | stays, and leaves after the grace | no |
 
     A GPU that is new joins at once. Only a grace that is over lowers anything, and MIG. One that is
-    not healthy is given to no further pod: that pod would keep it, and never start.
+    not healthy is given to no further pod: that pod would keep it, and never start. Another machine
+    (`_is_another_machine`) has no grace: its GPUs and those of the last are never shown together.
     """
     if inventory.fixed_bytes is not None:
         return inventory
@@ -115,10 +121,12 @@ def observe(inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRA
         known = tuple(Known(one.gpu) for one in inventory.known)
         return replace(inventory, known=known, doubted_since_s=None)
     seen = {gpu.uuid: gpu for gpu in scan.gpus}
-    judged = (_judge(one, seen.get(one.gpu.uuid), scan, now_s, grace_s) for one in inventory.known)
+    left_s = 0.0 if _is_another_machine(inventory, scan, boot_id) else grace_s
+    judged = (_judge(one, seen.get(one.gpu.uuid), scan, now_s, left_s) for one in inventory.known)
     old = {one.gpu.uuid for one in inventory.known}
     new = (_as_advertised(gpu) for gpu in seen.values() if gpu.uuid not in old)
     known = (*filter(None, judged), *(Known(gpu) for gpu in new if gpu is not None))
+    answered = boot_id and any(one.gpu.healthy for one in known)
     enforcement, doubted_since_s = _judge_enforcement(inventory, scan, now_s, grace_s)
     return replace(
         inventory,
@@ -127,6 +135,7 @@ def observe(inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRA
         enforcement=enforcement,
         doubted_since_s=doubted_since_s,
         advertised=inventory.advertised or bool(known),
+        boot_id=boot_id if answered else inventory.boot_id,
     )
 
 
@@ -141,6 +150,22 @@ def skipped(scan: Scan) -> dict[str, str]:
         elif gpu.usable_bytes < MIB:
             reasons[gpu.uuid] = "it has less than 1 MiB of usable memory"
     return reasons
+
+
+def _is_another_machine(inventory: Inventory, scan: Scan, boot_id: str) -> bool:
+    """Say whether the machine behind the Node was replaced since its GPUs were recorded.
+
+    | since then | the scan shows | another machine |
+    | --- | --- | --- |
+    | the machine started again | GPUs, and none of those that are known | yes |
+    | the machine started again | one that is known, answering or not | no |
+    | the machine started again | no GPU, or the driver does not answer | no: it may be on its way |
+    | it did not, or nobody knows | anything | no |
+    """
+    if not scan.gpus or not boot_id or inventory.boot_id in {"", boot_id}:
+        return False
+    there = {gpu.uuid for gpu in scan.gpus} | scan.unsure
+    return not there & {one.gpu.uuid for one in inventory.known}
 
 
 def _judge(

@@ -17,6 +17,7 @@ from webhook.core.node.inventory import NO_ENFORCEMENT, SIDECAR, Inventory, Know
 from webhook.core.pod.gpus import MOST_COUNTED, Gpu, free_bytes, free_label
 from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity
 from webhook.names import (
+    NODE_BOOT_ANNOTATION,
     NODE_DRIVER_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_GPU_COUNT_LABEL,
@@ -36,11 +37,13 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _LONGEST_LABEL: Final = 63
+_LONGEST_BOOT_ID: Final = 64  # a UUID has 36
 _NAMELESS: Final = "unknown"
 _LARGEST_STEP_MIB: Final = 1024
 _FEWEST_STEPS: Final = 16
 _MOST_BYTES: Final = 2**50  # no GPU has a PiB, and no sum of fewer passes int64
 _FREE_LABELS: Final = tuple(map(free_label, range(1, MOST_COUNTED + 1)))
+_ANNOTATIONS: Final = (NODE_GPUS_ANNOTATION, NODE_BOOT_ANNOTATION)
 _ALL_LABELS: Final = (
     *_FREE_LABELS,
     NODE_GPU_LABEL,
@@ -82,20 +85,28 @@ def read_inventory(node: Mapping[str, Any]) -> Inventory:
     """
     metadata = node.get("metadata") or {}
     labels = metadata.get("labels") or {}
-    known = tuple(map(Known, _read_gpus(metadata.get("annotations") or {})))
+    annotations = metadata.get("annotations") or {}
+    known = tuple(map(Known, _read_gpus(annotations)))
     enforcement = labels.get(NODE_ENFORCEMENT_LABEL, "")
     return Inventory(
         known,
         driver_version=labels.get(NODE_DRIVER_LABEL, ""),
         enforcement=enforcement if enforcement in (SIDECAR, NO_ENFORCEMENT) else "",
         advertised=bool(known),
+        boot_id=annotations.get(NODE_BOOT_ANNOTATION, "")[:_LONGEST_BOOT_ID] if known else "",
     )
+
+
+def boot_id(node: Mapping[str, Any]) -> str:
+    """Return which start of its machine a node reports; empty where it reports none."""
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    return str(info.get("bootID") or "")[:_LONGEST_BOOT_ID]
 
 
 def desired(inventory: Inventory, assignments: Mapping[str, Taken] | None = None) -> NodeState:
     """Return what the node should carry, given who has its GPUs; None where that is not known.
 
-    | there are | capacity | `gpu`, `gpu-memory-mib` | the other labels, `gpus` | `enforcement` |
+    | there are | capacity | `gpu`, `gpu-memory-mib` | other labels, annotations | `enforcement` |
     | --- | --- | --- | --- | --- |
     | GPUs | their sum | set | set | as probed |
     | a fixed amount | that | set, as of one GPU | removed | `none` |
@@ -112,7 +123,7 @@ def desired(inventory: Inventory, assignments: Mapping[str, Taken] | None = None
         )
         set_to = _labels(inventory.fixed_bytes, {NODE_ENFORCEMENT_LABEL: NO_ENFORCEMENT})
         return NodeState(
-            inventory.fixed_bytes, labels=removed | set_to, annotations={NODE_GPUS_ANNOTATION: None}
+            inventory.fixed_bytes, labels=removed | set_to, annotations=dict.fromkeys(_ANNOTATIONS)
         )
     if gpus:
         largest = min(gpus, key=lambda gpu: (-gpu.memory_bytes, gpu.index, gpu.uuid))
@@ -125,11 +136,12 @@ def desired(inventory: Inventory, assignments: Mapping[str, Taken] | None = None
         return NodeState(
             inventory.vram_bytes,
             labels=_labels(largest.memory_bytes, more) | _free_labels(gpus, assignments),
-            annotations={NODE_GPUS_ANNOTATION: _write_gpus(gpus)},
+            annotations={NODE_GPUS_ANNOTATION: _write_gpus(gpus)}
+            | ({NODE_BOOT_ANNOTATION: inventory.boot_id} if inventory.boot_id else {}),
         )
     if inventory.advertised:
         return NodeState(
-            0, labels=dict.fromkeys(_ALL_LABELS), annotations={NODE_GPUS_ANNOTATION: None}
+            0, labels=dict.fromkeys(_ALL_LABELS), annotations=dict.fromkeys(_ANNOTATIONS)
         )
     return NodeState()
 
