@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from webhook.adapters.kube import client
+from webhook.adapters.kube import reading
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Collection, Failed, follow
 
@@ -78,9 +78,8 @@ def test_a_page_is_forgotten_before_the_next_one_is_asked_for(kube, api_server, 
 
         return count
 
-    monkeypatch.setattr(
-        client, "_object", lambda data: json.loads(data, object_pairs_hook=an_object)
-    )
+    decode = json.JSONDecoder(object_pairs_hook=an_object).raw_decode
+    monkeypatch.setattr(reading, "_decode", decode)
     api_server.answers = [counting(answer) for answer in pages()]
     assert len(kube.list_all(THINGS, name_of)[0]) == MANY
     assert left == [0, 0, 0]
