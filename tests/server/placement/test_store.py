@@ -104,7 +104,7 @@ def test_all_lists_are_found_by_their_label(api, server):
     assert [found.node for found in api.all_assignments()] == ["n1"]
     assert (
         server.asked[0][1]
-        == f"{LISTS}?labelSelector=vramwarden.io%2Fgpu-assignments%3Dtrue&limit=500"
+        == f"{LISTS}?labelSelector=vramwarden.io%2Fgpu-assignments%3Dtrue&limit=50"
     )
 
 
@@ -112,14 +112,14 @@ def test_pods_are_listed_as_they_are_now(api, server):
     server.answers = [(200, {"metadata": {"resourceVersion": "5"}, "items": [POD]})]
     ((pod,), version) = api.pods.read()
     assert (pod.uid, pod.name, pod.need, version) == ("p1", "team/train", Need(5 * MIB), "5")
-    asked_for = "/api/v1/pods?labelSelector=vramwarden.io%2Fmanaged%3Dtrue&limit=500"
+    asked_for = "/api/v1/pods?labelSelector=vramwarden.io%2Fmanaged%3Dtrue&limit=50"
     assert server.asked[0][1] == asked_for
 
 
 def test_the_pods_of_a_node_are_read_as_they_are_now(api, server):
     server.answers = [(200, {"items": [POD]})]
     assert [pod.uid for pod in api.pods_on("n1")] == ["p1"]
-    assert server.asked[0][1].endswith("&fieldSelector=spec.nodeName%3Dn1&limit=500")
+    assert server.asked[0][1].endswith("&fieldSelector=spec.nodeName%3Dn1&limit=50")
     assert "resourceVersion" not in server.asked[0][1]
 
 

@@ -45,8 +45,10 @@ T = TypeVar("T")
 FIELD_MANAGER: Final = "vramwarden"
 """Who we are in `metadata.managedFields`."""
 
+FIRST_PAGE: Final = 50
 PAGE: Final = 500
-"""Objects of a list that are asked for at a time."""
+"""Objects of a list that are asked for at first and at most. Nobody knows how large they are, and
+an API server that has to send hundreds of 1 MB is slow for all."""
 
 PAGE_BYTES: Final = 4 * 2**20
 """Of a list, in memory at a time: 500 ordinary pods. Where so many objects are larger, fewer are
@@ -61,8 +63,8 @@ _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 400, 401, 403, 404
-_CONFLICT, _GONE = 409, 410
-_RETRYABLE: Final = frozenset({429, 500, 502, 503, 504})
+_CONFLICT, _GONE, _GATEWAY_TIMEOUT = 409, 410, 504
+_RETRYABLE: Final = frozenset({429, 500, 502, 503, _GATEWAY_TIMEOUT})
 """Overload, and failures of the API server or of a proxy in front of it."""
 
 _FAILURES: Final = (urllib3.exceptions.HTTPError, OSError)  # a TimeoutError is an OSError
@@ -75,11 +77,15 @@ _MALFORMED: Final = (ValueError, TypeError, AttributeError)
 class KubeError(Exception):
     """A request that failed: a sentence, and what kind of failure it is."""
 
-    def __init__(self, sentence: str, *, code: int = 0, retry_after_s: float = 0.0) -> None:
+    def __init__(
+        self, sentence: str, *, code: int = 0, retry_after_s: float = 0.0, slow: bool = False
+    ) -> None:
         super().__init__(sentence)
         self.code = code
         """HTTP's; 0 where there was no answer."""
         self.retry_after_s = retry_after_s
+        self.slow = slow or code == _GATEWAY_TIMEOUT
+        """The API server takes too long, perhaps because too much was asked for."""
 
     @property
     def not_found(self) -> bool:
@@ -200,13 +206,18 @@ class Kube:
     def list_all(self, path: str, keep: Callable[[Json], T], **query: str) -> tuple[list[T], str]:
         """Return what `keep` makes of each object of a collection, and the collection's version.
 
-        Not from a cache, which may be behind what a watch reported before. One page is in memory at
-        a time, and of bounded size, whatever the cluster stores; where the next page has expired,
-        the list is read again from its start, once. Of an object that alone is too large, `keep`
-        gets what `identified` describes.
+        Not from a cache, which may be behind what a watch reported before. Of an object that alone
+        is too large, `keep` gets what `identified` describes.
+
+        | a page | then |
+        | --- | --- |
+        | was read | the next may have twice as many objects, if so many of them fit |
+        | is too large | the same with as many objects as did fit |
+        | takes too long | the same with a tenth of the objects, and so to the end |
+        | has expired | all again from the start, once |
         """
         kept: list[T] = []
-        token, limit, may_restart = "", PAGE, True
+        token, limit, most, may_restart = "", FIRST_PAGE, PAGE, True
         while True:
             try:
                 page, version, token, fitting = self._page(path, keep, token, limit, query)
@@ -214,14 +225,17 @@ class Kube:
                 limit = min(max(1, error.fit), limit - 1)
                 continue
             except KubeError as error:
-                if not (error.expired and token and may_restart):
+                if error.slow and limit > 1:
+                    most = limit = max(1, limit // 10)
+                elif error.expired and token and may_restart:
+                    kept, token, may_restart = [], "", False
+                else:
                     raise
-                kept, token, may_restart = [], "", False
                 continue
             kept += page
             if not token:
                 return kept, version
-            limit = max(1, min(PAGE, 2 * limit, fitting))
+            limit = max(1, min(most, 2 * limit, fitting))
 
     def _page(
         self, path: str, keep: Callable[[Json], T], token: str, limit: int, query: Mapping[str, str]
@@ -237,7 +251,9 @@ class Kube:
         paging = {"limit": str(limit)} | ({"continue": token} if token else {})
         most_bytes = PAGE_BYTES if limit > 1 else MOST_BYTES
         with (
-            closing(self._answer("GET", path, {**query, **paging})) as answer,
+            closing(
+                self._answer("GET", path, {**query, **paging}, may_be_slow=limit > 1)
+            ) as answer,
             Share(self._answer_s) as share,
         ):
             try:
@@ -336,17 +352,19 @@ class Kube:
         query: Mapping[str, str],
         body: Json | None = None,
         content_type: str = _JSON,
+        *,
+        may_be_slow: bool = False,
     ) -> Any:
         """Return the answer to a request that may be sent twice; see `_send`.
 
-        It is sent again where the failure is retryable.
+        It is sent again where the failure is retryable; one that `may_be_slow` not where it is.
         """
         pause_s = _FIRST_PAUSE_S
         for left in reversed(range(self._tries)):
             try:
                 return self._send(method, path, body, query, self._answer_s, content_type)
             except KubeError as error:
-                if not left or not error.retryable:
+                if not left or not error.retryable or (error.slow and may_be_slow):
                     raise
                 time.sleep(min(max(pause_s, error.retry_after_s), _LONGEST_PAUSE_S))
                 pause_s *= 2
@@ -378,7 +396,8 @@ class Kube:
                 preload_content=False,
             )
         except (*_FAILURES, ConfigException) as error:
-            raise KubeError(f"{self.url} does not answer: {error}") from error
+            slow = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+            raise KubeError(f"{self.url} does not answer: {error}", slow=slow) from error
         if answer.status < _BAD_REQUEST:
             return answer
         try:
@@ -388,7 +407,8 @@ class Kube:
         raise self._failure(answer.status, status, answer.headers.get("Retry-After", ""))
 
     def _broke_off(self, error: Exception) -> KubeError:
-        return KubeError(f"{self.url}: reading its answer broke off: {error}")
+        slow = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+        return KubeError(f"{self.url}: reading its answer broke off: {error}", slow=slow)
 
     def _failure(self, code: int, status: Json, retry_after: str = "") -> KubeError:
         """Return the failure that an answer means: the API server's message, and our hint."""
