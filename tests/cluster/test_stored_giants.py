@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 
+from tests.server.placement.binding_reviews import review
 from tests.support.control_planes import ControlPlane
 from tests.support.memory_limits import memory_limit
 from tests.support.programs import free_port, stop
@@ -21,6 +23,7 @@ GIANTS = int(os.environ.get("VRAMWARDEN_GIANTS", "24"))
 
 STORED_BYTES = 1_400_000
 SYSTEM = "vramwarden-system"
+CLIENTS = 32
 AGAIN = "placement watches again"
 
 
@@ -119,23 +122,46 @@ def limited_replica(control_plane, folder):
         yield server, limit, peak
 
 
+def bind_at_once(server, api):
+    """Let the scheduler bind pods of whose demand nothing is known: each is read."""
+    path = getattr(server, "bind_path", "/bind")
+    node = {"kind": "Node", "name": "gpu-1"}
+
+    def bind(number):
+        name = f"giant-{number:03}-0"
+        metadata = {"name": name, "namespace": "default", "uid": f"uid-{number}"}
+        binding = {"kind": "Binding", "apiVersion": "v1", "metadata": metadata, "target": node}
+        return server.review(review(name=name, namespace="default", object=binding), path)
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        return list(pool.map(bind, range(min(GIANTS, 4 * CLIENTS))))
+
+
 @pytest.mark.usefixtures("giants")
-def test_a_replica_starts_and_lists_again_within_its_memory(control_plane, tmp_path):
+def test_a_replica_starts_binds_and_lists_again_within_its_memory(control_plane, tmp_path):
     with limited_replica(control_plane, tmp_path) as (server, limit, peak):
+        started_s, seen = time.monotonic(), []
 
-        def follows_again():
-            assert limit.kills() == 0, "killed for memory"
+        def saw(what):
+            took_s = time.monotonic() - started_s
+            seen.append(f"{what} after {took_s:.0f} s: {peak.resident_bytes // 2**20} MiB")
+
+        def alive():
+            assert limit.kills() == 0, f"killed for memory; at most resident: {seen}"
+            return True
+
+        def lists_again():
             again = [line["what"] for line in server.log() if line["msg"] == AGAIN]
-            return {"pods", "nodes"} <= set(again)
+            return alive() and {"pods", "nodes"} <= set(again)
 
-        def ready():
-            assert limit.kills() == 0, "killed for memory"
-            return server.ready()
-
-        server.wait_for("readiness", ready, timeout_s=300)
-        at_start = peak.resident_bytes
+        server.wait_for("readiness", lambda: alive() and server.ready(), timeout_s=300)
+        saw("ready")
+        answers = bind_at_once(server, control_plane.api)
+        assert alive()
+        assert {answer["uid"] for answer in answers} == {review()["request"]["uid"]}
+        saw("bindings answered")
         control_plane.restart()
-        server.wait_for("a new list", follows_again, timeout_s=300)
-        assert ready()
-        mib = [f"{value // 2**20} MiB" for value in (at_start, peak.resident_bytes)]
-        print(f"{2 * GIANTS} pods: at most {mib[0]} resident at the start, {mib[1]} in all")
+        server.wait_for("a new list", lists_again, timeout_s=300)
+        saw("listed again")
+        assert server.ready()
+        print(f"{GIANTS} pods with the label and as many without; at most resident, {seen}")

@@ -68,8 +68,7 @@ class PlacementApi:
 
     def pod(self, namespace: str, name: str) -> PodState | None:
         """Read a pod; None where it is gone."""
-        found = self._kube.find(joined("namespaces", namespace, "pods", name))
-        return None if found is None else read_pod_state(found)
+        return self._kube.find_kept(joined("namespaces", namespace, "pods", name), read_pod_state)
 
     def node(self, name: str) -> GpuNode | None:
         """Read a node; None where it does not exist."""
