@@ -207,9 +207,9 @@ def _without_placing(binding: Binding, pod: PodState | None) -> Verdict | None:
     """Return the answer for a pod that gets no GPU from us; None for all others."""
     if pod is None or pod.finished or binding.uid not in {"", pod.uid}:
         return _NO_SUCH_POD
+    if pod.need is None or not pod.at_binding:
+        return Verdict(_UNTOUCHED, BindingReason.NO_DEMAND)
     if pod.unreadable:
         sentence = f"the pod's demand cannot be read: {pod.unreadable}; create the pod again"
         return Verdict(BindingOutcome.DENIED, BindingReason.UNREADABLE_DEMAND, sentence)
-    if pod.need is None or not pod.at_binding:
-        return Verdict(_UNTOUCHED, BindingReason.NO_DEMAND)
     return None

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     N = TypeVar("N", Verdict, Verdict | None)
 
 _NOT_A_BINDING: Final = Verdict(BindingOutcome.UNTOUCHED, BindingReason.NOT_A_BINDING)
+_BY_NAME: Final = Verdict(
+    BindingOutcome.UNTOUCHED,
+    BindingReason.NO_UID,
+    "the Binding has no metadata.uid, so nothing is reserved: a name may be another pod's by now",
+)
 _NOT_CONFIGURED: Final = Verdict(
     BindingOutcome.UNAVAILABLE,
     BindingReason.NOT_CONFIGURED,
@@ -68,5 +73,7 @@ class BindingReviews:
             return Verdict(BindingOutcome.MALFORMED, message=str(error))
         if binding is None:
             return _NOT_A_BINDING
+        if not binding.uid:
+            return answered(binding, _BY_NAME)
         verdict = decide(self._binder, binding) if self._binder else _NOT_CONFIGURED
         return verdict and answered(binding, verdict)
