@@ -105,6 +105,10 @@ class Metrics:
         self._requests.labels(webhook, "other", "failed", "InternalError").inc()
         self._duration.labels(webhook).observe(duration_s)
 
+    def count_unread(self, webhook: str, reason: str) -> None:
+        """Count a review that was denied without being decoded."""
+        self._requests.labels(webhook, "other", "denied", reason).inc()
+
     def count_refused(self, code: int) -> None:
         """Count a request rejected before a decision."""
         self._refused.labels(str(code)).inc()

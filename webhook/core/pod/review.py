@@ -176,10 +176,16 @@ def encode_too_large(uid: str, limit_bytes: int) -> Json:
 
     It is denied: nobody can say which rule governs the pod, nor that it asks for no GPU.
     """
-    detail = (
-        f"a review of this pod is larger than {limit_bytes // 2**20} MiB and cannot be judged; "
-        "make the pod smaller"
-    )
+    return _too_complex(uid, f"is larger than {limit_bytes // 2**20} MiB")
+
+
+def encode_too_dense(uid: str, limit: int) -> Json:
+    """Build the answer to a review that holds more than `limit` values and was not decoded."""
+    return _too_complex(uid, f"holds more than {limit:,} values")
+
+
+def _too_complex(uid: str, what: str) -> Json:
+    detail = f"a review of this pod {what} and cannot be judged; make the pod smaller"
     finding = Finding(Reason.TOO_COMPLEX, "spec", detail)
     response = {
         "uid": uid,
