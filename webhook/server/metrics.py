@@ -57,6 +57,13 @@ class Metrics:
             "Requests rejected before a decision, by HTTP status code.",
             ["code"],
         )
+        self._closed = counter(
+            "vramwarden_http_connections_closed",
+            "Connections closed because there were too many (full) or they took too long (slow).",
+            ["reason"],
+        )
+        for reason in ("full", "slow"):  # shown before the first of each
+            self._closed.labels(reason)
         self.policy_loads = counter(
             "vramwarden_policy_loads", "Policies read after a change, by result.", ["result"]
         )
@@ -112,6 +119,10 @@ class Metrics:
     def count_refused(self, code: int) -> None:
         """Count a request rejected before a decision."""
         self._refused.labels(str(code)).inc()
+
+    def count_closed(self, reason: str) -> None:
+        """Count a connection that was closed without being asked to."""
+        self._closed.labels(reason).inc()
 
     def show_policy(self, policy: Policy) -> None:
         """Show which policy is in force."""

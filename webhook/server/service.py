@@ -141,6 +141,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
     def _worker_started(self, worker: Any) -> None:
         """Start, after the fork, what runs beside the reviews."""
         self._worker = worker
+        worker.count_closed = self._metrics.count_closed
         self._health.serve_while(lambda: not self._is_draining())
         self._policy_reload.show()
         self._operations.start(create_app(self._health, self._metrics, self._details))
