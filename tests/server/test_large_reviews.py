@@ -39,7 +39,9 @@ class Door:
 
         monkeypatch.setattr(reviews, "decide", slow)
         pods = PodReviews(a_policy, self.metrics, JsonLog(self.log))
-        self.application = ReviewApplication(pods, None, self.metrics, **bounds)
+        self.application = ReviewApplication(
+            pods, None, self.metrics, binds_at="/bind".__eq__, **bounds
+        )
 
     async def post(self, *parts, announced=None):
         """Post a body in parts; return status, headers, body, and the parts left unread."""

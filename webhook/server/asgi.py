@@ -68,9 +68,6 @@ DRAIN_BODY_S: Final = 2.0
 (net/http, persistConn.roundTrip) takes an early answer, but reports a failed write where we close
 while it still sends."""
 
-BIND_PATH: Final = "/bind"
-PATHS: Final = (*PHASES, BIND_PATH)
-
 BINDINGS_AT_ONCE: Final = 32
 """A binding that needs the API server takes a thread; others wait for one."""
 
@@ -88,7 +85,7 @@ class BodyError(Exception):
 
 
 class ReviewApplication:
-    """Serves POST /mutate, /validate and /bind; rejects everything else in one sentence."""
+    """Serves POST /mutate, /validate and bindings; rejects everything else in one sentence."""
 
     def __init__(
         self,
@@ -96,6 +93,7 @@ class ReviewApplication:
         bindings: BindingReviews,
         metrics: Metrics,
         *,
+        binds_at: Callable[[str], bool],
         on_start: Callable[[], None] = lambda: None,
         draining: Callable[[], bool] = lambda: False,
         body_timeout_s: float = BODY_TIMEOUT_S,
@@ -103,6 +101,8 @@ class ReviewApplication:
         max_buffered_bytes: int = MAX_BUFFERED_BYTES,
         max_large_bytes: int = MAX_LARGE_BYTES,
     ) -> None:
+        """Take bindings at the paths for which `binds_at` holds (`bind_path`)."""
+        self._binds_at = binds_at
         self._reviews = reviews
         self._bindings = bindings
         self._binding_threads = ThreadPoolExecutor(BINDINGS_AT_ONCE, "binding")
@@ -146,14 +146,15 @@ class ReviewApplication:
 
     async def _answer(self, scope: Message, receive: Receive) -> Answer:
         path = scope["path"]
+        phase = PHASES.get(path)
         rejected, length = _rejected(scope)
-        if path not in PATHS or rejected:
-            answer = rejected or rejection(404, f"reviews go to {_or(PATHS)}")
+        unknown = phase is None and not self._binds_at(path)
+        if unknown or rejected:
+            answer = rejected or rejection(404, f"reviews of pods go to {_OR}")
             self._metrics.count_refused(answer.status)
             return answer
-        if path == BIND_PATH:
+        if phase is None:
             return await self._bound(await self._body(receive, MAX_BINDING_BYTES, length))
-        phase = PHASES[path]
         body = await self._body(receive, MAX_BODY_BYTES, length, phase)
         if len(body) <= SMALL_BODY_BYTES:
             return self._reviews.answer(phase, body)
@@ -260,6 +261,7 @@ class ReviewApplication:
 
 
 _TOO_LARGE: Final = rejection(413, f"the body is larger than {MAX_BINDING_BYTES // 2**10} KiB")
+_OR: Final = " or ".join(PHASES)
 _OVERLOADED: Final = rejection(503, "too many reviews at once; retry in a second")
 
 
@@ -275,14 +277,10 @@ def _rejected(scope: Message) -> tuple[Answer | None, int]:
     """Check method and content type; return the answer where they are wrong, and the length."""
     content_type, length = _headers(scope["headers"])
     if scope["method"] != "POST":
-        return rejection(405, f"reviews are posted: POST {_or(PATHS)}"), length
+        return rejection(405, f"reviews are posted: POST {_OR}"), length
     if content_type.split(b";", 1)[0].strip().lower() != b"application/json":
         return rejection(415, "the content type must be application/json"), length
     return None, length
-
-
-def _or(paths: tuple[str, ...]) -> str:
-    return f"{', '.join(paths[:-1])} or {paths[-1]}"
 
 
 def _headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, int]:
