@@ -44,7 +44,7 @@ def placing(control_plane, folder):
     with contextlib.ExitStack() as stack:
         api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
         # One certificate, and so one path for bindings, as the replicas of a release share.
-        names = ["localhost", "127.0.0.1"]
+        names = ["localhost", "127.0.0.1", "::1"]  # those that a server wants
         ensure(folder / "certs", names, datetime.now(UTC))
         for name in ("a", "b"):
             shutil.copytree(folder / "certs", folder / name / "certs", symlinks=True)
