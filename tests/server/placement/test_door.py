@@ -53,7 +53,7 @@ def cut_off(tmp_path):
 def test_without_the_api_server_a_binding_is_denied_for_now(cut_off):
     server, address = cut_off
     server.wait_for("life", lambda: any(line["msg"] == "serving" for line in server.log()))
-    answer = server.review(review(), "/bind")
+    answer = server.review(review(), server.bind_path)
     assert (answer["uid"], answer["allowed"]) == ("5350b18d", False)
     status = answer["status"]
     assert (status["code"], status["reason"]) == (503, "ServiceUnavailable")
@@ -70,7 +70,7 @@ def test_without_the_api_server_a_binding_is_denied_for_now(cut_off):
 
 
 def test_a_server_that_does_not_place_says_so(alone):
-    answer = alone.review(review(), "/bind")
+    answer = alone.review(review(), alone.bind_path)
     assert not answer["allowed"]
     assert "was started without --placement-namespace" in answer["status"]["message"]
 
@@ -85,7 +85,7 @@ def test_a_server_that_does_not_place_says_so(alone):
     ids=["a deletion", "a pod", "another group's Binding"],
 )
 def test_what_is_no_new_binding_is_allowed_untouched(alone, request_):
-    answer = alone.review(review(**request_), "/bind")
+    answer = alone.review(review(**request_), alone.bind_path)
     assert (answer["allowed"], "patch" in answer) == (True, False)
     assert answer["auditAnnotations"] == audited("untouched", "NotABinding")
 
@@ -113,18 +113,18 @@ def test_a_binding_without_the_pod_s_uid_reserves_nothing_and_goes_on(alone):
     ],
 )
 def test_a_malformed_binding_is_denied_with_the_field(alone, obj, message):
-    status = alone.review(review(object=obj), "/bind")["status"]
+    status = alone.review(review(object=obj), alone.bind_path)["status"]
     assert (status["code"], status["reason"], status["message"]) == (400, "BadRequest", message)
 
 
 def test_what_is_no_review_is_a_bad_request(alone):
-    code, body = alone.post(b"{}", "/bind")
+    code, body = alone.post(b"{}", alone.bind_path)
     assert code == 400
     assert b"must be an AdmissionReview" in body
 
 
 def test_bindings_are_counted_and_logged(alone):
-    alone.review(review(dryRun=True), "/bind")
+    alone.review(review(dryRun=True), alone.bind_path)
     metrics = alone.get("/metrics")[1]
     labels = 'decision="unavailable",operation="CREATE",reason="NotConfigured",webhook="bind"'
     assert f"vramwarden_admission_requests_total{{{labels}}}" in metrics
@@ -136,5 +136,5 @@ def test_bindings_are_counted_and_logged(alone):
 def test_the_recorded_binding_is_read(alone):
     path = REVIEWS / "mutate-binding.json"
     recorded = json.loads(path.read_text())
-    assert alone.review(recorded, "/bind")["uid"] == recorded["request"]["uid"]
+    assert alone.review(recorded, alone.bind_path)["uid"] == recorded["request"]["uid"]
     assert alone.log()[-1]["node"] == recorded["request"]["object"]["target"]["name"]
