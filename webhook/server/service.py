@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gunicorn.app.base import BaseApplication
 
 from webhook.adapters.policy.source import PolicySource
+from webhook.core.policy.values import Rollout
 from webhook.server.asgi import ReviewApplication
 from webhook.server.health import Health
 from webhook.server.log import JsonLog, ServerLogger
@@ -50,6 +51,7 @@ class ServerSettings:
     operations_port: int | None
     """None means the default one or, where that is taken, any."""
     enforcer_image: str
+    rollout: Rollout = Rollout.ENFORCE
     placement_namespace: str = ""
     """Where the lists of who has which GPU are kept; empty for a server that does not place."""
 
@@ -88,7 +90,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._health = Health()
         self.certificates = settings.certificates(self._metrics, self._log)
         self._health.wait_for(self.certificates.obstacle)
-        self._policies = PolicySource(settings.policy, settings.enforcer_image)
+        self._policies = PolicySource(settings.policy, settings.enforcer_image, settings.rollout)
         self._policy_reload = PolicyReload(self._policies, self._metrics, self._log)
         self._placement: PlacementService | None = None
         if settings.placement_namespace:
