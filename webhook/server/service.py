@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gunicorn.app.base import BaseApplication
 
 from webhook.adapters.policy.source import PolicySource
+from webhook.core.policy.values import Rollout
 from webhook.server.asgi import ReviewApplication
 from webhook.server.health import Health
 from webhook.server.log import JsonLog, ServerLogger
@@ -54,6 +55,7 @@ class ServerSettings:
     enforcer_image: str
     registration: Callable[[BindPath, JsonLog], Registration] | None = None
     """Registers the path of bind; None where somebody else does."""
+    rollout: Rollout = Rollout.ENFORCE
     placement_namespace: str = ""
     """Where the lists of who has which GPU are kept; empty for a server that does not place."""
 
@@ -96,7 +98,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         if settings.registration:
             self._registration = settings.registration(self.certificates.bind_path, self._log)
             self._health.wait_for(self._registration.obstacle)
-        self._policies = PolicySource(settings.policy, settings.enforcer_image)
+        self._policies = PolicySource(settings.policy, settings.enforcer_image, settings.rollout)
         self._policy_reload = PolicyReload(self._policies, self._metrics, self._log)
         self._placement: PlacementService | None = None
         if settings.placement_namespace:
