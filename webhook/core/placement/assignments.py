@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
+from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
 from webhook.core.placement.fit import Denial, Need, best_fit, place
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import mapping, text
@@ -117,11 +117,10 @@ def _object(value: object) -> Json:
 
 
 def _is_placed_at_binding(pod: Pod) -> bool:
-    field = f"metadata.annotations['{GPU_ANNOTATION}']"
     for container in pod.containers:
         for entry in container.env():
             reference = mapping(mapping(entry, "valueFrom", ""), "fieldRef", "")
-            if entry["name"] == VISIBLE_DEVICES_ENV and reference.get("fieldPath") == field:
+            if entry["name"] == VISIBLE_DEVICES_ENV and reference.get("fieldPath") in CHOSEN_PATHS:
                 return True
     return False
 

@@ -19,9 +19,9 @@ from webhook.core.pod.views import read_containers
 from webhook.names import (
     ADMITTED_ANNOTATION,
     ASKING_ANNOTATIONS,
+    BINDING_ANNOTATIONS,
     DEFAULT_CONTAINER_ANNOTATION,
     ENFORCER_CONTAINER,
-    GPU_ANNOTATION,
     MANAGED_LABEL,
 )
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from webhook.core.admission.rules.case import Case
     from webhook.core.pod.views import Container, Pod
 
-_FIXED_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, GPU_ANNOTATION)
+_FIXED_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
 
 
 def immutable(case: Case) -> Iterator[Finding]:
