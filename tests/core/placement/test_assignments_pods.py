@@ -77,6 +77,8 @@ def test_a_pod_is_finished_by_its_phase_alone(phase, finished):
     ("container", "at_binding"),
     [
         (from_field(), True),
+        (from_field(path="metadata.annotations['vramwarden.io/visible-devices']"), True),
+        (from_field(path="metadata.annotations['vramwarden.io/gpu-waits']"), False),
         (a_container(), False),
         (a_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]), False),
         (from_field(path="metadata.annotations['another']"), False),

@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
+from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
 from webhook.core.placement.counted import counted_need, named_gpus
 from webhook.core.placement.fit import Denial, best_fit, place
 from webhook.core.pod.fields import mapping, text
@@ -21,7 +21,6 @@ from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.gpus import free_bytes
 from webhook.core.pod.quantity import MAX_BYTES
 from webhook.core.pod.views import read_pod
-from webhook.names import GPU_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -113,11 +112,10 @@ def _object(value: object) -> Json:
 
 
 def _is_placed_at_binding(pod: Pod) -> bool:
-    field = f"metadata.annotations['{GPU_ANNOTATION}']"
     for container in pod.containers:
         for entry in container.env():
             reference = mapping(mapping(entry, "valueFrom", ""), "fieldRef", "")
-            if entry["name"] == VISIBLE_DEVICES_ENV and reference.get("fieldPath") == field:
+            if entry["name"] == VISIBLE_DEVICES_ENV and reference.get("fieldPath") in CHOSEN_PATHS:
                 return True
     return False
 
