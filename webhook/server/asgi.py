@@ -7,7 +7,6 @@ Specification: ASGI 3.0, HTTP connection scope.
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.server.reviews import PHASES, Answer, PodReviews, Review, rejection
@@ -40,9 +39,6 @@ BODY_TIMEOUT_S: Final = 10.0
 BIND_PATH: Final = "/bind"
 PATHS: Final = (*PHASES, BIND_PATH)
 
-BINDINGS_AT_ONCE: Final = 32
-"""A binding that needs the API server takes a thread; others wait for one."""
-
 MAX_WAITING_BINDINGS: Final = 1024
 """Far more than kube-scheduler sends at once (its client's default is 50 requests per second)."""
 
@@ -71,7 +67,6 @@ class ReviewApplication:
     ) -> None:
         self._reviews = reviews
         self._bindings = bindings
-        self._binding_threads = ThreadPoolExecutor(BINDINGS_AT_ONCE, "binding")
         self._metrics = metrics
         self._on_start = on_start
         self._draining = draining
@@ -116,7 +111,7 @@ class ReviewApplication:
         return self._reviews.answer(PHASES[path], body)
 
     async def _bound(self, body: bytes) -> Answer:
-        """Answer a Binding: at once from memory, else on a thread, when one is free."""
+        """Answer a Binding: at once from memory, else when its turn has come."""
         review = self._bindings.read(body)
         if isinstance(review, Answer):
             return review
@@ -131,8 +126,7 @@ class ReviewApplication:
         self._waiting_bindings += 1
         self._buffered_bytes += size
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._binding_threads, self._bindings.answer, review)
+            return await self._bindings.answer(review)
         finally:
             self._buffered_bytes -= size
             self._waiting_bindings -= 1

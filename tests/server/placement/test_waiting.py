@@ -12,9 +12,9 @@ import pytest
 from tests.server.placement.binding_reviews import review
 from webhook.adapters.kube.placement import GpuNode
 from webhook.server import asgi, reviews
-from webhook.server.asgi import BINDINGS_AT_ONCE, ReviewApplication
+from webhook.server.asgi import ReviewApplication
 from webhook.server.metrics import Metrics, PlacementMetrics
-from webhook.server.placement.binder import Binder
+from webhook.server.placement.binder import AT_ONCE, Binder
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.placement.tracker import Tracker
 
@@ -42,7 +42,7 @@ class Door:
         metrics = Metrics()
         counted = PlacementMetrics(metrics)
         tracker = Tracker(self.api, counted, Log())
-        tracker._take_nodes([GpuNode("with-gpus", "uid", ())])
+        tracker._take_nodes([GpuNode("with-gpus", ())])
         for listed in tracker._listed.values():
             listed.set()
         bindings = BindingReviews(Binder(self.api, tracker, counted), metrics, Log())
@@ -98,7 +98,7 @@ def door():
 
 def test_a_pod_without_a_demand_does_not_queue_behind_those_with_one(door):
     async def story():
-        async with door.waiting(BINDINGS_AT_ONCE + 8) as tasks:
+        async with door.waiting(AT_ONCE + 8) as tasks:
             status, _, body = await asyncio.wait_for(door.bind("without-gpus"), 30)
             assert not any(task.done() for task in tasks)
         return status, json.loads(body)["response"]["allowed"]

@@ -8,7 +8,7 @@ free, `webhook.core.placement.assignments` knows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import NODE_GPUS_ANNOTATION
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     Order = Callable[[Gpu, int], tuple[int, ...]]
     """Of GPUs that fit, those with the smallest key are taken; the integer is free bytes."""
+
+
+RETRIES: Final = "; the scheduler retries, also on other nodes"
+"""How a denial for lack of room ends; a pod that is bound already is told everything else of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,6 @@ def _too_full(
         have = "1 GPU" if fitting == 1 else f"{fitting or 'no'} GPUs"
         lacks = f"node {node} has {have} with {amount} free, and this pod needs {need.gpu_count}"
     return Denial(
-        f"{lacks}; the largest free amount is {left}, on GPU {largest.index} ({largest.uuid}); "
-        "the scheduler retries, also on other nodes"
+        f"{lacks}; the largest free amount is {left}, on GPU {largest.index} ({largest.uuid})"
+        f"{RETRIES}"
     )
