@@ -13,6 +13,7 @@ from webhook.core.node.inventory import Inventory, Known, SeenGpu, observe, skip
 from webhook.core.pod.quantity import MIB
 
 BOTH = after((0.0, a_scan(seen("a"), seen("b", 2000, 1))))
+B_LOST = (a_gpu("a"), replace(a_gpu("b", 2000, 1), healthy=False))
 
 
 def test_a_first_scan_advertises_every_gpu_at_once():
@@ -48,6 +49,24 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if CASES[case][1] == STAYS])
+def test_a_gpu_that_is_not_as_advertised_gets_no_further_pod(case):
+    scan, *_ = CASES[case]
+    (health,) = (gpu.healthy for gpu in after((9.0, scan), start=BOTH).gpus if gpu.index == 1)
+    assert health == (case in {"it answers as advertised", "the driver does not answer"})
+
+
+@pytest.mark.parametrize("gpus", [BOTH.gpus, B_LOST])
+def test_a_driver_that_does_not_answer_changes_no_gpu_s_health(gpus):
+    start = replace(BOTH, known=tuple(map(Known, gpus)))
+    assert after((9.0, DOWN), start=start).gpus == gpus
+
+
+def test_a_gpu_that_answers_again_is_healthy_at_once():
+    start = replace(BOTH, known=tuple(map(Known, B_LOST)))
+    assert after((9.0, a_scan(seen("a"), seen("b", 2000, 1))), start=start).gpus == BOTH.gpus
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_what_becomes_of_a_gpu_at_once_and_after_the_grace(case):
     scan, *expected = CASES[case]
@@ -61,14 +80,14 @@ def test_what_becomes_of_a_gpu_at_once_and_after_the_grace(case):
 def test_a_gpu_that_comes_back_begins_its_grace_again():
     scan, lost = a_scan(seen("a"), seen("b", 2000, 1)), a_scan(seen("a"))
     times = [(0.0, lost), (200.0, scan), (201.0, lost), (500.0, lost)]
-    assert after(*times, start=BOTH).gpus == BOTH.gpus
+    assert after(*times, start=BOTH).gpus == B_LOST
     assert after(*times, (501.0, lost), start=BOTH).gpus == (a_gpu("a"),)
 
 
 def test_a_driver_that_was_down_begins_every_grace_again():
     lost = a_scan(seen("a"))
     times = [(0.0, lost), (299.0, DOWN), (300.0, lost), (599.0, lost)]
-    assert after(*times, start=BOTH).gpus == BOTH.gpus
+    assert after(*times, start=BOTH).gpus == B_LOST
     assert after(*times, (600.0, lost), start=BOTH).gpus == (a_gpu("a"),)
 
 
@@ -174,6 +193,17 @@ def test_a_driver_that_is_down_changes_nothing_for_ever(inventory, times):
         inventory.enforcement,
         inventory.driver_version,
     )
+
+
+@given(INVENTORIES, SCANS, st.floats(1e6, 2e6))
+def test_only_what_the_driver_just_showed_as_it_is_advertised_is_healthy(inventory, scan, now_s):
+    later = observe(inventory, scan, now_s, GRACE_S)
+    if scan.failed:
+        assert later.gpus == inventory.gpus
+    else:
+        shown = {gpu.uuid: (gpu.usable_bytes or 0) // MIB for gpu in scan.gpus if not gpu.mig}
+        for gpu in later.gpus:
+            assert gpu.healthy == (shown.get(gpu.uuid) == gpu.memory_bytes // MIB)
 
 
 @given(SCANS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -67,6 +68,56 @@ def test_a_node_with_gpus_shows_what_the_contract_says():
     ]
     assert node["status"]["capacity"] == {"cpu": "8", "nvidia.com/gpu": "2", VRAM: "3000Mi"}
     assert node["status"]["allocatable"] == {"cpu": "8", VRAM: "3000Mi"}
+
+
+def test_a_gpu_s_total_is_shown_and_that_it_must_not_be_chosen_now():
+    gpus = (
+        replace(a_gpu("a"), total_bytes=1100 * MIB),
+        replace(a_gpu("b", 2000, 1), total_bytes=2100 * MIB, healthy=False),
+    )
+    node = put_right(NODE, Inventory(tuple(map(Known, gpus)), advertised=True))
+    assert json.loads(node["metadata"]["annotations"][GPUS]) == [
+        {
+            "uuid": "GPU-a",
+            "memory": 1000 * MIB,
+            "total": 1100 * MIB,
+            "product": "NVIDIA H200",
+            "index": 0,
+        },
+        {
+            "uuid": "GPU-b",
+            "memory": 2000 * MIB,
+            "total": 2100 * MIB,
+            "product": "NVIDIA H200",
+            "index": 1,
+            "healthy": False,
+        },
+    ]
+    assert node["status"]["capacity"][VRAM] == "3000Mi"
+    assert read_inventory(node).gpus == gpus
+
+
+ENTRY = {"uuid": "GPU-a", "memory": 1000 * MIB, "product": "NVIDIA H200", "index": 0}
+
+
+@pytest.mark.parametrize(
+    ("more", "total_bytes", "healthy"),
+    [
+        ({}, None, True),  # as an older agent writes it
+        ({"total": 1000 * MIB, "healthy": True}, 1000 * MIB, True),
+        ({"total": 1000 * MIB - 1}, None, True),
+        ({"total": 2**50 + 1}, None, True),
+        ({"total": "8Gi", "healthy": "false"}, None, True),
+        ({"total": True, "healthy": 0}, None, True),
+        ({"total": None, "healthy": None}, None, True),
+        ({"healthy": False, "of": "the future"}, None, False),
+    ],
+)
+def test_what_an_entry_says_besides_may_be_missing_or_wrong(more, total_bytes, healthy):
+    node = {"metadata": {"annotations": {GPUS: json.dumps([ENTRY | more])}}}
+    assert read_inventory(node).gpus == (
+        replace(a_gpu("a"), total_bytes=total_bytes, healthy=healthy),
+    )
 
 
 def test_a_fixed_amount_is_one_gpu_without_a_name_where_nothing_is_enforced():

@@ -89,6 +89,16 @@ def test_what_is_no_new_binding_is_allowed_untouched(alone, request_):
     assert answer["auditAnnotations"] == audited("untouched", "NotABinding")
 
 
+def test_a_binding_without_the_pod_s_uid_reserves_nothing_and_goes_on(alone):
+    marks = {"vramwarden.io/gpu": "GPU-x"}
+    metadata = {"name": "train", "namespace": "team", "annotations": marks}
+    target = {"kind": "Node", "name": "node1"}
+    answer = alone.review(review(object={"metadata": metadata, "target": target}), "/bind")
+    assert answer["allowed"]
+    assert answer["auditAnnotations"] == audited("untouched", "NoUID")
+    assert "patch" in answer  # its forged mark is taken off
+
+
 @pytest.mark.parametrize(
     ("obj", "message"),
     [

@@ -279,6 +279,21 @@ def test_a_pod_that_sees_all_gpus_counts_on_each(world, replicas):
     assert bind(replicas[0], rival).outcome is DENIED
 
 
+def test_a_demand_that_cannot_be_read_stops_only_who_waits_for_a_gpu_of_ours(world, replicas):
+    uid, seeing_all, idle = create(world, replicas, 6, 6, 6)
+    world.change(uid, unreadable="8GB")
+    world.change(seeing_all, unreadable="8GB", at_binding=False)
+    world.change(idle, need=None)
+    replicas[0].resync()
+    verdicts = [bind(replicas[0], one) for one in (uid, seeing_all, idle)]
+    untouched = (BindingOutcome.UNTOUCHED, BindingReason.NO_DEMAND)
+    assert [(one.outcome, one.reason) for one in verdicts] == [
+        (DENIED, BindingReason.UNREADABLE_DEMAND),
+        untouched,
+        untouched,
+    ]
+
+
 def test_a_binding_costs_the_requests_that_it_needs_and_no_more(world, replicas):
     uid, other = create(world, replicas, 4, 4)
     first, *_ = replicas

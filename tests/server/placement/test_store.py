@@ -25,7 +25,9 @@ POD = {
         "name": "train",
         "annotations": {"vramwarden.io/gpu-memory": "5Mi"},
     },
-    "spec": {"containers": [{"name": "main"}]},
+    "spec": {
+        "containers": [{"name": "main", "resources": {"requests": {"vramwarden.io/vram": "5Mi"}}}]
+    },
 }
 
 

@@ -36,6 +36,8 @@ class SeenGpu:
     usable_bytes: int | None
     """The driver's reserve taken off; None where the GPU has no memory of its own."""
     mig: bool = False
+    total_bytes: int | None = None
+    """With the driver's reserve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +97,17 @@ class Inventory:
 def observe(inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRACE_S) -> Inventory:
     """Return the inventory after a scan.
 
-    | the driver | a GPU that is advertised | then |
-    | --- | --- | --- |
-    | does not answer | - | stays as it is, and every grace begins again |
-    | answers | answers as advertised | stays |
-    | answers | answers with another size | stays, and has the other size after the grace |
-    | answers | answers in MIG mode | leaves at once: nobody had a process on it, or MIG were off |
-    | answers | exists, but fails in another way than being lost | stays |
-    | answers | is lost, or missing | stays, and leaves after the grace |
+    | the driver | a GPU that is advertised | then | healthy |
+    | --- | --- | --- | --- |
+    | does not answer | - | stays as it is, and every grace begins again | as it was |
+    | answers | answers as advertised | stays | yes |
+    | answers | answers with another size | stays, and has the other size after the grace | then |
+    | answers | answers in MIG mode | leaves at once: nobody uses it, or MIG were off | - |
+    | answers | exists, but fails in another way than being lost | stays | no |
+    | answers | is lost, or missing | stays, and leaves after the grace | no |
 
-    A GPU that is new joins at once. Only a grace that is over lowers anything, and MIG.
+    A GPU that is new joins at once. Only a grace that is over lowers anything, and MIG. One that is
+    not healthy is given to no further pod: that pod would keep it, and never start.
     """
     if inventory.fixed_bytes is not None:
         return inventory
@@ -149,11 +152,12 @@ def _judge(
         return None
     if now and now.memory_bytes == known.gpu.memory_bytes:
         return Known(now)
+    doubtful = replace(known.gpu, healthy=False)
     if not now and (seen or {known.gpu.uuid, ""} & scan.unsure):
-        return Known(known.gpu)
+        return Known(doubtful)
     since_s = now_s if known.doubted_since_s is None else known.doubted_since_s
     if now_s - since_s < grace_s:
-        return Known(known.gpu, since_s)
+        return Known(doubtful, since_s)
     return Known(now) if now else None
 
 
@@ -174,4 +178,4 @@ def _as_advertised(gpu: SeenGpu) -> Gpu | None:
     mebibytes = (gpu.usable_bytes or 0) // MIB
     if gpu.mig or mebibytes < 1:
         return None
-    return Gpu(gpu.uuid, mebibytes * MIB, gpu.product, gpu.index)
+    return Gpu(gpu.uuid, mebibytes * MIB, gpu.product, gpu.index, gpu.total_bytes)

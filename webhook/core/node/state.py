@@ -28,7 +28,7 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from fractions import Fraction
 
     from webhook.core.pod.gpus import Taken
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _LONGEST_LABEL: Final = 63
 _NAMELESS: Final = "unknown"
+_LARGEST_STEP_MIB: Final = 1024
+_FEWEST_STEPS: Final = 16
 _MOST_BYTES: Final = 2**50  # no GPU has a PiB, and no sum of fewer passes int64
 _FREE_LABELS: Final = tuple(map(free_label, range(1, MOST_COUNTED + 1)))
 _ALL_LABELS: Final = (
@@ -185,19 +187,36 @@ def _labels(largest_bytes: int, more: Mapping[str, str]) -> dict[str, str | None
 
 
 def _free_labels(
-    gpus: Iterable[Gpu], assignments: Mapping[str, Taken] | None
+    gpus: Collection[Gpu], assignments: Mapping[str, Taken] | None
 ) -> dict[str, str | None]:
     """Return what one GPU, two, and so on have free, each at least; nothing where nobody knows.
 
+    In steps (`_in_steps`); a GPU that is not healthy has nothing to give.
     Pods that came past the webhook, or that see all GPUs, are not among the assignments: this is
     advice for the scheduler, and the webhook counts them when it decides.
     """
     if assignments is None:
         return {}
     taken = ((one.uuids, one.memory_bytes) for one in assignments.values())
-    free = sorted(free_bytes(gpus, taken).values(), reverse=True)
-    shown = (str(max(0, amount_bytes) // MIB) for amount_bytes in free)
+    left = free_bytes(gpus, taken)
+    free = (_in_steps(gpu, left[gpu.uuid]) if gpu.healthy else 0 for gpu in gpus)
+    shown = map(str, sorted(free, reverse=True))
     return dict(zip_longest(_FREE_LABELS, islice(shown, MOST_COUNTED)))
+
+
+def _in_steps(gpu: Gpu, left_bytes: int) -> int:
+    """Return the MiB that a GPU shows as free, rounded down, so that few pods change a Node.
+
+    Each change wakes everybody who watches nodes. The step is a power of two, as most demands are
+    multiples of one: at most 1 GiB, and on small GPUs so little that there are 16 steps or more. A
+    GPU that nobody uses shows all that it has, for a pod that wants exactly that.
+    """
+    size_mib, left_mib = gpu.memory_bytes // MIB, max(0, left_bytes) // MIB
+    if left_mib == size_mib:
+        return size_mib
+    power = max(1, size_mib // _FEWEST_STEPS).bit_length() - 1
+    step_mib = min(_LARGEST_STEP_MIB, 1 << power)
+    return left_mib // step_mib * step_mib
 
 
 def _shown(value: object) -> str:
@@ -226,11 +245,14 @@ def _amount(status: Mapping[str, Any], part: str) -> Fraction | None:
 
 
 def _write_gpus(gpus: Iterable[Gpu]) -> str:
-    shown = [
-        {"uuid": gpu.uuid, "memory": gpu.memory_bytes, "product": gpu.product, "index": gpu.index}
-        for gpu in gpus
-    ]
-    return json.dumps(shown, separators=(",", ":"))
+    return json.dumps([_written(gpu) for gpu in gpus], separators=(",", ":"))
+
+
+def _written(gpu: Gpu) -> Json:
+    total = {} if gpu.total_bytes is None else {"total": gpu.total_bytes}
+    named = {"product": gpu.product, "index": gpu.index}
+    health = {} if gpu.healthy else {"healthy": False}
+    return {"uuid": gpu.uuid, "memory": gpu.memory_bytes, **total, **named, **health}
 
 
 def _read_gpus(annotations: Mapping[str, Any]) -> tuple[Gpu, ...]:
@@ -244,10 +266,17 @@ def _read_gpus(annotations: Mapping[str, Any]) -> tuple[Gpu, ...]:
     return tuple({gpu.uuid: gpu for gpu in gpus}.values())
 
 
-def _read_gpu(entry: object) -> Gpu | None:
+def _read_gpu(entry: Any) -> Gpu | None:
     match entry:
         case {"uuid": str(uuid), "memory": int(memory), "product": str(name), "index": int(index)}:
             amount_bytes = memory // MIB * MIB
             if uuid and MIB <= amount_bytes <= _MOST_BYTES and index >= 0:
-                return Gpu(uuid, amount_bytes, name, index)
+                healthy = entry.get("healthy") is not False
+                return Gpu(uuid, amount_bytes, name, index, _total(entry, amount_bytes), healthy)
     return None
+
+
+def _total(entry: Mapping[str, Any], usable_bytes: int) -> int | None:
+    """Return a GPU's total memory; None where an older agent wrote none, or it makes no sense."""
+    total = entry.get("total")
+    return total if isinstance(total, int) and usable_bytes <= total <= _MOST_BYTES else None

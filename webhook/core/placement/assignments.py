@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
-from webhook.core.placement.fit import Denial, Need, best_fit, place
-from webhook.core.pod.demand import read_demand
+from webhook.core.placement.counted import counted_need, named_gpus
+from webhook.core.placement.fit import Denial, best_fit, place
 from webhook.core.pod.fields import mapping, text
-from webhook.core.pod.findings import MalformedObjectError, render
+from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.gpus import free_bytes
 from webhook.core.pod.quantity import MAX_BYTES
 from webhook.core.pod.views import read_pod
@@ -26,7 +26,7 @@ from webhook.names import GPU_ANNOTATION, GPU_WAITS_ANNOTATION, VISIBLE_DEVICES_
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from webhook.core.placement.fit import Order
+    from webhook.core.placement.fit import Need, Order
     from webhook.core.pod.fields import Json
     from webhook.core.pod.gpus import Gpu
     from webhook.core.pod.views import Pod
@@ -84,7 +84,7 @@ class PodState:
     name: str
     """`namespace/name`."""
     need: Need | None
-    """None for a pod without a demand."""
+    """What it takes of each of its GPUs; None for a pod that asks for nothing in `resources`."""
     at_binding: bool = True
     """Its GPUs are chosen here; otherwise it sees all of the node's."""
     node: str = ""
@@ -95,7 +95,7 @@ class PodState:
     """A watch said so. It may only have lost the label that is watched, so nothing is freed by it
     before the API server confirms it."""
     unreadable: str = ""
-    """Why the demand cannot be read: whoever wrote the pod bypassed admission."""
+    """Why its demand cannot be read, although it has one: who wrote the pod bypassed admission."""
     waits: Waits | None = None
     """Set where it is bound and has no GPU yet, so that it is to be assigned late."""
 
@@ -115,22 +115,18 @@ class Plan:
 
 
 def read_pod_state(raw: Json) -> PodState:
-    """Read a stored pod; never fails: an unreadable demand takes GPUs whole."""
+    """Read a stored pod; never fails: what an API server would not store takes no GPU."""
     metadata, status = (_object(raw.get(part)) for part in ("metadata", "status"))
     uid, name = str(metadata.get("uid")), f"{metadata.get('namespace')}/{metadata.get('name')}"
     finished = str(status.get("phase")) in {"Succeeded", "Failed"}
     try:
         pod = read_pod(raw)
-        demand, findings = read_demand(pod)
         node = text(mapping(raw, "spec", ""), "nodeName", "spec")
-        need = Need(demand.per_gpu_bytes, demand.gpu_count) if demand else None
-        unreadable = render(findings) if demand is None else ""
-        uuids = tuple(filter(None, pod.annotations.get(GPU_ANNOTATION, "").split(",")))
+        need, unreadable = counted_need(pod)
         at_binding = _is_placed_at_binding(pod)
-    except MalformedObjectError as error:
-        return PodState(uid, name, Need(MAX_BYTES), finished=finished, unreadable=str(error))
-    if unreadable:
-        need = Need(MAX_BYTES)
+    except MalformedObjectError:
+        return PodState(uid, name, None, finished=finished)
+    uuids = named_gpus(pod)
     found = PodState(uid, name, need, at_binding, node, uuids, finished, unreadable=unreadable)
     return _waiting(found, pod)
 
@@ -244,8 +240,13 @@ def free_on(
 ) -> dict[str, int]:
     """Return what is free on each GPU, by what is entered and by pods that are not.
 
-    Those bypassed us, or see all GPUs because their rule does not place at binding; then their
-    demand counts on each GPU, since they may use it on any.
+    | the pod on this node | counts on |
+    | --- | --- |
+    | is entered | the GPUs of its entry, with the amount of its entry |
+    | is placed at binding, and its annotation `gpu` names GPUs | these: it bypassed us |
+    | is placed at binding, and nothing names its GPUs | none: it waits for one |
+    | sees all GPUs: its rule does not place at binding | each: it may use any |
+    | asks for nothing in `resources`, finished, or is gone | none |
     """
     taken = [(one.uuids, one.memory_bytes) for one in assignments.values()]
     every = tuple(gpu.uuid for gpu in gpus)
@@ -260,11 +261,14 @@ def free_on(
 def adopt(
     node: str, assignments: Assignments, pods: Iterable[PodState], now_s: float
 ) -> Assignments:
-    """Enter the pods of a node that have GPUs already, where the list was lost or never made."""
+    """Enter the pods of a node that have GPUs already, where the list was lost or never made.
+
+    One that sees all GPUs stays out, whatever its annotation names: it counts on each.
+    """
     found = {
         pod.uid: Assignment(pod.name, pod.uuids, pod.need.memory_bytes, int(now_s))
         for pod in pods
-        if pod.node == node and pod.uuids and pod.need and not pod.finished
+        if pod.node == node and pod.uuids and pod.need and pod.at_binding and not pod.finished
     }
     return found | assignments
 

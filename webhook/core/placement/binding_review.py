@@ -1,7 +1,9 @@
 """The review of a Binding: its request, its verdict, and the annotations that it gets.
 
-The API server merges a Binding's annotations into the pod in the write that sets `spec.nodeName`
-(registry/core/pod/storage, assignPod), and containers read `NVIDIA_VISIBLE_DEVICES` from there.
+The API server merges a Binding's annotations and labels into the pod in the write that sets
+`spec.nodeName` (registry/core/pod/storage, assignPod), and containers read `NVIDIA_VISIBLE_DEVICES`
+from there. So what a Binding brings along under our prefix is taken off: it would replace the marks
+by which a pod is counted.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from webhook.core.pod.fields import mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.patch import proven_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, UNAVAILABLE
-from webhook.names import GPU_ANNOTATION, VISIBLE_DEVICES_ANNOTATION
+from webhook.names import GPU_ANNOTATION, PREFIX, VISIBLE_DEVICES_ANNOTATION
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.request import Request
@@ -41,6 +45,7 @@ class BindingReason(StrEnum):
 
     NONE = ""
     NOT_A_BINDING = "NotABinding"
+    NO_UID = "NoUID"
     NO_DEMAND = "NoDemand"
     NO_SUCH_POD = "NoSuchPod"
     NO_GPU_FITS = "NoGPUFits"
@@ -57,7 +62,7 @@ class Binding:
     namespace: str
     name: str
     uid: str
-    """The pod's; empty where the binding is by name only."""
+    """The pod's; empty where the binding is by name only, which no scheduler does."""
     node: str
     obj: Json = field(repr=False)
 
@@ -117,7 +122,8 @@ def read_binding(request: Request) -> Binding | None:
     if request.kind != "Binding" or request.operation != "CREATE":
         return None
     metadata = mapping(request.obj, "metadata", "")
-    strings(metadata, "annotations", "metadata")
+    for part in ("annotations", "labels"):
+        strings(metadata, part, "metadata")
     name = text(metadata, "name", "metadata") or request.name
     node = text(mapping(request.obj, "target", ""), "name", "target")
     for path, value in (("metadata.name", name), ("target.name", node)):
@@ -135,12 +141,25 @@ def gpu_annotations(uuids: tuple[str, ...]) -> dict[str, str]:
 def answered(binding: Binding, verdict: Verdict) -> Verdict:
     """Return the verdict on a binding with the patch that gives its pod the GPUs."""
     patch: list[Operation] = []
+    given = mapping(binding.obj, "metadata", "")
+    metadata = _without_marks(given)
     if verdict.uuids:
-        metadata = mapping(binding.obj, "metadata", "")
         annotations = {
             **strings(metadata, "annotations", "metadata"),
             **gpu_annotations(verdict.uuids),
         }
-        wanted = {**binding.obj, "metadata": {**metadata, "annotations": annotations}}
-        patch = proven_patch(binding.obj, wanted)
+        metadata = {**metadata, "annotations": annotations}
+    if verdict.allowed and metadata is not given:
+        patch = proven_patch(binding.obj, {**binding.obj, "metadata": metadata})
     return replace(verdict, node=binding.node, patch=tuple(patch))
+
+
+def _without_marks(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a Binding's metadata without what is ours to write; itself where nothing is."""
+    left = {}
+    for part in ("annotations", "labels"):
+        carried = strings(metadata, part, "metadata")
+        kept = {key: value for key, value in carried.items() if not key.startswith(PREFIX)}
+        if len(kept) < len(carried):
+            left[part] = kept
+    return {**metadata, **left} if left else metadata

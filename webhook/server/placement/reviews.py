@@ -25,6 +25,11 @@ WITHIN_S: Final = 1.5
 """A Binding is answered within this time, whoever it waits for: the API server waits 2 s for us."""
 
 _NOT_A_BINDING: Final = Verdict(BindingOutcome.UNTOUCHED, BindingReason.NOT_A_BINDING)
+_BY_NAME: Final = Verdict(
+    BindingOutcome.UNTOUCHED,
+    BindingReason.NO_UID,
+    "the Binding has no metadata.uid, so nothing is reserved: a name may be another pod's by now",
+)
 _NOT_CONFIGURED: Final = Verdict(
     BindingOutcome.UNTOUCHED,
     BindingReason.NOT_CONFIGURED,
@@ -81,5 +86,7 @@ class BindingReviews:
             return Verdict(BindingOutcome.MALFORMED, message=str(error))
         if binding is None:
             return _NOT_A_BINDING
+        if not binding.uid:
+            return answered(binding, _BY_NAME)
         verdict = self._binder.from_memory(binding) if self._binder else _NOT_CONFIGURED
         return verdict and answered(binding, verdict)
