@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -119,6 +120,9 @@ class World:
         self.without_sidecar: set[str] = set()
         self.told: dict[str, str] = {}
         self.warned: list[str] = []
+        self.asked: Counter[str] = Counter()
+        self.is_away = False
+        self.may_assign = True
         self.versions: dict[str, int] = {}
         self.lists: dict[str, tuple[dict[str, str], int]] = {}
         self.time_s = 1_000_000.0
@@ -181,24 +185,31 @@ class World:
 
     # What replicas ask.
 
+    def _turn(self, what: str) -> None:
+        """Let others go first; then answer, unless the API server is away."""
+        self.asked[what] += 1
+        Task.pause()
+        if self.is_away:
+            raise KubeError("the API server is away")
+
     def now_s(self) -> float:
         return self.time_s
 
     def may(self, *_right: str) -> bool:
-        Task.pause()
-        return True
+        self._turn("may")
+        return self.may_assign
 
     def pod(self, _namespace: str, name: str) -> PodState | None:
-        Task.pause()
+        self._turn("pod")
         return self.pods.get(name)
 
     def stored_pod(self, name: str) -> StoredPod | None:
-        Task.pause()
+        self._turn("stored_pod")
         uid = name.partition("/")[2]
         return StoredPod(self.pods[uid], str(self.versions[uid])) if uid in self.pods else None
 
     def annotate(self, pod: StoredPod, annotations: dict[str, str | None]) -> None:
-        Task.pause()
+        self._turn("annotate")
         before = self._unchanged(pod)
         assert before.node, "assigned before it was bound"
         assert not before.uuids, "what was written is final"
@@ -208,13 +219,13 @@ class World:
         Task.pause()
 
     def delete_pod(self, pod: StoredPod) -> None:
-        Task.pause()
+        self._turn("delete_pod")
         assert self._unchanged(pod).waits, "only who waits is deleted"
         self.delete(pod.state.uid)
         Task.pause()
 
     def warn_of(self, pod: PodState, _reason: str, _sentence: str) -> None:
-        Task.pause()
+        self._turn("warn_of")
         self.warned.append(pod.uid)
 
     def _unchanged(self, pod: StoredPod) -> PodState:
@@ -226,16 +237,16 @@ class World:
         return self.pods[uid]
 
     def node(self, name: str) -> GpuNode | None:
-        Task.pause()
+        self._turn("node")
         return self.nodes.get(name)
 
     def pods_on(self, node: str, *, labelled: bool = True) -> list[PodState]:
         del labelled  # none here is without
-        Task.pause()
+        self._turn("pods_on")
         return [pod for pod in self.pods.values() if pod.node == node]
 
     def assignments(self, node: str) -> Stored:
-        Task.pause()
+        self._turn("assignments")
         if node not in self.lists:
             return Stored(node, {}, whole=False, version="")
         data, version = self.lists[node]
@@ -243,7 +254,7 @@ class World:
         return Stored(node, found, whole, str(version))
 
     def store(self, node: str, assignments: Assignments, version: str) -> Stored:
-        Task.pause()
+        self._turn("store")
         there = str(self.lists[node][1]) if node in self.lists else ""
         if there != version:
             raise KubeError("conflict", code=409)
@@ -253,7 +264,7 @@ class World:
         return Stored(node, assignments, whole=True, version=str(written))
 
     def remove(self, stored: Stored) -> None:
-        Task.pause()
+        self._turn("remove")
         if stored.node in self.lists and str(self.lists[stored.node][1]) == stored.version:
             del self.lists[stored.node]
         else:
@@ -314,7 +325,8 @@ class Replica:
             self.world, counted, self.log, lambda: self.world.time_s
         )
         self.tracker = Tracker(self.world, counted, self.log)
-        self.binder = _Binder(self.world, self.tracker, counted, run=self.run)
+        self.reserved: list[PodState] = []
+        self.binder = _Binder(self.world, self.tracker, counted, self.reserved.append, run=self.run)
         self.tracker._take_nodes(list(self.world.nodes.values()))
         for listed in self.tracker._listed.values():
             listed.set()

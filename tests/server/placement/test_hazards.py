@@ -320,3 +320,121 @@ def test_what_is_answered_where_nothing_is_placed(world, replicas):
     verdict = bind(first, uid)
     assert (verdict.outcome, verdict.reason) == (DENIED, BindingReason.UNREADABLE_DEMAND)
     assert "cannot be read: metadata.annotations" in verdict.message
+
+
+def test_all_that_wait_for_a_node_are_written_at_once(world, replicas):
+    first, *_ = replicas
+    uids = create(world, replicas, *[1] * 9)
+    asked = [first.ask(uids[0], "n0")]
+    asked[0].step()
+    asked += [first.ask(uid, "n0") for uid in uids[1:]]
+    assert len(first.tasks) == 1  # nobody but the first holds a thread
+    assert [done(request).outcome for request in asked] == [PLACED] * 9
+    assert world.asked["store"] == 2  # the first, and all that came meanwhile
+    assert entered(world) == set(uids)
+
+
+def test_who_does_not_wait_any_more_is_not_entered(world, replicas):
+    first, *_ = replicas
+    one, two, three = create(world, replicas, 1, 1, 1)
+    asked = [first.ask(uid, "n0") for uid in (one, two, three)]
+    asked[1].answer.cancel()
+    assert [done(request).outcome for request in (asked[0], asked[2])] == [PLACED] * 2
+    assert entered(world) == {one, three}
+
+
+def test_an_answer_by_the_list_as_last_read_needs_its_write(world, replicas):
+    """With others in the line, too: what a write confirms holds for all of them."""
+    first, other = replicas
+    one, two, three = create(world, replicas, 2, 2, 6)
+    bind(first, one, arrives=False)
+    bind(other, three)
+    asked = [first.ask(one, "n0"), first.ask(two, "n0")]
+    assert [done(request).outcome for request in asked] == [PLACED] * 2
+    assert entered(world) == {one, two, three}
+
+
+def test_nothing_is_kept_of_a_node_once_nobody_waits_for_it_and_it_is_gone(world, replicas):
+    first, *_ = replicas
+    (uid,) = create(world, replicas, 1)
+    bind(first, uid)
+    assert (first.binder._lines._lines, list(first.binder._copies)) == ({}, ["n0"])
+    first.binder.forget("n0")
+    assert first.binder._copies == {}
+    assert first.binder.nodes_of(uid) == []
+
+
+def test_without_the_api_server_only_a_pod_known_to_be_ours_is_denied(world, replicas):
+    first, *_ = replicas
+    (ours,) = create(world, replicas, 1)
+    unknown = world.create(Need(1))
+    world.is_away = True
+    verdicts = [bind(first, uid) for uid in (ours, unknown)]
+    assert [(one.outcome, one.reason) for one in verdicts] == [
+        (BindingOutcome.UNAVAILABLE, BindingReason.API_SERVER_AWAY),
+        (BindingOutcome.UNTOUCHED, BindingReason.API_SERVER_AWAY),
+    ]
+    assert verdicts[0].message == (
+        "no GPU of node n0 can be chosen for this pod now: the API server is away; "
+        "the scheduler retries"
+    )
+
+
+def test_after_a_bug_all_in_the_line_are_answered_and_the_next_ones_too(world, replicas):
+    first, *_ = replicas
+    uids = create(world, replicas, 1, 1, 1)
+    read, world.pods_on = world.pods_on, None
+    asked = [first.ask(uid, "n0") for uid in uids[:2]]
+    for request in asked:
+        with pytest.raises(TypeError):
+            done(request)
+    world.pods_on = read
+    assert bind(first, uids[2]).outcome is PLACED
+
+
+def test_a_list_of_a_node_that_is_gone_is_deleted_once_it_is_empty(world, replicas):
+    first, *_ = replicas
+    bound, reserved = create(world, replicas, 3, 3)
+    bind(first, bound)
+    bind(first, reserved, arrives=False)
+    world.nodes.clear()
+    first.tracker._take_nodes([])
+    first.resync()
+    first.tidy_now("n0")
+    assert entered(world) == {bound, reserved}  # a binding may be under way
+    world.time_s += UNBOUND_S + 1
+    first.tidy_now("n0")
+    assert entered(world) == {bound}
+    world.delete(bound)
+    first.resync()
+    first.tidy_now("n0")
+    first.tidy_now("n0")
+    assert world.lists == {}
+
+
+def test_a_damaged_list_is_restored_by_tidying(world, replicas):
+    uid, rival = create(world, replicas, 6, 6)
+    bind(replicas[0], uid)
+    _, version = world.lists["n0"]
+    world.lists["n0"] = {"assignments": "{"}, version + 1000
+    replicas[1].resync()
+    replicas[1].tidy_now("n0")
+    assert (world.assignments("n0").whole, entered(world)) == (True, {uid})
+    assert bind(replicas[0], rival).outcome is DENIED
+
+
+def test_many_pods_that_are_gone_are_asked_about_at_once(world, replicas):
+    uids = create(world, replicas, *[1] * 8)
+    for uid in uids:
+        bind(replicas[0], uid)
+    for replica in replicas:
+        replica.resync()
+    world.time_s += UNBOUND_S + 1
+    for uid in uids[1:]:
+        world.delete(uid)
+    replicas[1].resync()
+    world.asked.clear()
+    replicas[1].tidy_now("n0")
+    assert entered(world) == {uids[0]}
+    asked = {what: world.asked[what] for what in ("pods_on", "pod", "store")}
+    assert asked == {"pods_on": 1, "pod": 0, "store": 1}
