@@ -68,9 +68,6 @@ DRAIN_BODY_S: Final = 2.0
 (net/http, persistConn.roundTrip) takes an early answer, but reports a failed write where we close
 while it still sends."""
 
-BINDINGS_AT_ONCE: Final = 32
-"""A binding that needs the API server takes a thread; others wait for one."""
-
 MAX_WAITING_BINDINGS: Final = 1024
 """Far more than kube-scheduler sends at once (its client's default is 50 requests per second)."""
 
@@ -105,7 +102,6 @@ class ReviewApplication:
         self._binds_at = binds_at
         self._reviews = reviews
         self._bindings = bindings
-        self._binding_threads = ThreadPoolExecutor(BINDINGS_AT_ONCE, "binding")
         # One: two would decode at the same time, and hold up the event loop twice as long.
         self._large_reviews = ThreadPoolExecutor(1, "large-review")
         self._metrics = metrics
@@ -178,7 +174,7 @@ class ReviewApplication:
             self._large_bytes -= len(body)
 
     async def _bound(self, body: bytes) -> Answer:
-        """Answer a Binding: at once from memory, else on a thread, when one is free."""
+        """Answer a Binding: at once from memory, else when its turn has come."""
         review = self._bindings.read(body)
         if isinstance(review, Answer):
             return review
@@ -193,8 +189,7 @@ class ReviewApplication:
         self._waiting_bindings += 1
         self._buffered_bytes += size
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._binding_threads, self._bindings.answer, review)
+            return await self._bindings.answer(review)
         finally:
             self._buffered_bytes -= size
             self._waiting_bindings -= 1

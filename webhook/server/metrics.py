@@ -163,6 +163,17 @@ class PlacementMetrics:
             "vramwarden_placement_entries",
             "Pods in the lists of who has which GPU, as this replica last read them.",
         )
+        self.waiting = gauge(
+            "vramwarden_placement_waiting",
+            "Pods that were bound without us and have no GPU yet; they start nothing meanwhile.",
+        )
+        self.late = counter(
+            "vramwarden_placement_late",
+            "Tries to give GPUs to pods that were bound without us, by outcome.",
+            ["outcome"],
+        )
+        for outcome in ("assigned", "settled", "waits", "deleted", "told", "forbidden", "failed"):
+            self.late.labels(outcome)
 
 
 class SharedCertificateMetrics:
