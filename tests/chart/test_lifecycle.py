@@ -15,7 +15,10 @@ import pytest
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import CHART, DEPLOY, NAMESPACE, HelmError, Release, hooks
 from tests.support.control_planes import find_binary, wait_until
-from tests.support.pods import a_pod
+from tests.support.pods import a_container, a_pod, a_request
+from webhook.adapters.policy.files import shipped_policy_path
+from webhook.adapters.policy.source import PolicySource
+from webhook.core.admission.decide import Phase, decide
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 MUTATING = f"{GROUP}/mutatingwebhookconfigurations/vramwarden"
@@ -49,6 +52,18 @@ class Installation(Release):
         pod["metadata"].update(namespace="default", name=f"p-{uuid.uuid4().hex}")
         return denial(lambda: self.api.create(pod, dry_run=True))
 
+    def denies_change(self, namespace, name, change):
+        """Patch a pod; return why it is denied, or nothing."""
+        path, kind = f"/api/v1/namespaces/{namespace}/pods/{name}", "application/merge-patch+json"
+        return denial(lambda: self.api.request("PATCH", path, change, content_type=kind))
+
+    def bind(self, namespace, name, node):
+        """Bind a pod to a node, as a scheduler does."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}}
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/binding"
+        self.api.request("POST", path, {**binding, "target": target})
+
     def bundle(self, path=MUTATING):
         webhooks = self.api.request("GET", path)["webhooks"]
         (bundle,) = {webhook["clientConfig"].get("caBundle") for webhook in webhooks}
@@ -73,11 +88,60 @@ def test_what_is_rendered_is_installed_and_nothing_is_left_after_it(release, hel
     assert release.left() == set()
 
 
-def test_while_no_replica_answers_only_pods_that_matter_are_denied(release):
+WHOLE = a_pod(containers=[a_container(resources={"limits": {"nvidia.com/gpu": "1"}})])
+MACHINE = a_pod(containers=[a_container(resources={"limits": {"devices.kubevirt.io/kvm": "1"}})])
+SHIPPED = PolicySource(shipped_policy_path(), "vramwarden/enforcer:1").current
+ASKED = a_pod("8Gi", schedulingGates=[{"name": "example.com/queue"}])
+ASKED["metadata"]["finalizers"] = ["example.com/tracking"]
+WITH_DEMAND = decide(a_request(ASKED), SHIPPED, Phase.MUTATE).obj
+OF_STRANGERS = {"plain": a_pod(), "a whole GPU": WHOLE, "a virtual machine": MACHINE}
+
+
+@pytest.fixture
+def team(control_plane):
+    """Name a namespace with pods from before the outage: those of strangers, and one of ours."""
+    name = f"team-{uuid.uuid4().hex[:8]}"
+    control_plane.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    control_plane.ensure_service_account(name)
+    for index, pod in enumerate([*OF_STRANGERS.values(), WITH_DEMAND]):
+        metadata = {**pod["metadata"], "name": f"stored-{index}", "namespace": name}
+        control_plane.api.create({"apiVersion": "v1", "kind": "Pod", **pod, "metadata": metadata})
+    return name
+
+
+CHANGES = {
+    "a label is patched": {"metadata": {"labels": {"app": "x"}}},
+    "an annotation is patched": {"metadata": {"annotations": {"example.com/a": "x"}}},
+    "a gate is removed": {"spec": {"schedulingGates": None}},
+    "a finalizer is removed": {"metadata": {"finalizers": None}},
+}
+
+
+def test_while_no_replica_answers_nobody_waits_but_who_asks_for_gpu_memory(release, team):
+    """As kubelets, Kueue, Job controllers and virtual machines need it."""
     release.install()
     wait_until("the webhook is called", lambda: release.denies(a_pod("8Gi")))
     assert 'failed calling webhook "mutate.vramwarden.io"' in release.denies(a_pod("8Gi"))
-    assert release.denies(a_pod()) == ""
+    for what, pod in OF_STRANGERS.items():
+        assert release.denies(pod) == "", what
+    for index in range(len(OF_STRANGERS) + 1):
+        for what, change in CHANGES.items():
+            assert release.denies_change(team, f"stored-{index}", change) == "", (index, what)
+    more = {"metadata": {"annotations": {"vramwarden.io/gpu-memory": "9Gi"}}}
+    for index in range(len(OF_STRANGERS) + 1):
+        why = release.denies_change(team, f"stored-{index}", more)
+        assert 'failed calling webhook "validate.vramwarden.io"' in why, index
+
+
+def test_while_no_replica_answers_pods_are_bound(release, team):
+    release.install()
+    wait_until("the webhook is called", lambda: release.denies(a_pod("8Gi")))
+    release.denies_change(team, "stored-3", CHANGES["a gate is removed"])
+    for index in range(len(OF_STRANGERS) + 1):
+        name = f"stored-{index}"
+        release.bind(team, name, "node-1")
+        pod = release.api.request("GET", f"/api/v1/namespaces/{team}/pods/{name}")
+        assert pod["spec"]["nodeName"] == "node-1"
 
 
 def test_after_it_every_pod_is_created(release):

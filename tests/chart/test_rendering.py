@@ -99,10 +99,9 @@ def test_the_webhooks_are_those_of_the_local_manifests(rendered, kind):
         "reinvocationPolicy",
     ):
         assert ours.get(field) == local.get(field), field
-    assert (
-        ours["clientConfig"]["service"]["path"]
-        == re.search("/[a-z]+$", local["clientConfig"]["url"]).group()
-    )
+    if kind != "Binding":  # where bindings go the server writes
+        path = re.search("/[a-z]+$", local["clientConfig"]["url"]).group()
+        assert ours["clientConfig"]["service"]["path"] == path
     names = ours["namespaceSelector"]["matchExpressions"][0]
     assert (names["key"], names["operator"]) == ("kubernetes.io/metadata.name", "NotIn")
     assert {"kube-system", "kube-public", "kube-node-lease", NAMESPACE} <= set(names["values"])
@@ -253,14 +252,29 @@ def test_without_certificates_of_our_own_the_webhook_has_rights_for_placement_al
     }
 
 
-def test_bindings_can_be_narrowed_and_exempt_namespaces_stay_exempt(helm):
-    narrow = {"name": "gpu-nodes", "expression": "object.target.name.startsWith('gpu-')"}
-    given = {"webhook": {"binding": {"matchConditions": [narrow], "failurePolicy": "Ignore"}}}
-    found = binding_webhook(helm.render({**given, "exemptNamespaces": ["infra-*"]}))
-    exempt, ours = found["matchConditions"]
+def test_bindings_wait_for_nobody_and_exempt_namespaces_stay_exempt(helm):
+    found = binding_webhook(helm.render({"exemptNamespaces": ["infra-*"]}))
+    (exempt,) = found["matchConditions"]
     assert exempt["expression"] == "!request.namespace.matches('^(infra-.*)$')"
-    assert (ours, found["failurePolicy"]) == (narrow, "Ignore")
+    assert (found["failurePolicy"], found["timeoutSeconds"]) == ("Ignore", 2)
     assert "matchConditions" not in binding_webhook(helm.render({"exemptNamespaces": ["infra"]}))
+
+
+@pytest.mark.parametrize("mode", ["self", "certManager", "existingSecret"])
+def test_nobody_who_reads_the_chart_knows_where_bindings_go(helm, mode):
+    existing = {"name": "mine", "caBundle": "x"}
+    objects = helm.render({"certificates": {"mode": mode, "existingSecret": existing}})
+    assert "path" not in binding_webhook(objects)["clientConfig"]["service"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_the_two_entries_for_pods_only_the_first_makes_anybody_wait(rendered, kind):
+    demand, advice, *_ = one(rendered, kind)["webhooks"]
+    assert advice["name"] == "advise.vramwarden.io"
+    assert (advice["failurePolicy"], advice["timeoutSeconds"]) == ("Ignore", 2)
+    assert demand["failurePolicy"] == "Fail"
+    differing = {key for key in demand if demand[key] != advice[key]}
+    assert differing == {"name", "matchConditions", "failurePolicy", "timeoutSeconds"}
 
 
 def test_cert_manager_issues_for_the_service_into_what_is_mounted(helm):

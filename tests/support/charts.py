@@ -19,6 +19,11 @@ Json = dict[str, Any]
 CHART = DEPLOY / "chart" / "vramwarden"
 NAMESPACE = "vramwarden-system"
 KUBE_VERSION = "1.36"
+NAMES: Json = {
+    "image": {"repository": "vramwarden/vramwarden"},
+    "enforcer": {"repository": "vramwarden/enforcer"},
+}
+"""The images, without whose names the chart does not render."""
 MISSING = "chart tests need helm, e.g. by `go install helm.sh/helm/v3/cmd/helm@latest`"
 
 
@@ -69,11 +74,12 @@ class Helm:
         return [one for one in yaml.safe_load_all(self.text(values, *options)) if one]
 
     def values(self, values: Json | None) -> tuple[str, ...]:
-        """Return the options that give values."""
-        if not values:
-            return ()
+        """Return the options that give values; images have names where these say nothing."""
+        given = {**NAMES, **(values or {})}
+        for key, names in NAMES.items():
+            given[key] = {**names, **given[key]}
         path = self._folder / "values.yaml"
-        path.write_text(yaml.safe_dump(values))
+        path.write_text(yaml.safe_dump(given))
         return ("--values", str(path))
 
 
