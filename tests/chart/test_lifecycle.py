@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import re
 import subprocess
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import CHART, DEPLOY, NAMESPACE, HelmError, Release, hooks
-from tests.support.control_planes import find_binary, wait_until
+from tests.support.control_planes import ApiError, find_binary, wait_until
 from tests.support.pods import a_container, a_pod, a_request
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.adapters.policy.source import PolicySource
@@ -27,7 +29,7 @@ SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/vramwarden-certificate"
 KINDS = (
     "mutatingwebhookconfigurations,validatingwebhookconfigurations,validatingadmissionpolicies,"
     "validatingadmissionpolicybindings,clusterroles,clusterrolebindings,roles,rolebindings,pods,"
-    "deployments,daemonsets,services,secrets,configmaps,serviceaccounts,poddisruptionbudgets,"
+    "deployments,daemonsets,jobs,services,secrets,configmaps,serviceaccounts,poddisruptionbudgets,"
     "networkpolicies,resourcequotas"
 )
 
@@ -195,6 +197,62 @@ def test_an_upgrade_leaves_alone_what_the_server_wrote(release):
     assert release.api.request("GET", SECRET)["data"] == data
 
 
+CHECK = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/vramwarden-policy-check"
+ENDS = {
+    "Failed": {"failed": 1},
+    "Complete": {"succeeded": 1, "completionTime": "2030-01-01T00:00:01Z"},
+}
+BEFORE = {"Failed": "FailureTarget", "Complete": "SuccessCriteriaMet"}
+
+
+def end_the_check(api, how):
+    """Say of the Job what its controller would."""
+    known = []
+
+    def is_there():
+        with contextlib.suppress(ApiError):
+            known.append(api.request("GET", CHECK))
+        return known
+
+    wait_until("the policies are checked", is_there)
+    now = "2030-01-01T00:00:00Z"
+    conditions = [
+        {"type": kind, "status": "True", "reason": "Ended", "lastTransitionTime": now}
+        for kind in (BEFORE[how], how)
+    ]
+    status = {"startTime": now, "uncountedTerminatedPods": {}, "conditions": conditions}
+    change = {"status": {**status, **ENDS[how]}}
+    kind = "application/merge-patch+json"
+    api.request("PATCH", f"{CHECK}/status", change, content_type=kind)
+
+
+@pytest.mark.parametrize("how", ["Failed", "it never starts"])
+def test_policies_that_are_not_valid_and_images_that_are_not_there_install_nothing(release, how):
+    """An image that cannot be pulled lets the Job wait until its deadline, or Helm's."""
+    with ThreadPoolExecutor() as pool:
+        options = ("--timeout", "20s" if how == "Failed" else "1s")
+        installed = pool.submit(release.helm.run, *release.installing(), *options)
+        if how == "Failed":
+            end_the_check(release.api, how)
+        with pytest.raises(HelmError, match="failed pre-install"):
+            installed.result()
+    left = release.left()
+    release.api.request("DELETE", CHECK, {"propagationPolicy": "Background"})
+    assert left == {"job.batch/vramwarden-policy-check"}  # it stays for its log to be read
+    assert release.denies(a_pod()) == ""
+    wait_until("nothing of an earlier test holds", lambda: not release.denies(a_pod("8Gi")))
+
+
+def test_policies_that_are_valid_are_installed(release):
+    with ThreadPoolExecutor() as pool:
+        installed = pool.submit(release.helm.run, *release.installing(), "--timeout", "20s")
+        end_the_check(release.api, "Complete")
+        installed.result()
+    left = release.left()
+    assert "deployment.apps/vramwarden-webhook" in left
+    assert not [name for name in left if "policy-check" in name]
+
+
 def test_another_way_to_certificates_is_an_upgrade(release):
     release.install()
     existing = {"name": "mine", "caBundle": "-----BEGIN CERTIFICATE-----\n"}
@@ -208,7 +266,7 @@ def test_another_way_to_certificates_is_an_upgrade(release):
 
 def test_a_second_release_is_rejected(release):
     release.install()
-    options = ("--namespace", "other", "--create-namespace")
+    options = ("--namespace", "other", "--create-namespace", *release.helm.values(None))
     with pytest.raises(HelmError, match="exists and cannot be imported"):
         release.helm.run("install", "second", str(CHART), *options)
 

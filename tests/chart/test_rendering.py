@@ -59,7 +59,7 @@ def test_chart_and_package_have_one_version():
 
 def test_the_chart_ships_the_shipped_policy(rendered):
     shipped = shipped_policy_path().read_text()
-    assert one(rendered, "ConfigMap")["data"] == {"default.yaml": shipped}
+    assert one(rendered, "ConfigMap", "vramwarden-policies")["data"] == {"default.yaml": shipped}
 
 
 def test_policies_reach_the_webhook_as_they_were_written(helm, tmp_path):
@@ -68,8 +68,9 @@ def test_policies_reach_the_webhook_as_they_were_written(helm, tmp_path):
         "metadata: {name: a}\nspec:\n  rules:\n  - {name: mine, match: {namespaces: [a]}}\n",
         "default.yaml": "\n# trailing spaces  \n\n",
     }
-    data = one(helm.render({"policies": {"files": files}}), "ConfigMap")["data"]
-    assert data == files
+    objects = helm.render({"policies": {"files": files}})
+    data = one(objects, "ConfigMap", "vramwarden-policies")["data"]
+    assert data == files == one(objects, "ConfigMap", "vramwarden-policy-check")["data"]
     for name, text in data.items():
         (tmp_path / name).write_text(text)
     assert [rule.name for rule in PolicySource(tmp_path, "x:1").current.rules] == ["mine"]
@@ -194,6 +195,28 @@ def test_the_webhook_is_started_with_options_that_it_has(helm):
         assert given["--enforcer-image"] == default_enforcer_image()
         mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
         assert {given[key] for key in ("--policy", "--cert-dir") if key in given} <= mounts
+
+
+def test_policies_are_checked_before_anything_is_installed(rendered):
+    """By a Job that needs no rights, and so nothing of the release."""
+    job = one(rendered, "Job")
+    assert hooks(job) == "pre-install,pre-upgrade"
+    pod = job["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in pod
+    (container,) = pod["containers"]
+    assert container["image"] == container_of(rendered, "Deployment")["image"]
+    *command, folder = container["args"]
+    assert command == ["policy", "check"]
+    (source,) = [v["configMap"]["name"] for v in pod["volumes"] if "configMap" in v]
+    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    assert mounted[folder] == "policies"
+    config = one(rendered, "ConfigMap", source)
+    assert hooks(config) == hooks(job)
+    weights = [
+        thing["metadata"]["annotations"].get("helm.sh/hook-weight") for thing in (config, job)
+    ]
+    assert weights == ["-1", None]  # the Job is made when its policies are there
 
 
 def test_the_agent_is_started_with_options_that_it_has(helm):

@@ -90,11 +90,15 @@ class Release:
         self.helm = helm
 
     def install(self, values: Json | None = None) -> str:
-        """Install it, or upgrade it to just these values."""
+        """Install it, or upgrade it to just these values; no kubelet is here to end a Job."""
+        return self.helm.run(*self.installing(values), "--no-hooks")
+
+    def installing(self, values: Json | None = None) -> tuple[str, ...]:
+        """Return the command that installs it, or upgrades it to just these values."""
         # Without --reset-values a release keeps its old values where no new ones are given.
         options = ("--namespace", NAMESPACE, "--create-namespace", "--reset-values")
         given = self.helm.values(values)
-        return self.helm.run("upgrade", "--install", "vramwarden", str(CHART), *options, *given)
+        return ("upgrade", "--install", "vramwarden", str(CHART), *options, *given)
 
     def uninstall(self, *options: str) -> str:
         """Take it away."""
@@ -131,7 +135,7 @@ def pod_templates(objects: list[Json]) -> list[Json]:
     """Return all pods that come of objects, each as a Pod."""
     found = []
     for thing in objects:
-        if thing["kind"] in {"Deployment", "DaemonSet"}:
+        if thing["kind"] in {"Deployment", "DaemonSet", "Job"}:
             template = thing["spec"]["template"]
             metadata = {
                 **template["metadata"],
