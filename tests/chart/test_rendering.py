@@ -257,7 +257,7 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
 
 
 @pytest.mark.parametrize("mode", ["certManager", "existingSecret"])
-def test_without_certificates_of_our_own_the_webhook_has_rights_for_placement_alone(helm, mode):
+def test_without_certificates_of_our_own_the_webhook_has_rights_for_placement_and_fence(helm, mode):
     existing = {"name": "mine", "caBundle": "x"}
     objects = helm.render({"certificates": {"mode": mode, "existingSecret": existing}})
     rights = {
@@ -272,6 +272,7 @@ def test_without_certificates_of_our_own_the_webhook_has_rights_for_placement_al
         ("nodes", "get", "list", "watch"),
         ("pods", "get", "list", "watch"),
         ("configmaps", "get", "list", "create", "update"),
+        ("configmaps", "get", "watch", "update"),
     }
 
 

@@ -32,10 +32,11 @@ MODES = {
     "existingSecret": {"existingSecret": {"name": "mine", "caBundle": "PEM"}},
 }
 ACCESS = ["Environment", "VolumeMounts", "Privileged", None]
+FENCE = ("secondLine", "void", "enforcer", "exemption", "accounts")
 REST = {
     "as shipped": {},
     "all off": {
-        "secondLine": {"enabled": False},
+        "fence": dict.fromkeys(FENCE, False),
         "podDisruptionBudget": {"enabled": False},
         "networkPolicy": {"enabled": False},
         "policies": {"shipped": False},
@@ -80,6 +81,7 @@ REST = {
         "networkPolicy": {"apiServerCIDRs": ["192.0.2.0/24", "2001:db8::/32"], "metricsFrom": []},
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
         "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+        "fence": dict.fromkeys(FENCE, True),
         "criticalPodsQuota": True,
         "namespace": {"create": True},
     },

@@ -64,7 +64,7 @@ def test_every_value_is_described_and_closed():
         ("agent.vram=48 GB", "vram"),
         ("exemptNamespaces={kube-system,Team}", "exemptNamespaces"),
         ("policies.files.readme=x", "readme"),
-        ("secondLine.enable=false", "secondLine"),
+        ("fence.secondline=false", "fence"),
         ("podDisruptionBudget.maxUnavailable=half", "maxUnavailable"),
         ("networkPolicy.apiServerCIDRs={everybody}", "apiServerCIDRs"),
     ],

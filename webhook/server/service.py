@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gunicorn.app.base import BaseApplication
 
+from webhook.adapters.kube.client import connect
+from webhook.adapters.kube.fence import FenceApi
 from webhook.adapters.policy.source import PolicySource
 from webhook.server.asgi import ReviewApplication
+from webhook.server.fence import FenceKeeper
 from webhook.server.health import Health
 from webhook.server.log import JsonLog, ServerLogger
 from webhook.server.metrics import Metrics
@@ -51,7 +54,8 @@ class ServerSettings:
     """None means the default one or, where that is taken, any."""
     enforcer_image: str
     placement_namespace: str = ""
-    """Where the lists of who has which GPU are kept; empty for a server that does not place."""
+    """Where the lists of who has which GPU are kept, and the fence's rules; empty for a server that
+    neither places nor writes them."""
 
 
 class CannotListenError(Exception):
@@ -91,7 +95,10 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._policies = PolicySource(settings.policy, settings.enforcer_image)
         self._policy_reload = PolicyReload(self._policies, self._metrics, self._log)
         self._placement: PlacementService | None = None
+        self._fence: FenceKeeper | None = None
         if settings.placement_namespace:
+            fence = FenceApi(connect(), settings.placement_namespace)
+            self._fence = FenceKeeper(fence, lambda: self._policies.current, self._log)
             self._placement = PlacementService(
                 settings.placement_namespace, self._metrics, self._log
             )
@@ -148,6 +155,8 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self.certificates.start()
         if self._placement:
             self._placement.start()
+        if self._fence:
+            self._fence.start()
 
     def _is_draining(self) -> bool:
         return bool(self._worker.draining)

@@ -39,6 +39,15 @@ class Action(StrEnum):
     IGNORE = "Ignore"
 
 
+class Rollout(StrEnum):
+    """What findings on pods without a demand do, whatever the rule's action."""
+
+    OBSERVE = "Observe"
+    """They are only warned of, and nothing is voided: what a new installation should begin with."""
+    ENFORCE = "Enforce"
+    """They do what the rule's action says."""
+
+
 class VisibleDevices(StrEnum):
     """What a rule does with a hand-set NVIDIA_VISIBLE_DEVICES."""
 
@@ -190,7 +199,8 @@ class Policy:
     """Names or patterns with `*`."""
     examples: tuple[Example, ...] = ()
     digest: str = ""
-    """SHA-256 of all that went in, in hex."""
+    """SHA-256 of all that went in, in hex; not of `rollout`, which changes no pod with a demand."""
+    rollout: Rollout = Rollout.ENFORCE
 
     @property
     def short_digest(self) -> str:

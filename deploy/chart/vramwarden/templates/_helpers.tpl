@@ -260,10 +260,3 @@ labels:
 {{- define "vramwarden.isBefore" -}}
 {{- if semverCompare (printf ">=1.21.0-0 <%s.0-0" .version) .root.Capabilities.KubeVersion.Version }}true{{ end }}
 {{- end }}
-
-{{/* Whether the cluster has ValidatingAdmissionPolicies; empty for no. */}}
-{{- define "vramwarden.hasSecondLine" -}}
-{{- $before := include "vramwarden.isBefore" (dict "root" . "version" "1.30") }}
-{{- $kind := .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" }}
-{{- if and .Values.secondLine.enabled (not $before) (or $kind (not (include "vramwarden.isLive" .))) }}true{{ end }}
-{{- end }}
