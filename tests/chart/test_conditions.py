@@ -56,7 +56,7 @@ def has_second_line(request):
 
 @pytest.fixture(scope="module")
 def recorder(control_plane, helm, has_second_line):
-    objects = helm.render({"secondLine": {"enabled": has_second_line}})
+    objects = helm.render({"fence": {"secondLine": has_second_line}})
     with Recorder(control_plane.api, [one(objects, kind) for kind in PHASES]) as running:
         yield running
 

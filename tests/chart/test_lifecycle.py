@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chart.admission_policies import write_parameter
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import CHART, DEPLOY, NAMESPACE, HelmError, Release, hooks
 from tests.support.control_planes import ApiError, find_binary, wait_until
@@ -287,6 +288,7 @@ def the_readme(control_plane, beginning):
 
 def test_the_emergency_exit_leaves_the_second_line_and_an_upgrade_mends_it(release, control_plane):
     release.install()
+    write_parameter(release.api, SHIPPED)  # as the replicas do
     wait_until("the webhook is called", lambda: "webhook" in release.denies(a_pod("8Gi")))
     before = release.left()
     the_readme(control_plane, "kubectl delete mutating")

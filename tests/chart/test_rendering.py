@@ -248,6 +248,9 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
         ("vramwarden-agent", "configmaps"),  # named after its node, in this namespace alone
         ("vramwarden-webhook", "configmaps"),  # likewise
         ("vramwarden-webhook", "nodes", "pods"),  # to read
+        ("vramwarden-webhook", "pods/status"),  # the fence narrows these two
+        ("vramwarden-webhook", "pods"),
+        ("vramwarden-webhook", "events"),
         ("vramwarden-test-pods", "pods"),  # for as long as `helm test` runs
     }
     for _, rule in rights:
@@ -256,11 +259,8 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
     assert secrets["resourceNames"] == [one(rendered, "Secret")["metadata"]["name"]]
 
 
-@pytest.mark.parametrize("mode", ["certManager", "existingSecret"])
-def test_without_certificates_of_our_own_the_webhook_has_rights_for_placement_and_fence(helm, mode):
-    existing = {"name": "mine", "caBundle": "x"}
-    objects = helm.render({"certificates": {"mode": mode, "existingSecret": existing}})
-    rights = {
+def rights_of_the_webhook(objects):
+    return {
         (resource, *rule["verbs"])
         for thing in objects
         if thing["kind"] in {"Role", "ClusterRole"}
@@ -268,12 +268,35 @@ def test_without_certificates_of_our_own_the_webhook_has_rights_for_placement_an
         for rule in thing["rules"]
         for resource in rule["resources"]
     }
-    assert rights == {
-        ("nodes", "get", "list", "watch"),
-        ("pods", "get", "list", "watch"),
-        ("configmaps", "get", "list", "create", "update"),
-        ("configmaps", "get", "watch", "update"),
-    }
+
+
+FENCED = {("pods/status", "patch"), ("pods", "delete"), ("events", "create")}
+RIGHTS = {
+    ("nodes", "get", "list", "watch"),
+    ("pods", "get", "list", "watch"),
+    ("configmaps", "get", "list", "create", "update", "delete"),
+    ("configmaps", "get", "watch", "update"),
+    ("namespaces", "get"),
+    ("mutatingwebhookconfigurations", "get", "list", "watch", "patch"),
+    ("validatingwebhookconfigurations", "get", "list", "watch", "patch"),
+}
+
+
+@pytest.mark.parametrize("mode", ["certManager", "existingSecret"])
+def test_without_certificates_of_our_own_the_webhook_has_no_right_to_secrets(helm, mode):
+    existing = {"name": "mine", "caBundle": "x"}
+    objects = helm.render({"certificates": {"mode": mode, "existingSecret": existing}})
+    assert rights_of_the_webhook(objects) == RIGHTS | FENCED
+    secrets = {("secrets", "get", "list", "watch", "patch")}
+    assert rights_of_the_webhook(helm.render()) == RIGHTS | FENCED | secrets
+
+
+@pytest.mark.parametrize("why", ["switched off", "an older cluster"])
+def test_without_the_fence_the_webhook_may_change_no_pod(helm, why):
+    existing = {"mode": "existingSecret", "existingSecret": {"name": "mine", "caBundle": "x"}}
+    off = {"fence": {"accounts": False}} if why == "switched off" else {}
+    version = ("--kube-version", "1.36" if off else "1.29")
+    assert rights_of_the_webhook(helm.render({"certificates": existing, **off}, *version)) == RIGHTS
 
 
 def test_bindings_wait_for_nobody_and_exempt_namespaces_stay_exempt(helm):
@@ -316,7 +339,7 @@ def test_cert_manager_issues_for_the_service_into_what_is_mounted(helm):
 
 
 @pytest.mark.parametrize(
-    ("version", "lines", "sleep"), [("1.28", 0, "exec"), ("1.29", 0, "exec"), ("1.30", 2, "sleep")]
+    ("version", "lines", "sleep"), [("1.28", 0, "exec"), ("1.29", 0, "exec"), ("1.30", 7, "sleep")]
 )
 def test_what_an_older_cluster_does_not_know_is_left_out(helm, version, lines, sleep):
     objects = helm.render(None, "--kube-version", version)
