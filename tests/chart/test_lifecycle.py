@@ -82,7 +82,7 @@ def release(live_helm, control_plane):
 
 
 def test_what_is_rendered_is_installed_and_nothing_is_left_after_it(release, helm):
-    release.install()
+    assert "--set rollout=Enforce" in release.install()
     kept = [thing for thing in helm.render() if not hooks(thing)]
     assert {(thing["kind"].lower(), thing["metadata"]["name"]) for thing in kept} == {
         (name.split(".")[0].split("/")[0], name.split("/")[1]) for name in release.left()
@@ -169,6 +169,10 @@ def test_without_hooks_they_go_as_well(release):
     release.install()
     release.uninstall("--no-hooks")
     assert release.left() == set()
+
+
+def test_who_enforces_reads_nothing_of_it(release):
+    assert "rollout" not in release.install({"rollout": "Enforce"})
 
 
 def test_an_upgrade_leaves_alone_what_the_server_wrote(release):

@@ -219,6 +219,12 @@ def test_policies_are_checked_before_anything_is_installed(rendered):
     assert weights == ["-1", None]  # the Job is made when its policies are there
 
 
+@pytest.mark.parametrize("rollout", ["Observe", "Enforce"])
+def test_the_rollout_is_observed_until_somebody_says_otherwise(helm, rollout):
+    given = {"rollout": rollout} if rollout == "Enforce" else None
+    assert f"--rollout={rollout}" in container_of(helm.render(given), "Deployment")["args"]
+
+
 def test_the_agent_is_started_with_options_that_it_has(helm):
     container = container_of(helm.render({"agent": {"vram": "48Gi"}}), "DaemonSet")
     found = options(agent_command, container)
