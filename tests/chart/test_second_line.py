@@ -16,7 +16,7 @@ from tests.support.strategies import asking_pods
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.adapters.policy.source import PolicySource
 from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.policy.values import Action
+from webhook.core.policy.values import Action, matches_any
 
 NAME = "vramwarden-second-line"
 VRAM = "vramwarden.io/vram"
@@ -28,18 +28,14 @@ class Cluster:
 
     def __init__(self, control_plane, helm):
         self.control_plane = control_plane
-        self.helm = helm
+        self.objects = helm.render()
         self.api = control_plane.api
         self.line = Line(self.api, NAME, self.probe)
         self.made = set()
-        self.rendered = {}
 
-    def under(self, values=None):
-        """Put the second line that comes of values into force."""
-        key = repr(values)
-        if key not in self.rendered:
-            self.rendered[key] = self.helm.render(values)
-        self.line.use(self.rendered[key])
+    def under(self, policy=SHIPPED):
+        """Put the second line into force, with the rules of a policy."""
+        self.line.use(self.objects, policy)
         return self
 
     def namespace(self, name, labels=None):
@@ -281,7 +277,7 @@ def files(folder, texts):
 @pytest.fixture
 def mixed(cluster, tmp_path):
     policy = files(tmp_path / "policies", MIXED)
-    return cluster.under({"policies": {"shipped": False, "files": MIXED}}), policy
+    return cluster.under(policy), policy
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
@@ -295,7 +291,10 @@ def test_it_reads_the_rules_as_the_webhook_does(mixed, namespace, labels):
     pod = a_pod("8Gi", labels=labels)
     rule = policy.rule_for(namespace, labels)
     enforced = rule is not None and rule.action is Action.ENFORCE
-    assert is_denied_by(cluster.denies(pod, namespace), NAME) == enforced
+    # Which of its pods a rule with labels governs is for the webhook alone.
+    first = next((one for one in policy.rules if matches_any(namespace, one.namespaces)), None)
+    decided = first is not None and not first.pod_labels
+    assert is_denied_by(cluster.denies(pod, namespace), NAME) == (enforced and decided)
     if enforced:
         done = translated(pod, policy, namespace=namespace)
         assert cluster.denies(done, namespace) == ""
@@ -312,6 +311,6 @@ def test_a_rule_without_sidecar_still_needs_our_mark(mixed):
 @pytest.mark.parametrize(
     "texts", [{}, {"a.yaml": ""}, {"a.yaml": "# nothing\n"}], ids=["no file", "empty", "comment"]
 )
-def test_without_rules_every_pod_is_left_alone(cluster, texts):
-    cluster.under({"policies": {"shipped": False, "files": texts}})
+def test_without_rules_every_pod_is_left_alone(cluster, texts, tmp_path):
+    cluster.under(files(tmp_path / "policies", texts))
     assert cluster.denies(a_pod("8Gi")) == ""

@@ -76,7 +76,7 @@ _PORT = click.IntRange(0, 65535)
     metavar="NAMESPACE",
     envvar="VRAMWARDEN_PLACEMENT_NAMESPACE",
     show_envvar=True,
-    help="Choose GPUs at binding, and keep the lists of who has which in this namespace.",
+    help="Choose GPUs at binding; keep the lists of who has which, and the fence's rules, there.",
 )
 @click.option(
     "--enforcer-image",

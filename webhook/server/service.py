@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gunicorn.app.base import BaseApplication
 
+from webhook.adapters.kube.client import connect
+from webhook.adapters.kube.fence import FenceApi
 from webhook.adapters.policy.source import PolicySource
 from webhook.core.policy.values import Rollout
 from webhook.server.asgi import ReviewApplication
+from webhook.server.fence import FenceKeeper
 from webhook.server.health import Health
 from webhook.server.log import JsonLog, ServerLogger
 from webhook.server.metrics import Metrics
@@ -57,7 +60,8 @@ class ServerSettings:
     """Registers the path of bind; None where somebody else does."""
     rollout: Rollout = Rollout.ENFORCE
     placement_namespace: str = ""
-    """Where the lists of who has which GPU are kept; empty for a server that does not place."""
+    """Where the lists of who has which GPU are kept, and the fence's rules; empty for a server that
+    neither places nor writes them."""
 
 
 class CannotListenError(Exception):
@@ -101,7 +105,10 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._policies = PolicySource(settings.policy, settings.enforcer_image, settings.rollout)
         self._policy_reload = PolicyReload(self._policies, self._metrics, self._log)
         self._placement: PlacementService | None = None
+        self._fence: FenceKeeper | None = None
         if settings.placement_namespace:
+            fence = FenceApi(connect(), settings.placement_namespace)
+            self._fence = FenceKeeper(fence, lambda: self._policies.current, self._log)
             self._placement = PlacementService(
                 settings.placement_namespace, self._metrics, self._log
             )
@@ -162,6 +169,8 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self._registration.start()
         if self._placement:
             self._placement.start()
+        if self._fence:
+            self._fence.start()
 
     def _is_draining(self) -> bool:
         return bool(self._worker.draining)
