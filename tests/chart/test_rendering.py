@@ -279,7 +279,7 @@ def test_cert_manager_issues_for_the_service_into_what_is_mounted(helm):
 
 
 @pytest.mark.parametrize(
-    ("version", "lines", "sleep"), [("1.28", 0, "exec"), ("1.29", 0, "exec"), ("1.30", 2, "sleep")]
+    ("version", "lines", "sleep"), [("1.28", 0, "exec"), ("1.29", 0, "exec"), ("1.30", 7, "sleep")]
 )
 def test_what_an_older_cluster_does_not_know_is_left_out(helm, version, lines, sleep):
     objects = helm.render(None, "--kube-version", version)
