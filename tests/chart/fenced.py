@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import uuid
 from typing import TYPE_CHECKING, Any
 
 from tests.chart.admission_policies import Line
 from tests.chart.recorded_reviews import denial
+from tests.support.control_planes import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.support.charts import Helm
     from tests.support.control_planes import Api, ControlPlane
     from webhook.core.policy.values import Policy
@@ -36,6 +40,7 @@ class Fenced:
         self.line = Line(self.api, name, self._probe)
         self._namespaces: set[str] = set()
         self._pods: list[Json] = []
+        self._probed: Json | None = None
 
     def under(self, policy: Policy | None = None) -> Fenced:
         """Put the policy of the fence into force, with the rules of a policy of ours."""
@@ -44,9 +49,9 @@ class Fenced:
 
     def close(self) -> None:
         """Leave the cluster as it was."""
+        self.line.remove()
         for pod in self._pods:
             self.api.delete(pod, gracePeriodSeconds="0")
-        self.line.remove()
 
     def namespace(self, name: str, labels: Json | None = None) -> str:
         """Make a namespace, once; its pods need a service account, and she needs rights."""
@@ -89,28 +94,63 @@ class Fenced:
         return denial(lambda: self.patch(pod, change, part, api))
 
     def _probe(self, mark: str) -> Json:
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"probe": mark}}}
-        pod["spec"] = {"containers": [{"name": "main", "image": "example"}]}
-        return self.create(pod, api=self.api)
+        """Create a pod, and change one that exists: some policies judge only one of the two."""
+        metadata: Json = {"labels": {"probe": mark}}
+        spec = {"containers": [{"name": "main", "image": "example"}]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec}
+        self.create({**pod, "metadata": dict(metadata)}, api=self.api)
+        if self._probed is None:
+            self._probed = self.create(pod, api=self.api, dry_run=False)
+        metadata["annotations"] = {"vramwarden.io/gpu-waits": "a mark, which some judge alone"}
+        return self.patch(self._probed, {"metadata": metadata}, api=self.api)
 
 
 def allow(api: Api, user: str, namespace: str, rule: Json) -> None:
     """Give a user rights in a namespace."""
+    _bind(api, user, user, rule, namespace)
+
+
+@contextlib.contextmanager
+def granted(api: Api, user: str, rule: Json) -> Iterator[None]:
+    """Give a user rights in the cluster for the length of a block."""
+    made = _bind(api, user, f"test-{uuid.uuid4().hex[:8]}", rule)
+    try:
+        yield
+    finally:
+        for thing in made:
+            api.delete(thing)
+        wait_until("the right is gone", lambda: not _may(api, user, rule))
+
+
+def _bind(api: Api, user: str, name: str, rule: Json, namespace: str = "") -> list[Json]:
     group = "rbac.authorization.k8s.io"
-    metadata = {"name": user, "namespace": namespace}
+    scope = "" if namespace else "Cluster"
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
     subject = {"kind": "User", "name": user, "apiGroup": group}
-    reference = {"kind": "Role", "name": user, "apiGroup": group}
+    reference = {"kind": f"{scope}Role", "name": name, "apiGroup": group}
     head = {"apiVersion": f"{group}/v1", "metadata": metadata}
-    api.apply({**head, "kind": "Role", "rules": [rule]})
-    api.apply({**head, "kind": "RoleBinding", "subjects": [subject], "roleRef": reference})
+    role = {**head, "kind": f"{scope}Role", "rules": [rule]}
+    bound = {"subjects": [subject], "roleRef": reference}
+    binding = {**head, "kind": f"{scope}RoleBinding", **bound}
+    made = [api.apply(thing) for thing in (binding, role)]
+    wait_until("the right is granted", lambda: _may(api, user, rule, namespace))
+    return made
 
 
-def allow_everywhere(api: Api, user: str, name: str, *rules: Json) -> Json:
-    """Give a user rights in the cluster; return the binding, which a test deletes."""
-    group = "rbac.authorization.k8s.io"
-    head = {"apiVersion": f"{group}/v1", "metadata": {"name": name}}
-    subject = {"kind": "User", "name": user, "apiGroup": group}
-    reference = {"kind": "ClusterRole", "name": name, "apiGroup": group}
-    api.apply({**head, "kind": "ClusterRole", "rules": list(rules)})
-    binding = {**head, "kind": "ClusterRoleBinding", "subjects": [subject], "roleRef": reference}
-    return api.apply(binding)
+def _may(api: Api, user: str, rule: Json, namespace: str = "") -> bool:
+    """Ask the API server, which learns of rights by a watch."""
+    resource, _, part = rule["resources"][-1].partition("/")
+    attributes = {
+        "namespace": namespace,
+        "verb": rule["verbs"][-1],
+        "group": rule["apiGroups"][-1],
+        "resource": resource,
+        "subresource": part,
+    }
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "resourceAttributes": attributes},
+    }
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    return bool(api.request("POST", path, review)["status"]["allowed"])
