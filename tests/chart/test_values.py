@@ -86,6 +86,15 @@ def test_what_a_mode_needs_is_asked_for(helm, incomplete, said):
         helm.render(None, "--set", "certificates.mode=existingSecret", "--set", incomplete)
 
 
+@pytest.mark.parametrize(
+    ("named", "missing"), [("enforcer", r"image\.repository"), ("image", r"enforcer\.repository")]
+)
+def test_images_have_to_be_named(helm, named, missing):
+    one = f"{named}.repository=registry.example/one"
+    with pytest.raises(HelmError, match=rf"{missing}: name the image .+Before you install"):
+        helm.run("template", "vramwarden", str(CHART), "--set", one)
+
+
 def test_a_policy_that_is_no_yaml_is_rejected(helm):
     with pytest.raises(HelmError, match=r"policies\.files\.10-mine\.yaml"):
         helm.render({"policies": {"files": {"10-mine.yaml": "spec: [\n"}}})

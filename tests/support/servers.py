@@ -132,7 +132,11 @@ def free_port() -> int:
 
 @contextmanager
 def running(
-    folder: Path, *, policy: str | None = POLICY, ready: bool = True, **env: str
+    folder: Path,
+    *options: str,
+    policy: str | None = POLICY,
+    ready: bool = True,
+    **env: str,
 ) -> Iterator[Server]:
     """Run a server until the block ends; wait until it is `ready`, if it can be."""
     policies = folder / "policies"
@@ -145,6 +149,7 @@ def running(
         *(sys.executable, "-m", "webhook.cli", "serve"),
         *(f"--policy={policies}", f"--cert-dir={certificates}"),
         *(f"--port={port}", f"--operations-port={operations_port}"),
+        *options,
     ]
     with (
         log_file.open("wb") as log,

@@ -25,6 +25,8 @@ from webhook.cli.certs.options import (
     service_option,
 )
 from webhook.cli.failures import Failure, policy_failure
+from webhook.cli.rollout import rollout_option
+from webhook.core.policy.values import Rollout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +84,7 @@ _PORT = click.IntRange(0, 65535)
     show_envvar=True,
     help="Image of the sidecar where a rule names none.  [default: this release's]",
 )
+@rollout_option
 def serve_command(
     policy: Path | None,
     host: str,
@@ -96,6 +99,7 @@ def serve_command(
     ca_overlap: float,
     placement_namespace: str | None,
     enforcer_image: str | None,
+    rollout: str,
 ) -> None:
     """Serve admission reviews over TLS until SIGTERM, then drain.
 
@@ -131,6 +135,7 @@ def serve_command(
             operations_host=operations_host,
             operations_port=operations_port,
             enforcer_image=enforcer_image or default_enforcer_image(),
+            rollout=Rollout(rollout),
             placement_namespace=placement_namespace or "",
         )
         server = Service(settings)

@@ -15,6 +15,7 @@ from gunicorn.app.base import BaseApplication
 from webhook.adapters.kube.client import connect
 from webhook.adapters.kube.fence import FenceApi
 from webhook.adapters.policy.source import PolicySource
+from webhook.core.policy.values import Rollout
 from webhook.server.asgi import ReviewApplication
 from webhook.server.fence import FenceKeeper
 from webhook.server.health import Health
@@ -53,6 +54,7 @@ class ServerSettings:
     operations_port: int | None
     """None means the default one or, where that is taken, any."""
     enforcer_image: str
+    rollout: Rollout = Rollout.ENFORCE
     placement_namespace: str = ""
     """Where the lists of who has which GPU are kept, and the fence's rules; empty for a server that
     neither places nor writes them."""
@@ -92,7 +94,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._health = Health()
         self.certificates = settings.certificates(self._metrics, self._log)
         self._health.wait_for(self.certificates.obstacle)
-        self._policies = PolicySource(settings.policy, settings.enforcer_image)
+        self._policies = PolicySource(settings.policy, settings.enforcer_image, settings.rollout)
         self._policy_reload = PolicyReload(self._policies, self._metrics, self._log)
         self._placement: PlacementService | None = None
         self._fence: FenceKeeper | None = None

@@ -52,7 +52,7 @@ def visible_devices_without_demand(case: Case) -> Iterator[Finding]:
     Fields: spec.[initContainers,containers][*].env[*] named NVIDIA_VISIBLE_DEVICES
     Allowed values: void, none or empty; anything where the rule's visibleDevices is not Deny
     """
-    if case.rule.visible_devices is not VisibleDevices.DENY:
+    if not case.finds_visible_devices:
         return
     for container in case.pod.containers:
         for index, entry in enumerate(container.env()):

@@ -7,8 +7,20 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.sidecar.container import VOLUMES
 from webhook.core.pod.fields import flag, items, mapping, text, texts
-from webhook.core.pod.findings import Finding, Reason, quoted
-from webhook.names import ENFORCER_CONTAINER
+from webhook.core.pod.findings import (
+    Finding,
+    MalformedObjectError,
+    Reason,
+    annotation_path,
+    quoted,
+)
+from webhook.names import (
+    ADMITTED_ANNOTATION,
+    BINDING_ANNOTATIONS,
+    ENFORCER_CONTAINER,
+    GPU_MEMORY_ANNOTATION,
+    MANAGED_LABEL,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +33,8 @@ if TYPE_CHECKING:
 _DEFEATING_CAPABILITIES: Final = frozenset(
     {"ALL", "BPF", "KILL", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_PTRACE", "SYS_RAWIO"}
 )
+_MARKS: Final = (ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
+_VOLUMES: Final = frozenset(volume["name"] for volume in VOLUMES)
 _HARMLESS_UNDER_DEV: Final = ("/dev/shm", "/dev/hugepages")  # noqa: S108 - host paths, not files
 
 
@@ -94,10 +108,30 @@ def reserved_names(case: Case) -> Iterator[Finding]:
             yield Finding(Reason.RESERVED_NAME, path, detail)
 
 
+def reserved_marks(case: Case) -> Iterator[Finding]:
+    """Rule: only what we admitted bears our marks: the label selects the pods that are counted.
+
+    Fields: metadata.labels[vramwarden.io/managed], the annotations admitted, gpu, visible-devices,
+    gpu-memory-fraction and gpu-waits
+    Allowed values: absent in a pod without a demand; with one they are written anew
+    """
+    pod = case.pod
+    paths = [f"metadata.labels[{MANAGED_LABEL}]"] if MANAGED_LABEL in pod.labels else []
+    paths += [annotation_path(key) for key in _MARKS if key in pod.annotations]
+    for path in paths:
+        detail = (
+            "only vramwarden writes this, on pods that ask for VRAM; remove it, or ask with the "
+            f"annotation {GPU_MEMORY_ANNOTATION}"
+        )
+        yield Finding(Reason.RESERVED_NAME, path, detail)
+
+
 def mounted_volumes_of_ours(container: Container) -> Iterator[str]:
     """Yield the path of each mount of the sidecar's volumes: a forged heartbeat."""
-    names = {volume["name"] for volume in VOLUMES}
     for index, mount in enumerate(items(container.raw, "volumeMounts", container.path)):
-        path = f"{container.path}.volumeMounts[{index}]"
-        if text(mount, "name", path) in names:
-            yield f"{path}.name"
+        name = mount.get("name")
+        if name is not None and type(name) is not str:
+            path = f"{container.path}.volumeMounts[{index}].name"
+            raise MalformedObjectError(path, "a string", name)
+        if name in _VOLUMES:
+            yield f"{container.path}.volumeMounts[{index}].name"
