@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.sidecar.container import VOLUMES
+from webhook.core.admission.sidecar.container import VOLUME_NAMES
 from webhook.core.nvidia.devices import cdi_keys, mounts_devices
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, sees_no_gpu
 from webhook.core.pod.demand import asks_for_vram
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from webhook.core.pod.request import Request
 
 _MARKS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
-_VOLUMES: Final = frozenset(volume["name"] for volume in VOLUMES)
 _RUN: Final = ("containers", "initContainers")
 _DEBUG: Final = ("ephemeralContainers",)
 
@@ -82,7 +81,9 @@ def _marks(pod: Json) -> tuple[str | None, ...]:
 
 
 def _has_our_volumes(pod: Json) -> bool:
-    return any(volume.get("name") in _VOLUMES for volume in items(_spec(pod), "volumes", "spec"))
+    return any(
+        volume.get("name") in VOLUME_NAMES for volume in items(_spec(pod), "volumes", "spec")
+    )
 
 
 def _is_judged(container: Json, *, devices: bool) -> bool:
@@ -91,7 +92,7 @@ def _is_judged(container: Json, *, devices: bool) -> bool:
     mounts = items(container, "volumeMounts", path)
     if container.get("name") == ENFORCER_CONTAINER:
         return True
-    if any(mount.get("name") in _VOLUMES for mount in mounts):
+    if any(mount.get("name") in VOLUME_NAMES for mount in mounts):
         return True
     if not devices:
         return False
