@@ -10,7 +10,7 @@ from tests.support.assignments import NODE, TWO
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import ANY_JSON
 from webhook.core.admission.decide import Phase, decide
-from webhook.core.placement.assignments import PodState, adopt, free_on, read_pod_state
+from webhook.core.placement.assignments import PodState, Waits, adopt, free_on, read_pod_state
 from webhook.core.placement.counted import LONGEST_UUID, MOST_GPUS
 from webhook.core.placement.fit import Need
 from webhook.core.pod.demand import read_demand
@@ -77,6 +77,8 @@ def test_a_pod_is_finished_by_its_phase_alone(phase, finished):
     ("container", "at_binding"),
     [
         (from_field(), True),
+        (from_field(path="metadata.annotations['vramwarden.io/visible-devices']"), True),
+        (from_field(path="metadata.annotations['vramwarden.io/gpu-waits']"), False),
         (a_container(), False),
         (a_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]), False),
         (from_field(path="metadata.annotations['another']"), False),
@@ -274,3 +276,40 @@ def test_of_a_pod_of_ours_exactly_its_cap_counts(mib, count, placement):
 def test_reading_never_fails(value):
     read_pod_state({"metadata": value, "spec": value, "status": value})
     read_pod_state({"metadata": {"annotations": value}, "spec": {"containers": [value]}})
+
+
+NATIVE = {"name": "vram-enforcer", "image": "x", "restartPolicy": "Always"}
+CONTROLLER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "1"}
+
+
+def bare(*, owners=(), deleted=False, **more):
+    raw = stored(nodeName=NODE, **more)
+    raw["metadata"]["ownerReferences"] = list(owners)
+    if deleted:
+        raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("raw", "waits"),
+    [
+        (bare(), Waits(native=False)),
+        (bare(initContainers=[NATIVE]), Waits()),
+        (bare(initContainers=[{**NATIVE, "restartPolicy": None}]), Waits(native=False)),
+        (bare(containers=[asking("8Gi"), {"name": "vram-enforcer"}]), Waits(native=False)),
+        (bare(initContainers=[NATIVE], owners=[CONTROLLER | {"controller": True}]), Waits(True)),
+        (bare(initContainers=[NATIVE], owners=[CONTROLLER]), Waits()),
+        (
+            bare(initContainers=[NATIVE], annotations={"vramwarden.io/gpu-waits": "x" * 2000}),
+            Waits(told="x" * 1024),
+        ),
+        (bare(deleted=True), None),
+        (bare(phase="Succeeded"), None),
+        (bare(annotations={"vramwarden.io/gpu": "GPU-a"}), None),
+        (bare(containers=[asking("8Gi", a_container())]), None),
+        (bare(containers=[from_field()]), None),
+        (stored(), None),
+    ],
+)
+def test_a_pod_that_is_bound_without_a_gpu_waits_for_one(raw, waits):
+    assert read_pod_state(raw).waits == waits

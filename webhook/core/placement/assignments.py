@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
+from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
 from webhook.core.placement.counted import counted_need, named_gpus
 from webhook.core.placement.fit import Denial, best_fit, place
 from webhook.core.pod.fields import mapping, text
@@ -21,7 +21,7 @@ from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.gpus import free_bytes
 from webhook.core.pod.quantity import MAX_BYTES
 from webhook.core.pod.views import read_pod
-from webhook.names import GPU_ANNOTATION
+from webhook.names import GPU_WAITS_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,6 +38,9 @@ UNBOUND_S: Final = 120.0
 RENEW_S: Final = 30.0
 """An entry older than this is renewed when its pod's binding comes again, so that all of that
 request lies within `UNBOUND_S`."""
+
+LONGEST_TOLD: Final = 1024
+"""Characters of the sentence that says why a pod waits."""
 
 _KEY: Final = "assignments"
 _LONGEST_NAME: Final = 253  # of a ConfigMap, as of a node
@@ -62,6 +65,18 @@ Assignments = dict[str, Assignment]
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """What is to be known of a pod that was bound without a GPU and waits for one."""
+
+    owned: bool = False
+    """A controller would make another in its place."""
+    native: bool = True
+    """Its sidecar keeps its containers from starting; without one they run already, unassigned."""
+    told: str = ""
+    """Why it waits, as is written on it; no more of that than we would write."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodState:
     """What placement has to know of a pod with a demand."""
 
@@ -81,6 +96,13 @@ class PodState:
     before the API server confirms it."""
     unreadable: str = ""
     """Why its demand cannot be read, although it has one: who wrote the pod bypassed admission."""
+    waits: Waits | None = None
+    """Set where it is bound and has no GPU yet, so that it is to be assigned late."""
+
+    @property
+    def places(self) -> bool:
+        """Whether it is known to be ours to place."""
+        return self.need is not None and self.at_binding and not self.finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +127,27 @@ def read_pod_state(raw: Json) -> PodState:
     except MalformedObjectError:
         return PodState(uid, name, None, finished=finished)
     uuids = named_gpus(pod)
-    return PodState(uid, name, need, at_binding, node, uuids, finished, unreadable=unreadable)
+    found = PodState(uid, name, need, at_binding, node, uuids, finished, unreadable=unreadable)
+    return _waiting(found, pod)
+
+
+def _waiting(state: PodState, pod: Pod) -> PodState:
+    """Add what is to be known of a pod that waits for a GPU on its node.
+
+    Not of one that is being deleted: its kubelet starts no container of it any more.
+    """
+    if not state.places or not state.node or state.uuids or state.unreadable:
+        return state
+    metadata = _object(pod.raw.get("metadata"))
+    if metadata.get("deletionTimestamp"):
+        return state
+    owners = metadata.get("ownerReferences")
+    waits = Waits(
+        owned=isinstance(owners, list) and any(_object(one).get("controller") for one in owners),
+        native=any(container.is_sidecar for container in pod.enforcers),
+        told=pod.annotations.get(GPU_WAITS_ANNOTATION, "")[:LONGEST_TOLD],
+    )
+    return replace(state, waits=waits)
 
 
 def _object(value: object) -> Json:
@@ -113,11 +155,10 @@ def _object(value: object) -> Json:
 
 
 def _is_placed_at_binding(pod: Pod) -> bool:
-    field = f"metadata.annotations['{GPU_ANNOTATION}']"
     for container in pod.containers:
         for entry in container.env():
             reference = mapping(mapping(entry, "valueFrom", ""), "fieldRef", "")
-            if entry["name"] == VISIBLE_DEVICES_ENV and reference.get("fieldPath") == field:
+            if entry["name"] == VISIBLE_DEVICES_ENV and reference.get("fieldPath") in CHOSEN_PATHS:
                 return True
     return False
 
@@ -156,6 +197,36 @@ def plan(
         return uuids
     kept[pod.uid] = Assignment(pod.name, uuids, pod.need.memory_bytes, int(now_s))
     return Plan(uuids, kept, changed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A node's list with all entered who were planned together, and what each of them gets."""
+
+    assignments: Assignments
+    gets: tuple[tuple[str, ...] | Denial, ...]
+    changed: bool
+
+
+def plan_all(
+    node: str,
+    gpus: Sequence[Gpu],
+    assignments: Assignments,
+    pods: Mapping[str, PodState],
+    wanted: Iterable[PodState],
+    now_s: float,
+) -> Draft:
+    """Plan pods one after the other, each on what the one before left; see `plan`."""
+    gets: list[tuple[str, ...] | Denial] = []
+    changed = False
+    for pod in wanted:
+        made = plan(node, gpus, assignments, pods, pod, now_s)
+        if isinstance(made, Denial):
+            gets.append(made)
+        else:
+            gets.append(made.uuids)
+            assignments, changed = made.assignments, changed or made.changed
+    return Draft(assignments, tuple(gets), changed)
 
 
 def free_on(

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from webhook.core.pod.fields import mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.patch import proven_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, UNAVAILABLE
-from webhook.names import GPU_ANNOTATION, PREFIX
+from webhook.names import GPU_ANNOTATION, PREFIX, VISIBLE_DEVICES_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.request import Request
+
+
+_LONGEST_LOGGED: Final = 1024
+"""Characters: a message may quote what the API server or somebody's webhook said."""
 
 
 class BindingOutcome(StrEnum):
@@ -105,7 +109,8 @@ class Verdict:
     @property
     def logged(self) -> dict[str, Any]:
         """What our own log keeps besides outcome and reason."""
-        logged = {"node": self.node, "gpus": list(self.uuids), "why": self.message}
+        why = self.message[:_LONGEST_LOGGED]
+        logged = {"node": self.node, "gpus": list(self.uuids), "why": why}
         return {key: value for key, value in logged.items() if value}
 
 
@@ -128,6 +133,11 @@ def read_binding(request: Request) -> Binding | None:
     return Binding(namespace, name, text(metadata, "uid", "metadata"), node, request.obj)
 
 
+def gpu_annotations(uuids: tuple[str, ...]) -> dict[str, str]:
+    """Return what gives a pod these GPUs: for people and the sidecar, and for its containers."""
+    return {GPU_ANNOTATION: ",".join(uuids), VISIBLE_DEVICES_ANNOTATION: ",".join(uuids)}
+
+
 def answered(binding: Binding, verdict: Verdict) -> Verdict:
     """Return the verdict on a binding with the patch that gives its pod the GPUs."""
     patch: list[Operation] = []
@@ -136,7 +146,7 @@ def answered(binding: Binding, verdict: Verdict) -> Verdict:
     if verdict.uuids:
         annotations = {
             **strings(metadata, "annotations", "metadata"),
-            GPU_ANNOTATION: ",".join(verdict.uuids),
+            **gpu_annotations(verdict.uuids),
         }
         metadata = {**metadata, "annotations": annotations}
     if verdict.allowed and metadata is not given:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     """Of GPUs that fit, those with the smallest key are taken; the integer is free bytes."""
 
 
-_RETRIES: Final = "the scheduler retries, also on other nodes"
+RETRIES: Final = "; the scheduler retries, also on other nodes"
+"""How a denial for lack of room ends; a pod that is bound already is told everything else of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def place(
     if not healthy:
         return Denial(
             f"node {node} has no GPU that is healthy now, so none can be chosen for this pod; "
-            f"vramwarden's node agent there logs why; {_RETRIES}"
+            f"vramwarden's node agent there logs why{RETRIES}"
         )
     fitting = [gpu for gpu in healthy if free[gpu.uuid] >= need.memory_bytes]
     if len(fitting) < need.gpu_count:
@@ -110,8 +111,8 @@ def _too_full(
         lacks = f"node {node} has {have} with {amount} free, and this pod needs {need.gpu_count}"
     ill = len(gpus) - len(healthy)
     verb = "is" if ill == 1 else "are"
-    unhealthy = f"{ill} of its {len(gpus)} GPUs {verb} unhealthy now; " if ill else ""
+    unhealthy = f"; {ill} of its {len(gpus)} GPUs {verb} unhealthy now" if ill else ""
     return Denial(
-        f"{lacks}; the largest free amount is {left}, on GPU {largest.index} ({largest.uuid}); "
-        f"{unhealthy}{_RETRIES}"
+        f"{lacks}; the largest free amount is {left}, on GPU {largest.index} ({largest.uuid})"
+        f"{unhealthy}{RETRIES}"
     )

@@ -1,0 +1,167 @@
+"""Pods as large as an API server stores: a replica with the chart's memory limit survives them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from tests.server.placement.binding_reviews import review
+from tests.support.control_planes import ControlPlane
+from tests.support.memory_limits import memory_limit
+from tests.support.programs import free_port, stop
+from tests.support.schedulers import GIB, add_node
+from tests.support.servers import running
+
+LIMIT_BYTES = 256 * 2**20  # webhook.resources in the chart's values
+GIANTS = int(os.environ.get("VRAMWARDEN_GIANTS", "24"))
+"""Pods with the label, and as many without; 300 of each take minutes to store."""
+
+STORED_BYTES = 1_400_000
+SYSTEM = "vramwarden-system"
+CLIENTS = 32
+AGAIN = "placement watches again"
+
+
+class Restartable(ControlPlane):
+    """Its API server comes back at the same address."""
+
+    def _prepare(self):
+        self._same = free_port()
+
+    def _port(self):
+        return self._same
+
+    def restart(self):
+        """Stop the API server, which ends all watches, and start it again."""
+        stop(self._processes.pop("kube-apiserver"))
+        self._start_apiserver()
+
+
+@pytest.fixture(scope="module")
+def control_plane(can_start_control_planes):
+    with Restartable() as started:
+        yield started
+
+
+def letters():
+    return {"args": ["x" * 100_000] * (STORED_BYTES // 100_000)}
+
+
+def escaped():
+    """Each of these letters is six in the API server's JSON."""
+    return {"args": ["<" * 100_000] * (STORED_BYTES // 100_000)}
+
+
+def variables():
+    """Each of these variables is a dict of Python's; the API server takes seconds for each pod."""
+    return {"env": [{"name": "a"}] * 200_000}
+
+
+def giant(number):
+    return variables() if number % 12 == 0 else (letters, escaped)[number % 2]()
+
+
+def store(api, number, labels):
+    metadata = {"name": f"giant-{number:03}-{len(labels)}", "namespace": "default"}
+    container = {"name": "main", "image": "example", **giant(number)}
+    api.request(
+        "POST",
+        "/api/v1/namespaces/default/pods",
+        {"metadata": metadata | {"labels": labels}, "spec": {"containers": [container]}},
+    )
+
+
+@pytest.fixture(scope="module")
+def giants(control_plane):
+    """Store them as before the webhooks were registered."""
+    api = control_plane.api
+    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+    add_node(api, "gpu-1", [80 * GIB])
+    labels = {"vramwarden.io/managed": "true"}
+    with ThreadPoolExecutor(4) as pool:
+        wanted = [(number, some) for number in range(GIANTS) for some in (labels, {})]
+        list(pool.map(lambda one: store(api, *one), wanted))
+
+
+class Peak:
+    """The most that the processes of a cgroup held, as seen twenty times a second."""
+
+    def __init__(self, limit):
+        self.resident_bytes = 0
+        self._limit, self._over = limit, threading.Event()
+
+    def __enter__(self):
+        threading.Thread(target=self._look, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+
+    def _look(self):
+        while not self._over.wait(0.05):
+            self.resident_bytes = max(self.resident_bytes, self._limit.resident_bytes())
+
+
+@contextmanager
+def limited_replica(control_plane, folder):
+    env = {
+        "KUBECONFIG": str(control_plane.kubeconfig),
+        "VRAMWARDEN_PLACEMENT_NAMESPACE": SYSTEM,
+    }
+    with (
+        memory_limit(LIMIT_BYTES) as limit,
+        Peak(limit) as peak,
+        running(folder, ready=False, **env) as server,
+    ):
+        limit.add(server.process.pid)
+        yield server, limit, peak
+
+
+def bind_at_once(server, api):
+    """Let the scheduler bind pods of whose demand nothing is known: each is read."""
+    path = getattr(server, "bind_path", "/bind")
+    node = {"kind": "Node", "name": "gpu-1"}
+
+    def bind(number):
+        name = f"giant-{number:03}-0"
+        metadata = {"name": name, "namespace": "default", "uid": f"uid-{number}"}
+        binding = {"kind": "Binding", "apiVersion": "v1", "metadata": metadata, "target": node}
+        return server.review(review(name=name, namespace="default", object=binding), path)
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        return list(pool.map(bind, range(min(GIANTS, 4 * CLIENTS))))
+
+
+@pytest.mark.usefixtures("giants")
+def test_a_replica_starts_binds_and_lists_again_within_its_memory(control_plane, tmp_path):
+    with limited_replica(control_plane, tmp_path) as (server, limit, peak):
+        started_s, seen = time.monotonic(), []
+
+        def saw(what):
+            took_s = time.monotonic() - started_s
+            seen.append(f"{what} after {took_s:.0f} s: {peak.resident_bytes // 2**20} MiB")
+
+        def alive():
+            assert limit.kills() == 0, f"killed for memory; at most resident: {seen}"
+            return True
+
+        def lists_again():
+            again = [line["what"] for line in server.log() if line["msg"] == AGAIN]
+            return alive() and {"pods", "nodes"} <= set(again)
+
+        server.wait_for("readiness", lambda: alive() and server.ready(), timeout_s=300)
+        saw("ready")
+        answers = bind_at_once(server, control_plane.api)
+        assert alive()
+        assert {answer["uid"] for answer in answers} == {review()["request"]["uid"]}
+        saw("bindings answered")
+        control_plane.restart()
+        server.wait_for("a new list", lists_again, timeout_s=300)
+        saw("listed again")
+        assert server.ready()
+        print(f"{GIANTS} pods with the label and as many without; at most resident, {seen}")
