@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING, Any
 
+from certs import read
+from webhook.server.bind_path import bind_path
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -49,6 +52,11 @@ class Server:
     def context(self) -> ssl.SSLContext:
         """Return a client context that trusts the server's CA alone."""
         return ssl.create_default_context(cafile=str(self.certificates / "ca.crt"))
+
+    @property
+    def bind_path(self) -> str:
+        """Return the path for bindings, which follows from the certificate that is served."""
+        return bind_path(read(self.certificates).key_pem)
 
     def client(self, timeout: float = 10) -> HTTPSConnection:
         """Return a connection that keeps alive."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from webhook.server.bind_path import BindPath
+    from webhook.server.registration import Registration
     from webhook.server.tls import CertificateKeeper
 
 KEEPALIVE_S: Final = 120
@@ -50,6 +52,8 @@ class ServerSettings:
     operations_port: int | None
     """None means the default one or, where that is taken, any."""
     enforcer_image: str
+    registration: Callable[[BindPath, JsonLog], Registration] | None = None
+    """Registers the path of bind; None where somebody else does."""
     placement_namespace: str = ""
     """Where the lists of who has which GPU are kept; empty for a server that does not place."""
 
@@ -88,6 +92,10 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._health = Health()
         self.certificates = settings.certificates(self._metrics, self._log)
         self._health.wait_for(self.certificates.obstacle)
+        self._registration: Registration | None = None
+        if settings.registration:
+            self._registration = settings.registration(self.certificates.bind_path, self._log)
+            self._health.wait_for(self._registration.obstacle)
         self._policies = PolicySource(settings.policy, settings.enforcer_image)
         self._policy_reload = PolicyReload(self._policies, self._metrics, self._log)
         self._placement: PlacementService | None = None
@@ -134,6 +142,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self._reviews,
             self._bindings,
             self._metrics,
+            binds_at=self.certificates.bind_path.answers,
             on_start=self._loop_started,
             draining=self._is_draining,
         )
@@ -141,11 +150,14 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
     def _worker_started(self, worker: Any) -> None:
         """Start, after the fork, what runs beside the reviews."""
         self._worker = worker
+        worker.count_closed = self._metrics.count_closed
         self._health.serve_while(lambda: not self._is_draining())
         self._policy_reload.show()
         self._operations.start(create_app(self._health, self._metrics, self._details))
         self._policy_reload.start()
         self.certificates.start()
+        if self._registration:
+            self._registration.start()
         if self._placement:
             self._placement.start()
 

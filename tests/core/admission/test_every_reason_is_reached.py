@@ -25,6 +25,7 @@ from tests.core.admission.faults import (
 from tests.support.pods import a_policy, a_request
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.pod.findings import Reason
+from webhook.core.pod.review import encode_too_large
 
 
 def denied_after_creation():
@@ -57,5 +58,8 @@ def test_every_reason_is_reached_by_a_test():
         pod = a_full_pod()
         put_in(pod, name, fields)
         decisions.append(decided(pod))
-    seen = {found.reason for decision in decisions for found in decision.findings}
+    too_large = encode_too_large("u-1", 8 * 2**20)["response"]["auditAnnotations"]
+    seen = {Reason(too_large["reasons"])} | {
+        found.reason for decision in decisions for found in decision.findings
+    }
     assert set(Reason) - seen == set(), "add a pod that has the fault to faults.py"

@@ -53,7 +53,7 @@ def cut_off(tmp_path):
 def test_without_the_api_server_a_pod_that_is_not_known_to_be_ours_is_let_through(cut_off):
     server, address = cut_off
     server.wait_for("life", lambda: any(line["msg"] == "serving" for line in server.log()))
-    answer = server.review(review(), "/bind")
+    answer = server.review(review(), server.bind_path)
     assert (answer["uid"], answer["allowed"], "patch" in answer) == ("5350b18d", True, False)
     assert answer["auditAnnotations"] == audited("untouched", "APIServerAway")
     (line,) = [line for line in server.log() if line.get("webhook") == "bind"]
@@ -68,7 +68,7 @@ def test_without_the_api_server_a_pod_that_is_not_known_to_be_ours_is_let_throug
 
 
 def test_a_server_that_does_not_place_lets_bindings_through_and_says_so(alone):
-    answer = alone.review(review(), "/bind")
+    answer = alone.review(review(), alone.bind_path)
     assert (answer["allowed"], "patch" in answer) == (True, False)
     assert answer["auditAnnotations"] == audited("untouched", "NotConfigured")
     assert "was started without --placement-namespace" in alone.log()[-1]["why"]
@@ -84,7 +84,7 @@ def test_a_server_that_does_not_place_lets_bindings_through_and_says_so(alone):
     ids=["a deletion", "a pod", "another group's Binding"],
 )
 def test_what_is_no_new_binding_is_allowed_untouched(alone, request_):
-    answer = alone.review(review(**request_), "/bind")
+    answer = alone.review(review(**request_), alone.bind_path)
     assert (answer["allowed"], "patch" in answer) == (True, False)
     assert answer["auditAnnotations"] == audited("untouched", "NotABinding")
 
@@ -93,7 +93,7 @@ def test_a_binding_without_the_pod_s_uid_reserves_nothing_and_goes_on(alone):
     marks = {"vramwarden.io/gpu": "GPU-x"}
     metadata = {"name": "train", "namespace": "team", "annotations": marks}
     target = {"kind": "Node", "name": "node1"}
-    answer = alone.review(review(object={"metadata": metadata, "target": target}), "/bind")
+    answer = alone.review(review(object={"metadata": metadata, "target": target}), alone.bind_path)
     assert answer["allowed"]
     assert answer["auditAnnotations"] == audited("untouched", "NoUID")
     assert "patch" in answer  # its forged mark is taken off
@@ -112,18 +112,18 @@ def test_a_binding_without_the_pod_s_uid_reserves_nothing_and_goes_on(alone):
     ],
 )
 def test_a_malformed_binding_is_denied_with_the_field(alone, obj, message):
-    status = alone.review(review(object=obj), "/bind")["status"]
+    status = alone.review(review(object=obj), alone.bind_path)["status"]
     assert (status["code"], status["reason"], status["message"]) == (400, "BadRequest", message)
 
 
 def test_what_is_no_review_is_a_bad_request(alone):
-    code, body = alone.post(b"{}", "/bind")
+    code, body = alone.post(b"{}", alone.bind_path)
     assert code == 400
     assert b"must be an AdmissionReview" in body
 
 
 def test_bindings_are_counted_and_logged(alone):
-    alone.review(review(dryRun=True), "/bind")
+    alone.review(review(dryRun=True), alone.bind_path)
     metrics = alone.get("/metrics")[1]
     labels = 'decision="untouched",operation="CREATE",reason="NotConfigured",webhook="bind"'
     assert f"vramwarden_admission_requests_total{{{labels}}}" in metrics
@@ -135,5 +135,5 @@ def test_bindings_are_counted_and_logged(alone):
 def test_the_recorded_binding_is_read(alone):
     path = REVIEWS / "mutate-binding.json"
     recorded = json.loads(path.read_text())
-    assert alone.review(recorded, "/bind")["uid"] == recorded["request"]["uid"]
+    assert alone.review(recorded, alone.bind_path)["uid"] == recorded["request"]["uid"]
     assert alone.log()[-1]["node"] == recorded["request"]["object"]["target"]["name"]

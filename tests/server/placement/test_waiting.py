@@ -53,7 +53,9 @@ class Door:
             listed.set()
         bindings = BindingReviews(Binder(self.api, tracker, counted), metrics, Log())
         self.tracker = tracker
-        self.application = ReviewApplication(None, bindings, metrics, max_buffered_bytes=2**20)
+        self.application = ReviewApplication(
+            None, bindings, metrics, binds_at="/bind".__eq__, max_buffered_bytes=2**20
+        )
 
     async def bind(self, node, *, in_parts=False, **metadata):
         """Post the review of a plain pod's Binding; return status, headers and body."""

@@ -136,6 +136,11 @@ class Reason(StrEnum):
         "NVIDIA_VISIBLE_DEVICES shows a debugging container the GPU; remove it",
         "debug without the GPU, with `--profile=baseline`",
     )
+    TOO_COMPLEX = (
+        "TooComplex",
+        "has 300 containers, more than the 256 that are judged; split the pod",
+        "split the pod, or move what is long into a ConfigMap",
+    )
     UNMUTATED = (
         "Unmutated",
         (
