@@ -190,7 +190,7 @@ def test_a_body_of_too_many_values_is_never_decoded(door, monkeypatch, unit):
     status, _, answer, _ = asyncio.run(door.post(body))
     assert (status, loads) == (200, [])
     message = json.loads(answer)["response"]["status"]["message"]
-    what = "a review of this pod holds more than 524,288 values and cannot be judged"
+    what = "a review of this pod holds more than 262,144 values and cannot be judged"
     assert message == f"TooComplex: spec: {what}; make the pod smaller"
 
 

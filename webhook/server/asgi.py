@@ -3,7 +3,7 @@
 The port has no authentication: any pod that reaches it can post, so nothing is trusted until read.
 Small reviews are answered where they arrive, on the event loop, since that costs less than any
 hand-over. Large ones take their turn on one thread, so that the loop goes on answering the others.
-Decoding holds the interpreter, for 55 ms at most (`review_json.MAX_VALUES`); deciding shares it.
+Decoding holds the interpreter, for 25 ms at most (`review_json.MAX_VALUES`); deciding shares it.
 Specification: ASGI 3.0, HTTP connection scope.
 """
 
