@@ -160,6 +160,17 @@ def test_what_translation_writes_is_allowed_where_it_writes_it_and_nowhere_else(
     assert is_denied_by(cluster.denies(pod), NAME)
 
 
+def test_the_sidecars_name_is_no_way_to_a_gpu(denying):
+    sidecar = {**visible(valueFrom=OURS), "name": "vram-enforcer"}
+    assert is_denied_by(denying.denies(a_pod(containers=[sidecar])), NAME)
+    pod = denying.create(a_pod(), dry_run=False)
+    change = {"spec": {"ephemeralContainers": [sidecar]}}
+    assert is_denied_by(denying.rejects(pod, change, "/ephemeralcontainers"), NAME)
+    pod = translated()
+    pod["spec"]["initContainers"][0]["env"].append(sidecar["env"][1])
+    assert denying.denies(pod) == ""
+
+
 ANNOTATIONS = {
     "one container": {"nvidia.cdi.k8s.io/container.main": "nvidia.com/gpu=all"},
     "the pod": {"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=0"},
