@@ -38,6 +38,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 CHART: Final = ROOT / "deploy" / "chart" / "vramwarden"
 INSTALL: Final = ROOT / "deploy" / "install.yaml"
 NAMESPACE: Final = "vramwarden-system"
+IMAGES: Final = {"image": "WEBHOOK_IMAGE", "enforcer": "ENFORCER_IMAGE"}
+"""What stands for the names of both images in install.yaml, by the value that gives them."""
 _DEFAULT_POLICY: Final = ROOT / "policies" / "default.yaml"
 _VALUES: Final = CHART / "values.yaml"
 _SHORT: Final = 40
@@ -214,17 +216,27 @@ def _schema_file() -> str:
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
+# kubectl reads a file from its beginning, and stops where it is no YAML: `@` begins nothing. So the
+# file changes nothing where it is applied as it is, and does not leave pods that never start.
+_INSTALL_HEAD: Final = f"""\
+# Both images need names first, which the command in deploy/README.md puts in place of
+# {" and ".join(IMAGES.values())}; it also takes out the next line.
+@ name both images first, as deploy/README.md says under Install
+"""
+
+
 def _install_file() -> str:
-    """Render the chart with its defaults, without what only Helm can use."""
+    """Render the chart with its defaults, without what only Helm can use, and without images."""
     helm = shutil.which("helm")
     if helm is None:
         raise GenerateError(_NO_HELM)
     options = ["--namespace", NAMESPACE, "--set", "namespace.create=true", "--no-hooks"]
-    command = [helm, "template", "vramwarden", str(CHART), *options]
+    names = [f"--set={value}.repository={name}" for value, name in IMAGES.items()]
+    command = [helm, "template", "vramwarden", str(CHART), *options, *names]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - Helm
     if done.returncode:
         raise GenerateError(done.stderr.strip())
-    return done.stdout
+    return _INSTALL_HEAD + done.stdout
 
 
 _FILES: Final[dict[Path, Callable[[], str]]] = {

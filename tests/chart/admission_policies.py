@@ -1,4 +1,4 @@
-"""Put ValidatingAdmissionPolicies of the chart into force."""
+"""Put admission policies of the chart into force, and the parameter that they read."""
 
 from __future__ import annotations
 
@@ -7,67 +7,115 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from tests.chart.recorded_reviews import denial
-from tests.support.charts import one
+from tests.support.charts import NAMESPACE, one
 from tests.support.control_planes import wait_until
+from webhook.adapters.kube.fence import CONFIG_MAP
+from webhook.core.policy.fence import fence_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.support.control_planes import Api
+    from webhook.core.policy.values import Policy
 
 Json = dict[str, Any]
 
 POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
 GROUP = "/apis/admissionregistration.k8s.io/v1"
-PLURALS = {BINDING: "validatingadmissionpolicybindings", POLICY: "validatingadmissionpolicies"}
+PLURALS = {
+    BINDING: "validatingadmissionpolicybindings",
+    POLICY: "validatingadmissionpolicies",
+    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
+}
 
 
 class Line:
     """Keeps one policy and its binding in force, in one version or another.
 
-    The API server learns of it by a watch. So we add a validation that denies whatever has one
-    label's value, new each time; `tried` makes such an object, and fails when it is denied.
+    The API server learns of it, and of its parameter, by watches. So we add a validation that
+    denies whatever has one label's value, new each time; `tried` makes such an object, and fails
+    when it is denied.
     """
 
     def __init__(self, api: Api, name: str, tried: Callable[[str], Any]) -> None:
         self._api = api
         self._name = name
         self._tried = tried
-        self._current: Json | None = None
+        self._current: tuple[Json, Policy | None] | None = None
         self._mark = ""
 
-    def use(self, objects: list[Json]) -> None:
-        """Put the policy of rendered objects into force, where it is not."""
+    def use(self, objects: list[Json], rules: Policy | None = None) -> None:
+        """Put the policy of rendered objects, and the rules that it reads, into force."""
         policy = one(objects, POLICY, self._name)
-        if policy == self._current:
+        if self._current == (policy, rules):
             return
         marked = copy.deepcopy(policy)
         self._mark = uuid.uuid4().hex
-        is_probe = (
-            "has(object.metadata.labels) && 'probe' in object.metadata.labels "
-            f"&& object.metadata.labels['probe'] == '{self._mark}'"
-        )
+        is_probe = f"object.metadata.?labels[?'probe'].orValue('') == '{self._mark}'"
+        if "paramKind" in policy["spec"]:
+            write_parameter(self._api, rules, probe=self._mark)
+            is_probe += f" && params.data['probe'] == '{self._mark}'"
         validation = {"expression": f"!({is_probe})", "message": self._mark}
         marked["spec"]["validations"].insert(0, validation)
         for thing in (marked, one(objects, BINDING, self._name)):
-            query = {"fieldManager": "tests", "force": "true", "fieldValidation": "Strict"}
-            path = f"{GROUP}/{PLURALS[thing['kind']]}/{self._name}"
-            kind = "application/apply-patch+yaml"
-            self._api.request("PATCH", path, thing, content_type=kind, **query)
+            apply(self._api, thing)
         wait_until(f"{self._name} is in force", self._holds)
-        self._current = policy
+        self._current = policy, rules
 
     def remove(self) -> None:
         """Take it away, where it is."""
         if self._current is None:
             return
-        for plural in PLURALS.values():
-            self._api.request("DELETE", f"{GROUP}/{plural}/{self._name}")
+        for kind in (BINDING, POLICY):
+            self._api.request("DELETE", f"{GROUP}/{PLURALS[kind]}/{self._name}")
         wait_until(f"{self._name} is out of force", lambda: not self._holds())
         self._current = None
 
     def _holds(self) -> bool:
         return self._mark in denial(lambda: self._tried(self._mark))
+
+
+def apply(api: Api, thing: Json) -> None:
+    """Apply an admission policy or its binding; the API server rejects what it does not know."""
+    query = {"fieldManager": "tests", "force": "true", "fieldValidation": "Strict"}
+    path = f"{GROUP}/{PLURALS[thing['kind']]}/{thing['metadata']['name']}"
+    api.request("PATCH", path, thing, content_type="application/apply-patch+yaml", **query)
+
+
+def write_parameter(api: Api, rules: Policy | None, **further: str) -> None:
+    """Write what the replicas write, in our namespace."""
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    api.apply(namespace)
+    api.apply(parameter({**(fence_data(rules) if rules else {}), **further}))
+
+
+def parameter(data: dict[str, str] | None = None) -> Json:
+    """Return the ConfigMap that the fence reads."""
+    metadata = {"name": CONFIG_MAP, "namespace": NAMESPACE}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data or {}}
+
+
+def keep_parameters_followed(api: Api) -> None:
+    """Keep a binding that reads ConfigMaps, which matches nothing, as the chart does.
+
+    Once the last one is deleted, API servers up to 1.36 go on with the ConfigMaps that they have
+    (kubernetes/kubernetes issue 130887), and tests install and remove the chart.
+    """
+    rules = {"apiGroups": ["tests"], "apiVersions": ["v1"], "operations": ["CREATE"]}
+    spec = {
+        "failurePolicy": "Ignore",
+        "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
+        "matchConstraints": {"resourceRules": [{**rules, "resources": ["nothing"]}]},
+        "validations": [{"expression": "true"}],
+    }
+    reference = {"name": CONFIG_MAP, "namespace": NAMESPACE, "parameterNotFoundAction": "Allow"}
+    bound = {"policyName": "keep", "paramRef": reference, "validationActions": ["Deny"]}
+    for kind, found in ((POLICY, spec), (BINDING, bound)):
+        version = GROUP.removeprefix("/apis/")
+        apply(
+            api, {"apiVersion": version, "kind": kind, "metadata": {"name": "keep"}, "spec": found}
+        )
 
 
 def is_denied_by(why: str, name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.chart.admission_policies import keep_parameters_followed
 from tests.support import charts
 
 
@@ -17,6 +18,7 @@ def helm(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def control_plane(helm, control_plane):  # in this order: what is missing first is said
+    keep_parameters_followed(control_plane.api)
     return control_plane
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import copy
 from typing import TYPE_CHECKING, Any, Self
 
 from tests.support.control_planes import ApiError
@@ -19,15 +18,18 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-# The name of our webhook by the kind of its configuration.
+# The phase of admission by the kind of configuration.
 PHASES = {"MutatingWebhookConfiguration": "mutate", "ValidatingWebhookConfiguration": "validate"}
+ENTRIES = ("demand", "advice")
+"""Our two webhooks for pods in each configuration: the one that is `Fail`, and the other."""
+WITNESS = "witness"
 
 
 class Recorder:
     """Answers in the webhooks' place: allows everything, and keeps every request.
 
-    Beside each of our webhooks stands a `witness`: the same without matchConditions, which is asked
-    first and so shows what there was to send.
+    Beside ours stands a `witness`: the same without matchConditions, which is asked first and so
+    shows what there was to send. All are `Fail`: a condition that cannot be evaluated shows.
     """
 
     def __init__(self, api: Api, configurations: Iterable[Json]) -> None:
@@ -40,13 +42,16 @@ class Recorder:
             authority = Authority("recorder-ca")
             for ours in self._configurations:
                 phase = PHASES[ours["kind"]]
-                for who, conditions in (("witness", False), ("ours", True)):
-                    requests = self._requests[phase, who] = []
-                    port = stack.enter_context(serving(authority, _keeping(requests)))
-                    found = pointed(ours, f"https://127.0.0.1:{port}/", authority.pem)
-                    if not conditions:
-                        del found["webhooks"][0]["matchConditions"]
-                        found["metadata"]["name"] = "aaa-witness"
+                whose = dict(zip(ENTRIES, ours["webhooks"], strict=False))
+                witness = {key: whose["demand"][key] for key in whose["demand"]}
+                del witness["matchConditions"]
+                for name, hooks in (("aaa-witness", {WITNESS: witness}), ("vramwarden", whose)):
+                    found = {**ours, "metadata": {"name": name}, "webhooks": []}
+                    for who, hook in hooks.items():
+                        requests = self._requests[phase, who] = []
+                        port = stack.enter_context(serving(authority, _keeping(requests)))
+                        url = f"https://127.0.0.1:{port}/"
+                        found["webhooks"].append(pointed(hook, url, authority.pem))
                     stack.enter_context(installed(self._api, found))
             self._stack = stack.pop_all()
         return self
@@ -56,26 +61,23 @@ class Recorder:
 
     def witnessed(self, phase: str) -> Json | None:
         """Return the only request that there was to send since the last call, and forget all."""
-        requests = self._requests[phase, "witness"]
+        requests = self._requests[phase, WITNESS]
         found = requests[-1] if requests else None
         requests.clear()
         return found
 
-    def was_sent(self, phase: str) -> bool:
-        """Say whether our webhook was asked since the last call, and forget it."""
-        requests = self._requests[phase, "ours"]
-        asked = bool(requests)
-        requests.clear()
+    def sent_to(self, phase: str) -> tuple[str, ...]:
+        """Return which of our entries were asked since the last call, and forget it."""
+        asked = tuple(who for who in ENTRIES if self._requests[phase, who])
+        for who in ENTRIES:
+            self._requests[phase, who].clear()
         return asked
 
 
-def pointed(configuration: Json, url: str, ca_pem: bytes) -> Json:
-    """Return a configuration that calls an address of this machine."""
-    found = copy.deepcopy(configuration)
-    for webhook in found["webhooks"]:
-        bundle = base64.b64encode(ca_pem).decode()
-        webhook["clientConfig"] = {"url": url, "caBundle": bundle}
-    return found
+def pointed(webhook: Json, url: str, ca_pem: bytes) -> Json:
+    """Return a webhook that calls an address of this machine, and must be answered."""
+    bundle = base64.b64encode(ca_pem).decode()
+    return {**webhook, "clientConfig": {"url": url, "caBundle": bundle}, "failurePolicy": "Fail"}
 
 
 def _keeping(requests: list[Json]):

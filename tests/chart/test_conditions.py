@@ -1,7 +1,8 @@
 """The matchConditions let through all that `decide` judges, and spare every other pod the call.
 
+Of our two entries, the one that is `Fail` gets real demands alone, the other all else.
 Tried on a real API server: it evaluates the expressions, a recorder notes what it sends, and beside
-each webhook a witness without conditions shows what there was to send.
+ours a witness without conditions shows what there was to send.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from tests.chart.recorded_reviews import PHASES, Recorder, denial
 from tests.support import paths
 from tests.support.charts import one
+from tests.support.control_planes import ApiError
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import Outcome, Phase, decide
@@ -45,9 +47,17 @@ def is_of_interest(request, phase: str) -> bool:
     )
 
 
+SECOND_LINE = {"with a second line": True, "without": False}
+
+
+@pytest.fixture(scope="module", params=SECOND_LINE.values(), ids=SECOND_LINE)
+def has_second_line(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def recorder(control_plane, helm):
-    objects = helm.render()
+def recorder(control_plane, helm, has_second_line):
+    objects = helm.render({"fence": {"secondLine": has_second_line}})
     with Recorder(control_plane.api, [one(objects, kind) for kind in PHASES]) as running:
         yield running
 
@@ -79,20 +89,25 @@ class Sent:
         query = {"dryRun": "All"} if dry_run else {}
         return self.watching(lambda: self.api.request("POST", self.path, pod, **query)), name
 
-    def patching(self, name, change, subresource="", kind="strategic-merge-patch"):
+    def patching(self, name, change, subresource="", *, must_be_sent=True):
         path = f"{self.path}/{name}{subresource}"
-        content = f"application/{kind}+json"
-        return self.watching(lambda: self.api.request("PATCH", path, change, content_type=content))
+        kind = "application/strategic-merge-patch+json"
+        return self.watching(
+            lambda: self.api.request("PATCH", path, change, content_type=kind),
+            must_be_sent=must_be_sent,
+        )
 
-    def watching(self, act):
+    def watching(self, act, *, must_be_sent=True):
         why = denial(act)
         assert not re.search('expression|webhook "', why), why  # so it would where one fails
         found = {}
         for phase in PHASES.values():
             request = self.recorder.witnessed(phase)
-            sent = self.recorder.was_sent(phase)
+            entries = self.recorder.sent_to(phase)
+            assert len(entries) < 2, "both entries were asked"
             if request is not None:
-                found[phase] = (is_of_interest(request, phase), sent)
+                found[phase] = (is_of_interest(request, phase), *entries)
+        assert found or not must_be_sent, f"there was nothing to send: {why}"
         return found
 
 
@@ -101,10 +116,15 @@ def sent(control_plane, recorder, team):
     return Sent(control_plane.api, recorder, team)
 
 
+@pytest.fixture
+def by_hand(has_second_line):
+    """Name the entry for GPUs that are named by hand: the second line denies them in an outage."""
+    return "advice" if has_second_line else "demand"
+
+
 def assert_nothing_is_missed(found):
-    assert found, "no webhook was asked at all"
-    for phase, (of_interest, was_sent) in found.items():
-        assert was_sent or not of_interest, phase
+    for phase, (of_interest, *entries) in found.items():
+        assert entries or not of_interest, phase
 
 
 ENTRIES = st.sampled_from(
@@ -128,6 +148,7 @@ MOUNTS = st.sampled_from(
         [{"name": "data", "mountPath": "/data"}],
         [{"name": "vram-enforcer-run", "mountPath": "/run/vram-enforcer"}],
         [{"name": "vram-enforcer-no-token", "mountPath": "/x"}],
+        [{"name": "data", "mountPath": "/var/run/nvidia-container-devices/all"}],
     ]
 )
 CONTAINERS = st.fixed_dictionaries(
@@ -144,9 +165,10 @@ VOLUMES = st.lists(
     st.sampled_from(["data", "vram-enforcer-run", "vram-enforcer-no-token"]), unique=True
 ).map(lambda names: [{"name": name, "emptyDir": {}} for name in names])
 OURS = ["gpu-memory", "gpu-count", "gpu-class", "gpu", "admitted", "unheard-of"]
+CDI = ["nvidia.cdi.k8s.io", "nvidia.cdi.k8s.io/container.main", "cdi.k8s.io/claim"]
 ANNOTATIONS = st.dictionaries(
-    st.sampled_from([f"vramwarden.io/{key}" for key in OURS] + ["example.com/a", "plain"]),
-    st.sampled_from(["8Gi", "2", "", "v1 default 0123456789ab"]),
+    st.sampled_from([f"vramwarden.io/{key}" for key in OURS] + ["example.com/a", "plain", *CDI]),
+    st.sampled_from(["8Gi", "2", "", "v1 default 0123456789ab", "nvidia.com/gpu=all"]),
     max_size=2,
 )
 LABELS = st.dictionaries(
@@ -195,27 +217,39 @@ def with_container(field="containers", **container):
 
 
 # Each matters for one thing alone.
-ODD = {
+OF_OURS = {
+    "limit of VRAM": {"resources": {"limits": {VRAM: "8Gi"}}},
+    "request of VRAM": {"resources": {"requests": {VRAM: "8Gi"}}},
+    "reserved name": {"name": "vram-enforcer"},
+    "mount": {"volumeMounts": [{"name": "vram-enforcer-run", "mountPath": "/x"}]},
+    "other mount": {"volumeMounts": [{"name": "vram-enforcer-no-token", "mountPath": "/x"}]},
+}
+WHOLE = {
+    "limit of a GPU": {"resources": {"limits": {"nvidia.com/gpu": "500m"}}},
+    "request of a GPU": {"resources": {"requests": {"nvidia.com/gpu": "1"}}},
+}
+BY_HAND = {
+    "GPUs made visible": {"env": [{"name": VISIBLE, "value": "all"}]},
+    "GPUs made visible from elsewhere": {
+        "env": [{"name": VISIBLE, "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}}]
+    },
+}
+
+
+def odd(kinds):
+    return {
+        f"{what} in {field}": with_container(field, **container)
+        for field in ("containers", "initContainers")
+        for what, container in kinds.items()
+    }
+
+
+DEMANDS = {
     **{
         f"annotation {key}": a_pod(annotations={f"vramwarden.io/{key}": "8Gi"})
         for key in ("gpu-memory", "gpu-count", "gpu-class")
     },
-    **{
-        f"{what} in {field}": with_container(field, **container)
-        for field in ("containers", "initContainers")
-        for what, container in {
-            "limit of VRAM": {"resources": {"limits": {VRAM: "8Gi"}}},
-            "request of VRAM": {"resources": {"requests": {VRAM: "8Gi"}}},
-            "limit of a GPU": {"resources": {"limits": {"nvidia.com/gpu": "500m"}}},
-            "request of a GPU": {"resources": {"requests": {"nvidia.com/gpu": "1"}}},
-            "GPUs made visible": {"env": [{"name": VISIBLE, "value": "all"}]},
-            "reserved name": {"name": "vram-enforcer"},
-            "mount": {"volumeMounts": [{"name": "vram-enforcer-run", "mountPath": "/x"}]},
-            "other mount": {
-                "volumeMounts": [{"name": "vram-enforcer-no-token", "mountPath": "/x"}]
-            },
-        }.items()
-    },
+    **odd(OF_OURS),
     **{
         f"volume {name}": a_pod(volumes=[{"name": name, "emptyDir": {}}])
         for name in ("vram-enforcer-run", "vram-enforcer-no-token")
@@ -223,11 +257,39 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("pod", ODD.values(), ids=ODD)
-def test_each_thing_that_matters_suffices(sent, pod):
+@pytest.mark.parametrize("pod", DEMANDS.values(), ids=DEMANDS)
+def test_each_thing_of_ours_is_sent_to_the_entry_that_must_answer(sent, pod):
     found, _ = sent.creating(pod)
-    assert found["mutate"] == (True, True)
+    assert found["mutate"] == (True, "demand")
     assert_nothing_is_missed(found)
+
+
+@pytest.mark.parametrize("pod", odd(WHOLE).values(), ids=odd(WHOLE))
+def test_whole_gpus_are_sent_to_the_other(sent, pod):
+    found, _ = sent.creating(pod)
+    assert found["mutate"] == (True, "advice")
+    assert_nothing_is_missed(found)
+
+
+@pytest.mark.parametrize("pod", odd(BY_HAND).values(), ids=odd(BY_HAND))
+def test_gpus_named_by_hand_are_sent(sent, pod, by_hand):
+    found, _ = sent.creating(pod)
+    assert found["mutate"] == (True, by_hand)
+    assert_nothing_is_missed(found)
+
+
+@pytest.mark.parametrize("key", CDI)
+def test_devices_asked_of_the_runtime_are_sent(sent, key, by_hand):
+    found, _ = sent.creating(a_pod(annotations={key: "nvidia.com/gpu=all"}))
+    assert found == {"mutate": (True, by_hand), "validate": (True, by_hand)}
+
+
+def test_mounts_that_show_gpus_are_sent(sent):
+    mount = {"name": "v", "mountPath": "/var/run/nvidia-container-devices/all"}
+    volume = {"name": "v", "hostPath": {"path": "/dev/null"}}
+    pod = a_pod(containers=[a_container(volumeMounts=[mount])], volumes=[volume])
+    found, _ = sent.creating(pod)
+    assert found == {"mutate": (True, "advice"), "validate": (True, "advice")}
 
 
 @pytest.mark.parametrize(
@@ -236,6 +298,11 @@ def test_each_thing_that_matters_suffices(sent, pod):
         a_pod(),
         a_pod(annotations={"example.com/vramwarden.io": "8Gi"}, labels={"app": "web"}),
         a_pod(containers=[a_container(env=[{"name": "A", "value": VISIBLE}], resources={})]),
+        *[
+            a_pod(containers=[a_container(env=[{"name": VISIBLE, **value}])])
+            for value in ({}, {"value": ""}, {"value": "void"}, {"value": "none"})
+        ],
+        a_pod(annotations={"example.com/cdi.k8s.io": "x", "cdi.k8s.io": "x"}),
         a_pod(containers=[a_container(resources={"limits": {"cpu": "1", "memory": "1Gi"}})]),
         a_pod(initContainers=[a_container("init")], volumes=[{"name": "v", "emptyDir": {}}]),
         a_pod(
@@ -247,7 +314,7 @@ def test_each_thing_that_matters_suffices(sent, pod):
 )
 def test_ordinary_pods_are_spared_the_call(sent, pod):
     found, _ = sent.creating(pod)
-    assert found == {"mutate": (False, False), "validate": (False, False)}
+    assert found == {"mutate": (False,), "validate": (False,)}
 
 
 GOVERNED = a_pod(
@@ -292,45 +359,158 @@ UPDATES = {
 @pytest.mark.parametrize(("before", "change"), UPDATES.values(), ids=UPDATES)
 def test_no_update_that_matters_is_kept_from_us(sent, before, change):
     _, name = sent.creating(before, dry_run=False)
-    assert sent.patching(name, change) == {"validate": (True, True)}
+    assert sent.patching(name, change) == {"validate": (True, "demand")}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"metadata": {"finalizers": ["example.com/tracking"]}},
-        {
-            "metadata": {
-                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "1"}]
-            }
-        },
-    ],
+def test_the_container_that_an_amount_is_for_is_watched(sent):
+    _, name = sent.creating(GOVERNED, dry_run=False)
+    change = {"metadata": {"annotations": {"kubectl.kubernetes.io/default-container": "other"}}}
+    assert sent.patching(name, change)["validate"][1:] == ("demand",)
+
+
+DEBUGGERS = st.fixed_dictionaries(
+    {"name": st.sampled_from(["debug", "vram-enforcer"]), "image": st.just("example")},
+    optional={"env": st.lists(ENTRIES, max_size=2), "volumeMounts": MOUNTS},
 )
-def test_controllers_finish_their_work_on_our_pods_without_us(sent, change):
-    _, name = sent.creating(GOVERNED, dry_run=False)
-    assert sent.patching(name, change) == {"validate": (False, False)}
 
 
-def test_debugging_and_resizing_our_pods_is_sent(sent):
+@st.composite
+def any_updates(draw):
+    """Draw a change of a pod that may be valid, and to which subresource it goes."""
+    if draw(st.booleans()):
+        debuggers = {"spec": {"ephemeralContainers": [draw(DEBUGGERS)]}}
+        return debuggers, "/ephemeralcontainers"
+    metadata = {"annotations": draw(ANNOTATIONS), "labels": draw(LABELS)}
+    key = "kubectl.kubernetes.io/default-container"
+    metadata["annotations"] |= draw(st.sampled_from([{}, {key: "main"}, {key: "second"}]))
+    images = draw(st.dictionaries(st.sampled_from(["main", "vram-enforcer"]), st.just("other")))
+    field = draw(st.sampled_from(["containers", "initContainers"]))
+    spec = {field: [{"name": name, "image": image} for name, image in images.items()]}
+    return {"metadata": metadata, "spec": spec}, ""
+
+
+@given(any_pods(), any_updates())
+def test_no_update_of_any_pod_that_matters_is_kept_from_us(sent, before, update):
+    try:
+        _, name = sent.creating(before, dry_run=False)
+        sent.api.request("GET", f"{sent.path}/{name}")
+    except ApiError:
+        return  # the API server itself rejects it
+    change, subresource = update
+    assert_nothing_is_missed(sent.patching(name, change, subresource, must_be_sent=False))
+
+
+@pytest.mark.parametrize("key", CDI)
+@pytest.mark.parametrize("before", [GOVERNED, a_pod()], ids=["with a demand", "without"])
+def test_devices_asked_of_the_runtime_later_are_sent(sent, before, key, by_hand):
+    _, name = sent.creating(before, dry_run=False)
+    for value in ("nvidia.com/gpu=0", "nvidia.com/gpu=all", None):  # added, changed, removed
+        found = sent.patching(name, {"metadata": {"annotations": {key: value}}})
+        assert found == {"validate": (value is not None, by_hand)}, value
+
+
+GATED = copy.deepcopy(GOVERNED)
+GATED["metadata"]["finalizers"] = ["example.com/tracking"]
+GATED["spec"]["schedulingGates"] = [{"name": "example.com/queue"}]
+GATED["metadata"]["annotations"]["cdi.k8s.io/claim"] = "example.com/nic=0"
+OF_OTHERS = {
+    "a finalizer is added": {"metadata": {"finalizers": ["example.com/tracking"]}},
+    "an owner is added": {
+        "metadata": {
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "1"}]
+        }
+    },
+    "the last finalizer is removed": {
+        "metadata": {"$deleteFromPrimitiveList/finalizers": ["example.com/tracking"]}
+    },
+    "a gate is removed": {
+        "spec": {"schedulingGates": [{"$patch": "delete", "name": "example.com/queue"}]}
+    },
+    "a label is added": {"metadata": {"labels": {"app": "x"}}},
+    "an annotation is added": {"metadata": {"annotations": {"example.com/a": "x"}}},
+    "an image changes": {"spec": {"containers": [{"name": "main", "image": "other"}]}},
+    "a toleration is added": {"spec": {"tolerations": [{"key": "a", "operator": "Exists"}]}},
+}
+
+
+@pytest.mark.parametrize("change", OF_OTHERS.values(), ids=OF_OTHERS)
+def test_others_finish_their_work_on_our_pods_without_us(sent, change):
+    _, name = sent.creating(GATED, dry_run=False)
+    assert sent.patching(name, change) == {"validate": (False,)}
+
+
+def resized(field, name, **resources):
+    return {"spec": {field: [{"name": name, "resources": resources}]}}
+
+
+def test_a_resize_is_sent_where_it_concerns_the_sidecar(sent):
+    requests = {"requests": {"memory": "64Mi"}}
+    pod = copy.deepcopy(GOVERNED)
+    pod["spec"]["initContainers"][0]["resources"] = requests
+    _, name = sent.creating(pod, dry_run=False)
+    theirs = resized("containers", "main", requests={"memory": "1Gi"})
+    assert sent.patching(name, theirs, "/resize") == {"validate": (False,)}
+    ours = resized("initContainers", "vram-enforcer", requests={"memory": "1Gi"})
+    assert sent.patching(name, ours, "/resize") == {"validate": (True, "demand")}
+
+
+def test_a_resize_of_the_whole_pod_is_sent(sent):
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "resizing"}}
+    sent.api.apply(node)
+    status = {
+        "allocatable": {"cpu": "8", "memory": "8Gi"},
+        "declaredFeatures": ["InPlacePodLevelResourcesVerticalScaling"],
+    }
+    path, kind = "/api/v1/nodes/resizing/status", "application/merge-patch+json"
+    sent.api.request("PATCH", path, {"status": status}, content_type=kind)
+    pod = copy.deepcopy(GOVERNED)
+    pod["spec"]["nodeName"] = "resizing"
+    pod["spec"]["resources"] = {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}
+    _, name = sent.creating(pod, dry_run=False)
+    change = {"spec": {"resources": {"limits": {"cpu": "3"}}}}
+    found = sent.patching(name, change, "/resize")
+    sent.api.delete(node)
+    assert found["validate"][1:] == ("demand",)
+
+
+def debugging(**container):
+    return {"spec": {"ephemeralContainers": [{"name": "debug", "image": "example", **container}]}}
+
+
+def test_debugging_our_pods_is_sent_to_the_entry_that_must_answer(sent):
     _, name = sent.creating(GOVERNED, dry_run=False)
-    debugger = {"name": "debug", "image": "example", "env": [{"name": VISIBLE, "value": "all"}]}
-    change = {"spec": {"ephemeralContainers": [debugger]}}
+    change = debugging(env=[{"name": VISIBLE, "value": "all"}])
     found = sent.patching(name, change, "/ephemeralcontainers")
-    assert found == {"mutate": (True, True), "validate": (True, True)}
-    resources = {"requests": {"memory": "1Gi"}}
-    change = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
-    assert sent.patching(name, change, "/resize") == {"validate": (False, True)}
+    assert found == {"mutate": (True, "demand"), "validate": (True, "demand")}
 
 
-def test_debugging_other_pods_is_not(sent):
+def test_debugging_other_pods_is_sent_to_the_other(sent):
     _, name = sent.creating(a_pod(), dry_run=False)
-    change = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "example"}]}}
+    found = sent.patching(name, debugging(), "/ephemeralcontainers")
+    assert found == {"mutate": (False, "advice"), "validate": (False, "advice")}
+
+
+def test_gpus_named_by_hand_in_a_debugging_container_are_sent(sent, by_hand):
+    _, name = sent.creating(a_pod(), dry_run=False)
+    change = debugging(env=[{"name": VISIBLE, "value": "all"}])
     found = sent.patching(name, change, "/ephemeralcontainers")
-    assert found == {"mutate": (False, False), "validate": (False, False)}
+    assert found == {"mutate": (True, by_hand), "validate": (True, by_hand)}
 
 
-def test_the_largest_pods_cost_no_more_than_an_expression_may(sent):
+def test_a_debugging_container_of_our_name_is_sent_to_the_entry_that_must_answer(sent):
+    _, name = sent.creating(a_pod(), dry_run=False)
+    change = debugging()
+    change["spec"]["ephemeralContainers"][0]["name"] = "vram-enforcer"
+    found = sent.patching(name, change, "/ephemeralcontainers")
+    assert found == {"mutate": (True, "demand"), "validate": (True, "demand")}
+
+
+@pytest.mark.parametrize("entry", [{"value": ""}, {"value": "all"}], ids=["plain", "all last"])
+def test_the_largest_pods_cost_no_more_than_an_expression_may(sent, by_hand, entry):
     env = [{"name": f"A{number}", "value": ""} for number in range(50_000)]
     containers = [a_container(f"c{number}", env=env[number::50]) for number in range(50)]
+    is_named = entry["value"] == "all"
+    if is_named:
+        containers[-1]["env"][-1] = {"name": VISIBLE, **entry}
     found, _ = sent.creating(a_pod(containers=containers, labels={"app": "x" * 63}))
-    assert found["mutate"] == (False, False)
+    assert found["mutate"][1:] == ((by_hand,) if is_named else ())

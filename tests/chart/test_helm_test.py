@@ -57,7 +57,7 @@ def served(control_plane, objects, folder):
     (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
     for name in MOUNTS:
         (folder / name).mkdir(exist_ok=True)
-    for name, text in one(objects, "ConfigMap")["data"].items():
+    for name, text in one(objects, "ConfigMap", "vramwarden-policies")["data"].items():
         (folder / "policies" / name).write_text(text)
     arguments = []
     for argument in container["args"]:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import re
 import subprocess
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.chart.admission_policies import write_parameter
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import CHART, DEPLOY, NAMESPACE, HelmError, Release, hooks
-from tests.support.control_planes import find_binary, wait_until
-from tests.support.pods import a_pod
+from tests.support.control_planes import ApiError, find_binary, wait_until
+from tests.support.pods import a_container, a_pod, a_request
+from webhook.adapters.policy.files import shipped_policy_path
+from webhook.adapters.policy.source import PolicySource
+from webhook.core.admission.decide import Phase, decide
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 MUTATING = f"{GROUP}/mutatingwebhookconfigurations/vramwarden"
@@ -24,7 +30,7 @@ SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/vramwarden-certificate"
 KINDS = (
     "mutatingwebhookconfigurations,validatingwebhookconfigurations,validatingadmissionpolicies,"
     "validatingadmissionpolicybindings,clusterroles,clusterrolebindings,roles,rolebindings,pods,"
-    "deployments,daemonsets,services,secrets,configmaps,serviceaccounts,poddisruptionbudgets,"
+    "deployments,daemonsets,jobs,services,secrets,configmaps,serviceaccounts,poddisruptionbudgets,"
     "networkpolicies,resourcequotas"
 )
 
@@ -49,6 +55,18 @@ class Installation(Release):
         pod["metadata"].update(namespace="default", name=f"p-{uuid.uuid4().hex}")
         return denial(lambda: self.api.create(pod, dry_run=True))
 
+    def denies_change(self, namespace, name, change):
+        """Patch a pod; return why it is denied, or nothing."""
+        path, kind = f"/api/v1/namespaces/{namespace}/pods/{name}", "application/merge-patch+json"
+        return denial(lambda: self.api.request("PATCH", path, change, content_type=kind))
+
+    def bind(self, namespace, name, node):
+        """Bind a pod to a node, as a scheduler does."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}}
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/binding"
+        self.api.request("POST", path, {**binding, "target": target})
+
     def bundle(self, path=MUTATING):
         webhooks = self.api.request("GET", path)["webhooks"]
         (bundle,) = {webhook["clientConfig"].get("caBundle") for webhook in webhooks}
@@ -64,7 +82,7 @@ def release(live_helm, control_plane):
 
 
 def test_what_is_rendered_is_installed_and_nothing_is_left_after_it(release, helm):
-    release.install()
+    assert "--set rollout=Enforce" in release.install()
     kept = [thing for thing in helm.render() if not hooks(thing)]
     assert {(thing["kind"].lower(), thing["metadata"]["name"]) for thing in kept} == {
         (name.split(".")[0].split("/")[0], name.split("/")[1]) for name in release.left()
@@ -73,11 +91,60 @@ def test_what_is_rendered_is_installed_and_nothing_is_left_after_it(release, hel
     assert release.left() == set()
 
 
-def test_while_no_replica_answers_only_pods_that_matter_are_denied(release):
+WHOLE = a_pod(containers=[a_container(resources={"limits": {"nvidia.com/gpu": "1"}})])
+MACHINE = a_pod(containers=[a_container(resources={"limits": {"devices.kubevirt.io/kvm": "1"}})])
+SHIPPED = PolicySource(shipped_policy_path(), "vramwarden/enforcer:1").current
+ASKED = a_pod("8Gi", schedulingGates=[{"name": "example.com/queue"}])
+ASKED["metadata"]["finalizers"] = ["example.com/tracking"]
+WITH_DEMAND = decide(a_request(ASKED), SHIPPED, Phase.MUTATE).obj
+OF_STRANGERS = {"plain": a_pod(), "a whole GPU": WHOLE, "a virtual machine": MACHINE}
+
+
+@pytest.fixture
+def team(control_plane):
+    """Name a namespace with pods from before the outage: those of strangers, and one of ours."""
+    name = f"team-{uuid.uuid4().hex[:8]}"
+    control_plane.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    control_plane.ensure_service_account(name)
+    for index, pod in enumerate([*OF_STRANGERS.values(), WITH_DEMAND]):
+        metadata = {**pod["metadata"], "name": f"stored-{index}", "namespace": name}
+        control_plane.api.create({"apiVersion": "v1", "kind": "Pod", **pod, "metadata": metadata})
+    return name
+
+
+CHANGES = {
+    "a label is patched": {"metadata": {"labels": {"app": "x"}}},
+    "an annotation is patched": {"metadata": {"annotations": {"example.com/a": "x"}}},
+    "a gate is removed": {"spec": {"schedulingGates": None}},
+    "a finalizer is removed": {"metadata": {"finalizers": None}},
+}
+
+
+def test_while_no_replica_answers_nobody_waits_but_who_asks_for_gpu_memory(release, team):
+    """As kubelets, Kueue, Job controllers and virtual machines need it."""
     release.install()
     wait_until("the webhook is called", lambda: release.denies(a_pod("8Gi")))
     assert 'failed calling webhook "mutate.vramwarden.io"' in release.denies(a_pod("8Gi"))
-    assert release.denies(a_pod()) == ""
+    for what, pod in OF_STRANGERS.items():
+        assert release.denies(pod) == "", what
+    for index in range(len(OF_STRANGERS) + 1):
+        for what, change in CHANGES.items():
+            assert release.denies_change(team, f"stored-{index}", change) == "", (index, what)
+    more = {"metadata": {"annotations": {"vramwarden.io/gpu-memory": "9Gi"}}}
+    for index in range(len(OF_STRANGERS) + 1):
+        why = release.denies_change(team, f"stored-{index}", more)
+        assert 'failed calling webhook "validate.vramwarden.io"' in why, index
+
+
+def test_while_no_replica_answers_pods_are_bound(release, team):
+    release.install()
+    wait_until("the webhook is called", lambda: release.denies(a_pod("8Gi")))
+    release.denies_change(team, "stored-3", CHANGES["a gate is removed"])
+    for index in range(len(OF_STRANGERS) + 1):
+        name = f"stored-{index}"
+        release.bind(team, name, "node-1")
+        pod = release.api.request("GET", f"/api/v1/namespaces/{team}/pods/{name}")
+        assert pod["spec"]["nodeName"] == "node-1"
 
 
 def test_after_it_every_pod_is_created(release):
@@ -102,6 +169,10 @@ def test_without_hooks_they_go_as_well(release):
     release.install()
     release.uninstall("--no-hooks")
     assert release.left() == set()
+
+
+def test_who_enforces_reads_nothing_of_it(release):
+    assert "rollout" not in release.install({"rollout": "Enforce"})
 
 
 def test_an_upgrade_leaves_alone_what_the_server_wrote(release):
@@ -131,6 +202,62 @@ def test_an_upgrade_leaves_alone_what_the_server_wrote(release):
     assert release.api.request("GET", SECRET)["data"] == data
 
 
+CHECK = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/vramwarden-policy-check"
+ENDS = {
+    "Failed": {"failed": 1},
+    "Complete": {"succeeded": 1, "completionTime": "2030-01-01T00:00:01Z"},
+}
+BEFORE = {"Failed": "FailureTarget", "Complete": "SuccessCriteriaMet"}
+
+
+def end_the_check(api, how):
+    """Say of the Job what its controller would."""
+    known = []
+
+    def is_there():
+        with contextlib.suppress(ApiError):
+            known.append(api.request("GET", CHECK))
+        return known
+
+    wait_until("the policies are checked", is_there)
+    now = "2030-01-01T00:00:00Z"
+    conditions = [
+        {"type": kind, "status": "True", "reason": "Ended", "lastTransitionTime": now}
+        for kind in (BEFORE[how], how)
+    ]
+    status = {"startTime": now, "uncountedTerminatedPods": {}, "conditions": conditions}
+    change = {"status": {**status, **ENDS[how]}}
+    kind = "application/merge-patch+json"
+    api.request("PATCH", f"{CHECK}/status", change, content_type=kind)
+
+
+@pytest.mark.parametrize("how", ["Failed", "it never starts"])
+def test_policies_that_are_not_valid_and_images_that_are_not_there_install_nothing(release, how):
+    """An image that cannot be pulled lets the Job wait until its deadline, or Helm's."""
+    with ThreadPoolExecutor() as pool:
+        options = ("--timeout", "20s" if how == "Failed" else "1s")
+        installed = pool.submit(release.helm.run, *release.installing(), *options)
+        if how == "Failed":
+            end_the_check(release.api, how)
+        with pytest.raises(HelmError, match="failed pre-install"):
+            installed.result()
+    left = release.left()
+    release.api.request("DELETE", CHECK, {"propagationPolicy": "Background"})
+    assert left == {"job.batch/vramwarden-policy-check"}  # it stays for its log to be read
+    assert release.denies(a_pod()) == ""
+    wait_until("nothing of an earlier test holds", lambda: not release.denies(a_pod("8Gi")))
+
+
+def test_policies_that_are_valid_are_installed(release):
+    with ThreadPoolExecutor() as pool:
+        installed = pool.submit(release.helm.run, *release.installing(), "--timeout", "20s")
+        end_the_check(release.api, "Complete")
+        installed.result()
+    left = release.left()
+    assert "deployment.apps/vramwarden-webhook" in left
+    assert not [name for name in left if "policy-check" in name]
+
+
 def test_another_way_to_certificates_is_an_upgrade(release):
     release.install()
     existing = {"name": "mine", "caBundle": "-----BEGIN CERTIFICATE-----\n"}
@@ -144,7 +271,7 @@ def test_another_way_to_certificates_is_an_upgrade(release):
 
 def test_a_second_release_is_rejected(release):
     release.install()
-    options = ("--namespace", "other", "--create-namespace")
+    options = ("--namespace", "other", "--create-namespace", *release.helm.values(None))
     with pytest.raises(HelmError, match="exists and cannot be imported"):
         release.helm.run("install", "second", str(CHART), *options)
 
@@ -165,6 +292,7 @@ def the_readme(control_plane, beginning):
 
 def test_the_emergency_exit_leaves_the_second_line_and_an_upgrade_mends_it(release, control_plane):
     release.install()
+    write_parameter(release.api, SHIPPED)  # as the replicas do
     wait_until("the webhook is called", lambda: "webhook" in release.denies(a_pod("8Gi")))
     before = release.left()
     the_readme(control_plane, "kubectl delete mutating")

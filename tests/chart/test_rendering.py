@@ -59,7 +59,7 @@ def test_chart_and_package_have_one_version():
 
 def test_the_chart_ships_the_shipped_policy(rendered):
     shipped = shipped_policy_path().read_text()
-    assert one(rendered, "ConfigMap")["data"] == {"default.yaml": shipped}
+    assert one(rendered, "ConfigMap", "vramwarden-policies")["data"] == {"default.yaml": shipped}
 
 
 def test_policies_reach_the_webhook_as_they_were_written(helm, tmp_path):
@@ -68,8 +68,9 @@ def test_policies_reach_the_webhook_as_they_were_written(helm, tmp_path):
         "metadata: {name: a}\nspec:\n  rules:\n  - {name: mine, match: {namespaces: [a]}}\n",
         "default.yaml": "\n# trailing spaces  \n\n",
     }
-    data = one(helm.render({"policies": {"files": files}}), "ConfigMap")["data"]
-    assert data == files
+    objects = helm.render({"policies": {"files": files}})
+    data = one(objects, "ConfigMap", "vramwarden-policies")["data"]
+    assert data == files == one(objects, "ConfigMap", "vramwarden-policy-check")["data"]
     for name, text in data.items():
         (tmp_path / name).write_text(text)
     assert [rule.name for rule in PolicySource(tmp_path, "x:1").current.rules] == ["mine"]
@@ -99,10 +100,9 @@ def test_the_webhooks_are_those_of_the_local_manifests(rendered, kind):
         "reinvocationPolicy",
     ):
         assert ours.get(field) == local.get(field), field
-    assert (
-        ours["clientConfig"]["service"]["path"]
-        == re.search("/[a-z]+$", local["clientConfig"]["url"]).group()
-    )
+    if kind != "Binding":  # where bindings go the server writes
+        path = re.search("/[a-z]+$", local["clientConfig"]["url"]).group()
+        assert ours["clientConfig"]["service"]["path"] == path
     names = ours["namespaceSelector"]["matchExpressions"][0]
     assert (names["key"], names["operator"]) == ("kubernetes.io/metadata.name", "NotIn")
     assert {"kube-system", "kube-public", "kube-node-lease", NAMESPACE} <= set(names["values"])
@@ -197,6 +197,34 @@ def test_the_webhook_is_started_with_options_that_it_has(helm):
         assert {given[key] for key in ("--policy", "--cert-dir") if key in given} <= mounts
 
 
+def test_policies_are_checked_before_anything_is_installed(rendered):
+    """By a Job that needs no rights, and so nothing of the release."""
+    job = one(rendered, "Job")
+    assert hooks(job) == "pre-install,pre-upgrade"
+    pod = job["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in pod
+    (container,) = pod["containers"]
+    assert container["image"] == container_of(rendered, "Deployment")["image"]
+    *command, folder = container["args"]
+    assert command == ["policy", "check"]
+    (source,) = [v["configMap"]["name"] for v in pod["volumes"] if "configMap" in v]
+    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    assert mounted[folder] == "policies"
+    config = one(rendered, "ConfigMap", source)
+    assert hooks(config) == hooks(job)
+    weights = [
+        thing["metadata"]["annotations"].get("helm.sh/hook-weight") for thing in (config, job)
+    ]
+    assert weights == ["-1", None]  # the Job is made when its policies are there
+
+
+@pytest.mark.parametrize("rollout", ["Observe", "Enforce"])
+def test_the_rollout_is_observed_until_somebody_says_otherwise(helm, rollout):
+    given = {"rollout": rollout} if rollout == "Enforce" else None
+    assert f"--rollout={rollout}" in container_of(helm.render(given), "Deployment")["args"]
+
+
 def test_the_agent_is_started_with_options_that_it_has(helm):
     container = container_of(helm.render({"agent": {"vram": "48Gi"}}), "DaemonSet")
     found = options(agent_command, container)
@@ -226,6 +254,9 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
         ("vramwarden-agent", "configmaps"),  # named after its node, in this namespace alone
         ("vramwarden-webhook", "configmaps"),  # likewise
         ("vramwarden-webhook", "nodes", "pods"),  # to read
+        ("vramwarden-webhook", "pods/status"),  # the fence narrows these two
+        ("vramwarden-webhook", "pods"),
+        ("vramwarden-webhook", "events"),
         ("vramwarden-test-pods", "pods"),  # for as long as `helm test` runs
     }
     for _, rule in rights:
@@ -234,11 +265,8 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
     assert secrets["resourceNames"] == [one(rendered, "Secret")["metadata"]["name"]]
 
 
-@pytest.mark.parametrize("mode", ["certManager", "existingSecret"])
-def test_without_certificates_of_our_own_the_webhook_has_rights_for_placement_alone(helm, mode):
-    existing = {"name": "mine", "caBundle": "x"}
-    objects = helm.render({"certificates": {"mode": mode, "existingSecret": existing}})
-    rights = {
+def rights_of_the_webhook(objects):
+    return {
         (resource, *rule["verbs"])
         for thing in objects
         if thing["kind"] in {"Role", "ClusterRole"}
@@ -246,21 +274,60 @@ def test_without_certificates_of_our_own_the_webhook_has_rights_for_placement_al
         for rule in thing["rules"]
         for resource in rule["resources"]
     }
-    assert rights == {
-        ("nodes", "get", "list", "watch"),
-        ("pods", "get", "list", "watch"),
-        ("configmaps", "get", "list", "create", "update"),
-    }
 
 
-def test_bindings_can_be_narrowed_and_exempt_namespaces_stay_exempt(helm):
-    narrow = {"name": "gpu-nodes", "expression": "object.target.name.startsWith('gpu-')"}
-    given = {"webhook": {"binding": {"matchConditions": [narrow], "failurePolicy": "Ignore"}}}
-    found = binding_webhook(helm.render({**given, "exemptNamespaces": ["infra-*"]}))
-    exempt, ours = found["matchConditions"]
+FENCED = {("pods/status", "patch"), ("pods", "delete"), ("events", "create")}
+RIGHTS = {
+    ("nodes", "get", "list", "watch"),
+    ("pods", "get", "list", "watch"),
+    ("configmaps", "get", "list", "create", "update", "delete"),
+    ("configmaps", "get", "watch", "update"),
+    ("namespaces", "get"),
+    ("mutatingwebhookconfigurations", "get", "list", "watch", "patch"),
+    ("validatingwebhookconfigurations", "get", "list", "watch", "patch"),
+}
+
+
+@pytest.mark.parametrize("mode", ["certManager", "existingSecret"])
+def test_without_certificates_of_our_own_the_webhook_has_no_right_to_secrets(helm, mode):
+    existing = {"name": "mine", "caBundle": "x"}
+    objects = helm.render({"certificates": {"mode": mode, "existingSecret": existing}})
+    assert rights_of_the_webhook(objects) == RIGHTS | FENCED
+    secrets = {("secrets", "get", "list", "watch", "patch")}
+    assert rights_of_the_webhook(helm.render()) == RIGHTS | FENCED | secrets
+
+
+@pytest.mark.parametrize("why", ["switched off", "an older cluster"])
+def test_without_the_fence_the_webhook_may_change_no_pod(helm, why):
+    existing = {"mode": "existingSecret", "existingSecret": {"name": "mine", "caBundle": "x"}}
+    off = {"fence": {"accounts": False}} if why == "switched off" else {}
+    version = ("--kube-version", "1.36" if off else "1.29")
+    assert rights_of_the_webhook(helm.render({"certificates": existing, **off}, *version)) == RIGHTS
+
+
+def test_bindings_wait_for_nobody_and_exempt_namespaces_stay_exempt(helm):
+    found = binding_webhook(helm.render({"exemptNamespaces": ["infra-*"]}))
+    (exempt,) = found["matchConditions"]
     assert exempt["expression"] == "!request.namespace.matches('^(infra-.*)$')"
-    assert (ours, found["failurePolicy"]) == (narrow, "Ignore")
+    assert (found["failurePolicy"], found["timeoutSeconds"]) == ("Ignore", 2)
     assert "matchConditions" not in binding_webhook(helm.render({"exemptNamespaces": ["infra"]}))
+
+
+@pytest.mark.parametrize("mode", ["self", "certManager", "existingSecret"])
+def test_nobody_who_reads_the_chart_knows_where_bindings_go(helm, mode):
+    existing = {"name": "mine", "caBundle": "x"}
+    objects = helm.render({"certificates": {"mode": mode, "existingSecret": existing}})
+    assert "path" not in binding_webhook(objects)["clientConfig"]["service"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_the_two_entries_for_pods_only_the_first_makes_anybody_wait(rendered, kind):
+    demand, advice, *_ = one(rendered, kind)["webhooks"]
+    assert advice["name"] == "advise.vramwarden.io"
+    assert (advice["failurePolicy"], advice["timeoutSeconds"]) == ("Ignore", 2)
+    assert demand["failurePolicy"] == "Fail"
+    differing = {key for key in demand if demand[key] != advice[key]}
+    assert differing == {"name", "matchConditions", "failurePolicy", "timeoutSeconds"}
 
 
 def test_cert_manager_issues_for_the_service_into_what_is_mounted(helm):
@@ -278,7 +345,7 @@ def test_cert_manager_issues_for_the_service_into_what_is_mounted(helm):
 
 
 @pytest.mark.parametrize(
-    ("version", "lines", "sleep"), [("1.28", 0, "exec"), ("1.29", 0, "exec"), ("1.30", 2, "sleep")]
+    ("version", "lines", "sleep"), [("1.28", 0, "exec"), ("1.29", 0, "exec"), ("1.30", 7, "sleep")]
 )
 def test_what_an_older_cluster_does_not_know_is_left_out(helm, version, lines, sleep):
     objects = helm.render(None, "--kube-version", version)

@@ -3,80 +3,37 @@
 from __future__ import annotations
 
 import copy
-import uuid
 
 import pytest
 from hypothesis import given
 
-from tests.chart.admission_policies import Line, is_denied_by
-from tests.chart.recorded_reviews import denial
+from tests.chart.admission_policies import is_denied_by
+from tests.chart.fenced import Fenced
 from tests.support.charts import NAMESPACE
 from tests.support.pods import a_container, a_pod, a_request
 from tests.support.strategies import asking_pods
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.adapters.policy.source import PolicySource
 from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.policy.values import Action
+from webhook.core.policy.values import Action, matches_any
 
 NAME = "vramwarden-second-line"
 VRAM = "vramwarden.io/vram"
 SHIPPED = PolicySource(shipped_policy_path(), "vramwarden/enforcer:1").current
 
 
-class Cluster:
-    """Creates pods, as a dry run, in namespaces of any name."""
-
-    def __init__(self, control_plane, helm):
-        self.control_plane = control_plane
-        self.helm = helm
-        self.api = control_plane.api
-        self.line = Line(self.api, NAME, self.probe)
-        self.made = set()
-        self.rendered = {}
-
-    def under(self, values=None):
-        """Put the second line that comes of values into force."""
-        key = repr(values)
-        if key not in self.rendered:
-            self.rendered[key] = self.helm.render(values)
-        self.line.use(self.rendered[key])
-        return self
-
-    def namespace(self, name, labels=None):
-        """Make a namespace, once; its pods need a service account."""
-        if name not in self.made:
-            metadata = {"name": name, "labels": labels or {}}
-            manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
-            if name not in {"default", "kube-system"}:
-                self.api.apply(manifest)
-            self.control_plane.ensure_service_account(name)
-            self.made.add(name)
-        return name
-
-    def denies(self, pod, namespace="default", api=None):
-        """Try to create a pod; return why it is denied, or nothing."""
-        pod = copy.deepcopy(pod)
-        pod["metadata"].update(namespace=self.namespace(namespace), name=f"p-{uuid.uuid4().hex}")
-        return denial(lambda: (api or self.api).create(pod, dry_run=True))
-
-    def probe(self, mark):
-        pod = a_pod(labels={"probe": mark})
-        pod["metadata"].update(namespace="default", name=f"p-{uuid.uuid4().hex}")
-        return self.api.create(pod, dry_run=True)
-
-
 @pytest.fixture(scope="module")
 def cluster(control_plane, helm):
     """Be a cluster with nothing of us except the second line."""
-    found = Cluster(control_plane, helm)
+    found = Fenced(control_plane, helm, NAME)
     yield found
-    found.line.remove()
+    found.close()
 
 
 @pytest.fixture
 def shipped(cluster):
     """Put the second line of the shipped policy into force."""
-    return cluster.under()
+    return cluster.under(SHIPPED)
 
 
 def translated(pod, policy=SHIPPED, **request):
@@ -174,7 +131,7 @@ def test_a_pod_that_asks_for_nothing_is_created(shipped, pod):
 
 @given(asking_pods())
 def test_what_the_webhook_translates_is_never_denied(cluster, pod):
-    cluster.under()
+    cluster.under(SHIPPED)
     pod = copy.deepcopy(pod)
     pod["spec"].pop("someFieldOfTheFuture", None)
     decision = decide(a_request(pod), SHIPPED, Phase.MUTATE)
@@ -281,7 +238,7 @@ def files(folder, texts):
 @pytest.fixture
 def mixed(cluster, tmp_path):
     policy = files(tmp_path / "policies", MIXED)
-    return cluster.under({"policies": {"shipped": False, "files": MIXED}}), policy
+    return cluster.under(policy), policy
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
@@ -295,7 +252,10 @@ def test_it_reads_the_rules_as_the_webhook_does(mixed, namespace, labels):
     pod = a_pod("8Gi", labels=labels)
     rule = policy.rule_for(namespace, labels)
     enforced = rule is not None and rule.action is Action.ENFORCE
-    assert is_denied_by(cluster.denies(pod, namespace), NAME) == enforced
+    # Which of its pods a rule with labels governs is for the webhook alone.
+    first = next((one for one in policy.rules if matches_any(namespace, one.namespaces)), None)
+    decided = first is not None and not first.pod_labels
+    assert is_denied_by(cluster.denies(pod, namespace), NAME) == (enforced and decided)
     if enforced:
         done = translated(pod, policy, namespace=namespace)
         assert cluster.denies(done, namespace) == ""
@@ -312,6 +272,6 @@ def test_a_rule_without_sidecar_still_needs_our_mark(mixed):
 @pytest.mark.parametrize(
     "texts", [{}, {"a.yaml": ""}, {"a.yaml": "# nothing\n"}], ids=["no file", "empty", "comment"]
 )
-def test_without_rules_every_pod_is_left_alone(cluster, texts):
-    cluster.under({"policies": {"shipped": False, "files": texts}})
+def test_without_rules_every_pod_is_left_alone(cluster, texts, tmp_path):
+    cluster.under(files(tmp_path / "policies", texts))
     assert cluster.denies(a_pod("8Gi")) == ""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
+import subprocess
+from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import DEPLOY, NAMESPACE, hooks, pod_templates
 from tests.support.control_planes import find_binary
+from tests.support.paths import ROOT
+from webhook import __version__
 
 # Kinds that come with an operator; their own schemas are not at hand here.
 OPERATORS = {
@@ -27,10 +32,11 @@ MODES = {
     "existingSecret": {"existingSecret": {"name": "mine", "caBundle": "PEM"}},
 }
 ACCESS = ["Environment", "VolumeMounts", "Privileged", None]
+FENCE = ("secondLine", "void", "enforcer", "exemption", "accounts")
 REST = {
     "as shipped": {},
     "all off": {
-        "secondLine": {"enabled": False},
+        "fence": dict.fromkeys(FENCE, False),
         "podDisruptionBudget": {"enabled": False},
         "networkPolicy": {"enabled": False},
         "policies": {"shipped": False},
@@ -75,6 +81,7 @@ REST = {
         "networkPolicy": {"apiServerCIDRs": ["192.0.2.0/24", "2001:db8::/32"], "metricsFrom": []},
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
         "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+        "fence": dict.fromkeys(FENCE, True),
         "criticalPodsQuota": True,
         "namespace": {"create": True},
     },
@@ -104,7 +111,7 @@ def cluster(control_plane):
         labels = {"pod-security.kubernetes.io/enforce": level} if level else {}
         metadata = {"name": namespace, "labels": labels}
         api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-        for name in ("vramwarden-webhook", "vramwarden-agent", "vramwarden-test"):
+        for name in ("default", "vramwarden-webhook", "vramwarden-agent", "vramwarden-test"):
             metadata = {"name": name, "namespace": namespace}
             accounts.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
             api.apply(accounts[-1])
@@ -162,7 +169,7 @@ def tried_at(api, level, pod):
 @pytest.mark.parametrize("mode", MODES)
 def test_all_pods_meet_pod_security_restricted(cluster, helm, mode):
     pods = pod_templates(helm.render(values_of(mode, "Environment", {})))
-    assert len(pods) == 3
+    assert len(pods) == 4
     for pod in pods:
         assert tried_at(cluster, "restricted", pod) == ""
 
@@ -178,17 +185,60 @@ def test_hardened_toolkits_cost_the_level_and_the_namespace_says_so(cluster, hel
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
 
 
-def test_the_file_for_people_without_helm_can_be_applied_and_deleted(control_plane):
+def in_the_readme(verb):
+    """Return the one command of the README that does something with install.yaml."""
+    text = (DEPLOY / "README.md").read_text()
+    (line,) = re.findall(
+        rf"^sed .+ deploy/install\.yaml \| kubectl {verb} -f -$", text, re.MULTILINE
+    )
+    return line
+
+
+def run(control_plane, command):
+    """Run a command of the README at the root of the repository, as a reader does."""
+    path = f"{Path(find_binary('kubectl')).parent}:{os.environ['PATH']}"
+    env = {"PATH": path, "KUBECONFIG": str(control_plane.kubeconfig), "HOME": "/nonexistent"}
+    env["REGISTRY"] = "registry.example/team"
+    return subprocess.run(
+        ["bash", "-c", command], env=env, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def kubectl(control_plane):
     if not find_binary("kubectl"):
         pytest.skip("needs kubectl")
-    path = str(DEPLOY / "install.yaml")
-    applied = control_plane.kubectl("apply", "-f", path)
+    return lambda command: run(control_plane, command)
+
+
+def test_the_file_for_people_without_helm_can_be_applied_and_deleted(control_plane, kubectl):
+    applied = kubectl(in_the_readme("apply"))
     assert applied.returncode == 0, applied.stderr
     warnings = [line for line in applied.stderr.splitlines() if "last-applied" not in line]
     assert not warnings
-    (namespace, *rest) = [
-        one for one in yaml.safe_load_all((DEPLOY / "install.yaml").read_text()) if one
-    ]
-    assert namespace["kind"] == "Namespace"
-    for thing in rest:  # the namespace stays: no controller runs here that empties it
-        control_plane.api.request("DELETE", f"{path_of(thing)}/{thing['metadata']['name']}")
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/vramwarden-webhook"
+    (container,) = control_plane.api.request("GET", path)["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"registry.example/team/vramwarden/vramwarden:{__version__}"
+    sidecar = f"registry.example/team/vramwarden/enforcer:{__version__}"
+    assert f"--enforcer-image={sidecar}" in container["args"]
+    deleted = kubectl(in_the_readme("delete").replace("delete", "delete --dry-run=server"))
+    assert deleted.returncode == 0, deleted.stderr
+    assert deleted.stdout.startswith(f'namespace "{NAMESPACE}" deleted')
+    assert len(deleted.stdout.splitlines()) == len(applied.stdout.splitlines())
+    # The namespace stays: no controller runs here that empties it.
+    rest = "sed '/^@/d; /^kind: Namespace/,/^---/d' deploy/install.yaml | kubectl delete -f -"
+    assert kubectl(rest).returncode == 0
+    assert denial(lambda: control_plane.api.request("GET", path)).endswith("not found")
+
+
+def test_without_names_for_the_images_nothing_of_it_is_applied(control_plane, kubectl):
+    listed = "get -A -l app.kubernetes.io/name=vramwarden -o name"
+    kinds = "all,configmaps,mutatingwebhookconfigurations,validatingadmissionpolicies,clusterroles"
+    before = kubectl(f"kubectl {listed} {kinds}").stdout
+    applied = kubectl("kubectl apply -f deploy/install.yaml")
+    assert applied.returncode == 1
+    assert (applied.stdout, applied.stderr.count("\n")) == ("", 1)
+    line = int(re.search("yaml: line ([0-9]+)", applied.stderr)[1])
+    said = (DEPLOY / "install.yaml").read_text().splitlines()[line - 1]
+    assert said == "@ name both images first, as deploy/README.md says under Install"
+    assert kubectl(f"kubectl {listed} {kinds}").stdout == before

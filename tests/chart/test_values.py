@@ -64,7 +64,8 @@ def test_every_value_is_described_and_closed():
         ("agent.vram=48 GB", "vram"),
         ("exemptNamespaces={kube-system,Team}", "exemptNamespaces"),
         ("policies.files.readme=x", "readme"),
-        ("secondLine.enable=false", "secondLine"),
+        ("rollout=Enforced", "rollout"),
+        ("fence.secondline=false", "fence"),
         ("podDisruptionBudget.maxUnavailable=half", "maxUnavailable"),
         ("networkPolicy.apiServerCIDRs={everybody}", "apiServerCIDRs"),
     ],
@@ -84,6 +85,15 @@ def test_a_slip_of_the_pen_is_rejected(helm, wrong, said):
 def test_what_a_mode_needs_is_asked_for(helm, incomplete, said):
     with pytest.raises(HelmError, match=said):
         helm.render(None, "--set", "certificates.mode=existingSecret", "--set", incomplete)
+
+
+@pytest.mark.parametrize(
+    ("named", "missing"), [("enforcer", r"image\.repository"), ("image", r"enforcer\.repository")]
+)
+def test_images_have_to_be_named(helm, named, missing):
+    one = f"{named}.repository=registry.example/one"
+    with pytest.raises(HelmError, match=rf"{missing}: name the image .+Before you install"):
+        helm.run("template", "vramwarden", str(CHART), "--set", one)
 
 
 def test_a_policy_that_is_no_yaml_is_rejected(helm):

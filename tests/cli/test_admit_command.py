@@ -53,6 +53,28 @@ def test_the_shipped_policy_is_the_default(invoke, tmp_path):
     assert result.stderr.startswith("Pod default/train: translated by rule ")
 
 
+SEEING = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: seeing, namespace: team-a}
+spec:
+  containers:
+  - name: main
+    image: example
+    env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]
+"""
+
+
+def test_what_a_rollout_that_observes_would_do_is_shown(invoke):
+    denied = invoke("-f", "-", "--policy", "policy.yaml", stdin=SEEING)
+    assert (denied.exit_code, denied.stderr.partition(": ")[2][:7]) == (1, "denied:")
+    arguments = ("-f", "-", "--policy", "policy.yaml", "--rollout", "Observe")
+    warned = invoke(*arguments, stdin=SEEING)
+    assert (warned.exit_code, warned.stdout) == (0, SEEING)
+    assert warned.stderr.startswith("Pod team-a/seeing: warning: VisibleDevicesOverride: ")
+    assert invoke(*arguments[:-1], "observe", stdin=SEEING).exit_code == 2
+
+
 def test_standard_input_namespace_and_policy_are_accepted(invoke):
     arguments = ("-f", "-", "--policy", "policy.yaml")
     assert "left alone (NoRule)" in invoke(*arguments, stdin=POD).stderr

@@ -19,6 +19,11 @@ Json = dict[str, Any]
 CHART = DEPLOY / "chart" / "vramwarden"
 NAMESPACE = "vramwarden-system"
 KUBE_VERSION = "1.36"
+NAMES: Json = {
+    "image": {"repository": "vramwarden/vramwarden"},
+    "enforcer": {"repository": "vramwarden/enforcer"},
+}
+"""The images, without whose names the chart does not render."""
 MISSING = "chart tests need helm, e.g. by `go install helm.sh/helm/v3/cmd/helm@latest`"
 
 
@@ -69,11 +74,12 @@ class Helm:
         return [one for one in yaml.safe_load_all(self.text(values, *options)) if one]
 
     def values(self, values: Json | None) -> tuple[str, ...]:
-        """Return the options that give values."""
-        if not values:
-            return ()
+        """Return the options that give values; images have names where these say nothing."""
+        given = {**NAMES, **(values or {})}
+        for key, names in NAMES.items():
+            given[key] = {**names, **given[key]}
         path = self._folder / "values.yaml"
-        path.write_text(yaml.safe_dump(values))
+        path.write_text(yaml.safe_dump(given))
         return ("--values", str(path))
 
 
@@ -84,11 +90,15 @@ class Release:
         self.helm = helm
 
     def install(self, values: Json | None = None) -> str:
-        """Install it, or upgrade it to just these values."""
+        """Install it, or upgrade it to just these values; no kubelet is here to end a Job."""
+        return self.helm.run(*self.installing(values), "--no-hooks")
+
+    def installing(self, values: Json | None = None) -> tuple[str, ...]:
+        """Return the command that installs it, or upgrades it to just these values."""
         # Without --reset-values a release keeps its old values where no new ones are given.
         options = ("--namespace", NAMESPACE, "--create-namespace", "--reset-values")
         given = self.helm.values(values)
-        return self.helm.run("upgrade", "--install", "vramwarden", str(CHART), *options, *given)
+        return ("upgrade", "--install", "vramwarden", str(CHART), *options, *given)
 
     def uninstall(self, *options: str) -> str:
         """Take it away."""
@@ -125,7 +135,7 @@ def pod_templates(objects: list[Json]) -> list[Json]:
     """Return all pods that come of objects, each as a Pod."""
     found = []
     for thing in objects:
-        if thing["kind"] in {"Deployment", "DaemonSet"}:
+        if thing["kind"] in {"Deployment", "DaemonSet", "Job"}:
             template = thing["spec"]["template"]
             metadata = {
                 **template["metadata"],

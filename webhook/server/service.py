@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gunicorn.app.base import BaseApplication
 
+from webhook.adapters.kube.client import connect
+from webhook.adapters.kube.fence import FenceApi
 from webhook.adapters.policy.source import PolicySource
+from webhook.core.policy.values import Rollout
 from webhook.server.asgi import ReviewApplication
+from webhook.server.fence import FenceKeeper
 from webhook.server.health import Health
 from webhook.server.log import JsonLog, ServerLogger
 from webhook.server.metrics import Metrics
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from webhook.server.bind_path import BindPath
+    from webhook.server.registration import Registration
     from webhook.server.tls import CertificateKeeper
 
 KEEPALIVE_S: Final = 120
@@ -50,8 +56,12 @@ class ServerSettings:
     operations_port: int | None
     """None means the default one or, where that is taken, any."""
     enforcer_image: str
+    registration: Callable[[BindPath, JsonLog], Registration] | None = None
+    """Registers the path of bind; None where somebody else does."""
+    rollout: Rollout = Rollout.ENFORCE
     placement_namespace: str = ""
-    """Where the lists of who has which GPU are kept; empty for a server that does not place."""
+    """Where the lists of who has which GPU are kept, and the fence's rules; empty for a server that
+    neither places nor writes them."""
 
 
 class CannotListenError(Exception):
@@ -88,10 +98,17 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._health = Health()
         self.certificates = settings.certificates(self._metrics, self._log)
         self._health.wait_for(self.certificates.obstacle)
-        self._policies = PolicySource(settings.policy, settings.enforcer_image)
+        self._registration: Registration | None = None
+        if settings.registration:
+            self._registration = settings.registration(self.certificates.bind_path, self._log)
+            self._health.wait_for(self._registration.obstacle)
+        self._policies = PolicySource(settings.policy, settings.enforcer_image, settings.rollout)
         self._policy_reload = PolicyReload(self._policies, self._metrics, self._log)
         self._placement: PlacementService | None = None
+        self._fence: FenceKeeper | None = None
         if settings.placement_namespace:
+            fence = FenceApi(connect(), settings.placement_namespace)
+            self._fence = FenceKeeper(fence, lambda: self._policies.current, self._log)
             self._placement = PlacementService(
                 settings.placement_namespace, self._metrics, self._log
             )
@@ -134,6 +151,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self._reviews,
             self._bindings,
             self._metrics,
+            binds_at=self.certificates.bind_path.answers,
             on_start=self._loop_started,
             draining=self._is_draining,
         )
@@ -141,13 +159,18 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
     def _worker_started(self, worker: Any) -> None:
         """Start, after the fork, what runs beside the reviews."""
         self._worker = worker
+        worker.count_closed = self._metrics.count_closed
         self._health.serve_while(lambda: not self._is_draining())
         self._policy_reload.show()
         self._operations.start(create_app(self._health, self._metrics, self._details))
         self._policy_reload.start()
         self.certificates.start()
+        if self._registration:
+            self._registration.start()
         if self._placement:
             self._placement.start()
+        if self._fence:
+            self._fence.start()
 
     def _is_draining(self) -> bool:
         return bool(self._worker.draining)

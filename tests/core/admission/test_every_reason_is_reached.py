@@ -57,5 +57,6 @@ def test_every_reason_is_reached_by_a_test():
         pod = a_full_pod()
         put_in(pod, name, fields)
         decisions.append(decided(pod))
+    decisions.append(decided(a_full_pod(tolerations=[{"operator": "Exists"}] * 257)))
     seen = {found.reason for decision in decisions for found in decision.findings}
     assert set(Reason) - seen == set(), "add a pod that has the fault to faults.py"

@@ -11,6 +11,7 @@ from tests.core.admission.decisions import (
     VRAM,
     a_bound_pod,
     a_debugger,
+    assert_denied,
     debugged,
     found_in,
     stored_pod,
@@ -18,10 +19,10 @@ from tests.core.admission.decisions import (
     variable,
     with_debuggers,
 )
-from tests.core.admission.faults import DEBUGGER_FAULTS
+from tests.core.admission.faults import DEBUGGER_FAULTS, FROM_MAP
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Outcome, Phase
-from webhook.core.policy.values import Action
+from webhook.core.policy.values import Action, VisibleDevices
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -93,11 +94,99 @@ def test_a_debugging_container_that_exists_is_not_judged_again(fields, path):
     assert found_in(decision) == [("EphemeralContainer", f"spec.ephemeralContainers[1].{path}")]
 
 
+# --- in pods without a demand
+
+SHOWING = [
+    *(variable(VISIBLE, value) for value in ("all", "0", "GPU-1", "$(X)")),
+    variable(VISIBLE, **FROM_MAP),
+]
+NOT_SHOWING = [
+    {},
+    {"envFrom": [{"configMapRef": {"name": "x"}}]},
+    variable(VISIBLE, "void"),
+    variable(VISIBLE, "none"),
+    variable(VISIBLE, ""),
+    *(fields for fields, _ in DEBUGGER_FAULTS if VISIBLE not in str(fields)),
+]
+MOUNTED = {"name": "v", "mountPath": "/var/run/nvidia-container-devices/all"}
+
+
+def unmanaged(label):
+    return a_pod(labels={} if label is None else {"vramwarden.io/managed": label})
+
+
+@pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("label", [None, "false", ""])
+@pytest.mark.parametrize("fields", SHOWING, ids=str)
+def test_without_a_demand_too_a_debugging_container_shows_no_gpu(fields, label, phase):
+    debuggers = [a_debugger("harmless"), a_debugger(**fields)]
+    decision = debugged(unmanaged(label), *debuggers, phase=phase)
+    assert_denied(decision, "EphemeralContainer", "spec.ephemeralContainers[1].env[0]")
+    assert "kubectl debug --profile=baseline" in decision.message
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("label", [None, "false"])
+@pytest.mark.parametrize("fields", NOT_SHOWING, ids=str)
+@pytest.mark.parametrize("devices", VisibleDevices)
+def test_ordinary_debugging_without_a_demand_is_left_alone(devices, fields, label, phase):
+    policy = a_policy(a_rule(visible_devices=devices))
+    pod = unmanaged(label)
+    decision = debugged(pod, a_debugger(**fields), phase=phase, policy=policy)
+    assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ())
+
+
+@pytest.mark.parametrize("fields", SHOWING, ids=str)
+def test_a_rule_may_void_what_a_debugging_container_without_a_demand_shows(fields):
+    policy = a_policy(a_rule(visible_devices=VisibleDevices.VOID))
+    old = with_debuggers(a_pod(), a_debugger("old", **fields))
+    more = {"env": [{"name": "A", "value": "1"}, *fields["env"]]}
+    decision = debugged(old, a_debugger(**more), phase=Phase.MUTATE, policy=policy)
+    assert decision.outcome is Outcome.MUTATED
+    void = {"env": [{"name": "A", "value": "1"}, {"name": VISIBLE, "value": "void"}]}
+    assert decision.obj == with_debuggers(old, a_debugger(**void))
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("fields", [*SHOWING, {"volumeMounts": [MOUNTED]}], ids=str)
+def test_a_rule_may_ignore_what_a_debugging_container_without_a_demand_shows(fields, phase):
+    policy = a_policy(a_rule(visible_devices=VisibleDevices.IGNORE))
+    decision = debugged(a_pod(), a_debugger(**fields), phase=phase, policy=policy)
+    assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ())
+
+
+@pytest.mark.parametrize("make", [a_pod, a_bound_pod])
+@pytest.mark.parametrize("devices", [VisibleDevices.DENY, VisibleDevices.VOID])
+def test_a_mount_that_shows_devices_is_denied_in_a_debugging_container(devices, make):
+    policy = a_policy(a_rule(visible_devices=devices))
+    decision = debugged(make(), a_debugger(volumeMounts=[MOUNTED]), policy=policy)
+    path = "spec.ephemeralContainers[0].volumeMounts[0].mountPath"
+    assert_denied(decision, "EphemeralContainer", path)
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("make", [a_pod, a_bound_pod])
+@pytest.mark.parametrize("devices", VisibleDevices)
+def test_the_sidecars_name_is_reserved_in_debugging_containers_of_every_pod(devices, make, phase):
+    policy = a_policy(a_rule(visible_devices=devices))
+    decision = debugged(make(), a_debugger("vram-enforcer"), policy=policy, phase=phase)
+    assert_denied(decision, "ReservedName", "spec.ephemeralContainers[0].name")
+    assert "kubectl debug --profile=baseline" in decision.message
+
+
+@pytest.mark.parametrize("make", [a_pod, a_bound_pod])
+def test_the_sidecars_volumes_are_not_mounted_into_debugging_containers(make):
+    mount = {"name": "vram-enforcer-run", "mountPath": "/run/vram-enforcer"}
+    decision = debugged(make(), a_debugger(volumeMounts=[mount]))
+    path = "spec.ephemeralContainers[0].volumeMounts[0].name"
+    assert_denied(decision, "EphemeralContainer", path)
+
+
 @pytest.mark.parametrize(("fields", "path"), DEBUGGER_FAULTS, ids=str)
-def test_a_debugging_container_of_a_pod_without_a_demand_is_left_alone(fields, path, label):
-    pod = a_pod(labels={} if label is None else {"vramwarden.io/managed": label})
-    assert debugged(pod, a_debugger(**fields)).outcome is Outcome.ALLOWED
+def test_every_denial_of_a_debugging_container_names_a_profile_that_works(fields, path):
+    decision = debugged(a_bound_pod(), a_debugger(**fields))
+    assert_denied(decision, "EphemeralContainer", f"spec.ephemeralContainers[0].{path}")
+    assert "kubectl debug --profile=baseline" in decision.message
 
 
 @pytest.mark.parametrize(

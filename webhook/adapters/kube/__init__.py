@@ -6,6 +6,7 @@
 | reading | reads what the API server sends in bounded memory, whatever tenants have stored |
 | follow | reports what exists and each change of it, forever: of a collection or one object |
 | placement | what placement reads, writes and follows |
+| fence | the rules that the API server's admission policies read |
 | certificates | what replicas share of their certificates, for `certs` |
 
 Nothing but `client` imports the modules `kubernetes` and `urllib3`. May import: `webhook.core`,

@@ -13,6 +13,7 @@ import os
 import time
 import warnings
 from contextlib import closing
+from email.utils import mktime_tz, parsedate_tz
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -91,6 +92,11 @@ class KubeError(Exception):
     def not_found(self) -> bool:
         """The object does not exist, or not yet."""
         return self.code == _NOT_FOUND
+
+    @property
+    def forbidden(self) -> bool:
+        """We may not do this, or an admission webhook or policy denied it."""
+        return self.code == _FORBIDDEN
 
     @property
     def conflict(self) -> bool:
@@ -179,7 +185,17 @@ class Kube:
         self._answer_s = answer_s
         self._settings = api_client.configuration
         self._pool = api_client.rest_client.pool_manager
+        self._ahead_s: float | None = None
         self.url = str(self._settings.host).rstrip("/")
+
+    def now_s(self) -> float:
+        """Return Unix time by the API server's clock, so that all its clients agree on it.
+
+        As its last answer said in the header `Date`, to a second, and what passed since; before the
+        first answer by our own clock.
+        """
+        ahead_s = self._ahead_s
+        return time.time() if ahead_s is None else time.monotonic() + ahead_s
 
     def read(self, path: str, **query: str) -> Json:
         """Read an object."""
@@ -286,6 +302,16 @@ class Kube:
         """Apply a patch, usually one that finds the items of lists by name; return the object."""
         return self._ask("PATCH", path, body, content_type, fieldManager=FIELD_MANAGER)
 
+    def merge(self, path: str, body: Json) -> Json:
+        """Apply a JSON merge patch (RFC 7386); a conflict where it names another version."""
+        return self.patch(path, body, _MERGE_PATCH)
+
+    def delete(self, path: str, *, uid: str = "", version: str = "") -> None:
+        """Delete an object, if it still has this UID and version; a conflict where it has not."""
+        wanted = {"uid": uid, "resourceVersion": version}
+        preconditions = {key: value for key, value in wanted.items() if value}
+        self._ask("DELETE", path, {"preconditions": preconditions})
+
     def watch(self, path: str, *, lasting_s: float, **query: str) -> Iterator[tuple[str, Json]]:
         """Begin to watch a collection; yield the type and the object of each event.
 
@@ -303,7 +329,7 @@ class Kube:
     def patch_node(self, name: str, patch: Json, *, status: bool = False) -> Json:
         """Apply a JSON merge patch to a node or to its status; return the node as it is then."""
         path = _node_path(name) + ("/status" if status else "")
-        return self.patch(path, patch, _MERGE_PATCH)
+        return self.merge(path, patch)
 
     def _events(self, answer: Any, broke_off: str) -> Iterator[tuple[str, Json]]:
         """Yield the event in each line of a watch.
@@ -391,13 +417,16 @@ class Kube:
                 f"{self.url}{path}?{urlencode(query)}",
                 body=None if body is None else json.dumps(body).encode(),
                 headers=headers,
-                timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
+                timeout=urllib3.Timeout(connect=min(_CONNECT_S, read_s), read=read_s),
                 retries=False,
                 preload_content=False,
             )
         except (*_FAILURES, ConfigException) as error:
             slow = isinstance(error, urllib3.exceptions.ReadTimeoutError)
             raise KubeError(f"{self.url} does not answer: {error}", slow=slow) from error
+        date = parsedate_tz(answer.headers.get("Date"))
+        if date:
+            self._ahead_s = mktime_tz(date) - time.monotonic()
         if answer.status < _BAD_REQUEST:
             return answer
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from webhook.adapters.policy.files import (
@@ -12,6 +12,7 @@ from webhook.adapters.policy.files import (
     proven,
     take_snapshot,
 )
+from webhook.core.policy.values import Rollout
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,13 +39,17 @@ class PolicySource:
 
     `current` is one attribute that `refresh` replaces as a whole, so any thread may read it. Only
     one thread may call `refresh`; how often is the caller's business.
+
+    The `rollout` is the server's, not the files': their examples say what holds without it, and
+    replicas that differ in it accept each other's pods.
     """
 
-    def __init__(self, path: Path, enforcer_image: str) -> None:
+    def __init__(self, path: Path, enforcer_image: str, rollout: Rollout = Rollout.ENFORCE) -> None:
         self._path = path
         self._enforcer_image = enforcer_image
+        self._rollout = rollout
         snapshot = take_snapshot(path)
-        self.current: Policy = proven(parse_snapshot(snapshot, enforcer_image))
+        self.current: Policy = self._read(snapshot)
         self.problems: tuple[Problem, ...] = ()
         """What is wrong with the files as they are; empty while they are those in force."""
         self._seen = self._key(snapshot)
@@ -66,11 +71,15 @@ class PolicySource:
         if key == self._seen:
             return Reload()
         try:
-            self.current = proven(parse_snapshot(snapshot, self._enforcer_image))
+            self.current = self._read(snapshot)
         except PolicyInvalidError as error:
             return self._rejected(error.problems, key)
         self._seen, self.problems = key, ()
         return Reload(loaded=True)
+
+    def _read(self, snapshot: Snapshot) -> Policy:
+        policy = proven(parse_snapshot(snapshot, self._enforcer_image))
+        return replace(policy, rollout=self._rollout)
 
     def _key(self, snapshot: Snapshot) -> tuple[str, tuple[Problem, ...]]:
         return snapshot.digest(self._enforcer_image), snapshot.unreadable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from webhook.adapters.settings import default_enforcer_image
 from webhook.cli.admit.output import ManifestText, Output, show
 from webhook.cli.admit.verdict import judge
 from webhook.cli.failures import policy_failure
+from webhook.cli.rollout import rollout_option
+from webhook.core.policy.values import Rollout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -103,6 +106,7 @@ def _source(name: str, text: str, policy: Policy, namespace: str) -> ManifestTex
     show_default=True,
     help="The manifests after admission, each pod's JSON Patch, or a diff of the YAML.",
 )
+@rollout_option
 @click.pass_context
 def admit_command(
     context: click.Context,
@@ -110,6 +114,7 @@ def admit_command(
     policy_path: Path | None,
     namespace: str,
     output: str,
+    rollout: str,
 ) -> None:
     """Show what the webhook would do to every pod and pod template in manifests.
 
@@ -121,6 +126,7 @@ def admit_command(
     image = default_enforcer_image()
     try:
         policy = load_policy(policy_path or shipped_policy_path(), enforcer_image=image)
+        policy = replace(policy, rollout=Rollout(rollout))
     except PolicyInvalidError as error:
         raise policy_failure(error) from error
     texts = [(name_of_input(name), read_text(name)) for name in _files(names)]

@@ -12,19 +12,25 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.admission.mutation import hide_devices_from, mutate_pod, void_visible_devices
 from webhook.core.admission.rules.case import Case, Kind
 from webhook.core.admission.rules.changes import new_debuggers
+from webhook.core.admission.rules.complexity import is_managed, is_ours_to_deny
 from webhook.core.admission.rules.table import findings_of, hints_of
-from webhook.core.pod.demand import read_demand
+from webhook.core.nvidia.variables import hide_visible
+from webhook.core.pod.complexity import too_complex
+from webhook.core.pod.demand import asks_for_vram, read_demand
 from webhook.core.pod.findings import Finding, MalformedObjectError, render
 from webhook.core.pod.patch import proven_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN
-from webhook.core.pod.views import read_pod
-from webhook.core.policy.values import Action, VisibleDevices
-from webhook.names import MANAGED_LABEL, MIRROR_POD_ANNOTATION, NODES_GROUP
+from webhook.core.pod.views import annotations_of, labels_of, read_pod
+from webhook.core.policy.values import Action, Rollout, Rule, VisibleDevices
+from webhook.names import MIRROR_POD_ANNOTATION, NODES_GROUP
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.request import Request
+    from webhook.core.pod.views import Pod
     from webhook.core.policy.values import Policy
 
 
@@ -127,6 +133,7 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
     | not a pod, DELETE, CONNECT, unknown subresource | skipped: allowed |
     | no rule matches, or it says Ignore | skipped: allowed |
     | a mirror pod, created by a kubelet | skipped: allowed |
+    | a pod over the bounds of `too_complex` | `_unread` |
     | CREATE of a pod | `_created` |
     | UPDATE of a pod, or its resize | the rule `immutable` |
     | UPDATE of its ephemeral containers | `_debugged` |
@@ -134,14 +141,10 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
     skip = _not_ours(request)
     if skip:
         return Decision(Outcome.SKIPPED, skip=skip, policy=policy.short_digest, obj=request.obj)
+    before = request.old if request.operation == "UPDATE" else request.obj
     try:
-        pod = read_pod(request.obj)
-        old = read_pod(request.old) if request.operation == "UPDATE" else None
-        rule = policy.rule_for(request.namespace, (old or pod).labels)
-        if rule is None or rule.action is Action.IGNORE:
-            skip = Skip.RULE_IGNORES if rule else Skip.NO_RULE
-        elif MIRROR_POD_ANNOTATION in pod.annotations and NODES_GROUP in request.groups:
-            skip = Skip.MIRROR_POD
+        rule = policy.rule_for(request.namespace, labels_of(before))
+        skip = _left_alone(request, rule)
         if skip or rule is None:
             return Decision(
                 Outcome.SKIPPED,
@@ -150,17 +153,10 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
                 skip=skip,
                 obj=request.obj,
             )
-        mutating = phase is Phase.MUTATE
-        if old is None:
-            case = Case(pod, pod, rule, policy, *read_demand(pod), mutating=mutating)
-            decision = _created(case)
-            # Not in both phases: the user would read it twice.
-            notes = hints_of(case) if mutating else ()
-            return replace(decision, notes=notes) if notes else decision
-        case = Case(pod, old, rule, policy, mutating=mutating)
-        if request.subresource == "ephemeralcontainers":
-            return _debugged(case)
-        return _judged(case, findings_of(case, Kind.UPDATED))
+        excess = too_complex(request.obj) or too_complex(request.old)
+        if excess:
+            return _unread(request, rule, policy, excess)
+        return _read(request, rule, policy, mutating=phase is Phase.MUTATE)
     except MalformedObjectError as error:
         return Decision(
             Outcome.MALFORMED, policy=policy.short_digest, malformed=str(error), obj=request.obj
@@ -182,6 +178,37 @@ def _not_ours(request: Request) -> Skip | None:
     return None
 
 
+def _left_alone(request: Request, rule: Rule | None) -> Skip | None:
+    if rule is None:
+        return Skip.NO_RULE
+    if rule.action is Action.IGNORE:
+        return Skip.RULE_IGNORES
+    if NODES_GROUP in request.groups and MIRROR_POD_ANNOTATION in annotations_of(request.obj):
+        return Skip.MIRROR_POD
+    return None
+
+
+def _unread(request: Request, rule: Rule, policy: Policy, excess: tuple[Finding, ...]) -> Decision:
+    """Decide about a pod that is too complex to be judged: denied where it would have to be."""
+    findings = excess if is_ours_to_deny(request, rule) else ()
+    before = request.old if request.operation == "UPDATE" else request.obj
+    return _answered(findings, rule, policy, request.obj, before)
+
+
+def _read(request: Request, rule: Rule, policy: Policy, *, mutating: bool) -> Decision:
+    pod = read_pod(request.obj)
+    if request.operation == "CREATE":
+        case = Case(pod, pod, rule, policy, *read_demand(pod), mutating=mutating)
+        decision = _created(case)
+        # Not in both phases: the user would read it twice.
+        notes = hints_of(case) if mutating else ()
+        return replace(decision, notes=notes) if notes else decision
+    case = Case(pod, read_pod(request.old), rule, policy, mutating=mutating)
+    if request.subresource == "ephemeralcontainers":
+        return _debugged(case)
+    return _judged(case, findings_of(case, Kind.UPDATED))
+
+
 def _created(case: Case) -> Decision:
     """Decide the creation of a pod: judge it, then translate it or check that it is translated."""
     if not case.asks:
@@ -198,8 +225,7 @@ def _created(case: Case) -> Decision:
 def _without_demand(case: Case) -> Decision:
     """Decide a pod that asks for no VRAM: left alone, except for GPUs made visible by hand."""
     findings = findings_of(case, Kind.WITHOUT_DEMAND)
-    void = case.rule.visible_devices is VisibleDevices.VOID and case.mutating
-    if void and not findings:
+    if _voids(case) and not findings:
         for container in case.pod.containers:
             container.env()  # raises MalformedObjectError
         return _mutated(case, void_visible_devices(case.pod))
@@ -209,16 +235,41 @@ def _without_demand(case: Case) -> Decision:
 def _debugged(case: Case) -> Decision:
     """Decide new debugging containers; those that exist cannot change any more.
 
-    Where the mutating webhook sees them they get NVIDIA_VISIBLE_DEVICES=void, because an image may
-    have that variable built in and admission cannot read images.
+    | pod | where the mutating webhook sees them and nothing is wrong |
+    | --- | --- |
+    | with a demand | they get NVIDIA_VISIBLE_DEVICES=void: an image may have it built in |
+    | without, visibleDevices Void | a variable set by hand is voided |
+    | without, otherwise | left alone: nobody's debugging is our business |
     """
-    if case.old.labels.get(MANAGED_LABEL) != "true" and not any(read_demand(case.old)):
-        return _judged(case, ())
-    findings = findings_of(case, Kind.DEBUGGED)
-    if findings or not case.mutating:
-        return _judged(case, findings)
     names = {container.name for container in new_debuggers(case.old, case.pod)}
+    if not is_managed(case.old.raw):
+        findings = findings_of(case, Kind.DEBUGGED_WITHOUT_DEMAND)
+        if findings or not _voids(case):
+            return _judged(case, findings)
+        return _mutated(case, _with_debuggers(case.pod, names, hide_visible))
+    findings = findings_of(case, Kind.DEBUGGED)
+    if findings or not case.mutating or _is_observed(case.policy, case.old.raw):
+        return _judged(case, findings)
     return _mutated(case, hide_devices_from(case.pod, names))
+
+
+def _with_debuggers(
+    pod: Pod, names: Collection[str], edit: Callable[[list[Json]], list[Json]]
+) -> Json:
+    """Return the pod, the variables of its debugging containers of these names edited."""
+    after = [
+        {**container, "env": edit(container["env"])}
+        if container["name"] in names and container.get("env")
+        else container
+        for container in pod.spec["ephemeralContainers"]
+    ]
+    return {**pod.raw, "spec": {**pod.spec, "ephemeralContainers": after}}
+
+
+def _voids(case: Case) -> bool:
+    """Say whether GPUs that a pod without a demand makes visible are hidden now."""
+    void = case.rule.visible_devices is VisibleDevices.VOID
+    return void and case.mutating and case.policy.rollout is Rollout.ENFORCE
 
 
 def _mutated(case: Case, wanted: Json) -> Decision:
@@ -234,17 +285,32 @@ def _mutated(case: Case, wanted: Json) -> Decision:
 
 
 def _judged(case: Case, findings: tuple[Finding, ...]) -> Decision:
-    """Turn findings into a decision, as the rule's action says."""
-    outcomes: dict[Action, Outcome] = {
-        Action.ENFORCE: Outcome.DENIED,
-        Action.WARN: Outcome.WARNED,
-        Action.AUDIT: Outcome.AUDITED,
-    }
-    outcome = outcomes[case.rule.action] if findings else Outcome.ALLOWED
+    return _answered(findings, case.rule, case.policy, case.pod.raw, case.old.raw)
+
+
+def _answered(
+    findings: tuple[Finding, ...], rule: Rule, policy: Policy, pod: Json, before: Json
+) -> Decision:
+    """Turn findings into a decision, as the rule's action and the rollout say."""
+    outcome = _OUTCOMES[rule.action] if findings else Outcome.ALLOWED
+    if outcome is Outcome.DENIED and _is_observed(policy, pod, before):
+        outcome = Outcome.WARNED
     return Decision(
         outcome,
         findings,
-        rule=case.rule.name,
-        policy=case.policy.short_digest,
-        obj=case.pod.raw,
+        rule=rule.name,
+        policy=policy.short_digest,
+        obj=pod,
     )
+
+
+def _is_observed(policy: Policy, *pods: Json) -> bool:
+    """Say whether findings are only warned of: during a rollout, on pods that never asked."""
+    return policy.rollout is Rollout.OBSERVE and not any(map(asks_for_vram, pods))
+
+
+_OUTCOMES: Final[dict[Action, Outcome]] = {
+    Action.ENFORCE: Outcome.DENIED,
+    Action.WARN: Outcome.WARNED,
+    Action.AUDIT: Outcome.AUDITED,
+}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
+from webhook.core.pod.fields import items, mapping
+from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted, shortened
 from webhook.core.pod.quantity import (
     MAX_BYTES,
     MIB,
@@ -18,6 +20,7 @@ from webhook.core.pod.quantity import (
 )
 from webhook.core.pod.views import effective_amount
 from webhook.names import (
+    ASKING_ANNOTATIONS,
     DEFAULT_CONTAINER_ANNOTATION,
     GPU_CLASS_ANNOTATION,
     GPU_COUNT_ANNOTATION,
@@ -26,8 +29,9 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
+    from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Container, Pod
 
 _MEMORY_PATH: Final = annotation_path(GPU_MEMORY_ANNOTATION)
@@ -35,9 +39,15 @@ _COUNT_PATH: Final = annotation_path(GPU_COUNT_ANNOTATION)
 _CLASS_PATH: Final = annotation_path(GPU_CLASS_ANNOTATION)
 _DEFAULT_CONTAINER_PATH: Final = annotation_path(DEFAULT_CONTAINER_ANNOTATION)
 
+_RESOURCES_PATH: Final = "spec.containers[*].resources"
+
 _COUNT: Final = re.compile(r"[1-9][0-9]{0,3}")
 _PLAIN: Final = re.compile(r"[0-9A-Za-z.+-]{1,64}")
 _SHOWN_NAMES: Final = 10
+_SHOWN_LENGTH: Final = 64
+"""Of a name, which has at most 63 characters, or an amount."""
+_MOST_FINDINGS: Final = 16
+"""Of a list that has more than this wrong nobody reads the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +117,24 @@ def read_demand(pod: Pod) -> tuple[Demand | None, tuple[Finding, ...]]:
     return Demand(amounts, per_gpu_bytes, count, gpu_class, path), ()
 
 
+def asks_for_vram(pod: Json) -> bool:
+    """Say whether a pod as it came asks for VRAM, whether that can be read or not.
+
+    In one pass over its containers, and whatever their number; raises MalformedObjectError.
+    """
+    annotations = mapping(mapping(pod, "metadata", ""), "annotations", "metadata")
+    if any(key in annotations for key in ASKING_ANNOTATIONS):
+        return True
+    spec = mapping(pod, "spec", "")
+    return any(
+        mapping(resources, kind, _RESOURCES_PATH).get(VRAM_RESOURCE) is not None
+        for field in ("containers", "initContainers")
+        for container in items(spec, field, "spec")
+        if (resources := mapping(container, "resources", f"spec.{field}[*]"))
+        for kind in ("limits", "requests")
+    )
+
+
 def _annotated_amounts(pod: Pod, memory: str, reading: _Reading) -> dict[str, int]:
     """Read the annotation `gpu-memory`: one quantity, or a list by container."""
     if "=" in memory:
@@ -124,9 +152,11 @@ def _annotated_amounts(pod: Pod, memory: str, reading: _Reading) -> dict[str, in
 
 
 def _listed_amounts(pod: Pod, memory: str, reading: _Reading) -> dict[str, int]:
-    known = [container.name for container in pod.containers]
+    known = dict.fromkeys(container.name for container in pod.containers)
     amounts: dict[str, int] = {}
     for entry in memory.split(","):
+        if len(reading.findings) >= _MOST_FINDINGS:
+            break
         name, equals, size = (part.strip(" ") for part in entry.partition("="))
         if not equals or not name:
             detail = f"the entry {quoted(entry)} is not of the form name=size"
@@ -137,13 +167,15 @@ def _listed_amounts(pod: Pod, memory: str, reading: _Reading) -> dict[str, int]:
             detail = f"container {quoted(name)} stands twice in the list; keep one entry"
             reading.add(Reason.INVALID_QUANTITY, _MEMORY_PATH, detail)
         else:
-            amounts[name] = _read_amount(size, _MEMORY_PATH, reading, f"{name}=")
+            amounts[name] = _read_amount(
+                size, _MEMORY_PATH, reading, f"{shortened(name, _SHOWN_LENGTH)}="
+            )
     return amounts
 
 
 def _default_container(pod: Pod, reading: _Reading) -> str | None:
     """Return the container that one quantity goes to, as `kubectl` would choose it."""
-    known = [container.name for container in pod.containers]
+    known = dict.fromkeys(container.name for container in pod.containers)
     named = pod.annotations.get(DEFAULT_CONTAINER_ANNOTATION)
     if named is not None:
         if named in known:
@@ -158,8 +190,9 @@ def _default_container(pod: Pod, reading: _Reading) -> str | None:
     return first.name
 
 
-def _unknown(name: str, known: list[str]) -> str:
-    have = ", ".join(known[:_SHOWN_NAMES]) + ", ..." * (len(known) > _SHOWN_NAMES)
+def _unknown(name: str, known: Collection[str]) -> str:
+    shown = (shortened(name, _SHOWN_LENGTH) for name in islice(known, _SHOWN_NAMES))
+    have = ", ".join(shown) + ", ..." * (len(known) > _SHOWN_NAMES)
     return f"the pod has no container {quoted(name)}; it has {have or 'none'}"
 
 
@@ -248,14 +281,12 @@ def requests_limits_mismatch(
     Fields: spec.[initContainers,containers][*].resources.requests|limits[resource]
     Allowed values: a limit alone (the API server copies it to the request), or both, equal.
     """
-    path = f"{container.path}.resources"
     if request is None or request == limit:
         return None
+    path = f"{container.path}.resources.requests[{resource}]"
+    asked = shortened(request, _SHOWN_LENGTH)
     if limit is None:
-        detail = (
-            f"the request of {request} has no limit; set limits[{resource}] to {request} as well"
-        )
-        path = f"{path}.requests[{resource}]"
+        detail = f"the request of {asked} has no limit; set limits[{resource}] to {asked} as well"
         return Finding(Reason.REQUESTS_LIMITS_MISMATCH, path, detail)
     try:
         equal = parse_quantity(request) == parse_quantity(limit)
@@ -263,5 +294,6 @@ def requests_limits_mismatch(
         equal = False
     if equal:
         return None
-    detail = f"the request is {request} but the limit is {limit}; write the same amount in both"
-    return Finding(Reason.REQUESTS_LIMITS_MISMATCH, f"{path}.requests[{resource}]", detail)
+    shown = shortened(limit, _SHOWN_LENGTH)
+    detail = f"the request is {asked} but the limit is {shown}; write the same amount in both"
+    return Finding(Reason.REQUESTS_LIMITS_MISMATCH, path, detail)

@@ -89,8 +89,9 @@ def _list(holder: Mapping[str, Any], key: str, path: str, kind: type, wanted: st
         return []
     if type(value) is not list:
         raise MalformedObjectError(_join(path, key), "a list", value)
-    for index, item in enumerate(value):
+    for item in value:
         if type(item) is not kind:
+            index = next(index for index, found in enumerate(value) if type(found) is not kind)
             raise MalformedObjectError(f"{_join(path, key)}[{index}]", wanted, item)
     return value
 

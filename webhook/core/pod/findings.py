@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -136,6 +136,11 @@ class Reason(StrEnum):
         "NVIDIA_VISIBLE_DEVICES shows a debugging container the GPU; remove it",
         "debug without the GPU, with `--profile=baseline`",
     )
+    TOO_COMPLEX = (
+        "TooComplex",
+        "has 300 containers; at most 256 are judged, so split the pod",
+        "make the pod smaller; variables may come from a ConfigMap with `envFrom`",
+    )
     UNMUTATED = (
         "Unmutated",
         (
@@ -146,6 +151,12 @@ class Reason(StrEnum):
     )
 
 
+# The longest that Kubernetes allows is a path with an annotation's key of 317 characters in it; the
+# longest of our own sentences take half of this.
+_LONGEST_PATH: Final = 512
+_LONGEST_DETAIL: Final = 1024
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong with a pod: reason, field path, and what is wrong and what to do."""
@@ -153,6 +164,13 @@ class Finding:
     reason: Reason
     path: str
     detail: str
+
+    def __post_init__(self) -> None:
+        """Cut what a user's own names make long: an answer and a log line repeat it."""
+        if len(self.path) > _LONGEST_PATH:
+            object.__setattr__(self, "path", shortened(self.path, _LONGEST_PATH))
+        if len(self.detail) > _LONGEST_DETAIL:
+            object.__setattr__(self, "detail", shortened(self.detail, _LONGEST_DETAIL))
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.path}: {self.detail}"
@@ -162,7 +180,8 @@ class MalformedObjectError(ValueError):
     """A field of the reviewed object has a type that Kubernetes' API does not allow."""
 
     def __init__(self, path: str, wanted: str, found: object, cure: str = "") -> None:
-        super().__init__(f"{path}: must be {wanted}, not {_json_type(found)}{cure}")
+        shown = shortened(path, _LONGEST_PATH)
+        super().__init__(f"{shown}: must be {wanted}, not {_json_type(found)}{cure}")
 
 
 def annotation_path(key: str) -> str:
@@ -175,11 +194,14 @@ def render(findings: Iterable[Finding]) -> str:
     return "; ".join(map(str, findings))
 
 
+def shortened(text: str, limit: int) -> str:
+    """Cut a text to `limit` characters, the last of which says that it was cut."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
 def quoted(value: object, limit: int = 64) -> str:
     """Show a user's value in a message: in quotes, escaped, cut to `limit` characters."""
-    text = str(value)
-    if len(text) > limit:
-        text = text[: limit - 1] + "…"
+    text = shortened(str(value), limit)
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 

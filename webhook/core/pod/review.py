@@ -6,9 +6,10 @@ k8s.io/apiserver/pkg/admission/plugin/webhook/request/admissionreview.go.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from webhook.core.pod.findings import render
+from webhook.core.pod.findings import Finding, Reason, render
 from webhook.core.pod.request import Request
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from enum import StrEnum
 
     from webhook.core.pod.fields import Json
-    from webhook.core.pod.findings import Finding
     from webhook.core.pod.patch import Operation
 
 API_VERSION: Final = "admission.k8s.io/v1"
@@ -37,6 +37,15 @@ _WARNING_LENGTH: Final = 256
 _WARNINGS_LENGTH: Final = 4096
 # A pod of 500 containers can have 500 findings; nobody reads more than these.
 _SHOWN_FINDINGS: Final = 100
+
+# How k8s.io/api encodes a review: the fields in the order of the Go types, and the uid first of the
+# request's. Only so is it certain that a uid in the first bytes is the request's own.
+_PREFIX: Final = re.compile(
+    rb"""\s*\{\s*(?:"kind"\s*:\s*"AdmissionReview"\s*,\s*"apiVersion"\s*:\s*"admission\.k8s\.io/v1"
+    |"apiVersion"\s*:\s*"admission\.k8s\.io/v1"\s*,\s*"kind"\s*:\s*"AdmissionReview")\s*,
+    \s*"request"\s*:\s*\{\s*"uid"\s*:\s*"(?P<uid>[!\#-\[\]-~]{1,128})\"""",
+    re.VERBOSE,
+)
 
 
 class BadReviewError(ValueError):
@@ -152,6 +161,47 @@ def encode_failure(uid: str) -> Json:
     return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
 
 
+def uid_in_prefix(first_bytes: bytes) -> str | None:
+    """Return the uid of a review of which only the beginning is at hand; None where none is sure.
+
+    For a body that is too large to be read: its answer must bear the uid of the request, or the API
+    server reports a failed call instead of what is wrong with the pod. A kilobyte is enough.
+    """
+    match = _PREFIX.match(first_bytes)
+    return match["uid"].decode("ascii") if match else None
+
+
+def encode_too_large(uid: str, limit_bytes: int) -> Json:
+    """Build the answer to a review whose body is larger than `limit_bytes` and was not read.
+
+    It is denied: nobody can say which rule governs the pod, nor that it asks for no GPU.
+    """
+    return _too_complex(uid, f"is larger than {limit_bytes // 2**20} MiB")
+
+
+def encode_too_dense(uid: str, limit: int) -> Json:
+    """Build the answer to a review that holds more than `limit` values and was not decoded."""
+    return _too_complex(uid, f"holds more than {limit:,} values")
+
+
+def _too_complex(uid: str, what: str) -> Json:
+    detail = f"a review of this pod {what} and cannot be judged; make the pod smaller"
+    finding = Finding(Reason.TOO_COMPLEX, "spec", detail)
+    response = {
+        "uid": uid,
+        "allowed": False,
+        "status": {
+            "status": "Failure",
+            "code": FORBIDDEN,
+            "reason": _REASONS[FORBIDDEN],
+            "message": str(finding),
+            "details": {"causes": _causes([finding])},
+        },
+        "auditAnnotations": {"decision": "denied", "reasons": Reason.TOO_COMPLEX.value},
+    }
+    return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
+
+
 def _status(answer: Answerable) -> Json:
     status: Json = {
         "status": "Failure",
@@ -163,15 +213,18 @@ def _status(answer: Answerable) -> Json:
     if more:
         status["message"] = f"{render(shown)}; and {len(more)} more findings"
     if shown:
-        causes = [
-            {"reason": finding.reason.value, "field": finding.path, "message": finding.detail}
-            for finding in shown
-        ]
-        status["details"] = {"causes": causes}
+        status["details"] = {"causes": _causes(shown)}
     elif answer.code == UNAVAILABLE:
         # The API server turns this into the header Retry-After (responsewriters.ErrorNegotiated).
         status["details"] = {"retryAfterSeconds": _RETRY_AFTER_S}
     return status
+
+
+def _causes(findings: Iterable[Finding]) -> list[Json]:
+    return [
+        {"reason": finding.reason.value, "field": finding.path, "message": finding.detail}
+        for finding in findings
+    ]
 
 
 def _warnings(sentences: Iterable[str]) -> Iterator[str]:

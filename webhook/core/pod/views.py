@@ -44,7 +44,7 @@ class Container:
         """Return `requests` or `limits` with each amount as text."""
         path = f"{self.path}.resources"
         amounts = mapping(mapping(self.raw, "resources", self.path), kind, path)
-        if not amounts:
+        if all(type(value) is str for value in amounts.values()):
             return amounts
         return {name: _amount(value, f"{path}.{kind}[{name}]") for name, value in amounts.items()}
 
@@ -52,10 +52,11 @@ class Container:
         """Return the list of environment variables, each with a name and a value that are text."""
         entries = items(self.raw, "env", self.path)
         for index, entry in enumerate(entries):
-            if type(entry.get("name")) is not str:
-                path = f"{self.path}.env[{index}].name"
-                raise MalformedObjectError(path, "a string", entry.get("name"))
-            text(entry, "value", f"{self.path}.env[{index}]")
+            name, value = entry.get("name"), entry.get("value")
+            if type(name) is not str:
+                raise MalformedObjectError(f"{self.path}.env[{index}].name", "a string", name)
+            if value is not None and type(value) is not str:
+                raise MalformedObjectError(f"{self.path}.env[{index}].value", "a string", value)
         return entries
 
     def security_context(self) -> Mapping[str, Any]:
@@ -83,7 +84,6 @@ class Pod:
 
 def read_pod(raw: Json) -> Pod:
     """Read a pod once; raises MalformedObjectError for a type that the API does not allow."""
-    metadata = mapping(raw, "metadata", "")
     spec = mapping(raw, "spec", "")
     user: list[Container] = []
     enforcers: list[Container] = []
@@ -93,11 +93,21 @@ def read_pod(raw: Json) -> Pod:
     return Pod(
         raw=raw,
         spec=spec,
-        annotations=strings(metadata, "annotations", "metadata", by_hand=True),
-        labels=strings(metadata, "labels", "metadata", by_hand=True),
+        annotations=annotations_of(raw),
+        labels=labels_of(raw),
         containers=tuple(user),
         enforcers=tuple(enforcers),
     )
+
+
+def annotations_of(raw: Json) -> Mapping[str, str]:
+    """Return a pod's annotations; raises MalformedObjectError."""
+    return strings(mapping(raw, "metadata", ""), "annotations", "metadata", by_hand=True)
+
+
+def labels_of(raw: Json) -> Mapping[str, str]:
+    """Return a pod's labels; raises MalformedObjectError."""
+    return strings(mapping(raw, "metadata", ""), "labels", "metadata", by_hand=True)
 
 
 def read_containers(spec: Mapping[str, Any], field: str) -> Iterator[Container]:

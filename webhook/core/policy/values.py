@@ -39,6 +39,15 @@ class Action(StrEnum):
     IGNORE = "Ignore"
 
 
+class Rollout(StrEnum):
+    """What findings on pods without a demand do, whatever the rule's action."""
+
+    OBSERVE = "Observe"
+    """They are only warned of, and nothing is voided: what a new installation should begin with."""
+    ENFORCE = "Enforce"
+    """They do what the rule's action says."""
+
+
 class VisibleDevices(StrEnum):
     """What a rule does with a hand-set NVIDIA_VISIBLE_DEVICES."""
 
@@ -190,7 +199,8 @@ class Policy:
     """Names or patterns with `*`."""
     examples: tuple[Example, ...] = ()
     digest: str = ""
-    """SHA-256 of all that went in, in hex."""
+    """SHA-256 of all that went in, in hex; not of `rollout`, which changes no pod with a demand."""
+    rollout: Rollout = Rollout.ENFORCE
 
     @property
     def short_digest(self) -> str:
@@ -213,20 +223,38 @@ class Policy:
         return self.classes.get(name) if name else None
 
 
-@lru_cache(maxsize=1024)
+# A resource's name has a domain of at most 253 characters, a slash, and 63 more.
+_LONGEST_REMEMBERED: Final = 512
+
+
 def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
     """Say whether a name is in a list of names and `*` patterns."""
-    return any(_compiled(pattern).fullmatch(name) for pattern in patterns)
+    # Names are the user's: long ones, remembered, would fill the memory.
+    return (_remembered if len(name) <= _LONGEST_REMEMBERED else _matches)(name, patterns)
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return _compiled(patterns).fullmatch(name) is not None
+
+
+_NOTHING: Final = re.compile("(?!)")
+_remembered = lru_cache(maxsize=1024)(_matches)
 
 
 @lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    if not patterns:
+        return _NOTHING
+    return re.compile("|".join(map(_expression, patterns)), re.DOTALL)
+
+
+def _expression(pattern: str) -> str:
     head, *rest = map(re.escape, pattern.split("*"))
     if not rest:
-        return re.compile(head)
+        return head
     # Each text is taken where it first occurs, for good: many stars must not cost exponential time.
     middle = "".join(f"(?>.*?{text})" for text in rest[:-1])
-    return re.compile(f"{head}{middle}.*{rest[-1]}", re.DOTALL)
+    return f"{head}{middle}.*{rest[-1]}"
 
 
 def class_names(classes: Iterable[str], allowed: tuple[str, ...]) -> list[str]:

@@ -108,31 +108,125 @@ matchExpressions:
     && 'kubernetes.io/config.mirror' in object.metadata.annotations)
 {{- end }}
 
-{{/* matchConditions of both webhooks. They are what an outage is limited to, and what spares all other
-pods the call. A condition that fails denies the pod, hence has() before every field. What they let
-through is more than `decide` in webhook/core/admission/decide.py judges, never less; tests/chart proves it:
-- an annotation or the label of ours: a demand, or our marks
-- a resource with a domain: vramwarden.io/vram, and whole GPUs of any policy, which all have one; a limit
-  alone has become a request, too, since the API server has filled in what is missing
-- NVIDIA_VISIBLE_DEVICES, in pods without a demand too
-- names that are reserved for the sidecar and its volumes
-An update may add or remove any of these, so the old object counts as well. */}}
+{{/*
+Which pods are sent to us, and by which of two entries. The first, `Fail`, is for real demands: nobody
+else may wait for us while no replica answers. The second, `advise`, is `Ignore` and for all else that
+we judge. No pod goes to both.
+
+What the two let through is more than `decide` in webhook/core/admission/decide.py judges, never less;
+tests/chart proves it. A condition that cannot be evaluated denies the pod (`Fail`), or lets it pass us
+by (`Ignore`): hence has() before every field. Webhooks have no variables, so a list of one and
+`exists` stand in where something is read twice.
+*/}}
+
+{{/* All containers of `pod`, a name in CEL. */}}
+{{- define "vramwarden.containers" -}}
+((has(pod.spec.containers) ? pod.spec.containers : [])
++ (has(pod.spec.initContainers) ? pod.spec.initContainers : [])
++ (has(pod.spec.ephemeralContainers) ? pod.spec.ephemeralContainers : []))
+{{- end }}
+
+{{/* Whether `pod` bears anything of ours: a demand, our marks, the resource (of a limit alone the API
+server has made a request, too), or names that are reserved for the sidecar and its volumes. */}}
+{{- define "vramwarden.isOurs" -}}
+((has(pod.metadata.annotations) && pod.metadata.annotations.exists(key, key.startsWith('vramwarden.io/')))
+|| (has(pod.metadata.labels) && 'vramwarden.io/managed' in pod.metadata.labels)
+|| (has(pod.spec.volumes) && pod.spec.volumes.exists(volume, volume.name.startsWith('vram-enforcer')))
+|| {{ include "vramwarden.containers" . }}.exists(container,
+container.name.startsWith('vram-enforcer')
+|| (has(container.volumeMounts)
+&& container.volumeMounts.exists(mount, mount.name.startsWith('vram-enforcer')))
+|| (has(container.resources) && has(container.resources.requests)
+&& 'vramwarden.io/vram' in container.resources.requests)))
+{{- end }}
+
+{{/* Whether `pod` names GPUs by hand: by the variable, unless its value shows none. */}}
+{{- define "vramwarden.namesDevices" -}}
+{{ include "vramwarden.containers" . }}.exists(container, has(container.env)
+&& container.env.exists(variable, variable.name == 'NVIDIA_VISIBLE_DEVICES'
+&& (has(variable.valueFrom) || (has(variable.value) && !(variable.value in ['', 'void', 'none'])))))
+{{- end }}
+
+{{/* Whether `key` is one of those by which container runtimes are asked for devices (CDI). */}}
+{{- define "vramwarden.isDeviceKey" -}}
+(key.startsWith('nvidia.cdi.k8s.io') || key.startsWith('cdi.k8s.io/'))
+{{- end }}
+
+{{/* Whether an update changes keys; call with a field of metadata and a condition on `key`. */}}
+{{- define "vramwarden.keysDiffer" -}}
+[[has(object.metadata.{{ .field }}) ? object.metadata.{{ .field }} : {},
+has(oldObject.metadata.{{ .field }}) ? oldObject.metadata.{{ .field }} : {}]].exists(both,
+both.exists(one, one.exists(key, {{ .condition }}
+&& !both.all(other, key in other && other[key] == one[key]))))
+{{- end }}
+
+{{/* Whether an update changes what may never change: our keys (and the one that says which container an
+amount is for), amounts, the sidecar, the pod's own resources, how many (debugging) containers there are. So gates,
+finalizers and labels of others go on while we are away, also on a pod with a demand. */}}
+{{- define "vramwarden.oursDiffers" -}}
+{{- $ours := "key.startsWith('vramwarden.io/')" }}
+{{- $ofAnnotations := printf "(%s || key == 'kubectl.kubernetes.io/default-container')" $ours }}
+{{ include "vramwarden.keysDiffer" (dict "field" "annotations" "condition" $ofAnnotations) }}
+|| {{ include "vramwarden.keysDiffer" (dict "field" "labels" "condition" $ours) }}
+|| [[object, oldObject].map(pod,
+[has(pod.spec.resources) ? pod.spec.resources : dyn({})]
++ {{ include "vramwarden.containers" . }}.map(container,
+container.name == 'vram-enforcer' ? container
+: has(container.resources) && has(container.resources.limits)
+&& 'vramwarden.io/vram' in container.resources.limits
+? container.resources.limits['vramwarden.io/vram'] : dyn('')))].exists(views, views[0] != views[1])
+{{- end }}
+
+{{- define "vramwarden.isDebugged" -}}
+(has(request.subResource) && request.subResource == 'ephemeralcontainers')
+{{- end }}
+
+{{/* What brings a request to the entry that is `Fail`. */}}
+{{- define "vramwarden.isDemand" -}}
+([object, oldObject].exists(pod, pod != null && {{ include "vramwarden.isOurs" . }})
+&& (oldObject == null || {{ include "vramwarden.oursDiffers" . }}))
+{{- if not (include "vramwarden.hasSecondLine" .) }}
+|| {{ include "vramwarden.isByHand" . }}
+{{- end }}
+{{- end }}
+
+{{/* GPUs named by hand, by variable or by annotation, also in a debugging container or by an update. The
+second line denies those; where it does not stand they are the first entry's. */}}
+{{- define "vramwarden.isByHand" -}}
+((oldObject == null || {{ include "vramwarden.isDebugged" . }})
+&& [object].exists(pod, {{ include "vramwarden.namesDevices" . }}))
+|| (oldObject == null
+? has(object.metadata.annotations) && object.metadata.annotations.exists(key, {{ include "vramwarden.isDeviceKey" . }})
+: {{ include "vramwarden.keysDiffer" (dict "field" "annotations" "condition" (include "vramwarden.isDeviceKey" .)) }})
+{{- end }}
+
+{{/* What else we judge: whole GPUs, which in any policy have a domain; mounts by which some container
+toolkits show GPUs; GPUs named by hand; debugging containers. */}}
+{{- define "vramwarden.isAdvised" -}}
+{{ include "vramwarden.isDebugged" . }}
+|| {{ include "vramwarden.isByHand" . }}
+|| (oldObject == null && [object].exists(pod, {{ include "vramwarden.containers" . }}.exists(container,
+(has(container.resources) && has(container.resources.requests)
+&& container.resources.requests.exists(name, name.contains('/')))
+|| (has(container.volumeMounts)
+&& container.volumeMounts.exists(mount, mount.mountPath.contains('nvidia-container-devices'))))))
+{{- end }}
+
 {{- define "vramwarden.matchConditions" -}}
 {{ include "vramwarden.exemptions" . }}
+- name: pod-has-a-demand
+  expression: >-
+    {{- include "vramwarden.isDemand" . | nindent 4 }}
+{{- end }}
+
+{{- define "vramwarden.adviceConditions" -}}
+{{ include "vramwarden.exemptions" . }}
+- name: pod-has-no-demand
+  expression: >-
+    !({{- include "vramwarden.isDemand" . | nindent 4 }})
 - name: pod-matters
   expression: >-
-    [object, oldObject].exists(pod, pod != null && (
-    (has(pod.metadata.annotations) && pod.metadata.annotations.exists(key, key.startsWith('vramwarden.io/')))
-    || (has(pod.metadata.labels) && 'vramwarden.io/managed' in pod.metadata.labels)
-    || (has(pod.spec.volumes) && pod.spec.volumes.exists(volume, volume.name.startsWith('vram-enforcer')))
-    || ((has(pod.spec.containers) ? pod.spec.containers : [])
-    + (has(pod.spec.initContainers) ? pod.spec.initContainers : [])).exists(container,
-    container.name == 'vram-enforcer'
-    || (has(container.env) && container.env.exists(variable, variable.name == 'NVIDIA_VISIBLE_DEVICES'))
-    || (has(container.volumeMounts)
-    && container.volumeMounts.exists(mount, mount.name.startsWith('vram-enforcer')))
-    || (has(container.resources) && has(container.resources.requests)
-    && container.resources.requests.exists(name, name.contains('/'))))))
+    {{- include "vramwarden.isAdvised" . | nindent 4 }}
 {{- end }}
 
 {{/* Where clients find the webhook. */}}
@@ -140,7 +234,9 @@ An update may add or remove any of these, so the old object counts as well. */}}
 service:
   name: vramwarden-webhook
   namespace: {{ .root.Release.Namespace | quote }}
-  path: {{ .path }}
+  {{- with .path }}
+  path: {{ . }}
+  {{- end }}
   port: 443
 {{- if eq .root.Values.certificates.mode "existingSecret" }}
 caBundle: {{ .root.Values.certificates.existingSecret.caBundle | required "certificates.existingSecret.caBundle: set it to the CA that signed the certificate, as PEM text" | b64enc }}
@@ -163,11 +259,4 @@ labels:
 `go install` takes 1.20.0 for the version of a cluster that it does not speak to, hence the lower end. */}}
 {{- define "vramwarden.isBefore" -}}
 {{- if semverCompare (printf ">=1.21.0-0 <%s.0-0" .version) .root.Capabilities.KubeVersion.Version }}true{{ end }}
-{{- end }}
-
-{{/* Whether the cluster has ValidatingAdmissionPolicies; empty for no. */}}
-{{- define "vramwarden.hasSecondLine" -}}
-{{- $before := include "vramwarden.isBefore" (dict "root" . "version" "1.30") }}
-{{- $kind := .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" }}
-{{- if and .Values.secondLine.enabled (not $before) (or $kind (not (include "vramwarden.isLive" .))) }}true{{ end }}
 {{- end }}

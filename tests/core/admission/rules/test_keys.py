@@ -152,8 +152,8 @@ def test_a_denial_has_the_notes_as_warnings_and_not_its_findings():
     assert "gpu-mem]" not in decision.message
 
 
-def test_thousands_of_such_keys_are_a_few_short_warnings():
-    keys = {f"{PREFIX}gpu-mem{n}{'y' * 5000}": "8Gi" for n in range(3000)}
+def test_a_thousand_of_such_keys_are_a_few_short_warnings():
+    keys = {f"{PREFIX}gpu-mem{n}{'y' * 5000}": "8Gi" for n in range(1000)}
     decision = decide(a_request(a_pod(annotations=keys)), a_policy(), Phase.MUTATE)
     shown = warnings(decision)
     assert len(shown) == 10

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from webhook.core.admission.tiers import tier_of
+from webhook.core.policy.values import Rollout, VisibleDevices
 
 if TYPE_CHECKING:
     from webhook.core.admission.tiers import Tier
@@ -32,7 +33,10 @@ class Kind(Flag):
     UPDATED = auto()
     DEBUGGED = auto()
     """New debugging containers in a pod with VRAM."""
+    DEBUGGED_WITHOUT_DEMAND = auto()
+    """New debugging containers in a pod that asks for no VRAM."""
 
+    DEBUGGING = DEBUGGED | DEBUGGED_WITHOUT_DEMAND
     ASKING = UNREADABLE | READABLE
     CREATED = WITHOUT_DEMAND | ASKING
 
@@ -57,6 +61,18 @@ class Case:
     def asks(self) -> bool:
         """Whether the pod asks for VRAM, readably or not."""
         return self.asked is not None or bool(self.unreadable)
+
+    @property
+    def finds_visible_devices(self) -> bool:
+        """Whether a hand-set NVIDIA_VISIBLE_DEVICES is a finding in a pod without a demand.
+
+        Void is a matter of translation, except where nothing is voided yet: then the warning shows
+        what will be.
+        """
+        devices, rollout = self.rule.visible_devices, self.policy.rollout
+        return devices is VisibleDevices.DENY or (
+            devices is VisibleDevices.VOID and rollout is Rollout.OBSERVE
+        )
 
     @property
     def demand(self) -> Demand:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import counted_limits
+from webhook.core.admission.rules.complexity import is_managed
+from webhook.core.admission.rules.injection import mounts_of_devices
 from webhook.core.admission.rules.isolation import defeating, mounted_volumes_of_ours
 from webhook.core.nvidia.variables import (
     VISIBLE_DEVICES_ENV,
@@ -16,12 +18,13 @@ from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import items, text
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.views import read_containers
+from webhook.core.policy.values import VisibleDevices
 from webhook.names import (
     ADMITTED_ANNOTATION,
     ASKING_ANNOTATIONS,
+    BINDING_ANNOTATIONS,
     DEFAULT_CONTAINER_ANNOTATION,
     ENFORCER_CONTAINER,
-    GPU_ANNOTATION,
     MANAGED_LABEL,
 )
 
@@ -31,7 +34,9 @@ if TYPE_CHECKING:
     from webhook.core.admission.rules.case import Case
     from webhook.core.pod.views import Container, Pod
 
-_FIXED_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, GPU_ANNOTATION)
+_FIXED_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
+_PROFILE: Final = "kubectl debug --profile=baseline"
+"""The profile that works in every pod: it grants nothing."""
 
 
 def immutable(case: Case) -> Iterator[Finding]:
@@ -43,9 +48,11 @@ def immutable(case: Case) -> Iterator[Finding]:
     """
     old, new = case.old, case.pod
     keys = [*_FIXED_ANNOTATIONS]
-    if read_demand(new)[1] and not read_demand(old)[1]:
+    key = DEFAULT_CONTAINER_ANNOTATION
+    named_other = old.annotations.get(key) != new.annotations.get(key)
+    if named_other and read_demand(new)[1] and not read_demand(old)[1]:
         # It says which container an annotation's VRAM is for, and would now contradict the amounts.
-        keys.append(DEFAULT_CONTAINER_ANNOTATION)
+        keys.append(key)
     for key in keys:
         yield from _unchanged(
             annotation_path(key), old.annotations.get(key), new.annotations.get(key)
@@ -101,19 +108,77 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
         # Translation will set NVIDIA_VISIBLE_DEVICES, which beats `envFrom`.
         hidden = case.mutating or any(map(chooses_devices, container.env()))
         if items(container.raw, "envFrom", container.path) and not hidden:
-            detail = f"it might set {VISIBLE_DEVICES_ENV}; set that variable to void beside it"
+            detail = (
+                f"it might set {VISIBLE_DEVICES_ENV}; set that variable to void beside it, "
+                f"or use {_PROFILE}"
+            )
             yield Finding(Reason.EPHEMERAL_CONTAINER, f"{container.path}.envFrom", detail)
         for index, entry in enumerate(container.env()):
             if not sees_no_gpu(entry) or limits_memory(entry):
-                detail = f"{entry['name']} shows a debugging container the GPU; remove it"
-                yield Finding(Reason.EPHEMERAL_CONTAINER, f"{container.path}.env[{index}]", detail)
+                yield _shown(f"{container.path}.env[{index}]", f"{entry['name']} shows")
         for path, what in defeating(container, with_capabilities=True):
-            detail = f"{what}, which defeats the VRAM cap; use kubectl debug --profile=baseline"
-            yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
-        for path in mounted_volumes_of_ours(container):
-            detail = "the volume belongs to the sidecar that holds the VRAM cap; remove the mount"
+            detail = f"{what}, which defeats the VRAM cap; use {_PROFILE}"
             yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
         path = f"{container.path}.targetContainerName"
         if text(container.raw, "targetContainerName", container.path) == ENFORCER_CONTAINER:
-            detail = "the sidecar that holds the cap cannot be debugged; choose another --target"
+            detail = (
+                "the sidecar that holds the cap cannot be debugged; choose another --target, "
+                f"with {_PROFILE}"
+            )
+            yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
+
+
+def debugging_without_demand(case: Case) -> Iterator[Finding]:
+    """Rule: a debugging container of a pod that asks for no VRAM makes no GPU visible by hand.
+
+    Fields: spec.ephemeralContainers[*].env[*] named NVIDIA_VISIBLE_DEVICES
+    Allowed values: void, none or empty; anything where the rule's visibleDevices is not Deny
+
+    What else a debugging container may do there is Pod Security's business.
+    """
+    if not case.finds_visible_devices:
+        return
+    for container in new_debuggers(case.old, case.pod):
+        for index, entry in enumerate(container.env()):
+            if not sees_no_gpu(entry):
+                yield _shown(f"{container.path}.env[{index}]", f"{entry['name']} shows")
+
+
+def debugging_mounts(case: Case) -> Iterator[Finding]:
+    """Rule: no mount tells the container runtime to show a debugging container GPUs.
+
+    Fields: spec.ephemeralContainers[*].volumeMounts[*].mountPath
+    Allowed values: none below /var/run/nvidia-container-devices; any in a pod without a demand
+    where the rule's visibleDevices is Ignore
+    """
+    if not is_managed(case.old.raw) and case.rule.visible_devices is VisibleDevices.IGNORE:
+        return
+    for container in new_debuggers(case.old, case.pod):
+        for path in mounts_of_devices(container):
+            yield _shown(path, "this mount shows")
+
+
+def _shown(path: str, what: str) -> Finding:
+    detail = f"{what} a debugging container the GPU; remove it, or use {_PROFILE}"
+    return Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
+
+
+def reserved_debuggers(case: Case) -> Iterator[Finding]:
+    """Rule: the sidecar's name and those of its volumes are ours, in debugging containers too.
+
+    Fields: spec.ephemeralContainers[*].name, spec.ephemeralContainers[*].volumeMounts[*].name
+    Allowed values: any but ours
+    """
+    for container in new_debuggers(case.old, case.pod):
+        if container.name == ENFORCER_CONTAINER:
+            detail = (
+                f"the name {ENFORCER_CONTAINER} is reserved; choose another one, e.g. "
+                f"{_PROFILE} --container=debugger"
+            )
+            yield Finding(Reason.RESERVED_NAME, f"{container.path}.name", detail)
+        for path in mounted_volumes_of_ours(container):
+            detail = (
+                "the volume belongs to the sidecar that holds the VRAM cap; remove the mount, "
+                f"or use {_PROFILE}"
+            )
             yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)

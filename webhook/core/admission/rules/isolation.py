@@ -5,22 +5,34 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.sidecar.container import VOLUMES
+from webhook.core.admission.sidecar.container import VOLUME_NAMES
+from webhook.core.admission.sidecar.recognition import is_enforcer, is_enforcers_volume
 from webhook.core.pod.fields import flag, items, mapping, text, texts
-from webhook.core.pod.findings import Finding, Reason, quoted
-from webhook.names import ENFORCER_CONTAINER
+from webhook.core.pod.findings import (
+    Finding,
+    Reason,
+    annotation_path,
+    quoted,
+)
+from webhook.names import (
+    ADMITTED_ANNOTATION,
+    BINDING_ANNOTATIONS,
+    ENFORCER_CONTAINER,
+    GPU_MEMORY_ANNOTATION,
+    MANAGED_LABEL,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Container
 
 # With these a container reaches devices, or the sidecar, whatever user it runs as.
 _DEFEATING_CAPABILITIES: Final = frozenset(
     {"ALL", "BPF", "KILL", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_PTRACE", "SYS_RAWIO"}
 )
+_MARKS: Final = (ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
 _HARMLESS_UNDER_DEV: Final = ("/dev/shm", "/dev/hugepages")  # noqa: S108 - host paths, not files
 
 
@@ -71,21 +83,18 @@ def reserved_names(case: Case) -> Iterator[Finding]:
     """Rule: the sidecar's name and those of its volumes are ours, judged by content.
 
     Fields: spec.[initContainers,containers][*], spec.volumes[*]
-    Allowed values: the container runs the enforcer's image and command, in a pod that asks for
-    VRAM under a rule with a sidecar; the volumes are empty ones
+    Allowed values: the container runs the enforcer's command, in a pod that asks for VRAM; the
+    volumes are empty, or show annotations. So is what any release of ours wrote, and translation
+    replaces it.
     """
-    pod, image = case.pod, case.rule.enforcement.image
+    pod = case.pod
     for container in pod.enforcers:
-        if not (case.asks and case.tier.owns(container, image)):
-            detail = (
-                f"the name {ENFORCER_CONTAINER} is reserved; give the container another name "
-                "(where a webhook of your platform rewrites images, its policy must name that)"
-            )
+        if not (case.asks and is_enforcer(container)):
+            detail = f"the name {ENFORCER_CONTAINER} is reserved; give the container another name"
             yield Finding(Reason.RESERVED_NAME, f"{container.path}.name", detail)
-    ours: dict[str, Json] = {volume["name"]: volume for volume in VOLUMES}
     for index, volume in enumerate(items(pod.spec, "volumes", "spec")):
-        expected = ours.get(text(volume, "name", f"spec.volumes[{index}]"))
-        if expected is not None and volume != expected:
+        name = text(volume, "name", f"spec.volumes[{index}]")
+        if name in VOLUME_NAMES and not is_enforcers_volume(volume):
             detail = f"the volume name {volume['name']} is reserved; give the volume another name"
             yield Finding(Reason.RESERVED_NAME, f"spec.volumes[{index}].name", detail)
     for container in pod.containers:
@@ -94,10 +103,27 @@ def reserved_names(case: Case) -> Iterator[Finding]:
             yield Finding(Reason.RESERVED_NAME, path, detail)
 
 
+def reserved_marks(case: Case) -> Iterator[Finding]:
+    """Rule: only what we admitted bears our marks: the label selects the pods that are counted.
+
+    Fields: metadata.labels[vramwarden.io/managed], the annotations admitted, gpu, visible-devices,
+    gpu-memory-fraction and gpu-waits
+    Allowed values: absent in a pod without a demand; with one they are written anew
+    """
+    pod = case.pod
+    paths = [f"metadata.labels[{MANAGED_LABEL}]"] if MANAGED_LABEL in pod.labels else []
+    paths += [annotation_path(key) for key in _MARKS if key in pod.annotations]
+    for path in paths:
+        detail = (
+            "only vramwarden writes this, on pods that ask for VRAM; remove it, or ask with the "
+            f"annotation {GPU_MEMORY_ANNOTATION}"
+        )
+        yield Finding(Reason.RESERVED_NAME, path, detail)
+
+
 def mounted_volumes_of_ours(container: Container) -> Iterator[str]:
     """Yield the path of each mount of the sidecar's volumes: a forged heartbeat."""
-    names = {volume["name"] for volume in VOLUMES}
     for index, mount in enumerate(items(container.raw, "volumeMounts", container.path)):
         path = f"{container.path}.volumeMounts[{index}]"
-        if text(mount, "name", path) in names:
+        if text(mount, "name", path) in VOLUME_NAMES:
             yield f"{path}.name"

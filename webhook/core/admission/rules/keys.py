@@ -9,7 +9,7 @@ from webhook.core.pod.findings import annotation_path
 from webhook.names import (
     ADMITTED_ANNOTATION,
     ASKING_ANNOTATIONS,
-    GPU_ANNOTATION,
+    BINDING_ANNOTATIONS,
     GPU_MEMORY_ANNOTATION,
     MANAGED_LABEL,
     PREFIX,
@@ -19,7 +19,9 @@ from webhook.names import (
 if TYPE_CHECKING:
     from webhook.core.pod.views import Pod
 
-_OURS: Final = frozenset({*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, GPU_ANNOTATION, MANAGED_LABEL})
+_OURS: Final = frozenset(
+    {*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS, MANAGED_LABEL}
+)
 _MEANT: Final = {key.removeprefix(PREFIX): key for key in ASKING_ANNOTATIONS} | {
     # The resource asks for the same, so its name is a likely guess at the annotation's.
     VRAM_RESOURCE.removeprefix(PREFIX): GPU_MEMORY_ANNOTATION

@@ -18,7 +18,13 @@ from webhook.core.admission.rules.amounts import (
     whole_gpus,
 )
 from webhook.core.admission.rules.case import Case, Kind
-from webhook.core.admission.rules.changes import debugging_containers, immutable
+from webhook.core.admission.rules.changes import (
+    debugging_containers,
+    debugging_mounts,
+    debugging_without_demand,
+    immutable,
+    reserved_debuggers,
+)
 from webhook.core.admission.rules.devices import (
     visible_devices_of_demand,
     visible_devices_without_demand,
@@ -29,7 +35,12 @@ from webhook.core.admission.rules.enforcement import (
     process_namespace,
     room_for_enforcer,
 )
-from webhook.core.admission.rules.isolation import privileged_pod, reserved_names
+from webhook.core.admission.rules.injection import device_annotations, device_mounts
+from webhook.core.admission.rules.isolation import (
+    privileged_pod,
+    reserved_marks,
+    reserved_names,
+)
 from webhook.core.admission.rules.keys import unread_keys
 from webhook.core.admission.rules.nodes import node_name, node_selector, operating_system
 from webhook.core.admission.rules.translation import translatable, translated
@@ -62,9 +73,12 @@ RULES: Final = (
     Row(Kind.ASKING, node_name),
     Row(Kind.ASKING, privileged_pod),
     Row(Kind.ASKING, visible_devices_of_demand),
+    Row(Kind.CREATED | Kind.UPDATED, device_annotations),
+    Row(Kind.CREATED, device_mounts),
     Row(Kind.ASKING, gpu_class_known),
     Row(Kind.ASKING, node_selector),
     Row(Kind.CREATED, reserved_names),
+    Row(Kind.WITHOUT_DEMAND, reserved_marks),
     Row(Kind.ASKING, process_namespace, tier=SIDECAR),
     Row(Kind.READABLE, bounds),
     Row(Kind.READABLE, one_user, tier=SIDECAR),
@@ -73,6 +87,9 @@ RULES: Final = (
     Row(Kind.TRANSLATED, translated),
     Row(Kind.UPDATED, immutable),
     Row(Kind.DEBUGGED, debugging_containers),
+    Row(Kind.DEBUGGED_WITHOUT_DEMAND, debugging_without_demand),
+    Row(Kind.DEBUGGING, debugging_mounts),
+    Row(Kind.DEBUGGING, reserved_debuggers),
 )
 
 HINTS: Final = (unread_keys,)

@@ -1,0 +1,80 @@
+{{/*
+The fence: what the API server checks by itself, and so also while we are away. Each policy is a value.
+What depends on the rules of the policy in force reads them from the ConfigMap vramwarden-fence, which the
+replicas write (webhook/core/policy/fence.py says how). Where it is missing, before the first replica is
+ready and after the namespace is deleted, those policies hold nothing.
+*/}}
+
+{{/* Whether the cluster has a kind of admission policy; empty for no. Call with a dict of root and, unless
+it is a ValidatingAdmissionPolicy of Kubernetes 1.30, kind and version. */}}
+{{- define "vramwarden.hasAdmissionPolicies" -}}
+{{- $before := include "vramwarden.isBefore" (dict "root" .root "version" (.version | default "1.30")) }}
+{{- $kind := printf "admissionregistration.k8s.io/v1/%s" (.kind | default "ValidatingAdmissionPolicy") }}
+{{- $known := or (.root.Capabilities.APIVersions.Has $kind) (not (include "vramwarden.isLive" .root)) }}
+{{- if and (not $before) $known }}true{{ end }}
+{{- end }}
+
+{{/* Whether a policy of the fence is installed; empty for no. Call with a dict as above, and name: the
+value's. */}}
+{{- define "vramwarden.hasFence" -}}
+{{- if index .root.Values.fence .name }}{{ include "vramwarden.hasAdmissionPolicies" . }}{{ end }}
+{{- end }}
+
+{{/* Whether the second line is installed; empty for no. */}}
+{{- define "vramwarden.hasSecondLine" -}}
+{{- include "vramwarden.hasFence" (dict "root" . "name" "secondLine") }}
+{{- end }}
+
+{{/* Whether our own accounts are held to what is theirs; empty for no. */}}
+{{- define "vramwarden.hasAccountsFence" -}}
+{{- include "vramwarden.hasFence" (dict "root" . "name" "accounts") }}
+{{- end }}
+
+{{/* Whether unclaimed containers are voided; empty for no. */}}
+{{- define "vramwarden.hasVoid" -}}
+{{- include "vramwarden.hasFence" (dict "root" . "name" "void" "kind" "MutatingAdmissionPolicy" "version" "1.36") }}
+{{- end }}
+
+{{/* The binding of a ValidatingAdmissionPolicy; call with a dict of root and component. */}}
+{{- define "vramwarden.fenceBinding" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  {{- include "vramwarden.metadata" . | nindent 2 }}
+spec:
+  policyName: vramwarden-{{ .component }}
+  {{- with .paramRef }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  validationActions: [Deny]
+{{- end }}
+
+{{/* In a binding: where the rules are. */}}
+{{- define "vramwarden.fenceParamRef" -}}
+paramRef:
+  name: vramwarden-fence
+  namespace: {{ .Release.Namespace | quote }}
+  parameterNotFoundAction: Allow
+{{- end }}
+
+{{/* In CEL: the lines of the rules that match the namespace; the first one governs its pods. A line is a
+pattern and words, with one space between them. */}}
+{{- define "vramwarden.fenceLines" -}}
+params.?data[?'rules.v1'].orValue('').split('\n').filter(line,
+request.namespace.matches(line.split(' ')[0]))
+{{- end }}
+
+{{/* In CEL: whether a pod has a list that is too long to be judged. */}}
+{{- define "vramwarden.fenceTooMany" -}}
+object.metadata.?annotations.orValue({}).size() > 4096
+|| [object.spec.?containers.orValue([]) + object.spec.?initContainers.orValue([])
++ object.spec.?ephemeralContainers.orValue([])].exists(all, all.size() > 512
+|| all.exists(container, container.?env.orValue([]).size() > 4096
+|| container.?resources.?limits.orValue({}).size() > 256
+|| container.?resources.?requests.orValue({}).size() > 256))
+{{- end }}
+
+{{/* The name by which the API server knows an account of ours. */}}
+{{- define "vramwarden.account" -}}
+system:serviceaccount:{{ .root.Release.Namespace }}:vramwarden-{{ .component }}
+{{- end }}

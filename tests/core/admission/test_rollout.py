@@ -1,0 +1,151 @@
+"""A rollout that observes: pods without a demand are only warned of, and nothing is voided."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from tests.core.admission.decisions import (
+    VISIBLE,
+    VRAM,
+    a_bound_pod,
+    a_debugger,
+    a_full_pod,
+    debugged,
+    decided,
+    stored_pod,
+    updated,
+    variable,
+)
+from tests.core.admission.faults import DEMAND_FAULTS, SPEC_FAULTS
+from tests.support.pods import RULE, a_container, a_pod, a_policy, a_request, a_rule
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.pod.review import encode_review
+from webhook.core.policy.values import Action, Rollout, VisibleDevices
+
+SEES = variable(VISIBLE, "all")
+WITHOUT_DEMAND = [
+    (a_pod(containers=[a_container(**SEES)]), "VisibleDevicesOverride"),
+    (a_pod(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=all"}), "VisibleDevicesOverride"),
+    (a_pod(labels={"vramwarden.io/managed": "true"}), "ReservedName"),
+    (a_pod(containers=[a_container("vram-enforcer")]), "ReservedName"),
+    (
+        a_pod(containers=[a_container(resources={"limits": {"nvidia.com/gpu": "500m"}})]),
+        "FractionalWholeGPU",
+    ),
+    (a_pod(containers=[a_container(**SEES)], tolerations=[{}] * 257), "TooComplex"),
+]
+
+
+def observing(rule=RULE):
+    return a_policy(rule, rollout=Rollout.OBSERVE)
+
+
+def judged(pod, rule=RULE, phase=Phase.MUTATE):
+    return decide(a_request(copy.deepcopy(pod)), observing(rule), phase)
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(("pod", "reason"), WITHOUT_DEMAND)
+def test_what_is_wrong_with_a_pod_without_a_demand_is_a_warning(pod, reason, phase):
+    decision = judged(pod, phase=phase)
+    assert decision.outcome is Outcome.WARNED
+    assert decision.reasons == (reason,)
+    assert (decision.patch, decision.obj) == ((), pod)
+    assert decision.findings == decided(pod, phase=phase).findings
+    response = encode_review("u-1", decision, "")["response"]
+    assert response["warnings"][0].startswith(f"{reason}: ")
+    assert response["allowed"] is True
+
+
+@pytest.mark.parametrize(
+    ("action", "outcome"), [(Action.WARN, Outcome.WARNED), (Action.AUDIT, Outcome.AUDITED)]
+)
+def test_a_rule_that_never_denies_decides_as_ever(action, outcome):
+    assert judged(WITHOUT_DEMAND[0][0], a_rule(action=action)).outcome is outcome
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_what_a_rule_would_void_is_warned_of_and_left(phase):
+    pod = a_full_pod(None)
+    pod["spec"]["containers"][0].update(SEES)
+    decision = judged(pod, a_rule(visible_devices=VisibleDevices.VOID), phase)
+    assert (decision.outcome, decision.patch, decision.obj) == (Outcome.WARNED, (), pod)
+    assert decision.reasons == ("VisibleDevicesOverride",)
+
+
+def test_what_a_rule_ignores_is_not_warned_of():
+    decision = judged(WITHOUT_DEMAND[0][0], a_rule(visible_devices=VisibleDevices.IGNORE))
+    assert decision.outcome is Outcome.ALLOWED
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        *(a_full_pod(memory, annotations=notes) for _, memory, notes, _ in DEMAND_FAULTS),
+        *(a_full_pod(**fields) for _, fields, _ in SPEC_FAULTS),
+        a_pod(containers=[a_container(resources={"limits": {VRAM: "x"}})]),
+        a_pod("8Gi", tolerations=[{}] * 257),
+    ],
+)
+def test_a_pod_with_a_demand_is_judged_as_ever(pod):
+    assert judged(pod) == decided(pod)
+    assert judged(pod).outcome is Outcome.DENIED
+
+
+def test_a_pod_with_a_demand_is_translated_as_ever_by_replicas_of_either_rollout():
+    once = judged(a_full_pod())
+    assert (once.outcome, once.obj) == (Outcome.MUTATED, decided(a_full_pod()).obj)
+    for policy in (a_policy(), observing()):
+        again = decide(a_request(once.obj), policy, Phase.VALIDATE)
+        assert (again.outcome, again.findings) == (Outcome.ALLOWED, ())
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("devices", [VisibleDevices.DENY, VisibleDevices.VOID])
+@pytest.mark.parametrize(
+    "fields", [SEES, {"name": "vram-enforcer"}], ids=["shows a GPU", "reserved name"]
+)
+def test_debugging_without_a_demand_is_only_warned_of(fields, devices, phase):
+    policy = observing(a_rule(visible_devices=devices))
+    decision = debugged(a_pod(), {**a_debugger(), **fields}, policy=policy, phase=phase)
+    assert (decision.outcome, decision.patch) == (Outcome.WARNED, ())
+
+
+def test_debugging_with_a_demand_is_judged_as_ever():
+    denied = debugged(a_bound_pod(), a_debugger(**SEES), policy=observing())
+    assert denied.outcome is Outcome.DENIED
+    hidden = debugged(a_bound_pod(), a_debugger(), policy=observing(), phase=Phase.MUTATE)
+    assert hidden.outcome is Outcome.MUTATED
+
+
+def test_a_label_of_ours_without_a_demand_makes_no_difference_to_debugging():
+    forged = a_pod(labels={"vramwarden.io/managed": "true"})
+    warned = debugged(forged, a_debugger(**SEES), policy=observing())
+    assert warned.outcome is Outcome.WARNED
+    left = debugged(forged, a_debugger(), policy=observing(), phase=Phase.MUTATE)
+    assert (left.outcome, left.patch) == (Outcome.ALLOWED, ())
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}},
+        {"annotations": {"vramwarden.io/gpu": "GPU-1"}},
+        {"labels": {"vramwarden.io/managed": "true"}},
+    ],
+    ids=str,
+)
+def test_an_update_without_a_demand_is_only_warned_of(metadata, phase):
+    decision = updated(a_pod(), a_pod(**metadata), policy=observing(), phase=phase)
+    assert (decision.outcome, decision.patch) == (Outcome.WARNED, ())
+
+
+def test_an_update_that_brings_or_changes_a_demand_is_judged_as_ever():
+    assert updated(a_pod(), a_pod("8Gi"), policy=observing()).outcome is Outcome.DENIED
+    assert updated(a_pod("8Gi"), a_pod(), policy=observing()).outcome is Outcome.DENIED
+    unmarked = stored_pod()
+    del unmarked["metadata"]["labels"]
+    assert updated(stored_pod(), unmarked, policy=observing()).outcome is Outcome.DENIED

@@ -1,0 +1,382 @@
+"""Pods that are too large to be judged: denied where they are ours, left alone where not."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from tests.core.admission.decisions import (
+    VISIBLE,
+    VRAM,
+    a_bound_pod,
+    a_debugger,
+    assert_denied,
+    assert_fine,
+    debugged,
+    decided,
+    found_in,
+    updated,
+    variable,
+)
+from tests.support.pods import a_container, a_pod, a_policy, a_rule
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.pod.complexity import too_complex
+from webhook.core.policy.values import Action, VisibleDevices
+
+CDI = {"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=all"}
+
+
+def many(count: int, what: str = "v") -> list[dict[str, Any]]:
+    return [{"name": f"{what}{n}"} for n in range(count)]
+
+
+def named(count: int, start: int = 1, **fields: Any) -> list[dict[str, Any]]:
+    return [a_container(f"c{n}", **fields) for n in range(start, start + count)]
+
+
+def entries(count: int) -> dict[str, str]:
+    return {f"example.com/{n}": "1" for n in range(count)}
+
+
+def with_main(**fields: Any) -> dict[str, Any]:
+    return {"containers": [a_container(**fields)]}
+
+
+def terms(count: int, *kinds: str) -> dict[str, Any]:
+    expressions = [{"key": "a", "operator": "Exists"}]
+    required = [{"matchExpressions": expressions}] * count
+    field = "requiredDuringSchedulingIgnoredDuringExecution"
+    return {
+        kind: {field: {"nodeSelectorTerms": required} if kind == "nodeAffinity" else required}
+        for kind in kinds
+    }
+
+
+def preferred(count: int, kind: str) -> dict[str, Any]:
+    preference = {"weight": 1, "preference": {"matchExpressions": []}}
+    return {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [preference] * count}}
+
+
+def expressions(count: int) -> dict[str, Any]:
+    found = [{"key": f"k{n}", "operator": "Exists"} for n in range(count)]
+    field = "requiredDuringSchedulingIgnoredDuringExecution"
+    return {
+        "nodeAffinity": {field: {"nodeSelectorTerms": [{}, {"matchExpressions": found}]}},
+    }
+
+
+def capabilities(add: int, drop: int) -> dict[str, Any]:
+    names = [f"CAP{n}" for n in range(add + drop)]
+    return {"securityContext": {"capabilities": {"add": names[:add], "drop": names[add:]}}}
+
+
+def amounts(count: int) -> dict[str, str]:
+    return {f"example.com/r{n}": "1" for n in range(count)}
+
+
+def all_variables(count: int) -> dict[str, Any]:
+    full, rest = divmod(count, 1024)
+    containers = [a_container(), *named(full, env=many(1024)), a_container("r", env=many(rest))]
+    return {"containers": containers}
+
+
+def all_mounts(count: int) -> dict[str, Any]:
+    full, rest = divmod(count, 1024)
+    last = a_container("r", volumeMounts=many(rest))
+    return {"containers": [a_container(), *named(full, volumeMounts=many(1024)), last]}
+
+
+TERMS = (
+    "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+)
+# What has exactly so many of something, the bound, the path where one more is found, and the word.
+BOUNDS = [
+    (lambda n: {"containers": [a_container(), *named(n - 1)]}, 256, "spec.containers", ""),
+    (
+        lambda n: {"containers": [a_container()], "initContainers": named(n - 1)},
+        256,
+        "spec.containers",
+        "",
+    ),
+    (lambda n: with_main(env=many(n)), 1024, "spec.containers[0].env", "ConfigMap"),
+    (all_variables, 8192, "spec.containers", "in all"),
+    (lambda n: with_main(envFrom=[{}] * n), 256, "spec.containers[0].envFrom", ""),
+    (lambda n: {"volumes": many(n)}, 1024, "spec.volumes", ""),
+    (lambda n: with_main(volumeMounts=many(n)), 1024, "spec.containers[0].volumeMounts", ""),
+    (all_mounts, 8192, "spec.containers", "in all"),
+    (lambda n: {"affinity": terms(n, "nodeAffinity")}, 256, "spec.affinity", ""),
+    (lambda n: {"affinity": terms(n, "podAffinity")}, 256, "spec.affinity", ""),
+    (lambda n: {"affinity": preferred(n, "nodeAffinity")}, 256, "spec.affinity", ""),
+    (
+        lambda n: {"affinity": terms(n - 9, "nodeAffinity") | preferred(9, "podAntiAffinity")},
+        256,
+        "spec.affinity",
+        "",
+    ),
+    (lambda n: {"affinity": expressions(n)}, 256, f"{TERMS}[1]", "in one term"),
+    (lambda n: {"tolerations": [{"operator": "Exists"}] * n}, 256, "spec.tolerations", ""),
+    (
+        lambda n: with_main(**capabilities(n - 4, 4)),
+        64,
+        "spec.containers[0].securityContext.capabilities",
+        "",
+    ),
+    (
+        lambda n: with_main(resources={"limits": amounts(n)}),
+        32,
+        "spec.containers[0].resources.limits",
+        "",
+    ),
+    (lambda n: {"nodeSelector": entries(n)}, 1024, "spec.nodeSelector", ""),
+    (lambda n: {"labels": entries(n)}, 1024, "metadata.labels", ""),
+    (lambda n: {"annotations": entries(n - 1)}, 1024, "metadata.annotations", ""),
+]
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(("make", "most", "path", "word"), BOUNDS)
+def test_one_more_than_a_bound_is_denied_with_one_finding(make, most, path, word, phase):
+    decision = decided(a_pod("main=8Gi", **make(most + 1)), phase=phase)
+    assert_denied(decision, "TooComplex", path)
+    assert f"has {most + 1} " in decision.message
+    assert word in decision.message
+    assert decision.notes == ()
+
+
+@pytest.mark.parametrize(("make", "most", "path", "word"), BOUNDS)
+def test_a_pod_at_a_bound_is_judged_as_any_other(make, most, path, word):
+    assert too_complex(a_pod("main=8Gi", **make(most))) == ()
+    assert "TooComplex" not in decided(a_pod("main=8Gi", **make(most))).reasons
+
+
+def test_claims_are_bounded_too():
+    claims = many(257)
+    assert_denied(decided(a_pod("8Gi", resourceClaims=claims)), "TooComplex", "spec.resourceClaims")
+    pod = a_pod("8Gi", **with_main(resources={"claims": claims}))
+    assert_denied(decided(pod), "TooComplex", "spec.containers[0].resources.claims")
+    assert too_complex(a_pod("8Gi", resourceClaims=claims[1:])) == ()
+
+
+@pytest.mark.parametrize(
+    "key", ["gpu-memory", "gpu-count", "gpu-class", "admitted", "gpu", "visible-devices"]
+)
+def test_an_annotation_of_ours_has_at_most_4096_characters(key):
+    path = f"metadata.annotations[vramwarden.io/{key}]"
+    long = a_pod("8Gi", annotations={} if key == "gpu-memory" else {f"vramwarden.io/{key}": ""})
+    long["metadata"]["annotations"][f"vramwarden.io/{key}"] = "x" * 4097
+    assert_denied(decided(long), "TooComplex", path)
+    long["metadata"]["annotations"][f"vramwarden.io/{key}"] = "x" * 4096
+    assert "TooComplex" not in decided(long).reasons
+
+
+def test_a_list_with_thousands_of_entries_is_one_finding():
+    decision = decided(a_pod("x=," * 60_000, containers=named(15_000)))
+    assert found_in(decision) == [
+        ("TooComplex", "metadata.annotations[vramwarden.io/gpu-memory]"),
+        ("TooComplex", "spec.containers"),
+    ]
+
+
+def test_all_that_is_too_much_is_reported_at_once_and_once():
+    pod = a_pod(
+        "8Gi",
+        containers=[a_container(), *named(3, env=many(1025), **capabilities(65, 0))],
+        volumes=many(1025),
+    )
+    assert found_in(decided(pod)) == [
+        ("TooComplex", "spec.volumes"),
+        ("TooComplex", "spec.containers[1].env"),
+        ("TooComplex", "spec.containers[1].securityContext.capabilities"),
+    ]
+
+
+def test_a_large_pod_within_the_bounds_is_translated():
+    containers = [a_container(), *named(250, env=many(30), volumeMounts=many(30, "m"))]
+    assert_fine(a_pod("main=8Gi", containers=containers, volumes=many(1000)))
+
+
+@pytest.mark.parametrize(
+    ("action", "outcome"),
+    [
+        (Action.ENFORCE, Outcome.DENIED),
+        (Action.WARN, Outcome.WARNED),
+        (Action.AUDIT, Outcome.AUDITED),
+    ],
+)
+def test_the_action_decides_about_size_as_about_all_else(action, outcome):
+    pod = a_pod("main=8Gi", tolerations=[{}] * 257)
+    decision = decided(pod, a_rule(action=action))
+    assert (decision.outcome, decision.patch, decision.obj) == (outcome, (), pod)
+
+
+def test_a_rule_that_ignores_and_no_rule_leave_large_pods_alone():
+    pod = a_pod("main=8Gi", tolerations=[{}] * 257)
+    assert decided(pod, a_rule(action=Action.IGNORE)).outcome is Outcome.SKIPPED
+    assert decided(pod, a_rule(namespaces=("elsewhere",))).outcome is Outcome.SKIPPED
+
+
+# --- whose pod it is
+
+LARGE = {"tolerations": [{"operator": "Exists"}] * 257}
+NOT_OURS = [
+    {},
+    {"annotations": {"example.com/gpu-memory": "8Gi"}},
+    {"annotations": {"kubectl.kubernetes.io/default-container": "main"}},
+    {"annotations": {"cdi.k8s.io/x": "example.com/nic=1"}},
+    {"annotations": {"vramwarden.io/gpu-mem": "8Gi"}},
+    with_main(resources={"limits": {"nvidia.com/gpu": "1"}}),
+    with_main(resources={"limits": None, "requests": {}}),
+    with_main(**variable(VISIBLE, "void")),
+    with_main(**variable(VISIBLE)),
+    with_main(**variable("CUDA_MPS_PIPE_DIRECTORY", "/mps")),
+    with_main(envFrom=[{"configMapRef": {"name": "x"}}]),
+    with_main(volumeMounts=[{"name": "v", "mountPath": "/var/run"}]),
+]
+OURS = [
+    {"memory": "8Gi"},
+    {"memory": "8GB"},
+    {"annotations": {"vramwarden.io/gpu-count": "2"}},
+    {"annotations": {"vramwarden.io/gpu": "GPU-1"}},
+    {"annotations": {"vramwarden.io/admitted": ""}},
+    {"labels": {"vramwarden.io/managed": "false"}},
+    with_main(resources={"limits": {VRAM: "8Gi"}}),
+    {"initContainers": [a_container("i", resources={"requests": {VRAM: "x"}})]},
+    {"containers": [a_container("vram-enforcer")]},
+    {"volumes": [{"name": "vram-enforcer-run"}]},
+    with_main(volumeMounts=[{"name": "vram-enforcer-run"}]),
+]
+SHOWING = [
+    {"annotations": CDI},
+    with_main(**variable(VISIBLE, "all")),
+    {"initContainers": [a_container("i", **variable(VISIBLE, fieldRef={}))]},
+    with_main(volumeMounts=[{"name": "v", "mountPath": "/var/run/nvidia-container-devices/0"}]),
+]
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("fields", NOT_OURS, ids=str)
+def test_a_large_pod_of_somebody_else_is_left_alone(fields, phase):
+    pod = a_pod(**fields, **LARGE)
+    decision = decided(pod, phase=phase)
+    assert (decision.outcome, decision.findings, decision.patch) == (Outcome.ALLOWED, (), ())
+    assert decision.obj == pod
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("fields", [*OURS, *SHOWING], ids=str)
+def test_a_large_pod_with_something_of_ours_is_denied(fields, phase):
+    assert_denied(decided(a_pod(**fields, **LARGE), phase=phase), "TooComplex", "spec.tolerations")
+
+
+@pytest.mark.parametrize("fields", SHOWING, ids=str)
+def test_a_rule_that_ignores_visible_devices_has_nothing_to_judge_in_a_large_pod(fields):
+    rule = a_rule(visible_devices=VisibleDevices.IGNORE)
+    assert decided(a_pod(**fields, **LARGE), rule).outcome is Outcome.ALLOWED
+
+
+# --- updates of pods that were stored before there were bounds
+
+
+def stored(**fields: Any):
+    return a_pod(**fields, **LARGE)
+
+
+def changed(pod, **metadata: Any):
+    new = copy.deepcopy(pod)
+    for field, entries in metadata.items():
+        new["metadata"].setdefault(field, {}).update(entries)
+    return new
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("subresource", ["", "resize"])
+@pytest.mark.parametrize("fields", [*NOT_OURS, *OURS, *SHOWING], ids=str)
+def test_a_large_pod_that_is_stored_may_change_in_what_is_not_ours(fields, subresource, phase):
+    old = stored(**fields)
+    new = changed(old, labels={"app": "x"}, annotations={"example.com/a": "1"})
+    new["metadata"]["finalizers"] = ["example.com/f"]
+    new["spec"]["activeDeadlineSeconds"] = 1
+    decision = updated(old, new, subresource=subresource, phase=phase)
+    assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
+
+
+@pytest.mark.parametrize("fields", NOT_OURS, ids=str)
+def test_a_large_pod_without_a_demand_may_change_its_images(fields):
+    old = stored(**fields)
+    new = copy.deepcopy(old)
+    new["spec"]["containers"][0]["image"] = "example:2"
+    assert updated(old, new).outcome is Outcome.ALLOWED
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"annotations": {"vramwarden.io/gpu-memory": "8Gi"}},
+        {"annotations": {"vramwarden.io/gpu-waits": "x"}},
+        {"labels": {"vramwarden.io/managed": "true"}},
+        {"annotations": CDI},
+    ],
+    ids=str,
+)
+def test_a_large_pod_is_denied_an_update_that_adds_something_of_ours(metadata):
+    old = stored()
+    assert_denied(updated(old, changed(old, **metadata)), "TooComplex", "spec.tolerations")
+
+
+@pytest.mark.parametrize("path", ["image", "resources"])
+def test_containers_of_a_large_pod_with_a_demand_stay_as_they_are(path):
+    old = stored(memory="8Gi")
+    new = copy.deepcopy(old)
+    new["spec"]["containers"][0][path] = {"limits": {VRAM: "1Gi"}} if path == "resources" else "x"
+    assert_denied(updated(old, new), "TooComplex", "spec.tolerations")
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_a_large_pod_without_a_demand_may_be_debugged(phase):
+    old = stored()
+    decision = debugged(old, a_debugger(envFrom=[{}]), phase=phase)
+    assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ())
+    showing = debugged(old, a_debugger(**variable(VISIBLE, "all")), phase=phase)
+    assert_denied(showing, "TooComplex", "spec.tolerations")
+
+
+def test_debugging_containers_count_as_containers_and_only_new_ones_are_judged():
+    old = a_pod(containers=named(200), ephemeralContainers=named(56, 300, **variable(VISIBLE, "0")))
+    assert debugged(old, a_debugger()).outcome is Outcome.ALLOWED
+    showing = debugged(old, a_debugger(**variable(VISIBLE, "all")))
+    assert_denied(showing, "TooComplex", "spec.containers")
+    bound = a_bound_pod()
+    bound["spec"]["ephemeralContainers"] = named(256)
+    assert_denied(debugged(bound, a_debugger()), "TooComplex", "spec.containers")
+    policy = a_policy(a_rule(action=Action.WARN))
+    assert debugged(bound, a_debugger(), policy=policy).outcome is Outcome.WARNED
+
+
+# --- what users' own names make long
+
+
+def test_a_path_and_a_text_are_cut_whatever_users_call_their_things():
+    name = "nvidia.com/mig-" + "x" * 100_000
+    pod = a_pod("8Gi", **with_main(resources={"limits": {name: "0.5"}, "requests": {name: "1"}}))
+    decision = decided(pod)
+    assert set(decision.reasons) == {
+        "FractionalWholeGPU",
+        "RequestsLimitsMismatch",
+        "WholeGPUAndShare",
+    }
+    assert all(len(found.path) <= 512 for found in decision.findings)
+    assert all(len(found.detail) <= 1024 for found in decision.findings)
+
+
+def test_a_malformed_field_with_a_long_name_is_named_in_short():
+    decision = decided(a_pod("8Gi", annotations={"x" * 100_000: 1}))
+    assert decision.outcome is Outcome.MALFORMED
+    assert len(decision.message) < 700
+
+
+def test_the_names_of_long_containers_are_cut_in_the_text():
+    pod = a_pod("main=8Gi", containers=[a_container("x" * 100_000), a_container("y" * 100_000)])
+    (finding,) = decided(pod).findings
+    assert len(finding.detail) < 300

@@ -1,0 +1,55 @@
+"""The ConfigMap from which the API server's admission policies read the rules in force."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.adapters.kube.client import Kube, joined
+from webhook.adapters.kube.follow import Collection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Json = dict[str, Any]
+
+CONFIG_MAP: Final = "vramwarden-fence"
+_LABELS: Final = {
+    "app.kubernetes.io/name": "vramwarden",
+    "app.kubernetes.io/managed-by": "vramwarden",
+    "app.kubernetes.io/component": "fence",
+}
+
+
+class FenceApi:
+    """The fence's parameter in one namespace; every method raises KubeError."""
+
+    def __init__(self, kube: Kube, namespace: str) -> None:
+        self._kube = kube
+        self._namespace = namespace
+        self._config_maps = joined("namespaces", namespace, "configmaps")
+
+    def read(self) -> Json | None:
+        """Read the ConfigMap; None where it does not exist."""
+        return self._kube.find(f"{self._config_maps}/{CONFIG_MAP}")
+
+    def write(self, data: Mapping[str, str], found: Json | None) -> None:
+        """Set these keys, unless somebody wrote since `found` was read; other keys stay.
+
+        Raises KubeError, `conflict` where somebody did.
+        """
+        metadata: Json = {"name": CONFIG_MAP, "labels": _LABELS}
+        body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+        if found is None:
+            self._kube.create(self._config_maps, {**body, "data": dict(data)})
+            return
+        metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
+        body["data"] = {**(found.get("data") or {}), **data}
+        self._kube.replace(f"{self._config_maps}/{CONFIG_MAP}", body)
+
+    def followed(self) -> Collection[None]:
+        """Return the ConfigMap for `follow`, which then reports that it changed, not how."""
+        return Collection(self._kube, self._config_maps, _nothing, name=CONFIG_MAP)
+
+
+def _nothing(_found: Json) -> None:
+    """Keep nothing: it is read again before it is written."""

@@ -1,0 +1,121 @@
+"""Which of the pods that are too complex to be judged are ours to deny.
+
+Nobody else's pod is denied because it is large. Each function makes one pass with next to nothing
+per entry, since what it reads has no bound; all raise MalformedObjectError.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.admission.sidecar.container import VOLUME_NAMES
+from webhook.core.nvidia.devices import cdi_keys, mounts_devices
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, sees_no_gpu
+from webhook.core.pod.demand import asks_for_vram
+from webhook.core.pod.fields import items, mapping, strings, text
+from webhook.core.policy.values import Rule, VisibleDevices
+from webhook.names import (
+    ADMITTED_ANNOTATION,
+    ASKING_ANNOTATIONS,
+    BINDING_ANNOTATIONS,
+    ENFORCER_CONTAINER,
+    MANAGED_LABEL,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.request import Request
+
+_MARKS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
+_RUN: Final = ("containers", "initContainers")
+_DEBUG: Final = ("ephemeralContainers",)
+
+
+def is_ours_to_deny(request: Request, rule: Rule) -> bool:
+    """Say whether something in a request needs the judgement that its size forbids.
+
+    | request | what needs it |
+    | --- | --- |
+    | CREATE | a demand, our marks and names; what shows a GPU, unless visibleDevices is Ignore |
+    | UPDATE | our marks, CDI annotations, or containers in a pod with a demand, where they differ |
+    | UPDATE of debugging containers | with a demand any new one, else those that show a GPU |
+    """
+    new, old = request.obj, request.old
+    devices = rule.visible_devices is not VisibleDevices.IGNORE
+    if request.operation == "CREATE":
+        return (
+            asks_for_vram(new)
+            or any(mark is not None for mark in _marks(new))
+            or _has_our_volumes(new)
+            or (devices and any(cdi_keys(_annotations(new))))
+            or any(_is_judged(container, devices=devices) for container in _containers(new, _RUN))
+        )
+    if request.subresource == "ephemeralcontainers":
+        known = {container.get("name") for container in _containers(old, _DEBUG)}
+        added = (one for one in _containers(new, _DEBUG) if one.get("name") not in known)
+        managed = is_managed(old)
+        return any(managed or _is_judged(container, devices=devices) for container in added)
+    if _marks(new) != _marks(old) or (devices and any(new_cdi_keys(new, old))):
+        return True
+    same = all(_spec(new).get(field) == _spec(old).get(field) for field in _RUN)
+    return not same and (asks_for_vram(new) or asks_for_vram(old))
+
+
+def is_managed(pod: Json) -> bool:
+    """Say whether a stored pod has a demand, or bears the label of those that have one."""
+    labels = mapping(_metadata(pod), "labels", "metadata")
+    return labels.get(MANAGED_LABEL) == "true" or asks_for_vram(pod)
+
+
+def new_cdi_keys(new: Json, old: Json) -> Iterator[str]:
+    """Yield the annotations that give a pod devices and that an update adds or changes."""
+    before, after = _annotations(old), _annotations(new)
+    return (key for key in cdi_keys(after) if before.get(key) != after[key])
+
+
+def _marks(pod: Json) -> tuple[str | None, ...]:
+    labels, annotations = mapping(_metadata(pod), "labels", "metadata"), _annotations(pod)
+    return (labels.get(MANAGED_LABEL), *(annotations.get(key) for key in _MARKS))
+
+
+def _has_our_volumes(pod: Json) -> bool:
+    return any(
+        volume.get("name") in VOLUME_NAMES for volume in items(_spec(pod), "volumes", "spec")
+    )
+
+
+def _is_judged(container: Json, *, devices: bool) -> bool:
+    """Say whether a container is judged in a pod without a demand."""
+    path = "spec.containers[*]"
+    mounts = items(container, "volumeMounts", path)
+    if container.get("name") == ENFORCER_CONTAINER:
+        return True
+    if any(mount.get("name") in VOLUME_NAMES for mount in mounts):
+        return True
+    if not devices:
+        return False
+    chosen = [
+        entry for entry in items(container, "env", path) if entry.get("name") == VISIBLE_DEVICES_ENV
+    ]
+    return not all(map(sees_no_gpu, chosen)) or any(
+        mounts_devices(text(mount, "mountPath", path)) for mount in mounts
+    )
+
+
+def _containers(pod: Json, fields: tuple[str, ...]) -> Iterator[Json]:
+    spec = _spec(pod)
+    return (container for field in fields for container in items(spec, field, "spec"))
+
+
+def _annotations(pod: Json) -> Mapping[str, str]:
+    return strings(_metadata(pod), "annotations", "metadata")
+
+
+def _metadata(pod: Json) -> Mapping[str, Any]:
+    return mapping(pod, "metadata", "")
+
+
+def _spec(pod: Json) -> Mapping[str, Any]:
+    return mapping(pod, "spec", "")

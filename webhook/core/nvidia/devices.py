@@ -1,0 +1,40 @@
+"""The other ways than variables by which containers are shown NVIDIA's GPUs.
+
+Sources: NVIDIA Container Toolkit 1.20, the plugins for NRI and the modes of its runtime; the
+Container Device Interface, "CDI device names".
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_CDI_KEYS: Final = ("nvidia.cdi.k8s.io", "cdi.k8s.io/")
+# In `vendor.com/class=name` the vendor is nvidia.com or a domain below it. Wherever it stands: one
+# reader of such values splits them at commas, the next reads YAML.
+_NVIDIA_DEVICE: Final = re.compile(r"(?<![A-Za-z0-9_-])nvidia\.com/")
+
+_MOUNTS_ROOT: Final = "/var/run/nvidia-container-devices"
+# Quicker than to normalise the path of every mount.
+_MOUNTS_NAME: Final = _MOUNTS_ROOT.rpartition("/")[2]
+
+
+def cdi_keys(annotations: Mapping[str, str]) -> Iterator[str]:
+    """Yield the annotations by which a container runtime gives a pod NVIDIA's devices."""
+    for key, value in annotations.items():
+        if key.startswith(_CDI_KEYS) and _NVIDIA_DEVICE.search(value):
+            yield key
+
+
+def mounts_devices(mount_path: str) -> bool:
+    """Say whether a mount is one by whose path NVIDIA's runtime is told which GPUs to show.
+
+    It compares the beginning of the cleaned path, a slash behind it or not.
+    """
+    if _MOUNTS_NAME not in mount_path:
+        return False
+    return posixpath.normpath("/" + mount_path.lstrip("/")).startswith(_MOUNTS_ROOT)

@@ -1,0 +1,152 @@
+"""Bounds on the size of a pod, checked by lengths alone, before anything that grows with them.
+
+No honest pod comes near one of them: etcd holds 1.5 MiB, and a kubelet starts a few dozen
+containers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.pod.findings import Finding, Reason, annotation_path
+from webhook.names import ADMITTED_ANNOTATION, ASKING_ANNOTATIONS, BINDING_ANNOTATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from webhook.core.pod.fields import Json
+
+CONTAINER_FIELDS: Final = ("containers", "initContainers", "ephemeralContainers")
+"""Where a pod's containers stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How many of something a pod may have."""
+
+    most: int
+    what: str
+    cure: str = "remove some"
+
+
+CONTAINERS: Final = Bound(256, "containers", "split the pod")
+VARIABLES: Final = Bound(1024, "variables", "take some from a ConfigMap with envFrom")
+ALL_VARIABLES: Final = Bound(8192, "variables in all", VARIABLES.cure)
+SOURCES: Final = Bound(256, "sources of variables")
+VOLUMES: Final = Bound(1024, "volumes")
+MOUNTS: Final = Bound(1024, "mounts")
+ALL_MOUNTS: Final = Bound(8192, "mounts in all")
+RESOURCES: Final = Bound(32, "resources")
+CLAIMS: Final = Bound(256, "resource claims")
+CAPABILITIES: Final = Bound(64, "capabilities")
+AFFINITY_TERMS: Final = Bound(256, "affinity terms")
+EXPRESSIONS: Final = Bound(256, "expressions in one term")
+TOLERATIONS: Final = Bound(256, "tolerations")
+ENTRIES: Final = Bound(1024, "entries")
+CHARACTERS: Final = Bound(4096, "characters", "shorten it")
+
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_OUR_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
+_AMOUNTS: Final = ("requests", "limits")
+_CAPABILITIES: Final = ("add", "drop")
+
+
+def too_complex(pod: Json) -> tuple[Finding, ...]:
+    """Return what of a pod is too much to judge: one finding per bound, at its first place.
+
+    The pod is as it came: a field of a wrong type counts as nothing here, and is found when it is
+    read. At most 257 containers are visited, and of those nothing but lengths.
+
+    | of | counted |
+    | --- | --- |
+    | the pod | containers of all three kinds, volumes, tolerations, resource claims |
+    | the pod | terms of node, pod and pod anti-affinity together, required and preferred |
+    | the pod | annotations, labels and the node selector, each; the length of each of ours |
+    | each term of node affinity | matchExpressions |
+    | each container | env, envFrom, volumeMounts, requests, limits, claims, each |
+    | each container | capabilities, added and dropped together |
+    | all containers | env, volumeMounts |
+    """
+    found: dict[Bound, Finding] = {}
+    for bound, path, count in _counts(pod):
+        if count > bound.most and bound not in found:
+            detail = f"has {count} {bound.what}; at most {bound.most} are judged, so {bound.cure}"
+            found[bound] = Finding(Reason.TOO_COMPLEX, path, detail)
+    return tuple(found.values())
+
+
+def _counts(pod: Json) -> Iterator[tuple[Bound, str, int]]:
+    metadata, spec = _object(pod, "metadata"), _object(pod, "spec")
+    annotations = _object(metadata, "annotations")
+    yield ENTRIES, "metadata.annotations", len(annotations)
+    yield ENTRIES, "metadata.labels", len(_object(metadata, "labels"))
+    yield ENTRIES, "spec.nodeSelector", len(_object(spec, "nodeSelector"))
+    for key in _OUR_ANNOTATIONS:
+        value = annotations.get(key)
+        if type(value) is str:
+            yield CHARACTERS, annotation_path(key), len(value)
+    yield VOLUMES, "spec.volumes", len(_list(spec, "volumes"))
+    yield TOLERATIONS, "spec.tolerations", len(_list(spec, "tolerations"))
+    yield CLAIMS, "spec.resourceClaims", len(_list(spec, "resourceClaims"))
+    if spec.get("affinity"):
+        yield from _affinity_counts(_object(spec, "affinity"))
+    yield from _container_counts(spec)
+
+
+def _affinity_counts(affinity: Json) -> Iterator[tuple[Bound, str, int]]:
+    node = _object(affinity, "nodeAffinity")
+    required = _list(_object(node, _REQUIRED), "nodeSelectorTerms")
+    count = len(required) + len(_list(node, _PREFERRED))
+    for kind in ("podAffinity", "podAntiAffinity"):
+        terms = _object(affinity, kind)
+        count += len(_list(terms, _REQUIRED)) + len(_list(terms, _PREFERRED))
+    yield AFFINITY_TERMS, "spec.affinity", count
+    path = f"spec.affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
+    for index, term in enumerate(islice(required, AFFINITY_TERMS.most)):
+        if type(term) is dict:
+            yield EXPRESSIONS, f"{path}[{index}]", len(_list(term, "matchExpressions"))
+
+
+def _container_counts(spec: Json) -> Iterator[tuple[Bound, str, int]]:
+    count = variables = mounts = 0
+    for field in CONTAINER_FIELDS:
+        containers = _list(spec, field)
+        # Beyond the bound nothing is visited, however many there are.
+        for index, container in enumerate(islice(containers, max(0, CONTAINERS.most - count))):
+            if type(container) is not dict:
+                continue
+            path = f"spec.{field}[{index}]"
+            env, mounted = _list(container, "env"), _list(container, "volumeMounts")
+            variables += len(env)
+            mounts += len(mounted)
+            yield VARIABLES, f"{path}.env", len(env)
+            yield SOURCES, f"{path}.envFrom", len(_list(container, "envFrom"))
+            yield MOUNTS, f"{path}.volumeMounts", len(mounted)
+            resources = _object(container, "resources")
+            for kind in _AMOUNTS:
+                yield RESOURCES, f"{path}.resources.{kind}", len(_object(resources, kind))
+            yield CLAIMS, f"{path}.resources.claims", len(_list(resources, "claims"))
+            granted = _object(_object(container, "securityContext"), "capabilities")
+            capabilities = sum(len(_list(granted, kind)) for kind in _CAPABILITIES)
+            yield CAPABILITIES, f"{path}.securityContext.capabilities", capabilities
+        count += len(containers)
+    yield ALL_VARIABLES, "spec.containers", variables
+    yield ALL_MOUNTS, "spec.containers", mounts
+    yield CONTAINERS, "spec.containers", count
+
+
+_NOTHING: Final[Json] = {}
+_EMPTY: Final[list[Any]] = []
+
+
+def _object(holder: Json, key: str) -> Json:
+    value = holder.get(key)
+    return value if type(value) is dict else _NOTHING
+
+
+def _list(holder: Json, key: str) -> list[Any]:
+    value = holder.get(key)
+    return value if type(value) is list else _EMPTY

@@ -1,0 +1,108 @@
+"""What the API server needs of a policy to hold part of it by itself: the fence's parameter.
+
+The chart's admission policies (its templates fence-*.yaml) read it from a ConfigMap: one line per
+rule, in order, and the first whose pattern matches a pod's namespace governs the pod.
+
+    ^(kube-.*|gpu-operator)$
+    ^(.*)$ translated sidecar devices marks void
+
+| word | what the API server holds |
+| --- | --- |
+| `translated` | a pod with a demand bears our marks; what only a binding writes, it does not |
+| `sidecar` | and it has the sidecar |
+| `sees-all` | it may see all GPUs of its node, since none are chosen |
+| `devices` | GPUs named by hand are denied: NVIDIA_VISIBLE_DEVICES, annotations of CDI |
+| `marks` | our marks are denied on a pod without a demand |
+| `void` | a container that nobody promised a device is told that it sees none |
+
+A line without words is left to the webhook, or to nobody. So is a rule that does not enforce, and
+one that matches by more than the namespace: the API server cannot say which pods it governs. While
+a policy is only observed, the last three words are not written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.policy.values import Action, EnforceBy, Rollout, VisibleDevices
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from webhook.core.policy.values import Policy, Rule
+
+RULES_KEY: Final = "rules.v1"
+WHOLE_GPUS_KEY: Final = "whole-gpus.v1"
+"""A pattern for names of resources: a pod that limits one may name devices by annotation."""
+SUM_KEY: Final = "sum.v1"
+"""SHA-256 of the two others, by which a replica knows that a replica wrote them.
+
+The `v1` in the keys is the format. A release with another one uses keys of its own and leaves these
+alone, so that two releases never overwrite each other's during an upgrade.
+"""
+
+RULES_BYTES: Final = 32 * 1024
+"""Far below a ConfigMap's 1 MiB: for pods that matter the API server compiles every pattern."""
+WHOLE_GPUS_BYTES: Final = 8 * 1024
+_ANY: Final = ".*"
+
+
+def fence_data(policy: Policy) -> dict[str, str]:
+    """Return the `data` of the ConfigMap; equal policies give equal text, in every replica.
+
+    Where it would be too large, the rules beyond the bound are left to the webhook, and every
+    resource with a domain counts as a whole GPU: the fence then holds less, never more.
+    """
+    lines: list[str] = []
+    room = RULES_BYTES - len(_line([_ANY], ())) - 1
+    for rule in policy.rules:
+        line = _line(rule.namespaces or ("*",), _words(rule, policy.rollout))
+        room -= len(line) + 1
+        if room < 0:
+            lines.append(_line(["*"], ()))
+            break
+        lines.append(line)
+    whole = _pattern(policy.whole_gpu_resources) if policy.whole_gpu_resources else "^$"
+    if len(whole) > WHOLE_GPUS_BYTES:
+        whole = "/"
+    data = {RULES_KEY: "".join(f"{line}\n" for line in lines), WHOLE_GPUS_KEY: whole}
+    return {**data, SUM_KEY: _sum(data)}
+
+
+def is_intact(data: Mapping[str, str]) -> bool:
+    """Say whether a replica wrote it, under whatever policy; otherwise somebody changed it."""
+    return data.get(SUM_KEY) == _sum(data)
+
+
+def _sum(data: Mapping[str, str]) -> str:
+    text = f"{data.get(RULES_KEY)}\0{data.get(WHOLE_GPUS_KEY)}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _line(namespaces: Iterable[str], words: Iterable[str]) -> str:
+    return " ".join((_pattern(namespaces), *words))
+
+
+def _pattern(names: Iterable[str]) -> str:
+    """Return an RE2 expression for names in which `*` is any text."""
+    found = (_ANY.join(map(re.escape, name.split("*"))) for name in names)
+    return f"^({'|'.join(found)})$"
+
+
+def _words(rule: Rule, rollout: Rollout) -> Iterable[str]:
+    if rule.action is not Action.ENFORCE or rule.pod_labels:
+        return
+    yield "translated"
+    if rule.enforcement.by is EnforceBy.SIDECAR:
+        yield "sidecar"
+    if not rule.chooses_gpus:
+        yield "sees-all"
+    if rollout is Rollout.OBSERVE:
+        return
+    if rule.visible_devices is VisibleDevices.DENY:
+        yield "devices"
+    yield "marks"
+    if rule.visible_devices is not VisibleDevices.IGNORE:
+        yield "void"
