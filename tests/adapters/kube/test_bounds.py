@@ -206,18 +206,19 @@ def test_memory_stays_small_while_a_large_list_is_read(kube, api_server):
 
 
 def test_one_object_of_a_page_at_a_time_is_in_memory(monkeypatch):
-    there = weakref.WeakSet()
+    there, beside = weakref.WeakSet(), []
 
     def an_item(pairs):
+        beside.append(len(there))
         made = Kept(pairs)
         there.add(made)
         return made
 
     decode = json.JSONDecoder(object_pairs_hook=an_item).raw_decode
     monkeypatch.setattr(reading, "_decode", decode)
-    reader = ListReader(lambda _: len(there))
+    reader = ListReader(len)
     reader.read(written({"items": [{"a": number} for number in range(5)]}).decode())
-    assert reader.kept == [1] * 5
+    assert (reader.kept, beside) == ([1] * 5, [0] * 5)
 
 
 def test_a_list_of_one_that_is_many_is_a_failure(kube, api_server, monkeypatch):

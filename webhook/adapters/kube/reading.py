@@ -27,7 +27,7 @@ MOST_BYTES: Final = 16 * 2**20
 """Of one object's JSON. An etcd with its default limit of 1.5 MiB (`--max-request-bytes`) stores
 nothing that needs more."""
 
-LARGE_BYTES: Final = 256 * 2**10
+LARGE_BYTES: Final = 64 * 2**10
 """What is larger is read by one thread at a time; an ordinary pod has 7 KiB."""
 
 _HEAD: Final = 8 * 2**10
