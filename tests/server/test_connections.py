@@ -136,6 +136,20 @@ def test_what_does_not_get_on_with_its_request_is_closed_and_what_is_idle_is_not
         assert b" 200 " in used["idle"].recv(20)
 
 
+def test_who_goes_on_sending_after_an_early_answer_is_cut_off(server):
+    with server.raw() as connection:
+        connection.sendall(
+            b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 99999999999\r\n\r\n" + b" " * 2000
+        )
+        began = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() < began + REQUEST_S:
+                connection.sendall(b" " * 65_536)
+        assert time.monotonic() - began < REQUEST_S / 2
+    assert closed(server, "slow") == 1
+
+
 def test_a_handshake_that_fails_leaves_nothing_behind(server):
     for _ in range(3):
         with socket.create_connection(("127.0.0.1", server.port)) as plain:

@@ -31,6 +31,9 @@ to its last: twice the time-out that our webhooks are registered with."""
 ANSWER_S: Final = 30.0
 """From a request to the end of its answer; the API server waits for a webhook 30 s at most."""
 
+CLOSE_S: Final = 2.0
+"""From our end of a connection to the caller's: until then what they still send is dropped."""
+
 _SWEEP_S: Final = 1.0
 _AT_ONCE: Final = 16
 """Connections accepted in a turn of the loop: a handshake takes about a millisecond of it."""
@@ -111,6 +114,11 @@ class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn is not typed
         self._held.state = State.ANSWERING
         self._held.due_s = self.worker.loop.time() + ANSWER_S
         super()._on_message_complete()
+
+    def _close_transport(self) -> None:
+        """Close, which waits for the caller to do the same."""
+        super()._close_transport()
+        self._held.due_s = min(self._held.due_s, self.worker.loop.time() + CLOSE_S)
 
     def _arm_keepalive_timer(self) -> None:
         """An answer is complete, and gunicorn's time of an idle connection begins."""
