@@ -57,7 +57,7 @@ def wait_for_gpus(gpu_folder: str, run_folder: str, termination_log: str) -> int
             time.sleep(_SCAN_S)
             gpus = _read(gpu_folder, GPU_ANNOTATION)
         why = "the pod has its GPU now, and the sidecar starts again with it"
-        journal.verdict("info", "assigned late", why, report=False, gpus=gpus)
+        journal.verdict("info", "assigned late", why, gpus=gpus)
     except _StoppedError:
         journal.event("info", "stopped")
         return 0
