@@ -195,6 +195,24 @@ CASES = [
         "VRAM cannot be shared on Windows",
         a_pod("8Gi", os={"name": "windows"}),
     ),
+    Case(
+        Reason.VISIBLE_DEVICES_OVERRIDE,
+        "metadata.annotations[nvidia.cdi.k8s.io/pod]",
+        "shows the pod GPUs that nobody accounts for",
+        a_pod("8Gi", annotations={"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=all"}),
+    ),
+    Case(
+        Reason.RESERVED_NAME,
+        "metadata.labels[vramwarden.io/managed]",
+        "only vramwarden writes this",
+        a_pod(labels={"vramwarden.io/managed": "true"}),
+    ),
+    Case(
+        Reason.TOO_COMPLEX,
+        "spec.containers",
+        "has 15000 containers; at most 256 are judged",
+        a_pod("c0=8Gi", containers=[a_container(f"c{number}") for number in range(15_000)]),
+    ),
 ]
 
 

@@ -155,8 +155,14 @@ def test_a_rule_may_ignore_what_a_debugging_container_without_a_demand_shows(fie
     assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ())
 
 
-@pytest.mark.parametrize("make", [a_pod, a_bound_pod])
-@pytest.mark.parametrize("devices", [VisibleDevices.DENY, VisibleDevices.VOID])
+@pytest.mark.parametrize(
+    ("make", "devices"),
+    [
+        (a_pod, VisibleDevices.DENY),
+        (a_pod, VisibleDevices.VOID),
+        *((a_bound_pod, devices) for devices in VisibleDevices),
+    ],
+)
 def test_a_mount_that_shows_devices_is_denied_in_a_debugging_container(devices, make):
     policy = a_policy(a_rule(visible_devices=devices))
     decision = debugged(make(), a_debugger(volumeMounts=[MOUNTED]), policy=policy)

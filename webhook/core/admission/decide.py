@@ -267,9 +267,11 @@ def _with_debuggers(
 
 
 def _voids(case: Case) -> bool:
-    """Say whether GPUs that a pod without a demand makes visible are hidden now."""
-    void = case.rule.visible_devices is VisibleDevices.VOID
-    return void and case.mutating and case.policy.rollout is Rollout.ENFORCE
+    """Say whether GPUs that a pod without a demand makes visible are hidden now.
+
+    While a rollout observes they are findings instead, so that nothing is left to hide.
+    """
+    return case.mutating and case.rule.visible_devices is VisibleDevices.VOID
 
 
 def _mutated(case: Case, wanted: Json) -> Decision:

@@ -50,8 +50,6 @@ CHARACTERS: Final = Bound(4096, "characters", "shorten it")
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _OUR_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
-_AMOUNTS: Final = ("requests", "limits")
-_CAPABILITIES: Final = ("add", "drop")
 
 
 def too_complex(pod: Json) -> tuple[Finding, ...]:
@@ -84,7 +82,7 @@ def _counts(pod: Json) -> Iterator[tuple[Bound, str, int]]:
     yield ENTRIES, "metadata.annotations", len(annotations)
     yield ENTRIES, "metadata.labels", len(_object(metadata, "labels"))
     yield ENTRIES, "spec.nodeSelector", len(_object(spec, "nodeSelector"))
-    for key in _OUR_ANNOTATIONS:
+    for key in _OUR_ANNOTATIONS if annotations else ():
         value = annotations.get(key)
         if type(value) is str:
             yield CHARACTERS, annotation_path(key), len(value)
@@ -118,24 +116,33 @@ def _container_counts(spec: Json) -> Iterator[tuple[Bound, str, int]]:
         for index, container in enumerate(islice(containers, max(0, CONTAINERS.most - count))):
             if type(container) is not dict:
                 continue
-            path = f"spec.{field}[{index}]"
             env, mounted = _list(container, "env"), _list(container, "volumeMounts")
             variables += len(env)
             mounts += len(mounted)
-            yield VARIABLES, f"{path}.env", len(env)
-            yield SOURCES, f"{path}.envFrom", len(_list(container, "envFrom"))
-            yield MOUNTS, f"{path}.volumeMounts", len(mounted)
-            resources = _object(container, "resources")
-            for kind in _AMOUNTS:
-                yield RESOURCES, f"{path}.resources.{kind}", len(_object(resources, kind))
-            yield CLAIMS, f"{path}.resources.claims", len(_list(resources, "claims"))
-            granted = _object(_object(container, "securityContext"), "capabilities")
-            capabilities = sum(len(_list(granted, kind)) for kind in _CAPABILITIES)
-            yield CAPABILITIES, f"{path}.securityContext.capabilities", capabilities
+            for bound, path, size in _sizes(container, env, mounted):
+                if size > bound.most:  # rarely, so that few paths are built
+                    yield bound, f"spec.{field}[{index}].{path}", size
         count += len(containers)
     yield ALL_VARIABLES, "spec.containers", variables
     yield ALL_MOUNTS, "spec.containers", mounts
     yield CONTAINERS, "spec.containers", count
+
+
+def _sizes(
+    container: Json, env: list[Any], mounted: list[Any]
+) -> tuple[tuple[Bound, str, int], ...]:
+    resources = _object(container, "resources")
+    granted = _object(_object(container, "securityContext"), "capabilities")
+    capabilities = len(_list(granted, "add")) + len(_list(granted, "drop"))
+    return (
+        (VARIABLES, "env", len(env)),
+        (SOURCES, "envFrom", len(_list(container, "envFrom"))),
+        (MOUNTS, "volumeMounts", len(mounted)),
+        (RESOURCES, "resources.requests", len(_object(resources, "requests"))),
+        (RESOURCES, "resources.limits", len(_object(resources, "limits"))),
+        (CLAIMS, "resources.claims", len(_list(resources, "claims"))),
+        (CAPABILITIES, "securityContext.capabilities", capabilities),
+    )
 
 
 _NOTHING: Final[Json] = {}
