@@ -95,7 +95,7 @@ class Fenced:
 
     def _probe(self, mark: str) -> Json:
         """Create a pod, and change one that exists: some policies judge only one of the two."""
-        metadata: Json = {"labels": {"probe": mark}}
+        metadata: Json = {"labels": {"probe": mark}, "annotations": {"vramwarden.io/probe": mark}}
         spec = {"containers": [{"name": "main", "image": "example"}]}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec}
         self.create({**pod, "metadata": dict(metadata)}, api=self.api)
