@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import uuid
 
 import pytest
 from hypothesis import given
 
-from tests.chart.admission_policies import Line, is_denied_by
-from tests.chart.recorded_reviews import denial
+from tests.chart.admission_policies import is_denied_by
+from tests.chart.fenced import Fenced
 from tests.support.charts import NAMESPACE
 from tests.support.pods import a_container, a_pod, a_request
 from tests.support.strategies import asking_pods
@@ -23,56 +22,18 @@ VRAM = "vramwarden.io/vram"
 SHIPPED = PolicySource(shipped_policy_path(), "vramwarden/enforcer:1").current
 
 
-class Cluster:
-    """Creates pods, as a dry run, in namespaces of any name."""
-
-    def __init__(self, control_plane, helm):
-        self.control_plane = control_plane
-        self.objects = helm.render()
-        self.api = control_plane.api
-        self.line = Line(self.api, NAME, self.probe)
-        self.made = set()
-
-    def under(self, policy=SHIPPED):
-        """Put the second line into force, with the rules of a policy."""
-        self.line.use(self.objects, policy)
-        return self
-
-    def namespace(self, name, labels=None):
-        """Make a namespace, once; its pods need a service account."""
-        if name not in self.made:
-            metadata = {"name": name, "labels": labels or {}}
-            manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
-            if name not in {"default", "kube-system"}:
-                self.api.apply(manifest)
-            self.control_plane.ensure_service_account(name)
-            self.made.add(name)
-        return name
-
-    def denies(self, pod, namespace="default", api=None):
-        """Try to create a pod; return why it is denied, or nothing."""
-        pod = copy.deepcopy(pod)
-        pod["metadata"].update(namespace=self.namespace(namespace), name=f"p-{uuid.uuid4().hex}")
-        return denial(lambda: (api or self.api).create(pod, dry_run=True))
-
-    def probe(self, mark):
-        pod = a_pod(labels={"probe": mark})
-        pod["metadata"].update(namespace="default", name=f"p-{uuid.uuid4().hex}")
-        return self.api.create(pod, dry_run=True)
-
-
 @pytest.fixture(scope="module")
 def cluster(control_plane, helm):
     """Be a cluster with nothing of us except the second line."""
-    found = Cluster(control_plane, helm)
+    found = Fenced(control_plane, helm, NAME)
     yield found
-    found.line.remove()
+    found.close()
 
 
 @pytest.fixture
 def shipped(cluster):
     """Put the second line of the shipped policy into force."""
-    return cluster.under()
+    return cluster.under(SHIPPED)
 
 
 def translated(pod, policy=SHIPPED, **request):
@@ -170,7 +131,7 @@ def test_a_pod_that_asks_for_nothing_is_created(shipped, pod):
 
 @given(asking_pods())
 def test_what_the_webhook_translates_is_never_denied(cluster, pod):
-    cluster.under()
+    cluster.under(SHIPPED)
     pod = copy.deepcopy(pod)
     pod["spec"].pop("someFieldOfTheFuture", None)
     decision = decide(a_request(pod), SHIPPED, Phase.MUTATE)

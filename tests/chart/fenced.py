@@ -1,0 +1,156 @@
+"""A cluster with one policy of the fence and nothing else of us, and a tenant who tries things."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from tests.chart.admission_policies import Line
+from tests.chart.recorded_reviews import denial
+from tests.support.control_planes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.charts import Helm
+    from tests.support.control_planes import Api, ControlPlane
+    from webhook.core.policy.values import Policy
+
+Json = dict[str, Any]
+
+ALICE = "alice"
+"""She may do everything with pods, but only in the namespaces that are made for her."""
+PODS = [
+    f"pods{part}"
+    for part in ("", "/ephemeralcontainers", "/resize", "/status", "/exec", "/attach", "/log")
+]
+MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
+
+
+class Fenced:
+    """Creates and changes pods in namespaces of any name."""
+
+    def __init__(self, control_plane: ControlPlane, helm: Helm, name: str) -> None:
+        self.control_plane = control_plane
+        self.api = control_plane.api
+        self.alice = self.api.acting_as(ALICE, "system:authenticated")
+        self.objects = helm.render({"fence": {"void": True}})
+        self.line = Line(self.api, name, self._probe)
+        self._namespaces: set[str] = set()
+        self._pods: list[Json] = []
+        self._probed: Json | None = None
+
+    def under(self, policy: Policy | None = None) -> Fenced:
+        """Put the policy of the fence into force, with the rules of a policy of ours."""
+        self.line.use(self.objects, policy)
+        return self
+
+    def close(self) -> None:
+        """Leave the cluster as it was."""
+        self.line.remove()
+        for pod in self._pods:
+            self.api.delete(pod, gracePeriodSeconds="0")
+
+    def namespace(self, name: str, labels: Json | None = None) -> str:
+        """Make a namespace, once; its pods need a service account, and she needs rights."""
+        if name in self._namespaces:
+            return name
+        metadata = {"name": name, "labels": labels or {}}
+        if name not in {"default", "kube-system"}:
+            self.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        self.control_plane.ensure_service_account(name)
+        allow(self.api, ALICE, name, {"apiGroups": [""], "resources": PODS, "verbs": ["*"]})
+        self._namespaces.add(name)
+        return name
+
+    def create(
+        self, pod: Json, namespace: str = "default", api: Api | None = None, *, dry_run: bool = True
+    ) -> Json:
+        """Create a pod, as she does unless another is named."""
+        pod = copy.deepcopy(pod)
+        pod["metadata"].update(namespace=self.namespace(namespace), name=f"p-{uuid.uuid4().hex}")
+        found = (api or self.alice).create(pod, dry_run=dry_run)
+        if not dry_run:
+            self._pods.append(pod)
+        return found
+
+    def denies(self, pod: Json, namespace: str = "default", api: Api | None = None) -> str:
+        """Try to create a pod; return why it is denied, or nothing."""
+        return denial(lambda: self.create(pod, namespace, api))
+
+    def patch(
+        self, pod: Json, change: Json, part: str = "", api: Api | None = None, kind: str = STRATEGIC
+    ) -> Json:
+        """Change a pod that exists, as a dry run."""
+        metadata = pod["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}{part}"
+        actor = api or self.alice
+        return actor.request("PATCH", path, change, content_type=kind, dryRun="All")
+
+    def rejects(self, pod: Json, change: Json, part: str = "", api: Api | None = None) -> str:
+        """Try to change a pod that exists; return why it is denied, or nothing."""
+        return denial(lambda: self.patch(pod, change, part, api))
+
+    def _probe(self, mark: str) -> Json:
+        """Create a pod, and change one that exists: some policies judge only one of the two."""
+        metadata: Json = {"labels": {"probe": mark}}
+        spec = {"containers": [{"name": "main", "image": "example"}]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec}
+        self.create({**pod, "metadata": dict(metadata)}, api=self.api)
+        if self._probed is None:
+            self._probed = self.create(pod, api=self.api, dry_run=False)
+        metadata["annotations"] = {"vramwarden.io/gpu-waits": "a mark, which some judge alone"}
+        return self.patch(self._probed, {"metadata": metadata}, api=self.api)
+
+
+def allow(api: Api, user: str, namespace: str, rule: Json) -> None:
+    """Give a user rights in a namespace."""
+    _bind(api, user, user, rule, namespace)
+
+
+@contextlib.contextmanager
+def granted(api: Api, user: str, rule: Json) -> Iterator[None]:
+    """Give a user rights in the cluster for the length of a block."""
+    made = _bind(api, user, f"test-{uuid.uuid4().hex[:8]}", rule)
+    try:
+        yield
+    finally:
+        for thing in made:
+            api.delete(thing)
+        wait_until("the right is gone", lambda: not _may(api, user, rule))
+
+
+def _bind(api: Api, user: str, name: str, rule: Json, namespace: str = "") -> list[Json]:
+    group = "rbac.authorization.k8s.io"
+    scope = "" if namespace else "Cluster"
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    subject = {"kind": "User", "name": user, "apiGroup": group}
+    reference = {"kind": f"{scope}Role", "name": name, "apiGroup": group}
+    head = {"apiVersion": f"{group}/v1", "metadata": metadata}
+    role = {**head, "kind": f"{scope}Role", "rules": [rule]}
+    bound = {"subjects": [subject], "roleRef": reference}
+    binding = {**head, "kind": f"{scope}RoleBinding", **bound}
+    made = [api.apply(thing) for thing in (binding, role)]
+    wait_until("the right is granted", lambda: _may(api, user, rule, namespace))
+    return made
+
+
+def _may(api: Api, user: str, rule: Json, namespace: str = "") -> bool:
+    """Ask the API server, which learns of rights by a watch."""
+    resource, _, part = rule["resources"][-1].partition("/")
+    attributes = {
+        "namespace": namespace,
+        "verb": rule["verbs"][-1],
+        "group": rule["apiGroups"][-1],
+        "resource": resource,
+        "subresource": part,
+    }
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "resourceAttributes": attributes},
+    }
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    return bool(api.request("POST", path, review)["status"]["allowed"])
