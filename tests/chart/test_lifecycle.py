@@ -72,6 +72,15 @@ class Installation(Release):
         path = f"/api/v1/namespaces/{namespace}/pods/{name}/binding"
         self.api.request("POST", path, {**binding, "target": target})
 
+    def owner(self):
+        """Return what the replicas make the owner of both configurations."""
+        uid = self.api.request("GET", f"/api/v1/namespaces/{NAMESPACE}")["metadata"]["uid"]
+        return {"apiVersion": "v1", "kind": "Namespace", "name": NAMESPACE, "uid": uid}
+
+    def bind_path(self):
+        """Return where bindings are sent."""
+        return self.api.request("GET", MUTATING)["webhooks"][-1]["clientConfig"]["service"]["path"]
+
     def bundle(self, path=MUTATING):
         webhooks = self.api.request("GET", path)["webhooks"]
         (bundle,) = {webhook["clientConfig"].get("caBundle") for webhook in webhooks}
@@ -187,8 +196,11 @@ def test_an_upgrade_leaves_alone_what_the_server_wrote(release):
         webhooks = release.api.request("GET", path)["webhooks"]
         client = {"caBundle": bundle}
         change = {"webhooks": [{"name": one["name"], "clientConfig": client} for one in webhooks]}
+        change["metadata"] = {"ownerReferences": [release.owner()]}
         kind = "application/strategic-merge-patch+json"
         release.api.request("PATCH", path, change, content_type=kind)
+    bind = {"name": "bind.vramwarden.io", "clientConfig": {"service": {"path": "/secret/bind"}}}
+    release.api.request("PATCH", MUTATING, {"webhooks": [bind]}, content_type=kind)
     data = {"tls.crt": bundle, "tls.key": bundle, "ca.crt": bundle}
     release.api.request(
         "PATCH", SECRET, {"data": data}, content_type="application/merge-patch+json"
@@ -197,13 +209,16 @@ def test_an_upgrade_leaves_alone_what_the_server_wrote(release):
     timeouts = {"mutating": {"timeoutSeconds": 3}, "validating": {"timeoutSeconds": 4}}
     release.install({"webhook": {"replicas": 3, **timeouts}, "exemptNamespaces": ["other"]})
     for path, seconds in ((MUTATING, 3), (VALIDATING, 4)):
-        webhook, *_ = release.api.request("GET", path)["webhooks"]
-        assert webhook["timeoutSeconds"] == seconds
+        found = release.api.request("GET", path)
+        assert found["webhooks"][0]["timeoutSeconds"] == seconds
+        assert found["metadata"]["ownerReferences"] == [release.owner()]
         assert release.bundle(path) == bundle
+    assert release.bind_path() == "/secret/bind"
     assert release.api.request("GET", SECRET)["data"] == data
 
     release.helm.run("rollback", "vramwarden", "1", "--namespace", NAMESPACE)
     assert release.bundle() == bundle
+    assert release.bind_path() == "/secret/bind"
     assert release.api.request("GET", SECRET)["data"] == data
 
 
