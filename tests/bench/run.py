@@ -1,9 +1,11 @@
-"""`make bench`: what a review costs, what a list costs, and what the enforcer does."""
+"""`make bench`: what a review, a list and attacks cost, and what the enforcer does."""
 
+from tests.bench.attacks import bench_attacks
 from tests.bench.enforcer import bench_enforcer
 from tests.bench.lists import bench_lists
 from tests.bench.reviews import bench_reviews
 
 bench_reviews()
 bench_lists()
+bench_attacks()
 bench_enforcer()

@@ -68,7 +68,6 @@ def test_a_variable_that_shows_none_is_not(denying, entry):
 
 
 LENIENT = {
-    "Void": a_policy(a_rule(visible_devices=VisibleDevices.VOID)),
     "Ignore": a_policy(a_rule(visible_devices=VisibleDevices.IGNORE)),
     "Warn": a_policy(a_rule(action=Action.WARN)),
     "Audit": a_policy(a_rule(action=Action.AUDIT)),
@@ -91,6 +90,12 @@ def test_what_no_rule_denies_is_left_alone(cluster, policy):
     pod = cluster.create(a_pod(), dry_run=False)
     debugger = {"spec": {"ephemeralContainers": [{**visible(value="all"), "name": "debug"}]}}
     assert cluster.rejects(pod, debugger, "/ephemeralcontainers") == ""
+
+
+def test_what_can_be_voided_is_left_alone_and_an_annotation_cannot(cluster):
+    cluster.under(a_policy(a_rule(visible_devices=VisibleDevices.VOID)))
+    assert cluster.denies(a_pod(containers=[visible(value="all")])) == ""
+    assert is_denied_by(cluster.denies(CDI), NAME)
 
 
 @pytest.mark.parametrize("name", ["Warn", "Audit", "an ignoring rule", "no rule", "Observe"])
@@ -155,6 +160,17 @@ def test_what_translation_writes_is_allowed_where_it_writes_it_and_nowhere_else(
     assert is_denied_by(cluster.denies(pod), NAME)
 
 
+def test_the_sidecars_name_is_no_way_to_a_gpu(denying):
+    sidecar = {**visible(valueFrom=OURS), "name": "vram-enforcer"}
+    assert is_denied_by(denying.denies(a_pod(containers=[sidecar])), NAME)
+    pod = denying.create(a_pod(), dry_run=False)
+    change = {"spec": {"ephemeralContainers": [sidecar]}}
+    assert is_denied_by(denying.rejects(pod, change, "/ephemeralcontainers"), NAME)
+    pod = translated()
+    pod["spec"]["initContainers"][0]["env"].append(sidecar["env"][1])
+    assert denying.denies(pod) == ""
+
+
 ANNOTATIONS = {
     "one container": {"nvidia.cdi.k8s.io/container.main": "nvidia.com/gpu=all"},
     "the pod": {"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=0"},
@@ -189,11 +205,21 @@ def test_an_annotation_that_shows_none_is_not(denying, annotations):
     assert denying.denies(a_pod(annotations=annotations)) == ""
 
 
-def test_a_pod_with_whole_gpus_may_name_them(denying):
-    for resource, why in (("nvidia.com/gpu", ""), ("nvidia.com/mig-1g.5gb", ""), ("a.com/b", NAME)):
-        pod = copy.deepcopy(CDI)
-        pod["spec"]["containers"] = [a_container(resources={"limits": {resource: "1"}})]
-        assert why in denying.denies(pod)
+@pytest.mark.parametrize(
+    ("resource", "amount", "allowed"),
+    [
+        ("nvidia.com/gpu", "1", True),
+        ("nvidia.com/gpu", "0", False),
+        ("nvidia.com/mig-1g.5gb", "2", True),
+        ("nvidia.com/gpus", "1", False),
+        ("example.com/fpga", "1", False),
+    ],
+)
+def test_a_pod_with_whole_gpus_may_name_them(denying, resource, amount, allowed):
+    pod = copy.deepcopy(CDI)
+    pod["spec"]["containers"] = [a_container(resources={"limits": {resource: amount}})]
+    assert (denying.denies(pod) == "") == allowed
+    assert decide(a_request(pod), DENYING, Phase.VALIDATE).allowed == allowed
 
 
 def test_a_pod_that_has_such_an_annotation_already_is_updated_as_before(cluster):
@@ -238,11 +264,20 @@ ENTRIES = st.lists(
 )
 
 
-@given(ENTRIES, ENTRIES)
-def test_it_judges_a_variable_as_the_webhook_does(cluster, first, second):
+CDI_ANNOTATIONS = st.dictionaries(
+    st.sampled_from(["nvidia.cdi.k8s.io/pod", "nvidia.cdi.k8s.io", "cdi.k8s.io/x", "a.com/x"]),
+    st.sampled_from(["nvidia.com/gpu=0", "a.nvidia.com/gpu=0", "xnvidia.com/a=b", "a.com/b=c"]),
+    max_size=2,
+)
+
+
+@given(ENTRIES, ENTRIES, CDI_ANNOTATIONS)
+def test_it_judges_as_the_webhook_does(cluster, first, second, annotations):
     cluster.under(DENYING)
     pod = a_pod(
-        containers=[a_container(env=first)], initContainers=[a_container("init", env=second)]
+        containers=[a_container(env=first)],
+        initContainers=[a_container("init", env=second)],
+        annotations=annotations,
     )
     decision = decide(a_request(pod), DENYING, Phase.VALIDATE)
     assert bool(cluster.denies(pod)) == (decision.outcome is Outcome.DENIED)

@@ -35,6 +35,11 @@ KINDS = (
 )
 
 
+EMERGENCY = (
+    "kubectl delete mutatingwebhookconfigurations,validatingwebhookconfigurations vramwarden"
+)
+
+
 class Installation(Release):
     """A release, and what the API server stores of it."""
 
@@ -295,7 +300,7 @@ def test_the_emergency_exit_leaves_the_second_line_and_an_upgrade_mends_it(relea
     write_parameter(release.api, SHIPPED)  # as the replicas do
     wait_until("the webhook is called", lambda: "webhook" in release.denies(a_pod("8Gi")))
     before = release.left()
-    the_readme(control_plane, "kubectl delete mutating")
+    the_readme(control_plane, EMERGENCY)
     wait_until("it is not", lambda: 'webhook "' not in release.denies(a_pod("8Gi")))
     wait_until("the second line holds", lambda: release.denies(a_pod("8Gi")))
     assert "vramwarden: the pod asks for GPU memory" in release.denies(a_pod("8Gi"))
@@ -304,6 +309,20 @@ def test_the_emergency_exit_leaves_the_second_line_and_an_upgrade_mends_it(relea
     wait_until("nothing holds", lambda: not release.denies(a_pod("8Gi")))
     release.install()
     assert release.left() == before
+
+
+def test_what_outlives_a_namespace_that_was_deleted_first_has_our_label(
+    release, control_plane, helm
+):
+    release.install()
+    before = release.left()
+    the_readme(control_plane, f"{EMERGENCY.rpartition(' ')[0]},")
+    kinds = [
+        {name.split(".")[0].split("/")[0] for name in names} for names in (before, release.left())
+    ]
+    objects = [thing for thing in helm.render() if not hooks(thing)]
+    lasting = {thing["kind"].lower() for thing in objects if "namespace" not in thing["metadata"]}
+    assert kinds[0] - kinds[1] == lasting
 
 
 def test_nodes_are_rid_of_what_the_agent_wrote(control_plane):

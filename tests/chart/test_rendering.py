@@ -186,6 +186,8 @@ def test_the_webhook_is_started_with_options_that_it_has(helm):
         known = {option for parameter in serve_command.params for option in parameter.opts}
         assert {argument.partition("=")[0] for argument in arguments} <= known
         assert ("--cert-secret" in "".join(arguments)) == own
+        (configurations,) = {one(objects, kind)["metadata"]["name"] for kind in KINDS}
+        assert f"--webhook-configuration={configurations}" in arguments
         given = dict(argument.split("=", 1) for argument in arguments)
         ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
         assert (given["--port"], given["--operations-port"]) == (

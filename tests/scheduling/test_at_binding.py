@@ -243,7 +243,7 @@ def test_a_replica_that_does_not_reach_the_api_server_keeps_nobody_waiting(
         server.wait_for("life", lambda: any(line["msg"] == "serving" for line in server.log()))
         ca = (server.certificates / "ca.crt").read_bytes()
         url = f"https://127.0.0.1:{server.port}"
-        (manifest,) = webhook_configurations(url, ca, path=BINDING)
+        (manifest,) = webhook_configurations(url, ca, path=BINDING, bind_path=server.bind_path)
         # Beside ours, and called after it.
         manifest["metadata"]["name"] = "zzz"
         with installed(control_plane.api, manifest):

@@ -28,7 +28,9 @@ def nobody_answers(control_plane, cluster, tmp_path):
             trusted = (server.certificates / "ca.crt").read_bytes()
             url = f"https://127.0.0.1:{server.port}"
             for path in (LOCAL, BINDING):
-                manifests = webhook_configurations(url, trusted, path=path)
+                manifests = webhook_configurations(
+                    url, trusted, path=path, bind_path=server.bind_path
+                )
                 stack.enter_context(installed(cluster.api, *manifests))
             for name in ("first", "second"):
                 cluster.create(name, "5Gi", schedulerName="nobody")

@@ -144,9 +144,13 @@ def running(
     *options: str,
     policy: str | None = POLICY,
     ready: bool = True,
+    program: str = "webhook.cli",
     **env: str,
 ) -> Iterator[Server]:
-    """Run a server until the block ends; wait until it is `ready`, if it can be."""
+    """Run a server until the block ends; wait until it is `ready`, if it can be.
+
+    A test may have a module of its own in place of the command, such as one that is slow.
+    """
     policies = folder / "policies"
     policies.mkdir(exist_ok=True)
     if policy is not None:
@@ -154,7 +158,7 @@ def running(
     port, operations_port = free_port(), free_port()
     certificates, log_file = folder / "certs", folder / "log"
     command = [
-        *(sys.executable, "-m", "webhook.cli", "serve"),
+        *(sys.executable, "-m", program, "serve"),
         *(f"--policy={policies}", f"--cert-dir={certificates}"),
         *(f"--port={port}", f"--operations-port={operations_port}"),
         *options,

@@ -3,7 +3,7 @@
 The port has no authentication: any pod that reaches it can post, so nothing is trusted until read.
 Small reviews are answered where they arrive, on the event loop, since that costs less than any
 hand-over. Large ones take their turn on one thread, so that the loop goes on answering the others.
-Decoding holds the interpreter, for 55 ms at most (`review_json.MAX_VALUES`); deciding shares it.
+Decoding holds the interpreter, for 25 ms at most (`review_json.MAX_VALUES`); deciding shares it.
 Specification: ASGI 3.0, HTTP connection scope.
 """
 
@@ -63,10 +63,6 @@ waits learns that it may retry."""
 PREFIX_S: Final = 1.0
 """How long the beginning of a body that is too large may take; it comes with the headers."""
 
-DRAIN_BODY_S: Final = 2.0
-"""How long the rest of a body that was answered early is received, and dropped. Go's client
-(net/http, persistConn.roundTrip) takes an early answer, but reports a failed write where we close
-while it still sends."""
 
 MAX_WAITING_BINDINGS: Final = 1024
 """Far more than kube-scheduler sends at once (its client's default is 50 requests per second)."""
@@ -126,9 +122,9 @@ class ReviewApplication:
                     answer = await self._answer(scope, receive)
                 except BodyError as error:
                     answer, closing = error.answer, error.more
+            # What the caller still sends is received and dropped by uvloop until the answer is out
+            # (sslproto.pyx, FLUSHING), so nobody's write fails; `connections` bounds how long.
             await _send(answer, send, close=closing or self._draining())
-            if closing:
-                await _drain(receive)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -258,14 +254,6 @@ class ReviewApplication:
 _TOO_LARGE: Final = rejection(413, f"the body is larger than {MAX_BINDING_BYTES // 2**10} KiB")
 _OR: Final = " or ".join(PHASES)
 _OVERLOADED: Final = rejection(503, "too many reviews at once; retry in a second")
-
-
-async def _drain(receive: Receive) -> None:
-    """Receive what is left of a body, and drop it."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(DRAIN_BODY_S):
-            while (await receive()).get("more_body"):
-                pass
 
 
 def _rejected(scope: Message) -> tuple[Answer | None, int]:

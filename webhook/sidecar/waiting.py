@@ -47,10 +47,13 @@ def wait_for_gpus(gpu_folder: str, run_folder: str, termination_log: str) -> int
     journal = EnforcerJournal(1 if sys.stdout else -1, termination_log)
     try:
         _on_stop_signals(_stop)
+        said = ""
         while not gpus:
             why = _read(gpu_folder, GPU_WAITS_ANNOTATION) or _AWAY
-            leave_waiting(run_folder, f"{_WAITING}: {why}")
-            journal.once(_WAITING, "warning", _WAITING, why)
+            if why != said:
+                leave_waiting(run_folder, f"{_WAITING}: {why}")
+                journal.event("warning", _WAITING, why=why)
+                said = why
             time.sleep(_SCAN_S)
             gpus = _read(gpu_folder, GPU_ANNOTATION)
         why = "the pod has its GPU now, and the sidecar starts again with it"

@@ -302,6 +302,7 @@ FROM_MAP = {"configMapKeyRef": {"name": "m", "key": "k"}}
         "another image": in_enforcer(image="evil/enforcer:1"),
         "another rule": in_enforcer(restartPolicyRules=[{"action": "Restart"}]),
         "rules of no kind": in_enforcer(restartPolicyRules="RestartAllContainers"),
+        "a number for rules": in_enforcer(restartPolicyRules=5),
         "no folder for the heartbeat": in_enforcer(volumeMounts=[]),
         "a forged heartbeat": with_mount(name="vram-enforcer-x", mountPath="/run/vram-enforcer"),
         "a mount over us": with_mount(name="vram-enforcer-x", mountPath="/opt/vramwarden"),

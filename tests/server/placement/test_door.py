@@ -93,7 +93,7 @@ def test_a_binding_without_the_pod_s_uid_reserves_nothing_and_goes_on(alone):
     marks = {"vramwarden.io/gpu": "GPU-x"}
     metadata = {"name": "train", "namespace": "team", "annotations": marks}
     target = {"kind": "Node", "name": "node1"}
-    answer = alone.review(review(object={"metadata": metadata, "target": target}), "/bind")
+    answer = alone.review(review(object={"metadata": metadata, "target": target}), alone.bind_path)
     assert answer["allowed"]
     assert answer["auditAnnotations"] == audited("untouched", "NoUID")
     assert "patch" in answer  # its forged mark is taken off

@@ -438,3 +438,13 @@ def test_many_pods_that_are_gone_are_asked_about_at_once(world, replicas):
     assert entered(world) == {uids[0]}
     asked = {what: world.asked[what] for what in ("pods_on", "pod", "store")}
     assert asked == {"pods_on": 1, "pod": 0, "store": 1}
+
+
+def test_entries_of_bindings_under_way_stay_where_all_of_a_node_are_asked_about(world, replicas):
+    uids = [world.create(Need(2)) for _ in range(3)]
+    for uid in uids:
+        bind(replicas[0], uid, arrives=False)  # which the other replica has not heard of
+    gone = uids.pop()
+    world.delete(gone)
+    replicas[1].tidy_now("n0")
+    assert entered(world) == set(uids)

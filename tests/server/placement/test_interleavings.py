@@ -17,7 +17,7 @@ from webhook.core.placement.fit import Need
 
 NEEDS = st.builds(Need, st.integers(3, 9), st.sampled_from([1, 1, 1, 2]))
 NODES = st.lists(st.lists(st.integers(8, 10), min_size=1, max_size=2), min_size=1, max_size=2)
-AT_ONCE = 4
+AT_ONCE = 6
 PAUSES_S = (1, 20, 50, 70, UNBOUND_S + 5)
 
 
@@ -167,8 +167,8 @@ class Story:
         return verdict.outcome is BindingOutcome.PLACED
 
 
-OFTEN = ["work"] * 16 + ["ask"] * 6 + ["answer"] * 6 + ["hear"] * 3 + ["late"] * 2
-SELDOM = ["bare", "bare", "create", "tidy", "tidy", "wait", "delete", "finish", "unlabel"]
+OFTEN = ["work"] * 16 + ["ask"] * 6 + ["answer"] * 6 + ["hear"] * 3 + ["late"] * 3
+SELDOM = ["bare"] * 4 + ["create", "tidy", "tidy", "wait", "delete", "finish", "unlabel"]
 SELDOM += ["resync", "restart", "lose_list"]
 NUMBER = st.integers(0, 59)
 HAPPENINGS = st.lists(

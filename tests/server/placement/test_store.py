@@ -146,9 +146,9 @@ def test_time_is_the_api_servers(api, server):
     def answer(handler):
         handler.send_response_only(200)
         handler.send_header("Date", "Fri, 02 Jan 2032 03:04:05 GMT")
-        handler.send_header("Content-Length", "2")
+        handler.send_header("Content-Length", "13")
         handler.end_headers()
-        handler.wfile.write(b"{}")
+        handler.wfile.write(b'{"items": []}')
 
     assert abs(api.now_s() - time.time()) < 60
     server.answers = [answer]

@@ -52,10 +52,10 @@ class Door:
         for listed in tracker._listed.values():
             listed.set()
         bindings = BindingReviews(Binder(self.api, tracker, counted), metrics, Log())
+        self.tracker = tracker
         self.application = ReviewApplication(
             None, bindings, metrics, binds_at="/bind".__eq__, max_buffered_bytes=2**20
         )
-        self.tracker = tracker
 
     async def bind(self, node, *, in_parts=False, **metadata):
         """Post the review of a plain pod's Binding; return status, headers and body."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from webhook.core.pod.findings import Finding, Reason, render
+from webhook.core.pod.findings import MOST_FINDINGS, Finding, Reason, render
 from webhook.core.pod.request import Request
 
 if TYPE_CHECKING:
@@ -203,15 +203,14 @@ def _too_complex(uid: str, what: str) -> Json:
 
 
 def _status(answer: Answerable) -> Json:
+    shown, more = answer.findings[:_SHOWN_FINDINGS], answer.findings[_SHOWN_FINDINGS:]
+    count = f"{len(more)} or" if len(answer.findings) >= MOST_FINDINGS else len(more)
     status: Json = {
         "status": "Failure",
         "code": answer.code,
         "reason": _REASONS[answer.code],
-        "message": answer.message,
+        "message": f"{render(shown)}; and {count} more findings" if more else answer.message,
     }
-    shown, more = answer.findings[:_SHOWN_FINDINGS], answer.findings[_SHOWN_FINDINGS:]
-    if more:
-        status["message"] = f"{render(shown)}; and {len(more)} more findings"
     if shown:
         status["details"] = {"causes": _causes(shown)}
     elif answer.code == UNAVAILABLE:

@@ -4,20 +4,21 @@ The chart's admission policies (its templates fence-*.yaml) read it from a Confi
 rule, in order, and the first whose pattern matches a pod's namespace governs the pod.
 
     ^(kube-.*|gpu-operator)$
-    ^(.*)$ translated sidecar devices marks void
+    ^(.*)$ translated sidecar marks variables annotations void
 
 | word | what the API server holds |
 | --- | --- |
 | `translated` | a pod with a demand bears our marks; what only a binding writes, it does not |
 | `sidecar` | and it has the sidecar |
 | `sees-all` | it may see all GPUs of its node, since none are chosen |
-| `devices` | GPUs named by hand are denied: NVIDIA_VISIBLE_DEVICES, annotations of CDI |
 | `marks` | our marks are denied on a pod without a demand |
+| `variables` | NVIDIA_VISIBLE_DEVICES set by hand is denied, in a debugging container, too |
+| `annotations` | so are annotations by which a container runtime is asked for devices (CDI) |
 | `void` | a container that nobody promised a device is told that it sees none |
 
 A line without words is left to the webhook, or to nobody. So is a rule that does not enforce, and
 one that matches by more than the namespace: the API server cannot say which pods it governs. While
-a policy is only observed, the last three words are not written.
+a policy is only observed, the last four words are not written.
 """
 
 from __future__ import annotations
@@ -101,8 +102,9 @@ def _words(rule: Rule, rollout: Rollout) -> Iterable[str]:
         yield "sees-all"
     if rollout is Rollout.OBSERVE:
         return
-    if rule.visible_devices is VisibleDevices.DENY:
-        yield "devices"
     yield "marks"
+    if rule.visible_devices is VisibleDevices.DENY:
+        yield "variables"
     if rule.visible_devices is not VisibleDevices.IGNORE:
+        yield "annotations"
         yield "void"

@@ -55,8 +55,6 @@ class _Job:
     """Cancelled by who does not wait any more."""
     pod: PodState | None = None
     """To be planned."""
-    is_late: bool = False
-    """The pod is bound already."""
     dry_run: bool = False
     leaving: Mapping[str, Assignment] = field(default_factory=dict)
     """Entries to be taken out, unless they were renewed meanwhile."""
@@ -173,7 +171,7 @@ class Binder:
 
     def late(self, pod: PodState) -> Future[Verdict]:
         """Enter GPUs for a pod that was bound without; returns at once."""
-        job = _Job(pod=pod, is_late=True)
+        job = _Job(pod=pod)
         self._lines.join(pod.node, job)
         return job.answer
 
@@ -306,11 +304,8 @@ class Binder:
         waiting = [
             pod for pod in self._tracker.waiting(name) if pod.waits and pod.waits.native and keeps
         ]
-        spoken_for = sorted((job for job in jobs if job.enters), key=lambda job: not job.is_late)
-        wanted = {pod.uid: pod for pod in waiting}
-        for job in spoken_for:
-            if job.pod:
-                wanted.setdefault(job.pod.uid, job.pod)
+        spoken_for = {job.enters.uid: job.enters for job in jobs if job.enters}
+        wanted = {pod.uid: pod for pod in waiting} | spoken_for
 
         def draft(entered: Assignments, pods: Iterable[PodState]) -> Draft:
             known = self._tracker.relevant(name, entered)
@@ -321,7 +316,6 @@ class Binder:
         for job in jobs:
             if job.dry_run and job.pod:
                 (gets[job.pod.uid],) = draft(made.assignments, [job.pod]).gets
-        asked = {job.pod.uid for job in spoken_for if job.pod}
         is_damaged = bool(stored.version) and not stored.whole and is_for_good
         return _Made(
             made.assignments,
@@ -330,7 +324,7 @@ class Binder:
             tuple(
                 pod
                 for pod in waiting
-                if pod.uid not in asked
+                if pod.uid not in spoken_for
                 and pod.uid not in stored.assignments
                 and pod.uid in made.assignments
             ),

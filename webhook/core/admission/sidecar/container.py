@@ -37,9 +37,7 @@ if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Pod
 
-VOLUME_NAMES: Final = frozenset(
-    {ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME, ENFORCER_GPU_VOLUME}
-)
+VOLUME_NAMES: Final = (ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME, ENFORCER_GPU_VOLUME)
 
 
 def _field(key: str) -> Json:

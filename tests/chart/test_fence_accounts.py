@@ -1,0 +1,258 @@
+"""The webhook's account may change only pods that wait for a GPU, and our own ConfigMaps."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from tests.chart.admission_policies import BINDING, POLICY, apply, is_denied_by, parameter
+from tests.chart.fenced import MERGE, Fenced
+from tests.chart.recorded_reviews import denial
+from tests.support.charts import NAMESPACE, one
+from tests.support.control_planes import wait_until
+from tests.support.pods import a_pod, a_policy, a_rule
+from tests.support.servers import running
+from webhook.core.policy.fence import RULES_KEY, fence_data
+from webhook.core.policy.values import VisibleDevices
+
+NAME = "vramwarden-webhook"
+US = f"system:serviceaccount:{NAMESPACE}:{NAME}"
+RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+GPU, VISIBLE, FRACTION, WAITS = (
+    f"vramwarden.io/{key}" for key in ("gpu", "visible-devices", "gpu-memory-fraction", "gpu-waits")
+)
+GIVEN = {GPU: "GPU-1", VISIBLE: "GPU-1"}
+LABEL = {"vramwarden.io/managed": "true"}
+
+
+class Accounts(Fenced):
+    """Makes pods that are bound, and writes their status as the webhook."""
+
+    def bound(self, annotations=None, labels=LABEL, node="node-1", namespace="default"):
+        pod = a_pod(annotations={"example.com/a": "1", **(annotations or {})}, labels=labels)
+        made = self.create(pod, namespace, self.api, dry_run=False)
+        if node:
+            name = made["metadata"]["name"]
+            target = {"apiVersion": "v1", "kind": "Node", "name": node}
+            head = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}}
+            path = f"/api/v1/namespaces/{namespace}/pods/{name}/binding"
+            self.api.request("POST", path, {**head, "target": target})
+        return made
+
+    def writes(self, pod, annotations, **metadata):
+        """Write as the webhook; return why that is denied, or nothing."""
+        change = {"metadata": {"annotations": annotations, **metadata}}
+        return denial(lambda: self.patch(pod, change, "/status", self.us, MERGE))
+
+    def deletes(self, pod):
+        metadata = pod["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        return denial(lambda: self.us.request("DELETE", path, dryRun="All"))
+
+
+@pytest.fixture(scope="module")
+def cluster(control_plane, helm):
+    """Be a cluster with the webhook's rights and its fence."""
+    found = Accounts(control_plane, helm, NAME)
+    groups = ("system:serviceaccounts", "system:authenticated")
+    found.us = found.api.acting_as(US, *groups)
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    found.api.apply(namespace)
+    for kind in RIGHTS:
+        found.api.apply(one(found.objects, kind, NAME))
+    for kind in (POLICY, BINDING):
+        apply(found.api, one(found.objects, kind, NAME))
+    waiting = found.bound()
+    wait_until("it is in force", lambda: is_denied_by(found.writes(waiting, {"a": "b"}), NAME))
+    yield found
+    for kind in (BINDING, POLICY, *RIGHTS):
+        found.api.delete(one(found.objects, kind, NAME))
+    for pod in found._pods:
+        found.api.delete(pod, gracePeriodSeconds="0")
+
+
+@pytest.fixture(scope="module")
+def waiting(cluster):
+    return cluster.bound({WAITS: "no GPU of node-1 has 8Gi free"})
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {**GIVEN, WAITS: None},
+        {**GIVEN, FRACTION: "0.1000", WAITS: None},
+        {WAITS: "another reason"},
+        {WAITS: None},
+        {},
+    ],
+    ids=str,
+)
+def test_it_gives_a_waiting_pod_its_gpu_or_says_why_it_waits(cluster, waiting, annotations):
+    assert cluster.writes(waiting, annotations) == ""
+    # A pod that nobody said anything about yet.
+    assert cluster.writes(cluster.bound(), annotations) == ""
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {GPU: "GPU-1", WAITS: None},
+        {VISIBLE: "GPU-1", WAITS: None},
+        {FRACTION: "0.1000"},
+        {VISIBLE: "GPU-1", FRACTION: "0.1000"},
+        {**GIVEN, GPU: "", WAITS: None},
+        {**GIVEN, VISIBLE: "", WAITS: None},
+        {**GIVEN, WAITS: "still"},
+        GIVEN,
+        {**GIVEN, WAITS: None, "example.com/a": "2"},
+        {**GIVEN, WAITS: None, "example.com/a": None},
+        {**GIVEN, WAITS: None, "vramwarden.io/gpu-memory": "1Mi"},
+        {WAITS: "x", "vramwarden.io/admitted": "v1 x y"},
+        {"example.com/b": "1"},
+    ],
+    ids=str,
+)
+def test_it_writes_nothing_else_and_nothing_in_part(cluster, waiting, annotations):
+    why = cluster.writes(waiting, annotations)
+    assert is_denied_by(why, NAME)
+    assert "only vramwarden.io/gpu-waits, or in its place vramwarden.io/gpu" in why
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"labels": {"app": "web"}}},
+        {"metadata": {"labels": {"vramwarden.io/managed": None}}},
+        {"metadata": {"finalizers": ["example.com/x"]}},
+        {"status": {"phase": "Failed"}},
+        {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
+    ],
+    ids=str,
+)
+def test_it_changes_nothing_but_annotations(cluster, waiting, change):
+    change = copy.deepcopy(change)
+    change.setdefault("metadata", {})["annotations"] = {**GIVEN, WAITS: None}
+    why = denial(lambda: cluster.patch(waiting, change, "/status", cluster.us, MERGE))
+    assert is_denied_by(why, NAME)
+    assert "only annotations of a pod, through its status" in why
+
+
+NOT_WAITING = {
+    "a pod that is not bound": {"node": ""},
+    "a pod of others": {"labels": {}},
+    "a pod with another label": {"labels": {"vramwarden.io/managed": "no"}},
+    "a pod that has a GPU": {"annotations": GIVEN},
+    "a pod whose GPU is empty": {"annotations": {GPU: ""}},
+}
+
+
+@pytest.mark.parametrize("pod", NOT_WAITING.values(), ids=NOT_WAITING)
+def test_it_touches_no_pod_that_does_not_wait(cluster, pod):
+    pod = cluster.bound(**pod)
+    for change in ({**GIVEN, GPU: "GPU-2"}, {WAITS: "x"}, {GPU: None}):
+        why = cluster.writes(pod, change)
+        assert is_denied_by(why, NAME)
+        assert "only pods with VRAM that are bound and have no GPU yet" in why
+    assert is_denied_by(cluster.deletes(pod), NAME)
+
+
+def test_it_deletes_a_pod_that_waits(cluster, waiting):
+    assert cluster.deletes(waiting) == ""
+
+
+def test_others_write_and_delete_as_before(cluster, waiting):
+    pod = cluster.bound(GIVEN)
+    change = {"metadata": {"labels": {"app": "web"}}, "status": {"phase": "Running"}}
+    assert denial(lambda: cluster.patch(pod, change, "/status", cluster.api, MERGE)) == ""
+    metadata = pod["metadata"]
+    path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+    assert denial(lambda: cluster.alice.request("DELETE", path, dryRun="All")) == ""
+
+
+def config_map(name, namespace=NAMESPACE):
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": "b"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("vramwarden-fence", True),
+        ("gpu-assignments-node-1", True),
+        ("vramwarden-policies", False),
+        ("kube-root-ca.crt", False),
+        ("my-gpu-assignments-node-1", False),
+    ],
+)
+def test_it_writes_no_config_map_but_its_own(cluster, name, allowed):
+    made = {**config_map(name), "data": {"a": "c"}}
+    cluster.api.delete(made)
+    creation = denial(lambda: cluster.us.create(made, dry_run=True))
+    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{name}"
+    cluster.api.create(made)
+    change = denial(lambda: cluster.us.request("PUT", path, made, dryRun="All"))
+    removal = denial(lambda: cluster.us.request("DELETE", path, dryRun="All"))
+    cluster.api.delete(made)
+    for why in (creation, change, removal):
+        assert (why == "") == allowed
+        assert allowed or is_denied_by(why, NAME)
+
+
+def test_it_names_what_it_makes(cluster):
+    unnamed = config_map("")
+    unnamed["metadata"] = {"namespace": NAMESPACE, "generateName": "gpu-policies-"}
+    assert is_denied_by(denial(lambda: cluster.us.create(unnamed, dry_run=True)), NAME)
+
+
+@pytest.fixture
+def server(cluster, tmp_path, monkeypatch):
+    """Run a replica that speaks to the API server with the webhook's token."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = cluster.api.request("POST", path, request)["status"]["token"]
+    config = json.loads(cluster.control_plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token}
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(json.dumps(config))
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    cluster.api.delete(parameter())
+    with running(tmp_path, f"--placement-namespace={NAMESPACE}") as found:
+        yield found
+    cluster.api.delete(parameter())
+
+
+def stored(cluster):
+    found = cluster.api.list(f"/api/v1/namespaces/{NAMESPACE}/configmaps")
+    (data,) = [one["data"] for one in found if one["metadata"]["name"] == "vramwarden-fence"] or [
+        {}
+    ]
+    return data
+
+
+RULES = "^(watched)$\n^(.*)$ translated sidecar marks variables annotations void\n"
+
+
+def test_a_replica_keeps_the_rules_in_force_where_the_fence_reads_them(cluster, server):
+    server.wait_for("the parameter", lambda: stored(cluster).get(RULES_KEY) == RULES)
+    cluster.api.delete(parameter())
+    server.wait_for("its return", lambda: stored(cluster).get(RULES_KEY) == RULES)
+    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/vramwarden-fence"
+    change = {"data": {RULES_KEY: "^(.*)$\n", "rules.v2": "of another release"}}
+    cluster.api.request("PATCH", path, change, content_type=MERGE)
+    server.wait_for("its repair", lambda: stored(cluster).get(RULES_KEY) == RULES)
+    assert stored(cluster)["rules.v2"] == "of another release"
+    policy = server.policy / "policy.yaml"
+    policy.write_text(policy.read_text() + "    visibleDevices: Ignore\n")
+    changed = RULES.replace(" variables annotations void", "")
+    server.wait_for("the new policy", lambda: stored(cluster).get(RULES_KEY) == changed)
+    # Another replica's rules, of another policy, are left alone for now.
+    other = fence_data(a_policy(a_rule(visible_devices=VisibleDevices.VOID)))
+    cluster.api.request("PATCH", path, {"data": other}, content_type=MERGE)
+    version = cluster.api.request("GET", path)["metadata"]["resourceVersion"]
+    policy.write_text(policy.read_text() + "    gpuCount: {max: 2}\n")
+    server.wait_for("a newer policy", lambda: stored(cluster).get(RULES_KEY) == changed)
+    assert cluster.api.request("GET", path)["metadata"]["resourceVersion"] != version
+    written = [line for line in server.log() if line["msg"] == "fence written"]
+    assert len(written) == 5

@@ -1,0 +1,85 @@
+"""Each policy of the fence is a value, and is left out where the cluster is too old for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.charts import NAMESPACE, one
+
+POLICIES = {
+    "secondLine": {"second-line", "marks"},
+    "void": {"void"},
+    "enforcer": {"enforcer"},
+    "exemption": {"exemption"},
+    "accounts": {"agent", "webhook"},
+}
+ALWAYS = {"parameter"}
+"""Matches nothing, and keeps API servers reading ConfigMaps."""
+ALL = dict.fromkeys(POLICIES, True)
+
+
+def policies(objects, suffix=""):
+    """Return the names of the policies, or of their bindings, and check that each has its kind."""
+    kinds = {f"ValidatingAdmissionPolicy{suffix}", f"MutatingAdmissionPolicy{suffix}"}
+    names = {
+        thing["metadata"]["name"].removeprefix("vramwarden-"): thing["kind"]
+        for thing in objects
+        if thing["kind"] in kinds
+    }
+    assert {name for name, kind in names.items() if kind.startswith("Mutating")} <= {"void"}
+    return set(names)
+
+
+def test_all_but_the_void_stand_by_default(helm):
+    objects = helm.render()
+    expected = set().union(*POLICIES.values()) - {"void"} | ALWAYS
+    assert policies(objects) == policies(objects, "Binding") == expected
+
+
+@pytest.mark.parametrize("value", POLICIES)
+def test_each_can_be_switched_off_alone(helm, value):
+    objects = helm.render({"fence": {**ALL, value: False}})
+    expected = set().union(*POLICIES.values()) - POLICIES[value] | ALWAYS
+    assert policies(objects) == policies(objects, "Binding") == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("1.29", set()),
+        ("1.30", set().union(*POLICIES.values()) - {"void"} | ALWAYS),
+        ("1.35", set().union(*POLICIES.values()) - {"void"} | ALWAYS),
+        ("1.36", set().union(*POLICIES.values()) | ALWAYS),
+    ],
+)
+def test_what_an_older_cluster_does_not_know_is_left_out(helm, version, expected):
+    objects = helm.render({"fence": ALL}, "--kube-version", version)
+    assert policies(objects) == policies(objects, "Binding") == expected
+
+
+def test_without_agents_their_fence_is_left_out(helm):
+    objects = helm.render({"agent": {"enabled": False}})
+    assert "agent" not in policies(objects)
+    assert "webhook" in policies(objects)
+
+
+def test_whatever_reads_rules_holds_nothing_without_them(helm):
+    objects = helm.render({"fence": ALL})
+    reading = {
+        thing["metadata"]["name"]
+        for thing in objects
+        if thing["kind"].endswith("AdmissionPolicy") and "paramKind" in thing["spec"]
+    }
+    assert reading == {"vramwarden-second-line", "vramwarden-void", "vramwarden-parameter"}
+    for name in reading:
+        kind = "Mutating" if name == "vramwarden-void" else "Validating"
+        assert one(objects, f"{kind}AdmissionPolicyBinding", name)["spec"]["paramRef"] == {
+            "name": "vramwarden-fence",
+            "namespace": NAMESPACE,
+            "parameterNotFoundAction": "Allow",
+        }
+
+
+def test_the_void_never_stands_in_a_pods_way(helm):
+    spec = one(helm.render({"fence": ALL}), "MutatingAdmissionPolicy", "vramwarden-void")["spec"]
+    assert (spec["failurePolicy"], spec["reinvocationPolicy"]) == ("Ignore", "IfNeeded")

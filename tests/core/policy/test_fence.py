@@ -1,0 +1,127 @@
+"""What the API server is told of a policy."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.pods import a_policy, a_rule
+from webhook.adapters.policy.files import shipped_policy_path
+from webhook.adapters.policy.source import PolicySource
+from webhook.core.policy.fence import (
+    RULES_BYTES,
+    RULES_KEY,
+    SUM_KEY,
+    WHOLE_GPUS_BYTES,
+    WHOLE_GPUS_KEY,
+    fence_data,
+    is_intact,
+)
+from webhook.core.policy.values import (
+    Action,
+    EnforceBy,
+    Placement,
+    Rollout,
+    VisibleDevices,
+    matches_any,
+)
+
+ALL = "translated sidecar marks variables annotations void"
+
+
+def lines(*rules, **policy):
+    return fence_data(a_policy(*rules, **policy))[RULES_KEY].splitlines()
+
+
+def test_the_shipped_policy_leaves_the_system_alone_and_holds_all_else():
+    shipped = PolicySource(shipped_policy_path(), "vramwarden/enforcer:1").current
+    data = fence_data(shipped)
+    system, default = data[RULES_KEY].splitlines()
+    assert system.startswith(r"^(kube\-.*|vramwarden\-system|gpu\-operator|")
+    assert system.endswith(r"|amazon\-cloudwatch)$")
+    assert default == f"^(.*)$ {ALL}"
+    whole = data[WHOLE_GPUS_KEY]
+    assert re.search(whole, "nvidia.com/mig-1g.5gb")
+    assert not re.search(whole, "nvidia.com/gpus")
+    assert not re.search(whole, "nvidiaxcom/gpu")
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ({}, ALL),
+        ({"enforcement": {"by": EnforceBy.NONE}}, "translated marks variables annotations void"),
+        ({"placement": Placement.NONE}, ALL.replace("sidecar", "sidecar sees-all")),
+        ({"visible_devices": VisibleDevices.VOID}, ALL.replace("variables ", "")),
+        ({"visible_devices": VisibleDevices.IGNORE}, "translated sidecar marks"),
+        ({"action": Action.WARN}, ""),
+        ({"action": Action.AUDIT}, ""),
+        ({"action": Action.IGNORE}, ""),
+        ({"pod_labels": {"tier": "free"}}, ""),
+    ],
+)
+def test_words_say_what_a_rule_has_held(rule, words):
+    assert lines(a_rule(**rule)) == [f"^(.*)$ {words}".strip()]
+
+
+def test_while_a_policy_is_observed_only_pods_with_a_demand_are_held_to_it():
+    rule = a_rule(placement=Placement.NONE)
+    assert lines(rule, rollout=Rollout.OBSERVE) == ["^(.*)$ translated sidecar sees-all"]
+
+
+def test_lines_stand_in_the_order_of_the_rules():
+    rules = [a_rule(namespaces=(name,)) for name in ("b", "a-*", "*")]
+    assert lines(*rules) == [f"^({name})$ {ALL}" for name in ("b", r"a\-.*", ".*")]
+
+
+def test_a_policy_without_rules_has_no_lines_and_without_whole_gpus_no_such_resource():
+    data = fence_data(a_policy(rules=(), whole_gpu_resources=()))
+    assert data[RULES_KEY] == ""
+    assert not re.search(data[WHOLE_GPUS_KEY], "nvidia.com/gpu")
+
+
+NAMES = st.text(alphabet="ab-*", min_size=1, max_size=6)
+
+
+@given(st.lists(st.lists(NAMES, max_size=3), max_size=3), st.text(alphabet="ab-", max_size=8))
+def test_a_pattern_matches_what_its_rule_does(patterns, namespace):
+    rules = [a_rule(namespaces=tuple(names)) for names in patterns]
+    for rule, line in zip(rules, lines(*rules) if rules else [], strict=True):
+        pattern = line.split(" ")[0]
+        assert bool(re.search(pattern, namespace)) == rule.matches(namespace, {})
+        assert bool(re.search(pattern, namespace)) == (
+            not rule.namespaces or matches_any(namespace, rule.namespaces)
+        )
+
+
+def test_rules_beyond_the_bound_are_left_to_the_webhook():
+    rules = [a_rule(namespaces=(f"namespace-number-{number}",)) for number in range(1000)]
+    text = fence_data(a_policy(*rules))[RULES_KEY]
+    assert RULES_BYTES - 200 < len(text) <= RULES_BYTES
+    *kept, last = text.splitlines()
+    assert kept == lines(*rules[: len(kept)])
+    assert last == "^(.*)$"
+    few = rules[: len(kept)]
+    assert len(lines(*few)) == len(kept)
+
+
+def test_a_list_of_whole_gpus_beyond_the_bound_is_every_resource_with_a_domain():
+    names = tuple(f"example.com/device-{number}" for number in range(1000))
+    assert len("|".join(names)) > WHOLE_GPUS_BYTES
+    assert fence_data(a_policy(whole_gpu_resources=names))[WHOLE_GPUS_KEY] == "/"
+
+
+def test_the_sum_says_whether_a_replica_wrote_it():
+    data = fence_data(a_policy())
+    text = f"{data[RULES_KEY]}\0{data[WHOLE_GPUS_KEY]}"
+    assert data[SUM_KEY] == hashlib.sha256(text.encode()).hexdigest()
+    assert is_intact(data)
+    assert is_intact({**data, "rules.v2": "of another release"})
+    assert not is_intact({})
+    for key in data:
+        assert not is_intact({**data, key: "x"})
+        assert not is_intact({name: value for name, value in data.items() if name != key})
