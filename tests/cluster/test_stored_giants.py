@@ -160,7 +160,9 @@ def bind_at_once(server):
         name = f"giant-{number:03}-0"
         metadata = {"name": name, "namespace": "default", "uid": f"uid-{number}"}
         binding = {"kind": "Binding", "apiVersion": "v1", "metadata": metadata, "target": node}
-        return server.review(review(name=name, namespace="default", object=binding), server.bind_path)
+        return server.review(
+            review(name=name, namespace="default", object=binding), server.bind_path
+        )
 
     with ThreadPoolExecutor(CLIENTS) as pool:
         return list(pool.map(bind, range(min(GIANTS, 4 * CLIENTS))))
