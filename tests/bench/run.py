@@ -1,4 +1,4 @@
-"""`make bench`: what a review, a list and attacks cost, and what the enforcer does."""
+"""`make bench`: what reviews, attacks and lists cost, and what the enforcer does."""
 
 from tests.bench.attacks import bench_attacks
 from tests.bench.enforcer import bench_enforcer
@@ -6,6 +6,6 @@ from tests.bench.lists import bench_lists
 from tests.bench.reviews import bench_reviews
 
 bench_reviews()
-bench_lists()
 bench_attacks()
+bench_lists()
 bench_enforcer()
