@@ -154,14 +154,15 @@ def limited_replica(kubeconfig, folder):
 
 def bind_at_once(server):
     """Let the scheduler bind pods of whose demand nothing is known: each is read."""
-    path = getattr(server, "bind_path", "/bind")
     node = {"kind": "Node", "name": "gpu-1"}
 
     def bind(number):
         name = f"giant-{number:03}-0"
         metadata = {"name": name, "namespace": "default", "uid": f"uid-{number}"}
         binding = {"kind": "Binding", "apiVersion": "v1", "metadata": metadata, "target": node}
-        return server.review(review(name=name, namespace="default", object=binding), path)
+        return server.review(
+            review(name=name, namespace="default", object=binding), server.bind_path
+        )
 
     with ThreadPoolExecutor(CLIENTS) as pool:
         return list(pool.map(bind, range(min(GIANTS, 4 * CLIENTS))))

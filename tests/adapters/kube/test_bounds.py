@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
+import platform
+import subprocess
+import sys
 import threading
 import time
 import tracemalloc
@@ -15,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.agents import ApiServer
 from webhook.adapters.kube import client, reading
 from webhook.adapters.kube.client import Kube, KubeError, connect
 from webhook.adapters.kube.follow import Changed, Collection, Listed, follow
@@ -322,6 +327,45 @@ def test_large_answers_are_read_by_one_thread_at_a_time_and_small_ones_by_all(ku
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: kube.find_kept(THINGS, keep), range(8)))
     assert (found, small, most) == (["a"] * 8, ["a"] * 8, 1)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries free otherwise")
+def test_threads_that_read_large_answers_keep_nothing_of_it(tmp_path):
+    """In a process of its own, whose heaps nobody used before."""
+    containers = [{"args": ["x" * 100_000] * 14}, {"args": ["\1" * 100_000] * 14},
+                  {"env": [{"name": "a"}] * 200_000}]  # fmt: skip
+    bodies = itertools.cycle([json.dumps({"spec": one}).encode() for one in containers])
+
+    def answer(handler):
+        data = next(bodies)
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        handler.wfile.write(data)
+
+    with ApiServer(tmp_path) as server:
+        server.answers = [answer]
+        command = [sys.executable, "-c", READ_BY_MANY, str(server.kubeconfig)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    before_mib, after_mib = map(int, done.stdout.split())
+    assert after_mib - before_mib < 50
+
+
+READ_BY_MANY = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from webhook.adapters.kube.client import connect
+
+def resident_mib():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
+
+kube = connect(Path(sys.argv[1]), answer_s=60)
+before_mib = resident_mib()
+with ThreadPoolExecutor(32) as pool:
+    list(pool.map(lambda _: kube.find_kept("/x", len), range(64)))
+    print(before_mib, resident_mib())
+"""
 
 
 @pytest.mark.usefixtures("_small")

@@ -29,6 +29,7 @@ from webhook.adapters.kube.reading import (
     Share,
     TooLargeError,
     event_type,
+    free_at_once,
     gather,
     identified,
     lines,
@@ -138,6 +139,7 @@ def connect(
     | neither, in a pod | the pod's service account |
     | neither, elsewhere | `~/.kube/config` |
     """
+    free_at_once()
     loader: Any = config  # its functions have no types
     settings = client.Configuration()
     settings.retries = False  # ours are below

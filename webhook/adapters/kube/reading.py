@@ -7,6 +7,7 @@ by one thread of this process at a time. For an object of etcd's 1.5 MiB may bec
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
 from contextlib import suppress
@@ -30,6 +31,8 @@ nothing that needs more."""
 LARGE_BYTES: Final = 64 * 2**10
 """What is larger is read by one thread at a time; an ordinary pod has 7 KiB."""
 
+_MMAP_THRESHOLD, _BLOCK_BYTES = -3, 128 * 2**10  # malloc.h; glibc's threshold at the start
+
 _HEAD: Final = 8 * 2**10
 """Bytes in which an object says which one it is."""
 
@@ -41,6 +44,17 @@ _large: Final = Lock()
 # none of them may hold a quote or a backslash; within a string each quote has a backslash.
 _EVENT: Final = re.compile(r'\s*\{\s*"type"\s*:\s*"(\w+)"')
 _IDENTITY: Final = re.compile(r'"metadata"\s*:\s*\{((?:\s*"\w+"\s*:\s*"[^"\\]*"\s*,?)+)')
+
+
+def free_at_once() -> None:
+    """Let the process give large blocks back as soon as they are freed; for good, where it can.
+
+    Otherwise glibc moves its threshold up to the largest block that was freed (mallopt(3),
+    M_MMAP_THRESHOLD), and the heap of each thread that ever read an object of 9 MiB keeps twice as
+    much: 32 threads kept 90 MiB.
+    """
+    with suppress(OSError, AttributeError):  # there are other C libraries
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _BLOCK_BYTES)
 
 
 class MalformedError(Exception):
