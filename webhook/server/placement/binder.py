@@ -163,11 +163,15 @@ class Binder:
         Any other may be a stranger's, who must not wait for us. One of ours that is let through
         by this waits on its node, and is assigned late.
         """
+        if self.is_ours(binding):
+            return _unavailable(binding.node, why)
+        sentence = f"whether this pod needs a GPU of node {binding.node} is not known now"
+        return Verdict(_UNTOUCHED, BindingReason.API_SERVER_AWAY, f"{sentence}: {why}")
+
+    def is_ours(self, binding: Binding) -> bool:
+        """Say whether the pod is known to be ours to place; answered from memory."""
         pod = self._tracker.pod(binding.uid)
-        if pod is None or not pod.places:
-            sentence = f"whether this pod needs a GPU of node {binding.node} is not known now"
-            return Verdict(_UNTOUCHED, BindingReason.API_SERVER_AWAY, f"{sentence}: {why}")
-        return _unavailable(binding.node, why)
+        return pod is not None and pod.places
 
     def late(self, pod: PodState) -> Future[Verdict]:
         """Enter GPUs for a pod that was bound without; returns at once."""
