@@ -8,6 +8,7 @@ from tests.server.placement.interleaving import Replica, World
 from webhook.adapters.kube.client import KubeError
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.placement.fit import Need
+from webhook.server.placement.binder import AT_ONCE
 from webhook.server.placement.late import ASK_EVERY_S, DELAY_S, PATIENCE_S, TELL_EVERY_S
 
 
@@ -280,3 +281,19 @@ def test_of_two_replicas_one_tells_a_pod_that_runs_already(world):
     for replica in replicas:
         replica.late_now()
     assert (world.warned, world.asked["annotate"]) == ([uid], 1)
+
+
+def test_many_nodes_at_a_time_would_leave_bindings_no_thread(world):
+    world = World(*[(10,)] * (3 * AT_ONCE))
+    uids = [world.create(Need(6)) for _ in world.nodes]
+    for uid, node in zip(uids, world.nodes, strict=True):
+        world.bind_bare(uid, node)
+    replica = Replica(world)
+    task, most = replica.late(), 0
+    while not task.done:
+        lines = [one for one in replica.tasks if one is not task and not one.done]
+        most = max(most, len(lines))
+        for one in [task, *lines]:
+            one.step()
+    assert most <= AT_ONCE // 2
+    assert all(world.pods[uid].uuids for uid in uids)

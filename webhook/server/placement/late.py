@@ -45,6 +45,10 @@ TELL_EVERY_S: Final = 30.0
 ASK_EVERY_S: Final = 300.0
 """How long an answer about our rights is believed."""
 
+TOGETHER: Final = 16
+"""Pods that are tried at a time, after an outage perhaps of thousands: each may hold one of the
+threads that bindings share (`binder.AT_ONCE`), and what is decided is done soon."""
+
 TRIES: Final = 3
 """To change a pod that others change, too: kubelets report the status of one that just came."""
 
@@ -153,12 +157,14 @@ class LateAssignments:
         if not pods or not self._may_assign(binder):
             return
         failed: dict[str, Exception] = {}
-        asked = [(pod, binder.late(pod)) for pod in pods if pod.waits and pod.waits.native]
-        for pod in pods:
-            if pod.waits and not pod.waits.native:
-                self._count(pod, partial(self._give_up, pod), failed)
-        for pod, answer in asked:
-            self._count(pod, partial(self._act, pod, partial(binder.wait, answer)), failed)
+        for start in range(0, len(pods), TOGETHER):
+            some = pods[start : start + TOGETHER]
+            asked = [(pod, binder.late(pod)) for pod in some if pod.waits and pod.waits.native]
+            for pod in some:
+                if pod.waits and not pod.waits.native:
+                    self._count(pod, partial(self._give_up, pod), failed)
+            for pod, answer in asked:
+                self._count(pod, partial(self._act, pod, partial(binder.wait, answer)), failed)
         for error in failed.values():
             if not isinstance(error, KubeError):
                 raise error
