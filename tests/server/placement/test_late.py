@@ -167,11 +167,13 @@ def test_without_the_right_nothing_is_reserved_and_it_is_said_once(world):
     newcomer = world.create(Need(6))
     replica.resync()
     assert replica.ask(newcomer, "n0").done().outcome is BindingOutcome.PLACED
+    assert not replica.binder.assigns_late
     world.may_assign = True
     world.time_s += ASK_EVERY_S
     world.delete(newcomer)
     late(replica)
     assert world.pods[uid].uuids == ("G0-0",)
+    assert replica.binder.assigns_late
 
 
 def test_who_waits_on_the_node_comes_before_newcomers_in_the_same_write(world):
@@ -239,3 +241,15 @@ def test_its_thread_leaves_a_pod_to_another_replica_first_and_then_takes_it_once
     world.time_s += DELAY_S
     assert assigning._next(assigning._clock() + 10) == [uid]
     assert assigning._next(assigning._clock()) == []
+
+
+def test_when_something_ends_who_waits_on_that_node_is_tried_again(world):
+    world = World((10,), (10,))
+    first, second = bare(world, 6, 6)
+    elsewhere = world.create(Need(6))
+    world.bind_bare(elsewhere, "n1")
+    replica = Replica(world)
+    assigning = replica.late_assignments
+    assigning.ended(world.pods[first], replica.tracker)
+    world.time_s += DELAY_S
+    assert assigning._next(assigning._clock()) == [first, second]

@@ -13,7 +13,7 @@ from tests.support.logs import RecordedLog
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Collection
 from webhook.adapters.kube.placement import GpuNode
-from webhook.core.placement.assignments import PodState
+from webhook.core.placement.assignments import PodState, Waits
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import Gpu
 from webhook.server.metrics import Metrics, PlacementMetrics
@@ -68,7 +68,9 @@ def follow(monkeypatch):
     def run(script):
         metrics = Metrics()
         log, freed = RecordedLog(), []
-        tracker = Tracker(script, PlacementMetrics(metrics), log, freed.append)
+        reported = []
+        tracker = Tracker(script, PlacementMetrics(metrics), log, freed.append, reported.append)
+        tracker.reported = reported
         tracker.start()
         assert script.at_the_end.wait(10)
         return tracker, log, freed, metrics.exposition().decode()
@@ -179,3 +181,35 @@ def test_a_bug_is_logged_and_does_not_end_the_thread(follow):
     tracker, log, *_ = follow(script)
     assert ("exception", "placement cannot watch", {"what": "pods"}) in log.lines
     assert tracker.pod("p1") == POD
+
+
+def test_a_pod_that_turns_out_to_be_bound_without_gpus_is_reported_once(follow):
+    waits = replace(BOUND, uuids=(), waits=Waits())
+    events = [changed("MODIFIED", waits), changed("MODIFIED", waits), changed("MODIFIED", BOUND)]
+    tracker, *_ = follow(Script([([POD], "5")], [events[:2]]))
+    assert tracker.reported == [waits]
+    assert (tracker.waiting("n1"), tracker.waiting("n2"), tracker.waiting()) == (
+        [waits],
+        [],
+        [waits],
+    )
+    tracker, _, _, metrics = follow(Script([([POD], "5")], [events]))
+    assert tracker.waiting() == []
+    assert "vramwarden_placement_waiting 0.0" in metrics
+
+
+def test_a_pod_that_waits_and_is_deleted_waits_no_more(follow):
+    waits = replace(BOUND, uuids=(), waits=Waits())
+    tracker, *_ = follow(Script([([waits], "5")], [[changed("DELETED", waits)]]))
+    assert tracker.reported == [waits]
+    assert tracker.waiting() == []
+
+
+def test_nodes_that_are_gone_are_reported():
+    lost = []
+    tracker = Tracker(None, PlacementMetrics(Metrics()), RecordedLog(), lost=lost.append)
+    other = replace(NODE, name="n2")
+    tracker._take_nodes([NODE, other])
+    tracker._take_node("DELETED", other)
+    tracker._take_nodes([])
+    assert lost == ["n2", "n1"]
