@@ -5,7 +5,7 @@ Rooms, each importing only those below it::
     stores       where a set lies: folder (read, ensure, load_into, stamp), swap; share (Replica)
     rotation     pure decisions: authority, rotate (advance, announce), trust, replica (due)
     tls_context  a set into a TLS context, without a disk
-    pki          pem, names, issue, check, status: certificates and sets as values
+    pki          pem, names, issue, check, status, derive: certificates and sets as values
     errors       CertificatesError: where, what, what to do
 
 ``stores.folder`` and ``stores.swap`` do I/O; everything else works on values. Time is an argument:
@@ -14,6 +14,7 @@ an aware datetime in UTC. Nothing here logs or prints.
 
 from certs.errors import CertificatesError
 from certs.pki.check import days_left, needs_renewal, problems, renewal_due
+from certs.pki.derive import derived_secret
 from certs.pki.issue import issue_ca, issue_serving
 from certs.pki.names import service_names
 from certs.pki.pem import Bundle, Pair
@@ -46,6 +47,7 @@ __all__ = [
     "advance",
     "announce",
     "days_left",
+    "derived_secret",
     "describe",
     "ensure",
     "holds",

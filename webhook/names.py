@@ -47,7 +47,7 @@ NODE_GPU_MEMORY_LABEL: Final = PREFIX + "gpu-memory-mib"
 NODE_GPU_MEMORY_FREE_LABEL: Final = PREFIX + "gpu-memory-free-mib"
 """Free MiB of the GPU that has most; with `.2` to `.16` behind it, on each of so many GPUs.
 
-It changes, so no pod may require it, only prefer it.
+Rounded down, and seconds old. It changes, so no pod may require it, only prefer it.
 """
 NODE_GPU_COUNT_LABEL: Final = PREFIX + "gpu-count"
 NODE_GPU_PRODUCT_LABEL: Final = PREFIX + "gpu-product"
@@ -55,7 +55,10 @@ NODE_DRIVER_LABEL: Final = PREFIX + "driver-version"
 NODE_ENFORCEMENT_LABEL: Final = PREFIX + "enforcement"
 """`sidecar` where a sidecar can measure, else `none`."""
 NODE_GPUS_ANNOTATION: Final = PREFIX + "gpus"
-"""JSON list, one object per GPU: `uuid`, `memory` (usable bytes), `product`, `index`."""
+"""JSON list, one object per GPU: `uuid`, `memory` (usable bytes), `total` (bytes), `product`,
+`index`, and `healthy: false` for one that must not be chosen now."""
+NODE_BOOT_ANNOTATION: Final = PREFIX + "boot-id"
+"""The `bootID` of the machine whose GPUs `gpus` lists."""
 
 # What the webhook writes in its own namespace.
 ASSIGNMENTS_LABEL: Final = PREFIX + "gpu-assignments"

@@ -86,8 +86,11 @@ class Bench:
     def capacity(self):
         return self.kube.node["status"].get("capacity", {}).get(VRAM)
 
+    def lines(self):
+        return [json.loads(line) for line in self.log.getvalue().splitlines()]
+
     def said(self):
-        return [json.loads(line)["msg"] for line in self.log.getvalue().splitlines()]
+        return [line["msg"] for line in self.lines()]
 
     def unready(self):
         return "; ".join(filter(None, (*self.agent._failures.values(), self.agent._undone)))

@@ -11,6 +11,12 @@ from tests.agent.nodes import BOTH, FULL, GPU_A, GPU_B, RULES, SECONDS
 from tests.support.agents import MEASURED, VRAM, wait_until
 
 
+def health(node):
+    """Return what the list of GPUs says of the health of each."""
+    listed = json.loads(node.read()["metadata"]["annotations"]["vramwarden.io/gpus"])
+    return {gpu["uuid"]: gpu.get("healthy") for gpu in listed}
+
+
 @pytest.fixture
 def agent(make_agent, node):
     """Run an agent for which a lost GPU is lost after four seconds."""
@@ -57,11 +63,26 @@ def test_labels_and_the_list_come_back_and_labels_of_others_are_theirs(agent, no
 def test_a_lost_gpu_leaves_after_the_grace_and_comes_back_at_once(agent, node):
     agent.script(BOTH + "fail nvmlDeviceGetUUID 15 gpu=1\n")
     agent.wait_for("a GPU is lost; it leaves the list if that lasts")
+    wait_until("a mark", lambda: health(node) == {"GPU-a": None, "GPU-b": False}, timeout=SECONDS)
     assert node.amounts() == [FULL, FULL]
     node.wait_for("81300Mi", timeout=20)
     assert node.labels()["vramwarden.io/gpu-count"] == "1"
     agent.script(BOTH)
     node.wait_for(FULL)
+    assert health(node) == {"GPU-a": None, "GPU-b": None}
+
+
+def test_another_machine_behind_the_same_node_shows_its_own_gpus_alone(make_agent, node):
+    """The grace is the usual one, of minutes."""
+    node.patch({"status": {"nodeInfo": {"bootID": "one"}}}, "/status")
+    with make_agent():
+        node.wait_for(FULL, timeout=20)
+    node.patch({"status": {"nodeInfo": {"bootID": "two"}}}, "/status")
+    again = make_agent()
+    again.script(f"driver 570.86.15\n{GPU_A.replace('GPU-a', 'GPU-z')}")
+    with again:
+        node.wait_for("81300Mi", timeout=20)
+        assert health(node) == {"GPU-z": None}
 
 
 def test_a_driver_that_is_down_lowers_nothing_and_the_node_is_still_reconciled(agent, node):

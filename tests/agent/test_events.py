@@ -23,18 +23,18 @@ CANNOT = Scan((GPU,), "570.86.15", cannot_measure="no figures")
         ),
         (
             GONE,
-            ["a GPU is lost; it leaves the list if that lasts"],
-            ["a GPU is as advertised"],
+            ["a GPU is lost; it leaves the list if that lasts", "node patched"],
+            ["a GPU is as advertised", "node patched"],
         ),
         (
             SMALLER,
-            ["a GPU reports another size; the node shows it if that lasts"],
-            ["a GPU is as advertised"],
+            ["a GPU reports another size; the node shows it if that lasts", "node patched"],
+            ["a GPU is as advertised", "node patched"],
         ),
         (
             UNSURE,
-            ["a GPU does not answer; nothing changes for it"],
-            ["every GPU answers, or is lost"],
+            ["a GPU does not answer; it gets no further pod", "node patched"],
+            ["every GPU answers, or is lost", "node patched"],
         ),
         (CANNOT, ["a sidecar cannot measure here"], ["a sidecar can measure here"]),
         (
@@ -62,6 +62,7 @@ def test_a_gpu_that_is_lost_a_second_time_is_reported_a_second_time(bench):
     bench.hear(GONE, after_s=300)
     left = [
         "a GPU is lost; it leaves the list if that lasts",
+        "node patched",
         "a GPU left the list",
         "GPUs",
         "node patched",
@@ -69,7 +70,7 @@ def test_a_gpu_that_is_lost_a_second_time_is_reported_a_second_time(bench):
     assert bench.said()[known:] == left
     bench.hear(FINE, after_s=1)
     bench.hear(GONE, after_s=1)
-    assert bench.said()[known + 4 :] == ["GPUs", "node patched", left[0]]
+    assert bench.said()[known + 5 :] == ["GPUs", "node patched", *left[:2]]
 
 
 def test_a_driver_without_gpus_is_reported_once(bench):

@@ -7,6 +7,7 @@ from tests.support.agents import VRAM
 from webhook.adapters.kube.client import KubeError
 from webhook.agent import loop
 from webhook.agent.watcher import NodeSeen, WatchFailed
+from webhook.core.node.inventory import Scan, SeenGpu
 
 
 @pytest.mark.parametrize("scan_first", [True, False])
@@ -71,6 +72,40 @@ def test_a_lost_gpu_leaves_after_the_grace(bench):
     assert "labels" not in bench.kube.node["metadata"] or not bench.kube.node["metadata"]["labels"]
     assert "a GPU is lost; it leaves the list if that lasts" in bench.said()
     assert "a GPU left the list" in bench.said()
+
+
+def boot(started):
+    return {"status": {"nodeInfo": {"bootID": started}}}
+
+
+OTHER = Scan((SeenGpu("GPU-z", "NVIDIA H200", 0, 3000 * 2**20),), "570.86.15")
+
+
+def test_another_machine_behind_the_same_node_shows_its_own_gpus_alone(monkeypatch, bench):
+    bench.hear(FINE, bench.edit(boot("one")))
+    again = Bench(monkeypatch)
+    again.kube.node = bench.kube.node
+    again.hear(DOWN, again.edit(boot("two")))
+    again.hear(GONE, after_s=30)
+    assert again.capacity == "1000Mi"
+    again.hear(OTHER, after_s=30)
+    assert again.capacity == "3000Mi"
+    assert again.kube.node["metadata"]["annotations"]["vramwarden.io/boot-id"] == "two"
+    (left,) = (line for line in again.lines() if line["msg"] == "a GPU left the list")
+    assert (left["gpu"], left["why"]) == ("GPU-a", "the machine has others")
+
+
+def test_a_machine_that_started_again_keeps_its_gpus_while_the_driver_is_not_ready(
+    monkeypatch, bench
+):
+    bench.hear(FINE, bench.edit(boot("one")))
+    again = Bench(monkeypatch)
+    again.kube.node = bench.kube.node
+    again.hear(DOWN, again.edit(boot("two")))
+    for scan in (DOWN, GONE, DOWN, FINE):
+        again.hear(scan, after_s=30)
+        assert again.capacity == "1000Mi"
+    assert "a GPU left the list" not in again.said()
 
 
 def test_a_node_without_a_driver_is_left_alone_and_that_is_reported_once(bench):

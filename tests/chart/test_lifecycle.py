@@ -35,6 +35,11 @@ KINDS = (
 )
 
 
+EMERGENCY = (
+    "kubectl delete mutatingwebhookconfigurations,validatingwebhookconfigurations vramwarden"
+)
+
+
 class Installation(Release):
     """A release, and what the API server stores of it."""
 
@@ -67,6 +72,15 @@ class Installation(Release):
         path = f"/api/v1/namespaces/{namespace}/pods/{name}/binding"
         self.api.request("POST", path, {**binding, "target": target})
 
+    def owner(self):
+        """Return what the replicas make the owner of both configurations."""
+        uid = self.api.request("GET", f"/api/v1/namespaces/{NAMESPACE}")["metadata"]["uid"]
+        return {"apiVersion": "v1", "kind": "Namespace", "name": NAMESPACE, "uid": uid}
+
+    def bind_path(self):
+        """Return where bindings are sent."""
+        return self.api.request("GET", MUTATING)["webhooks"][-1]["clientConfig"]["service"]["path"]
+
     def bundle(self, path=MUTATING):
         webhooks = self.api.request("GET", path)["webhooks"]
         (bundle,) = {webhook["clientConfig"].get("caBundle") for webhook in webhooks}
@@ -82,7 +96,7 @@ def release(live_helm, control_plane):
 
 
 def test_what_is_rendered_is_installed_and_nothing_is_left_after_it(release, helm):
-    release.install()
+    assert "--set rollout=Enforce" in release.install()
     kept = [thing for thing in helm.render() if not hooks(thing)]
     assert {(thing["kind"].lower(), thing["metadata"]["name"]) for thing in kept} == {
         (name.split(".")[0].split("/")[0], name.split("/")[1]) for name in release.left()
@@ -171,6 +185,10 @@ def test_without_hooks_they_go_as_well(release):
     assert release.left() == set()
 
 
+def test_who_enforces_reads_nothing_of_it(release):
+    assert "rollout" not in release.install({"rollout": "Enforce"})
+
+
 def test_an_upgrade_leaves_alone_what_the_server_wrote(release):
     release.install()
     bundle = base64.b64encode(b"our CA").decode()
@@ -178,8 +196,11 @@ def test_an_upgrade_leaves_alone_what_the_server_wrote(release):
         webhooks = release.api.request("GET", path)["webhooks"]
         client = {"caBundle": bundle}
         change = {"webhooks": [{"name": one["name"], "clientConfig": client} for one in webhooks]}
+        change["metadata"] = {"ownerReferences": [release.owner()]}
         kind = "application/strategic-merge-patch+json"
         release.api.request("PATCH", path, change, content_type=kind)
+    bind = {"name": "bind.vramwarden.io", "clientConfig": {"service": {"path": "/secret/bind"}}}
+    release.api.request("PATCH", MUTATING, {"webhooks": [bind]}, content_type=kind)
     data = {"tls.crt": bundle, "tls.key": bundle, "ca.crt": bundle}
     release.api.request(
         "PATCH", SECRET, {"data": data}, content_type="application/merge-patch+json"
@@ -188,13 +209,16 @@ def test_an_upgrade_leaves_alone_what_the_server_wrote(release):
     timeouts = {"mutating": {"timeoutSeconds": 3}, "validating": {"timeoutSeconds": 4}}
     release.install({"webhook": {"replicas": 3, **timeouts}, "exemptNamespaces": ["other"]})
     for path, seconds in ((MUTATING, 3), (VALIDATING, 4)):
-        webhook, *_ = release.api.request("GET", path)["webhooks"]
-        assert webhook["timeoutSeconds"] == seconds
+        found = release.api.request("GET", path)
+        assert found["webhooks"][0]["timeoutSeconds"] == seconds
+        assert found["metadata"]["ownerReferences"] == [release.owner()]
         assert release.bundle(path) == bundle
+    assert release.bind_path() == "/secret/bind"
     assert release.api.request("GET", SECRET)["data"] == data
 
     release.helm.run("rollback", "vramwarden", "1", "--namespace", NAMESPACE)
     assert release.bundle() == bundle
+    assert release.bind_path() == "/secret/bind"
     assert release.api.request("GET", SECRET)["data"] == data
 
 
@@ -291,7 +315,7 @@ def test_the_emergency_exit_leaves_the_second_line_and_an_upgrade_mends_it(relea
     write_parameter(release.api, SHIPPED)  # as the replicas do
     wait_until("the webhook is called", lambda: "webhook" in release.denies(a_pod("8Gi")))
     before = release.left()
-    the_readme(control_plane, "kubectl delete mutating")
+    the_readme(control_plane, EMERGENCY)
     wait_until("it is not", lambda: 'webhook "' not in release.denies(a_pod("8Gi")))
     wait_until("the second line holds", lambda: release.denies(a_pod("8Gi")))
     assert "vramwarden: the pod asks for GPU memory" in release.denies(a_pod("8Gi"))
@@ -300,6 +324,20 @@ def test_the_emergency_exit_leaves_the_second_line_and_an_upgrade_mends_it(relea
     wait_until("nothing holds", lambda: not release.denies(a_pod("8Gi")))
     release.install()
     assert release.left() == before
+
+
+def test_what_outlives_a_namespace_that_was_deleted_first_has_our_label(
+    release, control_plane, helm
+):
+    release.install()
+    before = release.left()
+    the_readme(control_plane, f"{EMERGENCY.rpartition(' ')[0]},")
+    kinds = [
+        {name.split(".")[0].split("/")[0] for name in names} for names in (before, release.left())
+    ]
+    objects = [thing for thing in helm.render() if not hooks(thing)]
+    lasting = {thing["kind"].lower() for thing in objects if "namespace" not in thing["metadata"]}
+    assert kinds[0] - kinds[1] == lasting
 
 
 def test_nodes_are_rid_of_what_the_agent_wrote(control_plane):

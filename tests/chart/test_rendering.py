@@ -186,6 +186,8 @@ def test_the_webhook_is_started_with_options_that_it_has(helm):
         known = {option for parameter in serve_command.params for option in parameter.opts}
         assert {argument.partition("=")[0] for argument in arguments} <= known
         assert ("--cert-secret" in "".join(arguments)) == own
+        (configurations,) = {one(objects, kind)["metadata"]["name"] for kind in KINDS}
+        assert f"--webhook-configuration={configurations}" in arguments
         given = dict(argument.split("=", 1) for argument in arguments)
         ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
         assert (given["--port"], given["--operations-port"]) == (
@@ -217,6 +219,12 @@ def test_policies_are_checked_before_anything_is_installed(rendered):
         thing["metadata"]["annotations"].get("helm.sh/hook-weight") for thing in (config, job)
     ]
     assert weights == ["-1", None]  # the Job is made when its policies are there
+
+
+@pytest.mark.parametrize("rollout", ["Observe", "Enforce"])
+def test_the_rollout_is_observed_until_somebody_says_otherwise(helm, rollout):
+    given = {"rollout": rollout} if rollout == "Enforce" else None
+    assert f"--rollout={rollout}" in container_of(helm.render(given), "Deployment")["args"]
 
 
 def test_the_agent_is_started_with_options_that_it_has(helm):

@@ -64,6 +64,7 @@ def test_every_value_is_described_and_closed():
         ("agent.vram=48 GB", "vram"),
         ("exemptNamespaces={kube-system,Team}", "exemptNamespaces"),
         ("policies.files.readme=x", "readme"),
+        ("rollout=Enforced", "rollout"),
         ("fence.secondline=false", "fence"),
         ("podDisruptionBudget.maxUnavailable=half", "maxUnavailable"),
         ("networkPolicy.apiServerCIDRs={everybody}", "apiServerCIDRs"),

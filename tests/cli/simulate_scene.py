@@ -18,7 +18,15 @@ pods:
 def gpus(*mib):
     return json.dumps(
         [
-            {"uuid": f"GPU-{index}", "memory": one * 2**20, "product": "H200", "index": index}
+            {
+                "uuid": f"GPU-{index}",
+                "memory": one * 2**20,
+                "total": one * 2**20 + 7,
+                "product": "H200",
+                "index": index,
+                # A replay lasts longer than most failures of a GPU.
+                "healthy": False,
+            }
             for index, one in enumerate(mib)
         ]
     )

@@ -11,8 +11,20 @@ from webhook.core.pod.findings import Reason
 
 GIB = 2**30
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
+GPUS = {"apiVersion": "v1", "fieldPath": "metadata.annotations['vramwarden.io/gpu']"}
+WAITS = {"apiVersion": "v1", "fieldPath": "metadata.annotations['vramwarden.io/gpu-waits']"}
 CHOSEN_AT_BINDING = {
-    "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.annotations['vramwarden.io/gpu']"}
+    "fieldRef": {
+        "apiVersion": "v1",
+        "fieldPath": "metadata.annotations['vramwarden.io/visible-devices']",
+    }
+}
+STORED_GPU_VOLUME = {
+    "name": "vram-enforcer-gpu",
+    "downwardAPI": {
+        "items": [{"path": "gpu", "fieldRef": GPUS}, {"path": "gpu-waits", "fieldRef": WAITS}],
+        "defaultMode": 0o644,
+    },
 }
 STORED_SIDECAR = {
     "name": "vram-enforcer",
@@ -27,6 +39,7 @@ STORED_SIDECAR = {
         {"name": "VRAM_TOLERANCE", "value": "2%"},
         {"name": "VRAM_BLIND_AFTER", "value": "60s"},
         {"name": "VRAM_WHEN_BLIND", "value": "Report"},
+        {"name": "VRAM_GPUS", "valueFrom": {"fieldRef": GPUS}},
         {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": CHOSEN_AT_BINDING},
         {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
     ],
@@ -37,6 +50,7 @@ STORED_SIDECAR = {
     "volumeMounts": [
         {"name": "vram-enforcer-run", "mountPath": "/run/vram-enforcer"},
         {"name": "vram-enforcer-no-token", "mountPath": TOKEN_PATH, "readOnly": True},
+        {"name": "vram-enforcer-gpu", "mountPath": "/run/vram-enforcer-gpu", "readOnly": True},
     ],
     "startupProbe": {
         "exec": {
@@ -48,7 +62,7 @@ STORED_SIDECAR = {
         "initialDelaySeconds": 5,
         "periodSeconds": 1,
         "timeoutSeconds": 30,
-        "failureThreshold": 4,
+        "failureThreshold": 2**31 - 1,
         "successThreshold": 1,
     },
     "livenessProbe": {
@@ -159,6 +173,7 @@ def test_a_rule_may_put_the_sidecar_among_the_containers(make_team):
     pod = make_team("plain").accepts(a_trainer())
     assert [found["name"] for found in pod["spec"]["containers"]] == ["main", "vram-enforcer"]
     wanted = {key: value for key, value in STORED_SIDECAR.items() if key != "restartPolicy"}
+    wanted["volumeMounts"] = wanted["volumeMounts"][:2]  # nobody waits for it
     assert container(pod, "vram-enforcer") == wanted
 
 
@@ -193,13 +208,24 @@ def test_only_the_sidecar_gets_no_token(team):
 def test_a_pod_that_wants_no_token_gets_none(team):
     pod = team.accepts(a_pod("8Gi", automountServiceAccountToken=False))
     names = [volume["name"] for volume in pod["spec"]["volumes"]]
-    assert names == ["vram-enforcer-run", "vram-enforcer-no-token"]
+    assert names == ["vram-enforcer-run", "vram-enforcer-no-token", "vram-enforcer-gpu"]
 
 
 def test_the_volumes_of_the_sidecar_are_small_and_in_memory(team):
     volumes = {v["name"]: v for v in team.accepts(a_trainer())["spec"]["volumes"]}
     for name in ("vram-enforcer-run", "vram-enforcer-no-token"):
         assert volumes[name]["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Mi"}
+    assert volumes["vram-enforcer-gpu"] == STORED_GPU_VOLUME
+
+
+def test_a_copy_of_a_stored_pod_is_stored_as_that_one_was(team):
+    stored = team.accepts(a_trainer())
+    gpu = {"vramwarden.io/gpu": "GPU-1", "vramwarden.io/visible-devices": "GPU-1"}
+    notes = stored["metadata"]["annotations"] | gpu
+    metadata = {"name": "copied", "labels": stored["metadata"]["labels"], "annotations": notes}
+    again = team.accepts(stored | {"metadata": metadata})
+    assert again["spec"] == stored["spec"]
+    assert again["metadata"]["annotations"] == stored["metadata"]["annotations"]
 
 
 def test_the_pod_is_marked_with_the_rule_and_the_policy(team):

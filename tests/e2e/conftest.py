@@ -1,7 +1,7 @@
 """Fixtures of `make e2e`: a cluster, the product installed in it, and teams that use it.
 
-README.md has the settings. The files run in the order of their names: the first installs, the last
-uninstalls.
+README.md has the settings. The files run in the order of their names: the first fails to install,
+on purpose, the next one installs, the last uninstalls.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def values():
     """Return the values of the release."""
     given = os.environ.get("E2E_IMAGES")
     names = ("vramwarden", "enforcer")
-    images = [images.name_of(Path(given) / f"{n}.tar") for n in names] if given else None
-    split = [name.rpartition(":") for name in images or image_names()]
+    named = [images.name_of(Path(given) / f"{n}.tar") for n in names] if given else None
+    split = [name.rpartition(":") for name in named or image_names()]
     image, enforcer = ({"repository": name, "tag": tag} for name, _, tag in split)
     return {"image": image, "enforcer": enforcer}
 

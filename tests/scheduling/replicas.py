@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from datetime import UTC, datetime
 
+from certs import ensure
 from tests.scheduling.balancer import balanced
 from tests.support import schedulers
 from tests.support.control_planes import ApiError
@@ -22,7 +24,7 @@ SYSTEM = "vramwarden-system"
 @contextlib.contextmanager
 def replica(control_plane, folder, kubeconfig=None):
     """Run a server that places pods until the block ends; by another kubeconfig, ready or not."""
-    (folder / "policies").mkdir(parents=True)
+    (folder / "policies").mkdir(parents=True, exist_ok=True)
     shutil.copy(shipped_policy_path(), folder / "policies" / "default.yaml")
     env = {
         "KUBECONFIG": str(kubeconfig or control_plane.kubeconfig),
@@ -41,15 +43,21 @@ def placing(control_plane, folder):
     api = control_plane.api
     with contextlib.ExitStack() as stack:
         api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+        # One certificate, and so one path for bindings, as the replicas of a release share.
+        names = ["localhost", "127.0.0.1", "::1"]  # those that a server wants
+        ensure(folder / "certs", names, datetime.now(UTC))
+        for name in ("a", "b"):
+            shutil.copytree(folder / "certs", folder / name / "certs", symlinks=True)
         servers = [
             stack.enter_context(replica(control_plane, folder / name)) for name in ("a", "b")
         ]
         port = stack.enter_context(balanced([server.port for server in servers]))
-        trusted = b"".join((server.certificates / "ca.crt").read_bytes() for server in servers)
+        url, trusted = f"https://127.0.0.1:{port}", (folder / "certs" / "ca.crt").read_bytes()
+        bind_path = servers[0].bind_path
         manifests = [
             manifest
             for path in (LOCAL, BINDING)
-            for manifest in webhook_configurations(f"https://127.0.0.1:{port}", trusted, path=path)
+            for manifest in webhook_configurations(url, trusted, path=path, bind_path=bind_path)
         ]
         stack.enter_context(installed(api, *manifests))
         stack.enter_context(schedulers.scheduler(control_plane, folder))

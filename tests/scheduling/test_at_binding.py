@@ -89,7 +89,7 @@ def test_other_pods_are_bound_untouched(cluster):
 
 
 def binding(cluster, pod, node):
-    metadata = {"name": pod["metadata"]["name"], "namespace": cluster.namespace}
+    metadata = {key: pod["metadata"][key] for key in ("namespace", "name", "uid")}
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
 
@@ -129,12 +129,74 @@ def test_a_node_that_does_not_show_its_gpus_gets_no_pod_with_a_demand(cluster, h
     assert "node n1 does not show its GPUs (annotation vramwarden.io/gpus)" in error.message
 
 
-def test_a_binding_by_the_old_resource_is_placed_as_well(cluster, held):
+def test_a_binding_by_the_old_resource_goes_on_without_a_gpu(cluster, held):
+    """The API server takes the uid off there (rest.WipeObjectMetaSystemFields)."""
     cluster.node("n1", 8)
     pod = held("a", "5Gi")
     path = f"/api/v1/namespaces/{cluster.namespace}/bindings"
     cluster.api.request("POST", path, binding(cluster, pod, "n1"))
-    assert bound(cluster.api, cluster.namespace) == {"a": ("n1", "GPU-n1-0")}
+    assert bound(cluster.api, cluster.namespace)["a"][0] == "n1"
+
+
+FORGED = {
+    "annotations": {"vramwarden.io/gpu-memory": "1Mi", "vramwarden.io/gpu": "GPU-x", "a": "b"},
+    "labels": {"vramwarden.io/managed": "no", "vramwarden.io/x": "y"},
+}
+
+
+def test_what_a_binding_brings_along_does_not_replace_our_marks(cluster, held):
+    cluster.node("n1", 8)
+    plain = a_pod(None, schedulerName="nobody")
+    plain["metadata"] |= {"namespace": cluster.namespace, "name": "plain"}
+    for pod in (held("a", "5Gi"), cluster.api.create(plain)):
+        before = pod["metadata"]
+        forged = binding(cluster, pod, "n1")
+        forged["metadata"] |= FORGED
+        path = f"/api/v1/namespaces/{cluster.namespace}/pods/{before['name']}/binding"
+        cluster.api.request("POST", path, forged)
+        after = cluster.api.get(pod)["metadata"]
+        ours = {key: value for key, value in after["annotations"].items() if "GPU-" not in value}
+        assert ours == before.get("annotations", {}) | {"a": "b"}
+        assert after.get("labels") == before.get("labels")
+    assert bound(cluster.api, cluster.namespace) == {"a": ("n1", "GPU-n1-0"), "plain": ("n1", "")}
+
+
+def test_a_binding_by_name_alone_reserves_nothing(cluster, held):
+    cluster.node("n1", 8)
+    pod = held("a", "5Gi")
+    nameless = binding(cluster, pod, "n1")
+    del nameless["metadata"]["uid"]
+    nameless["metadata"]["resourceVersion"] = "1"  # so it fails, after we were asked
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods/a/binding"
+    assert refused(lambda: cluster.api.request("POST", path, nameless)).code == 409
+    assert cluster.lists() == {}
+    bind(cluster, held("b", "8Gi"), "n1")
+    assert bound(cluster.api, cluster.namespace) == {"b": ("n1", "GPU-n1-0")}
+
+
+def test_a_forged_pod_that_nobody_judged_takes_nothing_from_others(cluster, held):
+    cluster.node("n1", 8)
+    namespace = f"{cluster.namespace}-left-alone"
+    labels = {"vramwarden.io/webhook": "disabled"}
+    cluster.api.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": namespace, "labels": labels},
+        }
+    )
+    account = {"name": "default", "namespace": namespace}
+    cluster.api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+    forged = a_pod("8GB", labels={"vramwarden.io/managed": "true"})
+    forged["metadata"] |= {"namespace": namespace, "name": "forged"}
+    forged["spec"]["nodeName"] = "n1"
+    try:
+        pod = cluster.api.create(forged)
+        bind(cluster, held("a", "8Gi"), "n1")
+        assert bound(cluster.api, cluster.namespace) == {"a": ("n1", "GPU-n1-0")}
+        remove_pod(cluster.api, pod)
+    finally:
+        cluster.api.request("DELETE", f"/api/v1/namespaces/{namespace}")
 
 
 def test_a_list_that_somebody_deleted_or_spoilt_is_made_anew_from_the_pods(cluster, held):
@@ -169,7 +231,7 @@ def test_a_pod_deleted_while_it_is_bound_leaves_nothing_reserved(cluster, held):
     wait_until("an entry less", lambda: set(cluster.lists()) == {"other", "b"})
 
 
-def test_a_replica_that_does_not_reach_the_api_server_asks_to_come_again(
+def test_a_replica_that_does_not_reach_the_api_server_keeps_nobody_waiting(
     cluster, control_plane, held, tmp_path
 ):
     cluster.node("n1", 8)
@@ -181,13 +243,13 @@ def test_a_replica_that_does_not_reach_the_api_server_asks_to_come_again(
         server.wait_for("life", lambda: any(line["msg"] == "serving" for line in server.log()))
         ca = (server.certificates / "ca.crt").read_bytes()
         url = f"https://127.0.0.1:{server.port}"
-        (manifest,) = webhook_configurations(url, ca, path=BINDING)
-        # Beside ours, and called after it: what ours entered is taken out again in a while.
+        (manifest,) = webhook_configurations(url, ca, path=BINDING, bind_path=server.bind_path)
+        # Beside ours, and called after it.
         manifest["metadata"]["name"] = "zzz"
         with installed(control_plane.api, manifest):
-            error = refused(lambda: bind(cluster, pod, "n1"))
-    assert (error.code, error.status["details"]["retryAfterSeconds"]) == (503, 1)
-    assert "whether this pod needs a GPU of node n1 is not known now" in error.message
-    assert bound(cluster.api, cluster.namespace) == {}
-    bind(cluster, pod, "n1")
+            bind(cluster, pod, "n1")
+        lines = [line for line in server.log() if line.get("webhook") == "bind"]
+    assert [(line["decision"], line["reasons"]) for line in lines] == [
+        ("untouched", ["APIServerAway"])
+    ]
     assert bound(cluster.api, cluster.namespace) == {"a": ("n1", "GPU-n1-0")}

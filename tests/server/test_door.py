@@ -125,6 +125,18 @@ def test_a_body_over_8_mib_is_413_before_it_is_read(server):
         assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
 
 
+@pytest.mark.parametrize("mebibytes", [9, 64])
+def test_who_sends_too_much_before_reading_still_reads_why_not(server, mebibytes):
+    beginning = (
+        b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u",'
+    )
+    status, body = server.post(beginning + b" " * (mebibytes * 2**20))
+    assert status == 200
+    answer = json.loads(body)["response"]
+    assert (answer["uid"], answer["allowed"]) == ("u", False)
+    assert answer["status"]["details"]["causes"][0]["reason"] == "TooComplex"
+
+
 def test_an_endless_body_is_413(server):
     with server.raw() as connection:
         connection.sendall(

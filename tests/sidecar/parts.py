@@ -117,6 +117,8 @@ class Ground:
     def __init__(self, folder, library):
         self.run_folder = folder / "run"
         self.run_folder.mkdir()
+        self.gpu_folder = folder / "gpu"
+        """As the kubelet mounts it; a test that wants it makes it."""
         self.termination_log = folder / "termination-log"
         self.termination_log.touch()
         self.stub_file = folder / "stub.txt"
@@ -127,6 +129,7 @@ class Ground:
         }
         self.options = [
             *("--run-folder", str(self.run_folder)),
+            *("--gpu-folder", str(self.gpu_folder)),
             *("--termination-log", str(self.termination_log)),
         ]
 

@@ -45,8 +45,20 @@ FILES = {
     "webhook/sidecar/selftest.py",
     "webhook/sidecar/settings.py",
     "webhook/sidecar/events.py",
+    "webhook/sidecar/waiting.py",
 }
 STARTED = "webhook/sidecar/__main__.py"
+WAITING = "webhook/sidecar/waiting.py"
+OF_A_WAIT = {
+    "webhook/__init__.py",
+    "webhook/adapters/__init__.py",
+    "webhook/adapters/journal.py",
+    "webhook/names.py",
+    "webhook/sidecar/__init__.py",
+    "webhook/sidecar/heartbeat.py",
+    "webhook/sidecar/journal.py",
+    WAITING,
+}
 OF_A_PROBE = {"webhook/__init__.py", "webhook/sidecar/__init__.py", "webhook/sidecar/heartbeat.py"}
 ROOT = Path(webhook.__file__).parents[1]
 LISTING_IMPORTS = ("-I", "-X", "importtime", "-m", "webhook.sidecar")
@@ -156,7 +168,30 @@ def test_a_whole_guard_needs_these_files_and_no_other_packages(
     names = imported(importtime)
     others = tops(names - by_any_module) - sys.stdlib_module_names
     assert others - {"org"} == {"pynvml", "webhook"}  # copy looks for Jython's org.python.core
-    assert files(names) == FILES - {STARTED}
+    assert files(names) == FILES - {STARTED, WAITING}
+
+
+@pytest.mark.parametrize("gpus", ["GPU-a", ""], ids=["it has come", "it waits"])
+def test_waiting_for_a_gpu_loads_little(gpus, alone, tmp_path):
+    (tmp_path / "gpu").write_text(gpus, encoding="ascii")
+    options = ["--gpu-folder", str(tmp_path), "--run-folder", str(tmp_path)]
+    command = [alone, *LISTING_IMPORTS, *options]
+    environment = {"VRAM_GPUS": "", "VRAM_CAP_BYTES": "1"}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        if not gpus:
+            wait_until((tmp_path / "waiting").exists)
+            program.send_signal(signal.SIGTERM)
+        said, importtime = program.communicate(timeout=60)
+    assert program.returncode == (76 if gpus else 0)
+    assert json.loads(said.splitlines()[0])["msg"] in ("assigned late", "waiting for a GPU")
+    names = imported(importtime)
+    assert files(names) == OF_A_WAIT
+    assert not tops(names) & {
+        "argparse", "asyncio", "ctypes", "dataclasses", "inspect", "pathlib", "pynvml", "socket",
+        "subprocess",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["startup", "liveness"])

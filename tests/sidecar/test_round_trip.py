@@ -12,12 +12,19 @@ from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import asking_pods
 from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.duration import parse_ms
 from webhook.core.pod.quantity import parse_quantity
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.values import EnforceBy
-from webhook.names import CAP_BYTES_ENV, ENFORCER_CONTAINER, GPU_ANNOTATION
+from webhook.names import (
+    CAP_BYTES_ENV,
+    ENFORCER_CONTAINER,
+    GPU_ANNOTATION,
+    GPUS_ENV,
+    VISIBLE_DEVICES_ANNOTATION,
+)
 from webhook.sidecar.settings import SettingsError, read_settings
 
 NUMBERS = st.integers(0, 4000).map(str) | st.decimals(0, 99, places=2).map(str)
@@ -87,6 +94,9 @@ def _value(entry, gpus):
     if "valueFrom" not in entry:
         return entry["value"]
     path = entry["valueFrom"]["fieldRef"]["fieldPath"]
+    if entry["name"] == VISIBLE_DEVICES_ENV:
+        assert path == f"metadata.annotations['{VISIBLE_DEVICES_ANNOTATION}']"
+        return "runtime.nvidia.com/gpu=0"  # as a node may spell it
     assert path == f"metadata.annotations['{GPU_ANNOTATION}']"
     return gpus
 
@@ -112,7 +122,9 @@ def test_every_variable_that_a_policy_sets_is_compared_here(policy_folder):
     policy, _ = policy_of(policy_folder, {})
     sent = {name for name in environment(policy, a_pod("8Gi")) if name.startswith("VRAM_")}
     fields = {"VRAM_" + re.sub("([A-Z])", r"_\1", name).upper() for name in LONGEST}
-    assert sent - {CAP_BYTES_ENV} == fields, "add rows to ENFORCEMENT, LONGEST and assert_same"
+    assert sent - {CAP_BYTES_ENV, GPUS_ENV} == fields, (
+        "add rows to ENFORCEMENT, LONGEST and assert_same"
+    )
 
 
 @given(ENFORCEMENT)

@@ -229,7 +229,7 @@ def test_a_pod_that_no_gpu_was_chosen_for_is_told_so_where_none_is_seen(found, a
     pod.nvml.listed = found
     outcome = pod.self_test(placed=False)
     assert outcome.ability is ability
-    assert ("no GPU was chosen when the pod was bound to its node" in outcome.why) is (not found)
+    assert ("No GPU was chosen when the pod was bound to its node" in outcome.why) is (not found)
 
 
 def test_a_gpu_in_mig_mode_makes_it_blind(pod):

@@ -70,7 +70,7 @@ def test_only_the_cap_has_to_be_set():
 
 @pytest.mark.parametrize("blank", ["", " ", "\n"])
 def test_a_blank_variable_counts_as_absent(blank):
-    names = ["VRAM_TOLERANCE", *BOUNDS, "VRAM_WHEN_BLIND", "NVIDIA_VISIBLE_DEVICES"]
+    names = ["VRAM_TOLERANCE", *BOUNDS, "VRAM_WHEN_BLIND", "VRAM_GPUS"]
     assert settings(**dict.fromkeys(names, blank)) == settings()
 
 
@@ -136,10 +136,12 @@ def test_blindness_is_reported_or_ends_the_pod(text, want):
         ("GPU-a,", None),
         ("MIG-5c1a", None),
         ("GPU-a;GPU-b", None),
+        ("", None),
     ],
 )
 def test_the_pods_own_gpus_are_told_by_uuid_and_anything_else_means_all_of_them(text, want):
-    assert settings(NVIDIA_VISIBLE_DEVICES=text).only == want
+    assert settings(VRAM_GPUS=text, NVIDIA_VISIBLE_DEVICES="GPU-b").only == want
+    assert settings(NVIDIA_VISIBLE_DEVICES=text).only == want  # as 0.1 wrote it
 
 
 @pytest.mark.parametrize(("name", "text"), CASES, ids=lambda text: text[:20])
@@ -198,7 +200,7 @@ def test_no_duration_is_read_outside_its_bounds(name, text):
     assert least_s <= value_s <= most_s
 
 
-@given(st.dictionaries(st.sampled_from([*MALFORMED, "NVIDIA_VISIBLE_DEVICES"]), TEXTS))
+@given(st.dictionaries(st.sampled_from([*MALFORMED, "VRAM_GPUS", "NVIDIA_VISIBLE_DEVICES"]), TEXTS))
 def test_whatever_is_set_there_are_settings_or_problems_that_name_their_variables(environment):
     found = problems(environment)
     names = [problem.partition(":")[0] for problem in found]

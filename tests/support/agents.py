@@ -108,7 +108,7 @@ class ApiServer:
             def do_GET(self):
                 outer._answer(self)
 
-            do_PATCH = do_POST = do_PUT = do_GET  # noqa: N815 - the base class wants it so
+            do_PATCH = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - the base class wants it so
 
             def log_message(self, *_):
                 pass

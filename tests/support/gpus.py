@@ -43,6 +43,7 @@ GPUS = st.lists(
         index=st.integers(0, 7),
         usable_bytes=st.none() | st.integers(0, 3 * MIB) | st.integers(0, 2**38),
         mig=st.booleans(),
+        total_bytes=st.none() | st.integers(2**38, 2**40),
     ),
     max_size=5,
     unique_by=lambda gpu: gpu.uuid,

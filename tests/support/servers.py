@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING, Any
 
+from certs import read
+from webhook.server.bind_path import bind_path
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -49,6 +52,11 @@ class Server:
     def context(self) -> ssl.SSLContext:
         """Return a client context that trusts the server's CA alone."""
         return ssl.create_default_context(cafile=str(self.certificates / "ca.crt"))
+
+    @property
+    def bind_path(self) -> str:
+        """Return the path for bindings, which follows from the certificate that is served."""
+        return bind_path(read(self.certificates).key_pem)
 
     def client(self, timeout: float = 10) -> HTTPSConnection:
         """Return a connection that keeps alive."""
@@ -136,9 +144,13 @@ def running(
     *options: str,
     policy: str | None = POLICY,
     ready: bool = True,
+    program: str = "webhook.cli",
     **env: str,
 ) -> Iterator[Server]:
-    """Run a server until the block ends; wait until it is `ready`, if it can be."""
+    """Run a server until the block ends; wait until it is `ready`, if it can be.
+
+    A test may have a module of its own in place of the command, such as one that is slow.
+    """
     policies = folder / "policies"
     policies.mkdir(exist_ok=True)
     if policy is not None:
@@ -146,7 +158,7 @@ def running(
     port, operations_port = free_port(), free_port()
     certificates, log_file = folder / "certs", folder / "log"
     command = [
-        *(sys.executable, "-m", "webhook.cli", "serve"),
+        *(sys.executable, "-m", program, "serve"),
         *(f"--policy={policies}", f"--cert-dir={certificates}"),
         *(f"--port={port}", f"--operations-port={operations_port}"),
         *options,

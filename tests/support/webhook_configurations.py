@@ -30,19 +30,24 @@ Manifest = dict[str, Any]
 LOCAL = DEPLOY / "local.yaml"
 LOCAL_URL = "https://127.0.0.1:8443"
 LOCAL_CA = "CA_BUNDLE"
+LOCAL_BIND_PATH = "/BIND_PREFIX/bind"
 PROBE = "webhook-probe"
 
 
 def webhook_configurations(
-    url_base: str, ca_bundle_pem: bytes, *, path: Path = LOCAL
+    url_base: str, ca_bundle_pem: bytes, *, path: Path = LOCAL, bind_path: str = ""
 ) -> list[Manifest]:
-    """Load our configurations for a server at another address, with its authority."""
+    """Load our configurations for a server at another address, with its authority.
+
+    Bindings go to `bind_path`, which a server has as `Server.bind_path`.
+    """
     documents = [document for document in yaml.safe_load_all(path.read_text()) if document]
     for webhook in (hook for document in documents for hook in document.get("webhooks", ())):
         target = webhook["clientConfig"]
         if not target["url"].startswith(LOCAL_URL) or target["caBundle"] != LOCAL_CA:
             raise ValueError(f"{path}: {webhook['name']} is not at {LOCAL_URL} with {LOCAL_CA}")
-        target["url"] = url_base.rstrip("/") + target["url"].removeprefix(LOCAL_URL)
+        where = target["url"].removeprefix(LOCAL_URL).replace(LOCAL_BIND_PATH, bind_path)
+        target["url"] = url_base.rstrip("/") + where
         target["caBundle"] = base64.b64encode(ca_bundle_pem).decode()
     return documents
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -12,6 +12,8 @@ from webhook.core.pod.review import (
     decode_review,
     encode_failure,
     encode_review,
+    encode_too_dense,
+    encode_too_large,
 )
 
 if TYPE_CHECKING:
@@ -20,6 +22,20 @@ if TYPE_CHECKING:
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.request import Request
     from webhook.core.pod.review import Answerable
+
+MAX_VALUES: Final = 2**18
+"""Values in a review. Decoded, as many take 32 MiB and 25 ms at most, whatever they are; 8 MiB of
+`{"a":{}}` took 320 MiB and 560 ms, in a pod of 256 MiB. The largest pod that is judged, with 8,192
+variables and the fields that the API server records of each, comes to 180,000 on an update."""
+
+
+def is_dense(body: bytes) -> bool:
+    """Return whether a body may hold more than `MAX_VALUES` values, without decoding it.
+
+    Each value but the first follows one of three characters. Those inside of strings count too,
+    which does no harm: it takes a quarter of a million of them. 5 ms for 8 MiB.
+    """
+    return len(body) - len(body.translate(None, b"{[,")) > MAX_VALUES
 
 
 def read_review(body: bytes) -> Request:
@@ -42,6 +58,16 @@ def write_review(uid: str, answer: Answerable) -> bytes:
 def write_failure(uid: str) -> bytes:
     """Write the answer to a review that was not decided because of a bug of ours."""
     return orjson.dumps(encode_failure(uid))
+
+
+def write_too_large(uid: str, limit_bytes: int) -> bytes:
+    """Write the answer to a review whose body is larger than `limit_bytes` and was not read."""
+    return orjson.dumps(encode_too_large(uid, limit_bytes))
+
+
+def write_too_dense(uid: str) -> bytes:
+    """Write the answer to a review that `is_dense` and was not decoded."""
+    return orjson.dumps(encode_too_dense(uid, MAX_VALUES))
 
 
 def patch_bytes(patch: Iterable[Operation]) -> bytes:

@@ -20,5 +20,6 @@ policy can, by `authentication.kubernetes.io/node-name` in the extra fields of t
 | watcher | reports each change of the list of who has which of its GPUs |
 
 The largest free amount is advice for the scheduler (preferred node affinity), never a limit: what
-is free is decided by the webhook. So where that list cannot be read, the label stays as it is.
+is free is decided by the webhook. So it is shown in steps and at most each ten seconds, and where
+that list cannot be read, the label stays as it is.
 """

@@ -1,6 +1,7 @@
-"""Who has the node's GPUs, passed on at most once a second.
+"""Who has the node's GPUs, passed on at most each ten seconds.
 
-Each binding changes it, and each change of the node's label is an event for every watcher of nodes.
+Each binding changes it, and each change of the node's label rewrites the Node, tens of kilobytes in
+etcd, and is an event for everybody who watches nodes. The label is advice for the scheduler.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from webhook.core.placement.assignments import Assignments
 
-EVERY_S: Final = 1.0
+EVERY_S: Final = 10.0
 
 
 class Assigned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from webhook.core.node.inventory import skipped
@@ -10,6 +11,7 @@ from webhook.core.pod.quantity import format_bytes
 if TYPE_CHECKING:
     from webhook.adapters.journal import Journal
     from webhook.core.node.inventory import Inventory, Scan
+    from webhook.core.pod.gpus import Gpu
 
 
 def report(
@@ -33,7 +35,8 @@ def report(
         journal.once("measure", "warning", what, scan.cannot_measure, label=after.enforcement)
     else:
         journal.over("measure", "a sidecar can measure here", label=after.enforcement)
-    if after.gpus != before.gpus or (after.gpus and after.enforcement != before.enforcement):
+    shared = _shared(after) != _shared(before)
+    if shared or (after.gpus and after.enforcement != before.enforcement):
         journal.event(
             "info",
             "GPUs",
@@ -44,6 +47,11 @@ def report(
             driver=after.driver_version,
             enforcement=after.enforcement,
         )
+
+
+def _shared(inventory: Inventory) -> list[Gpu]:
+    """Return what is shared; whether a GPU is healthy has a line of its own (`_report_doubts`)."""
+    return [replace(gpu, healthy=True) for gpu in inventory.gpus]
 
 
 def _report_driver(journal: Journal, scan: Scan, after: Inventory) -> None:
@@ -66,8 +74,10 @@ def _report_doubts(
 ) -> None:
     seen = {gpu.uuid for gpu in scan.gpus}
     left = {one.gpu.uuid for one in before.known} - {one.gpu.uuid for one in after.known}
+    restarted = before.boot_id not in {"", after.boot_id}
+    lost = "the machine has others" if restarted else f"it was lost for {grace_s:g} s"
     for uuid in sorted(left):
-        why = "it is in MIG mode now" if uuid in seen else f"it was lost for {grace_s:g} s"
+        why = "it is in MIG mode now" if uuid in seen else lost
         journal.event("warning", "a GPU left the list", why=why, gpu=uuid)
         journal.forget(f"gpu {uuid}")
     for one in after.known:
@@ -82,6 +92,6 @@ def _report_doubts(
             journal.once(f"gpu {uuid}", "warning", what, f"for {grace_s:g} s", gpu=uuid)
     if scan.unsure:
         named = ", ".join(sorted(uuid or "one without a UUID" for uuid in scan.unsure))
-        journal.once("unsure", "warning", "a GPU does not answer; nothing changes for it", named)
+        journal.once("unsure", "warning", "a GPU does not answer; it gets no further pod", named)
     else:
         journal.over("unsure", "every GPU answers, or is lost")

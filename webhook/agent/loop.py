@@ -26,7 +26,14 @@ from webhook.core.node.allowance import Allowance, take
 from webhook.core.node.driver import Driver, after_scan, hangs, needs_new_container
 from webhook.core.node.echo import is_echo
 from webhook.core.node.inventory import Inventory, Scan, observe
-from webhook.core.node.state import changes, desired, is_free_alone, patches, read_inventory
+from webhook.core.node.state import (
+    boot_id,
+    changes,
+    desired,
+    is_free_alone,
+    patches,
+    read_inventory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,7 +171,8 @@ class Agent:
         if self._scan is None or self._inventory is None:
             return
         before, grace_s = self._inventory, self._settings.grace_s
-        self._inventory = observe(before, self._scan, self._driver.scanned_s, grace_s)
+        boot = boot_id(self._node) if self._node else ""
+        self._inventory = observe(before, self._scan, self._driver.scanned_s, grace_s, boot)
         report(self._journal, self._scan, before, self._inventory, grace_s)
 
     def _reconcile(self, now_s: float) -> None:

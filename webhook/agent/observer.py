@@ -51,7 +51,8 @@ def _unsure(errors: Iterable[NvmlError]) -> frozenset[str]:
 
 
 def _seen(device: Device) -> SeenGpu:
-    return SeenGpu(device.uuid, device.name, device.index, device.usable_bytes, device.mig)
+    shown = device.uuid, device.name, device.index, device.usable_bytes, device.mig
+    return SeenGpu(*shown, total_bytes=device.total_bytes)
 
 
 def _probed(seen: Scan, nvml: Nvml, devices: Iterable[Device], proc: str) -> Scan:

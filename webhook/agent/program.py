@@ -17,7 +17,7 @@ from webhook.agent.loop import Agent, NewContainerNeededError
 from webhook.agent.observer import scan
 from webhook.agent.watcher import read_assigned
 from webhook.core.node.inventory import Inventory, Scan, observe, skipped
-from webhook.core.node.state import changes, desired, patches, read_inventory
+from webhook.core.node.state import boot_id, changes, desired, patches, read_inventory
 
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
@@ -90,7 +90,7 @@ def scan_once(settings: AgentSettings) -> Once:
     seen = scan(Nvml()) if settings.fixed_bytes is None else Scan()
     inventory = Inventory(fixed_bytes=settings.fixed_bytes)
     if settings.fixed_bytes is None:
-        inventory = observe(read_inventory(node), seen, 0.0, settings.grace_s)
+        inventory = observe(read_inventory(node), seen, 0.0, settings.grace_s, boot_id(node))
     made = patches(node, desired(inventory, assigned))
     known = inventory.fixed_bytes is not None or inventory.advertised
     left_out = tuple(f"GPU {uuid}: {why}" for uuid, why in skipped(seen).items())

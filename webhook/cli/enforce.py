@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import click
 
-from webhook.sidecar.__main__ import TERMINATION_LOG
+from webhook.sidecar.__main__ import GPU_FOLDER, TERMINATION_LOG, start
 from webhook.sidecar.heartbeat import RUN_FOLDER, answer
 
 
@@ -28,6 +27,13 @@ from webhook.sidecar.heartbeat import RUN_FOLDER, answer
     help="Where the heartbeat is.",
 )
 @click.option(
+    "--gpu-folder",
+    type=click.Path(file_okay=False),
+    default=GPU_FOLDER,
+    show_default=True,
+    help="Where it waits for the pod's GPUs, if VRAM_GPUS is empty.",
+)
+@click.option(
     "--termination-log",
     type=click.Path(dir_okay=False),
     default=TERMINATION_LOG,
@@ -35,19 +41,24 @@ from webhook.sidecar.heartbeat import RUN_FOLDER, answer
     help="File for the last verdict; written only where it exists.",
 )
 def enforce_command(
-    *, self_test: bool, kind: str | None, wait_s: int, run_folder: str, termination_log: str
+    *,
+    self_test: bool,
+    kind: str | None,
+    wait_s: int,
+    run_folder: str,
+    gpu_folder: str,
+    termination_log: str,
 ) -> None:
     """Hold the processes of this PID namespace to a VRAM cap, as the sidecar does in a pod.
 
     Settings come from the environment: VRAM_CAP_BYTES (per GPU; the only one without a default),
-    VRAM_POLL_INTERVAL, VRAM_GRACE, VRAM_TOLERANCE, VRAM_BLIND_AFTER and VRAM_WHEN_BLIND.
+    VRAM_GPUS (which ones; all if it is not set), VRAM_POLL_INTERVAL, VRAM_GRACE, VRAM_TOLERANCE,
+    VRAM_BLIND_AFTER and VRAM_WHEN_BLIND.
 
-    Exit codes: 0 stopped, 70 the self-test failed, 75 the driver changed, 88 the pod must restart.
+    Exit codes: 0 stopped, 70 the self-test failed, 75 the driver changed, 76 the pod has a GPU now
+    and had none before, 88 the pod must restart, 142 the self-test hung.
     The same program is `python -m webhook.sidecar`, which needs only pynvml.
     """
     if kind:
         sys.exit(answer(run_folder, kind, wait_s))
-    # Imported here: pynvml would slow down every other command.
-    from webhook.sidecar.program import enforce  # noqa: PLC0415
-
-    sys.exit(enforce(os.environ, run_folder, termination_log, only_test=self_test))
+    sys.exit(start(gpu_folder, run_folder, termination_log, only_test=self_test))

@@ -18,9 +18,9 @@ from webhook.adapters.settings import (
 )
 from webhook.cli.certs.cluster import cluster_of
 from webhook.cli.certs.options import (
-    configuration_option,
     overlap_option,
     overlapping,
+    registering_option,
     secret_option,
     service_option,
 )
@@ -69,7 +69,7 @@ _PORT = click.IntRange(0, 65535)
 )
 @secret_option("--cert-secret", text="Secret of all replicas' certificates, instead of a folder.")
 @service_option
-@configuration_option
+@registering_option
 @overlap_option
 @click.option(
     "--placement-namespace",
@@ -95,7 +95,7 @@ def serve_command(
     cert_name: tuple[str, ...],
     cert_secret: tuple[str, str] | None,
     service: str,
-    webhook_configuration: str,
+    webhook_configuration: str | None,
     ca_overlap: float,
     placement_namespace: str | None,
     enforcer_image: str | None,
@@ -108,8 +108,10 @@ def serve_command(
     if cert_secret and cert_dir:
         raise click.UsageError("certificates lie in a folder or in a Secret; drop one of the two")
     # Imported here: gunicorn and Flask would slow down every other command.
-    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
+    from webhook.adapters.kube.client import KubeError, connect  # noqa: PLC0415
+    from webhook.adapters.kube.registration import RegistrationApi  # noqa: PLC0415
     from webhook.server.folder_certificates import FolderKeeper  # noqa: PLC0415
+    from webhook.server.registration import SETTLE_S, Registration  # noqa: PLC0415
     from webhook.server.secret_certificates import SecretKeeper  # noqa: PLC0415
     from webhook.server.service import (  # noqa: PLC0415
         CannotListenError,
@@ -119,17 +121,24 @@ def serve_command(
     )
 
     keeper: Callable[..., CertificateKeeper]
+    registration: Callable[..., Registration] | None = None
     try:
         if cert_secret:
+            webhook_configuration = webhook_configuration or "vramwarden"
             cluster = cluster_of(cert_secret, webhook_configuration)
             names = (*service_names(service, cert_secret[0]), *cert_name)
             keeper = partial(SecretKeeper, cluster, names, overlapping(ca_overlap))
         else:
             folder = cert_dir or default_certificate_folder()
             keeper = partial(FolderKeeper, folder, _names(host, cert_name))
+        if webhook_configuration:
+            api = RegistrationApi(connect(tries=1), webhook_configuration)
+            settle_s = min(SETTLE_S, ca_overlap)
+            registration = partial(Registration, api, settle_s=settle_s)
         settings = ServerSettings(
             policy=policy or shipped_policy_path(),
             certificates=keeper,
+            registration=registration,
             host=host,
             port=port,
             operations_host=operations_host,
@@ -148,7 +157,11 @@ def serve_command(
     click.echo(f"certificates: {server.certificates} (CA for clients: ca.crt)", err=True)
     reviews = address(host, server.port)
     operations = address(operations_host, server.operations_port)
-    click.echo(f"reviews:      https://{reviews}/mutate, /validate and /bind", err=True)
+    click.echo(f"reviews:      https://{reviews}/mutate and /validate", err=True)
+    if not registration:
+        # Whoever started this registers it by hand; in a cluster it is nobody's to read in a log.
+        path = server.certificates.bind_path.own
+        click.echo(f"bindings:     https://{reviews}{path}", err=True)
     click.echo(f"operations:   http://{operations}/readyz", err=True)
     server.run()
 

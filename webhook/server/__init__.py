@@ -3,6 +3,9 @@
 `reviews`     one review from bytes to bytes, counted and logged; knows no HTTP server
 `asgi`        the TLS port: the callable that gunicorn's asgi worker runs
 `operations`  the plain port: a Flask application with probes and metrics
+`connections` how many connections there may be, and how long each may take
+`bind_path`   the path of /bind, which nobody can guess
+`registration`  writes it, and the owner, into the webhook configurations
 `tls`         the serving certificate, replaced on the next handshake; what keeps it
 `folder_certificates`, `secret_certificates`  its two keepers: a folder, a Secret of all replicas
 `metrics`     what is counted

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
-from certs import CertificatesError, SetAction, describe, ensure, load_into, stamp
+from certs import CertificatesError, SetAction, describe, ensure, load_into, read, stamp
+from webhook.server.bind_path import BindPath
 from webhook.server.tls import ServingCertificate
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class FolderKeeper:
         self._log = log
         ensure(folder, names, datetime.now(UTC))
         self._stamp = stamp(folder)
+        self.bind_path = BindPath()
         self.serving = ServingCertificate(metrics, log, self._refresh)
         self.serving.load(self._load)
 
@@ -79,3 +81,4 @@ class FolderKeeper:
 
     def _load(self, context: ssl.SSLContext) -> None:
         load_into(context, self._folder)
+        self.bind_path.serve(read(self._folder))

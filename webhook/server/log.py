@@ -1,6 +1,8 @@
 """One JSON line per event on standard error: a constant message, then keys and values.
 
-Bodies, environment values and patches are never logged: they may hold secrets.
+Bodies, environment values and patches are never logged: they may hold secrets. The kubelet keeps
+50 MiB of a pod's log, so a line has a bound: what a caller may write into it cannot turn over the
+trail of what they did.
 """
 
 from __future__ import annotations
@@ -8,12 +10,28 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import orjson
 from gunicorn.glogging import Logger as GunicornLogger
 
 from webhook.adapters.journal import Journal
+
+MAX_TEXT: Final = 253
+"""The longest name that Kubernetes knows (RFC 1123)."""
+
+MAX_LINE_BYTES: Final = 16 * 2**10
+_MAX_ITEMS: Final = 16
+_MAX_TRACE: Final = 4096
+
+
+def short(value: object) -> str | None:
+    """Return a text of a request as it is logged: cut, and without what is no text."""
+    if value is None:
+        return None
+    if type(value) is not str:
+        return f"({type(value).__name__})"
+    return value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]}…"
 
 
 class JsonLog(Journal):
@@ -44,7 +62,28 @@ class JsonLog(Journal):
         self._stream.flush()
 
     def _line(self, values: dict[str, Any]) -> bytes:
-        return orjson.dumps(values, default=str, option=_LINE)
+        """Write a line as JSON; one that is too long is cut in its texts, or loses its values."""
+        line = orjson.dumps(values, default=str, option=_LINE)
+        if len(line) > MAX_LINE_BYTES:
+            line = orjson.dumps(_cut(values), default=str, option=_LINE)
+        if len(line) > MAX_LINE_BYTES:
+            kept = {name: values[name] for name in ("ts", "level")}
+            kept |= {"msg": short(values["msg"]), "cut": True}
+            line = orjson.dumps(kept, option=_LINE)
+        return line
+
+
+def _cut(values: dict[str, Any]) -> dict[str, Any]:
+    """Cut each text of a line, and each list; of a trace the end says what happened."""
+    found: dict[str, Any] = {"cut": True}
+    for name, value in values.items():
+        if isinstance(value, str):
+            found[name] = value[-_MAX_TRACE:] if name == "trace" else short(value)
+        elif isinstance(value, list | tuple):
+            found[name] = [short(str(item)) for item in value[:_MAX_ITEMS]]
+        else:
+            found[name] = value
+    return found
 
 
 _LINE = orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z | orjson.OPT_OMIT_MICROSECONDS

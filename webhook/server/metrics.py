@@ -57,6 +57,13 @@ class Metrics:
             "Requests rejected before a decision, by HTTP status code.",
             ["code"],
         )
+        self._closed = counter(
+            "vramwarden_http_connections_closed",
+            "Connections closed because there were too many (full) or they took too long (slow).",
+            ["reason"],
+        )
+        for reason in ("full", "slow"):  # shown before the first of each
+            self._closed.labels(reason)
         self.policy_loads = counter(
             "vramwarden_policy_loads", "Policies read after a change, by result.", ["result"]
         )
@@ -105,9 +112,17 @@ class Metrics:
         self._requests.labels(webhook, "other", "failed", "InternalError").inc()
         self._duration.labels(webhook).observe(duration_s)
 
+    def count_unread(self, webhook: str, reason: str) -> None:
+        """Count a review that was denied without being decoded."""
+        self._requests.labels(webhook, "other", "denied", reason).inc()
+
     def count_refused(self, code: int) -> None:
         """Count a request rejected before a decision."""
         self._refused.labels(str(code)).inc()
+
+    def count_closed(self, reason: str) -> None:
+        """Count a connection that was closed without being asked to."""
+        self._closed.labels(reason).inc()
 
     def show_policy(self, policy: Policy) -> None:
         """Show which policy is in force."""
@@ -148,6 +163,17 @@ class PlacementMetrics:
             "vramwarden_placement_entries",
             "Pods in the lists of who has which GPU, as this replica last read them.",
         )
+        self.waiting = gauge(
+            "vramwarden_placement_waiting",
+            "Pods that were bound without us and have no GPU yet; they start nothing meanwhile.",
+        )
+        self.late = counter(
+            "vramwarden_placement_late",
+            "Tries to give GPUs to pods that were bound without us, by outcome.",
+            ["outcome"],
+        )
+        for outcome in ("assigned", "settled", "waits", "deleted", "told", "forbidden", "failed"):
+            self.late.labels(outcome)
 
 
 class SharedCertificateMetrics:

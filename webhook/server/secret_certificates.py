@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Final
 from certs import CertificatesError, Replica, Store, describe, load_set_into
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Failed, follow
+from webhook.server.bind_path import BindPath
 from webhook.server.metrics import SharedCertificateMetrics
 from webhook.server.tls import ServingCertificate
 
 if TYPE_CHECKING:
+    import ssl
+
     from certs import Bundle, Publish, Round, Terms
     from webhook.adapters.kube.certificates import CertificatesApi
     from webhook.adapters.kube.follow import Collection, Report
@@ -47,6 +50,7 @@ class SecretKeeper:
     ) -> None:
         """Send no request to the cluster yet; raises CertificatesError for impossible names."""
         self.serving = ServingCertificate(metrics, log)
+        self.bind_path = BindPath()
         self._api = api
         self._replica = Replica(api, names, terms)
         self._sync_s = min(SYNC_S, max(PAUSE_S, terms.settle_s / 4))
@@ -98,13 +102,17 @@ class SecretKeeper:
             self._log_step(step)
         if found.served != self._served:
             self._served = found.served
-            self.serving.use(lambda context: load_set_into(context, found.served))
+            self.serving.use(lambda context: self._load(context, found.served))
         self._shared_metrics.ca_bundle_published.set(not found.unready)
         if self._unready:
             lacking = "" if self.serving.loaded else "no valid certificate yet"
             self._unready = lacking or found.unready
             if self._unready:
                 self._unready = "; ".join((self._unready, *found.failures))
+
+    def _load(self, context: ssl.SSLContext, served: Bundle) -> None:
+        load_set_into(context, served)
+        self.bind_path.serve(served)
 
     def _log_step(self, step: Store | Publish) -> None:
         if isinstance(step, Store):

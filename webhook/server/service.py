@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import socket
 from contextlib import contextmanager
@@ -32,12 +33,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from webhook.server.bind_path import BindPath
+    from webhook.server.registration import Registration
     from webhook.server.tls import CertificateKeeper
 
 KEEPALIVE_S: Final = 120
 """The API server drops idle connections after 90 s; were we first, a call could meet an EOF."""
 
 _BACKLOG: Final = 2048  # gunicorn's own
+_GARBAGE: Final = 100_000
+"""Objects made before the collector runs; Python's own figure is 700."""
 _NOT_OURS: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
@@ -54,6 +59,8 @@ class ServerSettings:
     operations_port: int | None
     """None means the default one or, where that is taken, any."""
     enforcer_image: str
+    registration: Callable[[BindPath, JsonLog], Registration] | None = None
+    """Registers the path of bind; None where somebody else does."""
     rollout: Rollout = Rollout.ENFORCE
     placement_namespace: str = ""
     """Where the lists of who has which GPU are kept, and the fence's rules; empty for a server that
@@ -94,6 +101,10 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._health = Health()
         self.certificates = settings.certificates(self._metrics, self._log)
         self._health.wait_for(self.certificates.obstacle)
+        self._registration: Registration | None = None
+        if settings.registration:
+            self._registration = settings.registration(self.certificates.bind_path, self._log)
+            self._health.wait_for(self._registration.obstacle)
         self._policies = PolicySource(settings.policy, settings.enforcer_image, settings.rollout)
         self._policy_reload = PolicyReload(self._policies, self._metrics, self._log)
         self._placement: PlacementService | None = None
@@ -143,6 +154,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self._reviews,
             self._bindings,
             self._metrics,
+            binds_at=self.certificates.bind_path.answers,
             on_start=self._loop_started,
             draining=self._is_draining,
         )
@@ -150,11 +162,18 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
     def _worker_started(self, worker: Any) -> None:
         """Start, after the fork, what runs beside the reviews."""
         self._worker = worker
+        # A large review is 200,000 objects, and not one of them is garbage until it is answered.
+        # The collector would go through them a dozen times while the event loop waits.
+        gc.freeze()
+        gc.set_threshold(_GARBAGE)
+        worker.count_closed = self._metrics.count_closed
         self._health.serve_while(lambda: not self._is_draining())
         self._policy_reload.show()
         self._operations.start(create_app(self._health, self._metrics, self._details))
         self._policy_reload.start()
         self.certificates.start()
+        if self._registration:
+            self._registration.start()
         if self._placement:
             self._placement.start()
         if self._fence:

@@ -16,6 +16,7 @@ from certs import CertificatesError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from webhook.server.bind_path import BindPath
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
 
@@ -29,6 +30,10 @@ class CertificateKeeper(Protocol):
     @property
     def serving(self) -> ServingCertificate:
         """Return the certificate that handshakes get."""
+
+    @property
+    def bind_path(self) -> BindPath:
+        """Return the paths of /bind that go with the certificate."""
 
     def start(self) -> None:
         """Begin to renew the certificate on daemon threads, after the fork."""

@@ -5,9 +5,11 @@ import sys
 from webhook.sidecar.heartbeat import RUN_FOLDER, answer
 
 USAGE = """\
-usage: python3 -m webhook.sidecar [--self-test] [--run-folder FOLDER] [--termination-log FILE]
+usage: python3 -m webhook.sidecar [--self-test] [--run-folder FOLDER] [--gpu-folder FOLDER]
+                                  [--termination-log FILE]
        python3 -m webhook.sidecar --probe startup|liveness [--wait SECONDS] [--run-folder FOLDER]"""
 WRONG_USAGE = 2
+GPU_FOLDER = "/run/vram-enforcer-gpu"
 TERMINATION_LOG = "/dev/termination-log"
 """The kubelet's default terminationMessagePath."""
 
@@ -18,6 +20,7 @@ def main(arguments: list[str]) -> int:
         "--probe": "",
         "--wait": "0",
         "--run-folder": RUN_FOLDER,
+        "--gpu-folder": GPU_FOLDER,
         "--termination-log": TERMINATION_LOG,
     }
     only_test = False
@@ -37,17 +40,27 @@ def main(arguments: list[str]) -> int:
         return WRONG_USAGE
     if options["--probe"]:
         return answer(options["--run-folder"], options["--probe"], int(seconds))
-    return _enforce(options, only_test=only_test)
+    folders = options["--gpu-folder"], options["--run-folder"]
+    return start(*folders, options["--termination-log"], only_test=only_test)
 
 
-def _enforce(options: dict[str, str], *, only_test: bool) -> int:
+def start(gpu_folder: str, run_folder: str, termination_log: str, *, only_test: bool) -> int:
+    """Wait for a GPU where the pod has none yet, else enforce; return the exit code."""
     # Imported here: a probe has no use for all this.
     import os  # noqa: PLC0415
 
+    from webhook.names import GPUS_ENV  # noqa: PLC0415
+
+    # Where it is not set, a release before 0.2 wrote the container, or the pod sees every GPU.
+    if os.environ.get(GPUS_ENV) == "" and not only_test:
+        from webhook.sidecar.waiting import wait_for_gpus  # noqa: PLC0415
+
+        code = wait_for_gpus(gpu_folder, run_folder, termination_log)
+        if code is not None:
+            return code
     from webhook.sidecar.program import enforce  # noqa: PLC0415
 
-    run_folder, log = options["--run-folder"], options["--termination-log"]
-    return enforce(os.environ, run_folder, log, only_test=only_test)
+    return enforce(os.environ, run_folder, termination_log, only_test=only_test)
 
 
 if __name__ == "__main__":

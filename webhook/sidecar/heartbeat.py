@@ -11,6 +11,7 @@ the enforcer leaves a sentence beside its heartbeat, and a probe takes it to the
 | --- | --- | --- |
 | `verdict` | the guard, with each verdict | a liveness probe, which fails once to report it |
 | `failure` | a self-test that failed | the next one that passes; startup probes read it |
+| `waiting` | a sidecar whose pod has no GPU yet | nobody: it counts while that process lives |
 | `passed` | a liveness probe that passed | the next one: only after a pass it may report |
 
 Each file is replaced in one step, and there is one of each: nothing grows.
@@ -27,9 +28,12 @@ _STALE_AFTER_S = 15.0
 
 _WAIT_STEP_S = 0.3
 
-_VERDICT, _FAILURE, _PASSED = "verdict", "failure", "passed"
+_VERDICT, _FAILURE, _PASSED, _WAITING = "verdict", "failure", "passed", "waiting"
 _LONGEST = 1000
 """In bytes: an Event's message may be as long in each of its APIs, the kubelet's words included."""
+
+_LONGEST_WAITING = 480
+"""A probe may report two of them: what it found first, and at its end."""
 
 PASSED_WITHIN_S = 40.0
 """How old a pass may be that lets a probe report; why: core/admission/sidecar/container.py."""
@@ -61,15 +65,20 @@ def leave_failure(folder: str, text: str) -> None:
     _try_to_leave(folder, _FAILURE, f"{_me()} {one_line(text)}")
 
 
+def leave_waiting(folder: str, text: str) -> None:
+    """Leave what this process waits for, for the startup probes."""
+    _try_to_leave(folder, _WAITING, f"{_me()} {one_line(text, _LONGEST_WAITING)}")
+
+
 def forget_failure(folder: str) -> None:
     """Remove what an earlier self-test left, since one has passed."""
     _take(folder, _FAILURE)
 
 
-def one_line(text: str) -> str:
-    """Return a text as one line that any Event can hold."""
+def one_line(text: str, longest: int = _LONGEST) -> str:
+    """Return a text as one line that any Event can hold, cut to so many bytes."""
     shown = "".join(letter if letter.isprintable() else " " for letter in text)
-    return " ".join(shown.split()).encode()[:_LONGEST].decode(errors="ignore")
+    return " ".join(shown.split()).encode()[:longest].decode(errors="ignore")
 
 
 def answer(folder: str, kind: str, seconds: float) -> int:
@@ -104,12 +113,12 @@ def probe(folder: str) -> str:
             pid, started, beat_s, stale_after_s = file.read(200).split()
         age_s, limit_s = time.monotonic() - float(beat_s), float(stale_after_s)
     except FileNotFoundError:
-        return _failure(folder) or "not guarding yet: the self-test has not finished"
+        return _why_not(folder) or "not guarding yet: the self-test has not finished"
     except (OSError, ValueError) as error:
         return f"the heartbeat in {folder} cannot be read: {error}"
     if _started(pid) != started:
         over = f"process {pid}, which guarded, is over; no other has taken its place yet"
-        return _failure(folder) or over
+        return _why_not(folder) or over
     if age_s <= limit_s:  # never so for what is no number
         return ""
     return f"the last observation was {age_s:.0f} s ago, more than {limit_s:.0f}: stuck or stopped"
@@ -126,17 +135,29 @@ def wait(folder: str, seconds: float) -> str:
     return why
 
 
-def _failure(folder: str) -> str:
-    """Return what a self-test left that failed; nothing where none did since one passed."""
+def _why_not(folder: str) -> str:
+    """Return what waits, or a self-test that failed, left; nothing where one passed since.
+
+    What a process left that is over is of the container before: the volume outlives it.
+    """
+    lives, why = _left(folder, _WAITING)
+    if lives:
+        return why
+    lives, why = _left(folder, _FAILURE)
+    if lives:
+        return f"{_FAILED}{why}"
+    before = "not guarding yet: the self-test has not finished; the one before failed: "
+    return f"{before}{why}" if why else ""
+
+
+def _left(folder: str, name: str) -> tuple[bool, str]:
+    """Return what a process left in a file, and whether it still lives."""
     try:
-        with open(f"{folder}/{_FAILURE}", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+        with open(f"{folder}/{name}", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             pid, started, why = file.read(2 * _LONGEST).split(" ", 2)
     except (OSError, ValueError):
-        return ""
-    if _started(pid) == started:
-        return f"{_FAILED}{why}"
-    # It is of the container before: the volume outlives it.
-    return f"not guarding yet: the self-test has not finished; the one before failed: {why}"
+        return False, ""
+    return _started(pid) == started, why
 
 
 def _is_recent(passed: str) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import Nvml
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
+from webhook.names import GPUS_ENV
 from webhook.sidecar.guard import Guard
 from webhook.sidecar.heartbeat import forget_failure, leave_failure
 from webhook.sidecar.journal import EnforcerJournal
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 STOPPED: Final = 0
 SELF_TEST_FAILED: Final = 70
 DRIVER_CHANGED: Final = 75
+
+SELF_TEST_S: Final = 120
+"""A driver may hang; then the signal ends us, since no code of ours runs and no probe kills us."""
 
 
 def enforce(
@@ -38,6 +42,9 @@ def enforce(
     | 70 | the self-test failed, or the settings are wrong: nothing would be guarded |
     | 75 | the node's driver was replaced under us |
     | 88 | the pod must restart |
+    | 142 | the self-test hung for `SELF_TEST_S` (128 and SIGALRM) |
+
+    76 is of `webhook.sidecar.waiting`, which comes before.
     """
     # Where it is closed, the number may soon be another file's.
     output = 1 if sys.stdout else -1
@@ -67,8 +74,12 @@ def _enforce(
         return SELF_TEST_FAILED
     nvml = Nvml(settings.only)
     try:
+        if not only_test:
+            signal.alarm(SELF_TEST_S)
         # Taken from an annotation that the binding sets: without that one it exists, and is empty.
-        result = self_test(nvml, placed=environment.get(VISIBLE_DEVICES_ENV) != "")
+        gpus = environment.get(GPUS_ENV, environment.get(VISIBLE_DEVICES_ENV))
+        result = self_test(nvml, placed=gpus != "")
+        signal.alarm(0)
         level = {Ability.FULL: "info", Ability.OBSERVE: "warning"}.get(result.ability, "error")
         if result.ability is Ability.BLIND and not only_test:
             leave_failure(run_folder, result.why)

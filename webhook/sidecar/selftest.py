@@ -72,15 +72,16 @@ class SelfTest:
 
 
 _NEVER_PLACED: Final = (
-    " NVIDIA_VISIBLE_DEVICES is empty: no GPU was chosen when the pod was bound to its node, since "
-    "vramwarden's webhook was not asked. Delete the pod, so that it is bound again."
+    " No GPU was chosen when the pod was bound to its node, since vramwarden was away. Delete the "
+    "pod, so that it is bound again."
 )
 
 
 def self_test(nvml: Nvml, *, placed: bool = True, proc: str = "/proc") -> SelfTest:
     """Check all that the cap depends on; leaves NVML open where it could be opened.
 
-    A pod that no GPU was `placed` for is shown none by NVIDIA's runtime; what then fails says so.
+    A pod that no GPU was `placed` for is shown none by NVIDIA's runtime; what then fails says so,
+    where the sidecar did not wait: a plain container, or a pod that an older release translated.
 
     | check | where it fails |
     | --- | --- |

@@ -19,6 +19,7 @@ from webhook.core.pod.duration import parse_seconds
 from webhook.names import (
     BLIND_AFTER_ENV,
     CAP_BYTES_ENV,
+    GPUS_ENV,
     GRACE_ENV,
     POLL_INTERVAL_ENV,
     TOLERANCE_ENV,
@@ -80,6 +81,9 @@ def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
         return read(name, lambda text: parse_seconds(text, *bounds_s), default_s) or 0.0
 
     cap_bytes = read(CAP_BYTES_ENV, _cap) or 0
+    # The runtime of a node may overwrite NVIDIA's variable, or spell the GPUs its own way. Releases
+    # before 0.2 wrote no other.
+    gpus = GPUS_ENV if GPUS_ENV in environment else VISIBLE_DEVICES_ENV
     settings = EnforcerSettings(
         cap_bytes=cap_bytes,
         tolerance_bytes=read(TOLERANCE_ENV, lambda text: _tolerance(text, cap_bytes)) or 0,
@@ -87,7 +91,7 @@ def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
         grace_s=seconds(GRACE_ENV, GRACE),
         blind_after_s=seconds(BLIND_AFTER_ENV, BLIND_AFTER),
         terminate_when_blind=read(WHEN_BLIND_ENV, _when_blind, "Report") == "Terminate",
-        only=read(VISIBLE_DEVICES_ENV, _only),
+        only=read(gpus, _only),
     )
     if problems:
         raise SettingsError(tuple(problems))
@@ -122,6 +126,6 @@ def _when_blind(text: str) -> str:
 
 
 def _only(text: str) -> frozenset[str] | None:
-    """Read the GPUs assigned at binding; `all`, numbers and the like leave it to the runtime."""
+    """Read the GPUs that the pod was given; `all` and the like leave it to the runtime."""
     names = [name.strip() for name in text.split(",")]
     return frozenset(names) if all(map(_UUID.fullmatch, names)) else None

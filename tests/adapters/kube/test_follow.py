@@ -9,6 +9,7 @@ import pytest
 
 from webhook.adapters.kube.client import Kube, KubeError
 from webhook.adapters.kube.follow import (
+    LONGEST_ASKED_S,
     LONGEST_PAUSE_S,
     WATCH_S,
     Changed,
@@ -175,6 +176,14 @@ def test_pauses_double_up_to_a_bound_until_a_watch_succeeds():
     reported = script.follow()
     assert reported == [*[Failed(DOWN)] * 6, Listed([]), Failed(DOWN), Failed(DOWN)]
     assert script.slept == [1, 2, 4, 8, 15, 15, 0, 1, 2]
+
+
+def test_a_pause_is_as_long_as_the_api_server_asks_for_within_reason():
+    """And a little longer, since it tells all who follow it the same."""
+    busy = [KubeError("busy", code=429, retry_after_s=asked_s) for asked_s in (0, 30, 3600, 3)]
+    script = Script(busy)
+    script.follow()
+    assert script.slept == [1, 30 * 1.25, LONGEST_ASKED_S * 1.25, 8]
 
 
 def test_pauses_differ_by_a_quarter():

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from webhook.adapters.kube import client
+from webhook.adapters.kube import reading
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Collection, Failed, follow
 
@@ -40,16 +40,16 @@ def queries(server):
     return [parse_qs(urlsplit(path).query) for _, path, _, _ in server.asked]
 
 
-def test_many_objects_are_read_in_pages_of_five_hundred(kube, api_server):
+def test_many_objects_are_read_in_pages_from_the_token_of_the_one_before(kube, api_server):
     api_server.answers = pages()
     names, version = kube.list_all(THINGS, name_of, labelSelector="ours=true")
     assert names == [f"o{number}" for number in range(MANY)]
     assert version == "77"
-    every = {"labelSelector": ["ours=true"], "limit": ["500"]}
+    every = {"labelSelector": ["ours=true"]}
     assert queries(api_server) == [
-        every,
-        every | {"continue": ["to/ken=1"]},
-        every | {"continue": ["token-2"]},
+        every | {"limit": ["50"]},
+        every | {"limit": ["100"], "continue": ["to/ken=1"]},
+        every | {"limit": ["200"], "continue": ["token-2"]},
     ]
 
 
@@ -78,9 +78,8 @@ def test_a_page_is_forgotten_before_the_next_one_is_asked_for(kube, api_server, 
 
         return count
 
-    monkeypatch.setattr(
-        client, "_object", lambda data: json.loads(data, object_pairs_hook=an_object)
-    )
+    decode = json.JSONDecoder(object_pairs_hook=an_object).raw_decode
+    monkeypatch.setattr(reading, "_decode", decode)
     api_server.answers = [counting(answer) for answer in pages()]
     assert len(kube.list_all(THINGS, name_of)[0]) == MANY
     assert left == [0, 0, 0]

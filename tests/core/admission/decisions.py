@@ -75,6 +75,8 @@ def a_bound_pod():
     pod = stored_pod()
     notes = pod["metadata"]["annotations"]
     notes.update({"vramwarden.io/gpu": "GPU-1", "vramwarden.io/gpu-count": "1"})
+    notes.update({"vramwarden.io/visible-devices": "GPU-1", "vramwarden.io/gpu-waits": "none"})
+    notes["vramwarden.io/gpu-memory-fraction"] = "0.1000"
     notes["vramwarden.io/gpu-class"] = "a100"
     pod["spec"]["nodeName"] = "node-1"
     return pod

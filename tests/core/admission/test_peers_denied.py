@@ -123,13 +123,6 @@ DENIED = [
         ["NodeSelectorConflict"],
     ),
     row(
-        59,
-        "HAMi",
-        "a GPU chosen by hand",
-        a_pod("8Gi", annotations={"vramwarden.io/gpu": "GPU-1"}),
-        ["VisibleDevicesOverride"],
-    ),
-    row(
         61,
         "Koordinator",
         "two sizes in the second container",
@@ -138,13 +131,6 @@ DENIED = [
     ),
     row(62, "Koordinator", "two shares of nothing", counted("2", "0"), ["InvalidQuantity"]),
     row(73, "DRA", "less than a MiB", a_pod("1023Ki"), ["TooSmall"]),
-    row(
-        73,
-        "DRA",
-        "an index or UUID that nobody knows",
-        a_pod("8Gi", annotations={"vramwarden.io/gpu": "99"}),
-        ["VisibleDevicesOverride"],
-    ),
     row(
         77,
         "device-plugin",

@@ -12,7 +12,12 @@ from tests.support.pods import RULE, a_container, a_pod, a_rule
 from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.policy.values import VisibleDevices
 
-OURS = {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.annotations['vramwarden.io/gpu']"}}
+OURS = {
+    "fieldRef": {
+        "apiVersion": "v1",
+        "fieldPath": "metadata.annotations['vramwarden.io/visible-devices']",
+    }
+}
 
 
 def vram_of(pod):
@@ -193,6 +198,24 @@ TRANSLATED = [
         RULE,
         cap_of,
         8 * 2**30,
+    ),
+    row(
+        59,
+        "HAMi",
+        "a GPU chosen by hand is not the one it gets",
+        a_pod("8Gi", annotations={"vramwarden.io/gpu": "GPU-1"}),
+        RULE,
+        lambda pod: pod["metadata"]["annotations"].get("vramwarden.io/gpu"),
+        None,
+    ),
+    row(
+        73,
+        "DRA",
+        "an index or UUID that nobody knows is taken off",
+        a_pod("8Gi", annotations={"vramwarden.io/visible-devices": "99"}),
+        RULE,
+        lambda pod: pod["metadata"]["annotations"].get("vramwarden.io/visible-devices"),
+        None,
     ),
     row(
         65,

@@ -115,7 +115,7 @@ BOUNDS = [
         "spec.affinity",
         "",
     ),
-    (lambda n: {"affinity": expressions(n)}, 256, f"{TERMS}[1]", "in one term"),
+    (lambda n: {"affinity": expressions(n)}, 64, f"{TERMS}[1]", "in one term"),
     (lambda n: {"tolerations": [{"operator": "Exists"}] * n}, 256, "spec.tolerations", ""),
     (
         lambda n: with_main(**capabilities(n - 4, 4)),

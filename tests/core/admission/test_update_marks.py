@@ -19,7 +19,10 @@ from tests.support.pods import RULE, a_container, a_pod, a_policy, a_request, a_
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.policy.values import Action, Style
 
-ANNOTATIONS = ("gpu-memory", "gpu-class", "gpu-count", "admitted", "gpu")
+ANNOTATIONS = (
+    *("gpu-memory", "gpu-class", "gpu-count", "admitted"),
+    *("gpu", "visible-devices", "gpu-memory-fraction", "gpu-waits"),
+)
 MARKS = [
     *(("annotations", f"vramwarden.io/{name}") for name in ANNOTATIONS),
     ("labels", "vramwarden.io/managed"),

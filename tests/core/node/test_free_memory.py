@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,10 +51,12 @@ def test_the_labels_are_one_for_each_number_of_gpus():
     ("taken", "one", "two"),
     [
         ([], "2000", "1000"),
-        ([("b", 1)], "1999", "1000"),
-        ([("b", 1500)], "1000", "500"),  # now the other one has most
+        ([("b", 1)], "1984", "1000"),
+        ([("b", 80)], "1920", "1000"),
+        ([("b", 1500)], "1000", "448"),  # now the other one has most
         ([("b", 1500), ("b", 500)], "1000", "0"),
-        ([("ab", 700)], "1300", "300"),
+        ([("ab", 700)], "1280", "288"),
+        ([("ab", 1)], "1984", "992"),
         ([("b", 2500)], "1000", "0"),  # taken past us: no number below zero
         ([("ab", 2500)], "0", "0"),
         ([("x", 2500)], "2000", "1000"),  # a GPU that left
@@ -63,9 +67,31 @@ def test_it_is_what_is_left_on_as_many_gpus(taken, one, two):
     assert free_labels(node) == {FREE: one, f"{FREE}.2": two}
 
 
+def test_a_gpu_that_is_not_healthy_has_nothing_to_give():
+    known = (Known(a_gpu("a", 1000)), Known(replace(a_gpu("b", 2000, 1), healthy=False)))
+    node = put_right(NODE, Inventory(known, advertised=True), {})
+    assert free_labels(node) == {FREE: "1000", f"{FREE}.2": "0"}
+
+
+@pytest.mark.parametrize(
+    ("size_mib", "step_mib"),
+    [(15, 1), (31, 1), (32, 2), (1000, 32), (11_000, 512), (16_383, 512), (16_384, 1024)]
+    + [(mib, 1024) for mib in (24_100, 81_300, 143_771)],
+)
+def test_it_is_shown_in_steps_and_all_of_it_where_nobody_uses_the_gpu(size_mib, step_mib):
+    one = Inventory((Known(a_gpu("a", size_mib)),), advertised=True)
+    shown = [
+        int(desired(one, assigned(("a", taken)) if taken else {}).labels[FREE])
+        for taken in range(min(size_mib, 3000) + 1)
+    ]
+    expected = [(size_mib - taken) // step_mib * step_mib for taken in range(len(shown))]
+    assert shown == [size_mib, *expected[1:]]
+
+
 def test_what_is_not_a_whole_mebibyte_is_not_promised():
-    odd = {"uid": Assignment("ns/p", ("GPU-b",), 1, since_s=0)}
-    assert desired(TWO, odd).labels[FREE] == "1999"
+    odd = {"uid": Assignment("ns/p", ("GPU-a",), 1, since_s=0)}
+    tiny = Inventory((Known(a_gpu("a", 20)),), advertised=True)
+    assert desired(tiny, odd).labels[FREE] == "19"
 
 
 def test_where_nobody_knows_the_labels_stay_as_they_are():
@@ -77,7 +103,7 @@ def test_where_nobody_knows_the_labels_stay_as_they_are():
 def test_they_change_alone():
     node = put_right(NODE, TWO, {})
     made = patches(node, desired(TWO, assigned(("b", 100))))
-    assert made.metadata == {"metadata": {"labels": {FREE: "1900"}}}
+    assert made.metadata == {"metadata": {"labels": {FREE: "1856"}}}
     assert made.status is None
 
 
@@ -118,12 +144,20 @@ def test_a_node_that_was_patched_needs_no_patch(inventory, assignments):
     st.integers(1, 4000),
     st.integers(1, MOST_COUNTED),
 )
-def test_a_node_is_preferred_exactly_where_the_pod_can_be_placed(inventory, taken, mib, count):
-    need = Need(mib * MIB, count)
+def test_a_node_is_preferred_where_the_pod_can_be_placed_and_a_step_is_to_spare(
+    inventory, taken, mib, count
+):
     free = free_on("n", inventory.gpus, taken, {})
-    placed = not isinstance(place("n", inventory.gpus, free, need), Denial)
+
+    def fits(size_mib):
+        need = Need(size_mib * MIB, count)
+        return not isinstance(place("n", inventory.gpus, free, need), Denial)
+
     shown = free_labels(put_right(NODE, inventory, taken)).get(free_label(count))
-    assert (shown is not None and int(shown) > mib - 1) == placed
+    preferred = shown is not None and int(shown) > mib - 1
+    assert fits(mib) or not preferred
+    step = min(1024, max(gpu.memory_bytes // MIB for gpu in inventory.gpus) // 16)
+    assert preferred or not fits(mib + step)
 
 
 FREE = "vramwarden.io/gpu-memory-free-mib"

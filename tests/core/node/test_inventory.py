@@ -13,6 +13,7 @@ from webhook.core.node.inventory import Inventory, Known, SeenGpu, observe, skip
 from webhook.core.pod.quantity import MIB
 
 BOTH = after((0.0, a_scan(seen("a"), seen("b", 2000, 1))))
+B_LOST = (a_gpu("a"), replace(a_gpu("b", 2000, 1), healthy=False))
 
 
 def test_a_first_scan_advertises_every_gpu_at_once():
@@ -48,6 +49,24 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if CASES[case][1] == STAYS])
+def test_a_gpu_that_is_not_as_advertised_gets_no_further_pod(case):
+    scan, *_ = CASES[case]
+    (health,) = (gpu.healthy for gpu in after((9.0, scan), start=BOTH).gpus if gpu.index == 1)
+    assert health == (case in {"it answers as advertised", "the driver does not answer"})
+
+
+@pytest.mark.parametrize("gpus", [BOTH.gpus, B_LOST])
+def test_a_driver_that_does_not_answer_changes_no_gpu_s_health(gpus):
+    start = replace(BOTH, known=tuple(map(Known, gpus)))
+    assert after((9.0, DOWN), start=start).gpus == gpus
+
+
+def test_a_gpu_that_answers_again_is_healthy_at_once():
+    start = replace(BOTH, known=tuple(map(Known, B_LOST)))
+    assert after((9.0, a_scan(seen("a"), seen("b", 2000, 1))), start=start).gpus == BOTH.gpus
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_what_becomes_of_a_gpu_at_once_and_after_the_grace(case):
     scan, *expected = CASES[case]
@@ -61,14 +80,14 @@ def test_what_becomes_of_a_gpu_at_once_and_after_the_grace(case):
 def test_a_gpu_that_comes_back_begins_its_grace_again():
     scan, lost = a_scan(seen("a"), seen("b", 2000, 1)), a_scan(seen("a"))
     times = [(0.0, lost), (200.0, scan), (201.0, lost), (500.0, lost)]
-    assert after(*times, start=BOTH).gpus == BOTH.gpus
+    assert after(*times, start=BOTH).gpus == B_LOST
     assert after(*times, (501.0, lost), start=BOTH).gpus == (a_gpu("a"),)
 
 
 def test_a_driver_that_was_down_begins_every_grace_again():
     lost = a_scan(seen("a"))
     times = [(0.0, lost), (299.0, DOWN), (300.0, lost), (599.0, lost)]
-    assert after(*times, start=BOTH).gpus == BOTH.gpus
+    assert after(*times, start=BOTH).gpus == B_LOST
     assert after(*times, (600.0, lost), start=BOTH).gpus == (a_gpu("a"),)
 
 
@@ -79,6 +98,62 @@ def test_the_driver_s_numbering_and_names_are_followed_at_once():
         ("GPU-b", "NVIDIA H200 NVL", 0),
         ("GPU-a", "NVIDIA H200", 1),
     ]
+
+
+OLD = replace(BOTH, boot_id="boot-1")
+NEW = (a_gpu("x", 3000), a_gpu("y", 3000, 1))
+OTHERS = (seen("x", 3000), seen("y", 3000, 1))
+
+
+def at_once(scan, boot_id, start=OLD):
+    """Return the inventory after one scan, in which nothing's grace is over."""
+    return observe(start, scan, 10.0, GRACE_S, boot_id)
+
+
+def test_another_machine_behind_the_same_node_shows_its_own_gpus_alone_and_at_once():
+    later = at_once(a_scan(*OTHERS), "boot-2")
+    assert later.gpus == NEW
+    assert (later.vram_bytes, later.boot_id) == (6000 * MIB, "boot-2")
+
+
+@pytest.mark.parametrize(
+    ("scan", "boot_id"),
+    [
+        (a_scan(*OTHERS), "boot-1"),  # the same start: somebody added GPUs while it ran
+        (a_scan(*OTHERS), ""),
+        (a_scan(*OTHERS, seen("a")), "boot-2"),  # the same machine, and one GPU is late
+        (a_scan(*OTHERS, unsure=frozenset({"GPU-a"})), "boot-2"),
+        (a_scan(*OTHERS, unsure=frozenset({""})), "boot-2"),
+        (a_scan(), "boot-2"),  # its GPUs are on their way
+        (a_scan(unsure=frozenset({"GPU-x"})), "boot-2"),
+        (DOWN, "boot-2"),
+    ],
+)
+def test_a_machine_that_may_be_the_same_keeps_its_gpus_for_the_grace(scan, boot_id):
+    later = at_once(scan, boot_id)
+    assert {"GPU-a", "GPU-b"} <= {gpu.uuid for gpu in later.gpus}
+    assert later.vram_bytes >= BOTH.vram_bytes
+
+
+def test_where_nobody_recorded_a_start_there_is_a_grace():
+    assert at_once(a_scan(*OTHERS), "boot-2", BOTH).vram_bytes == 9000 * MIB
+
+
+@pytest.mark.parametrize("start", [BOTH, OLD])
+@pytest.mark.parametrize("scan", [a_scan(seen("a")), a_scan(seen("a"), seen("b", 2000, 1))])
+def test_the_start_in_which_a_gpu_answered_last_is_recorded(scan, start):
+    assert at_once(scan, "boot-2", start).boot_id == "boot-2"
+
+
+@pytest.mark.parametrize("scan", [DOWN, a_scan(), a_scan(unsure=frozenset({"GPU-a", "GPU-b"}))])
+def test_a_start_in_which_none_answered_yet_is_not_recorded_so_others_still_replace_them(scan):
+    first = at_once(scan, "boot-2")
+    assert first.boot_id == "boot-1"
+    assert at_once(a_scan(*OTHERS), "boot-2", first).gpus == NEW
+
+
+def test_a_start_that_is_not_known_any_more_changes_nothing():
+    assert at_once(a_scan(seen("a")), "").boot_id == "boot-1"
 
 
 CANNOT = a_scan(seen("a"), cannot_measure="the lists cannot be read")
@@ -166,6 +241,18 @@ def test_whatever_fails_for_less_than_the_grace_lowers_nothing(inventory, scans)
         inventory = later
 
 
+@given(INVENTORIES, SCANS, st.sampled_from(["", "boot-1"]), st.sampled_from(["", "boot-2"]))
+def test_a_start_changes_only_what_becomes_of_gpus_of_which_none_is_left(scanned, scan, old, new):
+    before = replace(settled(scanned), boot_id=old)
+    plain, started = observe(before, scan, 0.0), observe(before, scan, 0.0, boot_id=new)
+    mentioned = {gpu.uuid for gpu in scan.gpus} | scan.unsure
+    left = {gpu.uuid for gpu in before.gpus} & mentioned
+    if old and new and scan.gpus and not left and "" not in scan.unsure and not scan.failed:
+        assert {gpu.uuid for gpu in started.gpus} <= mentioned
+    else:
+        assert started.known == plain.known
+
+
 @given(INVENTORIES, st.lists(st.floats(0, 1e9)))
 def test_a_driver_that_is_down_changes_nothing_for_ever(inventory, times):
     later = after(*((now_s, DOWN) for now_s in sorted(times)), start=inventory)
@@ -174,6 +261,17 @@ def test_a_driver_that_is_down_changes_nothing_for_ever(inventory, times):
         inventory.enforcement,
         inventory.driver_version,
     )
+
+
+@given(INVENTORIES, SCANS, st.floats(1e6, 2e6))
+def test_only_what_the_driver_just_showed_as_it_is_advertised_is_healthy(inventory, scan, now_s):
+    later = observe(inventory, scan, now_s, GRACE_S)
+    if scan.failed:
+        assert later.gpus == inventory.gpus
+    else:
+        shown = {gpu.uuid: (gpu.usable_bytes or 0) // MIB for gpu in scan.gpus if not gpu.mig}
+        for gpu in later.gpus:
+            assert gpu.healthy == (shown.get(gpu.uuid) == gpu.memory_bytes // MIB)
 
 
 @given(SCANS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,15 @@ from tests.support.gpus import (
 )
 from tests.support.strategies import ANY_JSON
 from webhook.core.node.inventory import Inventory, Known
-from webhook.core.node.state import NodeState, changes, desired, label_safe, patches, read_inventory
+from webhook.core.node.state import (
+    NodeState,
+    boot_id,
+    changes,
+    desired,
+    label_safe,
+    patches,
+    read_inventory,
+)
 from webhook.core.pod.quantity import MIB
 
 VRAM = "vramwarden.io/vram"
@@ -69,6 +78,56 @@ def test_a_node_with_gpus_shows_what_the_contract_says():
     assert node["status"]["allocatable"] == {"cpu": "8", VRAM: "3000Mi"}
 
 
+def test_a_gpu_s_total_is_shown_and_that_it_must_not_be_chosen_now():
+    gpus = (
+        replace(a_gpu("a"), total_bytes=1100 * MIB),
+        replace(a_gpu("b", 2000, 1), total_bytes=2100 * MIB, healthy=False),
+    )
+    node = put_right(NODE, Inventory(tuple(map(Known, gpus)), advertised=True))
+    assert json.loads(node["metadata"]["annotations"][GPUS]) == [
+        {
+            "uuid": "GPU-a",
+            "memory": 1000 * MIB,
+            "total": 1100 * MIB,
+            "product": "NVIDIA H200",
+            "index": 0,
+        },
+        {
+            "uuid": "GPU-b",
+            "memory": 2000 * MIB,
+            "total": 2100 * MIB,
+            "product": "NVIDIA H200",
+            "index": 1,
+            "healthy": False,
+        },
+    ]
+    assert node["status"]["capacity"][VRAM] == "3000Mi"
+    assert read_inventory(node).gpus == gpus
+
+
+ENTRY = {"uuid": "GPU-a", "memory": 1000 * MIB, "product": "NVIDIA H200", "index": 0}
+
+
+@pytest.mark.parametrize(
+    ("more", "total_bytes", "healthy"),
+    [
+        ({}, None, True),  # as an older agent writes it
+        ({"total": 1000 * MIB, "healthy": True}, 1000 * MIB, True),
+        ({"total": 1000 * MIB - 1}, None, True),
+        ({"total": 2**50 + 1}, None, True),
+        ({"total": "8Gi", "healthy": "false"}, None, True),
+        ({"total": True, "healthy": 0}, None, True),
+        ({"total": None, "healthy": None}, None, True),
+        ({"healthy": False, "of": "the future"}, None, False),
+    ],
+)
+def test_what_an_entry_says_besides_may_be_missing_or_wrong(more, total_bytes, healthy):
+    node = {"metadata": {"annotations": {GPUS: json.dumps([ENTRY | more])}}}
+    assert read_inventory(node).gpus == (
+        replace(a_gpu("a"), total_bytes=total_bytes, healthy=healthy),
+    )
+
+
 def test_a_fixed_amount_is_one_gpu_without_a_name_where_nothing_is_enforced():
     node = put_right(put_right(NODE, TWO), FIXED)
     assert node["metadata"]["labels"] == FOREIGN | {
@@ -100,6 +159,40 @@ def test_a_node_that_never_had_gpus_is_left_alone_whatever_others_put_there(inve
 
 def test_nothing_is_patched_where_nothing_ever_was_and_nothing_is_left():
     assert not patches(NODE, desired(GONE))
+
+
+BOOT = "vramwarden.io/boot-id"
+
+
+def test_the_start_under_which_gpus_were_seen_is_kept_on_the_node_and_goes_with_them():
+    started = replace(TWO, boot_id="boot-1")
+    node = put_right(NODE, started)
+    assert node["metadata"]["annotations"][BOOT] == "boot-1"
+    assert read_inventory(node).boot_id == "boot-1"
+    assert put_right(node, TWO) == node  # not known now
+    for gone in (GONE, FIXED):
+        assert put_right(node, gone)["metadata"]["annotations"] == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    ("status", "start"),
+    [
+        ({"nodeInfo": {"bootID": "boot-1"}}, "boot-1"),
+        ({"nodeInfo": {"bootID": "x" * 999}}, "x" * 64),
+        ({"nodeInfo": {"bootID": None}}, ""),
+        ({"nodeInfo": {}}, ""),
+        ({"nodeInfo": None}, ""),
+        ({}, ""),
+        (None, ""),
+    ],
+)
+def test_which_start_a_node_reports(status, start):
+    assert boot_id({"status": status}) == start
+
+
+def test_a_start_without_gpus_says_nothing():
+    node = {"metadata": {"annotations": {BOOT: "boot-1", GPUS: "[]"}}}
+    assert read_inventory(node) == Inventory()
 
 
 def test_what_is_not_known_yet_is_left_alone():

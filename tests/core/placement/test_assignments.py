@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.assignments import NODE, NOW_S, TWO, entry, pod
 from tests.support.gpus import a_gpu
-from tests.support.pods import a_pod
+from tests.support.pods import a_container, a_pod
 from webhook.core.placement.assignments import (
     RENEW_S,
     Assignment,
@@ -60,6 +60,15 @@ def test_a_pod_gets_the_same_gpus_although_they_are_overfull_by_now():
     again = pod("u", 900)
     entered = {"u": entry("a", mib=900), "v": entry("a", mib=900)}
     assert planned(entered, [again], again).uuids == ("GPU-a",)
+
+
+def test_a_pod_keeps_its_gpu_that_is_not_healthy_now_and_nobody_joins_it():
+    failing = [replace(TWO[0], healthy=False), TWO[1]]
+    again, new = pod("u", 300), pod("new", 600)
+    entered = {"u": entry("a", mib=300)}
+    assert planned(entered, [again], again, gpus=failing) == Plan(("GPU-a",), entered, False)
+    assert planned(entered, [new], new, gpus=failing).uuids == ("GPU-b",)
+    assert planned(entered, [new], new).uuids == ("GPU-a",)
 
 
 @pytest.mark.parametrize("gone", ["x", "ax"])
@@ -176,10 +185,11 @@ def test_an_entry_counts_whether_its_pod_is_known_or_not():
     }
 
 
-def test_a_pod_whose_demand_cannot_be_read_takes_its_gpus_whole():
-    raw = a_pod("8GB", annotations={"vramwarden.io/gpu": "GPU-a"}, nodeName=NODE)
+def test_a_pod_whose_demand_cannot_be_read_takes_what_its_kubelet_admitted():
+    amounts = {"requests": {"vramwarden.io/vram": "300Mi"}}
+    raw = a_pod("8GB", containers=[a_container(resources=amounts)], nodeName=NODE)
     raw["metadata"]["uid"] = "u"
-    state = replace(read_pod_state(raw), at_binding=True)
+    state = read_pod_state(raw)
+    assert state.unreadable
     free = free_on(NODE, TWO, {}, {"u": state})
-    assert free["GPU-a"] < 0
-    assert free["GPU-b"] == 1000 * MIB
+    assert free == {"GPU-a": 700 * MIB, "GPU-b": 700 * MIB}

@@ -134,6 +134,7 @@ class OneNode(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.truth, self.view, self.entered = {}, {}, {}
+        self.gpus = list(GPUS)
         self.now_s = 0.0
 
     @rule(target=uids, mib=st.integers(1, 110), count=st.integers(1, 3))
@@ -148,11 +149,18 @@ class OneNode(RuleBasedStateMachine):
         one = self.truth.get(uid)
         if one is None or one.node or one.finished:
             return
-        result = plan(NODE, GPUS, self.entered, self.view | {uid: one}, one, self.now_s)
+        result = plan(NODE, self.gpus, self.entered, self.view | {uid: one}, one, self.now_s)
         if isinstance(result, Plan):
+            healthy = {gpu.uuid for gpu in self.gpus if gpu.healthy}
+            assert uid in self.entered or healthy.issuperset(result.uuids)
             self.entered = result.assignments
             if arrives:
                 self.truth[uid] = replace(one, node=NODE, uuids=result.uuids)
+
+    @rule(number=st.integers(0, 2), healthy=st.booleans())
+    def fail_or_recover(self, number, healthy):
+        """A GPU does not answer, or does again: it still counts, and gets no further pod."""
+        self.gpus[number] = replace(self.gpus[number], healthy=healthy)
 
     @rule(uid=uids)
     def bind_elsewhere(self, uid):

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.support.assignments import NODE
-from tests.support.pods import a_container, a_pod
-from webhook.core.placement.assignments import PodState, read_pod_state
+from tests.support.assignments import NODE, TWO
+from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
+from tests.support.strategies import ANY_JSON
+from webhook.core.admission.decide import Phase, decide
+from webhook.core.placement.assignments import PodState, Waits, adopt, free_on, read_pod_state
+from webhook.core.placement.counted import LONGEST_UUID, MOST_GPUS
 from webhook.core.placement.fit import Need
+from webhook.core.pod.demand import read_demand
+from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.quantity import MAX_BYTES, MIB
+from webhook.core.pod.views import read_pod
+from webhook.core.policy.values import Placement
+
+VRAM = "vramwarden.io/vram"
+GIB = 1024 * MIB
 
 
 def from_field(path="metadata.annotations['vramwarden.io/gpu']", name="NVIDIA_VISIBLE_DEVICES"):
@@ -16,8 +28,14 @@ def from_field(path="metadata.annotations['vramwarden.io/gpu']", name="NVIDIA_VI
     return a_container(env=[{"name": "A", "value": "1"}, env])
 
 
+def asking(vram, container=None):
+    """Return a container that asks for VRAM, as admission or somebody else left it."""
+    amounts = {VRAM: vram}
+    return {**(container or from_field()), "resources": {"requests": amounts, "limits": amounts}}
+
+
 def stored(memory="8Gi", *, phase="Running", containers=None, uid="u-1", **more):
-    raw = a_pod(memory, containers=containers or [from_field()], **more)
+    raw = a_pod(memory, containers=containers or [asking(memory)], **more)
     raw["metadata"]["uid"] = uid
     return {**raw, "status": {"phase": phase}}
 
@@ -25,6 +43,7 @@ def stored(memory="8Gi", *, phase="Running", containers=None, uid="u-1", **more)
 def test_a_bound_pod_is_read_with_all_that_placement_needs():
     raw = stored(
         annotations={"vramwarden.io/gpu": "GPU-a,GPU-b", "vramwarden.io/gpu-count": "2"},
+        containers=[asking("16Gi")],
         nodeName=NODE,
     )
     assert read_pod_state(raw) == PodState(
@@ -58,6 +77,8 @@ def test_a_pod_is_finished_by_its_phase_alone(phase, finished):
     ("container", "at_binding"),
     [
         (from_field(), True),
+        (from_field(path="metadata.annotations['vramwarden.io/visible-devices']"), True),
+        (from_field(path="metadata.annotations['vramwarden.io/gpu-waits']"), False),
         (a_container(), False),
         (a_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]), False),
         (from_field(path="metadata.annotations['another']"), False),
@@ -79,26 +100,216 @@ def test_an_empty_annotation_names_no_gpu(written):
 
 
 def test_a_pod_without_a_demand_needs_nothing():
-    state = read_pod_state(stored(memory=None))
+    state = read_pod_state(stored(memory=None, containers=[a_container()]))
     assert (state.need, state.unreadable) == (None, "")
 
 
 def test_the_peak_of_init_containers_counts():
-    raw = stored(memory="main=2Gi, fetch=5Gi", initContainers=[a_container("fetch")])
-    assert read_pod_state(raw).need == Need(5 * 1024 * MIB)
+    raw = stored(
+        memory="main=2Gi, fetch=5Gi",
+        containers=[asking("2Gi")],
+        initContainers=[asking("5Gi", a_container("fetch"))],
+    )
+    assert read_pod_state(raw).need == Need(5 * GIB)
 
 
-def test_a_demand_that_cannot_be_read_needs_more_than_there_is():
-    state = read_pod_state(stored(memory="8GB"))
-    assert state.need == Need(MAX_BYTES)
-    assert state.unreadable.startswith("InvalidQuantity: metadata.annotations[")
+@pytest.mark.parametrize("memory", ["8Gi", "8GB", "x=1Gi", None])
+@pytest.mark.parametrize("count", [None, "2", "x"])
+def test_an_annotation_without_an_amount_takes_nothing_whatever_it_says(memory, count):
+    annotations = {"vramwarden.io/gpu": "GPU-a"}
+    annotations |= {"vramwarden.io/gpu-count": count} if count else {}
+    labels = {"vramwarden.io/managed": "true"}
+    for container in (a_container(), from_field()):
+        more = {"annotations": annotations, "labels": labels, "nodeName": NODE}
+        state = read_pod_state(stored(memory, containers=[container], **more))
+        assert (state.need, state.unreadable) == (None, "")
+        assert free_on(NODE, TWO, {}, {"u-1": state}) == free_on(NODE, TWO, {}, {})
+        assert adopt(NODE, {}, [state], 1.0) == {}
+
+
+@pytest.mark.parametrize(
+    ("vram", "count", "need"),
+    [
+        ("8Gi", None, Need(8 * GIB)),
+        ("8Gi", "4", Need(2 * GIB, 4)),
+        ("8Gi", "3", Need(2731 * MIB, 3)),  # rounded up to MiB
+        ("1", None, Need(MIB)),
+        (str(MAX_BYTES), None, Need(MAX_BYTES)),  # what a list can hold
+        # nobody knows on how many GPUs: all of it, on each
+        ("8Gi", "0", Need(8 * GIB)),
+        ("8Gi", "9" * 5, Need(8 * GIB)),
+        ("8Gi", "two", Need(8 * GIB)),
+        # nothing that a kubelet would admit
+        ("0", None, None),
+        ("-8Gi", None, None),
+        ("8Ei", None, None),
+        ("1e30", None, None),
+        ("8GB", None, None),
+    ],
+)
+def test_the_amount_in_resources_counts_by_the_number_of_gpus(vram, count, need):
+    annotations = {"vramwarden.io/gpu-count": count} if count else {}
+    raw = stored(None, containers=[asking(vram)], annotations=annotations)
+    assert read_pod_state(raw).need == need
+
+
+def test_amounts_whose_sum_no_kubelet_admits_take_nothing():
+    raw = stored(None, containers=[asking("8E"), asking("7E", a_container("b"))])
+    assert sum((8, 7)) * 2**60 > MAX_BYTES
+    assert read_pod_state(raw).need is None
+
+
+def test_a_request_counts_and_without_one_the_limit_that_the_api_server_would_copy():
+    one, other = a_container(), a_container()
+    one["resources"] = {"requests": {VRAM: "2Gi"}, "limits": {VRAM: "1Gi"}}
+    other["resources"] = {"limits": {VRAM: "1Gi"}}
+    needs = [read_pod_state(stored(None, containers=[each])).need for each in (one, other)]
+    assert needs == [Need(2 * GIB), Need(GIB)]
+
+
+def test_what_a_container_with_the_sidecar_s_name_asks_for_counts_too():
+    forged = asking("8Gi", a_container("vram-enforcer"))
+    raw = stored(None, containers=[a_container()], initContainers=[forged])
+    assert read_pod_state(raw).need == Need(8 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("memory", "vram", "why"),
+    [
+        ("8GB", "4Gi", "InvalidQuantity: metadata.annotations["),
+        ("8Gi", "4Gi", "ConflictingAmounts: spec.containers[0]."),
+        ("other=4Gi", "4Gi", "UnknownContainer: metadata.annotations["),
+    ],
+)
+def test_an_amount_counts_although_the_annotation_cannot_be_read_or_says_otherwise(
+    memory, vram, why
+):
+    state = read_pod_state(stored(memory, containers=[asking(vram)]))
+    assert state.need == Need(4 * GIB)
+    assert state.unreadable.startswith(why)
+
+
+def test_why_a_demand_cannot_be_read_is_cut():
+    memory = "x=," * 1000
+    state = read_pod_state(stored(memory, containers=[asking("1Gi")]))
+    assert len(state.unreadable) == 500
 
 
 @pytest.mark.parametrize("phase", ["Running", "Failed"])
-def test_a_malformed_pod_needs_more_than_there_is(phase):
+def test_a_pod_that_no_api_server_stores_takes_nothing(phase):
     raw = stored(phase=phase)
     raw["spec"]["containers"] = {"name": "main"}
+    assert read_pod_state(raw) == PodState("u-1", "team-a/train", None, finished=phase == "Failed")
+
+
+@pytest.mark.parametrize(
+    ("written", "uuids"),
+    [
+        ("GPU-a,GPU-b", ("GPU-a", "GPU-b")),
+        ("GPU-b,GPU-a,GPU-b", ("GPU-b", "GPU-a")),  # twice counts once
+        ("G" * LONGEST_UUID, ("G" * LONGEST_UUID,)),
+        ("G" * (LONGEST_UUID + 1) + ",GPU-a", ("GPU-a",)),
+        (",".join(map(str, range(9999))), tuple(map(str, range(MOST_GPUS)))),
+        (",".join(map(str, range(MOST_GPUS + 1))), tuple(map(str, range(MOST_GPUS)))),
+        ("," * 9999 + "GPU-a", ()),
+    ],
+)
+def test_what_somebody_else_writes_as_gpus_is_bounded(written, uuids):
+    assert read_pod_state(stored(annotations={"vramwarden.io/gpu": written})).uuids == uuids
+
+
+AMOUNTS = st.sampled_from([None, "1", "3Gi", "8Gi", "100Gi", "8GB", "-1", "0", "1e30", 7, []])
+ANNOTATIONS = st.dictionaries(
+    st.sampled_from(["gpu-memory", "gpu-count", "gpu", "admitted", "gpu-class"]).map(
+        "vramwarden.io/{}".format
+    ),
+    st.sampled_from(["", "1", "2", "8GB", "8Gi", "main=8Gi", "GPU-a", "GPU-a,GPU-a", "x" * 99]),
+)
+
+
+@st.composite
+def pods_of_anybody(draw):
+    """Draw a pod that nobody judged; return it with the amount that a kubelet would count."""
+    containers = []
+    for number in range(draw(st.integers(1, 3))):
+        base = from_field() if draw(st.booleans()) else a_container()
+        amount = draw(AMOUNTS)
+        containers.append(asking(amount, base) if amount is not None else base)
+        containers[-1]["name"] = f"c{number}"
+    return stored(None, containers=containers, annotations=draw(ANNOTATIONS), nodeName=NODE)
+
+
+@given(pods_of_anybody())
+def test_nobody_takes_more_of_a_gpu_than_a_kubelet_would_admit(raw):
     state = read_pod_state(raw)
-    assert state.need == Need(MAX_BYTES)
-    assert state.unreadable == "spec.containers: must be a list, not an object"
-    assert state.finished == (phase == "Failed")
+    sizes = {"1": 1, "3Gi": 3 * GIB, "8Gi": 8 * GIB, "100Gi": 100 * GIB, 7: 7}
+    asked = [
+        container.get("resources", {"requests": {VRAM: "0"}})["requests"][VRAM]
+        for container in raw["spec"]["containers"]
+    ]
+    admitted = sum(sizes.get(one, 0) for one in asked if not isinstance(one, list))
+    before, after = free_on(NODE, TWO, {}, {}), free_on(NODE, TWO, {}, {"u-1": state})
+    rounded = -(-admitted // MIB) * MIB
+    assert all(before[uuid] - after[uuid] <= rounded for uuid in before)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["main", "b", "fetch"]), st.integers(1, 2**20), min_size=1),
+    st.integers(1, 9),
+    st.sampled_from(Placement),
+)
+def test_of_a_pod_of_ours_exactly_its_cap_counts(mib, count, placement):
+    """Whatever was asked for by annotation: its cap is what the sidecar holds it to."""
+    memory = ",".join(f"{name}={amount}Mi" for name, amount in mib.items())
+    containers, init = [a_container("main"), a_container("b")], [a_container("fetch")]
+    annotations = {"vramwarden.io/gpu-count": str(count)}
+    raw = a_pod(memory, containers=containers, initContainers=init, annotations=annotations)
+    demand, _ = read_demand(read_pod(raw))
+    decision = decide(a_request(raw), a_policy(a_rule(placement=placement)), Phase.MUTATE)
+    state = read_pod_state(apply_patch(raw, decision.patch))
+    at_binding = placement is Placement.BINDING
+    assert (state.need, state.at_binding) == (Need(demand.per_gpu_bytes, count), at_binding)
+    assert state.unreadable == ""
+
+
+@given(ANY_JSON)
+def test_reading_never_fails(value):
+    read_pod_state({"metadata": value, "spec": value, "status": value})
+    read_pod_state({"metadata": {"annotations": value}, "spec": {"containers": [value]}})
+
+
+NATIVE = {"name": "vram-enforcer", "image": "x", "restartPolicy": "Always"}
+CONTROLLER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "1"}
+
+
+def bare(*, owners=(), deleted=False, **more):
+    raw = stored(nodeName=NODE, **more)
+    raw["metadata"]["ownerReferences"] = list(owners)
+    if deleted:
+        raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("raw", "waits"),
+    [
+        (bare(), Waits(native=False)),
+        (bare(initContainers=[NATIVE]), Waits()),
+        (bare(initContainers=[{**NATIVE, "restartPolicy": None}]), Waits(native=False)),
+        (bare(containers=[asking("8Gi"), {"name": "vram-enforcer"}]), Waits(native=False)),
+        (bare(initContainers=[NATIVE], owners=[CONTROLLER | {"controller": True}]), Waits(True)),
+        (bare(initContainers=[NATIVE], owners=[CONTROLLER]), Waits()),
+        (
+            bare(initContainers=[NATIVE], annotations={"vramwarden.io/gpu-waits": "x" * 2000}),
+            Waits(told="x" * 1024),
+        ),
+        (bare(deleted=True), None),
+        (bare(phase="Succeeded"), None),
+        (bare(annotations={"vramwarden.io/gpu": "GPU-a"}), None),
+        (bare(containers=[asking("8Gi", a_container())]), None),
+        (bare(containers=[from_field()]), None),
+        (stored(), None),
+    ],
+)
+def test_a_pod_that_is_bound_without_a_gpu_waits_for_one(raw, waits):
+    assert read_pod_state(raw).waits == waits

@@ -14,6 +14,7 @@ from webhook.core.pod.quantity import MIB
     [
         (pod("p", 300, node=NODE, gpus="b"), True),
         (pod("p", 300, node=NODE), False),
+        (pod("p", 300, node=NODE, gpus="b", at_binding=False), False),  # it counts on each
         (pod("p", None, node=NODE, gpus="b"), False),
         (pod("p", 300, node=NODE, gpus="b", finished=True), False),
         (pod("p", 300, node="n2", gpus="b"), False),

@@ -109,6 +109,34 @@ def test_a_denial_names_the_node_the_need_and_the_largest_free_amount(
     )
 
 
+def unhealthy(*names):
+    return [replace(gpu, healthy=gpu.uuid[-1] not in names) for gpu in FOUR]
+
+
+@pytest.mark.parametrize(
+    ("names", "mib", "count", "chosen"),
+    [("c", 150, 1, "b"), ("cb", 150, 1, "a"), ("d", 50, 3, "abc"), ("ab", 100, 2, "cd")],
+)
+def test_a_gpu_that_is_not_healthy_is_passed_over(names, mib, count, chosen):
+    assert placed(unhealthy(*names), [400, 300, 200, 100], mib, count) == chosen
+
+
+SENTENCES = {
+    ("a", 1): "no GPU of node n1 has 350Mi free, which this pod needs; the largest free amount is "
+    "300Mi, on GPU 1 (GPU-b); 1 of its 4 GPUs is unhealthy now",
+    ("bcd", 2): "node n1 has 1 GPU with 350Mi free, and this pod needs 2; the largest free amount "
+    "is 400Mi, on GPU 0 (GPU-a); 3 of its 4 GPUs are unhealthy now",
+    ("abcd", 1): "node n1 has no GPU that is healthy now, so none can be chosen for this pod; "
+    "vramwarden's node agent there logs why",
+}
+
+
+@pytest.mark.parametrize(("names", "count"), SENTENCES)
+def test_a_denial_says_how_many_gpus_are_not_healthy(names, count):
+    expected = f"{SENTENCES[names, count]}; the scheduler retries, also on other nodes"
+    assert placed(unhealthy(*names), [400, 300, 200, 100], 350, count) == expected
+
+
 def test_a_node_that_shows_no_gpus_is_denied():
     sentence = (
         "node n1 does not show its GPUs (annotation vramwarden.io/gpus), so none can be chosen "
@@ -145,6 +173,7 @@ GPUS = st.lists(st.integers(1, 100), min_size=1, max_size=8).map(
 def cases(draw):
     """Draw GPUs in any order, what is free on each, and a need."""
     gpus = draw(GPUS.flatmap(st.permutations))
+    gpus = [replace(gpu, healthy=draw(st.integers(0, 3)) > 0) for gpu in gpus]
     free = {gpu.uuid: draw(st.integers(-20 * MIB, gpu.memory_bytes)) for gpu in gpus}
     return gpus, free, Need(draw(st.integers(1, 100 * MIB)), draw(st.integers(1, 9)))
 
@@ -152,7 +181,8 @@ def cases(draw):
 @given(cases(), st.sampled_from(ORDERS))
 def test_a_pod_is_placed_exactly_where_enough_gpus_have_room(case, order):
     gpus, free, need = case
-    fitting = {uuid for uuid, amount in free.items() if amount >= need.memory_bytes}
+    healthy = {gpu.uuid for gpu in gpus if gpu.healthy}
+    fitting = {uuid for uuid in healthy if free[uuid] >= need.memory_bytes}
     result = place("n", gpus, free, need, order)
     if isinstance(result, Denial):
         assert len(fitting) < need.gpu_count
@@ -168,7 +198,7 @@ def test_best_fit_leaves_no_gpu_aside_that_fits_and_has_less_free(case):
     gpus, free, need = case
     result = place("n", gpus, free, need)
     if not isinstance(result, Denial):
-        aside = [free[gpu.uuid] for gpu in gpus if gpu.uuid not in result]
+        aside = [free[gpu.uuid] for gpu in gpus if gpu.healthy and gpu.uuid not in result]
         most = max(free[uuid] for uuid in result)
         assert all(amount < need.memory_bytes or amount >= most for amount in aside)
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from tests.support.pods import a_container, a_pod
@@ -217,3 +219,38 @@ def test_sums_beyond_what_kubernetes_counts_are_denied():
     assert findings_of(pod)[0][0] == "TooLarge"
     pod = a_pod("5Ei", annotations={"vramwarden.io/gpu-count": "2"})
     assert findings_of(pod)[0][0] == "TooLarge"
+
+
+class CountedName(str):
+    """A name that counts how often it is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other):
+        CountedName.compared += 1
+        return str.__eq__(self, other)
+
+    def __hash__(self):
+        return str.__hash__(self)
+
+
+def counted_pod(memory, count):
+    pod = read_pod(a_pod(memory, containers=[a_container(f"c{n}") for n in range(count)]))
+    CountedName.compared = 0
+    named = (replace(container, name=CountedName(container.name)) for container in pod.containers)
+    return replace(pod, containers=tuple(named))
+
+
+def test_a_list_of_all_containers_costs_a_few_comparisons_for_each():
+    pod = counted_pod(",".join(f"c{n}=1Mi" for n in range(256)), 256)
+    demand, findings = read_demand(pod)
+    assert (len(demand.amounts), findings) == (256, ())
+    assert CountedName.compared <= 5 * 256
+
+
+def test_a_list_is_read_until_sixteen_entries_are_wrong():
+    pod = counted_pod("x=," * 1365, 256)
+    demand, findings = read_demand(pod)
+    assert (demand, len(findings)) == (None, 16)
+    assert CountedName.compared <= 256

@@ -59,3 +59,33 @@ def test_a_patch_that_does_not_hold_is_never_sent(monkeypatch):
     monkeypatch.setattr(patch_module, "make_patch", lambda *_: wrong)
     with pytest.raises(PatchError, match="not to the wanted"):
         proven_patch({}, {"a": 1})
+
+
+@given(OBJECTS, OBJECTS)
+def test_the_proof_of_a_patch_changes_neither_object(before, after):
+    copies = copy.deepcopy((before, after))
+    operations = copy.deepcopy(proven_patch(before, after))
+    assert (before, after) == copies
+    assert operations == make_patch(before, after)
+
+
+def test_what_a_patch_does_not_touch_is_neither_copied_nor_compared():
+    class Untouched(list):
+        def __iter__(self):
+            raise AssertionError("was read")
+
+        def __eq__(self, other):
+            raise AssertionError("was compared")
+
+        __hash__ = None
+
+    args = Untouched(["a"] * 3)
+    env = [{"name": "a"}]
+    before = {"spec": {"containers": [{"name": "c", "args": args}, {"name": "d", "env": env}]}}
+    ours = {"name": "c", "args": args, "env": [{"name": "b"}]}
+    after = {"spec": {"containers": [ours, {"name": "d", "env": [*env, {"name": "b"}]}]}}
+    assert [operation["path"] for operation in proven_patch(before, after)] == [
+        "/spec/containers/0/env",
+        "/spec/containers/1/env/1",
+    ]
+    assert before["spec"]["containers"] == [{"name": "c", "args": args}, {"name": "d", "env": env}]

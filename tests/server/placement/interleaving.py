@@ -9,25 +9,36 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from tests.support.logs import RecordedLog
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.placement import GpuNode, Stored
+from webhook.adapters.kube.placement import GpuNode, Stored, StoredPod
 from webhook.core.placement.assignments import (
     Assignments,
     PodState,
+    Waits,
     read_assignments,
     write_assignments,
 )
 from webhook.core.placement.binding_review import Binding, BindingOutcome, Verdict
 from webhook.core.pod.gpus import Gpu
+from webhook.names import GPU_ANNOTATION, GPU_WAITS_ANNOTATION
 from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement.binder import Binder
+from webhook.server.placement.late import LateAssignments
 from webhook.server.placement.tracker import Tracker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
     from webhook.core.placement.fit import Need
+
+PATIENCE = 10_000
+"""Steps after which something is taken to go on forever."""
 
 REQUEST_S = 60.0
 """How long the API server lets a request last (`--request-timeout`)."""
@@ -41,6 +52,8 @@ class Task:
     """Runs a function on a thread of its own, from one request to the next."""
 
     _local = threading.local()
+    pauses = 0
+    """Of all tasks."""
 
     def __init__(self, function) -> None:
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
@@ -84,25 +97,11 @@ class Task:
         task = getattr(cls._local, "task", None)
         if task is None:
             return
+        cls.pauses += 1
         task._back.release()
         task._go.acquire()
         if task._ended:
             raise EndedError
-
-
-class Turns:
-    """A lock that lets others take steps while it is waited for."""
-
-    def __init__(self) -> None:
-        self._held = False
-
-    def __enter__(self) -> None:
-        while self._held:
-            Task.pause()
-        self._held = True
-
-    def __exit__(self, *exception) -> None:
-        self._held = False
 
 
 class World:
@@ -112,22 +111,31 @@ class World:
         self.nodes = {
             f"n{number}": GpuNode(
                 f"n{number}",
-                f"uid-n{number}",
                 tuple(Gpu(f"G{number}-{i}", size, "T", i) for i, size in enumerate(sizes)),
             )
             for number, sizes in enumerate(gpus_mib)
         }
         self.pods: dict[str, PodState] = {}
+        self.owned: set[str] = set()
+        self.without_sidecar: set[str] = set()
+        self.told: dict[str, str] = {}
+        self.warned: list[str] = []
+        self.asked: Counter[str] = Counter()
+        self.is_away = False
+        self.may_assign = True
+        self.versions: dict[str, int] = {}
         self.lists: dict[str, tuple[dict[str, str], int]] = {}
-        self.now_s = 1_000_000.0
+        self.time_s = 1_000_000.0
         self.events: list[tuple[str, PodState]] = []
         self._numbers = itertools.count(1)
 
     # What people, kubelets and the scheduler do.
 
-    def create(self, need: Need) -> str:
+    def create(self, need: Need, *, owned: bool = False) -> str:
         """Create a pod that waits for a node."""
         uid = f"p{next(self._numbers)}"
+        if owned:
+            self.owned.add(uid)
         self._write("ADDED", PodState(uid, f"ns/{uid}", need))
         return uid
 
@@ -145,8 +153,19 @@ class World:
         if pod and not pod.node and not pod.finished:
             self.change(uid, node=node, uuids=verdict.uuids)
 
+    def bind_bare(self, uid: str, node: str) -> None:
+        """Bind a pod as the API server does where we do not answer."""
+        if uid in self.pods and not self.pods[uid].node and not self.pods[uid].finished:
+            self.change(uid, node=node)
+
     def _write(self, kind: str, pod: PodState) -> None:
+        waits = None
+        if pod.places and pod.node and not pod.uuids:
+            native = pod.uid not in self.without_sidecar
+            waits = Waits(pod.uid in self.owned, native, self.told.get(pod.uid, ""))
+        pod = replace(pod, waits=waits)
         self.pods[pod.uid] = pod
+        self.versions[pod.uid] = next(self._numbers)
         self.events.append((kind, pod))
 
     def used(self, node: GpuNode) -> dict[str, int]:
@@ -166,42 +185,99 @@ class World:
 
     # What replicas ask.
 
-    def pod(self, _namespace: str, name: str) -> PodState | None:
+    def _turn(self, what: str) -> None:
+        """Let others go first; then answer, unless the API server is away."""
+        self.asked[what] += 1
         Task.pause()
+        if self.is_away:
+            raise KubeError("the API server is away")
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def may(self, *_right: str) -> bool:
+        self._turn("may")
+        return self.may_assign
+
+    def pod(self, _namespace: str, name: str) -> PodState | None:
+        self._turn("pod")
         return self.pods.get(name)
 
-    def node(self, name: str) -> GpuNode | None:
+    def stored_pod(self, name: str) -> StoredPod | None:
+        self._turn("stored_pod")
+        uid = name.partition("/")[2]
+        return StoredPod(self.pods[uid], str(self.versions[uid])) if uid in self.pods else None
+
+    def annotate(self, pod: StoredPod, annotations: dict[str, str | None]) -> None:
+        self._turn("annotate")
+        before = self._unchanged(pod)
+        assert before.node, "assigned before it was bound"
+        assert not before.uuids, "what was written is final"
+        self.told[before.uid] = annotations[GPU_WAITS_ANNOTATION] or ""
+        gpus = annotations.get(GPU_ANNOTATION) or ""
+        self.change(before.uid, uuids=tuple(filter(None, gpus.split(","))))
         Task.pause()
+
+    def delete_pod(self, pod: StoredPod) -> None:
+        self._turn("delete_pod")
+        assert self._unchanged(pod).waits, "only who waits is deleted"
+        self.delete(pod.state.uid)
+        Task.pause()
+
+    def warn_of(self, pod: PodState, _reason: str, _sentence: str) -> None:
+        self._turn("warn_of")
+        self.warned.append(pod.uid)
+
+    def _unchanged(self, pod: StoredPod) -> PodState:
+        uid = pod.state.uid
+        if uid not in self.pods:
+            raise KubeError("gone", code=404)
+        if str(self.versions[uid]) != pod.version:
+            raise KubeError("conflict", code=409)
+        return self.pods[uid]
+
+    def node(self, name: str) -> GpuNode | None:
+        self._turn("node")
         return self.nodes.get(name)
 
-    def pods_on(self, node: str) -> list[PodState]:
-        Task.pause()
+    def pods_on(self, node: str, *, labelled: bool = True) -> list[PodState]:
+        del labelled  # none here is without
+        self._turn("pods_on")
         return [pod for pod in self.pods.values() if pod.node == node]
 
     def assignments(self, node: str) -> Stored:
-        Task.pause()
+        self._turn("assignments")
         if node not in self.lists:
             return Stored(node, {}, whole=False, version="")
         data, version = self.lists[node]
         found, whole = read_assignments(data)
         return Stored(node, found, whole, str(version))
 
-    def store(self, node: GpuNode, assignments: Assignments, version: str) -> Stored:
-        Task.pause()
-        there = str(self.lists[node.name][1]) if node.name in self.lists else ""
+    def store(self, node: str, assignments: Assignments, version: str) -> Stored:
+        self._turn("store")
+        there = str(self.lists[node][1]) if node in self.lists else ""
         if there != version:
             raise KubeError("conflict", code=409)
         written = next(self._numbers)
-        self.lists[node.name] = write_assignments(assignments), written
+        self.lists[node] = write_assignments(assignments), written
         Task.pause()  # the answer is on its way
-        return Stored(node.name, assignments, whole=True, version=str(written))
+        return Stored(node, assignments, whole=True, version=str(written))
+
+    def remove(self, stored: Stored) -> None:
+        self._turn("remove")
+        if stored.node in self.lists and str(self.lists[stored.node][1]) == stored.version:
+            del self.lists[stored.node]
+        else:
+            raise KubeError("conflict", code=409)
 
 
 class _Binder(Binder):
     """Takes turns where the real one blocks."""
 
-    def _lock(self, node: str):
-        return self._locks.setdefault(node, Turns())
+    def wait(self, answer: Future[Verdict]) -> Verdict:
+        while not answer.done():
+            Task.pause()
+        return answer.result()
 
 
 @dataclass
@@ -211,7 +287,21 @@ class Request:
     uid: str
     node: str
     began_s: float
-    task: Task
+    answer: Future[Verdict]
+    replica: Replica
+
+    def done(self) -> Verdict:
+        """Let the replica work until it answers."""
+        for _ in range(PATIENCE):
+            if self.answer.done():
+                return self.answer.result()
+            self.step()
+        raise AssertionError("it never answers")
+
+    def step(self) -> None:
+        """Let the replica go on with each thing that it does, to the next request."""
+        for task in [task for task in self.replica.tasks if not task.done]:
+            task.step()
 
 
 @dataclass
@@ -223,17 +313,30 @@ class Replica:
     """Has listed the pods that are there."""
     heard: int = 0
     requests: list[Request] = field(default_factory=list)
-    tidying: list[Task] = field(default_factory=list)
+    tasks: list[Task] = field(default_factory=list)
+    """What runs on its threads."""
+    assigning: list[Task] = field(default_factory=list)
+    """Of those, what assigns late."""
 
     def __post_init__(self) -> None:
         counted = PlacementMetrics(Metrics())
-        self.tracker = Tracker(self.world, counted, None)
-        self.binder = _Binder(self.world, self.tracker, counted, lambda: self.world.now_s)
+        self.log = RecordedLog()
+        self.late_assignments = LateAssignments(
+            self.world, counted, self.log, lambda: self.world.time_s
+        )
+        self.tracker = Tracker(self.world, counted, self.log)
+        self.reserved: list[PodState] = []
+        self.binder = _Binder(self.world, self.tracker, counted, self.reserved.append, run=self.run)
         self.tracker._take_nodes(list(self.world.nodes.values()))
         for listed in self.tracker._listed.values():
             listed.set()
         if self.knows:
             self.resync()
+
+    def run(self, work: Callable[[], None]) -> Task:
+        """Begin something that runs on a thread of its own."""
+        self.tasks = [task for task in self.tasks if not task.done] + [Task(work)]
+        return self.tasks[-1]
 
     def resync(self) -> None:
         """List again, as after a watch that was lost."""
@@ -246,38 +349,58 @@ class Replica:
             self.tracker._take_pod(*self.world.events[self.heard])
             self.heard += 1
 
-    def ask(self, uid: str, node: str) -> Request:
+    def ask(self, uid: str, node: str, *, dry_run: bool = False) -> Request:
         """Let the API server ask about a binding."""
-        binding = Binding("ns", uid, uid, node, {})
-        task = Task(lambda: self.binder.bind(binding))
-        self.requests.append(Request(uid, node, self.world.now_s, task))
+        answer = self.binder.bind(Binding("ns", uid, uid, node, {}), dry_run=dry_run)
+        self.requests.append(Request(uid, node, self.world.time_s, answer, self))
         return self.requests[-1]
 
-    def tidy(self, node: str, *, fresh: bool) -> None:
+    def tidy(self, node: str, *, fresh: bool) -> Task:
         """Begin to tidy a node's list."""
 
         def run() -> None:
             with contextlib.suppress(KubeError):
-                self.binder.tidy(node, fresh=fresh)
+                self.binder.tidy(node, self.world.assignments(node) if fresh else None)
 
-        self.tidying.append(Task(run))
+        return self.run(run)
+
+    def tidy_now(self, node: str, *, fresh: bool = True) -> None:
+        """Tidy a node's list with nobody else around."""
+        self.finish(self.tidy(node, fresh=fresh))
+
+    def late(self) -> Task:
+        """Begin to assign late."""
+        waiting = self.tracker.waiting()
+        self.assigning.append(self.run(lambda: self.late_assignments.attempt(self.binder, waiting)))
+        return self.assigning[-1]
+
+    def is_late(self) -> bool:
+        """Say whether something is being assigned late."""
+        return any(not task.done for task in self.assigning)
+
+    def late_now(self) -> None:
+        """Assign late with nobody else around."""
+        self.finish(self.late())
+
+    def finish(self, task: Task) -> None:
+        """Work until something is done."""
+        for _ in range(PATIENCE):
+            for one in [one for one in self.tasks if not one.done]:
+                one.step()
+            if task.done:
+                return
+        raise AssertionError("it never ends")
 
     def end(self) -> None:
         """End in the middle of everything."""
-        for task in (*(request.task for request in self.requests), *self.tidying):
+        for task in self.tasks:
             task.end()
-        self.requests, self.tidying = [], []
+        self.requests, self.tasks, self.assigning = [], [], []
 
     def answer(self, request: Request, *, arrives: bool) -> None:
         """Let the API server act on an answer, unless it gave the request up."""
         self.requests.remove(request)
-        verdict = request.task.result
-        assert verdict.outcome in {
-            BindingOutcome.PLACED,
-            BindingOutcome.DENIED,
-            BindingOutcome.UNTOUCHED,
-            BindingOutcome.UNAVAILABLE,
-        }
-        in_time = self.world.now_s - request.began_s < REQUEST_S
+        verdict = request.answer.result()
+        in_time = self.world.time_s - request.began_s < REQUEST_S
         if verdict.outcome is BindingOutcome.PLACED and arrives and in_time:
             self.world.commit(request.uid, request.node, verdict)

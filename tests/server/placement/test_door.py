@@ -50,18 +50,16 @@ def cut_off(tmp_path):
         yield server, address
 
 
-def test_without_the_api_server_a_binding_is_denied_for_now(cut_off):
+def test_without_the_api_server_a_pod_that_is_not_known_to_be_ours_is_let_through(cut_off):
     server, address = cut_off
     server.wait_for("life", lambda: any(line["msg"] == "serving" for line in server.log()))
-    answer = server.review(review(), "/bind")
-    assert (answer["uid"], answer["allowed"]) == ("5350b18d", False)
-    status = answer["status"]
-    assert (status["code"], status["reason"]) == (503, "ServiceUnavailable")
-    assert status["details"] == {"retryAfterSeconds": 1}
-    assert status["message"].startswith(
+    answer = server.review(review(), server.bind_path)
+    assert (answer["uid"], answer["allowed"], "patch" in answer) == ("5350b18d", True, False)
+    assert answer["auditAnnotations"] == audited("untouched", "APIServerAway")
+    (line,) = [line for line in server.log() if line.get("webhook") == "bind"]
+    assert line["why"].startswith(
         f"whether this pod needs a GPU of node node1 is not known now: {address} does not answer"
     )
-    assert answer["auditAnnotations"] == audited("unavailable", "APIServerAway")
     assert server.get("/readyz")[0] == 503
     words = f"pods and nodes not read yet: {address} does not answer: "
     server.wait_for("a reason", lambda: server.get("/readyz")[1].startswith(words))
@@ -69,10 +67,11 @@ def test_without_the_api_server_a_binding_is_denied_for_now(cut_off):
     server.wait_for("word of it", lambda: unfollowed in server.get("/metrics")[1])
 
 
-def test_a_server_that_does_not_place_says_so(alone):
-    answer = alone.review(review(), "/bind")
-    assert not answer["allowed"]
-    assert "was started without --placement-namespace" in answer["status"]["message"]
+def test_a_server_that_does_not_place_lets_bindings_through_and_says_so(alone):
+    answer = alone.review(review(), alone.bind_path)
+    assert (answer["allowed"], "patch" in answer) == (True, False)
+    assert answer["auditAnnotations"] == audited("untouched", "NotConfigured")
+    assert "was started without --placement-namespace" in alone.log()[-1]["why"]
 
 
 @pytest.mark.parametrize(
@@ -85,9 +84,19 @@ def test_a_server_that_does_not_place_says_so(alone):
     ids=["a deletion", "a pod", "another group's Binding"],
 )
 def test_what_is_no_new_binding_is_allowed_untouched(alone, request_):
-    answer = alone.review(review(**request_), "/bind")
+    answer = alone.review(review(**request_), alone.bind_path)
     assert (answer["allowed"], "patch" in answer) == (True, False)
     assert answer["auditAnnotations"] == audited("untouched", "NotABinding")
+
+
+def test_a_binding_without_the_pod_s_uid_reserves_nothing_and_goes_on(alone):
+    marks = {"vramwarden.io/gpu": "GPU-x"}
+    metadata = {"name": "train", "namespace": "team", "annotations": marks}
+    target = {"kind": "Node", "name": "node1"}
+    answer = alone.review(review(object={"metadata": metadata, "target": target}), alone.bind_path)
+    assert answer["allowed"]
+    assert answer["auditAnnotations"] == audited("untouched", "NoUID")
+    assert "patch" in answer  # its forged mark is taken off
 
 
 @pytest.mark.parametrize(
@@ -103,20 +112,20 @@ def test_what_is_no_new_binding_is_allowed_untouched(alone, request_):
     ],
 )
 def test_a_malformed_binding_is_denied_with_the_field(alone, obj, message):
-    status = alone.review(review(object=obj), "/bind")["status"]
+    status = alone.review(review(object=obj), alone.bind_path)["status"]
     assert (status["code"], status["reason"], status["message"]) == (400, "BadRequest", message)
 
 
 def test_what_is_no_review_is_a_bad_request(alone):
-    code, body = alone.post(b"{}", "/bind")
+    code, body = alone.post(b"{}", alone.bind_path)
     assert code == 400
     assert b"must be an AdmissionReview" in body
 
 
 def test_bindings_are_counted_and_logged(alone):
-    alone.review(review(dryRun=True), "/bind")
+    alone.review(review(dryRun=True), alone.bind_path)
     metrics = alone.get("/metrics")[1]
-    labels = 'decision="unavailable",operation="CREATE",reason="NotConfigured",webhook="bind"'
+    labels = 'decision="untouched",operation="CREATE",reason="NotConfigured",webhook="bind"'
     assert f"vramwarden_admission_requests_total{{{labels}}}" in metrics
     (line,) = [line for line in alone.log() if line.get("dryRun")]
     said = {"webhook": "bind", "namespace": "team", "name": "train", "node": "node1"}
@@ -126,5 +135,5 @@ def test_bindings_are_counted_and_logged(alone):
 def test_the_recorded_binding_is_read(alone):
     path = REVIEWS / "mutate-binding.json"
     recorded = json.loads(path.read_text())
-    assert alone.review(recorded, "/bind")["uid"] == recorded["request"]["uid"]
+    assert alone.review(recorded, alone.bind_path)["uid"] == recorded["request"]["uid"]
     assert alone.log()[-1]["node"] == recorded["request"]["object"]["target"]["name"]

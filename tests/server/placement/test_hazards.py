@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.server.placement.interleaving import Replica, World
+from tests.server.placement.interleaving import Replica, Task, World
 from webhook.adapters.kube.placement import GpuNode
 from webhook.core.placement.assignments import RENEW_S, UNBOUND_S
 from webhook.core.placement.binding_review import BindingOutcome, BindingReason
@@ -34,9 +34,7 @@ def create(world, replicas, *sizes):
 
 def done(request):
     """Work until the replica answers."""
-    while not request.task.step():
-        pass
-    return request.task.result
+    return request.done()
 
 
 def bind(replica, uid, node="n0", *, arrives=True):
@@ -49,10 +47,9 @@ def bind(replica, uid, node="n0", *, arrives=True):
 
 def requests(request):
     """Count the requests that one binding needs."""
-    count = 0
-    while not request.task.step():
-        count += 1
-    return count
+    before = Task.pauses
+    request.done()
+    return Task.pauses - before
 
 
 def entered(world, node="n0"):
@@ -65,7 +62,7 @@ def test_of_two_replicas_that_decide_at_the_same_time_one_decides_again(world, r
     bind(replicas[1], first)
     one, other = replicas[0].ask(second, "n0"), replicas[1].ask(third, "n0")
     for request in (one, other):
-        request.task.step()  # up to the write
+        request.step()  # up to the write
     assert (done(one).outcome, done(other).outcome) == (PLACED, DENIED)
     assert entered(world) == {first, second}
 
@@ -92,11 +89,11 @@ def test_a_binding_that_comes_twice_gets_the_same_gpu(world, replicas):
 def test_an_entry_is_renewed_so_that_a_late_binding_is_not_lost(world, replicas):
     uid, rival = create(world, replicas, 6, 6)
     bind(replicas[0], uid, arrives=False)
-    world.now_s += UNBOUND_S - 10
+    world.time_s += UNBOUND_S - 10
     request = replicas[1].ask(uid, "n0")
     assert done(request).outcome is PLACED  # and the API server takes a while to write it
-    world.now_s += 20
-    replicas[0].binder.tidy("n0", fresh=True)
+    world.time_s += 20
+    replicas[0].tidy_now("n0")
     assert entered(world) == {uid}
     assert bind(replicas[0], rival).outcome is DENIED
     replicas[1].answer(request, arrives=True)
@@ -107,7 +104,7 @@ def test_a_young_entry_is_not_written_again(world, replicas):
     uid, *_ = create(world, replicas, 6)
     bind(replicas[0], uid, arrives=False)
     version = world.lists["n0"]
-    world.now_s += RENEW_S
+    world.time_s += RENEW_S
     bind(replicas[0], uid, arrives=False)
     assert world.lists["n0"] is version
 
@@ -115,43 +112,41 @@ def test_a_young_entry_is_not_written_again(world, replicas):
 def test_tidying_does_not_remove_what_was_renewed_meanwhile(world, replicas):
     uid, *_ = create(world, replicas, 6)
     bind(replicas[0], uid, arrives=False)
-    world.now_s += UNBOUND_S + 1
-    replicas[1].tidy("n0", fresh=True)
-    (tidying,) = replicas[1].tidying
+    world.time_s += UNBOUND_S + 1
+    tidying = replicas[1].tidy("n0", fresh=True)
     for _ in range(3):
         tidying.step()  # the list is read, and that the pod is not bound
     request = replicas[0].ask(uid, "n0")
     done(request)
-    while not tidying.step():
-        pass
+    replicas[1].finish(tidying)
     assert entered(world) == {uid}
 
 
 def test_an_entry_whose_binding_came_to_nothing_leaves_after_a_while(world, replicas):
     uid, *_ = create(world, replicas, 6)
     bind(replicas[0], uid, arrives=False)
-    world.now_s += UNBOUND_S
-    replicas[0].binder.tidy("n0")
+    world.time_s += UNBOUND_S
+    replicas[0].tidy_now("n0", fresh=False)
     assert entered(world) == {uid}
-    world.now_s += 1
-    replicas[0].binder.tidy("n0")
+    world.time_s += 1
+    replicas[0].tidy_now("n0", fresh=False)
     assert entered(world) == set()
 
 
 def test_an_entry_of_an_unknown_pod_is_asked_about(world, replicas):
     uid = world.create(Need(6))
     bind(replicas[0], uid, arrives=False)  # known by a request, not by the watch
-    replicas[0].binder.tidy("n0", fresh=True)
+    replicas[0].tidy_now("n0")
     assert entered(world) == {uid}
     world.delete(uid)
-    replicas[1].binder.tidy("n0", fresh=True)
+    replicas[1].tidy_now("n0")
     assert entered(world) == set()
 
 
 def test_a_pod_deleted_while_it_is_bound_leaves_nothing(world, replicas):
     uid, rival = create(world, replicas, 6, 6)
     request = replicas[0].ask(uid, "n0")
-    request.task.step()
+    request.step()
     world.delete(uid)
     done(request)
     replicas[0].answer(request, arrives=True)
@@ -190,7 +185,7 @@ def test_a_pod_that_only_lost_its_label_keeps_its_gpu(world, replicas):
             replica.hear()
         assert replica.tracker.pod(uid).gone
         assert bind(replica, rival).outcome is DENIED
-        replica.binder.tidy("n0", fresh=True)
+        replica.tidy_now("n0")
     assert entered(world) == {uid}
     world.delete(uid)
     assert bind(replicas[0], rival).outcome is PLACED
@@ -211,7 +206,7 @@ def test_what_the_last_pod_of_a_node_that_is_gone_held_is_forgotten(world, repli
     replicas[0].tracker._take_nodes([])
     world.delete(uid)
     replicas[0].resync()
-    replicas[0].binder.tidy("n0")
+    replicas[0].tidy_now("n0", fresh=False)
     assert replicas[0].binder.nodes_of(uid) == []
 
 
@@ -221,7 +216,7 @@ def test_what_another_replica_removed_is_read_before_a_denial(world, replicas):
     bind(replicas[0], other)
     world.delete(uid)
     replicas[1].resync()
-    replicas[1].binder.tidy("n0", fresh=True)
+    replicas[1].tidy_now("n0")
     assert bind(replicas[0], rival).outcome is PLACED  # its own copy still has the first pod
 
 
@@ -233,7 +228,7 @@ def test_a_lost_list_is_rebuilt_from_the_pods_that_run(world, replicas, lost):
     if lost == "spoilt":
         world.lists["n0"] = ({"assignments": "{"}, version + 1000)
         for replica in replicas:
-            replica.binder.tidy("n0", fresh=True)  # must not make a whole list of it
+            replica.tidy_now("n0")  # must not make a whole list of it
     late = Replica(world, knows=False)
     assert bind(late, rival).outcome is DENIED
     assert bind(late, small).outcome is PLACED
@@ -263,7 +258,7 @@ def test_tidying_does_not_make_a_whole_list_of_one_that_is_partly_damaged(world,
     )
     world.lists["n0"] = {"assignments": spoilt}, version + 1000
     late = Replica(world, knows=False)
-    late.binder.tidy("n0", fresh=True)
+    late.tidy_now("n0")
     assert bind(late, rival).outcome is DENIED
 
 
@@ -284,13 +279,28 @@ def test_a_pod_that_sees_all_gpus_counts_on_each(world, replicas):
     assert bind(replicas[0], rival).outcome is DENIED
 
 
+def test_a_demand_that_cannot_be_read_stops_only_who_waits_for_a_gpu_of_ours(world, replicas):
+    uid, seeing_all, idle = create(world, replicas, 6, 6, 6)
+    world.change(uid, unreadable="8GB")
+    world.change(seeing_all, unreadable="8GB", at_binding=False)
+    world.change(idle, need=None)
+    replicas[0].resync()
+    verdicts = [bind(replicas[0], one) for one in (uid, seeing_all, idle)]
+    untouched = (BindingOutcome.UNTOUCHED, BindingReason.NO_DEMAND)
+    assert [(one.outcome, one.reason) for one in verdicts] == [
+        (DENIED, BindingReason.UNREADABLE_DEMAND),
+        untouched,
+        untouched,
+    ]
+
+
 def test_a_binding_costs_the_requests_that_it_needs_and_no_more(world, replicas):
     uid, other = create(world, replicas, 4, 4)
     first, *_ = replicas
     plain = world.create(None)
     assert requests(first.ask(plain, "elsewhere")) == 0  # no demand, no GPUs: from memory
     assert requests(first.ask(plain, "n0")) == 1  # which pod is it?
-    first.tracker._take_node("MODIFIED", GpuNode("silent", "uid", ()))
+    first.tracker._take_node("MODIFIED", GpuNode("silent", ()))
     assert requests(first.ask(plain, "silent")) == 1
     assert requests(first.ask(uid, "n0")) == 4  # list, pods, write and its answer
     assert requests(first.ask(other, "n0")) == 2  # write and its answer
@@ -310,3 +320,131 @@ def test_what_is_answered_where_nothing_is_placed(world, replicas):
     verdict = bind(first, uid)
     assert (verdict.outcome, verdict.reason) == (DENIED, BindingReason.UNREADABLE_DEMAND)
     assert "cannot be read: metadata.annotations" in verdict.message
+
+
+def test_all_that_wait_for_a_node_are_written_at_once(world, replicas):
+    first, *_ = replicas
+    uids = create(world, replicas, *[1] * 9)
+    asked = [first.ask(uids[0], "n0")]
+    asked[0].step()
+    asked += [first.ask(uid, "n0") for uid in uids[1:]]
+    assert len(first.tasks) == 1  # nobody but the first holds a thread
+    assert [done(request).outcome for request in asked] == [PLACED] * 9
+    assert world.asked["store"] == 2  # the first, and all that came meanwhile
+    assert entered(world) == set(uids)
+
+
+def test_who_does_not_wait_any_more_is_not_entered(world, replicas):
+    first, *_ = replicas
+    one, two, three = create(world, replicas, 1, 1, 1)
+    asked = [first.ask(uid, "n0") for uid in (one, two, three)]
+    asked[1].answer.cancel()
+    assert [done(request).outcome for request in (asked[0], asked[2])] == [PLACED] * 2
+    assert entered(world) == {one, three}
+
+
+def test_an_answer_by_the_list_as_last_read_needs_its_write(world, replicas):
+    """With others in the line, too: what a write confirms holds for all of them."""
+    first, other = replicas
+    one, two, three = create(world, replicas, 2, 2, 6)
+    bind(first, one, arrives=False)
+    bind(other, three)
+    asked = [first.ask(one, "n0"), first.ask(two, "n0")]
+    assert [done(request).outcome for request in asked] == [PLACED] * 2
+    assert entered(world) == {one, two, three}
+
+
+def test_nothing_is_kept_of_a_node_once_nobody_waits_for_it_and_it_is_gone(world, replicas):
+    first, *_ = replicas
+    (uid,) = create(world, replicas, 1)
+    bind(first, uid)
+    assert (first.binder._lines._lines, list(first.binder._copies)) == ({}, ["n0"])
+    first.binder.forget("n0")
+    assert first.binder._copies == {}
+    assert first.binder.nodes_of(uid) == []
+
+
+def test_without_the_api_server_only_a_pod_known_to_be_ours_is_denied(world, replicas):
+    first, *_ = replicas
+    (ours,) = create(world, replicas, 1)
+    unknown = world.create(Need(1))
+    world.is_away = True
+    verdicts = [bind(first, uid) for uid in (ours, unknown)]
+    assert [(one.outcome, one.reason) for one in verdicts] == [
+        (BindingOutcome.UNAVAILABLE, BindingReason.API_SERVER_AWAY),
+        (BindingOutcome.UNTOUCHED, BindingReason.API_SERVER_AWAY),
+    ]
+    assert verdicts[0].message == (
+        "no GPU of node n0 can be chosen for this pod now: the API server is away; "
+        "the scheduler retries"
+    )
+
+
+def test_after_a_bug_all_in_the_line_are_answered_and_the_next_ones_too(world, replicas):
+    first, *_ = replicas
+    uids = create(world, replicas, 1, 1, 1)
+    read, world.pods_on = world.pods_on, None
+    asked = [first.ask(uid, "n0") for uid in uids[:2]]
+    for request in asked:
+        with pytest.raises(TypeError):
+            done(request)
+    world.pods_on = read
+    assert bind(first, uids[2]).outcome is PLACED
+
+
+def test_a_list_of_a_node_that_is_gone_is_deleted_once_it_is_empty(world, replicas):
+    first, *_ = replicas
+    bound, reserved = create(world, replicas, 3, 3)
+    bind(first, bound)
+    bind(first, reserved, arrives=False)
+    world.nodes.clear()
+    first.tracker._take_nodes([])
+    first.resync()
+    first.tidy_now("n0")
+    assert entered(world) == {bound, reserved}  # a binding may be under way
+    world.time_s += UNBOUND_S + 1
+    first.tidy_now("n0")
+    assert entered(world) == {bound}
+    world.delete(bound)
+    first.resync()
+    first.tidy_now("n0")
+    first.tidy_now("n0")
+    assert world.lists == {}
+
+
+def test_a_damaged_list_is_restored_by_tidying(world, replicas):
+    uid, rival = create(world, replicas, 6, 6)
+    bind(replicas[0], uid)
+    _, version = world.lists["n0"]
+    world.lists["n0"] = {"assignments": "{"}, version + 1000
+    replicas[1].resync()
+    replicas[1].tidy_now("n0")
+    assert (world.assignments("n0").whole, entered(world)) == (True, {uid})
+    assert bind(replicas[0], rival).outcome is DENIED
+
+
+def test_many_pods_that_are_gone_are_asked_about_at_once(world, replicas):
+    uids = create(world, replicas, *[1] * 8)
+    for uid in uids:
+        bind(replicas[0], uid)
+    for replica in replicas:
+        replica.resync()
+    world.time_s += UNBOUND_S + 1
+    for uid in uids[1:]:
+        world.delete(uid)
+    replicas[1].resync()
+    world.asked.clear()
+    replicas[1].tidy_now("n0")
+    assert entered(world) == {uids[0]}
+    asked = {what: world.asked[what] for what in ("pods_on", "pod", "store")}
+    assert asked == {"pods_on": 1, "pod": 0, "store": 1}
+
+
+def test_entries_of_bindings_under_way_stay_where_all_of_a_node_are_asked_about(world, replicas):
+    uids = [world.create(Need(2)) for _ in range(3)]
+    for uid in uids:
+        bind(replicas[0], uid, arrives=False)  # which the other replica has not heard of
+    gone = uids.pop()
+    world.delete(gone)
+    replicas[1].tidy_now("n0")
+    assert entered(world) == set(uids)

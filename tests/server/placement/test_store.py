@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.support.agents import ApiServer
 from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Stored
-from webhook.core.placement.assignments import Assignment, write_assignments
+from webhook.core.placement.assignments import Assignment, PodState, write_assignments
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
 
 GPUS = '[{"uuid":"GPU-a","memory":10485760,"product":"X","index":0}]'
-NODE = GpuNode("n1", "uid-n1", (Gpu("GPU-a", 10 * MIB, "X", 0),))
+NODE = GpuNode("n1", (Gpu("GPU-a", 10 * MIB, "X", 0),))
 ENTRY = {"p1": Assignment("team/train", ("GPU-a",), 5 * MIB, 7)}
 LISTS = "/api/v1/namespaces/sys/configmaps"
 POD = {
@@ -23,8 +25,14 @@ POD = {
         "name": "train",
         "annotations": {"vramwarden.io/gpu-memory": "5Mi"},
     },
-    "spec": {"containers": [{"name": "main"}]},
+    "spec": {
+        "containers": [{"name": "main", "resources": {"requests": {"vramwarden.io/vram": "5Mi"}}}]
+    },
 }
+
+
+def stored_pod():
+    return POD | {"metadata": POD["metadata"] | {"resourceVersion": "6"}}
 
 
 @pytest.fixture
@@ -69,23 +77,88 @@ def test_a_list_that_cannot_be_read_is_not_whole(api, server, data):
     assert (found.assignments, found.whole, found.version) == ({}, False, "7")
 
 
-def test_the_first_entry_makes_the_list_which_the_node_owns(api, server):
+def test_the_first_entry_makes_the_list_which_nobody_owns(api, server):
     server.answers = [(201, a_list(version="8"))]
-    assert api.store(NODE, ENTRY, "") == Stored("n1", ENTRY, whole=True, version="8")
+    assert api.store("n1", ENTRY, "") == Stored("n1", ENTRY, whole=True, version="8")
     ((method, path, _, body),) = server.asked
     assert (method, path.split("?")[0]) == ("POST", LISTS)
     assert body["metadata"] == {
         "name": "gpu-assignments-n1",
         "labels": {"vramwarden.io/gpu-assignments": "true"},
         "annotations": {"vramwarden.io/node": "n1"},
-        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "uid-n1"}],
     }
     assert body["data"] == write_assignments(ENTRY)
 
 
+def test_a_list_is_deleted_only_as_it_was_read(api, server):
+    api.remove(Stored("n1", {}, whole=True, version="7"))
+    ((method, path, _, body),) = server.asked
+    assert (method, path.split("?")[0]) == ("DELETE", f"{LISTS}/gpu-assignments-n1")
+    assert body == {"preconditions": {"resourceVersion": "7"}}
+
+
+def test_a_pod_is_annotated_by_its_status_and_only_as_it_was_read(api, server):
+    server.answers = [(200, stored_pod())]
+    found = api.stored_pod("team/train")
+    api.annotate(found, {"vramwarden.io/gpu": "GPU-a", "vramwarden.io/gpu-waits": None})
+    method, path, headers, body = server.asked[-1]
+    assert (method, path.split("?")[0]) == ("PATCH", "/api/v1/namespaces/team/pods/train/status")
+    assert headers["Content-Type"] == "application/merge-patch+json"
+    annotations = {"vramwarden.io/gpu": "GPU-a", "vramwarden.io/gpu-waits": None}
+    assert body == {"metadata": {"uid": "p1", "resourceVersion": "6", "annotations": annotations}}
+
+
+def test_a_pod_is_deleted_only_as_it_was_read(api, server):
+    server.answers = [(200, stored_pod())]
+    api.delete_pod(api.stored_pod("team/train"))
+    method, path, _, body = server.asked[-1]
+    assert (method, path.split("?")[0]) == ("DELETE", "/api/v1/namespaces/team/pods/train")
+    assert body == {"preconditions": {"uid": "p1", "resourceVersion": "6"}}
+
+
+def test_a_pod_that_is_gone_is_not_there_to_be_changed(api, server):
+    server.answers = [(404, {})]
+    assert api.stored_pod("team/train") is None
+
+
+@pytest.mark.parametrize(("status", "may"), [({"allowed": True}, True), ({}, False)])
+def test_our_rights_are_asked_for(api, server, status, may):
+    server.answers = [(201, {"status": status})]
+    assert api.may("patch", "pods", "status") is may
+    ((method, path, _, body),) = server.asked
+    access = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    assert (method, path.split("?")[0]) == ("POST", access)
+    wanted = {"verb": "patch", "resource": "pods", "subresource": "status"}
+    assert body["spec"] == {"resourceAttributes": wanted}
+
+
+def test_an_event_of_a_pod_says_which_and_why(api, server):
+    api.warn_of(PodState("p1", "team/train", None), "BoundWithoutGPU", "because")
+    ((method, path, _, body),) = server.asked
+    assert (method, path.split("?")[0]) == ("POST", "/api/v1/namespaces/team/events")
+    assert body["metadata"] == {"generateName": "train.", "namespace": "team"}
+    assert body["involvedObject"]["uid"] == "p1"
+    said = {"type": "Warning", "reason": "BoundWithoutGPU", "message": "because"}
+    assert said.items() <= body.items()
+
+
+def test_time_is_the_api_servers(api, server):
+    def answer(handler):
+        handler.send_response_only(200)
+        handler.send_header("Date", "Fri, 02 Jan 2032 03:04:05 GMT")
+        handler.send_header("Content-Length", "13")
+        handler.end_headers()
+        handler.wfile.write(b'{"items": []}')
+
+    assert abs(api.now_s() - time.time()) < 60
+    server.answers = [answer]
+    api.all_assignments()
+    assert 0 <= api.now_s() - 1956625445 < 60
+
+
 def test_later_ones_replace_the_version_that_was_read(api, server):
     server.answers = [(200, a_list(version="9"))]
-    assert api.store(NODE, ENTRY, "7").version == "9"
+    assert api.store("n1", ENTRY, "7").version == "9"
     ((method, path, _, body),) = server.asked
     assert (method, path.split("?")[0]) == ("PUT", f"{LISTS}/gpu-assignments-n1")
     assert body["metadata"]["resourceVersion"] == "7"
@@ -94,7 +167,7 @@ def test_later_ones_replace_the_version_that_was_read(api, server):
 def test_a_lost_race_is_a_conflict(api, server):
     server.answers = [(409, {"message": "the object has been modified"})]
     with pytest.raises(KubeError) as caught:
-        api.store(NODE, ENTRY, "7")
+        api.store("n1", ENTRY, "7")
     assert caught.value.conflict
     assert not caught.value.retryable
 
@@ -104,7 +177,7 @@ def test_all_lists_are_found_by_their_label(api, server):
     assert [found.node for found in api.all_assignments()] == ["n1"]
     assert (
         server.asked[0][1]
-        == f"{LISTS}?labelSelector=vramwarden.io%2Fgpu-assignments%3Dtrue&limit=500"
+        == f"{LISTS}?labelSelector=vramwarden.io%2Fgpu-assignments%3Dtrue&limit=50"
     )
 
 
@@ -112,14 +185,14 @@ def test_pods_are_listed_as_they_are_now(api, server):
     server.answers = [(200, {"metadata": {"resourceVersion": "5"}, "items": [POD]})]
     ((pod,), version) = api.pods.read()
     assert (pod.uid, pod.name, pod.need, version) == ("p1", "team/train", Need(5 * MIB), "5")
-    asked_for = "/api/v1/pods?labelSelector=vramwarden.io%2Fmanaged%3Dtrue&limit=500"
+    asked_for = "/api/v1/pods?labelSelector=vramwarden.io%2Fmanaged%3Dtrue&limit=50"
     assert server.asked[0][1] == asked_for
 
 
 def test_the_pods_of_a_node_are_read_as_they_are_now(api, server):
     server.answers = [(200, {"items": [POD]})]
     assert [pod.uid for pod in api.pods_on("n1")] == ["p1"]
-    assert server.asked[0][1].endswith("&fieldSelector=spec.nodeName%3Dn1&limit=500")
+    assert server.asked[0][1].endswith("&fieldSelector=spec.nodeName%3Dn1&limit=50")
     assert "resourceVersion" not in server.asked[0][1]
 
 

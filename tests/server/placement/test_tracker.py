@@ -20,7 +20,7 @@ from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement import tracker as module
 from webhook.server.placement.tracker import Tracker
 
-NODE = GpuNode("n1", "uid", (Gpu("GPU-a", 10, "X", 0),))
+NODE = GpuNode("n1", (Gpu("GPU-a", 10, "X", 0),))
 POD = PodState("p1", "team/train", Need(5))
 BOUND = replace(POD, node="n1", uuids=("GPU-a",))
 

@@ -11,10 +11,14 @@ import pytest
 
 from tests.server.placement.binding_reviews import review
 from webhook.adapters.kube.placement import GpuNode
+from webhook.core.placement.assignments import PodState
+from webhook.core.placement.fit import Need
+from webhook.core.pod.gpus import Gpu
 from webhook.server import asgi, reviews
-from webhook.server.asgi import BINDINGS_AT_ONCE, ReviewApplication
+from webhook.server.asgi import ReviewApplication
 from webhook.server.metrics import Metrics, PlacementMetrics
-from webhook.server.placement.binder import Binder
+from webhook.server.placement import reviews as placement_reviews
+from webhook.server.placement.binder import AT_ONCE, Binder
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.placement.tracker import Tracker
 
@@ -30,8 +34,10 @@ class SlowApi:
     def __init__(self):
         self.may_answer = threading.Event()
 
-    def pod(self, _namespace, _name):
+    def pod(self, *_):
         assert self.may_answer.wait(60)
+
+    assignments = pod
 
 
 class Door:
@@ -42,11 +48,14 @@ class Door:
         metrics = Metrics()
         counted = PlacementMetrics(metrics)
         tracker = Tracker(self.api, counted, Log())
-        tracker._take_nodes([GpuNode("with-gpus", "uid", ())])
+        tracker._take_nodes([GpuNode("with-gpus", ())])
         for listed in tracker._listed.values():
             listed.set()
         bindings = BindingReviews(Binder(self.api, tracker, counted), metrics, Log())
-        self.application = ReviewApplication(None, bindings, metrics, max_buffered_bytes=2**20)
+        self.tracker = tracker
+        self.application = ReviewApplication(
+            None, bindings, metrics, binds_at="/bind".__eq__, max_buffered_bytes=2**20
+        )
 
     async def bind(self, node, *, in_parts=False, **metadata):
         """Post the review of a plain pod's Binding; return status, headers and body."""
@@ -98,7 +107,7 @@ def door():
 
 def test_a_pod_without_a_demand_does_not_queue_behind_those_with_one(door):
     async def story():
-        async with door.waiting(BINDINGS_AT_ONCE + 8) as tasks:
+        async with door.waiting(AT_ONCE + 8) as tasks:
             status, _, body = await asyncio.wait_for(door.bind("without-gpus"), 30)
             assert not any(task.done() for task in tasks)
         return status, json.loads(body)["response"]["allowed"]
@@ -151,3 +160,22 @@ def test_a_binding_that_waits_is_read_once(door, monkeypatch):
 
     asyncio.run(story())
     assert len(bodies) == 1
+
+
+def test_an_api_server_that_is_slow_holds_up_no_pod_that_is_not_known_to_be_ours(door, monkeypatch):
+    monkeypatch.setattr(placement_reviews, "WITHIN_S", 0.05)
+    gpus = (Gpu("GPU-a", 10, "X", 0),)
+    door.tracker._take_nodes([GpuNode("with-gpus", gpus)])
+    door.tracker._take_pods([PodState("ours", "team/ours", Need(5))])
+
+    async def story():
+        answers = [await door.bind("with-gpus", uid=uid, name=uid) for uid in ("any", "ours")]
+        assert door.application._waiting_bindings == 0
+        return [json.loads(body)["response"] for _, _, body in answers]
+
+    stranger, ours = asyncio.run(story())
+    door.api.may_answer.set()
+    assert (stranger["allowed"], "patch" in stranger) == (True, False)
+    assert stranger["auditAnnotations"]["reasons"] == "APIServerAway"
+    assert (ours["allowed"], ours["status"]["code"]) == (False, 503)
+    assert "no answer within 0.05 s" in ours["status"]["message"]

@@ -27,7 +27,7 @@ _LABELS: Final = {
     "app.kubernetes.io/managed-by": "vramwarden",
 }
 _REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
-_KINDS: Final = {
+KINDS: Final = {
     "MutatingWebhookConfiguration": f"{_REGISTRATION}/mutatingwebhookconfigurations",
     "ValidatingWebhookConfiguration": f"{_REGISTRATION}/validatingwebhookconfigurations",
 }
@@ -62,7 +62,7 @@ class CertificatesApi:
         """Return those of the configurations that exist, of both kinds."""
         found = (
             (kind, self._found(f"{kind} {name}", f"{path}/{quote(name, safe='')}"))
-            for kind, path in _KINDS.items()
+            for kind, path in KINDS.items()
             for name in self._configurations
         )
         return tuple(_configuration(kind, one) for kind, one in found if one is not None)
@@ -92,12 +92,12 @@ class CertificatesApi:
             for name, pem in bundles
         ]
         body = {"metadata": {"resourceVersion": configuration.version}, "webhooks": webhooks}
-        path = f"{_KINDS[configuration.kind]}/{quote(configuration.name, safe='')}"
+        path = f"{KINDS[configuration.kind]}/{quote(configuration.name, safe='')}"
         self._patch(configuration.title, path, body)
 
     def followed(self) -> tuple[Collection[None], ...]:
         """Return each object for `follow`, which then reports that it changed, not how."""
-        paths = ((path, name) for path in _KINDS.values() for name in self._configurations)
+        paths = ((path, name) for path in KINDS.values() for name in self._configurations)
         named = ((self._secrets, self._name), *paths)
         return tuple(Collection(self._kube, path, _nothing, name=name) for path, name in named)
 

@@ -12,6 +12,8 @@ import json
 import os
 import time
 import warnings
+from contextlib import closing
+from email.utils import mktime_tz, parsedate_tz
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -19,6 +21,19 @@ import urllib3
 import yaml
 from kubernetes import client, config
 from kubernetes.config.config_exception import ConfigException
+
+from webhook.adapters.kube.reading import (
+    MOST_BYTES,
+    ListReader,
+    MalformedError,
+    Share,
+    TooLargeError,
+    event_type,
+    gather,
+    identified,
+    lines,
+    read_object,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -31,8 +46,14 @@ T = TypeVar("T")
 FIELD_MANAGER: Final = "vramwarden"
 """Who we are in `metadata.managedFields`."""
 
+FIRST_PAGE: Final = 50
 PAGE: Final = 500
-"""Objects of a list that are in memory as JSON at a time."""
+"""Objects of a list that are asked for at first and at most. Nobody knows how large they are, and
+an API server that has to send hundreds of 1 MB is slow for all."""
+
+PAGE_BYTES: Final = 4 * 2**20
+"""Of a list, in memory at a time: 500 ordinary pods. Where so many objects are larger, fewer are
+asked for; a single one may have `MOST_BYTES`."""
 
 _CONNECT_S: Final = 5.0
 _ANSWER_S: Final = 10.0
@@ -43,11 +64,13 @@ _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 400, 401, 403, 404
-_CONFLICT, _GONE = 409, 410
-_RETRYABLE: Final = frozenset({429, 500, 502, 503, 504})
+_CONFLICT, _GONE, _GATEWAY_TIMEOUT = 409, 410, 504
+_RETRYABLE: Final = frozenset({429, 500, 502, 503, _GATEWAY_TIMEOUT})
 """Overload, and failures of the API server or of a proxy in front of it."""
 
-_FAILURES: Final = (urllib3.exceptions.HTTPError, OSError)
+_FAILURES: Final = (urllib3.exceptions.HTTPError, OSError)  # a TimeoutError is an OSError
+_PART_BYTES: Final = 64 * 2**10
+_LONGEST_MESSAGE: Final = 2000
 _MALFORMED: Final = (ValueError, TypeError, AttributeError)
 """What the client raises where a kubeconfig has the wrong form."""
 
@@ -55,16 +78,25 @@ _MALFORMED: Final = (ValueError, TypeError, AttributeError)
 class KubeError(Exception):
     """A request that failed: a sentence, and what kind of failure it is."""
 
-    def __init__(self, sentence: str, *, code: int = 0, retry_after_s: float = 0.0) -> None:
+    def __init__(
+        self, sentence: str, *, code: int = 0, retry_after_s: float = 0.0, slow: bool = False
+    ) -> None:
         super().__init__(sentence)
         self.code = code
         """HTTP's; 0 where there was no answer."""
         self.retry_after_s = retry_after_s
+        self.slow = slow or code == _GATEWAY_TIMEOUT
+        """The API server takes too long, perhaps because too much was asked for."""
 
     @property
     def not_found(self) -> bool:
         """The object does not exist, or not yet."""
         return self.code == _NOT_FOUND
+
+    @property
+    def forbidden(self) -> bool:
+        """We may not do this, or an admission webhook or policy denied it."""
+        return self.code == _FORBIDDEN
 
     @property
     def conflict(self) -> bool:
@@ -153,7 +185,17 @@ class Kube:
         self._answer_s = answer_s
         self._settings = api_client.configuration
         self._pool = api_client.rest_client.pool_manager
+        self._ahead_s: float | None = None
         self.url = str(self._settings.host).rstrip("/")
+
+    def now_s(self) -> float:
+        """Return Unix time by the API server's clock, so that all its clients agree on it.
+
+        As its last answer said in the header `Date`, to a second, and what passed since; before the
+        first answer by our own clock.
+        """
+        ahead_s = self._ahead_s
+        return time.time() if ahead_s is None else time.monotonic() + ahead_s
 
     def read(self, path: str, **query: str) -> Json:
         """Read an object."""
@@ -168,36 +210,85 @@ class Kube:
                 return None
             raise
 
+    def find_kept(self, path: str, keep: Callable[[Json], T]) -> T | None:
+        """Return what `keep` makes of an object, the rest being freed; None where none exists."""
+        try:
+            return self._object(self._answer("GET", path, {}), keep)
+        except KubeError as error:
+            if error.not_found:
+                return None
+            raise
+
     def list_all(self, path: str, keep: Callable[[Json], T], **query: str) -> tuple[list[T], str]:
         """Return what `keep` makes of each object of a collection, and the collection's version.
 
-        Not from a cache, which may be behind what a watch reported before. One page is in memory at
-        a time, whatever the size of the cluster; where the next page has expired, the list is read
-        again from its start, once.
+        Not from a cache, which may be behind what a watch reported before. Of an object that alone
+        is too large, `keep` gets what `identified` describes.
+
+        | a page | then |
+        | --- | --- |
+        | was read | the next may have twice as many objects, if so many of them fit |
+        | is too large | the same with as many objects as did fit |
+        | takes too long | the same with a tenth of the objects, and so to the end |
+        | has expired | all again from the start, once |
         """
         kept: list[T] = []
-        token, may_restart = "", True
+        token, limit, most, may_restart = "", FIRST_PAGE, PAGE, True
         while True:
             try:
-                page, version, token = self._page(path, keep, token, query)
+                page, version, token, fitting = self._page(path, keep, token, limit, query)
+            except _PageTooLargeError as error:
+                limit = min(max(1, error.fit), limit - 1)
+                continue
             except KubeError as error:
-                if not (error.expired and token and may_restart):
+                if error.slow and limit > 1:
+                    most = limit = max(1, limit // 10)
+                elif error.expired and token and may_restart:
+                    kept, token, may_restart = [], "", False
+                else:
                     raise
-                kept, token, may_restart = [], "", False
                 continue
             kept += page
             if not token:
                 return kept, version
+            limit = max(1, min(most, 2 * limit, fitting))
 
     def _page(
-        self, path: str, keep: Callable[[Json], T], token: str, query: Mapping[str, str]
-    ) -> tuple[list[T], str, str]:
-        """Return what is kept of a page, its version, and the token of the next one, if any."""
-        paging = {"limit": str(PAGE)} | ({"continue": token} if token else {})
-        page = self.read(path, **query, **paging)
-        metadata = page.get("metadata") or {}
-        kept = [keep(thing) for thing in page.get("items") or ()]
-        return kept, str(metadata.get("resourceVersion", "")), metadata.get("continue") or ""
+        self, path: str, keep: Callable[[Json], T], token: str, limit: int, query: Mapping[str, str]
+    ) -> tuple[list[T], str, str, int]:
+        """Return what is kept of a page, its version, the next one's token, how many would fit.
+
+        Raises _PageTooLargeError where fewer objects have to be asked for.
+
+        Pages of one list may differ in `limit`: Kubernetes' own test of them does it ("Servers with
+        support for API chunking").
+        """
+        page = ListReader(keep)
+        paging = {"limit": str(limit)} | ({"continue": token} if token else {})
+        most_bytes = PAGE_BYTES if limit > 1 else MOST_BYTES
+        with (
+            closing(
+                self._answer("GET", path, {**query, **paging}, may_be_slow=limit > 1)
+            ) as answer,
+            Share(self._answer_s) as share,
+        ):
+            try:
+                try:
+                    data = gather(_parts(answer), most_bytes, share)
+                    read_bytes, text = len(data), data.decode()
+                    del data
+                    page.read(text)
+                except TooLargeError as error:
+                    read_bytes = len(error.begun)
+                    page.read_begun(error.begun)
+                    if limit > 1:
+                        raise _PageTooLargeError(len(page.kept)) from error
+                    page.identify(error.begun)
+            except (*_FAILURES, UnicodeDecodeError, MalformedError) as error:
+                raise self._broke_off(error) from error
+        metadata = page.rest.get("metadata") or {}
+        version, token = str(metadata.get("resourceVersion", "")), metadata.get("continue") or ""
+        return page.kept, version, token, len(page.kept) * PAGE_BYTES // max(1, read_bytes)
 
     def create(self, path: str, body: Json) -> Json:
         """Create an object in the collection at `path`; return it as it is stored."""
@@ -210,6 +301,16 @@ class Kube:
     def patch(self, path: str, body: Json, content_type: str = _STRATEGIC_PATCH) -> Json:
         """Apply a patch, usually one that finds the items of lists by name; return the object."""
         return self._ask("PATCH", path, body, content_type, fieldManager=FIELD_MANAGER)
+
+    def merge(self, path: str, body: Json) -> Json:
+        """Apply a JSON merge patch (RFC 7386); a conflict where it names another version."""
+        return self.patch(path, body, _MERGE_PATCH)
+
+    def delete(self, path: str, *, uid: str = "", version: str = "") -> None:
+        """Delete an object, if it still has this UID and version; a conflict where it has not."""
+        wanted = {"uid": uid, "resourceVersion": version}
+        preconditions = {key: value for key, value in wanted.items() if value}
+        self._ask("DELETE", path, {"preconditions": preconditions})
 
     def watch(self, path: str, *, lasting_s: float, **query: str) -> Iterator[tuple[str, Json]]:
         """Begin to watch a collection; yield the type and the object of each event.
@@ -228,24 +329,24 @@ class Kube:
     def patch_node(self, name: str, patch: Json, *, status: bool = False) -> Json:
         """Apply a JSON merge patch to a node or to its status; return the node as it is then."""
         path = _node_path(name) + ("/status" if status else "")
-        return self.patch(path, patch, _MERGE_PATCH)
+        return self.merge(path, patch)
 
     def _events(self, answer: Any, broke_off: str) -> Iterator[tuple[str, Json]]:
         """Yield the event in each line of a watch.
 
         Source: Kubernetes API concepts, "Efficient detection of changes".
         """
-        try:
-            for line in _lines(answer):
-                event = _object(line)
-                kind, thing = event.get("type"), event.get("object") or {}
-                if kind == "ERROR":
-                    raise self._failure(thing.get("code") or 0, thing)
-                yield str(kind), thing
-        except (*_FAILURES, ValueError) as error:
-            raise KubeError(f"{self.url}: {broke_off}: {error}") from error
-        finally:
-            answer.close()
+        with closing(answer), Share(_ANSWER_S) as share:
+            try:
+                for line, whole in lines(_parts(answer), MOST_BYTES, share):
+                    kind, thing = _event(line, whole=whole)
+                    del line
+                    if kind == "ERROR":
+                        raise self._failure(thing.get("code") or 0, thing)
+                    yield kind, thing
+                    del thing
+            except (*_FAILURES, MalformedError) as error:
+                raise KubeError(f"{self.url}: {broke_off}: {error}") from error
 
     def _ask(
         self,
@@ -255,19 +356,44 @@ class Kube:
         content_type: str = _JSON,
         **query: str,
     ) -> Json:
-        """Send a request that may be sent twice; retry it where the failure is retryable."""
+        """Send a request that may be sent twice; return the object in its answer."""
+        answer = self._answer(method, path, query, body, content_type)
+        return self._object(answer, lambda found: found)
+
+    def _object(self, answer: Any, keep: Callable[[Json], T]) -> T:
+        """Return what `keep` makes of the object in an answer."""
+        with closing(answer), Share(self._answer_s) as share:
+            try:
+                found = read_object(gather(_parts(answer), MOST_BYTES, share))
+            except TooLargeError as error:
+                raise KubeError(f"{self.url} answers with more than {MOST_BYTES} bytes") from error
+            except (*_FAILURES, MalformedError) as error:
+                raise self._broke_off(error) from error
+            return keep(found)
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Json | None = None,
+        content_type: str = _JSON,
+        *,
+        may_be_slow: bool = False,
+    ) -> Any:
+        """Return the answer to a request that may be sent twice; see `_send`.
+
+        It is sent again where the failure is retryable; one that `may_be_slow` not where it is.
+        """
         pause_s = _FIRST_PAUSE_S
         for left in reversed(range(self._tries)):
             try:
-                answer = self._send(method, path, body, query, self._answer_s, content_type)
-                return _object(answer.data)
+                return self._send(method, path, body, query, self._answer_s, content_type)
             except KubeError as error:
-                if not left or not error.retryable:
+                if not left or not error.retryable or (error.slow and may_be_slow):
                     raise
                 time.sleep(min(max(pause_s, error.retry_after_s), _LONGEST_PAUSE_S))
                 pause_s *= 2
-            except (*_FAILURES, ValueError) as error:
-                raise KubeError(f"{self.url} broke off its answer: {error}") from error
         raise AssertionError  # the last try returns or raises
 
     def _send(
@@ -291,23 +417,31 @@ class Kube:
                 f"{self.url}{path}?{urlencode(query)}",
                 body=None if body is None else json.dumps(body).encode(),
                 headers=headers,
-                timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
+                timeout=urllib3.Timeout(connect=min(_CONNECT_S, read_s), read=read_s),
                 retries=False,
                 preload_content=False,
             )
         except (*_FAILURES, ConfigException) as error:
-            raise KubeError(f"{self.url} does not answer: {error}") from error
+            slow = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+            raise KubeError(f"{self.url} does not answer: {error}", slow=slow) from error
+        date = parsedate_tz(answer.headers.get("Date"))
+        if date:
+            self._ahead_s = mktime_tz(date) - time.monotonic()
         if answer.status < _BAD_REQUEST:
             return answer
         try:
-            status = _object(answer.data)
-        except (*_FAILURES, ValueError):
+            status = self._object(answer, lambda found: found)
+        except KubeError:
             status = {}
         raise self._failure(answer.status, status, answer.headers.get("Retry-After", ""))
 
+    def _broke_off(self, error: Exception) -> KubeError:
+        slow = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+        return KubeError(f"{self.url}: reading its answer broke off: {error}", slow=slow)
+
     def _failure(self, code: int, status: Json, retry_after: str = "") -> KubeError:
         """Return the failure that an answer means: the API server's message, and our hint."""
-        said = status.get("message")
+        said = str(status.get("message") or "")[:_LONGEST_MESSAGE]
         why = f"{self.url} answers {code}" + (f": {said}" if said else "")
         if code == _UNAUTHORIZED:
             why += " (it does not accept our token or certificate)"
@@ -326,17 +460,25 @@ def _node_path(name: str) -> str:
     return joined("nodes", name)
 
 
-def _object(data: bytes) -> Json:
-    """Read a JSON object; raises ValueError for anything else."""
-    found = json.loads(data)
-    if not isinstance(found, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004 - as for what is no JSON at all
-    return found
+class _PageTooLargeError(Exception):
+    """A page is larger than may be read."""
+
+    def __init__(self, fit: int) -> None:
+        super().__init__(fit)
+        self.fit = fit
+        """So many of its objects are small enough together."""
 
 
-def _lines(answer: Any) -> Iterator[bytes]:
-    """Yield each line of an answer as soon as it arrives."""
-    rest = b""
-    for part in answer.stream(decode_content=True):
-        *lines, rest = (rest + part).split(b"\n")
-        yield from filter(None, lines)
+def _parts(answer: Any) -> Iterator[bytes]:
+    """Yield what an answer consists of, as soon as it arrives."""
+    parts: Iterator[bytes] = answer.stream(_PART_BYTES, decode_content=True)
+    return parts
+
+
+def _event(line: bytearray, *, whole: bool) -> tuple[str, Json]:
+    """Return the type and the object of an event."""
+    if not whole:
+        return event_type(line), identified(line)
+    event = read_object(line)
+    thing = event.get("object")
+    return str(event.get("type")), thing if isinstance(thing, dict) else {}

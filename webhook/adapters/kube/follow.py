@@ -29,6 +29,9 @@ FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 15.0
 """Between retries; doubled from the first to the longest."""
 
+LONGEST_ASKED_S: Final = 60.0
+"""An API server that is overloaded may ask for a longer pause (`Retry-After`), up to this."""
+
 ANY: Final = "0"
 """A watch from this version begins with what exists. Without one, API servers of 1.36 wait until
 their cache is as new as etcd, which older etcds and kine never report, and answer 504."""
@@ -122,11 +125,13 @@ def follow(
     | ends with 410, or is answered so | likewise, after a pause |
     | fails | `Failed`; all are read, after a pause |
 
-    Pauses double until a try succeeds, and vary, since many follow one API server. A bug is
-    reported as `Failed`, too, and costs the longest pause; what `report` then raises ends it all.
+    Pauses double until a try succeeds, last as long as the API server asks for (`Retry-After`), and
+    vary, since many follow one API server. A bug is reported as `Failed`, too, and costs the
+    longest pause; what `report` then raises ends it all.
     """
     pause_s, version, too_old = FIRST_PAUSE_S, "", ""
     while True:
+        asked_s = 0.0
         try:
             things: list[T] | None = None
             if not version:
@@ -140,7 +145,9 @@ def follow(
                 silent, version = False, _version(thing)
                 if kind != "BOOKMARK":
                     report(Changed(kind, collection.keep(thing)))
+                del thing  # it may be large, and the next event a minute away
         except KubeError as error:
+            asked_s = min(error.retry_after_s, LONGEST_ASKED_S)
             if error.expired and version:
                 too_old = version
             else:
@@ -156,7 +163,7 @@ def follow(
             sleep(max(0.0, FIRST_PAUSE_S - lasted_s))
             continue
         version = ""
-        sleep(pause_s * spread(0.75, 1.0))
+        sleep(max(pause_s * spread(0.75, 1.0), asked_s * spread(1.0, 1.25)))
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 

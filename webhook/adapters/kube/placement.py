@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.adapters.kube.client import Kube, joined
+from webhook.adapters.kube.client import FIELD_MANAGER, Kube, joined
 from webhook.adapters.kube.follow import Collection
 from webhook.core.node.state import read_inventory
 from webhook.core.placement.assignments import (
@@ -24,12 +25,16 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from webhook.core.pod.gpus import Gpu
 
     Json = dict[str, Any]
 
 MANAGED: Final = f"{MANAGED_LABEL}=true"
 WITH_GPU: Final = f"{NODE_GPU_LABEL}=true"
+_ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_LONGEST_PREFIX: Final = 240  # of a generated name, which the API server adds to
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +42,17 @@ class GpuNode:
     """A node, as far as placement is concerned."""
 
     name: str
-    uid: str
     gpus: tuple[Gpu, ...]
     """Empty where it does not show them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPod:
+    """A pod as it is stored, to be changed only while it is still that."""
+
+    state: PodState
+    version: str
+    """Its `resourceVersion`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +79,82 @@ class PlacementApi:
         self.nodes = Collection(kube, joined("nodes"), _gpu_node, labels=WITH_GPU)
         """All nodes with a GPU."""
 
+    def now_s(self) -> float:
+        """Return Unix time by the API server's clock; see `Kube.now_s`."""
+        return self._kube.now_s()
+
     def pod(self, namespace: str, name: str) -> PodState | None:
         """Read a pod; None where it is gone."""
-        found = self._kube.find(joined("namespaces", namespace, "pods", name))
-        return None if found is None else read_pod_state(found)
+        return self._kube.find_kept(joined("namespaces", namespace, "pods", name), read_pod_state)
+
+    def stored_pod(self, name: str) -> StoredPod | None:
+        """Read a pod, by `namespace/name`, to change it; None where it is gone."""
+        found = self._kube.find(_pod_path(name))
+        if found is None:
+            return None
+        return StoredPod(read_pod_state(found), found["metadata"]["resourceVersion"])
+
+    def annotate(self, pod: StoredPod, annotations: Mapping[str, str | None]) -> None:
+        """Set or remove annotations of a pod, if it is still as it was read.
+
+        By its status: who may write that cannot change what the pod runs.
+        """
+        metadata = {
+            "uid": pod.state.uid,
+            "resourceVersion": pod.version,
+            "annotations": dict(annotations),
+        }
+        self._kube.merge(f"{_pod_path(pod.state.name)}/status", {"metadata": metadata})
+
+    def delete_pod(self, pod: StoredPod) -> None:
+        """Delete a pod, if it is still as it was read."""
+        self._kube.delete(_pod_path(pod.state.name), uid=pod.state.uid, version=pod.version)
+
+    def may(self, verb: str, resource: str, subresource: str) -> bool:
+        """Ask whether our account has a right in all namespaces."""
+        wanted = {"verb": verb, "resource": resource, "subresource": subresource}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": wanted},
+        }
+        answer = self._kube.create(_ACCESS_REVIEWS, body)
+        return (answer.get("status") or {}).get("allowed") is True
+
+    def warn_of(self, pod: PodState, reason: str, sentence: str) -> None:
+        """Write an event of a pod, for `kubectl describe pod`."""
+        namespace, _, name = pod.name.partition("/")
+        at = datetime.fromtimestamp(self.now_s(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        event: Json = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{name[:_LONGEST_PREFIX]}.", "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": namespace,
+                "name": name,
+                "uid": pod.uid,
+            },
+            "type": "Warning",
+            "reason": reason,
+            "message": sentence,
+            "source": {"component": FIELD_MANAGER},
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": 1,
+        }
+        self._kube.create(joined("namespaces", namespace, "events"), event)
 
     def node(self, name: str) -> GpuNode | None:
         """Read a node; None where it does not exist."""
         found = self._kube.find(joined("nodes", name))
         return None if found is None else _gpu_node(found)
 
-    def pods_on(self, node: str) -> list[PodState]:
-        """Read the pods with a demand on a node, not from a cache."""
-        selectors = {"labelSelector": MANAGED, "fieldSelector": f"spec.nodeName={node}"}
+    def pods_on(self, node: str, *, labelled: bool = True) -> list[PodState]:
+        """Read the pods with a demand on a node, or all of them, not from a cache."""
+        selectors = {"labelSelector": MANAGED} if labelled else {}
+        selectors["fieldSelector"] = f"spec.nodeName={node}"
         return self._kube.list_all(joined("pods"), read_pod_state, **selectors)[0]
 
     def assignments(self, node: str) -> Stored:
@@ -91,19 +167,16 @@ class PlacementApi:
         ours = f"{ASSIGNMENTS_LABEL}=true"
         return self._kube.list_all(self._config_maps, _stored, labelSelector=ours)[0]
 
-    def store(self, node: GpuNode, assignments: Assignments, version: str) -> Stored:
+    def store(self, node: str, assignments: Assignments, version: str) -> Stored:
         """Write a node's assignments, unless somebody wrote them since `version`.
 
-        Raises KubeError, `conflict` where somebody did. The node owns the list, so that the garbage
-        collector deletes it with the node.
+        Raises KubeError, `conflict` where somebody did. The node does not own the list: a Node
+        object that is deleted and registered again would take it away while pods have GPUs.
         """
         metadata: Json = {
-            "name": config_map_name(node.name),
+            "name": config_map_name(node),
             "labels": {ASSIGNMENTS_LABEL: "true"},
-            "annotations": {ASSIGNMENTS_NODE_ANNOTATION: node.name},
-            "ownerReferences": [
-                {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
-            ],
+            "annotations": {ASSIGNMENTS_NODE_ANNOTATION: node},
         }
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
         body["data"] = write_assignments(assignments)
@@ -112,14 +185,23 @@ class PlacementApi:
             written = self._kube.replace(f"{self._config_maps}/{metadata['name']}", body)
         else:
             written = self._kube.create(self._config_maps, body)
-        return Stored(
-            node.name, assignments, whole=True, version=written["metadata"]["resourceVersion"]
+        return Stored(node, assignments, whole=True, version=written["metadata"]["resourceVersion"])
+
+    def remove(self, stored: Stored) -> None:
+        """Delete a node's list, if it is still as it was read."""
+        self._kube.delete(
+            f"{self._config_maps}/{config_map_name(stored.node)}", version=stored.version
         )
 
 
 def _gpu_node(node: Json) -> GpuNode:
     metadata = node["metadata"]
-    return GpuNode(metadata["name"], metadata["uid"], read_inventory(node).gpus)
+    return GpuNode(metadata["name"], read_inventory(node).gpus)
+
+
+def _pod_path(name: str) -> str:
+    namespace, _, of_pod = name.partition("/")
+    return joined("namespaces", namespace, "pods", of_pod)
 
 
 def _stored(config_map: Json) -> Stored:

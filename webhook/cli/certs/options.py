@@ -67,6 +67,18 @@ def configuration_option(command: _Command) -> _Command:
     )(command)
 
 
+def registering_option(command: _Command) -> _Command:
+    """Take the name that our webhook configurations have, for a server that writes there."""
+    return click.option(
+        "--webhook-configuration",
+        metavar="NAME",
+        envvar="VRAMWARDEN_WEBHOOK_CONFIGURATION",
+        show_envvar=True,
+        help="Webhook configurations, of both kinds, that the path of bind and the owner are"
+        " written into; with a Secret the caBundle, too.  [default: vramwarden, with a Secret]",
+    )(command)
+
+
 def overlap_option(command: _Command) -> _Command:
     """Take how long two CAs overlap."""
     return click.option(

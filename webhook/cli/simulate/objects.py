@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.manifests.documents import find_targets, text_of
 from webhook.cli.simulate.short import MOST
 from webhook.core.node.state import read_inventory
-from webhook.core.placement.assignments import read_pod_state
+from webhook.core.placement.fit import Need
+from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import mapping, strings, text
-from webhook.core.pod.findings import MalformedObjectError
+from webhook.core.pod.findings import MalformedObjectError, render
+from webhook.core.pod.views import read_pod
 from webhook.names import NODE_GPUS_ANNOTATION
 from webhook.simulation.cluster import SimulatedNode, SimulatedPod
 
@@ -49,7 +52,8 @@ def node_objects(value: Any, found: Found, at: Path = (), of: str = "") -> None:
     except MalformedObjectError as error:
         found.wrong.append((at, str(error)))
         return
-    gpus = read_inventory(value).gpus
+    # A replay lasts longer than most failures of a GPU.
+    gpus = tuple(replace(gpu, healthy=True) for gpu in read_inventory(value).gpus)
     if gpus:
         found.nodes.append(SimulatedNode(text_of(metadata, "name"), gpus, labels))
     elif annotations.get(NODE_GPUS_ANNOTATION, "[]") == "[]":
@@ -83,13 +87,18 @@ def pod_objects(value: Any, found: Found, first_s: float = 0.0) -> None:
 
 
 def _read(target: Target, found: Found, first_s: float) -> None:
+    """Read a pod that may not have been admitted yet: its annotation may be all that it has."""
     raw = target.pod
-    text(mapping(raw, "status", ""), "phase", "status")
-    state = read_pod_state(raw)
-    if state.unreadable:
-        _unreadable(target, state.unreadable, found)
+    finished = text(mapping(raw, "status", ""), "phase", "status") in {"Succeeded", "Failed"}
+    try:
+        demand, findings = read_demand(read_pod(raw))
+    except MalformedObjectError as error:
+        _unreadable(target, str(error), found)
         return
-    if state.need is None:
+    if findings:
+        _unreadable(target, render(findings), found)
+        return
+    if demand is None:
         found.left_out[_NO_DEMAND] += 1
         return
     if target.kind == "DaemonSet":
@@ -97,7 +106,7 @@ def _read(target: Target, found: Found, first_s: float) -> None:
         return
     created_s = _time_s(raw, "metadata", "creationTimestamp")
     duration_s = None
-    if state.finished:
+    if finished:
         duration_s = _lasted_s(raw)
         if duration_s is None:
             found.left_out[_ENDED] += 1
@@ -110,7 +119,7 @@ def _read(target: Target, found: Found, first_s: float) -> None:
         found.pods.append(
             SimulatedPod(
                 f"{name}{number}",
-                state.need,
+                Need(demand.per_gpu_bytes, demand.gpu_count),
                 arrival_s,
                 duration_s,
                 tuple(sorted(selector.items())),

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.accounting import count, preferred_on_nodes, required_on_nodes
-from webhook.core.admission.sidecar.placing import place_enforcer
+from webhook.core.admission.sidecar.placing import place_enforcer, remove_enforcer
 from webhook.core.admission.tiers import tier_of
 from webhook.core.nvidia.variables import (
     hide_devices,
@@ -19,7 +19,12 @@ from webhook.core.nvidia.variables import (
     show_devices,
 )
 from webhook.core.policy.values import GPUClass, Placement, Policy, Rule, VisibleDevices
-from webhook.names import ADMITTED_ANNOTATION, ENFORCER_CONTAINER, MANAGED_LABEL
+from webhook.names import (
+    ADMITTED_ANNOTATION,
+    BINDING_ANNOTATIONS,
+    ENFORCER_CONTAINER,
+    MANAGED_LABEL,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -48,8 +53,10 @@ def mutate_pod(pod: Pod, demand: Demand, rule: Rule, policy: Policy, enforcer: J
     if rule.runtime_class_name and not spec.get("runtimeClassName"):
         spec["runtimeClassName"] = rule.runtime_class_name
     _edit_containers(spec, lambda container: _set_env(container, demand, rule))
-    if enforcer is not None:
-        # Step 5: what holds the cap in the pod.
+    # Step 5: what holds the cap in the pod.
+    if enforcer is None:
+        remove_enforcer(spec)
+    else:
         place_enforcer(spec, pod, demand, rule, enforcer)
     metadata = dict(pod.raw.get("metadata") or {})
     _mark(metadata, rule, policy)
@@ -170,11 +177,16 @@ def _edit_env(container: Json, edit: Callable[[list[Json]], list[Json]]) -> Json
 
 
 def _mark(metadata: Json, rule: Rule, policy: Policy) -> None:
-    """Step 6: the label that selects managed pods, and what admitted this one."""
+    """Step 6: the label that selects managed pods, and what admitted this one.
+
+    What a binding wrote is of the pod that this one was copied from.
+    """
     labels: Mapping[str, Any] = metadata.get("labels") or {}
     if labels.get(MANAGED_LABEL) != "true":
         metadata["labels"] = {**labels, MANAGED_LABEL: "true"}
     annotations: Mapping[str, Any] = metadata.get("annotations") or {}
     mark = f"v1 {rule.name} {policy.short_digest}"
-    if annotations.get(ADMITTED_ANNOTATION) != mark:
-        metadata["annotations"] = {**annotations, ADMITTED_ANNOTATION: mark}
+    after = {key: value for key, value in annotations.items() if key not in BINDING_ANNOTATIONS}
+    after[ADMITTED_ANNOTATION] = mark
+    if after != annotations:
+        metadata["annotations"] = after

@@ -1,4 +1,4 @@
-"""What may hold a cap: what each tier adds to a pod, asks of its node, and recognises as its own.
+"""What may hold a cap: what each tier adds to a pod, and asks of its node.
 
 A tier's own rules are the rows of `rules/table.py` that name it.
 """
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.sidecar.container import enforcer_for
-from webhook.core.admission.sidecar.recognition import is_enforcer
 from webhook.core.policy.values import EnforceBy
 from webhook.names import NODE_ENFORCEMENT_LABEL
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
-    from webhook.core.pod.views import Container, Pod
+    from webhook.core.pod.views import Pod
     from webhook.core.policy.values import Rule
 
 
@@ -28,8 +27,6 @@ class Tier:
 
     adds: Callable[[Pod, Demand, Rule], Json | None]
     """Builds the container that a pod gets; None for none, or where none would work."""
-    owns: Callable[[Container, str], bool]
-    """Says whether a container with the reserved name is the tier's own, given its image."""
     on_nodes: str
     """The value of the label `enforcement` on nodes where it works; empty for all nodes."""
     in_pod: bool
@@ -43,10 +40,9 @@ class Tier:
         return [{"key": NODE_ENFORCEMENT_LABEL, "operator": "In", "values": [self.on_nodes]}]
 
 
-SIDECAR: Final = Tier(adds=enforcer_for, owns=is_enforcer, on_nodes="sidecar", in_pod=True)
+SIDECAR: Final = Tier(adds=enforcer_for, on_nodes="sidecar", in_pod=True)
 NONE: Final = Tier(
     adds=lambda _pod, _demand, _rule: None,
-    owns=lambda _container, _image: False,
     on_nodes="",
     in_pod=False,
 )

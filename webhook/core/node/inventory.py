@@ -36,6 +36,8 @@ class SeenGpu:
     usable_bytes: int | None
     """The driver's reserve taken off; None where the GPU has no memory of its own."""
     mig: bool = False
+    total_bytes: int | None = None
+    """With the driver's reserve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,9 @@ class Inventory:
     """There were GPUs at some time, so that their absence must be shown, too."""
     fixed_bytes: int | None = None
     """An amount that an option sets, whatever a driver says."""
+    boot_id: str = ""
+    """The start of the machine (`nodeInfo.bootID`) in which one of these GPUs answered last; empty
+    where that is not known."""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -92,19 +97,23 @@ class Inventory:
         return total if self.fixed_bytes is None else self.fixed_bytes
 
 
-def observe(inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRACE_S) -> Inventory:
-    """Return the inventory after a scan.
+def observe(
+    inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRACE_S, boot_id: str = ""
+) -> Inventory:
+    """Return the inventory after a scan; `boot_id` is that of the machine, empty where unknown.
 
-    | the driver | a GPU that is advertised | then |
-    | --- | --- | --- |
-    | does not answer | - | stays as it is, and every grace begins again |
-    | answers | answers as advertised | stays |
-    | answers | answers with another size | stays, and has the other size after the grace |
-    | answers | answers in MIG mode | leaves at once: nobody had a process on it, or MIG were off |
-    | answers | exists, but fails in another way than being lost | stays |
-    | answers | is lost, or missing | stays, and leaves after the grace |
+    | the driver | a GPU that is advertised | then | healthy |
+    | --- | --- | --- | --- |
+    | does not answer | - | stays as it is, and every grace begins again | as it was |
+    | answers | answers as advertised | stays | yes |
+    | answers | answers with another size | stays, and has the other size after the grace | then |
+    | answers | answers in MIG mode | leaves at once: nobody uses it, or MIG were off | - |
+    | answers | exists, but fails in another way than being lost | stays | no |
+    | answers | is lost, or missing | stays, and leaves after the grace | no |
 
-    A GPU that is new joins at once. Only a grace that is over lowers anything, and MIG.
+    A GPU that is new joins at once. Only a grace that is over lowers anything, and MIG. One that is
+    not healthy is given to no further pod: that pod would keep it, and never start. Another machine
+    (`_is_another_machine`) has no grace: its GPUs and those of the last are never shown together.
     """
     if inventory.fixed_bytes is not None:
         return inventory
@@ -112,10 +121,12 @@ def observe(inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRA
         known = tuple(Known(one.gpu) for one in inventory.known)
         return replace(inventory, known=known, doubted_since_s=None)
     seen = {gpu.uuid: gpu for gpu in scan.gpus}
-    judged = (_judge(one, seen.get(one.gpu.uuid), scan, now_s, grace_s) for one in inventory.known)
+    left_s = 0.0 if _is_another_machine(inventory, scan, boot_id) else grace_s
+    judged = (_judge(one, seen.get(one.gpu.uuid), scan, now_s, left_s) for one in inventory.known)
     old = {one.gpu.uuid for one in inventory.known}
     new = (_as_advertised(gpu) for gpu in seen.values() if gpu.uuid not in old)
     known = (*filter(None, judged), *(Known(gpu) for gpu in new if gpu is not None))
+    answered = boot_id and any(one.gpu.healthy for one in known)
     enforcement, doubted_since_s = _judge_enforcement(inventory, scan, now_s, grace_s)
     return replace(
         inventory,
@@ -124,6 +135,7 @@ def observe(inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRA
         enforcement=enforcement,
         doubted_since_s=doubted_since_s,
         advertised=inventory.advertised or bool(known),
+        boot_id=boot_id if answered else inventory.boot_id,
     )
 
 
@@ -140,6 +152,22 @@ def skipped(scan: Scan) -> dict[str, str]:
     return reasons
 
 
+def _is_another_machine(inventory: Inventory, scan: Scan, boot_id: str) -> bool:
+    """Say whether the machine behind the Node was replaced since its GPUs were recorded.
+
+    | since then | the scan shows | another machine |
+    | --- | --- | --- |
+    | the machine started again | GPUs, and none of those that are known | yes |
+    | the machine started again | one that is known, answering or not | no |
+    | the machine started again | no GPU, or the driver does not answer | no: it may be on its way |
+    | it did not, or nobody knows | anything | no |
+    """
+    if not scan.gpus or not boot_id or inventory.boot_id in {"", boot_id}:
+        return False
+    there = {gpu.uuid for gpu in scan.gpus} | scan.unsure
+    return not there & {one.gpu.uuid for one in inventory.known}
+
+
 def _judge(
     known: Known, seen: SeenGpu | None, scan: Scan, now_s: float, grace_s: float
 ) -> Known | None:
@@ -149,11 +177,12 @@ def _judge(
         return None
     if now and now.memory_bytes == known.gpu.memory_bytes:
         return Known(now)
+    doubtful = replace(known.gpu, healthy=False)
     if not now and (seen or {known.gpu.uuid, ""} & scan.unsure):
-        return Known(known.gpu)
+        return Known(doubtful)
     since_s = now_s if known.doubted_since_s is None else known.doubted_since_s
     if now_s - since_s < grace_s:
-        return Known(known.gpu, since_s)
+        return Known(doubtful, since_s)
     return Known(now) if now else None
 
 
@@ -174,4 +203,4 @@ def _as_advertised(gpu: SeenGpu) -> Gpu | None:
     mebibytes = (gpu.usable_bytes or 0) // MIB
     if gpu.mig or mebibytes < 1:
         return None
-    return Gpu(gpu.uuid, mebibytes * MIB, gpu.product, gpu.index)
+    return Gpu(gpu.uuid, mebibytes * MIB, gpu.product, gpu.index, gpu.total_bytes)

@@ -17,6 +17,7 @@ from webhook.core.node.inventory import NO_ENFORCEMENT, SIDECAR, Inventory, Know
 from webhook.core.pod.gpus import MOST_COUNTED, Gpu, free_bytes, free_label
 from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity
 from webhook.names import (
+    NODE_BOOT_ANNOTATION,
     NODE_DRIVER_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_GPU_COUNT_LABEL,
@@ -28,7 +29,7 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from fractions import Fraction
 
     from webhook.core.pod.gpus import Taken
@@ -36,9 +37,13 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _LONGEST_LABEL: Final = 63
+_LONGEST_BOOT_ID: Final = 64  # a UUID has 36
 _NAMELESS: Final = "unknown"
+_LARGEST_STEP_MIB: Final = 1024
+_FEWEST_STEPS: Final = 16
 _MOST_BYTES: Final = 2**50  # no GPU has a PiB, and no sum of fewer passes int64
 _FREE_LABELS: Final = tuple(map(free_label, range(1, MOST_COUNTED + 1)))
+_ANNOTATIONS: Final = (NODE_GPUS_ANNOTATION, NODE_BOOT_ANNOTATION)
 _ALL_LABELS: Final = (
     *_FREE_LABELS,
     NODE_GPU_LABEL,
@@ -80,20 +85,28 @@ def read_inventory(node: Mapping[str, Any]) -> Inventory:
     """
     metadata = node.get("metadata") or {}
     labels = metadata.get("labels") or {}
-    known = tuple(map(Known, _read_gpus(metadata.get("annotations") or {})))
+    annotations = metadata.get("annotations") or {}
+    known = tuple(map(Known, _read_gpus(annotations)))
     enforcement = labels.get(NODE_ENFORCEMENT_LABEL, "")
     return Inventory(
         known,
         driver_version=labels.get(NODE_DRIVER_LABEL, ""),
         enforcement=enforcement if enforcement in (SIDECAR, NO_ENFORCEMENT) else "",
         advertised=bool(known),
+        boot_id=annotations.get(NODE_BOOT_ANNOTATION, "")[:_LONGEST_BOOT_ID] if known else "",
     )
+
+
+def boot_id(node: Mapping[str, Any]) -> str:
+    """Return which start of its machine a node reports; empty where it reports none."""
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    return str(info.get("bootID") or "")[:_LONGEST_BOOT_ID]
 
 
 def desired(inventory: Inventory, assignments: Mapping[str, Taken] | None = None) -> NodeState:
     """Return what the node should carry, given who has its GPUs; None where that is not known.
 
-    | there are | capacity | `gpu`, `gpu-memory-mib` | the other labels, `gpus` | `enforcement` |
+    | there are | capacity | `gpu`, `gpu-memory-mib` | other labels, annotations | `enforcement` |
     | --- | --- | --- | --- | --- |
     | GPUs | their sum | set | set | as probed |
     | a fixed amount | that | set, as of one GPU | removed | `none` |
@@ -110,7 +123,7 @@ def desired(inventory: Inventory, assignments: Mapping[str, Taken] | None = None
         )
         set_to = _labels(inventory.fixed_bytes, {NODE_ENFORCEMENT_LABEL: NO_ENFORCEMENT})
         return NodeState(
-            inventory.fixed_bytes, labels=removed | set_to, annotations={NODE_GPUS_ANNOTATION: None}
+            inventory.fixed_bytes, labels=removed | set_to, annotations=dict.fromkeys(_ANNOTATIONS)
         )
     if gpus:
         largest = min(gpus, key=lambda gpu: (-gpu.memory_bytes, gpu.index, gpu.uuid))
@@ -123,11 +136,12 @@ def desired(inventory: Inventory, assignments: Mapping[str, Taken] | None = None
         return NodeState(
             inventory.vram_bytes,
             labels=_labels(largest.memory_bytes, more) | _free_labels(gpus, assignments),
-            annotations={NODE_GPUS_ANNOTATION: _write_gpus(gpus)},
+            annotations={NODE_GPUS_ANNOTATION: _write_gpus(gpus)}
+            | ({NODE_BOOT_ANNOTATION: inventory.boot_id} if inventory.boot_id else {}),
         )
     if inventory.advertised:
         return NodeState(
-            0, labels=dict.fromkeys(_ALL_LABELS), annotations={NODE_GPUS_ANNOTATION: None}
+            0, labels=dict.fromkeys(_ALL_LABELS), annotations=dict.fromkeys(_ANNOTATIONS)
         )
     return NodeState()
 
@@ -185,19 +199,36 @@ def _labels(largest_bytes: int, more: Mapping[str, str]) -> dict[str, str | None
 
 
 def _free_labels(
-    gpus: Iterable[Gpu], assignments: Mapping[str, Taken] | None
+    gpus: Collection[Gpu], assignments: Mapping[str, Taken] | None
 ) -> dict[str, str | None]:
     """Return what one GPU, two, and so on have free, each at least; nothing where nobody knows.
 
+    In steps (`_in_steps`); a GPU that is not healthy has nothing to give.
     Pods that came past the webhook, or that see all GPUs, are not among the assignments: this is
     advice for the scheduler, and the webhook counts them when it decides.
     """
     if assignments is None:
         return {}
     taken = ((one.uuids, one.memory_bytes) for one in assignments.values())
-    free = sorted(free_bytes(gpus, taken).values(), reverse=True)
-    shown = (str(max(0, amount_bytes) // MIB) for amount_bytes in free)
+    left = free_bytes(gpus, taken)
+    free = (_in_steps(gpu, left[gpu.uuid]) if gpu.healthy else 0 for gpu in gpus)
+    shown = map(str, sorted(free, reverse=True))
     return dict(zip_longest(_FREE_LABELS, islice(shown, MOST_COUNTED)))
+
+
+def _in_steps(gpu: Gpu, left_bytes: int) -> int:
+    """Return the MiB that a GPU shows as free, rounded down, so that few pods change a Node.
+
+    Each change wakes everybody who watches nodes. The step is a power of two, as most demands are
+    multiples of one: at most 1 GiB, and on small GPUs so little that there are 16 steps or more. A
+    GPU that nobody uses shows all that it has, for a pod that wants exactly that.
+    """
+    size_mib, left_mib = gpu.memory_bytes // MIB, max(0, left_bytes) // MIB
+    if left_mib == size_mib:
+        return size_mib
+    power = max(1, size_mib // _FEWEST_STEPS).bit_length() - 1
+    step_mib = min(_LARGEST_STEP_MIB, 1 << power)
+    return left_mib // step_mib * step_mib
 
 
 def _shown(value: object) -> str:
@@ -226,11 +257,14 @@ def _amount(status: Mapping[str, Any], part: str) -> Fraction | None:
 
 
 def _write_gpus(gpus: Iterable[Gpu]) -> str:
-    shown = [
-        {"uuid": gpu.uuid, "memory": gpu.memory_bytes, "product": gpu.product, "index": gpu.index}
-        for gpu in gpus
-    ]
-    return json.dumps(shown, separators=(",", ":"))
+    return json.dumps([_written(gpu) for gpu in gpus], separators=(",", ":"))
+
+
+def _written(gpu: Gpu) -> Json:
+    total = {} if gpu.total_bytes is None else {"total": gpu.total_bytes}
+    named = {"product": gpu.product, "index": gpu.index}
+    health = {} if gpu.healthy else {"healthy": False}
+    return {"uuid": gpu.uuid, "memory": gpu.memory_bytes, **total, **named, **health}
 
 
 def _read_gpus(annotations: Mapping[str, Any]) -> tuple[Gpu, ...]:
@@ -244,10 +278,17 @@ def _read_gpus(annotations: Mapping[str, Any]) -> tuple[Gpu, ...]:
     return tuple({gpu.uuid: gpu for gpu in gpus}.values())
 
 
-def _read_gpu(entry: object) -> Gpu | None:
+def _read_gpu(entry: Any) -> Gpu | None:
     match entry:
         case {"uuid": str(uuid), "memory": int(memory), "product": str(name), "index": int(index)}:
             amount_bytes = memory // MIB * MIB
             if uuid and MIB <= amount_bytes <= _MOST_BYTES and index >= 0:
-                return Gpu(uuid, amount_bytes, name, index)
+                healthy = entry.get("healthy") is not False
+                return Gpu(uuid, amount_bytes, name, index, _total(entry, amount_bytes), healthy)
     return None
+
+
+def _total(entry: Mapping[str, Any], usable_bytes: int) -> int | None:
+    """Return a GPU's total memory; None where an older agent wrote none, or it makes no sense."""
+    total = entry.get("total")
+    return total if isinstance(total, int) and usable_bytes <= total <= _MOST_BYTES else None

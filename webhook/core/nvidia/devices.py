@@ -11,7 +11,9 @@ import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from webhook.core.pod.fields import Json
 
 _CDI_KEYS: Final = ("nvidia.cdi.k8s.io", "cdi.k8s.io/")
 # In `vendor.com/class=name` the vendor is nvidia.com or a domain below it. Wherever it stands: one
@@ -30,11 +32,16 @@ def cdi_keys(annotations: Mapping[str, str]) -> Iterator[str]:
             yield key
 
 
-def mounts_devices(mount_path: str) -> bool:
-    """Say whether a mount is one by whose path NVIDIA's runtime is told which GPUs to show.
+def device_mounts(mounts: Iterable[Json]) -> Iterator[int]:
+    """Yield the index of each mount by whose path NVIDIA's runtime is told which GPUs to show.
 
     It compares the beginning of the cleaned path, a slash behind it or not.
     """
-    if _MOUNTS_NAME not in mount_path:
-        return False
+    for index, mount in enumerate(mounts):
+        path = mount.get("mountPath")
+        if type(path) is str and _MOUNTS_NAME in path and _chooses_devices(path):
+            yield index
+
+
+def _chooses_devices(mount_path: str) -> bool:
     return posixpath.normpath("/" + mount_path.lstrip("/")).startswith(_MOUNTS_ROOT)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.names import GPU_ANNOTATION
+from webhook.names import GPU_ANNOTATION, VISIBLE_DEVICES_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +22,11 @@ COMPUTING: Final = "compute,utility"
 """The driver's libraries that a container with VRAM gets, where it asks for no others."""
 MEASURING: Final = "utility"
 """Those that NVML needs."""
+
+CHOSEN_PATHS: Final = tuple(
+    f"metadata.annotations['{key}']" for key in (VISIBLE_DEVICES_ANNOTATION, GPU_ANNOTATION)
+)
+"""Where containers read which GPUs were chosen: as we write it, then as 0.1 before us did."""
 
 # Prefixes of the variables that the driver and MPS read a memory limit from.
 _LIMITING: Final = ("NVIDIA_GPU_MEMORY_", "CUDA_MPS_")
@@ -38,6 +43,16 @@ def chooses_devices(entry: Json) -> bool:
     return bool(entry["name"] == VISIBLE_DEVICES_ENV)
 
 
+def shows_chosen(entry: Json) -> bool:
+    """Say whether a variable shows the GPUs chosen at binding, as any release writes it."""
+    return any(entry == _from_field(path) for path in CHOSEN_PATHS)
+
+
+def shows_all(entry: Json) -> bool:
+    """Say whether a variable shows all GPUs, as every release writes it."""
+    return entry == visible_devices(chosen=False)
+
+
 def driver_capabilities(libraries: str) -> Json:
     """Build the variable that says which of the driver's libraries a container gets."""
     return {"name": DRIVER_CAPABILITIES_ENV, "value": libraries}
@@ -47,7 +62,11 @@ def visible_devices(*, chosen: bool) -> Json:
     """Build the variable that says which GPUs a container sees: the `chosen` ones, or all."""
     if not chosen:
         return {"name": VISIBLE_DEVICES_ENV, "value": "all"}
-    field = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{GPU_ANNOTATION}']"}
+    return _from_field(CHOSEN_PATHS[0])
+
+
+def _from_field(path: str) -> Json:
+    field = {"apiVersion": "v1", "fieldPath": path}
     return {"name": VISIBLE_DEVICES_ENV, "valueFrom": {"fieldRef": field}}
 
 

@@ -13,20 +13,20 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
-from webhook.core.placement.fit import Denial, Need, best_fit, place
-from webhook.core.pod.demand import read_demand
+from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
+from webhook.core.placement.counted import counted_need, named_gpus
+from webhook.core.placement.fit import Denial, best_fit, place
 from webhook.core.pod.fields import mapping, text
-from webhook.core.pod.findings import MalformedObjectError, render
+from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.gpus import free_bytes
 from webhook.core.pod.quantity import MAX_BYTES
 from webhook.core.pod.views import read_pod
-from webhook.names import GPU_ANNOTATION
+from webhook.names import GPU_WAITS_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from webhook.core.placement.fit import Order
+    from webhook.core.placement.fit import Need, Order
     from webhook.core.pod.fields import Json
     from webhook.core.pod.gpus import Gpu
     from webhook.core.pod.views import Pod
@@ -38,6 +38,9 @@ UNBOUND_S: Final = 120.0
 RENEW_S: Final = 30.0
 """An entry older than this is renewed when its pod's binding comes again, so that all of that
 request lies within `UNBOUND_S`."""
+
+LONGEST_TOLD: Final = 1024
+"""Characters of the sentence that says why a pod waits."""
 
 _KEY: Final = "assignments"
 _LONGEST_NAME: Final = 253  # of a ConfigMap, as of a node
@@ -62,6 +65,18 @@ Assignments = dict[str, Assignment]
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """What is to be known of a pod that was bound without a GPU and waits for one."""
+
+    owned: bool = False
+    """A controller would make another in its place."""
+    native: bool = True
+    """Its sidecar keeps its containers from starting; without one they run already, unassigned."""
+    told: str = ""
+    """Why it waits, as is written on it; no more of that than we would write."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodState:
     """What placement has to know of a pod with a demand."""
 
@@ -69,7 +84,7 @@ class PodState:
     name: str
     """`namespace/name`."""
     need: Need | None
-    """None for a pod without a demand."""
+    """What it takes of each of its GPUs; None for a pod that asks for nothing in `resources`."""
     at_binding: bool = True
     """Its GPUs are chosen here; otherwise it sees all of the node's."""
     node: str = ""
@@ -80,7 +95,14 @@ class PodState:
     """A watch said so. It may only have lost the label that is watched, so nothing is freed by it
     before the API server confirms it."""
     unreadable: str = ""
-    """Why the demand cannot be read: whoever wrote the pod bypassed admission."""
+    """Why its demand cannot be read, although it has one: who wrote the pod bypassed admission."""
+    waits: Waits | None = None
+    """Set where it is bound and has no GPU yet, so that it is to be assigned late."""
+
+    @property
+    def places(self) -> bool:
+        """Whether it is known to be ours to place."""
+        return self.need is not None and self.at_binding and not self.finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +115,39 @@ class Plan:
 
 
 def read_pod_state(raw: Json) -> PodState:
-    """Read a stored pod; never fails: an unreadable demand takes GPUs whole."""
+    """Read a stored pod; never fails: what an API server would not store takes no GPU."""
     metadata, status = (_object(raw.get(part)) for part in ("metadata", "status"))
     uid, name = str(metadata.get("uid")), f"{metadata.get('namespace')}/{metadata.get('name')}"
     finished = str(status.get("phase")) in {"Succeeded", "Failed"}
     try:
         pod = read_pod(raw)
-        demand, findings = read_demand(pod)
         node = text(mapping(raw, "spec", ""), "nodeName", "spec")
-        need = Need(demand.per_gpu_bytes, demand.gpu_count) if demand else None
-        unreadable = render(findings) if demand is None else ""
-        uuids = tuple(filter(None, pod.annotations.get(GPU_ANNOTATION, "").split(",")))
+        need, unreadable = counted_need(pod)
         at_binding = _is_placed_at_binding(pod)
-    except MalformedObjectError as error:
-        return PodState(uid, name, Need(MAX_BYTES), finished=finished, unreadable=str(error))
-    if unreadable:
-        need = Need(MAX_BYTES)
-    return PodState(uid, name, need, at_binding, node, uuids, finished, unreadable=unreadable)
+    except MalformedObjectError:
+        return PodState(uid, name, None, finished=finished)
+    uuids = named_gpus(pod)
+    found = PodState(uid, name, need, at_binding, node, uuids, finished, unreadable=unreadable)
+    return _waiting(found, pod)
+
+
+def _waiting(state: PodState, pod: Pod) -> PodState:
+    """Add what is to be known of a pod that waits for a GPU on its node.
+
+    Not of one that is being deleted: its kubelet starts no container of it any more.
+    """
+    if not state.places or not state.node or state.uuids or state.unreadable:
+        return state
+    metadata = _object(pod.raw.get("metadata"))
+    if metadata.get("deletionTimestamp"):
+        return state
+    owners = metadata.get("ownerReferences")
+    waits = Waits(
+        owned=isinstance(owners, list) and any(_object(one).get("controller") for one in owners),
+        native=any(container.is_sidecar for container in pod.enforcers),
+        told=pod.annotations.get(GPU_WAITS_ANNOTATION, "")[:LONGEST_TOLD],
+    )
+    return replace(state, waits=waits)
 
 
 def _object(value: object) -> Json:
@@ -117,11 +155,10 @@ def _object(value: object) -> Json:
 
 
 def _is_placed_at_binding(pod: Pod) -> bool:
-    field = f"metadata.annotations['{GPU_ANNOTATION}']"
     for container in pod.containers:
         for entry in container.env():
             reference = mapping(mapping(entry, "valueFrom", ""), "fieldRef", "")
-            if entry["name"] == VISIBLE_DEVICES_ENV and reference.get("fieldPath") == field:
+            if entry["name"] == VISIBLE_DEVICES_ENV and reference.get("fieldPath") in CHOSEN_PATHS:
                 return True
     return False
 
@@ -162,6 +199,36 @@ def plan(
     return Plan(uuids, kept, changed=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A node's list with all entered who were planned together, and what each of them gets."""
+
+    assignments: Assignments
+    gets: tuple[tuple[str, ...] | Denial, ...]
+    changed: bool
+
+
+def plan_all(
+    node: str,
+    gpus: Sequence[Gpu],
+    assignments: Assignments,
+    pods: Mapping[str, PodState],
+    wanted: Iterable[PodState],
+    now_s: float,
+) -> Draft:
+    """Plan pods one after the other, each on what the one before left; see `plan`."""
+    gets: list[tuple[str, ...] | Denial] = []
+    changed = False
+    for pod in wanted:
+        made = plan(node, gpus, assignments, pods, pod, now_s)
+        if isinstance(made, Denial):
+            gets.append(made)
+        else:
+            gets.append(made.uuids)
+            assignments, changed = made.assignments, changed or made.changed
+    return Draft(assignments, tuple(gets), changed)
+
+
 def free_on(
     node: str,
     gpus: Sequence[Gpu],
@@ -171,8 +238,13 @@ def free_on(
 ) -> dict[str, int]:
     """Return what is free on each GPU, by what is entered and by pods that are not.
 
-    Those bypassed us, or see all GPUs because their rule does not place at binding; then their
-    demand counts on each GPU, since they may use it on any.
+    | the pod on this node | counts on |
+    | --- | --- |
+    | is entered | the GPUs of its entry, with the amount of its entry |
+    | is placed at binding, and its annotation `gpu` names GPUs | these: it bypassed us |
+    | is placed at binding, and nothing names its GPUs | none: it waits for one |
+    | sees all GPUs: its rule does not place at binding | each: it may use any |
+    | asks for nothing in `resources`, finished, or is gone | none |
     """
     taken = [(one.uuids, one.memory_bytes) for one in assignments.values()]
     every = tuple(gpu.uuid for gpu in gpus)
@@ -187,11 +259,14 @@ def free_on(
 def adopt(
     node: str, assignments: Assignments, pods: Iterable[PodState], now_s: float
 ) -> Assignments:
-    """Enter the pods of a node that have GPUs already, where the list was lost or never made."""
+    """Enter the pods of a node that have GPUs already, where the list was lost or never made.
+
+    One that sees all GPUs stays out, whatever its annotation names: it counts on each.
+    """
     found = {
         pod.uid: Assignment(pod.name, pod.uuids, pod.need.memory_bytes, int(now_s))
         for pod in pods
-        if pod.node == node and pod.uuids and pod.need and not pod.finished
+        if pod.node == node and pod.uuids and pod.need and pod.at_binding and not pod.finished
     }
     return found | assignments
 

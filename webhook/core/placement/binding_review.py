@@ -1,25 +1,33 @@
-"""The review of a Binding: its request, its verdict, and the annotation that it gets.
+"""The review of a Binding: its request, its verdict, and the annotations that it gets.
 
-The API server merges a Binding's annotations into the pod in the write that sets `spec.nodeName`
-(registry/core/pod/storage, assignPod), and containers read `NVIDIA_VISIBLE_DEVICES` from there.
+The API server merges a Binding's annotations and labels into the pod in the write that sets
+`spec.nodeName` (registry/core/pod/storage, assignPod), and containers read `NVIDIA_VISIBLE_DEVICES`
+from there. So what a Binding brings along under our prefix is taken off: it would replace the marks
+by which a pod is counted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from webhook.core.pod.fields import mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.patch import proven_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, UNAVAILABLE
-from webhook.names import GPU_ANNOTATION
+from webhook.names import GPU_ANNOTATION, PREFIX, VISIBLE_DEVICES_ANNOTATION
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.request import Request
+
+
+_LONGEST_LOGGED: Final = 1024
+"""Characters: a message may quote what the API server or somebody's webhook said."""
 
 
 class BindingOutcome(StrEnum):
@@ -37,6 +45,7 @@ class BindingReason(StrEnum):
 
     NONE = ""
     NOT_A_BINDING = "NotABinding"
+    NO_UID = "NoUID"
     NO_DEMAND = "NoDemand"
     NO_SUCH_POD = "NoSuchPod"
     NO_GPU_FITS = "NoGPUFits"
@@ -53,7 +62,7 @@ class Binding:
     namespace: str
     name: str
     uid: str
-    """The pod's; empty where the binding is by name only."""
+    """The pod's; empty where the binding is by name only, which no scheduler does."""
     node: str
     obj: Json = field(repr=False)
 
@@ -100,7 +109,8 @@ class Verdict:
     @property
     def logged(self) -> dict[str, Any]:
         """What our own log keeps besides outcome and reason."""
-        logged = {"node": self.node, "gpus": list(self.uuids), "why": self.message}
+        why = self.message[:_LONGEST_LOGGED]
+        logged = {"node": self.node, "gpus": list(self.uuids), "why": why}
         return {key: value for key, value in logged.items() if value}
 
 
@@ -112,7 +122,8 @@ def read_binding(request: Request) -> Binding | None:
     if request.kind != "Binding" or request.operation != "CREATE":
         return None
     metadata = mapping(request.obj, "metadata", "")
-    strings(metadata, "annotations", "metadata")
+    for part in ("annotations", "labels"):
+        strings(metadata, part, "metadata")
     name = text(metadata, "name", "metadata") or request.name
     node = text(mapping(request.obj, "target", ""), "name", "target")
     for path, value in (("metadata.name", name), ("target.name", node)):
@@ -122,15 +133,33 @@ def read_binding(request: Request) -> Binding | None:
     return Binding(namespace, name, text(metadata, "uid", "metadata"), node, request.obj)
 
 
+def gpu_annotations(uuids: tuple[str, ...]) -> dict[str, str]:
+    """Return what gives a pod these GPUs: for people and the sidecar, and for its containers."""
+    return {GPU_ANNOTATION: ",".join(uuids), VISIBLE_DEVICES_ANNOTATION: ",".join(uuids)}
+
+
 def answered(binding: Binding, verdict: Verdict) -> Verdict:
     """Return the verdict on a binding with the patch that gives its pod the GPUs."""
     patch: list[Operation] = []
+    given = mapping(binding.obj, "metadata", "")
+    metadata = _without_marks(given)
     if verdict.uuids:
-        metadata = mapping(binding.obj, "metadata", "")
         annotations = {
             **strings(metadata, "annotations", "metadata"),
-            GPU_ANNOTATION: ",".join(verdict.uuids),
+            **gpu_annotations(verdict.uuids),
         }
-        wanted = {**binding.obj, "metadata": {**metadata, "annotations": annotations}}
-        patch = proven_patch(binding.obj, wanted)
+        metadata = {**metadata, "annotations": annotations}
+    if verdict.allowed and metadata is not given:
+        patch = proven_patch(binding.obj, {**binding.obj, "metadata": metadata})
     return replace(verdict, node=binding.node, patch=tuple(patch))
+
+
+def _without_marks(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a Binding's metadata without what is ours to write; itself where nothing is."""
+    left = {}
+    for part in ("annotations", "labels"):
+        carried = strings(metadata, part, "metadata")
+        kept = {key: value for key, value in carried.items() if not key.startswith(PREFIX)}
+        if len(kept) < len(carried):
+            left[part] = kept
+    return {**metadata, **left} if left else metadata

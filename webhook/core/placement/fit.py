@@ -8,7 +8,7 @@ free, `webhook.core.placement.assignments` knows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import NODE_GPUS_ANNOTATION
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     Order = Callable[[Gpu, int], tuple[int, ...]]
     """Of GPUs that fit, those with the smallest key are taken; the integer is free bytes."""
+
+
+RETRIES: Final = "; the scheduler retries, also on other nodes"
+"""How a denial for lack of room ends; a pod that is bound already is told everything else of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +63,22 @@ def place(
 ) -> tuple[str, ...] | Denial:
     """Choose distinct GPUs of a node, by what is free on each; return UUIDs in the driver's order.
 
-    | GPUs with enough free memory | then |
+    | healthy GPUs with enough free memory | then |
     | --- | --- |
     | at least as many as needed | the first ones by `order`; ties: the lowest index |
-    | fewer | denied, with the need and the largest free amount |
+    | fewer | denied, with the need, the largest free amount and how many are unhealthy |
+    | none of the node's GPUs is healthy | denied |
     | the node shows no GPUs | denied |
     """
     if not gpus:
         return unknown_gpus(node)
-    fitting = [gpu for gpu in gpus if free[gpu.uuid] >= need.memory_bytes]
+    healthy = [gpu for gpu in gpus if gpu.healthy]
+    if not healthy:
+        return Denial(
+            f"node {node} has no GPU that is healthy now, so none can be chosen for this pod; "
+            f"vramwarden's node agent there logs why{RETRIES}"
+        )
+    fitting = [gpu for gpu in healthy if free[gpu.uuid] >= need.memory_bytes]
     if len(fitting) < need.gpu_count:
         return _too_full(node, gpus, free, need, len(fitting))
     fitting.sort(key=lambda gpu: (*order(gpu, free[gpu.uuid]), gpu.index, gpu.uuid))
@@ -86,7 +97,8 @@ def unknown_gpus(node: str) -> Denial:
 def _too_full(
     node: str, gpus: Sequence[Gpu], free: Mapping[str, int], need: Need, fitting: int
 ) -> Denial:
-    largest = min(gpus, key=lambda gpu: (-free[gpu.uuid], gpu.index))
+    healthy = [gpu for gpu in gpus if gpu.healthy]
+    largest = min(healthy, key=lambda gpu: (-free[gpu.uuid], gpu.index))
     amount = format_bytes(need.memory_bytes)
     left = format_bytes(max(0, free[largest.uuid]))
     if need.gpu_count == 1:
@@ -97,7 +109,10 @@ def _too_full(
     else:
         have = "1 GPU" if fitting == 1 else f"{fitting or 'no'} GPUs"
         lacks = f"node {node} has {have} with {amount} free, and this pod needs {need.gpu_count}"
+    ill = len(gpus) - len(healthy)
+    verb = "is" if ill == 1 else "are"
+    unhealthy = f"; {ill} of its {len(gpus)} GPUs {verb} unhealthy now" if ill else ""
     return Denial(
-        f"{lacks}; the largest free amount is {left}, on GPU {largest.index} ({largest.uuid}); "
-        "the scheduler retries, also on other nodes"
+        f"{lacks}; the largest free amount is {left}, on GPU {largest.index} ({largest.uuid})"
+        f"{unhealthy}{RETRIES}"
     )

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+MOST_FINDINGS: Final = 1000
+"""How many are collected: far more than anybody reads."""
+
+
 class Reason(StrEnum):
     """The closed set of reasons that users, metrics and policy examples see.
 

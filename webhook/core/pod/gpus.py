@@ -24,6 +24,10 @@ class Gpu:
     """Usable, in whole MiB."""
     product: str
     index: int
+    total_bytes: int | None = None
+    """With what the driver keeps for itself; None where the node does not say."""
+    healthy: bool = True
+    """Whether it may be chosen now; where not, its memory still counts into the capacity."""
 
 
 class Taken(Protocol):

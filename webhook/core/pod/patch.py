@@ -62,8 +62,11 @@ def _diff(before: Any, after: Any, path: str) -> Iterator[Operation]:
 
 def _diff_objects(before: Json, after: Json, path: str) -> Iterator[Operation]:
     for key, value in after.items():
+        present = before.get(key)
+        if present is value and value is not None:
+            continue  # most of a pod; to build a path for each would take most of the time
         here = f"{path}/{_escape(key)}"
-        if before.get(key) is None and (value is not None or key not in before):
+        if present is None and (value is not None or key not in before):
             # "add" also where there is a null: appliers differ on replacing one.
             yield {"op": "add", "path": here, "value": value}
         else:
@@ -133,12 +136,33 @@ class _SealedList(list[Any]):
 
 
 def _applied(document: Json, operations: Iterable[Operation]) -> Json:
-    """Apply operations one by one: a whole JsonPatch would build each of them twice."""
-    result: Json = _copy(document)
+    """Apply operations one by one: a whole JsonPatch would build each of them twice.
+
+    What they change is copied on the way to it, and the rest shared with the document: a pod may
+    hold a million arguments that no patch touches.
+    """
+    result: Json = dict(document)
+    copies = {id(result): result}
     for operation in operations:
         kind = jsonpatch.JsonPatch.operations[operation["op"]]
-        result = kind(_sealed(operation)).apply(result)
+        sealed = _sealed(operation)
+        _copy_way(result, sealed["path"].parts[:-1], copies)
+        result = kind(sealed).apply(result)
     return result
+
+
+def _copy_way(holder: Any, parts: Iterable[str], copies: dict[int, Any]) -> None:
+    """Replace what is on the way to a place by shallow copies, each once; `copies` are by id."""
+    for part in parts:
+        try:
+            key = int(part) if type(holder) is list else part
+            value = holder[key]
+        except (ValueError, LookupError, TypeError):
+            return  # the operation itself says what is wrong with its path
+        if id(value) not in copies and isinstance(value, dict | list):
+            value = dict(value) if isinstance(value, dict) else list(value)
+            holder[key] = copies[id(value)] = value
+        holder = value
 
 
 def _sealed(operation: Operation) -> Operation:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from webhook.core.pod.findings import Finding, Reason, render
+from webhook.core.pod.findings import MOST_FINDINGS, Finding, Reason, render
 from webhook.core.pod.request import Request
 
 if TYPE_CHECKING:
@@ -176,10 +176,16 @@ def encode_too_large(uid: str, limit_bytes: int) -> Json:
 
     It is denied: nobody can say which rule governs the pod, nor that it asks for no GPU.
     """
-    detail = (
-        f"a review of this pod is larger than {limit_bytes // 2**20} MiB and cannot be judged; "
-        "make the pod smaller"
-    )
+    return _too_complex(uid, f"is larger than {limit_bytes // 2**20} MiB")
+
+
+def encode_too_dense(uid: str, limit: int) -> Json:
+    """Build the answer to a review that holds more than `limit` values and was not decoded."""
+    return _too_complex(uid, f"holds more than {limit:,} values")
+
+
+def _too_complex(uid: str, what: str) -> Json:
+    detail = f"a review of this pod {what} and cannot be judged; make the pod smaller"
     finding = Finding(Reason.TOO_COMPLEX, "spec", detail)
     response = {
         "uid": uid,
@@ -197,15 +203,14 @@ def encode_too_large(uid: str, limit_bytes: int) -> Json:
 
 
 def _status(answer: Answerable) -> Json:
+    shown, more = answer.findings[:_SHOWN_FINDINGS], answer.findings[_SHOWN_FINDINGS:]
+    count = f"{len(more)} or" if len(answer.findings) >= MOST_FINDINGS else len(more)
     status: Json = {
         "status": "Failure",
         "code": answer.code,
         "reason": _REASONS[answer.code],
-        "message": answer.message,
+        "message": f"{render(shown)}; and {count} more findings" if more else answer.message,
     }
-    shown, more = answer.findings[:_SHOWN_FINDINGS], answer.findings[_SHOWN_FINDINGS:]
-    if more:
-        status["message"] = f"{render(shown)}; and {len(more)} more findings"
     if shown:
         status["details"] = {"causes": _causes(shown)}
     elif answer.code == UNAVAILABLE:

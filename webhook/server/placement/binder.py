@@ -1,55 +1,120 @@
 """Decides a binding: which GPUs, recorded in the node's list before the API server may go on.
 
 The write makes this safe: the list's `resourceVersion` must be the one that was decided on, so of
-two replicas, or of a replica and an old watch, only one can succeed. The rest saves requests.
+two replicas, or of a replica and an old watch, only one can succeed. The rest saves requests: all
+that wait for a node are planned together, and written once.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
-from threading import Lock
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.placement import GpuNode, Stored
-from webhook.core.placement.assignments import adopt, plan, settle, to_ask, to_ask_at_once
+from webhook.core.placement.assignments import (
+    UNBOUND_S,
+    adopt,
+    plan_all,
+    settle,
+    to_ask,
+    to_ask_at_once,
+)
 from webhook.core.placement.binding_review import BindingOutcome, BindingReason, Verdict
 from webhook.core.placement.fit import Denial, unknown_gpus
+from webhook.server.placement.lines import Lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
-    from webhook.adapters.kube.placement import PlacementApi
-    from webhook.core.placement.assignments import Assignment, Assignments, Plan, PodState
+    from webhook.adapters.kube.placement import PlacementApi, Stored
+    from webhook.core.placement.assignments import Assignment, Assignments, Draft, PodState
     from webhook.core.placement.binding_review import Binding
+    from webhook.core.pod.gpus import Gpu
     from webhook.server.metrics import PlacementMetrics
     from webhook.server.placement.tracker import Tracker
 
 TRIES: Final = 20
 """To write a list that others write, too; each conflict is another's success."""
 
+AT_ONCE: Final = 32
+"""Threads that ask the API server: one per node in whose line somebody stands, and one per pod
+that is not known yet."""
+
 _UNTOUCHED: Final = BindingOutcome.UNTOUCHED
 _NO_SUCH_POD: Final = Verdict(_UNTOUCHED, BindingReason.NO_SUCH_POD)
+_DONE: Final = Verdict(_UNTOUCHED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What somebody who waits for a node's list wants of it."""
+
+    answer: Future[Verdict] = field(default_factory=Future)
+    """Cancelled by who does not wait any more."""
+    pod: PodState | None = None
+    """To be planned."""
+    dry_run: bool = False
+    leaving: Mapping[str, Assignment] = field(default_factory=dict)
+    """Entries to be taken out, unless they were renewed meanwhile."""
+
+    @property
+    def enters(self) -> PodState | None:
+        """The pod that is to be entered in the list."""
+        return None if self.dry_run else self.pod
+
+    def be(self, verdict: Verdict) -> None:
+        """Answer, where somebody still waits."""
+        if not self.answer.done() and self.answer.set_running_or_notify_cancel():
+            self.answer.set_result(verdict)
+
+    def fail(self, error: Exception) -> None:
+        """Raise in who still waits: a bug, or a list that cannot be tidied now."""
+        if not self.answer.done() and self.answer.set_running_or_notify_cancel():
+            self.answer.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A node's list as it would be, and what everybody in the line gets by it."""
+
+    assignments: Assignments
+    changed: bool
+    gets: Mapping[str, tuple[str, ...] | Denial]
+    """By the pod's UID."""
+    reserved: tuple[PodState, ...]
+    """Pods that wait on the node, newly entered although nobody in the line spoke for them."""
 
 
 class Binder:
-    """Answers bindings, and removes from the lists what no pod uses; safe from any thread."""
+    """Answers bindings, assigns late, and takes out of the lists what no pod uses.
+
+    Safe from any thread.
+    """
 
     def __init__(
         self,
         api: PlacementApi,
         tracker: Tracker,
         metrics: PlacementMetrics,
-        clock: Callable[[], float] = time.time,
+        reserved: Callable[[PodState], None] = lambda _pod: None,
+        run: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """Decide by what `tracker` knows and `api` stores; `clock` gives Unix time in seconds."""
+        """Decide by what `tracker` knows and `api` stores.
+
+        `reserved` is called with a pod that waited on its node, once GPUs are entered for it; they
+        are still to be written on the pod. `run` starts a function on another thread.
+        """
         self._api = api
         self._tracker = tracker
-        self._clock = clock
-        self._copies: dict[str, Stored] = {}
-        self._locks: dict[str, Lock] = {}
         self._metrics = metrics
+        self._reserved = reserved
+        self._run = run or ThreadPoolExecutor(AT_ONCE, "placement").submit
+        self._lines: Lines[_Job] = Lines(self._work, self._run)
+        self._copies: dict[str, Stored] = {}
+        self.assigns_late = False
+        """Whether GPUs are kept for pods that wait on their node: only where we may assign."""
         metrics.entries.set_function(self._entries)
 
     def from_memory(self, binding: Binding) -> Verdict | None:
@@ -70,8 +135,8 @@ class Binder:
             return None
         return Verdict(_UNTOUCHED, BindingReason.NO_DEMAND)
 
-    def bind(self, binding: Binding, *, dry_run: bool = False) -> Verdict:
-        """Decide a binding; never raises KubeError: without the API server it is denied.
+    def bind(self, binding: Binding, *, dry_run: bool = False) -> Future[Verdict]:
+        """Decide a binding; returns at once. Cancel what is not waited for any more.
 
         | the pod | the node | answer |
         | --- | --- | --- |
@@ -79,137 +144,273 @@ class Binder:
         | gone | any | untouched; the API server rejects it itself |
         | with a demand | without GPUs, as read now | denied |
         | with a demand | with GPUs | placed or denied (`plan`) |
+        | any | the API server is away | `uncertain` |
         """
+        answer: Future[Verdict] = Future()
         verdict = self.from_memory(binding)
+        pod = self._tracker.pod(binding.uid)
         if verdict is not None:
-            return verdict
-        cannot = f"whether this pod needs a GPU of node {binding.node} is not known now"
+            answer.set_result(verdict)
+        elif pod is not None and not pod.gone:
+            self._lines.join(binding.node, _Job(answer, pod, dry_run=dry_run))
+        else:
+            self._run(partial(self._look_up, binding, _Job(answer, dry_run=dry_run)))
+        return answer
+
+    def uncertain(self, binding: Binding, why: str) -> Verdict:
+        """Answer without knowing: only a pod that is known to be ours is denied.
+
+        Any other may be a stranger's, who must not wait for us. One of ours that is let through
+        by this waits on its node, and is assigned late.
+        """
+        pod = self._tracker.pod(binding.uid)
+        if pod is None or not pod.places:
+            sentence = f"whether this pod needs a GPU of node {binding.node} is not known now"
+            return Verdict(_UNTOUCHED, BindingReason.API_SERVER_AWAY, f"{sentence}: {why}")
+        return _unavailable(binding.node, why)
+
+    def late(self, pod: PodState) -> Future[Verdict]:
+        """Enter GPUs for a pod that was bound without; returns at once."""
+        job = _Job(pod=pod)
+        self._lines.join(pod.node, job)
+        return job.answer
+
+    def tidy(self, name: str, stored: Stored | None = None) -> None:
+        """Take out of a node's list what no pod uses any more; raises KubeError.
+
+        `stored` is the list as it was just read; without, it is as it was last read here. What the
+        API server has to be asked, others do not wait for. A list that is damaged is restored; one
+        of a node that is gone is deleted, once it is empty.
+        """
+        stored = stored or self._copies.get(name) or self._api.assignments(name)
+        pods = self._tracker.relevant(name, stored.assignments)
+        asked = to_ask(stored.assignments, pods, self._api.now_s())
+        answers = self._ask(name, asked)
+        left = settle(name, stored.assignments, pods, answers, self._api.now_s())
+        if not left and stored.version and self._is_gone(name):
+            self._copies.pop(name, None)
+            self._api.remove(stored)
+            return
+        leaving = {uid: one for uid, one in stored.assignments.items() if uid not in left}
+        is_damaged = stored.version and not stored.whole
+        if leaving or is_damaged:
+            job = _Job(leaving=leaving)
+            self._lines.join(name, job)
+            self.wait(job.answer)
+
+    def _is_gone(self, name: str) -> bool:
+        return self._tracker.node(name) is None and self._api.node(name) is None
+
+    def nodes_of(self, uid: str) -> list[str]:
+        """Return the nodes in whose lists, as last read here, a pod is entered."""
+        return [name for name, stored in list(self._copies.items()) if uid in stored.assignments]
+
+    def forget(self, node: str) -> None:
+        """Forget the list of a node that is gone, or shows no GPUs any more."""
+        self._copies.pop(node, None)
+
+    def _entries(self) -> int:
+        return sum(len(stored.assignments) for stored in list(self._copies.values()))
+
+    def wait(self, answer: Future[Verdict]) -> Verdict:
+        """Wait for an answer; holds the thread."""
+        return answer.result()
+
+    def _look_up(self, binding: Binding, job: _Job) -> None:
+        """Read a pod that is not known, or gone as far as is known; then have it planned."""
+        if job.answer.cancelled():
+            return
         try:
-            pod = self._tracker.pod(binding.uid)
-            if pod is None or pod.gone:
-                pod = self._api.pod(binding.namespace, binding.name)
+            pod = self._api.pod(binding.namespace, binding.name)
             verdict = _without_placing(binding, pod)
-            if pod is None or verdict is not None:
-                return verdict or _NO_SUCH_POD
-            cannot = f"no GPU of node {binding.node} can be chosen for this pod now"
-            return self._choose(binding, pod, dry_run=dry_run)
         except KubeError as error:
-            sentence = f"{cannot}: {error}; the scheduler retries"
-            return Verdict(
-                BindingOutcome.UNAVAILABLE, BindingReason.API_SERVER_AWAY, message=sentence
-            )
+            job.be(self.uncertain(binding, str(error)))
+        except Exception as error:  # noqa: BLE001 - whatever the bug, who waits gets an answer
+            job.fail(error)
+        else:
+            if pod is None or verdict is not None:
+                job.be(verdict or _NO_SUCH_POD)
+            else:
+                self._lines.join(binding.node, replace(job, pod=pod))
 
-    def _choose(self, binding: Binding, pod: PodState, *, dry_run: bool) -> Verdict:
-        node = self._tracker.node(binding.node)
-        if node is None or not node.gpus:
-            node = self._api.node(binding.node)
-        if node is None or not node.gpus:
-            sentence = unknown_gpus(binding.node).sentence
-            return Verdict(BindingOutcome.DENIED, BindingReason.GPUS_UNKNOWN, sentence)
-        with self._lock(node.name):
-            return self._place(node, pod, dry_run=dry_run)
+    def _work(self, name: str, jobs: list[_Job]) -> None:
+        """Do what all of a node's line wait for; never raises."""
+        try:
+            self._place(name, jobs)
+        except KubeError as error:
+            for job in jobs:
+                if job.pod is None:
+                    job.fail(error)
+                else:
+                    job.be(_unavailable(name, str(error)))
+        except Exception as error:  # noqa: BLE001 - whatever the bug, who waits gets an answer
+            for job in jobs:
+                job.fail(error)
 
-    def _place(self, node: GpuNode, pod: PodState, *, dry_run: bool) -> Verdict:
+    def _place(self, name: str, jobs: list[_Job]) -> None:
         """Plan on the list that was last read, and write it; where it is old, on the stored one.
+
+        | the list | answers come |
+        | --- | --- |
+        | as last read | once it is written, which shows that it was the stored one |
+        | as read now | where nothing changes, at once; else once it is written |
 
         Raises KubeError, also where others always write first.
         """
-        stored = self._copies.get(node.name)
+        gpus = self._gpus(name, jobs)
+        stored = self._copies.get(name)
         for _ in range(TRIES):
+            jobs = [job for job in jobs if not job.answer.done()]
+            if not jobs:
+                return
             fresh = stored is None
-            stored = stored or self._read(node)
-            made = self._plan(node, pod, stored)
-            if not fresh and (isinstance(made, Denial) or not made.changed):
+            stored = stored or self._read(name)
+            made = self._plan(name, gpus, jobs, stored)
+            is_denied = any(job.pod and _denied(made, job.pod) for job in jobs)
+            if not fresh and (is_denied or not made.changed):
                 stored = None  # it may be old, or deleted, and only a write would find out
                 continue
-            if isinstance(made, Denial):
-                stored = self._without_the_gone(node, stored)
-                made = self._plan(node, pod, stored)
-                if isinstance(made, Denial):
-                    return Verdict(BindingOutcome.DENIED, BindingReason.NO_GPU_FITS, made.sentence)
-            if dry_run or not made.changed:
-                return Verdict(BindingOutcome.PLACED, uuids=made.uuids)
-            if self._store(node, made.assignments, stored.version):
-                return Verdict(BindingOutcome.PLACED, uuids=made.uuids)
+            if is_denied:
+                stored = self._without_the_gone(name, stored)
+                made = self._plan(name, gpus, jobs, stored)
+            if not made.changed or self._store(name, made.assignments, stored.version):
+                self._answer(jobs, made)
+                return
             stored = None
-        raise KubeError(f"others keep writing the list of node {node.name}")
+        raise KubeError(f"others keep writing the list of node {name}")
 
-    def _plan(self, node: GpuNode, pod: PodState, stored: Stored) -> Plan | Denial:
-        pods = self._tracker.relevant(node.name, stored.assignments)
-        return plan(node.name, node.gpus, stored.assignments, pods, pod, self._clock())
+    def _gpus(self, name: str, jobs: list[_Job]) -> tuple[Gpu, ...]:
+        """Return a node's GPUs; where it shows none, deny all who want one."""
+        node = self._tracker.node(name)
+        if (node is None or not node.gpus) and any(job.pod for job in jobs):
+            node = self._api.node(name)
+        if node is not None and node.gpus:
+            return node.gpus
+        sentence = unknown_gpus(name).sentence
+        for job in jobs:
+            if job.pod is not None:
+                job.be(Verdict(BindingOutcome.DENIED, BindingReason.GPUS_UNKNOWN, sentence))
+        return ()
 
-    def _without_the_gone(self, node: GpuNode, stored: Stored) -> Stored:
+    def _plan(self, name: str, gpus: tuple[Gpu, ...], jobs: list[_Job], stored: Stored) -> _Made:
+        """Plan all in a line, first those that wait on the node already; see `plan`.
+
+        Those are planned also where nobody in the line speaks for them: what is free is theirs.
+        """
+        gone = {item for job in jobs for item in job.leaving.items()}
+        entered = {uid: one for uid, one in stored.assignments.items() if (uid, one) not in gone}
+        is_for_good = any(not job.dry_run for job in jobs)
+        keeps = gpus and is_for_good and self.assigns_late
+        waiting = [
+            pod for pod in self._tracker.waiting(name) if pod.waits and pod.waits.native and keeps
+        ]
+        spoken_for = {job.enters.uid: job.enters for job in jobs if job.enters}
+        wanted = {pod.uid: pod for pod in waiting} | spoken_for
+
+        def draft(entered: Assignments, pods: Iterable[PodState]) -> Draft:
+            known = self._tracker.relevant(name, entered)
+            return plan_all(name, gpus, entered, known, pods, self._api.now_s())
+
+        made = draft(entered, wanted.values())
+        gets = dict(zip(wanted, made.gets, strict=True))
+        for job in jobs:
+            if job.dry_run and job.pod:
+                (gets[job.pod.uid],) = draft(made.assignments, [job.pod]).gets
+        is_damaged = bool(stored.version) and not stored.whole and is_for_good
+        return _Made(
+            made.assignments,
+            made.changed or len(entered) < len(stored.assignments) or is_damaged,
+            gets,
+            tuple(
+                pod
+                for pod in waiting
+                if pod.uid not in spoken_for
+                and pod.uid not in stored.assignments
+                and pod.uid in made.assignments
+            ),
+        )
+
+    def _answer(self, jobs: list[_Job], made: _Made) -> None:
+        """Answer all in a line, now that what was made is what is stored."""
+        for job in jobs:
+            if job.pod is None:
+                job.be(_DONE)
+                continue
+            got = made.gets[job.pod.uid]
+            if isinstance(got, Denial):
+                reason = BindingReason.NO_GPU_FITS
+                job.be(Verdict(BindingOutcome.DENIED, reason, got.sentence))
+            else:
+                job.be(Verdict(BindingOutcome.PLACED, uuids=got))
+        for pod in made.reserved:
+            self._reserved(pod)
+
+    def _without_the_gone(self, name: str, stored: Stored) -> Stored:
         """Leave out the entries of pods that are gone; asks the API server, too. See `tidy`."""
-        pods = self._tracker.relevant(node.name, stored.assignments)
-        answers = self._ask(to_ask_at_once(stored.assignments, pods))
-        left = settle(node.name, stored.assignments, pods, answers, self._clock())
+        pods = self._tracker.relevant(name, stored.assignments)
+        answers = self._ask(name, to_ask_at_once(stored.assignments, pods))
+        left = settle(name, stored.assignments, pods, answers, self._api.now_s())
         return replace(stored, assignments=left)
 
-    def _ask(self, entries: dict[str, Assignment]) -> dict[str, PodState | None]:
-        return {uid: self._api.pod(*one.pod.split("/")) for uid, one in entries.items()}
+    def _ask(self, node: str, entries: Mapping[str, Assignment]) -> dict[str, PodState | None]:
+        """Ask the API server about entries: one by one, or first for all pods of the node.
 
-    def _read(self, node: GpuNode) -> Stored:
+        Who is not bound there, and was entered long ago, is not asked for by name: whether it is
+        gone or waits for another node, its entry leaves (`settle`).
+        """
+        answers: dict[str, PodState | None] = {}
+        if len(entries) > 1:
+            there = {pod.uid: pod for pod in self._api.pods_on(node, labelled=False)}
+            answers = {uid: there[uid] for uid in entries if uid in there}
+            oldest_s = self._api.now_s() - UNBOUND_S
+            answers |= {
+                uid: None
+                for uid, one in entries.items()
+                if uid not in there and one.since_s < oldest_s
+            }
+        for uid, one in entries.items():
+            if uid not in answers:
+                answers[uid] = self._api.pod(*one.pod.split("/"))
+        return answers
+
+    def _read(self, name: str) -> Stored:
         """Read a node's list; where it is missing or damaged, enter what its pods have already."""
-        stored = self._api.assignments(node.name)
+        stored = self._api.assignments(name)
         if stored.whole:
-            self._copies[node.name] = stored
+            self._copies[name] = stored
             return stored
-        pods = self._api.pods_on(node.name)
-        adopted = adopt(node.name, stored.assignments, pods, self._clock())
-        return Stored(node.name, adopted, whole=True, version=stored.version)
+        pods = self._api.pods_on(name)
+        return replace(stored, assignments=adopt(name, stored.assignments, pods, self._api.now_s()))
 
-    def _store(self, node: GpuNode, assignments: Assignments, version: str) -> bool:
+    def _store(self, name: str, assignments: Assignments, version: str) -> bool:
         """Write a list; return whether nobody else wrote it first."""
         try:
-            self._copies[node.name] = self._api.store(node, assignments, version)
+            self._copies[name] = self._api.store(name, assignments, version)
         except KubeError as error:
-            self._copies.pop(node.name, None)
+            self._copies.pop(name, None)
             if not error.conflict and not error.not_found:
                 raise
             self._metrics.conflicts.inc()
             return False
         return True
 
-    def tidy(self, name: str, *, fresh: bool = False) -> None:
-        """Remove from a node's list what no pod uses any more; raises KubeError.
 
-        With `fresh` the stored list is read; without, the last one read is used.
-        """
-        with self._lock(name):
-            stored = None if fresh else self._copies.get(name)
-            stored = stored or self._api.assignments(name)
-            if not stored.whole:
-                return  # the next binding restores what is missing from the node's pods
-            pods = self._tracker.relevant(name, stored.assignments)
-            now_s = self._clock()
-            answers = self._ask(to_ask(stored.assignments, pods, now_s))
-            left = settle(name, stored.assignments, pods, answers, now_s)
-            if len(left) < len(stored.assignments):
-                node = self._tracker.node(name) or self._api.node(name)
-                if node is not None:
-                    self._store(node, left, stored.version)
-                else:
-                    self._copies.pop(name, None)
+def _denied(made: _Made, pod: PodState) -> bool:
+    return isinstance(made.gets[pod.uid], Denial)
 
-    def nodes_of(self, uid: str) -> list[str]:
-        """Return the nodes in whose lists, as last read here, a pod is entered."""
-        return [name for name, stored in list(self._copies.items()) if uid in stored.assignments]
 
-    def _entries(self) -> int:
-        return sum(len(stored.assignments) for stored in list(self._copies.values()))
-
-    def _lock(self, node: str) -> Lock:
-        """Return the lock that keeps this replica from competing with itself for a node."""
-        return self._locks.setdefault(node, Lock())
+def _unavailable(node: str, why: str) -> Verdict:
+    sentence = f"no GPU of node {node} can be chosen for this pod now: {why}; the scheduler retries"
+    return Verdict(BindingOutcome.UNAVAILABLE, BindingReason.API_SERVER_AWAY, sentence)
 
 
 def _without_placing(binding: Binding, pod: PodState | None) -> Verdict | None:
     """Return the answer for a pod that gets no GPU from us; None for all others."""
     if pod is None or pod.finished or binding.uid not in {"", pod.uid}:
         return _NO_SUCH_POD
+    if pod.need is None or not pod.at_binding:
+        return Verdict(_UNTOUCHED, BindingReason.NO_DEMAND)
     if pod.unreadable:
         sentence = f"the pod's demand cannot be read: {pod.unreadable}; create the pod again"
         return Verdict(BindingOutcome.DENIED, BindingReason.UNREADABLE_DEMAND, sentence)
-    if pod.need is None or not pod.at_binding:
-        return Verdict(_UNTOUCHED, BindingReason.NO_DEMAND)
     return None

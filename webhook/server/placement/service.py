@@ -8,15 +8,18 @@ from webhook.adapters.kube.client import connect
 from webhook.adapters.kube.placement import PlacementApi
 from webhook.server.metrics import PlacementMetrics
 from webhook.server.placement.binder import Binder
+from webhook.server.placement.late import LateAssignments
 from webhook.server.placement.tidying import Tidying
 from webhook.server.placement.tracker import Tracker
 
 if TYPE_CHECKING:
+    from webhook.core.placement.assignments import PodState
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
 
 ANSWER_S: Final = 3.0
-"""The API server waits at most 10 s for us, and a denial in time is better than none."""
+"""How long a request may hold one of the threads that bindings share; who waits is answered before
+that (`reviews.WITHIN_S`)."""
 
 
 class PlacementService:
@@ -28,13 +31,22 @@ class PlacementService:
         self._tidying = Tidying(PlacementApi(connect(), namespace), log)
         counted = PlacementMetrics(metrics)
         followed = PlacementApi(connect(), namespace)
-        self._tracker = Tracker(followed, counted, log, self._tidying.ended)
-        self.binder = Binder(api, self._tracker, counted)
+        self._late = LateAssignments(PlacementApi(connect(tries=1), namespace), counted, log)
+        self._tracker = Tracker(followed, counted, log, self._ended, self._late.waits, self._forget)
+        self.binder = Binder(api, self._tracker, counted, self._late.waits)
 
     def start(self) -> None:
         """Watch pods and nodes on daemon threads."""
         self._tracker.start()
         self._tidying.start(self.binder)
+        self._late.start(self.binder, self._tracker)
+
+    def _ended(self, pod: PodState) -> None:
+        self._tidying.ended(pod)
+        self._late.ended(pod, self._tracker)
+
+    def _forget(self, node: str) -> None:
+        self.binder.forget(node)
 
     def obstacle(self) -> str:
         """Return why no traffic should come yet; empty once pods and nodes are known."""

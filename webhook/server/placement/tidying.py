@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final
 from webhook.adapters.kube.client import KubeError
 
 if TYPE_CHECKING:
-    from webhook.adapters.kube.placement import PlacementApi
+    from collections.abc import Mapping
+
+    from webhook.adapters.kube.placement import PlacementApi, Stored
     from webhook.core.placement.assignments import PodState
     from webhook.server.log import JsonLog
     from webhook.server.placement.binder import Binder
@@ -46,7 +48,7 @@ class Tidying:
         while True:
             try:
                 names = self._nodes_to_tidy(binder, next_round_s - time.monotonic())
-                self._tidy(binder, names)
+                self._tidy(binder, dict.fromkeys(names))
                 if time.monotonic() >= next_round_s:
                     next_round_s = time.monotonic() + EVERY_S * random.uniform(0.75, 1.25)  # noqa: S311
                     self.round(binder)
@@ -62,15 +64,15 @@ class Tidying:
 
     def round(self, binder: Binder) -> None:
         """Tidy the lists of all nodes; raises KubeError."""
-        names = [stored.node for stored in self._api.all_assignments() if stored.node]
-        self._tidy(binder, names, fresh=True)
+        read = {stored.node: stored for stored in self._api.all_assignments() if stored.node}
+        self._tidy(binder, read)
 
-    def _tidy(self, binder: Binder, names: list[str], *, fresh: bool = False) -> None:
+    def _tidy(self, binder: Binder, lists: Mapping[str, Stored | None]) -> None:
         """Tidy some lists; raises the first KubeError, after all were tried."""
         failed: list[KubeError] = []
-        for name in names:
+        for name, stored in lists.items():
             try:
-                binder.tidy(name, fresh=fresh)
+                binder.tidy(name, stored)
             except KubeError as error:
                 failed.append(error)
         if failed:

@@ -38,20 +38,30 @@ class Tracker:
         metrics: PlacementMetrics,
         log: JsonLog,
         freed: Callable[[PodState], None] = lambda _pod: None,
+        waits: Callable[[PodState], None] = lambda _pod: None,
+        lost: Callable[[str], None] = lambda _node: None,
     ) -> None:
-        """Prepare; `freed` is called with each pod that finished or is gone."""
+        """Prepare.
+
+        `freed` is called with each pod that finished or is gone, `waits` with each that turns out
+        to be bound without the GPUs that it needs, `lost` with each node that is gone.
+        """
         self._api = api
         self._metrics = metrics
         self._log = log
         self._freed = freed
+        self._waits = waits
+        self._lost = lost
         self._lock = Lock()
         self._pods: dict[str, PodState] = {}
         self._by_name: dict[str, str] = {}
         self._by_node: dict[str, set[str]] = {}
+        self._waiting: dict[str, PodState] = {}
         self._gone: deque[str] = deque()
         self._nodes: dict[str, GpuNode] = {}
         self._listed = {"pods": Event(), "nodes": Event()}
         self._failing: dict[str, str] = {}
+        metrics.waiting.set_function(lambda: len(self._waiting))
 
     def start(self) -> None:
         """Begin to follow on daemon threads."""
@@ -81,6 +91,11 @@ class Tracker:
         with self._lock:
             wanted = {*uids, *self._by_node.get(node, ())}
             return {uid: self._pods[uid] for uid in wanted if uid in self._pods}
+
+    def waiting(self, node: str = "") -> list[PodState]:
+        """Return the pods that are bound and have no GPU yet, on a node or on all."""
+        with self._lock:
+            return [pod for pod in self._waiting.values() if node in {"", pod.node}]
 
     def _follow(
         self,
@@ -117,11 +132,15 @@ class Tracker:
             self._log.over(what, "placement watches again", what=what)
 
     def _take_nodes(self, nodes: Sequence[GpuNode]) -> None:
+        lost = self._nodes.keys() - {node.name for node in nodes}
         self._nodes = {node.name: node for node in nodes}
+        for name in lost:
+            self._lost(name)
 
     def _take_node(self, kind: str, node: GpuNode) -> None:
         if kind == "DELETED":
             self._nodes.pop(node.name, None)
+            self._lost(node.name)
         else:
             self._nodes[node.name] = node
 
@@ -148,6 +167,14 @@ class Tracker:
                 self._remember(pod)
             else:
                 self._by_name[pod.name] = pod.uid
+            is_new = pod.uid not in self._waiting
+            waits = now.waits is not None and not gone
+            if waits:
+                self._waiting[pod.uid] = now
+            else:
+                self._waiting.pop(pod.uid, None)
+        if waits and is_new:
+            self._waits(now)
         if _ended(now) and not (before and _ended(before)):
             self._freed(now)
 

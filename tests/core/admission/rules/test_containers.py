@@ -88,10 +88,10 @@ def test_what_is_nearly_a_fault_is_admitted_and_stored(fields, name):
     assert_fine(pod)
 
 
-def test_the_variable_as_we_write_it_is_accepted_only_where_there_is_vram():
-    ours = {
-        "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.annotations['vramwarden.io/gpu']"}
-    }
+@pytest.mark.parametrize("key", ["visible-devices", "gpu"])
+def test_the_variable_as_a_release_writes_it_is_accepted_only_where_there_is_vram(key):
+    path = f"metadata.annotations['vramwarden.io/{key}']"
+    ours = {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}
     pod = a_full_pod()
     put_in(pod, "main", variable(VISIBLE, **ours))
     assert_fine(pod)
@@ -108,10 +108,15 @@ def test_a_variable_of_the_rule_itself_is_accepted():
     assert_denied(decided(pod, rule), "VisibleDevicesOverride", f"{holder}.env[0]")
 
 
-def test_the_gpu_is_not_for_the_user_to_choose():
-    pod = a_pod("8Gi", annotations={"vramwarden.io/gpu": "GPU-1"})
-    path = "metadata.annotations[vramwarden.io/gpu]"
-    assert_denied(decided(pod), "VisibleDevicesOverride", path)
+@pytest.mark.parametrize("key", ["gpu", "visible-devices", "gpu-memory-fraction", "gpu-waits"])
+def test_the_gpu_is_not_for_the_user_to_choose(key):
+    key = f"vramwarden.io/{key}"
+    pod = a_pod("8Gi", annotations={key: "GPU-1"})
+    assert translated(pod) == translated(a_pod("8Gi"))
+    stored = translated(pod)
+    stored["metadata"]["annotations"][key] = "GPU-1"
+    path = f"metadata.annotations[{key}]"
+    assert_denied(decided(stored, phase=Phase.VALIDATE), "VisibleDevicesOverride", path)
 
 
 def test_capabilities_matter_only_where_there_is_a_sidecar_to_defeat():

@@ -96,7 +96,8 @@ def test_with_a_demand_the_containers_with_vram_see_their_gpu_whatever_the_rule(
     put_in(pod, "second", variable(VISIBLE, "all"))
     after = translated(pod, rule)
     (main,) = (e for e in container_of(after, "main")["env"] if e["name"] == VISIBLE)
-    assert main["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.annotations['vramwarden.io/gpu']"
+    field = "metadata.annotations['vramwarden.io/visible-devices']"
+    assert main["valueFrom"]["fieldRef"]["fieldPath"] == field
     assert container_of(after, "second")["env"] == [{"name": VISIBLE, "value": second}]
     assert_fine(pod, rule)
 

@@ -20,16 +20,11 @@ from tests.core.admission.decisions import (
     translated,
     variable,
 )
-from tests.support.pods import RULE, a_container, a_rule
-from webhook.core.admission.decide import Outcome, Phase
+from tests.support.pods import RULE, a_container, a_policy, a_request, a_rule
+from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.policy.values import Style, VisibleDevices
 
 FORGERIES = [
-    {"image": "example"},
-    {"image": "evil/vramwarden/enforcer:1"},
-    {"image": "vramwarden/enforcer2:1"},
-    {"image": "registry:5000/vramwarden/enforcer"},
-    {"image": None},
     {"command": ["sleep", "inf"]},
     {"command": []},
     {"command": ["python3", "-I", "-m", "webhook.sidecar", "--version"]},
@@ -55,6 +50,27 @@ def test_a_container_of_the_reserved_name_is_denied_whatever_the_annotations(fie
     pod["spec"][field].append(a_container("vram-enforcer"))
     index = len(pod["spec"][field]) - 1
     assert_denied(decided(pod), "ReservedName", f"spec.{field}[{index}].name")
+
+
+OTHER_IMAGES = [
+    "example",
+    "evil/vramwarden/enforcer:1",
+    "vramwarden/enforcer2:1",
+    "registry:5000/vramwarden/enforcer",
+    None,
+]
+
+
+@pytest.mark.parametrize("image", OTHER_IMAGES)
+def test_a_sidecar_with_our_command_gets_our_image_and_is_not_stored_with_another(image):
+    clean = translated(a_full_pod())
+    pod = copy.deepcopy(clean)
+    container_of(pod, "vram-enforcer")["image"] = image
+    assert decided(pod).obj == clean
+    for policy in (a_policy(), a_policy(digest="fedcba9876543210")):
+        stored = decide(a_request(pod), policy, Phase.VALIDATE)
+        assert stored.reasons == ("Unmutated",)
+        assert stored.findings[0].path.startswith("spec.initContainers")
 
 
 HARMLESS = {
@@ -115,6 +131,9 @@ HARMFUL = {
     "PYTHONPATH": {"env": [{"name": "PYTHONPATH", "value": "/x"}]},
     "PATH": {"env": [{"name": "PATH", "value": "/x"}]},
     "a second cap": {"env": [{"name": "VRAM_CAP_BYTES", "value": "999999999999"}]},
+    "NVML's debugging": {"env": [{"name": "__NVML_DBG_FILE", "value": "/x"}]},
+    "OpenSSL's settings": {"env": [{"name": "OPENSSL_CONF", "value": "/x"}]},
+    "a variable of nobody we know": {"env": [{"name": "OURS", "value": "1"}]},
     "another setting": {"env": [{"name": "VRAM_UNHEARD_OF", "value": "1"}]},
     "another GPU": {"env": [{"name": VISIBLE, "value": "void"}]},
     "variables from a map": {"envFrom": [{"configMapRef": {"name": "m"}}]},
@@ -209,12 +228,18 @@ def test_the_reserved_name_hides_no_fault(memory, rule, fields, phase, field):
     assert decision.outcome is Outcome.DENIED
 
 
-def test_where_no_sidecar_is_wanted_not_even_ours_may_bear_its_name():
-    pod = a_full_pod()
-    ours = container_of(translated(pod), "vram-enforcer")
+def test_where_no_sidecar_is_wanted_ours_is_taken_out_and_is_not_stored():
+    clean = translated(a_full_pod(), WITHOUT_SIDECAR)
+    pod = copy.deepcopy(clean)
+    ours = container_of(translated(a_full_pod()), "vram-enforcer")
     pod["spec"]["containers"].append(ours | variable(VISIBLE, "all"))
-    path = "spec.containers[2].name"
-    assert_denied(decided(pod, WITHOUT_SIDECAR), "ReservedName", path)
+    pod["spec"]["volumes"] = translated(a_full_pod())["spec"]["volumes"]
+    assert decided(pod, WITHOUT_SIDECAR).obj == {**clean, "spec": {**clean["spec"], "volumes": []}}
+    for digest in ("0123456789abcdef", "fedcba9876543210"):
+        policy = a_policy(WITHOUT_SIDECAR, digest=digest)
+        stored = decide(a_request(pod), policy, Phase.VALIDATE)
+        assert stored.reasons == ("Unmutated",)
+        assert stored.findings[0].path.startswith("spec.containers[2]")
 
 
 @pytest.mark.parametrize("style", Style)

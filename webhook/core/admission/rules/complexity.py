@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.sidecar.container import VOLUMES
-from webhook.core.nvidia.devices import cdi_keys, mounts_devices
+from webhook.core.admission.sidecar.container import VOLUME_NAMES
+from webhook.core.nvidia.devices import cdi_keys, device_mounts
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, sees_no_gpu
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.fields import items, mapping, strings, text
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from webhook.core.pod.request import Request
 
 _MARKS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
-_VOLUMES: Final = frozenset(volume["name"] for volume in VOLUMES)
 _RUN: Final = ("containers", "initContainers")
 _DEBUG: Final = ("ephemeralContainers",)
 
@@ -54,8 +53,8 @@ def is_ours_to_deny(request: Request, rule: Rule) -> bool:
             or any(_is_judged(container, devices=devices) for container in _containers(new, _RUN))
         )
     if request.subresource == "ephemeralcontainers":
-        known = {container.get("name") for container in _containers(old, _DEBUG)}
-        added = (one for one in _containers(new, _DEBUG) if one.get("name") not in known)
+        known = set(map(_name, _containers(old, _DEBUG)))
+        added = (one for one in _containers(new, _DEBUG) if _name(one) not in known)
         managed = is_managed(old)
         return any(managed or _is_judged(container, devices=devices) for container in added)
     if _marks(new) != _marks(old) or (devices and any(new_cdi_keys(new, old))):
@@ -82,25 +81,30 @@ def _marks(pod: Json) -> tuple[str | None, ...]:
 
 
 def _has_our_volumes(pod: Json) -> bool:
-    return any(volume.get("name") in _VOLUMES for volume in items(_spec(pod), "volumes", "spec"))
+    return any(
+        volume.get("name") in VOLUME_NAMES for volume in items(_spec(pod), "volumes", "spec")
+    )
 
 
 def _is_judged(container: Json, *, devices: bool) -> bool:
     """Say whether a container is judged in a pod without a demand."""
     path = "spec.containers[*]"
-    mounts = items(container, "volumeMounts", path)
     if container.get("name") == ENFORCER_CONTAINER:
         return True
-    if any(mount.get("name") in _VOLUMES for mount in mounts):
+    mounts = items(container, "volumeMounts", path)
+    if mounts and [mount for mount in mounts if mount.get("name") in VOLUME_NAMES]:
         return True
     if not devices:
         return False
     chosen = [
         entry for entry in items(container, "env", path) if entry.get("name") == VISIBLE_DEVICES_ENV
     ]
-    return not all(map(sees_no_gpu, chosen)) or any(
-        mounts_devices(text(mount, "mountPath", path)) for mount in mounts
-    )
+    shown = next(device_mounts(mounts), None) is not None
+    return shown or not all(map(sees_no_gpu, chosen))
+
+
+def _name(container: Json) -> str:
+    return text(container, "name", "spec.ephemeralContainers[*]")
 
 
 def _containers(pod: Json, fields: tuple[str, ...]) -> Iterator[Json]:

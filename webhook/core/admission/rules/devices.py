@@ -4,36 +4,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from webhook.core.admission.accounting import uncounted
 from webhook.core.nvidia.variables import (
+    DRIVER_CAPABILITIES_ENV,
     VISIBLE_DEVICES_ENV,
     limits_memory,
     sees_no_gpu,
-    visible_devices,
+    shows_all,
+    shows_chosen,
 )
 from webhook.core.pod.findings import Finding, Reason, annotation_path
 from webhook.core.policy.values import VisibleDevices
-from webhook.names import GPU_ANNOTATION, GPU_MEMORY_ANNOTATION
+from webhook.names import BINDING_ANNOTATIONS, GPU_MEMORY_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.core.admission.rules.case import Case
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.views import Container
 
 
 def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
     """Rule: with a demand, we alone set which GPUs a container sees, and how much of them.
 
-    Fields: spec.[initContainers,containers][*].env[*]
-    Allowed values: NVIDIA_VISIBLE_DEVICES void, none or empty, or as we write it; no
-    NVIDIA_GPU_MEMORY_* and no CUDA_MPS_* except the rule's own
+    Fields: spec.[initContainers,containers][*].env[*], the annotations that a binding writes
+    Allowed values: NVIDIA_VISIBLE_DEVICES void, none or empty, or as a release of ours writes it;
+    no NVIDIA_GPU_MEMORY_* and no CUDA_MPS_* except the rule's own; annotations that are there
+    before translation, which takes them off
     """
-    pod, rule, demand = case.pod, case.rule, case.asked
-    if GPU_ANNOTATION in pod.annotations:
-        detail = "the GPU is chosen when the pod is bound to a node; remove the annotation"
-        yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, annotation_path(GPU_ANNOTATION), detail)
-    ours = visible_devices(chosen=rule.chooses_gpus)
-    for container in pod.containers:
-        for index, entry in enumerate(container.env()):
+    rule = case.rule
+    for key in BINDING_ANNOTATIONS:
+        if key in case.pod.annotations and not case.mutating:
+            detail = "the GPU is chosen when the pod is bound to a node; remove the annotation"
+            yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, annotation_path(key), detail)
+    for container in case.pod.containers:
+        env = container.env()
+        names = [entry["name"] for entry in env]
+        ours = names.count(VISIBLE_DEVICES_ENV) == 1 and DRIVER_CAPABILITIES_ENV in names
+        for index, entry in enumerate(env):
             path = f"{container.path}.env[{index}]"
             if limits_memory(entry) and entry not in rule.env:
                 detail = f"{entry['name']} is set by the platform for pods with VRAM; remove it"
@@ -41,9 +50,30 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
             elif (
                 rule.visible_devices is VisibleDevices.DENY
                 and not sees_no_gpu(entry)
-                and not (entry == ours and (demand is None or container.name in demand.amounts))
+                and not _is_translations(entry, container, case, beside=ours)
             ):
                 yield _override(path)
+
+
+def _is_translations(entry: Json, container: Container, case: Case, *, beside: bool) -> bool:
+    """Say whether translation set a variable, now or when the pod was there before.
+
+    | container | the GPUs chosen | all |
+    | --- | --- | --- |
+    | without VRAM | by hand | by hand |
+    | with VRAM, and all that translation writes into it | ours | ours |
+    | with VRAM otherwise | ours | ours where the rule does not choose GPUs |
+
+    `beside` says whether the container's variables are as translation leaves them.
+    """
+    demand = case.asked
+    if demand is None:
+        return shows_chosen(entry)
+    if container.name not in demand.amounts:
+        return False
+    if shows_all(entry):
+        return not case.rule.chooses_gpus or (beside and not any(uncounted(container, demand)))
+    return shows_chosen(entry)
 
 
 def visible_devices_without_demand(case: Case) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.nvidia.devices import cdi_keys, mounts_devices
+from webhook.core.nvidia import devices
 from webhook.core.pod.fields import items
 from webhook.core.pod.findings import Finding, Reason, annotation_path
 from webhook.core.pod.quantity import QuantityError, parse_quantity
@@ -39,7 +39,9 @@ def device_annotations(case: Case) -> Iterator[Finding]:
     if case.rule.visible_devices is VisibleDevices.IGNORE:
         return
     before = {} if case.old is pod else case.old.annotations
-    changed = (key for key in cdi_keys(pod.annotations) if before.get(key) != pod.annotations[key])
+    changed = (
+        key for key in devices.cdi_keys(pod.annotations) if before.get(key) != pod.annotations[key]
+    )
     keys = list(islice(changed, _SHOWN))
     if not keys or _has_whole_gpus(case):
         return
@@ -65,10 +67,8 @@ def device_mounts(case: Case) -> Iterator[Finding]:
 
 def mounts_of_devices(container: Container) -> Iterator[str]:
     """Yield the path of each mount by which a container would be shown GPUs."""
-    for index, mount in enumerate(items(container.raw, "volumeMounts", container.path)):
-        path = mount.get("mountPath")
-        if type(path) is str and mounts_devices(path):
-            yield f"{container.path}.volumeMounts[{index}].mountPath"
+    for index in devices.device_mounts(items(container.raw, "volumeMounts", container.path)):
+        yield f"{container.path}.volumeMounts[{index}].mountPath"
 
 
 def _has_whole_gpus(case: Case) -> bool:

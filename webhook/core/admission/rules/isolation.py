@@ -5,11 +5,11 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.sidecar.container import VOLUMES
+from webhook.core.admission.sidecar.container import VOLUME_NAMES
+from webhook.core.admission.sidecar.recognition import is_enforcer, is_enforcers_volume
 from webhook.core.pod.fields import flag, items, mapping, text, texts
 from webhook.core.pod.findings import (
     Finding,
-    MalformedObjectError,
     Reason,
     annotation_path,
     quoted,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Container
 
 # With these a container reaches devices, or the sidecar, whatever user it runs as.
@@ -34,7 +33,6 @@ _DEFEATING_CAPABILITIES: Final = frozenset(
     {"ALL", "BPF", "KILL", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_PTRACE", "SYS_RAWIO"}
 )
 _MARKS: Final = (ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
-_VOLUMES: Final = frozenset(volume["name"] for volume in VOLUMES)
 _HARMLESS_UNDER_DEV: Final = ("/dev/shm", "/dev/hugepages")  # noqa: S108 - host paths, not files
 
 
@@ -85,21 +83,18 @@ def reserved_names(case: Case) -> Iterator[Finding]:
     """Rule: the sidecar's name and those of its volumes are ours, judged by content.
 
     Fields: spec.[initContainers,containers][*], spec.volumes[*]
-    Allowed values: the container runs the enforcer's image and command, in a pod that asks for
-    VRAM under a rule with a sidecar; the volumes are empty ones
+    Allowed values: the container runs the enforcer's command, in a pod that asks for VRAM; the
+    volumes are empty, or show annotations. So is what any release of ours wrote, and translation
+    replaces it.
     """
-    pod, image = case.pod, case.rule.enforcement.image
+    pod = case.pod
     for container in pod.enforcers:
-        if not (case.asks and case.tier.owns(container, image)):
-            detail = (
-                f"the name {ENFORCER_CONTAINER} is reserved; give the container another name "
-                "(where a webhook of your platform rewrites images, its policy must name that)"
-            )
+        if not (case.asks and is_enforcer(container)):
+            detail = f"the name {ENFORCER_CONTAINER} is reserved; give the container another name"
             yield Finding(Reason.RESERVED_NAME, f"{container.path}.name", detail)
-    ours: dict[str, Json] = {volume["name"]: volume for volume in VOLUMES}
     for index, volume in enumerate(items(pod.spec, "volumes", "spec")):
-        expected = ours.get(text(volume, "name", f"spec.volumes[{index}]"))
-        if expected is not None and volume != expected:
+        name = text(volume, "name", f"spec.volumes[{index}]")
+        if name in VOLUME_NAMES and not is_enforcers_volume(volume):
             detail = f"the volume name {volume['name']} is reserved; give the volume another name"
             yield Finding(Reason.RESERVED_NAME, f"spec.volumes[{index}].name", detail)
     for container in pod.containers:
@@ -129,9 +124,6 @@ def reserved_marks(case: Case) -> Iterator[Finding]:
 def mounted_volumes_of_ours(container: Container) -> Iterator[str]:
     """Yield the path of each mount of the sidecar's volumes: a forged heartbeat."""
     for index, mount in enumerate(items(container.raw, "volumeMounts", container.path)):
-        name = mount.get("name")
-        if name is not None and type(name) is not str:
-            path = f"{container.path}.volumeMounts[{index}].name"
-            raise MalformedObjectError(path, "a string", name)
-        if name in _VOLUMES:
-            yield f"{container.path}.volumeMounts[{index}].name"
+        path = f"{container.path}.volumeMounts[{index}]"
+        if text(mount, "name", path) in VOLUME_NAMES:
+            yield f"{path}.name"

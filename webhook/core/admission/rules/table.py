@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.rules.amounts import (
@@ -45,6 +46,7 @@ from webhook.core.admission.rules.keys import unread_keys
 from webhook.core.admission.rules.nodes import node_name, node_selector, operating_system
 from webhook.core.admission.rules.translation import translatable, translated
 from webhook.core.admission.tiers import SIDECAR
+from webhook.core.pod.findings import MOST_FINDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -103,9 +105,12 @@ def rules_for(kind: Kind, tier: Tier) -> tuple[Callable[[Case], Iterable[Finding
 
 
 def findings_of(case: Case, kind: Kind) -> tuple[Finding, ...]:
-    """Return what is wrong with a pod, each finding once; raises MalformedObjectError."""
-    rules = rules_for(kind, case.tier)
-    return tuple(dict.fromkeys(finding for rule in rules for finding in rule(case)))
+    """Return what is wrong with a pod, each finding once; raises MalformedObjectError.
+
+    The first MOST_FINDINGS: a pod within all bounds can have thousands.
+    """
+    found = (finding for rule in rules_for(kind, case.tier) for finding in rule(case))
+    return tuple(dict.fromkeys(islice(found, MOST_FINDINGS)))
 
 
 def hints_of(case: Case) -> tuple[str, ...]:

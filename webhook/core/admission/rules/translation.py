@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.admission.accounting import uncounted
 from webhook.core.admission.mutation import PREFERENCES, mutate_pod
 from webhook.core.admission.sidecar.placing import missing_enforcer
-from webhook.core.nvidia.variables import chooses_devices, visible_devices
+from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
 from webhook.core.pod.fields import items, mapping
 from webhook.core.pod.findings import Finding, Reason
 from webhook.core.pod.patch import make_patch
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _MARK: Final = re.compile(r"v1 [a-z0-9.-]+ (?P<digest>[0-9a-f]{12})")
 _SHOWN_DIFFERENCES: Final = 4
-_OURS: Final = tuple(visible_devices(chosen=chosen) for chosen in (True, False))
 
 
 def translatable(case: Case) -> tuple[()]:
@@ -84,12 +83,14 @@ def _missing_essentials(pod: Pod, demand: Demand, enforcer: Json | None) -> Iter
                 yield f"{container.path}.env"
             continue
         yield from uncounted(container, demand)
-        if len(visible) != 1 or visible[0] not in _OURS:
+        if len(visible) != 1 or not (shows_chosen(visible[0]) or shows_all(visible[0])):
             yield f"{container.path}.env"
     if pod.labels.get(MANAGED_LABEL) != "true":
         yield f"metadata.labels[{MANAGED_LABEL}]"
     if enforcer is not None:
         yield from missing_enforcer(pod, enforcer)
+    elif pod.enforcers:
+        yield f"{pod.enforcers[0].path}.name"  # a rule without a sidecar takes it out
 
 
 def _dotted(pointer: str) -> str:

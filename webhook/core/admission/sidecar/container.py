@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.sidecar.profiles import enforcer_profiles
 from webhook.core.admission.sidecar.user import ROOT_UID, enforcer_user
@@ -13,43 +13,51 @@ from webhook.names import (
     CAP_BYTES_ENV,
     ENFORCER_COMMAND,
     ENFORCER_CONTAINER,
+    ENFORCER_GPU_PATH,
+    ENFORCER_GPU_VOLUME,
     ENFORCER_NO_TOKEN_VOLUME,
     ENFORCER_RUN_PATH,
     ENFORCER_RUN_VOLUME,
+    GPU_ANNOTATION,
+    GPU_WAITS_ANNOTATION,
+    GPUS_ENV,
     GRACE_ENV,
     POD_RESTART_EXIT_CODE,
     POLL_INTERVAL_ENV,
+    PREFIX,
     TOKEN_PATH,
     TOLERANCE_ENV,
     WHEN_BLIND_ENV,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Pod
 
-VOLUMES: Final[tuple[dict[str, Any], ...]] = (
-    {"name": ENFORCER_RUN_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
-    {"name": ENFORCER_NO_TOKEN_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
-)
+VOLUME_NAMES: Final = (ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME, ENFORCER_GPU_VOLUME)
+
+
+def _field(key: str) -> Json:
+    return {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{key}']"}
+
+
+GPUS_VARIABLE: Final = {"name": GPUS_ENV, "valueFrom": {"fieldRef": _field(GPU_ANNOTATION)}}
 
 # Requests equal limits, so that the pod's quality-of-service class stays what it was.
 _RESOURCES: Final = {"cpu": "10m", "memory": "64Mi"}
-_MOUNTS: Final = (
-    {"name": ENFORCER_RUN_VOLUME, "mountPath": ENFORCER_RUN_PATH},
-    {"name": ENFORCER_NO_TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True},
-)
 # At 10m of a core the interpreter takes some seconds to start, and each probe as well: hence one
-# probe that waits, after the first seconds, instead of many that would slow the start down.
+# probe that waits, after the first seconds, instead of many that would slow the start down. It
+# fails for as long as the pod has no GPU, and a kill would put the sidecar under the kubelet's
+# back-off, so it may fail forever: what is wrong ends the sidecar by itself.
 _STARTUP_WAIT_S: Final = 25
 _STARTUP: Final = {
     "initialDelaySeconds": 5,
     "periodSeconds": 1,
     "timeoutSeconds": 30,
-    "failureThreshold": 4,
+    "failureThreshold": 2**31 - 1,
 }
 # A liveness probe also fails to make an Event of a verdict (webhook.sidecar.heartbeat). That never
 # ends the sidecar by itself: it happens only right after a liveness probe that passed (a startup
@@ -73,18 +81,9 @@ def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
         "image": enforcement.image,
         "imagePullPolicy": "IfNotPresent",
         "command": list(ENFORCER_COMMAND),
-        "env": [
-            {"name": CAP_BYTES_ENV, "value": str(demand.per_gpu_bytes)},
-            {"name": POLL_INTERVAL_ENV, "value": enforcement.poll_interval},
-            {"name": GRACE_ENV, "value": enforcement.grace},
-            {"name": TOLERANCE_ENV, "value": enforcement.tolerance},
-            {"name": BLIND_AFTER_ENV, "value": enforcement.blind_after},
-            {"name": WHEN_BLIND_ENV, "value": enforcement.when_blind.value},
-            visible_devices(chosen=rule.chooses_gpus),
-            driver_capabilities(MEASURING),
-        ],
+        "env": list(_variables(demand, rule)),
         "resources": {"requests": dict(_RESOURCES), "limits": dict(_RESOURCES)},
-        "volumeMounts": [dict(mount) for mount in _MOUNTS],
+        "volumeMounts": list(_mounts(rule)),
         "startupProbe": _probe(_STARTUP, "startup", "--wait", str(_STARTUP_WAIT_S)),
         "livenessProbe": _probe(_LIVENESS, "liveness"),
         "securityContext": {**_security_context(user, rule), **profiles},
@@ -94,6 +93,48 @@ def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
         if enforcement.restarts_pod:
             container["restartPolicyRules"] = restart_rules()
     return container
+
+
+def _variables(demand: Demand, rule: Rule) -> Iterator[Json]:
+    enforcement = rule.enforcement
+    yield {"name": CAP_BYTES_ENV, "value": str(demand.per_gpu_bytes)}
+    yield {"name": POLL_INTERVAL_ENV, "value": enforcement.poll_interval}
+    yield {"name": GRACE_ENV, "value": enforcement.grace}
+    yield {"name": TOLERANCE_ENV, "value": enforcement.tolerance}
+    yield {"name": BLIND_AFTER_ENV, "value": enforcement.blind_after}
+    yield {"name": WHEN_BLIND_ENV, "value": enforcement.when_blind.value}
+    if rule.chooses_gpus:
+        yield dict(GPUS_VARIABLE)
+    yield visible_devices(chosen=rule.chooses_gpus)
+    yield driver_capabilities(MEASURING)
+
+
+def _mounts(rule: Rule) -> Iterator[Json]:
+    yield {"name": ENFORCER_RUN_VOLUME, "mountPath": ENFORCER_RUN_PATH}
+    yield {"name": ENFORCER_NO_TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True}
+    if _waits_for_gpus(rule):
+        yield {"name": ENFORCER_GPU_VOLUME, "mountPath": ENFORCER_GPU_PATH, "readOnly": True}
+
+
+def enforcer_volumes(rule: Rule) -> Iterator[Json]:
+    """Yield the volumes that the sidecar mounts, with the API server's defaults."""
+    for name in (ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME):
+        yield {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
+    if _waits_for_gpus(rule):
+        files = [
+            {"path": key.removeprefix(PREFIX), "fieldRef": _field(key)}
+            for key in (GPU_ANNOTATION, GPU_WAITS_ANNOTATION)
+        ]
+        yield {"name": ENFORCER_GPU_VOLUME, "downwardAPI": {"items": files, "defaultMode": 0o644}}
+
+
+def _waits_for_gpus(rule: Rule) -> bool:
+    """Say whether the pod's containers wait for the sidecar, and the sidecar for a GPU.
+
+    A plain container holds nobody up: what starts beside it would keep an empty variable, so a GPU
+    that comes later helps nobody, and the sidecar is not shown that it came.
+    """
+    return rule.chooses_gpus and rule.enforcement.style is Style.NATIVE
 
 
 def restart_rules() -> list[Json]:

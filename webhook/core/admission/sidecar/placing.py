@@ -1,16 +1,16 @@
-"""Insert the sidecar into a pod, and check that a pod has it."""
+"""Insert the sidecar into a pod, take it out, and check that a pod has it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from webhook.core.admission.sidecar.container import VOLUMES
-from webhook.core.admission.sidecar.recognition import holds, is_enforcer, is_intact
+from webhook.core.admission.sidecar.container import VOLUME_NAMES, enforcer_volumes
+from webhook.core.admission.sidecar.recognition import holds, is_intact
 from webhook.core.policy.values import Rule, Style
 from webhook.names import ENFORCER_CONTAINER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def place_enforcer(spec: Json, pod: Pod, demand: Demand, rule: Rule, wanted: Json) -> None:
-    """Insert the sidecar before every container that could use VRAM, and its volumes."""
+    """Insert the sidecar before every container that could use VRAM, and its volumes.
+
+    A pod that was translated before comes again restored, copied or applied, perhaps by another
+    release or under another policy: what it has of ours and is not as wanted is replaced.
+    """
     spec["shareProcessNamespace"] = True
     native = rule.enforcement.style is Style.NATIVE
     field = "initContainers" if native else "containers"
@@ -27,11 +31,30 @@ def place_enforcer(spec: Json, pod: Pod, demand: Demand, rule: Rule, wanted: Jso
         _remove_enforcer(spec, "initContainers")
         rest = spec.get(field) or []
         spec[field] = [wanted, *rest] if native else [*rest, wanted]
-    volumes: list[Json] = spec.get("volumes") or []
-    names = {volume.get("name") for volume in volumes}
-    missing = [dict(volume) for volume in VOLUMES if volume["name"] not in names]
-    if missing:
-        spec["volumes"] = [*volumes, *missing]
+    _set_volumes(spec, enforcer_volumes(rule))
+
+
+def remove_enforcer(spec: Json) -> None:
+    """Take out the sidecar and its volumes, where a pod brings them to a rule without a sidecar."""
+    _remove_enforcer(spec, "containers")
+    _remove_enforcer(spec, "initContainers")
+    _set_volumes(spec, ())
+
+
+def _set_volumes(spec: Json, wanted: Iterable[Json]) -> None:
+    """Replace the sidecar's volumes by the wanted ones, each where it stands."""
+    present: list[Json] = spec.get("volumes") or []
+    missing = {volume["name"]: volume for volume in wanted}
+    after = []
+    for volume in present:
+        ours = missing.pop(volume.get("name"), None)
+        if ours is not None:
+            after.append(volume if volume == ours else ours)
+        elif volume.get("name") not in VOLUME_NAMES:
+            after.append(volume)
+    after.extend(missing.values())
+    if after != present:
+        spec["volumes"] = after
 
 
 def _stands_intact(pod: Pod, field: str, wanted: Json, demand: Demand) -> bool:
@@ -60,6 +83,5 @@ def missing_enforcer(pod: Pod, wanted: Json) -> Iterator[str]:
     """Yield the paths where a pod lacks what every policy's sidecar needs."""
     if pod.spec.get("shareProcessNamespace") is not True:
         yield "spec.shareProcessNamespace"
-    image = wanted["image"]
-    if not any(is_enforcer(found, image) and holds(found, wanted) for found in pod.enforcers):
+    if len(pod.enforcers) != 1 or not holds(pod.enforcers[0], wanted):
         yield "spec.initContainers"

@@ -6,9 +6,17 @@ import posixpath
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.sidecar.container import restart_rules
+from webhook.core.admission.sidecar.container import GPUS_VARIABLE, restart_rules
+from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
 from webhook.core.pod.fields import mapping, text, texts
-from webhook.names import ENFORCER_COMMAND
+from webhook.names import (
+    ENFORCER_COMMAND,
+    ENFORCER_CONTAINER,
+    ENFORCER_GPU_VOLUME,
+    ENFORCER_RUN_PATH,
+    GPUS_ENV,
+    PREFIX,
+)
 
 if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
@@ -16,21 +24,36 @@ if TYPE_CHECKING:
 
 # Where other people's webhooks mount credentials into every container; it hides nothing of ours.
 _HARMLESS_MOUNTS: Final = ("/var/run/secrets/", "/run/secrets/")
-# Variables that steer the dynamic loader, the C library, the shell, Python, the driver or us.
-_STEERING: Final = ("LD_", "GLIBC_", "GCONV_", "MALLOC_", "PYTHON", "NVIDIA_", "CUDA_", "VRAM_")
-_STEERING_NAMES: Final = frozenset({"PATH", "HOME", "LOCPATH", "NLSPATH", "TMPDIR"})
+# What they set in every container, none of which steers the dynamic loader, the C library, Python,
+# the driver or us. Any other variable has no business in the sidecar.
+_HARMLESS_PREFIXES: Final = (
+    *("AWS_", "AZURE_", "CLOUDSDK_", "GOOGLE_", "KUBERNETES_"),
+    *("DD_", "ELASTIC_APM_", "NEW_RELIC_", "OTEL_"),
+)
+_HARMLESS_NAMES: Final = frozenset(
+    {
+        *("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+        *("all_proxy", "http_proxy", "https_proxy", "no_proxy"),
+        *("CLUSTER_NAME", "HOST_IP", "NODE", "NODE_IP", "NODE_NAME"),
+        *("NAMESPACE", "POD_IP", "POD_NAME", "POD_NAMESPACE", "POD_UID", "TZ"),
+    }
+)
+_OURS: Final = ("VRAM_", "NVIDIA_")
 
 
-def is_enforcer(container: Container, image: str) -> bool:
-    """Say whether a container runs our program.
+def is_enforcer(container: Container) -> bool:
+    """Say whether a container runs our program, as a release of ours would have written it.
 
-    The image's tag may differ, so that replicas of two releases agree during an upgrade.
+    Whatever its image and its other fields are: a pod that comes again may bring those of another
+    release or of another registry, and translation writes all of them again.
     """
-    return (
-        _repository(text(container.raw, "image", container.path)) == _repository(image)
-        and texts(container.raw, "command", container.path) == list(ENFORCER_COMMAND)
-        and not texts(container.raw, "args", container.path)
-    )
+    command = texts(container.raw, "command", container.path)
+    return command == list(ENFORCER_COMMAND) and not texts(container.raw, "args", container.path)
+
+
+def is_enforcers_volume(volume: Json) -> bool:
+    """Say whether a volume may be the sidecar's, in the spelling of any release."""
+    return volume.keys() - {"name"} in ({"emptyDir"}, {"downwardAPI"})
 
 
 def is_intact(container: Container, wanted: Json) -> bool:
@@ -53,28 +76,46 @@ def is_intact(container: Container, wanted: Json) -> bool:
 
 
 def holds(container: Container, wanted: Json) -> bool:
-    """Say whether a container is a sidecar of any policy with the wanted cap.
+    """Say whether a container is the sidecar of any policy and any release, with the wanted cap.
 
-    What a policy sets may differ; each of our variables is still set once, and nothing is added
-    except what others add in good faith.
+    Replicas of two releases judge each other's pods during an upgrade, and each has to take what it
+    does not know, as long as that cannot defeat the cap.
+
+    | part | allowed |
+    | --- | --- |
+    | command | ours, without arguments |
+    | image | ours, with any tag |
+    | the cap | the wanted one, set once |
+    | NVIDIA_VISIBLE_DEVICES | the GPUs chosen, or all, as any release writes it; set once |
+    | other VRAM_* | any, each set once, by value or from an annotation of ours |
+    | other variables | what others add in good faith |
+    | resources | CPU, memory, ephemeral storage |
+    | mounts | the wanted ones, others of ours beside them, credentials |
+    | other fields | those of `_FIELDS` |
     """
-    names = [entry["name"] for entry in container.env()]
-    ours = [entry["name"] for entry in wanted["env"]]
     return (
-        not (container.raw.keys() - wanted.keys() - _DEFAULTED - {"restartPolicyRules"})
-        and container.raw.get("restartPolicyRules") in (None, restart_rules())
+        is_enforcer(container)
+        and _repository(text(container.raw, "image", container.path))
+        == _repository(wanted["image"])
+        and container.raw.keys() <= _FIELDS
+        and _restarts_all(container.raw.get("restartPolicyRules"))
         and wanted["env"][0] in container.env()  # the cap
-        and all(names.count(name) == 1 for name in ours)
-        and not any(_steers(name) for name in names if name not in ours)
-        and _holds_amounts(container, wanted["resources"])
-        and _holds_mounts(container.raw, wanted["volumeMounts"])
+        and _steers_as_a_release(container.env())
+        and _amounts_known(container)
+        and _mounts_known(container.raw, wanted["volumeMounts"])
     )
 
 
 _DEFAULTED: Final = frozenset(
     {"terminationMessagePath", "terminationMessagePolicy", "imagePullPolicy"}
 )
+_FIELDS: Final = _DEFAULTED | {
+    *("name", "image", "command", "env", "resources", "resizePolicy", "volumeMounts"),
+    *("startupProbe", "livenessProbe", "readinessProbe", "securityContext"),
+    *("restartPolicy", "restartPolicyRules"),
+}
 _LIMIT_RANGED: Final = frozenset({"ephemeral-storage"})
+_AMOUNTS: Final = _LIMIT_RANGED | {"cpu", "memory"}
 _PROBE_DEFAULTS: Final = frozenset({"successThreshold"})
 
 
@@ -96,7 +137,7 @@ def _holds_env(container: Container, wanted: list[Json]) -> bool:
             if entry != ours[name] or name in seen:
                 return False
             seen.add(name)
-        elif _steers(name):
+        elif not _is_harmless_variable(name):
             return False
     return len(seen) == len(ours)
 
@@ -111,10 +152,6 @@ def _holds_amounts(container: Container, wanted: Json) -> bool:
     )
 
 
-def _steers(name: str) -> bool:
-    return name.startswith(_STEERING) or name in _STEERING_NAMES
-
-
 def _holds_mounts(raw: Json, wanted: list[Json]) -> bool:
     actual = raw.get("volumeMounts")
     if not isinstance(actual, list) or not all(mount in actual for mount in wanted):
@@ -122,9 +159,81 @@ def _holds_mounts(raw: Json, wanted: list[Json]) -> bool:
     return all(mount in wanted or _is_harmless(mount) for mount in actual)
 
 
+def _restarts_all(rules: object) -> bool:
+    """Check what happens by exit code; on which code may differ between releases."""
+    (ours,) = restart_rules()
+    return rules is None or (
+        isinstance(rules, list)
+        and all(isinstance(one, dict) and one.get("action") == ours["action"] for one in rules)
+    )
+
+
+def _steers_as_a_release(env: list[Json]) -> bool:
+    ours = [entry for entry in env if entry["name"].startswith(_OURS)]
+    return (
+        len({entry["name"] for entry in ours}) == len(ours)
+        and any(map(chooses_devices, ours))
+        and all(map(_is_of_a_release, ours))
+        and all(
+            _is_harmless_variable(entry["name"])
+            for entry in env
+            if not entry["name"].startswith(_OURS)
+        )
+    )
+
+
+def _is_of_a_release(entry: Json) -> bool:
+    if chooses_devices(entry):
+        return shows_chosen(entry) or shows_all(entry)
+    if entry["name"] == GPUS_ENV:
+        return entry == GPUS_VARIABLE
+    source = entry.get("valueFrom")
+    if source is None:
+        return True
+    field = source.get("fieldRef") if isinstance(source, dict) else None
+    path = field.get("fieldPath") if isinstance(field, dict) else None
+    return isinstance(path, str) and path.startswith(f"metadata.annotations['{PREFIX}")
+
+
+def _amounts_known(container: Container) -> bool:
+    resources = mapping(container.raw, "resources", container.path)
+    return resources.keys() <= {"requests", "limits"} and all(
+        container.resources(kind).keys() <= _AMOUNTS for kind in resources
+    )
+
+
+def _mounts_known(raw: Json, wanted: list[Json]) -> bool:
+    actual = raw.get("volumeMounts")
+    if not isinstance(actual, list):
+        return False
+    # Releases before this one had no volume that shows the GPUs.
+    needed = [mount for mount in wanted if mount["name"] != ENFORCER_GPU_VOLUME]
+    return all(mount in actual for mount in needed) and all(
+        mount in wanted or _is_harmless(mount) or _is_of_ours(mount) for mount in actual
+    )
+
+
+def _is_of_ours(mount: object) -> bool:
+    """Say whether a mount is of a volume of another release, in a place of its own."""
+    name = mount.get("name") if isinstance(mount, dict) else None
+    return (
+        isinstance(name, str)
+        and name.startswith(f"{ENFORCER_CONTAINER}-")
+        and _normal_path(mount).startswith(f"{ENFORCER_RUN_PATH}-")
+    )
+
+
 def _is_harmless(mount: object) -> bool:
+    return _normal_path(mount).startswith(_HARMLESS_MOUNTS)
+
+
+def _normal_path(mount: object) -> str:
     path = mount.get("mountPath") if isinstance(mount, dict) else None
-    return isinstance(path, str) and posixpath.normpath(path).startswith(_HARMLESS_MOUNTS)
+    return posixpath.normpath(path) if isinstance(path, str) else ""
+
+
+def _is_harmless_variable(name: str) -> bool:
+    return name.startswith(_HARMLESS_PREFIXES) or name in _HARMLESS_NAMES
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,24 @@
+"""What users read whose pod makes a review that is too large; the API server sends it all the same.
+
+Its request may have 3 MiB; what the API server adds to each container makes the review larger.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.our_server import refused
+from tests.support.pods import a_container, a_pod
+
+
+@pytest.mark.parametrize("count", [35_000, 60_000], ids=["some 8 MiB", "some 13 MiB"])
+def test_a_review_that_is_too_large_is_denied_in_a_sentence(team, count):
+    pod = a_pod("8Gi", containers=[a_container(f"c{i}") for i in range(count)])
+    error = refused(lambda: team.accepts(pod))
+    assert (error.code, error.status["reason"]) == (403, "Forbidden")
+    beginning = 'admission webhook "mutate.vramwarden.io" denied the request: TooComplex: spec: '
+    assert error.message.startswith(beginning), error.message[:500]
+    (cause,) = error.status["details"]["causes"]
+    assert (cause["reason"], cause["field"]) == ("TooComplex", "spec")
+    lines = [line for line in team.ours.server.log() if line.get("reasons") == ["TooComplex"]]
+    assert lines

@@ -1,0 +1,362 @@
+"""What a release of ours wrote is never held against a pod that is restored, copied or applied."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from hypothesis import given
+
+from tests.core.admission.decisions import (
+    VISIBLE,
+    WITHOUT_SIDECAR,
+    a_full_pod,
+    a_plain_pod,
+    assert_denied,
+    assert_fine,
+    container_of,
+    decided,
+    stored_pod,
+    translated,
+    updated,
+    variable,
+)
+from tests.core.admission.test_laws import RULES, mutated
+from tests.support.paths import GOLDEN
+from tests.support.pods import a_policy, a_request, a_rule
+from tests.support.strategies import asking_pods
+from webhook.adapters.manifests.reading import read_yaml
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.values import EnforceBy, Placement, Style
+from webhook.names import BINDING_ANNOTATIONS, ENFORCER_CONTAINER
+
+OTHER_DIGEST = "fedcba9876543210"
+
+
+def of_0_1(name="release-0.1"):
+    """Return a pod as release 0.1 wrote it, and bound it."""
+    return read_yaml((GOLDEN / name / "input.yaml").read_text())[0]
+
+
+def as_0_1_wrote(pod):
+    """Return a translated pod with what 0.1 wrote in other words."""
+    pod = copy.deepcopy(pod)
+    spec = pod["spec"]
+    for container in [*spec["containers"], *(spec.get("initContainers") or ())]:
+        for entry in container.get("env") or ():
+            if entry["name"] == VISIBLE and "valueFrom" in entry:
+                field = entry["valueFrom"]["fieldRef"]
+                field["fieldPath"] = "metadata.annotations['vramwarden.io/gpu']"
+        if container["name"] == ENFORCER_CONTAINER:
+            container["image"] = "old.example/vramwarden/enforcer:0.1.0"
+            container["startupProbe"]["failureThreshold"] = 4
+            container["env"] = [one for one in container["env"] if one["name"] != "VRAM_GPUS"]
+            container["volumeMounts"] = container["volumeMounts"][:2]
+            spec["volumes"] = [one for one in spec["volumes"] if one["name"] != "vram-enforcer-gpu"]
+    return pod
+
+
+def as_bound(pod):
+    """Return a stored pod as people copy it, after its binding."""
+    pod = copy.deepcopy(pod)
+    pod["metadata"]["annotations"].update(dict.fromkeys(BINDING_ANNOTATIONS, "GPU-1"))
+    return pod
+
+
+def enforcer_of(pod):
+    containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
+    found = [one for one in containers if one["name"] == ENFORCER_CONTAINER]
+    return found[0] if found else None
+
+
+def volumes_of(pod):
+    volumes = pod["spec"].get("volumes") or ()
+    return {one["name"]: one for one in volumes if one["name"].startswith("vram-enforcer-")}
+
+
+@given(asking_pods(), RULES, RULES)
+def test_a_pod_of_any_rule_and_release_comes_again_under_any_rule(pod, before, now):
+    policy = a_policy(now, digest=OTHER_DIGEST)
+    fresh = mutated(pod, policy).obj
+    stored = mutated(pod, a_policy(before)).obj
+    for comes in (stored, as_bound(stored), as_bound(as_0_1_wrote(stored))):
+        again = mutated(comes, policy).obj
+        assert enforcer_of(again) == enforcer_of(fresh)
+        assert volumes_of(again) == volumes_of(fresh)
+        assert not set(BINDING_ANNOTATIONS) & set(again["metadata"]["annotations"])
+        assert mutated(again, policy).patch == ()
+        decision = decide(a_request(again), policy, Phase.VALIDATE)
+        assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
+
+
+@given(asking_pods(), RULES)
+def test_a_pod_that_comes_again_is_translated_as_if_it_were_new(pod, rule):
+    policy = a_policy(rule)
+    once = mutated(pod, policy).obj
+    for comes in (as_bound(once), as_bound(as_0_1_wrote(once))):
+        assert mutated(comes, policy).obj == once
+
+
+@pytest.mark.parametrize("style", Style)
+def test_a_bound_pod_of_0_1_is_taken_as_it_is(style):
+    assert_fine(of_0_1(), a_rule(enforcement={"style": style}))
+
+
+def test_a_pod_of_0_1_that_saw_every_gpu_is_shown_the_one_it_gets():
+    assert_fine(of_0_1("release-0.1-none"))
+    (shown,) = (
+        entry
+        for entry in container_of(translated(of_0_1("release-0.1-none")), "main")["env"]
+        if entry["name"] == VISIBLE
+    )
+    field = shown["valueFrom"]["fieldRef"]
+    assert field["fieldPath"] == "metadata.annotations['vramwarden.io/visible-devices']"
+
+
+ALL = {"name": VISIBLE, "value": "all"}
+
+
+@pytest.mark.parametrize(
+    "break_",
+    [
+        lambda main: main.pop("resources"),
+        lambda main: main["resources"].pop("requests"),
+        lambda main: main["env"].pop(1),
+        lambda main: main["env"].append(ALL),
+    ],
+    ids=["amounts", "requests", "the driver's libraries", "twice"],
+)
+def test_seeing_every_gpu_is_set_by_hand_unless_all_is_as_translation_writes_it(break_):
+    pod = of_0_1("release-0.1-none")
+    main = container_of(pod, "main")
+    assert main["env"][0] == ALL
+    break_(main)
+    assert decided(pod).reasons[-1] == "VisibleDevicesOverride"
+
+
+@pytest.mark.parametrize("rule", [a_rule(), WITHOUT_SIDECAR], ids=["sidecar", "none"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"image": "elsewhere/enforcer@sha256:1"},
+        {"lifecycle": {"postStart": {"exec": {"command": ["x"]}}}},
+        {"envFrom": [{"configMapRef": {"name": "m"}}]},
+        {"env": [{"name": "LD_PRELOAD", "value": "/x.so"}]},
+        {"env": None},
+        {"volumeMounts": [{"name": "v", "mountPath": "/usr"}]},
+        {"startupProbe": None, "livenessProbe": {"exec": {"command": ["true"]}}},
+        {"resources": {"limits": {"vramwarden.io/vram": "1Gi", "nvidia.com/gpu": "1"}}},
+        {"securityContext": {"privileged": True}},
+        {"fieldOfTheFuture": {"a": 1}},
+    ],
+    ids=str,
+)
+def test_whatever_else_a_sidecar_with_our_command_has_is_written_again(fields, rule):
+    pod = a_full_pod()
+    comes = translated(pod)
+    container_of(comes, "vram-enforcer").update(copy.deepcopy(fields))
+    again = translated(comes, rule)
+    assert enforcer_of(again) == enforcer_of(translated(pod, rule))
+    assert volumes_of(again) == volumes_of(translated(pod, rule))
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        {"emptyDir": {}},
+        {"emptyDir": {"sizeLimit": "9Gi"}},
+        {"downwardAPI": {}},
+        {"downwardAPI": {"items": [{"path": "gpu", "fieldRef": {"fieldPath": "metadata.uid"}}]}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_a_volume_of_ours_in_another_spelling_is_written_again(index, volume):
+    clean = translated(a_full_pod())
+    pod = copy.deepcopy(clean)
+    name = pod["spec"]["volumes"][index]["name"]
+    pod["spec"]["volumes"][index] = {"name": name, **volume}
+    pod["spec"]["volumes"].append({"name": name, "emptyDir": {}})
+    assert decided(pod).obj == clean
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        {"hostPath": {"path": "/data"}},
+        {"configMap": {"name": "m"}},
+        {"persistentVolumeClaim": {"claimName": "c"}},
+        {"projected": {"sources": []}},
+        {"emptyDir": {}, "hostPath": {"path": "/data"}},
+        {},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_a_volume_with_a_name_of_ours_and_other_content_is_denied(index, volume):
+    pod = translated(a_full_pod())
+    name = pod["spec"]["volumes"][index]["name"]
+    pod["spec"]["volumes"][index] = {"name": name, **volume}
+    for phase in Phase:
+        path = f"spec.volumes[{index}].name"
+        assert_denied(decided(pod, phase=phase), "ReservedName", path)
+
+
+# --- during an upgrade, replicas of two releases judge each other's pods
+
+
+OTHER = a_policy(digest=OTHER_DIGEST)
+
+
+def judged(pod, policy=OTHER):
+    return decide(a_request(pod), policy, Phase.VALIDATE)
+
+
+def test_a_pod_that_0_1_has_just_translated_is_stored():
+    pod = of_0_1()
+    del pod["metadata"]["annotations"]["vramwarden.io/gpu"]
+    enforcement = {"image": "vramwarden/enforcer:0.2.0"}
+    decision = judged(pod, a_policy(a_rule(enforcement=enforcement), digest=OTHER_DIGEST))
+    assert decision.outcome is Outcome.ALLOWED, decision.message
+
+
+@pytest.mark.parametrize("placement", Placement)
+def test_a_pod_that_was_translated_when_the_rule_placed_otherwise_is_stored(placement):
+    (other,) = set(Placement) - {placement}
+    policy = a_policy(a_rule(placement=other), digest=OTHER_DIGEST)
+    decision = judged(stored_pod(a_rule(placement=placement)), policy)
+    assert decision.outcome is Outcome.ALLOWED, decision.message
+
+
+def newer(pod):
+    """Return a pod with what a release to come might write into the sidecar."""
+    enforcer = container_of(pod, "vram-enforcer")
+    enforcer["image"] = "vramwarden/enforcer:9"
+    source = {"fieldRef": {"fieldPath": "metadata.annotations['vramwarden.io/to-come']"}}
+    enforcer["env"] += [
+        {"name": "VRAM_ON_EXCESS", "value": "Stop"},
+        {"name": "VRAM_TO_COME", "valueFrom": source},
+    ]
+    enforcer["resources"]["limits"]["cpu"] = "1"
+    codes = {"operator": "NotIn", "values": [0, 70, 75, 76]}
+    enforcer["restartPolicyRules"] = [{"action": "RestartAllContainers", "exitCodes": codes}]
+    mount = {"name": "vram-enforcer-to-come", "mountPath": "/run/vram-enforcer-to-come"}
+    enforcer["volumeMounts"].append(mount)
+    enforcer["resizePolicy"] = [{"resourceName": "cpu", "restartPolicy": "NotRequired"}]
+    pod["spec"]["volumes"].append({"name": "vram-enforcer-to-come", "emptyDir": {}})
+    return pod
+
+
+def test_a_pod_that_a_newer_release_has_just_translated_is_stored():
+    decision = judged(newer(stored_pod()))
+    assert decision.outcome is Outcome.ALLOWED, decision.message
+
+
+def in_enforcer(**fields):
+    def change(pod):
+        container_of(pod, "vram-enforcer").update(copy.deepcopy(fields))
+
+    return change
+
+
+def with_variable(name, value=None, **source):
+    def change(pod):
+        env = container_of(pod, "vram-enforcer")["env"]
+        env[:] = [one for one in env if one["name"] != name] + variable(name, value, **source)[
+            "env"
+        ]
+
+    return change
+
+
+def with_mount(**mount):
+    def change(pod):
+        container_of(pod, "vram-enforcer")["volumeMounts"].append(mount)
+
+    return change
+
+
+FROM_MAP = {"configMapKeyRef": {"name": "m", "key": "k"}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    {
+        "no GPU": with_variable(VISIBLE, "void"),
+        "another GPU": with_variable(VISIBLE, "GPU-2"),
+        "GPUs by hand": with_variable("VRAM_GPUS", "GPU-2"),
+        "GPUs from another annotation": with_variable(
+            "VRAM_GPUS", fieldRef={"fieldPath": "metadata.annotations['mine']"}
+        ),
+        "a cap from a map": with_variable("VRAM_CAP_BYTES", **FROM_MAP),
+        "a setting from a map": with_variable("VRAM_GRACE", **FROM_MAP),
+        "a setting from the pod": with_variable(
+            "VRAM_GRACE", fieldRef={"fieldPath": "metadata.labels['grace']"}
+        ),
+        "NVIDIA's": with_variable("NVIDIA_DISABLE_REQUIRE", **FROM_MAP),
+        "the loader": with_variable("LD_PRELOAD", "/x.so"),
+        "NVML's debugging": with_variable("__NVML_DBG_FILE", "/x"),
+        "a GPU of its own": in_enforcer(resources={"limits": {"nvidia.com/gpu": "1"}}),
+        "a claim": in_enforcer(resources={"claims": [{"name": "gpu"}]}),
+        "a hook": in_enforcer(lifecycle={"postStart": {"exec": {"command": ["x"]}}}),
+        "another image": in_enforcer(image="evil/enforcer:1"),
+        "another rule": in_enforcer(restartPolicyRules=[{"action": "Restart"}]),
+        "rules of no kind": in_enforcer(restartPolicyRules="RestartAllContainers"),
+        "a number for rules": in_enforcer(restartPolicyRules=5),
+        "no folder for the heartbeat": in_enforcer(volumeMounts=[]),
+        "a forged heartbeat": with_mount(name="vram-enforcer-x", mountPath="/run/vram-enforcer"),
+        "a mount over us": with_mount(name="vram-enforcer-x", mountPath="/opt/vramwarden"),
+        "a detour": with_mount(name="vram-enforcer-x", mountPath="/run/vram-enforcer-x/../../opt"),
+        "a mount of the user's": with_mount(name="v", mountPath="/run/vram-enforcer-x"),
+        "two sidecars": lambda pod: pod["spec"]["containers"].append(
+            container_of(pod, "vram-enforcer")
+        ),
+    }.items(),
+    ids=lambda case: case[0],
+)
+def test_no_release_lets_others_steer_or_blind_the_sidecar(change):
+    pod = stored_pod()
+    change[1](pod)
+    assert judged(pod).reasons == ("Unmutated",)
+
+
+# --- pods that are stored, and change
+
+
+@pytest.mark.parametrize("name", ["release-0.1", "release-0.1-none"])
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda pod: pod["metadata"]["labels"].update(app="x"),
+        lambda pod: pod["metadata"]["annotations"].update(note="x"),
+        lambda pod: pod["metadata"].update(finalizers=[]),
+        lambda pod: pod["spec"]["containers"][0].update(image="main:2"),
+        lambda pod: pod["spec"].update(activeDeadlineSeconds=5),
+        lambda pod: pod["spec"].update(schedulingGates=[]),
+        lambda pod: pod["spec"].setdefault("tolerations", []).append({"operator": "Exists"}),
+    ],
+    ids=["label", "annotation", "finalizer", "image", "deadline", "gate", "toleration"],
+)
+@pytest.mark.parametrize("by", EnforceBy)
+def test_a_stored_pod_of_0_1_may_change_as_before(by, change, phase, name):
+    old = of_0_1(name)
+    old["metadata"]["finalizers"] = ["x"]
+    new = copy.deepcopy(old)
+    change(new)
+    policy = a_policy(a_rule(enforcement={"by": by}), digest=OTHER_DIGEST)
+    for subresource in ("", "resize"):
+        decision = updated(old, new, policy=policy, phase=phase, subresource=subresource)
+        assert (decision.outcome, decision.findings, decision.patch) == (Outcome.ALLOWED, (), ())
+
+
+@pytest.mark.parametrize("key", ["gpu", "visible-devices", "gpu-waits"])
+def test_a_stored_pod_of_0_1_gets_no_gpu_by_hand(key):
+    old = of_0_1()
+    new = copy.deepcopy(old)
+    new["metadata"]["annotations"][f"vramwarden.io/{key}"] = "GPU-2"
+    assert updated(old, new).reasons == ("Immutable",)
+
+
+def test_what_a_binding_wrote_brings_no_warning():
+    assert decided(as_bound(translated(a_plain_pod()))).notes == ()

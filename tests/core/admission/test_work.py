@@ -1,0 +1,264 @@
+"""What a review costs at worst, in calls of functions: a constant, and little for each byte.
+
+Time is measured by `make bench`, and differs between machines; calls do not. Loops within one call
+of C code are not counted: where a list is searched is tested in tests/core/pod/test_demand.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.admission.decisions import VISIBLE
+from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
+from webhook.adapters.review_json import write_review
+from webhook.core.admission.decide import Phase, decide
+from webhook.core.policy.values import VisibleDevices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Json = dict[str, Any]
+
+MOST_CALLS = 600_000
+"""For the worst pod within all bounds, which takes less than a tenth of a second."""
+BYTES_PER_CALL = 8
+"""A larger pod costs a pass over what it is made of, in case it is somebody else's."""
+
+ROOM = 8 * 2**20 - 4096
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+# What the API server adds to each container before it sends a review.
+DEFAULTS = {
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+    "imagePullPolicy": "Always",
+    "resources": {},
+}
+
+
+def calls(function: Callable[[], object]) -> int:
+    """Count the calls of Python and C functions."""
+    count = 0
+
+    def count_call(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in {"call", "c_call"}
+
+    before = sys.getprofile()
+    sys.setprofile(count_call)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def fill(item: Any, room: int = ROOM) -> list[Any]:
+    """Return as many of an item as a body of 8 MiB holds."""
+    return [item] * (room // (len(orjson.dumps(item)) + 1))
+
+
+def keyed(prefix: str, value: str, room: int = ROOM) -> dict[str, str]:
+    """Return as many entries as a body of 8 MiB holds."""
+    count = room // (len(prefix) + len(value) + 12)
+    return {f"{prefix}{n}": value for n in range(count)}
+
+
+def named(count: int, **fields: Any) -> list[Json]:
+    return [a_container(f"c{n}", **DEFAULTS | fields) for n in range(count)]
+
+
+def node_terms(terms: list[Json]) -> Json:
+    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
+
+
+def main_with(**fields: Any) -> Json:
+    return {"containers": [a_container(**fields)]}
+
+
+def amounts(count: int, prefix: str = "nvidia.com/mig-") -> dict[str, str]:
+    return {f"{prefix}{n}": "1" for n in range(count)}
+
+
+MANY = [{"key": f"k{n}", "operator": "In", "values": ["1"]} for n in range(64)]
+MOUNT = {"name": "v", "mountPath": "/var/run/nvidia-container-devices/../x"}
+
+BEYOND: dict[str, Callable[[], Json]] = {
+    "containers": lambda: a_pod("c0=8Gi", containers=named(ROOM // 200)),
+    "containers and list": lambda: a_pod("x=," * 900_000, containers=named(ROOM // 300)),
+    "explicit amounts": lambda: a_pod(
+        containers=named(ROOM // 240, resources={"limits": {"vramwarden.io/vram": "1Gi"}})
+    ),
+    "variables": lambda: a_pod("8Gi", **main_with(env=fill({"name": "A"}))),
+    "voids": lambda: a_pod(**main_with(env=fill({"name": VISIBLE, "value": "all"}))),
+    "sources": lambda: a_pod("8Gi", **main_with(envFrom=fill({}))),
+    "volumes": lambda: a_pod("8Gi", volumes=fill({"name": "v"})),
+    "mounts": lambda: a_pod("8Gi", **main_with(volumeMounts=fill({"name": "v"}))),
+    "terms": lambda: a_pod("8Gi", affinity=node_terms(fill({"matchExpressions": MANY[:1]}))),
+    "expressions": lambda: a_pod(
+        "8Gi", affinity=node_terms([{"matchExpressions": fill({"key": "a"})}])
+    ),
+    "tolerations": lambda: a_pod("8Gi", tolerations=fill({})),
+    "claims": lambda: a_pod("8Gi", resourceClaims=fill({})),
+    "capabilities": lambda: a_pod(
+        "8Gi", **main_with(securityContext={"capabilities": {"add": fill("A")}})
+    ),
+    "resources": lambda: a_pod(
+        "8Gi", **main_with(resources={"limits": keyed("nvidia.com/mig-", "1")})
+    ),
+    "annotations": lambda: a_pod("8Gi", annotations=keyed("a", "")),
+    "labels": lambda: a_pod("8Gi", labels=keyed("a", "")),
+    "node selector": lambda: a_pod("8Gi", nodeSelector=keyed("a", "")),
+    "enforcers": lambda: a_pod(
+        "8Gi", containers=[a_container(), *fill(a_container("vram-enforcer", **DEFAULTS))]
+    ),
+    "containers of others": lambda: a_pod(containers=named(ROOM // 200)),
+    "variables of others": lambda: a_pod(**main_with(env=fill({"name": "A"}))),
+    "mounts of others": lambda: a_pod(**main_with(volumeMounts=fill({"name": "v"}))),
+    "CDI annotations of others": lambda: a_pod(annotations=keyed("cdi.k8s.io/", "a")),
+}
+WITHIN: dict[str, Callable[[], Json]] = {
+    "arguments": lambda: a_pod("8Gi", **main_with(args=[""] * (ROOM // 3))),
+    "what we never read": lambda: a_pod("8Gi", schedulingGates=fill({}), hostAliases=fill({}, 999)),
+    "command of an enforcer": lambda: a_pod(
+        "8Gi", containers=[a_container(), a_container("vram-enforcer", command=fill("a"))]
+    ),
+    "everything at its bound": lambda: a_pod(
+        ",".join(f"c{n}=1Gi" for n in range(255)),
+        annotations={f"cdi.k8s.io/{n}": "x" * 4000 for n in range(1000)},
+        containers=named(
+            255,
+            env=[{"name": f"A{n}", "value": "x"} for n in range(32)],
+            volumeMounts=[MOUNT] * 32,
+            securityContext={"capabilities": {"add": ["X"] * 64}},
+            resources={"limits": amounts(32, "example.com/r")},
+        ),
+        volumes=[
+            {"name": f"v{n}", "hostPath": {"path": "/data/" + "x/" * 900}} for n in range(1000)
+        ],
+        affinity=node_terms([{"matchExpressions": MANY}] * 256),
+    ),
+    "variables that are all wrong": lambda: a_pod(
+        "c0=8Gi", containers=named(256, env=[{"name": VISIBLE, "value": "all"}] * 32)
+    ),
+    "resources that are all wrong": lambda: a_pod(
+        containers=[
+            a_container(
+                f"c{n}",
+                resources={
+                    "limits": dict.fromkeys(amounts(32, f"nvidia.com/mig-{n}-"), "1.5"),
+                    "requests": amounts(32, f"nvidia.com/mig-{n}r-"),
+                },
+            )
+            for n in range(256)
+        ]
+    ),
+    "a resource with a name of 8 MiB": lambda: a_pod(
+        "8Gi", **main_with(resources={"limits": {"nvidia.com/mig-" + "x" * ROOM: "1"}})
+    ),
+    "paths of 8 KiB": lambda: a_pod(
+        "8Gi",
+        volumes=[{"name": f"v{n}", "hostPath": {"path": "/dev/../" * 1024}} for n in range(1000)],
+    ),
+    "keys with our prefix": lambda: a_pod(
+        "8Gi", annotations={f"vramwarden.io/{'y' * 8000}{n}": "" for n in range(1000)}
+    ),
+}
+
+
+def assert_bounded(count: int, size_bytes: int) -> None:
+    assert count <= MOST_CALLS + size_bytes // BYTES_PER_CALL
+
+
+def creation(pod: Json, phase: Phase, devices: VisibleDevices) -> int:
+    policy = a_policy(a_rule(visible_devices=devices))
+    return calls(lambda: write_review("u-1", decide(a_request(pod), policy, phase)))
+
+
+def update(pod: Json, subresource: str) -> int:
+    """Count for an update of the label, or one that adds each container for debugging."""
+    labels = (pod["metadata"].get("labels") or {}) | {"vramwarden.io/managed": "x"}
+    if subresource:
+        debuggers = [{**one, "name": f"d-{one['name']}"} for one in pod["spec"]["containers"]]
+        new = {**pod, "spec": {**pod["spec"], "ephemeralContainers": debuggers}}
+    else:
+        new = {**pod, "metadata": {**pod["metadata"], "labels": labels}}
+    new["spec"] = orjson.loads(orjson.dumps(new["spec"]))  # shares nothing, as off the wire
+    request = a_request(new, operation="UPDATE", old=pod, subresource=subresource)
+    return calls(lambda: write_review("u-1", decide(request, a_policy(), Phase.MUTATE)))
+
+
+@pytest.mark.parametrize("name", [*BEYOND, *WITHIN])
+def test_the_worst_pods_of_8_mib_cost_a_bounded_number_of_calls(name):
+    pod = (BEYOND | WITHIN)[name]()
+    size_bytes = len(orjson.dumps(pod))
+    assert_bounded(creation(pod, Phase.MUTATE, VisibleDevices.VOID), size_bytes)
+    assert_bounded(creation(pod, Phase.VALIDATE, VisibleDevices.DENY), size_bytes)
+    for subresource in ("", "ephemeralcontainers"):
+        assert_bounded(update(pod, subresource), 2 * size_bytes)
+
+
+@pytest.mark.parametrize("name", [name for name in BEYOND if "others" not in name])
+def test_a_pod_of_ours_beyond_a_bound_costs_next_to_nothing(name):
+    pod = BEYOND[name]()
+    size_bytes = len(orjson.dumps(pod))
+    # Who has to look for a demand in the containers makes one pass over them.
+    assert creation(pod, Phase.MUTATE, VisibleDevices.DENY) <= 20_000 + size_bytes // 50
+
+
+COUNTS = st.sampled_from([0, 1, 30, 60, 255, 257, 1024, 1025, 20_000])
+PODS = st.builds(
+    lambda memory, containers, lists, maps, spec: a_pod(
+        memory,
+        containers=[
+            a_container(
+                f"c{n}",
+                **{field: [item] * count for field, (item, count) in lists.items()},
+                resources={kind: amounts(count) for kind, count in maps.items()},
+            )
+            for n in range(containers)
+        ],
+        **{field: [item] * count for field, (item, count) in spec.items()},
+    ),
+    memory=st.sampled_from([None, "8Gi", "8GB", "c0=8Gi,c1=1Gi", "x=," * 1000]),
+    containers=st.sampled_from([1, 2, 32, 256, 257, 600]),
+    lists=st.fixed_dictionaries(
+        {},
+        optional={
+            "env": st.tuples(
+                st.sampled_from(
+                    [{"name": "A"}, {"name": VISIBLE, "value": "all"}, {"name": "CUDA_MPS_X"}]
+                ),
+                COUNTS,
+            ),
+            "volumeMounts": st.tuples(st.sampled_from([MOUNT, {"name": "v"}]), COUNTS),
+            "envFrom": st.tuples(st.just({}), COUNTS),
+            "args": st.tuples(st.just(""), COUNTS),
+        },
+    ).filter(lambda lists: len(lists) < 3),
+    maps=st.dictionaries(
+        st.sampled_from(["limits", "requests"]), st.sampled_from([1, 31, 32, 33, 3000])
+    ),
+    spec=st.fixed_dictionaries(
+        {},
+        optional={
+            "volumes": st.tuples(
+                st.sampled_from([{"name": "v"}, {"name": "v", "hostPath": {"path": "/dev"}}]),
+                COUNTS,
+            ),
+            "tolerations": st.tuples(st.just({"operator": "Exists"}), COUNTS),
+            "resourceClaims": st.tuples(st.just({"name": "c"}), COUNTS),
+        },
+    ),
+)
+
+
+@settings(max_examples=15)
+@given(PODS, st.sampled_from(Phase), st.sampled_from(VisibleDevices))
+def test_no_pod_costs_more_than_the_worst_that_we_know(pod, phase, devices):
+    assert_bounded(creation(pod, phase, devices), len(orjson.dumps(pod)))

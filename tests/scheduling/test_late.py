@@ -1,0 +1,89 @@
+"""Pods that the API server bound while no replica answered: they get their GPUs late."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from tests.scheduling.replicas import BINDING, SYSTEM, Cluster, replica
+from tests.support.control_planes import wait_until
+from tests.support.schedulers import bound, remove_pod
+from tests.support.webhook_configurations import LOCAL, installed, webhook_configurations
+
+
+@pytest.fixture
+def cluster(control_plane, make_namespace):
+    system = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
+    control_plane.api.apply(system)
+    with Cluster(control_plane.api, make_namespace()) as made:
+        yield made
+
+
+@pytest.fixture
+def nobody_answers(control_plane, cluster, tmp_path):
+    """Register webhooks of a replica that translated pods, and that is gone now."""
+    with contextlib.ExitStack() as stack:
+        with replica(control_plane, tmp_path / "before") as server:
+            trusted = (server.certificates / "ca.crt").read_bytes()
+            url = f"https://127.0.0.1:{server.port}"
+            for path in (LOCAL, BINDING):
+                manifests = webhook_configurations(
+                    url, trusted, path=path, bind_path=server.bind_path
+                )
+                stack.enter_context(installed(cluster.api, *manifests))
+            for name in ("first", "second"):
+                cluster.create(name, "5Gi", schedulerName="nobody")
+        yield
+
+
+def bind(cluster, name, node):
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods/{name}/binding"
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    metadata = {"name": name, "namespace": cluster.namespace}
+    body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+    cluster.api.request("POST", path, body)
+
+
+def annotations(cluster):
+    """Return what the pods have of the annotations of a binding, by name."""
+    ours = ("gpu", "visible-devices", "gpu-waits")
+    found = {}
+    for pod in cluster.pods():
+        written = pod["metadata"]["annotations"]
+        has = {name: written.get(f"vramwarden.io/{name}") for name in ours}
+        found[pod["metadata"]["name"]] = {key: value for key, value in has.items() if value}
+    return found
+
+
+ASSIGNED = {"gpu": "GPU-n1-0", "visible-devices": "GPU-n1-0"}
+
+
+@pytest.mark.usefixtures("nobody_answers")
+def test_pods_that_were_bound_without_us_are_assigned_late(cluster, control_plane, tmp_path):
+    cluster.node("n1", 8)
+    for name in ("first", "second"):
+        bind(cluster, name, "n1")
+    assert bound(cluster.api, cluster.namespace) == {"first": ("n1", ""), "second": ("n1", "")}
+
+    with replica(control_plane, tmp_path / "after") as server:
+        found = wait_until(
+            "both were looked at",
+            lambda: all((found := annotations(cluster)).values()) and found,
+        )
+        assigned, waits = sorted(found, key=lambda name: "gpu-waits" in found[name])
+        assert found[assigned] == ASSIGNED
+        said = (
+            "no GPU of node n1 has 5Gi free, which this pod needs; the largest free amount is 3Gi, "
+            "on GPU 0 (GPU-n1-0); it was bound while vramwarden was away, and is tried again "
+            "whenever a pod ends there"
+        )
+        assert found[waits] == {"gpu-waits": said}
+        assert "vramwarden_placement_waiting 1.0" in server.get("/metrics")[1]
+
+        pods = {pod["metadata"]["name"]: pod for pod in cluster.pods()}
+        remove_pod(cluster.api, pods[assigned])
+        wait_until("the other is assigned", lambda: annotations(cluster) == {waits: ASSIGNED})
+        assert list(cluster.lists()) == [waits]
+        metrics = server.get("/metrics")[1]
+        assert 'vramwarden_placement_late_total{outcome="assigned"} 2.0' in metrics

@@ -1,0 +1,241 @@
+"""Pods that the API server bound without us: they get GPUs late, wait, or are deleted."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.server.placement.interleaving import Replica, World
+from webhook.adapters.kube.client import KubeError
+from webhook.core.placement.binding_review import BindingOutcome
+from webhook.core.placement.fit import Need
+from webhook.server.placement.late import ASK_EVERY_S, DELAY_S, PATIENCE_S, TELL_EVERY_S
+
+
+@pytest.fixture
+def world():
+    """One node with one GPU of 10."""
+    return World((10,))
+
+
+def bare(world, *sizes, owned=False):
+    """Create pods that were bound without us."""
+    uids = [world.create(Need(size), owned=owned) for size in sizes]
+    for uid in uids:
+        world.bind_bare(uid, "n0")
+    return uids
+
+
+def entered(world):
+    return set(world.assignments("n0").assignments)
+
+
+def late(replica):
+    """Let a replica hear everything, and assign late."""
+    replica.resync()
+    replica.late_now()
+
+
+def said(replica):
+    return [(level, message) for level, message, _ in replica.log.lines]
+
+
+def test_a_pod_that_was_bound_without_us_gets_its_gpu_and_an_entry(world):
+    (uid,) = bare(world, 6)
+    replica = Replica(world)
+    replica.late_now()
+    assert (world.pods[uid].uuids, entered(world)) == (("G0-0",), {uid})
+    assert said(replica) == [("info", "assigned late")]
+    assert replica.late_assignments._metrics.late.labels("assigned")._value.get() == 1
+
+
+def test_the_list_is_written_before_the_pod(world):
+    (uid,) = bare(world, 6)
+    replica = Replica(world)
+    task = replica.late()
+    while not world.pods[uid].uuids:
+        assert not task.done
+        for one in list(replica.tasks):
+            one.step()
+        if world.pods[uid].uuids:
+            assert entered(world) == {uid}
+
+
+def test_of_two_replicas_one_writes_and_what_it_wrote_is_final(world):
+    (uid,) = bare(world, 6)
+    replicas = Replica(world), Replica(world)
+    tasks = [replica.late() for replica in replicas]
+    for _ in range(100):
+        for replica in replicas:
+            for task in [task for task in replica.tasks if not task.done]:
+                task.step()
+    assert all(task.done for task in tasks)
+    assert (world.pods[uid].uuids, entered(world)) == (("G0-0",), {uid})
+    outcomes = sorted(said(replica) for replica in replicas)
+    assert outcomes == [[], [("info", "assigned late")]]
+
+
+def bind(replica, uid, *, arrives=True):
+    """Bind a pod with nobody else around; return what was said."""
+    request = replica.ask(uid, "n0")
+    verdict = request.done()
+    replica.answer(request, arrives=arrives)
+    return verdict
+
+
+def test_what_was_entered_for_a_binding_that_was_given_up_is_what_the_pod_gets(world):
+    world.nodes["n0"] = World((10, 10)).nodes["n0"]
+    other, uid = world.create(Need(5)), world.create(Need(6))
+    replica = Replica(world)
+    bind(replica, other)
+    assert bind(replica, uid, arrives=False).uuids == ("G0-1",)
+    world.bind_bare(uid, "n0")
+    world.delete(other)  # now the first GPU would be chosen
+    late(replica)
+    assert world.pods[uid].uuids == ("G0-1",)
+
+
+def test_where_no_room_is_a_pod_is_told_once_and_gets_what_becomes_free(world):
+    first, second = bare(world, 6, 6)
+    replica = Replica(world)
+    replica.late_now()
+    assert world.told[second] == (
+        "no GPU of node n0 has 6 free, which this pod needs; the largest free amount is 4, on "
+        "GPU 0 (G0-0); it was bound while vramwarden was away, and is tried again whenever a pod "
+        "ends there"
+    )
+    before = world.asked["annotate"]
+    late(replica)
+    assert world.asked["annotate"] == before
+    world.change(first, finished=True)
+    late(replica)
+    assert (world.pods[second].uuids, world.told[second]) == (("G0-0",), "")
+    assert entered(world) == {second}
+
+
+def test_another_reason_is_told_only_so_often(world):
+    _, uid = bare(world, 3, 9)
+    replica = Replica(world)
+    replica.late_now()
+    assert "the largest free amount is 7" in world.told[uid]
+    small = world.create(Need(2))
+    late(replica)
+    bind(replica, small)
+    late(replica)
+    assert "the largest free amount is 7" in world.told[uid]
+    world.time_s += TELL_EVERY_S
+    late(replica)
+    assert "the largest free amount is 5" in world.told[uid]
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_after_five_minutes_a_pod_with_a_controller_goes_elsewhere(world, owned):
+    (first,) = bare(world, 6)
+    (second,) = bare(world, 6, owned=owned)
+    replica = Replica(world)
+    replica.late_now()
+    world.time_s += PATIENCE_S - 1
+    late(replica)
+    assert set(world.pods) == {first, second}
+    world.time_s += 1
+    late(replica)
+    assert set(world.pods) == ({first} if owned else {first, second})
+    assert world.pods[first].uuids == ("G0-0",)
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_a_pod_without_a_native_sidecar_is_deleted_or_told(world, owned):
+    uid = world.create(Need(6), owned=owned)
+    world.without_sidecar.add(uid)
+    world.bind_bare(uid, "n0")
+    replica = Replica(world)
+    replica.late_now()
+    late(replica)
+    assert entered(world) == set()
+    assert (uid in world.pods, world.warned) == (not owned, [] if owned else [uid])
+    if not owned:
+        assert world.told[uid].endswith("started without a GPU; delete it and create it again")
+
+
+def test_without_the_right_nothing_is_reserved_and_it_is_said_once(world):
+    (uid,) = bare(world, 6)
+    world.may_assign = False
+    replica = Replica(world)
+    for _ in range(3):
+        late(replica)
+    assert (world.pods[uid].uuids, entered(world), world.asked["may"]) == ((), set(), 1)
+    assert said(replica) == [("warning", "pods that were bound without us are not assigned late")]
+    newcomer = world.create(Need(6))
+    replica.resync()
+    assert replica.ask(newcomer, "n0").done().outcome is BindingOutcome.PLACED
+    world.may_assign = True
+    world.time_s += ASK_EVERY_S
+    world.delete(newcomer)
+    late(replica)
+    assert world.pods[uid].uuids == ("G0-0",)
+
+
+def test_who_waits_on_the_node_comes_before_newcomers_in_the_same_write(world):
+    (waiting,) = bare(world, 6)
+    newcomer = world.create(Need(6))
+    replica = Replica(world)
+    replica.binder.assigns_late = True
+    verdict = replica.ask(newcomer, "n0").done()
+    assert verdict.outcome is BindingOutcome.DENIED
+    small = world.create(Need(3))
+    replica.resync()
+    writes = world.asked["store"]
+    assert replica.ask(small, "n0").done().outcome is BindingOutcome.PLACED
+    assert entered(world) == {waiting, small}
+    assert world.asked["store"] == writes + 1
+    assert [pod.uid for pod in replica.reserved] == [waiting]
+
+
+def test_a_dry_run_reserves_nothing_for_anybody(world):
+    bare(world, 3)
+    newcomer = world.create(Need(6))
+    replica = Replica(world)
+    replica.binder.assigns_late = True
+    verdict = replica.ask(newcomer, "n0", dry_run=True).done()
+    assert (verdict.outcome, entered(world)) == (BindingOutcome.PLACED, set())
+
+
+def test_a_pod_that_cannot_be_written_keeps_no_other_from_its_gpu(world, monkeypatch):
+    refused, other = bare(world, 3, 3)
+    annotate = world.annotate
+
+    def forbid(pod, annotations):
+        if pod.state.uid == refused:
+            raise KubeError("somebody's policy", code=403)
+        annotate(pod, annotations)
+
+    monkeypatch.setattr(world, "annotate", forbid)
+    replica = Replica(world)
+    for _ in range(3):
+        late(replica)
+    assert (world.pods[refused].uuids, world.pods[other].uuids) == ((), ("G0-0",))
+    message = "pods that were bound without us cannot be given their GPUs; retrying"
+    assert [line for line in said(replica) if line[0] == "error"] == [("error", message)]
+    assert replica.late_assignments._metrics.late.labels("forbidden")._value.get() == 3
+
+
+def test_while_the_api_server_is_away_nothing_is_decided(world):
+    (uid,) = bare(world, 6)
+    replica = Replica(world)
+    world.is_away = True
+    late(replica)
+    world.is_away = False
+    world.time_s += TELL_EVERY_S
+    late(replica)
+    assert world.pods[uid].uuids == ("G0-0",)
+
+
+def test_its_thread_leaves_a_pod_to_another_replica_first_and_then_takes_it_once(world):
+    (uid,) = bare(world, 6)
+    replica = Replica(world)
+    assigning = replica.late_assignments
+    assigning.waits(world.pods[uid])
+    assigning.waits(world.pods[uid])
+    assert assigning._next(assigning._clock()) == []
+    world.time_s += DELAY_S
+    assert assigning._next(assigning._clock() + 10) == [uid]
+    assert assigning._next(assigning._clock()) == []

@@ -1,0 +1,66 @@
+"""What bystanders notice while somebody tries to hurt them; bounds are ten times what is usual."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import pytest
+
+from tests.support.attacks import (
+    BODIES,
+    Damage,
+    as_the_api_server_writes_it,
+    peak_bytes,
+    posting,
+    watched,
+)
+from tests.support.pods import a_pod, a_review
+from tests.support.servers import running
+
+pytestmark = pytest.mark.process
+
+CLIENTS = 4
+WATCH_S = 3.0
+GENEROUS_S = 1.0
+LIMIT_BYTES = 256 * 2**20
+"""Of the webhook's memory, in the chart."""
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_while_somebody_posts_the_worst_bodies_others_are_answered(tmp_path, name):
+    body = BODIES[name]()
+    with running(tmp_path) as server:
+        damage = Damage()
+        with posting(server, body, CLIENTS, damage.told):
+            watched(server, damage, WATCH_S)
+        assert damage.worst_s() < GENEROUS_S, damage
+        assert set(damage.told) <= {200, 503}
+        assert damage.told.total() > 0
+        assert peak_bytes(server) < LIMIT_BYTES
+        lengths = [len(line) for line in server.log_file.read_bytes().splitlines()]
+        assert max(lengths) <= 16 * 2**10
+
+
+def test_while_a_judgement_takes_seconds_others_are_answered(tmp_path):
+    pod = a_pod("8Gi", annotations={"note": "x" * 100_000})
+    body = as_the_api_server_writes_it(a_review(pod))
+    with running(tmp_path, program="tests.server.slow_judge") as server:
+        damage = Damage()
+        with posting(server, body, CLIENTS, damage.told):
+            watched(server, damage, 2 * WATCH_S)
+        assert damage.worst_s() < GENEROUS_S, damage
+        assert set(damage.told) == {200, 503}  # whose turn does not come within 4 s may retry
+
+
+def test_while_somebody_holds_a_thousand_connections_others_are_answered(tmp_path):
+    with running(tmp_path) as server, contextlib.ExitStack() as stack:
+        damage = Damage()
+        for _ in range(1100):
+            held = socket.create_connection(
+                ("127.0.0.1", server.port), source_address=("127.0.0.2", 0)
+            )
+            stack.enter_context(held)
+        watched(server, damage, WATCH_S)
+        assert damage.worst_s() < GENEROUS_S, damage
+        assert peak_bytes(server) < LIMIT_BYTES

@@ -1,0 +1,155 @@
+"""How many connections there may be and how long they may take; who has to go for whom."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import ssl
+import time
+from http.client import HTTPSConnection
+
+import pytest
+
+from tests.support.pods import a_pod, a_review
+from tests.support.servers import running
+from webhook.server.connections import MAX_CONNECTIONS, REQUEST_S, Held, State, to_give_up
+
+NEW, IDLE, RECEIVING, ANSWERING = State
+
+
+@pytest.mark.parametrize(
+    ("held", "given_up"),
+    [
+        ((), None),
+        (("a", ANSWERING), None),
+        (("a", IDLE), 0),
+        (("a", IDLE, "b", NEW), 1),
+        (("a", NEW, "a", NEW), 0),
+        (("a", NEW, "b", NEW, "b", NEW), 1),
+        (("a", IDLE, "a", IDLE, "b", IDLE), 0),
+        (("b", IDLE, "a", RECEIVING, "a", RECEIVING), 1),
+        (("a", RECEIVING, "a", IDLE, "b", IDLE), 1),
+        (("b", IDLE, "a", ANSWERING, "a", ANSWERING), 0),
+    ],
+)
+def test_who_has_to_go_for_a_new_connection(held, given_up):
+    pairs = zip(held[::2], held[1::2], strict=True)
+    all_held = [Held(source, lambda: None, 0.0, state) for source, state in pairs]
+    found = to_give_up(all_held)
+    assert found is (None if given_up is None else all_held[given_up])
+
+
+@pytest.fixture
+def server(tmp_path):
+    with running(tmp_path) as started:
+        yield started
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+def connected(server, source="127.0.0.1"):
+    """Return a connection that keeps alive, from one of the many addresses of this machine."""
+    address = (source, 0)
+    made = HTTPSConnection(
+        "127.0.0.1", server.port, timeout=10, context=server.context(), source_address=address
+    )
+    made.connect()
+    return made
+
+
+def ask(connection):
+    connection.request("POST", "/mutate", json.dumps(a_review(a_pod("8Gi"))), JSON)
+    answer = connection.getresponse()
+    return answer.status, json.loads(answer.read())["response"]["allowed"]
+
+
+def closed(server, reason):
+    name = f'vramwarden_http_connections_closed_total{{reason="{reason}"}} '
+    (line,) = [line for line in server.get("/metrics")[1].splitlines() if line.startswith(name)]
+    return int(float(line.removeprefix(name)))
+
+
+def is_open(connection):
+    """Return whether the other side still holds a connection; reads what it sent."""
+    connection.settimeout(0.05)
+    try:
+        while connection.recv(4096):
+            pass
+    except TimeoutError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["silent", "each with a request"])
+def test_one_address_with_all_connections_keeps_nobody_else_out(server, asks):
+    with contextlib.ExitStack() as stack:
+        bystander = stack.enter_context(contextlib.closing(connected(server)))
+        assert ask(bystander) == (200, True)
+        for _ in range(MAX_CONNECTIONS + 40):
+            if asks:
+                held = stack.enter_context(contextlib.closing(connected(server, "127.0.0.2")))
+                assert ask(held) == (200, True)
+            else:
+                held = socket.create_connection(
+                    ("127.0.0.1", server.port), source_address=("127.0.0.2", 0)
+                )
+                stack.enter_context(held)
+        assert ask(bystander) == (200, True)
+        server.wait_for("the bound", lambda: closed(server, "full") == 41)
+        for _ in range(5):
+            other = stack.enter_context(contextlib.closing(connected(server)))
+            assert ask(other) == (200, True)
+        assert closed(server, "full") == 46
+        assert ask(bystander) == (200, True)
+
+
+def test_what_does_not_get_on_with_its_request_is_closed_and_what_is_idle_is_not(server):
+    request = json.dumps(a_review(a_pod())).encode()
+    head = (
+        b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(request)
+    )
+    began = time.monotonic()
+    plain = socket.create_connection(("127.0.0.1", server.port))
+    slow = {"silent": server.raw(), "half": server.raw(), "body": server.raw()}
+    slow["half"].sendall(head[:40])
+    slow["body"].sendall(head)
+    used = {"idle": server.raw(), "half again": server.raw()}
+    for connection in used.values():
+        connection.sendall(head + request)
+        assert b" 200 " in connection.recv(20)
+    used["half again"].sendall(head[:40])
+    with contextlib.ExitStack() as stack:
+        for connection in (plain, *slow.values(), *used.values()):
+            stack.enter_context(connection)
+        everything = {"plain": plain, **slow, **used}
+        assert {name for name, one in everything.items() if not is_open(one)} == set()
+        time.sleep(max(0.0, began + REQUEST_S + 2.5 - time.monotonic()))
+        assert {name for name, one in everything.items() if is_open(one)} == {"idle"}
+        assert closed(server, "slow") == 5
+        used["idle"].settimeout(10)
+        used["idle"].sendall(head + request)
+        assert b" 200 " in used["idle"].recv(20)
+
+
+def test_a_handshake_that_fails_leaves_nothing_behind(server):
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", server.port)) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            with contextlib.suppress(ConnectionResetError):
+                plain.recv(100)
+    untrusting = ssl.create_default_context()
+    with (
+        socket.create_connection(("127.0.0.1", server.port)) as plain,
+        pytest.raises(ssl.SSLCertVerificationError),
+    ):
+        untrusting.wrap_socket(plain, server_hostname="localhost")
+    with contextlib.closing(connected(server)) as other:
+        assert ask(other) == (200, True)
+    assert [line for line in server.log() if line["level"] != "info"] == []
+    assert server.stop() == 0
+    assert "Traceback" not in server.log_file.read_text()

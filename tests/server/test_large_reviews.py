@@ -1,0 +1,253 @@
+"""Large reviews take turns on one thread; those that cannot be judged are answered unread."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import threading
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.support.pods import a_pod, a_policy, a_review
+from webhook.adapters import review_json
+from webhook.server import asgi, reviews
+from webhook.server.asgi import MAX_BODY_BYTES, ReviewApplication
+from webhook.server.log import JsonLog
+from webhook.server.metrics import Metrics
+from webhook.server.reviews import SMALL_BODY_BYTES, PodReviews
+
+FILLER = {"note": "x" * SMALL_BODY_BYTES}
+
+
+class Door:
+    """The application, without the server in front of it; large reviews wait for `may_go_on`."""
+
+    def __init__(self, monkeypatch, **bounds):
+        self.log = io.BytesIO()
+        self.metrics = Metrics()
+        self.may_go_on = threading.Event()
+        self.deciding = []
+        decide = reviews.decide
+
+        def slow(request, policy, phase):
+            self.deciding.append(request.uid)
+            if "note" in request.obj["metadata"].get("annotations", {}):
+                assert self.may_go_on.wait(30)
+            return decide(request, policy, phase)
+
+        monkeypatch.setattr(reviews, "decide", slow)
+        pods = PodReviews(a_policy, self.metrics, JsonLog(self.log))
+        self.application = ReviewApplication(
+            pods, None, self.metrics, binds_at="/bind".__eq__, **bounds
+        )
+
+    async def post(self, *parts, announced=None):
+        """Post a body in parts; return status, headers, body, and the parts left unread."""
+        left = list(parts)
+        length = sum(map(len, parts)) if announced is None else announced
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % length)]
+        scope = {"type": "http", "path": "/mutate", "method": "POST", "headers": headers}
+        sent, unread = [], []
+
+        async def receive():
+            if not left:
+                await asyncio.Event().wait()  # the rest never comes
+            part = left.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(left)}
+
+        async def send(message):
+            sent.append(message)
+            unread[:] = left
+
+        await self.application(scope, receive, send)
+        start, content = sent
+        return start["status"], dict(start["headers"]), content["body"], list(unread)
+
+    async def review(self, uid, *, large=False):
+        """Post one review; return its status and the uid of the answer."""
+        pod = a_pod(annotations=FILLER if large else {})
+        status, _, body, _ = await self.post(json.dumps(a_review(pod, uid=uid)).encode())
+        return status, json.loads(body)["response"]["uid"] if status == 200 else body
+
+    @asynccontextmanager
+    async def busy(self, count):
+        """Have large reviews wait, of which one is being judged."""
+        tasks = [asyncio.create_task(self.review(f"l{i}", large=True)) for i in range(count)]
+        while not self.deciding:  # noqa: ASYNC110 - it signals nobody
+            await asyncio.sleep(0.001)
+        yield tasks
+        self.may_go_on.set()
+        await asyncio.gather(*tasks)
+
+    def said(self):
+        return [json.loads(line) for line in self.log.getvalue().splitlines()]
+
+
+@pytest.fixture
+def door(monkeypatch):
+    return Door(monkeypatch)
+
+
+def test_a_small_review_is_answered_while_a_large_one_is_judged(door):
+    async def story():
+        async with door.busy(3) as tasks:
+            small = await asyncio.wait_for(door.review("small"), 10)
+            assert not any(task.done() for task in tasks)
+        return small, [task.result() for task in tasks]
+
+    small, large = asyncio.run(story())
+    assert small == (200, "small")
+    assert large == [(200, "l0"), (200, "l1"), (200, "l2")]
+    assert door.deciding == ["l0", "small", "l1", "l2"]
+    assert door.application._large_bytes == 0
+
+
+def test_large_reviews_beyond_a_bound_are_asked_to_retry_and_small_ones_are_not(monkeypatch):
+    door = Door(monkeypatch, max_large_bytes=2 * SMALL_BODY_BYTES)
+
+    async def story():
+        async with door.busy(1):
+            body = json.dumps(a_review(a_pod(annotations=FILLER))).encode()
+            at_once = await door.post(body)
+            early = len(body) - 100
+            status, _, _, unread = await door.post(body[:early], body[early:-1], body[-1:])
+            small = await door.review("small")
+        return at_once[:3], (status, len(unread)), small
+
+    (status, headers, body), in_parts, small = asyncio.run(story())
+    assert (status, headers[b"retry-after"]) == (503, b"1")
+    assert body == b"too many reviews at once; retry in a second\n"
+    assert in_parts == (503, 2)
+    assert small == (200, "small")
+
+
+def test_a_large_review_whose_turn_does_not_come_in_time_is_asked_to_retry(monkeypatch):
+    door = Door(monkeypatch, wait_s=0.05)
+
+    async def story():
+        async with door.busy(1):
+            late = await door.review("late", large=True)
+        return late, await door.review("afterwards", large=True)
+
+    (status, body), afterwards = asyncio.run(story())
+    assert (status, body) == (503, b"too many reviews at once; retry in a second\n")
+    assert afterwards == (200, "afterwards")
+    assert door.deciding == ["l0", "afterwards"]  # nobody waits for the other one any more
+
+
+def beginning(uid="here"):
+    """Return what the API server writes first of a review."""
+    kind = '"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"'
+    return f'{{{kind},"request":{{"uid":"{uid}",'.encode()
+
+
+@pytest.mark.parametrize("announced", [None, 0], ids=["announced", "chunked"])
+def test_a_body_over_8_mib_is_denied_by_the_uid_of_its_first_kib_and_not_kept(door, announced):
+    megabytes = [b" " * 2**20] * (12 if announced is None else 9)
+    status, headers, body, unread = asyncio.run(
+        door.post(beginning(), b" " * 2000, *megabytes, announced=announced)
+    )
+    assert (status, headers[b"connection"]) == (200, b"close")
+    answer = json.loads(body)["response"]
+    assert (answer["uid"], answer["allowed"]) == ("here", False)
+    what = "a review of this pod is larger than 8 MiB and cannot be judged; make the pod smaller"
+    assert answer["status"]["message"] == f"TooComplex: spec: {what}"
+    # Announced, no more than its beginning was received before the answer; else 8 MiB were.
+    assert len(unread) == (12 if announced is None else 1)
+    assert door.deciding == []
+    (line,) = door.said()
+    assert (line["uid"], line["decision"], line["reasons"]) == ("here", "denied", ["TooComplex"])
+    assert door.application._large_bytes == 0
+
+
+def test_without_a_uid_in_its_first_kib_it_is_413(door):
+    late = b" " * 2000 + beginning()
+    status, _, body, _ = asyncio.run(door.post(late, announced=MAX_BODY_BYTES + 1))
+    assert (status, body) == (413, b"the body is larger than 8 MiB\n")
+
+
+def test_of_a_body_whose_beginning_does_not_come_nobody_waits_for_long(door, monkeypatch):
+    monkeypatch.setattr(asgi, "PREFIX_S", 0.02)
+    assert asyncio.run(door.post(announced=MAX_BODY_BYTES + 1))[0] == 413
+
+
+DENSE = {
+    "objects": b"{}",
+    "keyed objects": b'{"a":{}}',
+    "lists": b"[]",
+    "numbers": b"1",
+}
+
+
+@pytest.mark.parametrize("unit", DENSE.values(), ids=DENSE)
+def test_a_body_of_too_many_values_is_never_decoded(door, monkeypatch, unit):
+    loads = []
+    monkeypatch.setattr(review_json.orjson, "loads", loads.append)
+    body = beginning() + b'"x":[' + b",".join([unit] * review_json.MAX_VALUES) + b"]}}"
+    status, _, answer, _ = asyncio.run(door.post(body))
+    assert (status, loads) == (200, [])
+    message = json.loads(answer)["response"]["status"]["message"]
+    what = "a review of this pod holds more than 262,144 values and cannot be judged"
+    assert message == f"TooComplex: spec: {what}; make the pod smaller"
+
+
+def test_without_a_uid_such_a_body_is_400(door):
+    body = b"[" + b",".join([b"{}"] * review_json.MAX_VALUES) + b"]"
+    status, _, answer, _ = asyncio.run(door.post(body))
+    assert (status, answer) == (400, b"the body holds too many values for an AdmissionReview\n")
+
+
+def test_a_long_text_of_commas_is_decoded_as_long_as_it_is_half_as_long(door):
+    door.may_go_on.set()
+    pod = a_pod(annotations={"note": "," * (review_json.MAX_VALUES - 1000)})
+    status, _, answer, _ = asyncio.run(door.post(json.dumps(a_review(pod)).encode()))
+    assert (status, json.loads(answer)["response"]["allowed"]) == (200, True)
+
+
+def test_a_line_of_the_log_is_short_whatever_the_review_says(door):
+    long = "n" * 1_000_000
+    owner = {"kind": long, "name": long}
+    pod = a_pod("8Gi", annotations=FILLER)
+    pod["metadata"] |= {"name": long, "generateName": long, "ownerReferences": [owner]}
+    user = {"username": long}
+    review = a_review(pod, uid=long, namespace=long, userInfo=user, name="", operation="CREATE")
+    door.may_go_on.set()
+    status, *_ = asyncio.run(door.post(json.dumps(review).encode()))
+    assert status == 200
+    line = door.log.getvalue().splitlines()[0]
+    assert len(line) < 3000
+    said = json.loads(line)
+    cut = f"{'n' * 253}…"
+    names = ("uid", "namespace", "user", "name")
+    assert {said[name] for name in names} == {cut}
+    assert said["owner"] == f"{cut}/{cut}"
+
+
+def test_what_is_no_text_is_not_written_into_the_log(door):
+    pod = a_pod()
+    pod["metadata"] |= {"name": ["x"] * 9, "ownerReferences": [{"kind": {"a": 1}, "name": 5}]}
+    asyncio.run(door.post(json.dumps(a_review(pod, name="")).encode()))
+    (line,) = door.said()
+    assert (line["name"], line["owner"]) == ("(list)", "(dict)/(int)")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"why": "y" * 100_000},
+        {"notes": ("y" * 10_000,) * 100},
+        {"trace": "y" * 100_000},
+        {f"k{i}": "y" * 200 for i in range(200)},
+        {"deep": {"a": "y" * 100_000}},
+    ],
+    ids=["text", "texts", "trace", "many", "deep"],
+)
+def test_a_line_is_bounded_as_a_whole(values):
+    log = io.BytesIO()
+    JsonLog(log).event("error", "said", **values)
+    line = log.getvalue()
+    assert len(line) <= 16 * 2**10
+    assert json.loads(line) | {"ts": ""} == json.loads(line) | {"ts": "", "cut": True}
+    assert json.loads(line)["msg"] == "said"

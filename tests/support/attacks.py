@@ -1,0 +1,153 @@
+"""Requests that are to hurt everybody else, and what a bystander notices of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.server.placement.binding_reviews import review as binding_review
+from tests.support.pods import a_container, a_pod, a_review
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.servers import Server
+
+JSON = {"Content-Type": "application/json"}
+
+
+def as_the_api_server_writes_it(review: dict[str, Any]) -> bytes:
+    """Return a review as bytes, its envelope first."""
+    envelope = {"kind": review["kind"], "apiVersion": review["apiVersion"]}
+    return json.dumps(envelope | review, separators=(",", ":")).encode()
+
+
+def many_pairs() -> bytes:
+    """15,000 containers and 60,000 entries of the annotation: each looked for among all."""
+    pod = a_pod("x=," * 60_000, containers=[a_container(f"c{i}") for i in range(15_000)])
+    return as_the_api_server_writes_it(a_review(pod))
+
+
+def many_containers() -> bytes:
+    """Return as many containers as fit into 8 MiB, as small as they can be."""
+    containers = [{"name": "c"}] * 600_000
+    return as_the_api_server_writes_it(a_review(a_pod("8Gi", containers=containers)))
+
+
+def many_values() -> bytes:
+    """As many values as are decoded at all, of the kind that takes most time and memory."""
+    pod = a_pod("8Gi", affinity=[{"a": {}}] * 85_000)
+    return as_the_api_server_writes_it(a_review(pod))
+
+
+def too_large() -> bytes:
+    """One byte too many."""
+    pod = a_pod("8Gi", annotations={"note": "x" * 8 * 2**20})
+    return as_the_api_server_writes_it(a_review(pod))
+
+
+def long_names() -> bytes:
+    """A name of 2 MB, and an owner of as much."""
+    pod = a_pod("8Gi")
+    owner = {"kind": "k" * 1_000_000, "name": "n" * 1_000_000}
+    pod["metadata"] |= {"name": "x" * 2_000_000, "ownerReferences": [owner]}
+    return as_the_api_server_writes_it(a_review(pod, name=""))
+
+
+BODIES: dict[str, Callable[[], bytes]] = {
+    "many pairs": many_pairs,
+    "many containers": many_containers,
+    "many values": many_values,
+    "too large": too_large,
+    "long names": long_names,
+}
+
+
+@dataclass
+class Damage:
+    """What a bystander noticed: seconds for each thing it asked, and what the attacker was told."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    told: Counter[int] = field(default_factory=Counter)
+
+    def worst_s(self) -> float:
+        """Return the longest wait."""
+        return max(max(seconds) for seconds in self.seconds.values())
+
+
+@contextlib.contextmanager
+def posting(server: Server, body: bytes, clients: int, told: Counter[int]) -> Iterator[None]:
+    """Post a body without pause from some clients until the block ends."""
+    stop = threading.Event()
+
+    def post() -> None:
+        client = server.client(timeout=60)
+        while not stop.is_set():
+            try:
+                client.request("POST", "/mutate", body, JSON)
+                answer = client.getresponse()
+                answer.read()
+                told[answer.status] += 1
+            except (OSError, HTTPException):
+                told[0] += 1
+            client.close()
+        client.close()
+
+    threads = [threading.Thread(target=post, daemon=True) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+
+
+def watched(server: Server, damage: Damage, duration_s: float) -> Damage:
+    """Ask for reviews, bindings and probes as others do, and take the time of each."""
+    pod = json.dumps(a_review(a_pod("8Gi"))).encode()
+    binding = json.dumps(binding_review()).encode()
+    end = time.monotonic() + duration_s
+    with contextlib.closing(server.client(timeout=60)) as client:
+        client.connect()
+
+        def post(body: bytes, path: str) -> None:
+            client.request("POST", path, body, JSON)
+            answer = client.getresponse()
+            assert answer.status == 200, answer.read()
+            answer.read()
+
+        def probe() -> None:
+            assert server.get("/livez") == (200, "ok\n")
+
+        asked: dict[str, Callable[[], None]] = {
+            "review": lambda: post(pod, "/mutate"),
+            "binding": lambda: post(binding, server.bind_path),
+            "/livez": probe,
+        }
+        while time.monotonic() < end:
+            for name, ask in asked.items():
+                began = time.monotonic()
+                ask()
+                damage.seconds.setdefault(name, []).append(time.monotonic() - began)
+    return damage
+
+
+def peak_bytes(server: Server) -> int:
+    """Return the most memory that the worker process had so far."""
+    parent = server.process.pid
+    (worker,) = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    (line,) = [
+        line
+        for line in Path(f"/proc/{worker}/status").read_text().splitlines()
+        if line.startswith("VmHWM:")
+    ]
+    return int(line.split()[1]) * 2**10

@@ -1,0 +1,67 @@
+"""Processes in a cgroup with little memory, as a container's limit gives them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.support.programs import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CGROUPS: Final = Path("/sys/fs/cgroup")
+
+
+class MemoryLimit:
+    """A cgroup; cgroups of version 1 and 2 name the same things in different words."""
+
+    def __init__(self, path: Path, *, unified: bool) -> None:
+        self.path = path
+        self._unified = unified
+
+    def add(self, pid: int) -> None:
+        """Move a process in, and all that it starts from now on."""
+        (self.path / "cgroup.procs").write_text(str(pid))
+
+    def kills(self) -> int:
+        """Return how many processes the kernel has killed for memory."""
+        name = "memory.events" if self._unified else "memory.oom_control"
+        return self._figures(name).get("oom_kill", 0)
+
+    def resident_bytes(self) -> int:
+        """Return what the processes hold now that no reclaim can free."""
+        return self._figures("memory.stat")["anon" if self._unified else "total_rss"]
+
+    def _figures(self, name: str) -> dict[str, int]:
+        lines = (self.path / name).read_text().splitlines()
+        return {word: int(figure) for word, figure in map(str.split, lines)}
+
+
+@contextlib.contextmanager
+def memory_limit(limit_bytes: int) -> Iterator[MemoryLimit]:
+    """Make a cgroup with this limit and without swap; remove it once its processes have ended."""
+    unified = (CGROUPS / "cgroup.controllers").exists()
+    path = (CGROUPS if unified else CGROUPS / "memory") / f"vramwarden-test-{os.getpid()}"
+    try:
+        if unified:
+            (CGROUPS / "cgroup.subtree_control").write_text("+memory")
+        path.mkdir()
+        limit = "memory.max" if unified else "memory.limit_in_bytes"
+        (path / limit).write_text(str(limit_bytes))
+        for swap in ("memory.swap.max", "memory.swappiness"):
+            if (path / swap).exists():
+                (path / swap).write_text("0")
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            path.rmdir()
+        pytest.skip(f"no cgroup that limits memory can be made here: {error}")
+    try:
+        yield MemoryLimit(path, unified=unified)
+    finally:
+        wait_until(f"{path} empty", lambda: not (path / "cgroup.procs").read_text())
+        path.rmdir()

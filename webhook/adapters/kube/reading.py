@@ -1,0 +1,229 @@
+"""Reads what the API server sends in bounded memory, whatever tenants have stored.
+
+A list is cut into objects, of which one at a time is a tree of Python's; and what is large is read
+by one thread of this process at a time. For an object of etcd's 1.5 MiB may become 9 MiB of JSON
+(one control character is written in six) or a tree of 55 MiB (300,000 variables).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+    from typing import Self
+
+    Json = dict[str, Any]
+
+T = TypeVar("T")
+
+MOST_BYTES: Final = 16 * 2**20
+"""Of one object's JSON. An etcd with its default limit of 1.5 MiB (`--max-request-bytes`) stores
+nothing that needs more."""
+
+LARGE_BYTES: Final = 64 * 2**10
+"""What is larger is read by one thread at a time; an ordinary pod has 7 KiB."""
+
+_HEAD: Final = 8 * 2**10
+"""Bytes in which an object says which one it is."""
+
+_decode: Final = json.JSONDecoder().raw_decode
+_white: Final = re.compile(r"[ \t\n\r]*").match
+_large: Final = Lock()
+
+# In the API server's JSON these fields come first, in the order of the Go structs (ObjectMeta), and
+# none of them may hold a quote or a backslash; within a string each quote has a backslash.
+_EVENT: Final = re.compile(r'\s*\{\s*"type"\s*:\s*"(\w+)"')
+_IDENTITY: Final = re.compile(r'"metadata"\s*:\s*\{((?:\s*"\w+"\s*:\s*"[^"\\]*"\s*,?)+)')
+
+
+class MalformedError(Exception):
+    """What arrived is not the JSON that was expected."""
+
+
+class TooLargeError(Exception):
+    """More arrived than may be read."""
+
+    def __init__(self, begun: bytearray) -> None:
+        super().__init__("larger than may be read")
+        self.begun = begun
+        """As much as did arrive."""
+
+
+class Share:
+    """What one thread holds of answers; `claim` waits while another holds something large."""
+
+    def __init__(self, wait_s: float) -> None:
+        """Prepare; TimeoutError where another needs longer than `wait_s`."""
+        self._wait_s = wait_s
+        self._alone = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _: TracebackType | None,
+    ) -> None:
+        self.leave()
+
+    def claim(self, held_bytes: int) -> None:
+        """Say how much is held now."""
+        if held_bytes > LARGE_BYTES and not self._alone:
+            if not _large.acquire(timeout=self._wait_s):
+                raise TimeoutError("other large answers are being read")
+            self._alone = True
+
+    def leave(self) -> None:
+        """Say that nothing is held any longer."""
+        if self._alone:
+            self._alone = False
+            _large.release()
+
+
+def gather(parts: Iterable[bytes], most_bytes: int, share: Share) -> bytearray:
+    """Return all of an answer; raises TooLargeError, with at most one part more than allowed."""
+    gathered = bytearray()
+    for part in parts:
+        gathered += part
+        share.claim(len(gathered))
+        if len(gathered) > most_bytes:
+            raise TooLargeError(gathered)
+    return gathered
+
+
+def lines(
+    parts: Iterable[bytes], most_bytes: int, share: Share
+) -> Iterator[tuple[bytearray, bool]]:
+    """Yield each line as soon as it arrives, and whether it is whole; the time needed is linear.
+
+    Of a line that is too large the beginning is yielded; the rest is dropped as it arrives.
+    """
+    line, whole = bytearray(), True
+    for part in parts:
+        *ends, rest = part.split(b"\n")
+        for end in ends:
+            if whole:
+                line += end
+                share.claim(len(line))
+            if line:
+                yield line, whole
+            line, whole = bytearray(), True
+            share.leave()
+        if whole:
+            line += rest
+            share.claim(len(line))
+        if len(line) > most_bytes:
+            line, whole = line[:_HEAD], False
+            share.leave()
+
+
+def read_object(data: bytes | bytearray) -> Json:
+    """Read a JSON object; raises MalformedError for anything else."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise MalformedError(str(error)) from error
+    if not isinstance(found, dict):
+        raise MalformedError("not a JSON object")
+    return found
+
+
+def identified(begun: bytearray) -> Json:
+    """Return what is known of an object that is too large, given its beginning.
+
+    It has name, namespace, uid and resourceVersion, and a `spec` that is no object, so that nobody
+    takes it for one that asks for nothing.
+    """
+    found = _IDENTITY.search(begun[:_HEAD].decode(errors="replace"))
+    if found is None:
+        raise MalformedError("an object that is too large does not begin with its name")
+    members = found[1].rstrip().removesuffix(",")
+    return {"metadata": read_object(f"{{{members}}}".encode()), "spec": "too large to be read"}
+
+
+def event_type(begun: bytearray) -> str:
+    """Return the type of an event of a watch, given its beginning."""
+    found = _EVENT.match(begun[:_HEAD].decode(errors="replace"))
+    if found is None:
+        raise MalformedError("an event that is too large does not begin with its type")
+    return found[1]
+
+
+@dataclass(slots=True)
+class ListReader(Generic[T]):
+    """Reads the text of a list, object after object."""
+
+    keep: Callable[[Json], T]
+    kept: list[T] = field(default_factory=list)
+    """What `keep` made of each object so far."""
+    rest: Json = field(default_factory=dict)
+    """The list's other members so far, such as `metadata`."""
+
+    def read(self, text: str) -> None:
+        """Read to the end; raises MalformedError where the text ends before, or is no list."""
+        at = _after(text, 0, "{")
+        while True:
+            name, at = _value(text, at)
+            at = _after(text, at, ":")
+            if name == "items" and text.startswith("[", _past_white(text, at)):
+                at = self._items(text, _after(text, at, "["))
+            else:
+                self.rest[str(name)], at = _value(text, at)
+            at = _after(text, at, ",}")
+            if text[at - 1] == "}":
+                return
+
+    def read_begun(self, begun: bytearray) -> None:
+        """Read the objects that arrived whole of a list that is too large."""
+        with suppress(MalformedError):
+            self.read(begun.decode(errors="replace"))
+
+    def identify(self, begun: bytearray) -> None:
+        """Let the one object of a list be what is `identified` of it, for it is too large."""
+        if len(self.kept) > 1 or "metadata" not in self.rest:
+            raise MalformedError("more than one object, though one was asked for")
+        self.kept = [self.keep(identified(begun[begun.find(b'"items"') :]))]
+
+    def _items(self, text: str, at: int) -> int:
+        """Read objects up to the bracket that ends them; return where it went on."""
+        if text.startswith("]", _past_white(text, at)):
+            return _after(text, at, "]")
+        while True:
+            item, at = _value(text, at)
+            if not isinstance(item, dict):
+                raise MalformedError("an item of the list is not an object")
+            self.kept.append(self.keep(item))
+            del item  # two trees at a time would be twice the memory
+            at = _after(text, at, ",]")
+            if text[at - 1] == "]":
+                return at
+
+
+def _value(text: str, at: int) -> tuple[Any, int]:
+    """Return the JSON value at a position, and where it ends."""
+    try:
+        return _decode(text, _past_white(text, at))
+    except (ValueError, RecursionError) as error:
+        raise MalformedError(str(error)) from error
+
+
+def _after(text: str, at: int, expected: str) -> int:
+    """Return the position after one of the expected characters."""
+    at = _past_white(text, at)
+    if text[at : at + 1] not in tuple(expected):
+        raise MalformedError(f"expected one of {expected} at character {at} of a list")
+    return at + 1
+
+
+def _past_white(text: str, at: int) -> int:
+    found = _white(text, at)
+    return found.end() if found else at

@@ -1,0 +1,256 @@
+"""Gives GPUs to pods that were bound without us: while no replica answered, or answered in time.
+
+Such a pod starts nothing: its sidecar waits for the annotation. Every replica does this, through
+the same lists as bindings, so no leader is needed: the list first, then the pod. Once written, the
+annotations never change.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from functools import partial
+from threading import Condition, Thread
+from typing import TYPE_CHECKING, Final
+
+from webhook.adapters.kube.client import KubeError
+from webhook.core.placement.assignments import LONGEST_TOLD
+from webhook.core.placement.binding_review import BindingOutcome, gpu_annotations
+from webhook.core.placement.fit import RETRIES
+from webhook.names import GPU_WAITS_ANNOTATION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from webhook.adapters.kube.placement import PlacementApi, StoredPod
+    from webhook.core.placement.assignments import PodState
+    from webhook.core.placement.binding_review import Verdict
+    from webhook.server.log import JsonLog
+    from webhook.server.metrics import PlacementMetrics
+    from webhook.server.placement.binder import Binder
+    from webhook.server.placement.tracker import Tracker
+
+EVERY_S: Final = 30.0
+"""All that wait are tried again this often, whatever was missed."""
+
+DELAY_S: Final = 0.5
+"""At most so long a pod is left to another replica first."""
+
+PATIENCE_S: Final = 300.0
+"""So long after it first found no room a pod that has a controller is deleted, to go elsewhere."""
+
+TELL_EVERY_S: Final = 30.0
+"""A pod is told this often, at most, that the reason for which it waits is another one now."""
+
+ASK_EVERY_S: Final = 300.0
+"""How long an answer about our rights is believed."""
+
+TRIES: Final = 3
+"""To change a pod that others change, too: kubelets report the status of one that just came."""
+
+_RIGHTS: Final = "late rights"
+_TRYING: Final = "late"
+_WAITS_ON: Final = (
+    "; it was bound while vramwarden was away, and is tried again whenever a pod ends there"
+)
+_STARTED: Final = (
+    "this pod was bound while vramwarden was away, and has no native sidecar that would wait: its "
+    "containers started without a GPU; delete it and create it again"
+)
+
+
+class LateAssignments:
+    """A thread that assigns late."""
+
+    def __init__(
+        self,
+        api: PlacementApi,
+        metrics: PlacementMetrics,
+        log: JsonLog,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Write by `api`; `clock` gives seconds that only ever grow."""
+        self._api = api
+        self._metrics = metrics
+        self._log = log
+        self._clock = clock
+        self._changed = Condition()
+        self._due_s: dict[str, float] = {}
+        self._first_s: dict[str, float] = {}
+        self._told_s: dict[str, float] = {}
+        self._ask_at_s = 0.0
+        self._may = False
+
+    def waits(self, pod: PodState) -> None:
+        """Record that a pod is bound and has no GPU yet; returns at once."""
+        self._put([pod])
+
+    def ended(self, pod: PodState, tracker: Tracker) -> None:
+        """Record that a pod finished or is gone: others may have its place; returns at once."""
+        if pod.node:
+            self._put(tracker.waiting(pod.node))
+
+    def _put(self, pods: Sequence[PodState]) -> None:
+        with self._changed:
+            for pod in pods:
+                delay_s = random.uniform(0, DELAY_S)  # noqa: S311 - no secret
+                self._due_s.setdefault(pod.uid, self._clock() + delay_s)
+            self._changed.notify()
+
+    def start(self, binder: Binder, tracker: Tracker) -> None:
+        """Begin on a daemon thread."""
+        arguments = (binder, tracker)
+        Thread(target=self._run, args=arguments, name="placement-late", daemon=True).start()
+
+    def _run(self, binder: Binder, tracker: Tracker) -> None:
+        next_round_s = self._clock() + EVERY_S
+        while True:
+            try:
+                due = self._next(next_round_s)
+                if self._clock() >= next_round_s:
+                    next_round_s = self._clock() + EVERY_S * random.uniform(0.75, 1.25)  # noqa: S311
+                    due = [pod.uid for pod in tracker.waiting()]
+                    self._forget_all_but(due)
+                known = [tracker.pod(uid) for uid in due]
+                self.attempt(binder, [pod for pod in known if pod])
+            except Exception:  # noqa: BLE001 - a bug must not end the thread silently
+                self._log.exception("late assignment failed")
+                time.sleep(EVERY_S)
+
+    def _next(self, until_s: float) -> list[str]:
+        """Wait for pods that are due, until some time at most."""
+        with self._changed:
+            while True:
+                now_s = self._clock()
+                due = [uid for uid, due_s in self._due_s.items() if due_s <= now_s]
+                if due or now_s >= until_s:
+                    break
+                self._changed.wait(min([until_s, *self._due_s.values()]) - now_s)
+            for uid in due:
+                del self._due_s[uid]
+            return due
+
+    def _forget_all_but(self, uids: Sequence[str]) -> None:
+        """Forget what is remembered of pods that do not wait any more."""
+        for remembered in (self._first_s, self._told_s):
+            for uid in remembered.keys() - set(uids):
+                del remembered[uid]
+
+    def attempt(self, binder: Binder, pods: Sequence[PodState]) -> None:
+        """Try to give these pods their GPUs, those that wait still.
+
+        | the pod | then |
+        | --- | --- |
+        | GPUs are free on its node, or entered for it already | gets them |
+        | no GPU is free | is told, and tried again; deleted after a while if it has a controller |
+        | has no native sidecar, so that it runs already | is deleted if it has a controller |
+        | it has no controller either | is told, also by an event |
+        | got GPUs, ended or is gone meanwhile | is left alone |
+        """
+        pods = [pod for pod in pods if pod.waits and not pod.gone]
+        if not pods or not self._may_assign(binder):
+            return
+        errors: list[str] = []
+        asked = [(pod, binder.late(pod)) for pod in pods if pod.waits and pod.waits.native]
+        for pod in pods:
+            if pod.waits and not pod.waits.native:
+                self._count(pod, partial(self._give_up, pod), errors)
+        for pod, answer in asked:
+            verdict = binder.wait(answer)
+            self._count(pod, partial(self._act, pod, verdict), errors)
+        if errors:
+            message = "pods that were bound without us cannot be given their GPUs; retrying"
+            self._log.once(_TRYING, "error", message, errors[0][:LONGEST_TOLD], pods=len(errors))
+        else:
+            self._log.over(_TRYING, "pods that were bound without us get their GPUs again")
+
+    def _may_assign(self, binder: Binder) -> bool:
+        """Say whether we have the right, which clusters without the fence around it do not give."""
+        if self._clock() >= self._ask_at_s:
+            try:
+                self._may = self._api.may("patch", "pods", "status")
+            except KubeError as error:
+                self._log.once(_RIGHTS, "error", "our rights cannot be read; retrying", str(error))
+                return False
+            self._ask_at_s = self._clock() + ASK_EVERY_S
+            binder.assigns_late = self._may
+            if self._may:
+                self._log.over(_RIGHTS, "pods that were bound without us are assigned late")
+            else:
+                message = "pods that were bound without us are not assigned late"
+                why = "our account may not patch pods/status; delete those pods"
+                self._log.once(_RIGHTS, "warning", message, why)
+        return self._may
+
+    def _count(self, pod: PodState, act: Callable[[], str], errors: list[str]) -> None:
+        try:
+            outcome = act()
+        except KubeError as error:
+            outcome = "forbidden" if error.forbidden else "failed"
+            errors.append(f"{pod.name}: {error}")
+        self._metrics.late.labels(outcome).inc()
+
+    def _act(self, pod: PodState, verdict: Verdict) -> str:
+        if verdict.outcome is BindingOutcome.PLACED:
+            return self._assign(pod, verdict.uuids)
+        if verdict.outcome is not BindingOutcome.DENIED:
+            raise KubeError(verdict.message)
+        now_s = self._clock()
+        waited_s = now_s - self._first_s.setdefault(pod.uid, now_s)
+        sentence = verdict.message.removesuffix(RETRIES)
+        if pod.waits and pod.waits.owned and waited_s >= PATIENCE_S:
+            return self._delete(pod, sentence)
+        self._tell(pod, sentence + _WAITS_ON)
+        return "waits"
+
+    def _assign(self, pod: PodState, uuids: tuple[str, ...]) -> str:
+        written = {**gpu_annotations(uuids), GPU_WAITS_ANNOTATION: None}
+        if not self._change(pod, lambda found: self._api.annotate(found, written)):
+            return "settled"
+        self._first_s.pop(pod.uid, None)
+        self._log.info("assigned late", pod=pod.name, node=pod.node, gpus=list(uuids))
+        return "assigned"
+
+    def _give_up(self, pod: PodState) -> str:
+        if pod.waits and pod.waits.owned:
+            return self._delete(pod, _STARTED)
+        if self._tell(pod, _STARTED):
+            self._api.warn_of(pod, "BoundWithoutGPU", _STARTED)
+        return "told"
+
+    def _delete(self, pod: PodState, why: str) -> str:
+        if not self._change(pod, self._api.delete_pod):
+            return "settled"
+        message = "deleted a pod that was bound without us, for its controller to make another"
+        self._log.warning(message, pod=pod.name, node=pod.node, why=why)
+        return "deleted"
+
+    def _tell(self, pod: PodState, sentence: str) -> bool:
+        """Write on a pod why it waits, where it says something else; say whether that was done."""
+        sentence = sentence[:LONGEST_TOLD]
+        now_s = self._clock()
+        told_s = self._told_s.get(pod.uid)
+        if (pod.waits and pod.waits.told == sentence) or (
+            told_s is not None and now_s - told_s < TELL_EVERY_S
+        ):
+            return False
+        self._told_s[pod.uid] = now_s
+        told = {GPU_WAITS_ANNOTATION: sentence}
+        return self._change(pod, lambda found: self._api.annotate(found, told))
+
+    def _change(self, pod: PodState, change: Callable[[StoredPod], None]) -> bool:
+        """Change a pod as it is stored, if it waits there still; say whether it did."""
+        for left in reversed(range(TRIES)):
+            found = self._api.stored_pod(pod.name)
+            if found is None or found.state.uid != pod.uid or not found.state.waits:
+                return False
+            try:
+                change(found)
+            except KubeError as error:
+                if error.not_found:
+                    return False
+                if not error.conflict or not left:
+                    raise
+            else:
+                return True
+        return False

@@ -1,0 +1,54 @@
+"""Lines of those who wait for the same thing: who comes first works for all, on one thread.
+
+Who waits holds no thread. While the first of a line is being worked for, others gather, and are
+then worked for together: what would cost each of them a write costs one (group commit).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class Lines(Generic[T]):
+    """A line per name; one exists only while somebody is in it. Safe from any thread."""
+
+    def __init__(
+        self,
+        work: Callable[[str, list[T]], None],
+        run: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """Let `work` do what all of a line wait for; it never raises.
+
+        `run` starts a function on another thread, and does not wait for it.
+        """
+        self._work = work
+        self._run = run
+        self._lock = Lock()
+        self._lines: dict[str, list[T]] = {}
+
+    def join(self, name: str, item: T) -> None:
+        """Put somebody into a line; returns at once."""
+        with self._lock:
+            line = self._lines.get(name)
+            if line is not None:
+                line.append(item)
+                return
+            self._lines[name] = [item]
+        self._run(partial(self._serve, name))
+
+    def _serve(self, name: str) -> None:
+        while True:
+            with self._lock:
+                gathered = self._lines[name]
+                if not gathered:
+                    del self._lines[name]
+                    return
+                self._lines[name] = []
+            self._work(name, gathered)
