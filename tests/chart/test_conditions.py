@@ -162,8 +162,18 @@ CONTAINERS = st.fixed_dictionaries(
 )
 NAMES = st.sampled_from(["main", "second", "third", "vram-enforcer", "vram-enforcer-2"])
 VOLUMES = st.lists(
-    st.sampled_from(["data", "vram-enforcer-run", "vram-enforcer-no-token"]), unique=True
-).map(lambda names: [{"name": name, "emptyDir": {}} for name in names])
+    st.sampled_from(["data", "vram-enforcer-run", "vram-enforcer-no-token", "vram-enforcer-gpu"]),
+    unique=True,
+).flatmap(
+    lambda names: st.tuples(
+        *(
+            st.sampled_from([{"emptyDir": {}}, {"hostPath": {"path": "/x"}}]).map(
+                lambda source, name=name: {"name": name, **source}
+            )
+            for name in names
+        )
+    ).map(list)
+)
 OURS = ["gpu-memory", "gpu-count", "gpu-class", "gpu", "admitted", "unheard-of"]
 CDI = ["nvidia.cdi.k8s.io", "nvidia.cdi.k8s.io/container.main", "cdi.k8s.io/claim"]
 ANNOTATIONS = st.dictionaries(
@@ -251,8 +261,8 @@ DEMANDS = {
     },
     **odd(OF_OURS),
     **{
-        f"volume {name}": a_pod(volumes=[{"name": name, "emptyDir": {}}])
-        for name in ("vram-enforcer-run", "vram-enforcer-no-token")
+        f"volume {name}": a_pod(volumes=[{"name": name, "hostPath": {"path": "/x"}}])
+        for name in ("vram-enforcer-run", "vram-enforcer-no-token", "vram-enforcer-gpu")
     },
 }
 

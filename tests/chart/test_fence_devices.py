@@ -136,6 +136,10 @@ def test_a_translated_pod_brings_no_annotation_of_a_binding_along(denying, key):
     assert denying.denies(pod) == ""
     pod["metadata"]["annotations"][f"vramwarden.io/{key}"] = "1"
     assert "are written by vramwarden alone; remove them" in denying.denies(pod)
+    # With a demand a pod is held to that while a policy is observed, too.
+    denying.under(LENIENT["Observe"])
+    assert "are written by vramwarden alone; remove them" in denying.denies(pod)
+    denying.under(DENYING)
 
 
 def test_what_translation_writes_is_allowed_where_it_writes_it_and_nowhere_else(cluster, denying):

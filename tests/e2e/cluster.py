@@ -59,11 +59,6 @@ class NamedCluster:
 class Release(charts.Release):
     """The release of the chart in a cluster; each step waits for what it changed."""
 
-    def __init__(self, helm: charts.Helm, patience: str = "5m") -> None:
-        super().__init__(helm)
-        self.patience = patience
-        """How long Helm waits for each step, as Helm writes it."""
-
     def install(self, values: dict[str, Any] | None = None) -> str:
         """Install it, or upgrade it to just these values."""
         return self._run("upgrade", "--install", "--reset-values", *self.helm.values(values))
@@ -72,15 +67,13 @@ class Release(charts.Release):
         """Run `helm test`."""
         return self.helm.run("test", "vramwarden", "--namespace", SYSTEM, "--timeout=3m")
 
-    def is_installed(self, *, failed: bool = False) -> bool:
-        """Say whether the release is installed, or at least something of it."""
-        every = ("--all",) if failed else ()
-        listed = self.helm.run("list", "--namespace", SYSTEM, "--short", *every)
-        return "vramwarden" in listed.split()
+    def is_installed(self) -> bool:
+        """Say whether the release is installed."""
+        return "vramwarden" in self.helm.run("list", "--namespace", SYSTEM, "--short").split()
 
     def _run(self, *arguments: str) -> str:
         where = ("vramwarden", str(charts.CHART), "--namespace", SYSTEM)
-        return self.helm.run(*arguments, *where, "--wait", f"--timeout={self.patience}")
+        return self.helm.run(*arguments, *where, "--wait", "--timeout=5m")
 
 
 def impossible() -> str:

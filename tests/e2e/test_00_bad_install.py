@@ -123,3 +123,14 @@ def refused(team, manifest):
         return 'failed calling webhook "mutate.vramwarden.io"' in error.message
     team.delete_pod(manifest["metadata"]["name"])
     return False
+
+
+def test_a_working_install_goes_with_its_namespace(cluster, helm, unready, stranger, values):
+    Release(helm).install(values)
+    delete_namespace(unready)
+    assert starts(stranger, "at-once")
+    stranger.wait("the webhook configurations gone", lambda: "webhook" not in installed(cluster))
+    # Nobody is left who could translate it, and nothing that denies it.
+    made = stranger.create(pod("asks", "1Gi", ["true"], schedulerName="nobody"))
+    assert "initContainers" not in made["spec"]
+    stranger.delete_pod("asks")

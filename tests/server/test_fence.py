@@ -113,8 +113,15 @@ def test_another_replicas_policy_is_left_alone_until_it_has_settled(replica, sto
     assert stored.data == fence_data(THEIRS)
     replica.now_s += 1
     assert replica.keep() == 1
-    # And the time counts anew.
+    # Each time it is another's again, the time begins again.
     stored.put(fence_data(THEIRS))
+    assert replica.keep() == 0
+    replica.now_s += SETTLE_S - 1
+    stored.put(fence_data(OURS))
+    assert replica.keep() == 0
+    stored.put(fence_data(THEIRS))
+    assert replica.keep() == 0
+    replica.now_s += 1
     assert replica.keep() == 0
 
 

@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -130,9 +131,11 @@ def test_without_the_api_server_it_lives_and_waits_and_later_serves_on(cluster, 
         again = "certificates are reconciled again"
         server.wait_for("the end", lambda: messages(server).count(again) == 2)
     # However often it tried, it is logged when trouble begins and when it ends.
-    trouble = [line for line in server.log() if line["level"] != "info"]
-    assert len(trouble) in {2, 3}
-    assert {line["msg"] for line in trouble} == {"certificates cannot be reconciled"}
+    trouble = [line["msg"] for line in server.log() if line["level"] != "info"]
+    assert trouble.count("certificates cannot be reconciled") in {2, 3}
+    others = {one for one in trouble if one != "certificates cannot be reconciled"}
+    assert others <= {"webhook configurations cannot be read"}  # by who registers bind's path
+    assert len(trouble) <= 2 * 3
     announced, *lines = server.log_file.read_text().splitlines()[2:]
     assert announced.startswith("operations: ")
     assert all(line.startswith("{") for line in lines)
@@ -242,6 +245,7 @@ def test_certificates_are_installed_and_checked_by_hand(cluster, tmp_path):
         assert after.returncode == 0, after.stderr
         assert "for gpu-webhook.gpu.svc, gpu-webhook.gpu, gpu-webhook, " in after.stdout
         cluster.denied.add(("PATCH", MUTATING))
+        time.sleep(1.0)  # of two CAs the newer is the one that starts in a later second
         assert "rotated (another CA was asked for)" in (rotated := certs("rotate")).stdout
         assert rotated.returncode == 1
         assert f"PATCH {MUTATING} is forbidden" in rotated.stderr

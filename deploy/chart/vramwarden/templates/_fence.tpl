@@ -64,13 +64,13 @@ params.?data[?'rules.v1'].orValue('').split('\n').filter(line,
 request.namespace.matches(line.split(' ')[0]))
 {{- end }}
 
-{{/* In CEL: whether a pod has a list that is too long to be judged. */}}
+{{/* In CEL: whether a pod has a list that is too long to be judged. Of each limit the API server has made a
+request, too. */}}
 {{- define "vramwarden.fenceTooMany" -}}
 object.metadata.?annotations.orValue({}).size() > 4096
 || [object.spec.?containers.orValue([]) + object.spec.?initContainers.orValue([])
 + object.spec.?ephemeralContainers.orValue([])].exists(all, all.size() > 512
 || all.exists(container, container.?env.orValue([]).size() > 4096
-|| container.?resources.?limits.orValue({}).size() > 256
 || container.?resources.?requests.orValue({}).size() > 256))
 {{- end }}
 
