@@ -9,7 +9,14 @@ from webhook.adapters.kube.client import KubeError
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.placement.fit import Need
 from webhook.server.placement.binder import AT_ONCE
-from webhook.server.placement.late import ASK_EVERY_S, DELAY_S, PATIENCE_S, TELL_EVERY_S
+from webhook.server.placement.late import (
+    ASK_EVERY_S,
+    DELAY_S,
+    EVERY_S,
+    MOST_GIVEN_UP,
+    PATIENCE_S,
+    TELL_EVERY_S,
+)
 
 
 @pytest.fixture
@@ -311,3 +318,17 @@ def test_when_something_ends_who_waits_on_that_node_is_tried_again(world):
     assigning.ended(world.pods[first], replica.tracker)
     world.time_s += DELAY_S
     assert assigning._next(assigning._clock()) == [first, second]
+
+
+def test_pods_that_are_bound_without_us_again_and_again_are_deleted_slowly(world):
+    uids = [world.create(Need(1), owned=True) for _ in range(2 * MOST_GIVEN_UP + 1)]
+    world.without_sidecar.update(uids)
+    for uid in uids:
+        world.bind_bare(uid, "n0")
+    replica = Replica(world)
+    left = []
+    for pause_s in (0, 1, EVERY_S - 1, 1, EVERY_S):
+        world.time_s += pause_s
+        late(replica)
+        left.append(len(world.pods))
+    assert left == [MOST_GIVEN_UP + 1, MOST_GIVEN_UP + 1, 1, 1, 0]

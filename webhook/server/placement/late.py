@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from functools import partial
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Final
@@ -41,6 +42,10 @@ PATIENCE_S: Final = 300.0
 
 TELL_EVERY_S: Final = 30.0
 """A pod is told this often, at most, that the reason for which it waits is another one now."""
+
+MOST_GIVEN_UP: Final = 10
+"""Pods without a native sidecar that are deleted within `EVERY_S`: where the API server never gets
+an answer of ours, each one that its controller makes would be bound without us, too."""
 
 ASK_EVERY_S: Final = 300.0
 """How long an answer about our rights is believed."""
@@ -82,6 +87,7 @@ class LateAssignments:
         self._due_s: dict[str, float] = {}
         self._first_s: dict[str, float] = {}
         self._told_s: dict[str, float] = {}
+        self._given_up_s: deque[float] = deque(maxlen=MOST_GIVEN_UP)
         self._ask_at_s = 0.0
         self._may = False
 
@@ -227,6 +233,10 @@ class LateAssignments:
 
     def _give_up(self, pod: PodState) -> str:
         if pod.waits and pod.waits.owned:
+            now_s, times_s = self._clock(), self._given_up_s
+            if len(times_s) == MOST_GIVEN_UP and now_s - times_s[0] < EVERY_S:
+                return "waits"
+            times_s.append(now_s)
             return self._delete(pod, _STARTED)
         if self._tell(pod, _STARTED):
             self._api.warn_of(pod, "BoundWithoutGPU", _STARTED)
