@@ -12,10 +12,15 @@ from tests.chart.fenced import MERGE, Fenced
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, one
 from tests.support.control_planes import wait_until
-from tests.support.pods import a_pod, a_policy, a_rule
+from tests.support.logs import RecordedLog
+from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from tests.support.servers import running
+from webhook.adapters.kube.client import KubeError, connect
+from webhook.adapters.kube.placement import PlacementApi
 from webhook.core.policy.fence import RULES_KEY, fence_data
 from webhook.core.policy.values import VisibleDevices
+from webhook.server.metrics import Metrics, PlacementMetrics
+from webhook.server.placement.late import LateAssignments
 
 NAME = "vramwarden-webhook"
 US = f"system:serviceaccount:{NAMESPACE}:{NAME}"
@@ -30,8 +35,11 @@ LABEL = {"vramwarden.io/managed": "true"}
 class Accounts(Fenced):
     """Makes pods that are bound, and writes their status as the webhook."""
 
-    def bound(self, annotations=None, labels=LABEL, node="node-1", namespace="default"):
-        pod = a_pod(annotations={"example.com/a": "1", **(annotations or {})}, labels=labels)
+    def bound(
+        self, annotations=None, labels=LABEL, node="node-1", namespace="default", containers=None
+    ):
+        annotations = {"example.com/a": "1", **(annotations or {})}
+        pod = a_pod(annotations=annotations, labels=labels, containers=containers)
         made = self.create(pod, namespace, self.api, dry_run=False)
         if node:
             name = made["metadata"]["name"]
@@ -207,8 +215,8 @@ def test_it_names_what_it_makes(cluster):
 
 
 @pytest.fixture
-def server(cluster, tmp_path, monkeypatch):
-    """Run a replica that speaks to the API server with the webhook's token."""
+def kubeconfig(cluster, tmp_path):
+    """Return a configuration with the webhook's token."""
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}/token"
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     token = cluster.api.request("POST", path, request)["status"]["token"]
@@ -216,6 +224,50 @@ def server(cluster, tmp_path, monkeypatch):
     config["users"][0]["user"] = {"token": token}
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(json.dumps(config))
+    return kubeconfig
+
+
+def waits(cluster):
+    """Make a pod that is bound and waits, and whose containers would be shown its GPU."""
+    field = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{VISIBLE}']"}
+    shown = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": field}}
+    limits = {"limits": {"vramwarden.io/vram": "1Gi"}, "requests": {"vramwarden.io/vram": "1Gi"}}
+    return cluster.bound(containers=[a_container(env=[shown], resources=limits)])
+
+
+def test_it_is_let_through_what_a_replica_does_to_assign_late(cluster, kubeconfig):
+    placement = PlacementApi(connect(kubeconfig, tries=1), NAMESPACE)
+    assigning = LateAssignments(placement, PlacementMetrics(Metrics()), RecordedLog())
+    assert placement.may("patch", "pods", "status")
+
+    def stored(pod):
+        return placement.stored_pod(f"default/{pod['metadata']['name']}")
+
+    def marks(pod):
+        path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"
+        written = cluster.api.request("GET", path)["metadata"]["annotations"]
+        return {key: written[key] for key in (GPU, VISIBLE, FRACTION, WAITS) if key in written}
+
+    told, at_once, other = (waits(cluster) for _ in range(3))
+    for reason in ("no room", "still no room"):
+        assigning._told_s.clear()
+        assert assigning._tell(stored(told).state, reason)
+        assert marks(told) == {WAITS: reason}
+    for pod in (told, at_once):
+        assert assigning._assign(stored(pod).state, ("GPU-1", "GPU-2")) == "assigned"
+        assert marks(pod) == {GPU: "GPU-1,GPU-2", VISIBLE: "GPU-1,GPU-2"}
+    placement.warn_of(stored(other).state, "BoundWithoutGPU", "why")
+    placement.delete_pod(stored(other))
+    assert stored(other).state.waits is None  # it is being deleted
+    with pytest.raises(KubeError) as caught:
+        placement.delete_pod(stored(told))
+    assert caught.value.forbidden
+    placement.remove(placement.store("node-1", {}, ""))
+
+
+@pytest.fixture
+def server(cluster, tmp_path, kubeconfig, monkeypatch):
+    """Run a replica that speaks to the API server with the webhook's token."""
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     cluster.api.delete(parameter())
     with running(tmp_path, f"--placement-namespace={NAMESPACE}") as found:

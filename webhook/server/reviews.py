@@ -65,13 +65,19 @@ class Reviews:
     """Answers reviews: read, decided, encoded, counted, logged.
 
     A bad *review* is an HTTP 4xx to the API server; a bad *object* is a denial inside an answer,
-    shown to the user. A bug of ours is code 500 inside an answer with the review's uid; its trace
-    is in the log only.
+    shown to the user. A bug of ours is answered with what `failed` makes of the request, by default
+    code 500 inside an answer with the review's uid; its trace is in the log only.
     """
 
-    def __init__(self, metrics: Metrics, log: JsonLog) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        log: JsonLog,
+        failed: Callable[[Request], bytes] = lambda request: write_failure(request.uid),
+    ) -> None:
         self._metrics = metrics
         self._log = log
+        self._failed = failed
 
     def read(self, webhook: str, body: bytes) -> Review | Answer:
         """Read a review; return the answer where the body is none."""
@@ -102,7 +108,7 @@ class Reviews:
         except Exception:  # noqa: BLE001 - whatever the bug, the API server gets an answer
             self._metrics.count_failure(webhook, perf_counter() - review.started_s)
             self._log.exception("review failed", **_about(review))
-            return Answer(200, write_failure(request.uid))
+            return Answer(200, self._failed(request))
         duration_s = perf_counter() - review.started_s
         self._metrics.count(webhook, request, made, duration_s)
         outcome = {"decision": made.outcome.value, "reasons": made.reasons, **made.logged}

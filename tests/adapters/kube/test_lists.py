@@ -128,3 +128,20 @@ def test_an_object_is_found_or_none(kube, api_server):
     assert kube.find(THINGS) is None
     with pytest.raises(KubeError, match="our role"):
         kube.find(THINGS)
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ('pods "x" is forbidden: User "us" cannot patch resource "pods/status"', True),
+        ("no", True),
+        ("pods \"x\" is forbidden: ValidatingAdmissionPolicy 'fence' denied request: no", False),
+        ('admission webhook "theirs.example" denied the request: no', False),
+    ],
+)
+def test_a_denial_by_admission_is_not_taken_for_a_missing_right(kube, api_server, said, hint):
+    api_server.answers = [(403, {"message": said})]
+    with pytest.raises(KubeError) as caught:
+        kube.find(THINGS)
+    assert said in str(caught.value)
+    assert str(caught.value).endswith(" (the right is missing from our role)") == hint

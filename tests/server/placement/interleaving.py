@@ -240,8 +240,7 @@ class World:
         self._turn("node")
         return self.nodes.get(name)
 
-    def pods_on(self, node: str, *, labelled: bool = True) -> list[PodState]:
-        del labelled  # none here is without
+    def pods_on(self, node: str) -> list[PodState]:
         self._turn("pods_on")
         return [pod for pod in self.pods.values() if pod.node == node]
 

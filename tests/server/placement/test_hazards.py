@@ -423,7 +423,7 @@ def test_a_damaged_list_is_restored_by_tidying(world, replicas):
     assert bind(replicas[0], rival).outcome is DENIED
 
 
-def test_many_pods_that_are_gone_are_asked_about_at_once(world, replicas):
+def test_many_pods_that_are_gone_are_asked_for_by_name_and_written_once(world, replicas):
     uids = create(world, replicas, *[1] * 8)
     for uid in uids:
         bind(replicas[0], uid)
@@ -437,10 +437,10 @@ def test_many_pods_that_are_gone_are_asked_about_at_once(world, replicas):
     replicas[1].tidy_now("n0")
     assert entered(world) == {uids[0]}
     asked = {what: world.asked[what] for what in ("pods_on", "pod", "store")}
-    assert asked == {"pods_on": 1, "pod": 0, "store": 1}
+    assert asked == {"pods_on": 0, "pod": 7, "store": 1}
 
 
-def test_entries_of_bindings_under_way_stay_where_all_of_a_node_are_asked_about(world, replicas):
+def test_entries_of_bindings_under_way_stay_where_another_pod_is_gone(world, replicas):
     uids = [world.create(Need(2)) for _ in range(3)]
     for uid in uids:
         bind(replicas[0], uid, arrives=False)  # which the other replica has not heard of
@@ -448,3 +448,16 @@ def test_entries_of_bindings_under_way_stay_where_all_of_a_node_are_asked_about(
     world.delete(gone)
     replicas[1].tidy_now("n0")
     assert entered(world) == set(uids)
+
+
+def test_of_two_replicas_one_deletes_the_list_of_a_node_that_is_gone(world, replicas):
+    (uid,) = create(world, replicas, 3)
+    bind(replicas[0], uid)
+    world.delete(uid)
+    world.nodes.clear()
+    stored = world.assignments("n0")
+    for replica in replicas:
+        replica.tracker._take_nodes([])
+        replica.resync()
+        replica.binder.tidy("n0", stored)
+    assert world.lists == {}

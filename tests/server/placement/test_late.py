@@ -8,6 +8,7 @@ from tests.server.placement.interleaving import Replica, World
 from webhook.adapters.kube.client import KubeError
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.placement.fit import Need
+from webhook.server.placement.binder import AT_ONCE
 from webhook.server.placement.late import ASK_EVERY_S, DELAY_S, PATIENCE_S, TELL_EVERY_S
 
 
@@ -241,6 +242,63 @@ def test_its_thread_leaves_a_pod_to_another_replica_first_and_then_takes_it_once
     world.time_s += DELAY_S
     assert assigning._next(assigning._clock() + 10) == [uid]
     assert assigning._next(assigning._clock()) == []
+
+
+def test_a_bug_on_one_node_keeps_no_pod_of_another_from_its_gpu(monkeypatch):
+    world = World((10,), (10,))
+    first, second = world.create(Need(6)), world.create(Need(6))
+    world.bind_bare(first, "n0")
+    world.bind_bare(second, "n1")
+    replica = Replica(world)
+    read = world.assignments
+
+    def stumble(node):
+        if node == "n0":
+            raise RuntimeError("a bug")
+        return read(node)
+
+    monkeypatch.setattr(world, "assignments", stumble)
+    with pytest.raises(RuntimeError, match="a bug"):
+        late(replica)
+    assert (world.pods[first].uuids, world.pods[second].uuids) == ((), ("G1-0",))
+
+
+def test_a_pod_that_lost_its_controller_meanwhile_is_not_deleted(world):
+    bare(world, 6)
+    (uid,) = bare(world, 6, owned=True)
+    replica = Replica(world)
+    replica.late_now()
+    world.time_s += PATIENCE_S
+    world.owned.clear()
+    world.change(uid)  # which this replica does not hear of
+    replica.late_now()
+    assert uid in world.pods
+
+
+def test_of_two_replicas_one_tells_a_pod_that_runs_already(world):
+    uid = world.create(Need(6))
+    world.without_sidecar.add(uid)
+    world.bind_bare(uid, "n0")
+    replicas = Replica(world), Replica(world)
+    for replica in replicas:
+        replica.late_now()
+    assert (world.warned, world.asked["annotate"]) == ([uid], 1)
+
+
+def test_many_nodes_at_a_time_would_leave_bindings_no_thread(world):
+    world = World(*[(10,)] * (3 * AT_ONCE))
+    uids = [world.create(Need(6)) for _ in world.nodes]
+    for uid, node in zip(uids, world.nodes, strict=True):
+        world.bind_bare(uid, node)
+    replica = Replica(world)
+    task, most = replica.late(), 0
+    while not task.done:
+        lines = [one for one in replica.tasks if one is not task and not one.done]
+        most = max(most, len(lines))
+        for one in [task, *lines]:
+            one.step()
+    assert most <= AT_ONCE // 2
+    assert all(world.pods[uid].uuids for uid in uids)
 
 
 def test_when_something_ends_who_waits_on_that_node_is_tried_again(world):

@@ -179,3 +179,23 @@ def test_an_api_server_that_is_slow_holds_up_no_pod_that_is_not_known_to_be_ours
     assert stranger["auditAnnotations"]["reasons"] == "APIServerAway"
     assert (ours["allowed"], ours["status"]["code"]) == (False, 503)
     assert "no answer within 0.05 s" in ours["status"]["message"]
+
+
+@pytest.mark.parametrize("node", ["with-gpus", "without-gpus"])
+@pytest.mark.parametrize("uid", ["any", "ours"])
+def test_a_bug_of_ours_holds_up_no_pod_that_is_not_known_to_be_ours(door, monkeypatch, node, uid):
+    def stumble(*_):
+        raise RuntimeError("a bug")
+
+    door.tracker._take_pods([PodState("ours", "team/ours", Need(5))])
+    for name in ("has", "node"):
+        monkeypatch.setattr(door.tracker, name, stumble)
+    monkeypatch.setattr(door.api, "pod", stumble)
+    if node == "with-gpus":  # known from memory, so that it is looked up
+        monkeypatch.setattr(door.tracker, "node", lambda name: GpuNode(name, ()))
+        monkeypatch.setattr(door.api, "node", stumble, raising=False)
+    _, _, body = asyncio.run(door.bind(node, uid=uid, name=uid))
+    response = json.loads(body)["response"]
+    assert response["uid"] == review()["request"]["uid"]
+    assert response.get("status", {}).get("code") == (500 if uid == "ours" else None)
+    assert (response["allowed"], "patch" in response) == (uid != "ours", False)

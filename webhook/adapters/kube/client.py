@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import warnings
 from contextlib import closing
@@ -68,6 +69,9 @@ _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 400, 401, 403, 404
 _CONFLICT, _GONE, _GATEWAY_TIMEOUT = 409, 410, 504
 _RETRYABLE: Final = frozenset({429, 500, 502, 503, _GATEWAY_TIMEOUT})
 """Overload, and failures of the API server or of a proxy in front of it."""
+
+_denied: Final = re.compile(r" denied (the )?request: ").search
+"""What the API server says where a webhook or a policy denied it, and not RBAC."""
 
 _FAILURES: Final = (urllib3.exceptions.HTTPError, OSError)  # a TimeoutError is an OSError
 _PART_BYTES: Final = 64 * 2**10
@@ -447,7 +451,7 @@ class Kube:
         why = f"{self.url} answers {code}" + (f": {said}" if said else "")
         if code == _UNAUTHORIZED:
             why += " (it does not accept our token or certificate)"
-        elif code == _FORBIDDEN:
+        elif code == _FORBIDDEN and not _denied(said):
             why += " (the right is missing from our role)"
         seconds = float(retry_after) if retry_after.isdecimal() else 0.0
         return KubeError(why, code=code, retry_after_s=seconds)

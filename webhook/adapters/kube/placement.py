@@ -148,10 +148,9 @@ class PlacementApi:
         found = self._kube.find(joined("nodes", name))
         return None if found is None else _gpu_node(found)
 
-    def pods_on(self, node: str, *, labelled: bool = True) -> list[PodState]:
-        """Read the pods with a demand on a node, or all of them, not from a cache."""
-        selectors = {"labelSelector": MANAGED} if labelled else {}
-        selectors["fieldSelector"] = f"spec.nodeName={node}"
+    def pods_on(self, node: str) -> list[PodState]:
+        """Read the pods with a demand on a node, not from a cache."""
+        selectors = {"labelSelector": MANAGED, "fieldSelector": f"spec.nodeName={node}"}
         return self._kube.list_all(joined("pods"), read_pod_state, **selectors)[0]
 
     def assignments(self, node: str) -> Stored:

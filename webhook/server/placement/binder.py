@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.core.placement.assignments import (
-    UNBOUND_S,
     adopt,
     plan_all,
     settle,
@@ -163,11 +162,15 @@ class Binder:
         Any other may be a stranger's, who must not wait for us. One of ours that is let through
         by this waits on its node, and is assigned late.
         """
+        if self.is_ours(binding):
+            return _unavailable(binding.node, why)
+        sentence = f"whether this pod needs a GPU of node {binding.node} is not known now"
+        return Verdict(_UNTOUCHED, BindingReason.API_SERVER_AWAY, f"{sentence}: {why}")
+
+    def is_ours(self, binding: Binding) -> bool:
+        """Say whether the pod is known to be ours to place; answered from memory."""
         pod = self._tracker.pod(binding.uid)
-        if pod is None or not pod.places:
-            sentence = f"whether this pod needs a GPU of node {binding.node} is not known now"
-            return Verdict(_UNTOUCHED, BindingReason.API_SERVER_AWAY, f"{sentence}: {why}")
-        return _unavailable(binding.node, why)
+        return pod is not None and pod.places
 
     def late(self, pod: PodState) -> Future[Verdict]:
         """Enter GPUs for a pod that was bound without; returns at once."""
@@ -185,11 +188,11 @@ class Binder:
         stored = stored or self._copies.get(name) or self._api.assignments(name)
         pods = self._tracker.relevant(name, stored.assignments)
         asked = to_ask(stored.assignments, pods, self._api.now_s())
-        answers = self._ask(name, asked)
+        answers = self._ask(asked)
         left = settle(name, stored.assignments, pods, answers, self._api.now_s())
         if not left and stored.version and self._is_gone(name):
             self._copies.pop(name, None)
-            self._api.remove(stored)
+            self._remove(stored)
             return
         leaving = {uid: one for uid, one in stored.assignments.items() if uid not in left}
         is_damaged = stored.version and not stored.whole
@@ -197,6 +200,14 @@ class Binder:
             job = _Job(leaving=leaving)
             self._lines.join(name, job)
             self.wait(job.answer)
+
+    def _remove(self, stored: Stored) -> None:
+        """Delete a list, unless somebody wrote it since, or deleted it first."""
+        try:
+            self._api.remove(stored)
+        except KubeError as error:
+            if not error.conflict and not error.not_found:
+                raise
 
     def _is_gone(self, name: str) -> bool:
         return self._tracker.node(name) is None and self._api.node(name) is None
@@ -348,30 +359,17 @@ class Binder:
     def _without_the_gone(self, name: str, stored: Stored) -> Stored:
         """Leave out the entries of pods that are gone; asks the API server, too. See `tidy`."""
         pods = self._tracker.relevant(name, stored.assignments)
-        answers = self._ask(name, to_ask_at_once(stored.assignments, pods))
+        answers = self._ask(to_ask_at_once(stored.assignments, pods))
         left = settle(name, stored.assignments, pods, answers, self._api.now_s())
         return replace(stored, assignments=left)
 
-    def _ask(self, node: str, entries: Mapping[str, Assignment]) -> dict[str, PodState | None]:
-        """Ask the API server about entries: one by one, or first for all pods of the node.
+    def _ask(self, entries: Mapping[str, Assignment]) -> dict[str, PodState | None]:
+        """Ask the API server about the pods of entries, one by one.
 
-        Who is not bound there, and was entered long ago, is not asked for by name: whether it is
-        gone or waits for another node, its entry leaves (`settle`).
+        Not for all pods of the node: API servers before 1.34 read every pod of the cluster from
+        etcd for that, as for any list with a `limit` (cacher.go, `shouldDelegateList`).
         """
-        answers: dict[str, PodState | None] = {}
-        if len(entries) > 1:
-            there = {pod.uid: pod for pod in self._api.pods_on(node, labelled=False)}
-            answers = {uid: there[uid] for uid in entries if uid in there}
-            oldest_s = self._api.now_s() - UNBOUND_S
-            answers |= {
-                uid: None
-                for uid, one in entries.items()
-                if uid not in there and one.since_s < oldest_s
-            }
-        for uid, one in entries.items():
-            if uid not in answers:
-                answers[uid] = self._api.pod(*one.pod.split("/"))
-        return answers
+        return {uid: self._api.pod(*one.pod.split("/")) for uid, one in entries.items()}
 
     def _read(self, name: str) -> Stored:
         """Read a node's list; where it is missing or damaged, enter what its pods have already."""

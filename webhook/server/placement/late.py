@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from webhook.adapters.kube.placement import PlacementApi, StoredPod
-    from webhook.core.placement.assignments import PodState
+    from webhook.core.placement.assignments import PodState, Waits
     from webhook.core.placement.binding_review import Verdict
     from webhook.server.log import JsonLog
     from webhook.server.metrics import PlacementMetrics
@@ -44,6 +44,10 @@ TELL_EVERY_S: Final = 30.0
 
 ASK_EVERY_S: Final = 300.0
 """How long an answer about our rights is believed."""
+
+TOGETHER: Final = 16
+"""Pods that are tried at a time, after an outage perhaps of thousands: each may hold one of the
+threads that bindings share (`binder.AT_ONCE`), and what is decided is done soon."""
 
 TRIES: Final = 3
 """To change a pod that others change, too: kubelets report the status of one that just came."""
@@ -146,21 +150,29 @@ class LateAssignments:
         | has no native sidecar, so that it runs already | is deleted if it has a controller |
         | it has no controller either | is told, also by an event |
         | got GPUs, ended or is gone meanwhile | is left alone |
+
+        A bug is raised once all of them had their turn.
         """
         pods = [pod for pod in pods if pod.waits and not pod.gone]
         if not pods or not self._may_assign(binder):
             return
-        errors: list[str] = []
-        asked = [(pod, binder.late(pod)) for pod in pods if pod.waits and pod.waits.native]
-        for pod in pods:
-            if pod.waits and not pod.waits.native:
-                self._count(pod, partial(self._give_up, pod), errors)
-        for pod, answer in asked:
-            verdict = binder.wait(answer)
-            self._count(pod, partial(self._act, pod, verdict), errors)
-        if errors:
+        failed: dict[str, Exception] = {}
+        for start in range(0, len(pods), TOGETHER):
+            some = pods[start : start + TOGETHER]
+            asked = [(pod, binder.late(pod)) for pod in some if pod.waits and pod.waits.native]
+            for pod in some:
+                if pod.waits and not pod.waits.native:
+                    self._count(pod, partial(self._give_up, pod), failed)
+            for pod, answer in asked:
+                self._count(pod, partial(self._act, pod, partial(binder.wait, answer)), failed)
+        for error in failed.values():
+            if not isinstance(error, KubeError):
+                raise error
+        if failed:
             message = "pods that were bound without us cannot be given their GPUs; retrying"
-            self._log.once(_TRYING, "error", message, errors[0][:LONGEST_TOLD], pods=len(errors))
+            name, first = next(iter(failed.items()))
+            why = f"{name}: {first}"[:LONGEST_TOLD]
+            self._log.once(_TRYING, "error", message, why, pods=len(failed))
         else:
             self._log.over(_TRYING, "pods that were bound without us get their GPUs again")
 
@@ -182,15 +194,17 @@ class LateAssignments:
                 self._log.once(_RIGHTS, "warning", message, why)
         return self._may
 
-    def _count(self, pod: PodState, act: Callable[[], str], errors: list[str]) -> None:
+    def _count(self, pod: PodState, act: Callable[[], str], failed: dict[str, Exception]) -> None:
         try:
             outcome = act()
-        except KubeError as error:
-            outcome = "forbidden" if error.forbidden else "failed"
-            errors.append(f"{pod.name}: {error}")
+        except Exception as error:  # noqa: BLE001 - a bug that one pod meets costs no other its turn
+            forbidden = isinstance(error, KubeError) and error.forbidden
+            outcome = "forbidden" if forbidden else "failed"
+            failed[pod.name] = error
         self._metrics.late.labels(outcome).inc()
 
-    def _act(self, pod: PodState, verdict: Verdict) -> str:
+    def _act(self, pod: PodState, decided: Callable[[], Verdict]) -> str:
+        verdict = decided()
         if verdict.outcome is BindingOutcome.PLACED:
             return self._assign(pod, verdict.uuids)
         if verdict.outcome is not BindingOutcome.DENIED:
@@ -219,7 +233,7 @@ class LateAssignments:
         return "told"
 
     def _delete(self, pod: PodState, why: str) -> str:
-        if not self._change(pod, self._api.delete_pod):
+        if not self._change(pod, self._api.delete_pod, lambda waits: waits.owned):
             return "settled"
         message = "deleted a pod that was bound without us, for its controller to make another"
         self._log.warning(message, pod=pod.name, node=pod.node, why=why)
@@ -236,13 +250,24 @@ class LateAssignments:
             return False
         self._told_s[pod.uid] = now_s
         told = {GPU_WAITS_ANNOTATION: sentence}
-        return self._change(pod, lambda found: self._api.annotate(found, told))
+        return self._change(
+            pod,
+            lambda found: self._api.annotate(found, told),
+            lambda waits: waits.told != sentence,
+        )
 
-    def _change(self, pod: PodState, change: Callable[[StoredPod], None]) -> bool:
-        """Change a pod as it is stored, if it waits there still; say whether it did."""
+    def _change(
+        self,
+        pod: PodState,
+        change: Callable[[StoredPod], None],
+        holds: Callable[[Waits], bool] = lambda _waits: True,
+    ) -> bool:
+        """Change a pod as it is stored, if it waits there still and so; say whether it did."""
         for left in reversed(range(TRIES)):
             found = self._api.stored_pod(pod.name)
-            if found is None or found.state.uid != pod.uid or not found.state.waits:
+            if found is None or found.state.uid != pod.uid:
+                return False
+            if not found.state.waits or not holds(found.state.waits):
                 return False
             try:
                 change(found)

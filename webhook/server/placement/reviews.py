@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from webhook.adapters.review_json import write_failure, write_review
 from webhook.core.placement.binding_review import (
     BindingOutcome,
     BindingReason,
@@ -43,7 +44,7 @@ class BindingReviews:
     def __init__(self, binder: Binder | None, metrics: Metrics, log: JsonLog) -> None:
         """Decide by `binder`; without one no Binding is touched."""
         self._binder = binder
-        self._reviews = Reviews(metrics, log)
+        self._reviews = Reviews(metrics, log, self._failed)
 
     def read(self, body: bytes) -> Review | Answer:
         """Read a review; return the answer where the body is none."""
@@ -77,6 +78,16 @@ class BindingReviews:
             return answered(binding, verdict)
 
         return self._reviews.answer(review, decided)
+
+    def _failed(self, request: Request) -> bytes:
+        """Answer where a bug of ours kept us from deciding: a stranger must not wait for its cure.
+
+        A failed call would be forgiven (`failurePolicy: Ignore`), but an answer counts.
+        """
+        binding = read_binding(request)
+        if binding and self._binder and self._binder.is_ours(binding):
+            return write_failure(request.uid)
+        return write_review(request.uid, Verdict(BindingOutcome.UNTOUCHED))
 
     def _from_memory(self, request: Request) -> Verdict | None:
         """Return the verdict where no request is needed for it."""
