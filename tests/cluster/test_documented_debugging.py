@@ -54,11 +54,12 @@ def test_the_sidecar_cannot_be_the_target(debug):
     assert "EphemeralContainer: " in debug("--profile=baseline", "--target=vram-enforcer")
 
 
-def test_a_copy_gets_a_gpu_of_its_own_with_a_profile_that_works(debug, team):
+@pytest.mark.parametrize("profile", profiles("works"))
+def test_a_copy_gets_a_gpu_of_its_own_with_a_profile_that_works(debug, team, profile):
     (pod,) = team.pods()
     team.patch(pod, {"metadata": {"annotations": {GPU_ANNOTATION: "GPU-1"}}}, "/status")
     assert "PrivilegedContainer: " in debug("--copy-to=copied")
-    assert debug("--profile=baseline", "--copy-to=copied") == ""
+    assert debug(f"--profile={profile}", "--copy-to=copied") == ""
     (copy,) = (one for one in team.pods() if one["metadata"]["name"] == "copied")
     assert GPU_ANNOTATION not in copy["metadata"]["annotations"]
     assert copy["metadata"]["labels"] == pod["metadata"]["labels"]
