@@ -9,6 +9,7 @@ import pytest
 from tests.support.control_planes import find_binary
 from tests.support.paths import ROOT
 from tests.support.pods import a_pod
+from webhook.names import GPU_ANNOTATION
 
 PODS = (ROOT / "policies" / "pods.md").read_text()
 
@@ -51,3 +52,14 @@ def test_without_a_profile_the_default_is_denied_as_documented(debug):
 
 def test_the_sidecar_cannot_be_the_target(debug):
     assert "EphemeralContainer: " in debug("--profile=baseline", "--target=vram-enforcer")
+
+
+@pytest.mark.parametrize("profile", profiles("works"))
+def test_a_copy_gets_a_gpu_of_its_own_with_a_profile_that_works(debug, team, profile):
+    (pod,) = team.pods()
+    team.patch(pod, {"metadata": {"annotations": {GPU_ANNOTATION: "GPU-1"}}}, "/status")
+    assert "PrivilegedContainer: " in debug("--copy-to=copied")
+    assert debug(f"--profile={profile}", "--copy-to=copied") == ""
+    (copy,) = (one for one in team.pods() if one["metadata"]["name"] == "copied")
+    assert GPU_ANNOTATION not in copy["metadata"]["annotations"]
+    assert copy["metadata"]["labels"] == pod["metadata"]["labels"]

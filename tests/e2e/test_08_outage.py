@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.cluster import SYSTEM
 from tests.e2e.pods import holding, is_ready, pod, statuses
-from tests.e2e.test_09_placement import free_gib
+from tests.e2e.test_09_placement import entered, free_gib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -169,6 +169,7 @@ def test_the_one_without_room_says_so_and_gets_the_next_gpu(outage: Team, share_
     assert "vramwarden.io/gpu-waits" not in outage.pod(last)["metadata"]["annotations"]
     for name in set(LATE) - {leaves}:
         outage.delete_pod(name)
+    outage.wait("their GPUs free", lambda: not entered(outage))
 
 
 def test_afterwards_demands_are_translated_again(team: Team, outage: Team) -> None:

@@ -1,6 +1,7 @@
 """The fast lane of `make test-fast`: whole folders in which no test waits or starts a process.
 
-Those that must are marked `process`, and stay out of it. Any other there fails, in every run.
+Those that must are marked `process`, and stay out of it, as do those that compute for seconds. Any
+other there that starts or waits fails, in every run.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ from webhook.core.policy.values import VisibleDevices
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.process  # half a minute, for counting slows each call down
+
 Json = dict[str, Any]
 
 MOST_CALLS = 600_000

@@ -7,6 +7,7 @@
 | follow | reports what exists and each change of it, forever: of a collection or one object |
 | placement | what placement reads, writes and follows |
 | fence | the rules that the API server's admission policies read |
+| registration | our webhook configurations: where /bind is called, whose they are |
 | certificates | what replicas share of their certificates, for `certs` |
 
 Nothing but `client` imports the modules `kubernetes` and `urllib3`. May import: `webhook.core`,

@@ -4,12 +4,14 @@
 `case`         what they judge
 `amounts`      the demand, bounds, classes, whole GPUs
 `nodes`        where the pod may run
-`isolation`    privileges, reserved names
+`isolation`    privileges, reserved names and marks
 `enforcement`  what the sidecar needs to do its work
-`devices`      which GPUs a container sees
+`devices`      which GPUs a container sees by its variables
+`injection`    the other ways by which a container is shown GPUs: annotations, mounts
 `translation`  what translation edits, and what it added
 `changes`      what may not change after creation, and debugging containers
 `keys`         keys that nothing reads: warnings, not findings
+`complexity`   which of the pods that are too large to be judged are denied
 
 A rule's docstring says Rule, Fields, Allowed values.
 """
