@@ -134,6 +134,8 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             "worker_class": DrainingWorker,
             "workers": 1,
             "keepalive": KEEPALIVE_S,
+            # Who hung up waits for no answer, and would keep some 300 KiB for as long.
+            "asgi_disconnect_grace_period": 0,
             "graceful_timeout": int(DRAIN_S) + 5,
             # Only says that there is TLS: the context below has no files.
             "certfile": os.devnull,
