@@ -48,8 +48,10 @@ _AT_ONCE: Final = 16
 """Connections accepted in a turn of the loop: a handshake takes about a millisecond of it."""
 
 _COLLECT_AFTER: Final = 32
-"""Connections that end before the garbage collector runs, for it counts objects and not bytes: an
-error of gunicorn's parser refers to itself, and holds what the caller sent."""
+_COLLECT_ALL_AFTER: Final = 256
+"""Connections that end before the garbage collector runs, for it counts objects and not bytes: what
+gunicorn has of a connection refers to itself, with what was sent and the transport's 256 KiB. What
+lasts through a short collection is left to a whole one."""
 
 _RETRY_S: Final = 1.0
 """Until connections are accepted again, after the process had no file descriptor left."""
@@ -269,7 +271,7 @@ class Connections:
         held.close = lambda: None  # it refers to the transport, which refers to it
         self.ended += 1
         if self.ended % _COLLECT_AFTER == 0:
-            gc.collect(0)
+            gc.collect(2 if self.ended % _COLLECT_ALL_AFTER == 0 else 0)
 
     def _sweep(self) -> None:
         """Close what is overdue."""
