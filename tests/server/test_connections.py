@@ -11,6 +11,7 @@ from http.client import HTTPSConnection
 
 import pytest
 
+from tests.support.attacks import peak_bytes
 from tests.support.pods import a_pod, a_review
 from tests.support.servers import running
 from webhook.server.connections import MAX_CONNECTIONS, REQUEST_S, Held, State, to_give_up
@@ -148,6 +149,61 @@ def test_who_goes_on_sending_after_an_early_answer_is_cut_off(server):
                 connection.sendall(b" " * 65_536)
         assert time.monotonic() - began < REQUEST_S / 2
     assert closed(server, "slow") == 1
+
+
+HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+def received(connection):
+    """Return all that the other side sends until it closes."""
+    connection.settimeout(REQUEST_S / 2)
+    found = b""
+    with contextlib.suppress(ConnectionResetError, ssl.SSLEOFError):
+        while data := connection.recv(4096):
+            found += data
+    return found
+
+
+def test_who_sends_the_next_request_before_an_answer_is_cut_off(server):
+    request = json.dumps(a_review(a_pod())).encode()
+    whole = HEAD + b"Content-Length: %d\r\n\r\n" % len(request) + request
+    with server.raw() as connection:
+        connection.sendall(whole * 5)
+        assert received(connection).count(b"HTTP/1.1 200") == 0
+    assert closed(server, "unfair") == 1
+
+
+def test_headers_without_an_end_are_cut_off(server):
+    with server.raw() as connection:
+        connection.sendall(HEAD + b"".join(b"a%d: %s\r\n" % (i, b"x" * 8000) for i in range(5)))
+        assert received(connection) == b""
+    assert closed(server, "unfair") == 1
+
+
+def test_a_body_in_very_many_chunks_is_rejected(server):
+    with server.raw() as connection:
+        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 5000)
+        answer = received(connection)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.endswith(b"the body comes in more than 4096 chunks")
+
+
+WASTE = {
+    "requests": b"POST /x HTTP/1.1\r\nHost: x\r\n\r\n" * 20_000,
+    "headers": HEAD + b"a: %s\r\n" % (b"x" * 8000) * 90,
+    "chunks": HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 100_000,
+}
+
+
+@pytest.mark.parametrize("waste", WASTE.values(), ids=WASTE)
+def test_connections_that_come_and_go_leave_no_memory_behind(server, waste):
+    for _ in range(300):
+        with contextlib.suppress(OSError), server.raw() as connection:
+            connection.sendall(waste)
+    assert peak_bytes(server) < 150 * 2**20
+    with contextlib.closing(connected(server)) as other:
+        assert ask(other) == (200, True)
+    assert "Traceback" not in server.log_file.read_text()
 
 
 def test_a_handshake_that_fails_leaves_nothing_behind(server):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from gunicorn.asgi.parser import ParseError
 from gunicorn.asgi.protocol import ASGIProtocol
 
 if TYPE_CHECKING:
@@ -35,13 +36,22 @@ ANSWER_S: Final = 30.0
 CLOSE_S: Final = 2.0
 """From our end of a connection to the caller's: until then what they still send is dropped."""
 
-_GARBAGE: Final = 32
-"""Connections that are over when garbage is collected: each is a ring of objects that keeps up to
-0.8 MiB of buffers, and the collector, which counts objects, would come after thousands of them."""
+MAX_HEAD_BYTES: Final = 32 * 2**10
+"""Of a request before its headers are complete; an API server sends 300 bytes, or a token, too."""
+
+MAX_CHUNKS: Final = 4096
+"""Of one body, where its length is not announced: each costs as much as 64 KiB in one piece would.
+An API server announces the length."""
 
 _SWEEP_S: Final = 1.0
 _AT_ONCE: Final = 16
 """Connections accepted in a turn of the loop: a handshake takes about a millisecond of it."""
+
+_COLLECT_AFTER: Final = 32
+_COLLECT_ALL_AFTER: Final = 256
+"""Connections that end before the garbage collector runs, for it counts objects and not bytes: what
+gunicorn has of a connection refers to itself, with what was sent and the transport's 256 KiB. What
+lasts through a short collection is left to a whole one."""
 
 _RETRY_S: Final = 1.0
 """Until connections are accepted again, after the process had no file descriptor left."""
@@ -89,13 +99,21 @@ def to_give_up(held: Collection[Held]) -> Held | None:
 
 
 class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn is not typed
-    """Gunicorn's side of a connection, which reports what it does."""
+    """Gunicorn's side of a connection, which reports what it does.
+
+    It is cut off where it costs what no API server does: gunicorn keeps a megabyte of what comes
+    before its turn, copies it for each request in it, and takes headers of 800 KB. A client of Go
+    sends one request, and the next one once the answer comes.
+    """
 
     def __init__(self, worker: Any, held: Held, forget: Callable[[Held], None]) -> None:
         super().__init__(worker)
         self._held = held
         self._forget = forget
         self._early = False
+        self._answered = False
+        self._head_bytes = 0
+        self._chunks = 0
 
     def data_received(self, data: bytes) -> None:
         """Take what arrived; a request begins where none was being received."""
@@ -109,6 +127,39 @@ class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn is not typed
         self._held.state = State.RECEIVING
         self._held.due_s = self.worker.loop.time() + REQUEST_S
 
+    def _feed_callback_parser(self, data: bytes) -> bool:
+        """Parse what arrived, or what arrived early; return whether the connection goes on."""
+        if not super()._feed_callback_parser(data):
+            return False
+        if self._current_request is None:
+            self._head_bytes += len(data)
+            ends = self._head_bytes > MAX_HEAD_BYTES
+        else:
+            self._head_bytes = 0
+            waits = self._held.state is State.ANSWERING and not self._answered
+            ends = waits and bool(self._callback_parser.remaining())
+        if ends:
+            self.worker.count_closed("unfair")
+            self.transport.abort()
+        return not ends
+
+    def _on_headers_complete(self) -> bool:
+        """A request begins."""
+        self._chunks = 0
+        return bool(super()._on_headers_complete())
+
+    def _on_body(self, chunk: bytes) -> None:
+        """Take a piece of a body."""
+        self._chunks += self._current_request.chunked
+        if self._chunks > MAX_CHUNKS:
+            raise ParseError(f"the body comes in more than {MAX_CHUNKS} chunks")
+        super()._on_body(chunk)
+
+    def _send_response_start(self, *args: Any, **kwargs: Any) -> None:
+        """Begin to answer: from now on the next request may come."""
+        self._answered = True
+        super()._send_response_start(*args, **kwargs)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Make room for another one."""
         super().connection_lost(exc)
@@ -116,6 +167,7 @@ class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn is not typed
 
     def _on_message_complete(self) -> None:
         """A request is complete."""
+        self._answered = False
         self._held.state = State.ANSWERING
         self._held.due_s = self.worker.loop.time() + ANSWER_S
         super()._on_message_complete()
@@ -152,8 +204,8 @@ class Connections:
     limit: int = MAX_CONNECTIONS
     held: dict[Held, None] = field(default_factory=dict)
     """In the order in which they came."""
-    over: int = 0
-    """Since garbage was last collected for them."""
+    ended: int = 0
+    """Connections that are over."""
 
     def start(self) -> None:
         """Begin to accept connections."""
@@ -209,18 +261,17 @@ class Connections:
             held.close = transport.abort
 
     def _end(self, held: Held, why: str) -> None:
+        close = held.close
         self._forget(held)
-        held.close()
+        close()
         self.count_closed(why)
 
     def _forget(self, held: Held) -> None:
-        if held not in self.held:
-            return
-        del self.held[held]
-        self.over += 1
-        if self.over >= _GARBAGE:
-            self.over = 0
-            self.loop.call_soon(gc.collect)
+        self.held.pop(held, None)
+        held.close = lambda: None  # it refers to the transport, which refers to it
+        self.ended += 1
+        if self.ended % _COLLECT_AFTER == 0:
+            gc.collect(2 if self.ended % _COLLECT_ALL_AFTER == 0 else 0)
 
     def _sweep(self) -> None:
         """Close what is overdue."""

@@ -59,10 +59,11 @@ class Metrics:
         )
         self._closed = counter(
             "vramwarden_http_connections_closed",
-            "Connections closed because there were too many (full) or they took too long (slow).",
+            "Connections closed because there were too many (full), they took too long (slow), or "
+            "they sent what no API server does (unfair).",
             ["reason"],
         )
-        for reason in ("full", "slow"):  # shown before the first of each
+        for reason in ("full", "slow", "unfair"):  # shown before the first of each
             self._closed.labels(reason)
         self.policy_loads = counter(
             "vramwarden_policy_loads", "Policies read after a change, by result.", ["result"]
