@@ -14,6 +14,16 @@ from tests.support.webhook_configurations import installed
 VRAM = "vramwarden.io/vram"
 
 
+def both(cpu, memory):
+    """Return requests and limits that are equal."""
+    amounts = {"cpu": cpu, "memory": memory}
+    return {"requests": dict(amounts), "limits": dict(amounts)}
+
+
+AMOUNTS = {"cpu": "100m", "memory": "128Mi"}
+GUARANTEED = {"requests": AMOUNTS, "limits": AMOUNTS}
+
+
 def limit_range(team, **item):
     """Create a LimitRange for containers."""
     spec = {"limits": [{"type": "Container", **item}]}
@@ -49,8 +59,8 @@ def test_a_limit_ranges_defaults_go_to_the_users_container_only(team):
     limit_range(team, default=amounts, defaultRequest=amounts)
     pod = team.accepts(a_pod("8Gi"))
     assert container(pod, "main")["resources"]["limits"] == {**amounts, VRAM: "8Gi"}
-    ours = {"cpu": "10m", "memory": "64Mi"}
-    assert container(pod, "vram-enforcer")["resources"] == {"requests": ours, "limits": ours}
+    assert pod["status"]["qosClass"] == "Guaranteed"
+    assert container(pod, "vram-enforcer")["resources"] == both("200m", "64Mi")
     assert team.calls()[-1] == ("validate", "allowed", 0)
 
 
@@ -64,7 +74,7 @@ def test_a_limit_ranges_other_defaults_go_to_the_sidecar_too_and_are_let_be(team
     limit_range(team, default=disk, max={"ephemeral-storage": "2Gi"})
     pod = team.accepts(a_pod("8Gi"))
     limits = container(pod, "vram-enforcer")["resources"]["limits"]
-    assert limits == {"cpu": "10m", "memory": "64Mi", **disk}
+    assert limits == {"cpu": "1", "memory": "64Mi", **disk}
     assert team.calls()[1:] == [("mutate", "allowed", 0), ("validate", "allowed", 0)]
 
 
@@ -74,6 +84,25 @@ def test_a_limit_ranges_minimum_above_the_sidecar_refuses_in_its_own_words(team)
     assert team.refuses(a_pod("8Gi")).message == (
         'pods "train-1" is forbidden: minimum cpu usage per Container is 100m, but request is 10m'
     )
+
+
+@pytest.mark.parametrize(
+    ("item", "why"),
+    [
+        ({"max": {"cpu": "500m"}}, "maximum cpu usage per Container is 500m, but limit is 1"),
+        (
+            {"maxLimitRequestRatio": {"cpu": "10"}},
+            "cpu max limit to request ratio per Container is 10, but provided ratio is 100.000000",
+        ),
+    ],
+    ids=["maximum", "ratio"],
+)
+def test_a_limit_range_below_the_sidecar_does_so_too_except_for_a_guaranteed_pod(team, item, why):
+    limit_range(team, **item)
+    small = [a_container(resources={"requests": {"cpu": "50m"}, "limits": AMOUNTS})]
+    error = team.refuses(a_pod("8Gi", containers=small))
+    assert error.message == f'pods "train-1" is forbidden: {why}'
+    team.accepts(a_pod("8Gi", containers=[a_container(resources=GUARANTEED)]))
 
 
 def test_a_quota_counts_vram_and_refuses_in_its_own_words(control_plane, team):
@@ -99,19 +128,26 @@ def test_a_quota_on_pods_counts_each_once(control_plane, team):
 def test_a_quota_on_cpu_and_memory_counts_the_sidecar_too(control_plane, team):
     hard = {
         "requests.cpu": "1",
-        "limits.cpu": "1",
-        "requests.memory": "1Gi",
-        "limits.memory": "1Gi",
+        "limits.cpu": "2",
+        "requests.memory": "2Gi",
+        "limits.memory": "2Gi",
     }
     manifest = quota(control_plane, team, **hard)
-    amounts = {"cpu": "500m", "memory": "512Mi"}
-    resources = {"requests": amounts, "limits": amounts}
+    resources = both("100m", "512Mi")
     team.accepts(a_pod("8Gi", containers=[a_container(resources=resources)]))
     assert used(team, manifest) == {
-        "requests.cpu": "510m",
-        "limits.cpu": "510m",
+        "requests.cpu": "300m",
+        "limits.cpu": "300m",
         "requests.memory": "576Mi",
         "limits.memory": "576Mi",
+    }
+    resources["requests"]["cpu"] = "50m"
+    team.accepts(a_pod("8Gi", containers=[a_container(resources=resources)]))
+    assert used(team, manifest) == {
+        "requests.cpu": "360m",
+        "limits.cpu": "1400m",
+        "requests.memory": "1152Mi",
+        "limits.memory": "1152Mi",
     }
 
 
@@ -120,10 +156,6 @@ def test_a_quota_on_disk_counts_what_a_limit_range_gives_the_sidecar(control_pla
     limit_range(team, default={"ephemeral-storage": "1Gi"})
     team.accepts(a_pod("8Gi"))
     assert used(team, manifest) == {"requests.ephemeral-storage": "2Gi"}
-
-
-AMOUNTS = {"cpu": "100m", "memory": "128Mi"}
-GUARANTEED = {"requests": AMOUNTS, "limits": AMOUNTS}
 
 
 @pytest.mark.parametrize(

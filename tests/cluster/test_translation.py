@@ -45,7 +45,7 @@ STORED_SIDECAR = {
     ],
     "resources": {
         "requests": {"cpu": "10m", "memory": "64Mi"},
-        "limits": {"cpu": "10m", "memory": "64Mi"},
+        "limits": {"cpu": "1", "memory": "64Mi"},
     },
     "volumeMounts": [
         {"name": "vram-enforcer-run", "mountPath": "/run/vram-enforcer"},
@@ -59,7 +59,6 @@ STORED_SIDECAR = {
                 *["--probe", "startup", "--wait", "25"],
             ]
         },
-        "initialDelaySeconds": 5,
         "periodSeconds": 1,
         "timeoutSeconds": 30,
         "failureThreshold": 2**31 - 1,

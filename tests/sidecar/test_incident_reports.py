@@ -1,5 +1,9 @@
 """What the kubelet's probes report of an incident: it makes an Event of each failure's words."""
 
+import time
+
+import pytest
+
 GUARDING = [0, "guarding"]
 
 
@@ -143,6 +147,24 @@ def test_a_startup_probe_does_not_wait_for_a_self_test_that_has_failed(pod):
 
     said, before, after, why = pod.run(incident)
     assert (said, before, after) == ([1, f"the self-test failed: {why}"], None, 70)
+
+
+@pytest.mark.parametrize(
+    ("script", "settings", "why"),
+    [("driver 550.163.01", {}, "Driver 550.163.01"), ("", {"VRAM_GRACE": "soon"}, "VRAM_GRACE: ")],
+    ids=["driver", "settings"],
+)
+def test_a_self_test_that_fails_at_once_is_there_for_the_next_probe(pod, script, settings, why):
+    def incident(p, script, settings):
+        p.script(script)
+        p.enforcer = p.start(**settings)
+        p.wait_until(lambda: p.events("self-test"))
+        time.sleep(1)  # the period of startup probes
+        return p.enforcer.poll(), p.probe("startup"), p.end()
+
+    before, (failed, said), code = pod.run(incident, script, settings)
+    assert (before, failed, code) == (None, 1, 70)
+    assert said.startswith(f"the self-test failed: {why}")
 
 
 def test_wrong_settings_are_what_a_startup_probe_says(pod):

@@ -47,6 +47,19 @@ RESOURCES = st.sampled_from(
         {"limits": {"cpu": "1"}},
         {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}},
         {"limits": None, "requests": {"cpu": "100m"}},
+        {"limits": {"cpu": "1", "memory": "1Gi"}},
+    ]
+)
+ROOMY = {"cpu": "8", "memory": "16Gi"}
+# Of the pod itself (KEP-2837), with room for all its containers and the sidecar.
+POD_LEVEL = st.sampled_from(
+    [
+        None,
+        {},
+        {"requests": ROOMY},
+        {"limits": {"cpu": "500m"}},
+        {"limits": ROOMY},
+        {"requests": ROOMY, "limits": ROOMY},
     ]
 )
 AFFINITIES = st.sampled_from(
@@ -144,6 +157,7 @@ def asking_pods(draw: st.DrawFn) -> Json:
                     "volumes": st.sampled_from([None, [], [{"name": "v", "emptyDir": {}}]]),
                     "shareProcessNamespace": st.sampled_from([None, True]),
                     "hostNetwork": st.booleans(),
+                    "resources": POD_LEVEL,
                     "securityContext": PROFILES,
                     "someFieldOfTheFuture": ANY_JSON,
                 },

@@ -1,8 +1,8 @@
 """The heartbeat: how the kubelet's probes know that the enforcer works, and what they report.
 
 No port: the pod's network is the workload's. A line in a file of our own volume says which process
-guards, when it observed last, and how old that may get. Probes run at a hundredth of a core, so
-this file imports next to nothing.
+guards, when it observed last, and how old that may get. On a busy node probes get a hundredth
+of a core, so this file imports next to nothing.
 
 The kubelet makes an Event of what a failing probe prints, and we have no token to make one by. So
 the enforcer leaves a sentence beside its heartbeat, and a probe takes it to the kubelet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import Nvml
@@ -25,6 +26,9 @@ DRIVER_CHANGED: Final = 75
 
 SELF_TEST_S: Final = 120
 """A driver may hang; then the signal ends us, since no code of ours runs and no probe kills us."""
+
+_PROBED_WITHIN_S: Final = 2.0
+"""The kubelet probes once a second (core/admission/sidecar/container.py)."""
 
 
 def enforce(
@@ -52,13 +56,16 @@ def enforce(
     journal = EnforcerJournal(output, termination_log, "" if only_test else run_folder)
     try:
         _on_stop_signals(_stop)
-        return _enforce(environment, run_folder, journal, only_test=only_test)
+        code = _enforce(environment, run_folder, journal, only_test=only_test)
+        if code == SELF_TEST_FAILED and not only_test:
+            _stay_for_a_probe()
     except _StoppedError:
         journal.event("info", "stopped")
         return STOPPED
     except DriverChangedError as error:
         journal.verdict("error", "the driver changed", str(error))
         return DRIVER_CHANGED
+    return code
 
 
 def _enforce(
@@ -94,6 +101,14 @@ def _enforce(
         return Guard(settings, nvml, journal, run_folder).run()
     finally:
         nvml.close()
+
+
+def _stay_for_a_probe() -> None:
+    """Let a startup probe report why: a container that has ended is not probed."""
+    try:
+        time.sleep(_PROBED_WITHIN_S)
+    except _StoppedError:
+        return
 
 
 class _StoppedError(Exception):

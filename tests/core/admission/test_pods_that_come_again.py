@@ -49,7 +49,9 @@ def as_0_1_wrote(pod):
                 field["fieldPath"] = "metadata.annotations['vramwarden.io/gpu']"
         if container["name"] == ENFORCER_CONTAINER:
             container["image"] = "old.example/vramwarden/enforcer:0.1.0"
-            container["startupProbe"]["failureThreshold"] = 4
+            container["startupProbe"] |= {"failureThreshold": 4, "initialDelaySeconds": 5}
+            amounts = {"cpu": "10m", "memory": "64Mi"}
+            container["resources"] = {"requests": amounts, "limits": amounts}
             container["env"] = [one for one in container["env"] if one["name"] != "VRAM_GPUS"]
             container["volumeMounts"] = container["volumeMounts"][:2]
             spec["volumes"] = [one for one in spec["volumes"] if one["name"] != "vram-enforcer-gpu"]
@@ -237,7 +239,7 @@ def newer(pod):
         {"name": "VRAM_ON_EXCESS", "value": "Stop"},
         {"name": "VRAM_TO_COME", "valueFrom": source},
     ]
-    enforcer["resources"]["limits"]["cpu"] = "1"
+    enforcer["resources"]["limits"]["cpu"] = "2"
     codes = {"operator": "NotIn", "values": [0, 70, 75, 76]}
     enforcer["restartPolicyRules"] = [{"action": "RestartAllContainers", "exitCodes": codes}]
     mount = {"name": "vram-enforcer-to-come", "mountPath": "/run/vram-enforcer-to-come"}

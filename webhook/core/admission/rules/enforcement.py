@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from webhook.core.admission.sidecar.profiles import confinements
 from webhook.core.admission.sidecar.user import users_of
+from webhook.core.pod.compute import amount_or, requested
 from webhook.core.pod.fields import flag, mapping
 from webhook.core.pod.findings import Finding, Reason, quoted
-from webhook.core.pod.quantity import QuantityError, parse_quantity
-from webhook.core.pod.views import effective_amount
+from webhook.core.pod.quantity import parse_quantity
 from webhook.core.policy.values import PodRestart, RunAs, Style
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.views import Pod
     from webhook.core.policy.values import Rule
 
 
@@ -111,32 +109,10 @@ def room_for_enforcer(case: Case) -> Iterator[Finding]:
             path = f"spec.resources.{kind}[{resource}]"
             need = parse_quantity(amount)
             if kind == "requests":
-                need += _requested(case.pod, resource)
-            if _amount(str(amounts[resource]), need) < need:
+                need += requested(case.pod, resource)
+            if amount_or(amounts[resource], need) < need:
                 detail = (
                     f"{amounts[resource]} leaves no room for the sidecar that holds the VRAM "
                     f"cap; add {amount} of {resource}"
                 )
                 yield Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail)
-
-
-def _requested(pod: Pod, resource: str) -> Fraction:
-    """Return what the user's containers request of a resource together."""
-    zero = Fraction(0)
-    amounts = {
-        container.name: _amount(
-            container.resources("requests").get(resource)
-            or container.resources("limits").get(resource, "0"),
-            zero,
-        )
-        for container in pod.containers
-    }
-    return effective_amount(pod.containers, amounts, zero)
-
-
-def _amount(written: str, otherwise: Fraction) -> Fraction:
-    """Read an amount that the API server judges, not we."""
-    try:
-        return parse_quantity(written)
-    except QuantityError:
-        return otherwise

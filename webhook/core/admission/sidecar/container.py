@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.sidecar.profiles import enforcer_profiles
 from webhook.core.admission.sidecar.user import ROOT_UID, enforcer_user
 from webhook.core.nvidia.variables import MEASURING, driver_capabilities, visible_devices
+from webhook.core.pod.compute import amount_or, is_guaranteed, requested
+from webhook.core.pod.fields import mapping
+from webhook.core.pod.quantity import parse_quantity
 from webhook.core.policy.values import PodRestart, Rule, RunAs, Style
 from webhook.names import (
     BLIND_AFTER_ENV,
@@ -32,6 +35,7 @@ from webhook.names import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from fractions import Fraction
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
@@ -46,15 +50,16 @@ def _field(key: str) -> Json:
 
 GPUS_VARIABLE: Final = {"name": GPUS_ENV, "valueFrom": {"fieldRef": _field(GPU_ANNOTATION)}}
 
-# Requests equal limits, so that the pod's quality-of-service class stays what it was.
-_RESOURCES: Final = {"cpu": "10m", "memory": "64Mi"}
-# At 10m of a core the interpreter takes some seconds to start, and each probe as well: hence one
-# probe that waits, after the first seconds, instead of many that would slow the start down. It
-# fails for as long as the pod has no GPU, and a kill would put the sidecar under the kubelet's
-# back-off, so it may fail forever: what is wrong ends the sidecar by itself.
+_MEMORY: Final = "64Mi"
+_CPU_REQUEST: Final = "10m"
+_CPU_LIMIT: Final = "1"
+"""The interpreter and the self-test take about half a second of a core, before anybody starts."""
+_CPU_GUARANTEED: Final = "200m"
+# A probe is an interpreter more, which would slow the start down: hence one that waits, instead of
+# many. It fails for as long as the pod has no GPU, and a kill would put the sidecar under the
+# kubelet's back-off, so it may fail forever: what is wrong ends the sidecar by itself.
 _STARTUP_WAIT_S: Final = 25
 _STARTUP: Final = {
-    "initialDelaySeconds": 5,
     "periodSeconds": 1,
     "timeoutSeconds": 30,
     "failureThreshold": 2**31 - 1,
@@ -82,7 +87,7 @@ def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
         "imagePullPolicy": "IfNotPresent",
         "command": list(ENFORCER_COMMAND),
         "env": list(_variables(demand, rule)),
-        "resources": {"requests": dict(_RESOURCES), "limits": dict(_RESOURCES)},
+        "resources": _resources(pod),
         "volumeMounts": list(_mounts(rule)),
         "startupProbe": _probe(_STARTUP, "startup", "--wait", str(_STARTUP_WAIT_S)),
         "livenessProbe": _probe(_LIVENESS, "liveness"),
@@ -93,6 +98,39 @@ def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
         if enforcement.restarts_pod:
             container["restartPolicyRules"] = restart_rules()
     return container
+
+
+def _resources(pod: Pod) -> Json:
+    """Choose amounts with which the sidecar starts soon and the pod's class stays what it was.
+
+    | without us the pod is | CPU requested | CPU limit | memory, both |
+    | --- | --- | --- | --- |
+    | Guaranteed, and its pod-level requests, if any, have room | 200m | 200m | 64Mi |
+    | anything else | 10m | 1, or the pod-level limit if that is less | 64Mi |
+
+    Of containers the class asks equal amounts, so the limit is what the scheduler has to find.
+    Where the pod has resources of its own they alone decide about the class, and the API server
+    takes no container's limit above theirs. A BestEffort pod becomes Burstable by any amount.
+    """
+    request, limit = _CPU_REQUEST, _CPU_LIMIT
+    of_pod = mapping(pod.spec, "resources", "spec")
+    if is_guaranteed(pod) and _leaves(of_pod, pod, parse_quantity(_CPU_GUARANTEED)):
+        request = limit = _CPU_GUARANTEED
+    elif (most := mapping(of_pod, "limits", "spec.resources").get("cpu")) is not None:
+        least, ours = parse_quantity(request), parse_quantity(limit)
+        amount = amount_or(most, ours)
+        if amount < ours:
+            limit = str(most) if amount >= least else request
+    return {
+        "requests": {"cpu": request, "memory": _MEMORY},
+        "limits": {"cpu": limit, "memory": _MEMORY},
+    }
+
+
+def _leaves(of_pod: Mapping[str, Any], pod: Pod, cpu: Fraction) -> bool:
+    """Say whether pod-level requests have room for so much CPU beside the user's containers."""
+    written = mapping(of_pod, "requests", "spec.resources").get("cpu")
+    return written is None or amount_or(written, cpu) - requested(pod, "cpu") >= cpu
 
 
 def _variables(demand: Demand, rule: Rule) -> Iterator[Json]:

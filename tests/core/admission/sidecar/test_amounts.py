@@ -1,0 +1,122 @@
+"""How much CPU and memory the sidecar asks for, beside what the pod has."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from tests.core.admission.decisions import container_of, decided, translated
+from tests.support.pods import a_container, a_pod, a_policy, a_request
+from webhook.core.admission.decide import Outcome, Phase, decide
+
+BOTH = {"cpu": "2", "memory": "4Gi"}
+EQUAL = {"requests": BOTH, "limits": BOTH}
+GUARANTEED = ("200m", "200m")
+
+
+def of_pod(request, limit, memory="4Gi"):
+    """Return pod-level resources; the memory is plenty."""
+    amounts = {"requests": request, "limits": limit}
+    return {kind: {"cpu": cpu, "memory": memory} for kind, cpu in amounts.items() if cpu}
+
+
+def asking(resources=None, pod_level=None, **spec):
+    more = {"resources": pod_level} if pod_level is not None else {}
+    return a_pod("8Gi", containers=[a_container(resources=resources or {})], **more, **spec)
+
+
+CASES = {
+    "nothing": (asking(), ("10m", "1")),
+    "requests": (asking({"requests": BOTH}), ("10m", "1")),
+    "limits below the sidecar's": (asking({"limits": {"cpu": "100m"}}), ("10m", "1")),
+    "Guaranteed": (asking(EQUAL), GUARANTEED),
+    "Guaranteed, requests not set": (asking({"limits": BOTH}), GUARANTEED),
+    "Guaranteed but for an init container": (
+        asking(EQUAL, initContainers=[a_container("init")]),
+        ("10m", "1"),
+    ),
+    "pod-level, Guaranteed": (asking(None, EQUAL), GUARANTEED),
+    "pod-level, Guaranteed, just enough room": (
+        asking({"requests": {"cpu": "800m"}}, of_pod("1", "1")),
+        GUARANTEED,
+    ),
+    # The class does not rest on our amounts there, so a lack of room costs only some time.
+    "pod-level, Guaranteed, too little room": (
+        asking({"requests": {"cpu": "801m"}}, of_pod("1", "1")),
+        ("10m", "1"),
+    ),
+    "pod-level, Guaranteed, small": (asking(None, of_pod("100m", "100m")), ("10m", "100m")),
+    "pod-level, a smaller limit": (asking(None, of_pod("20m", "500m")), ("10m", "500m")),
+    "pod-level, a larger limit": (asking(None, of_pod("20m", "1500m")), ("10m", "1")),
+    "pod-level, the same limit": (asking(None, of_pod("20m", "1000m")), ("10m", "1")),
+    "pod-level, no limit": (asking(None, of_pod("20m", None)), ("10m", "1")),
+    "pod-level, no requests": (asking(None, of_pod(None, "1")), ("10m", "1")),
+}
+
+
+@pytest.mark.parametrize(("pod", "cpu"), CASES.values(), ids=CASES)
+def test_the_sidecar_asks_for_what_the_pods_class_allows(pod, cpu):
+    request, limit = cpu
+    assert container_of(translated(pod), "vram-enforcer")["resources"] == {
+        "requests": {"cpu": request, "memory": "64Mi"},
+        "limits": {"cpu": limit, "memory": "64Mi"},
+    }
+
+
+def as_stored(pod):
+    """Return a pod with the requests that the API server sets where there are limits alone."""
+    pod = copy.deepcopy(pod)
+    spec = pod["spec"]
+    containers = [*spec["containers"], *spec.get("initContainers", ())]
+    for holder in containers:
+        resources = holder.get("resources") or {}
+        if "limits" in resources:
+            resources["requests"] = {**resources["limits"], **resources.get("requests", {})}
+    of_pod = spec.get("resources") or {}
+    if "limits" in of_pod:
+        sums = {"cpu": "10m", "memory": "64Mi"} if "requests" not in of_pod else {}
+        of_pod["requests"] = {**of_pod["limits"], **sums, **of_pod.get("requests", {})}
+    return pod
+
+
+@pytest.mark.parametrize("pod", [pod for pod, _ in CASES.values()], ids=CASES)
+def test_the_class_is_judged_without_the_sidecar_also_after_the_api_servers_defaults(pod):
+    stored = as_stored(translated(pod))
+    again = decided(stored)
+    assert (again.outcome, again.patch) == (Outcome.ALLOWED, ())
+    validated = decided(stored, phase=Phase.VALIDATE)
+    assert validated.outcome is Outcome.ALLOWED, validated.message
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cpu"),
+    [({}, EQUAL, GUARANTEED), (EQUAL, {}, ("10m", "1"))],
+    ids=["becomes Guaranteed", "is Guaranteed no more"],
+)
+def test_a_pod_that_comes_again_in_another_class_gets_the_amounts_of_that_one(before, after, cpu):
+    pod = translated(asking(before))
+    vram = container_of(pod, "main")["resources"]
+    for kind in ("requests", "limits"):
+        vram[kind] = {"vramwarden.io/vram": "8Gi", **after.get(kind, {})}
+    resources = container_of(translated(pod), "vram-enforcer")["resources"]
+    assert (resources["requests"]["cpu"], resources["limits"]["cpu"]) == cpu
+
+
+@pytest.mark.parametrize("cpu", ["10m", "200m", "1"])
+@pytest.mark.parametrize("resources", [{}, EQUAL], ids=["Burstable", "Guaranteed"])
+def test_during_an_upgrade_the_amounts_of_any_release_are_stored(resources, cpu):
+    pod = translated(asking(resources))
+    amounts = {"cpu": cpu, "memory": "64Mi"}
+    ours = container_of(pod, "vram-enforcer")
+    ours["resources"] = {"requests": amounts, "limits": amounts}
+    ours["startupProbe"]["initialDelaySeconds"] = 5
+    policy = a_policy(digest="fedcba9876543210")
+    decision = decide(a_request(pod), policy, Phase.VALIDATE)
+    assert decision.outcome is Outcome.ALLOWED, decision.message
+
+
+def test_the_first_probe_comes_at_once_and_waits():
+    probe = container_of(translated(asking()), "vram-enforcer")["startupProbe"]
+    assert "initialDelaySeconds" not in probe  # 0, which the API server does not store either
+    assert probe["exec"]["command"][-4:] == ["--probe", "startup", "--wait", "25"]

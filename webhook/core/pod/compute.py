@@ -1,0 +1,73 @@
+"""CPU and memory of a pod: its quality-of-service class, and what its containers request."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.pod.fields import mapping
+from webhook.core.pod.quantity import QuantityError, parse_quantity
+from webhook.core.pod.views import effective_amount
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from webhook.core.pod.views import Pod
+
+_COUNTED: Final = ("cpu", "memory")
+
+
+def is_guaranteed(pod: Pod) -> bool:
+    """Say whether Kubernetes' quality-of-service class of a pod is Guaranteed without our sidecar.
+
+    | `spec.resources` | the containers, init containers among them | |
+    | --- | --- | --- |
+    | absent | each: limits of CPU and memory above zero, requests equal to them or not set | yes |
+    | absent | any other | no |
+    | limits of CPU and memory above zero, requests equal to them | any | yes |
+    | any other, also an empty one | any | no |
+
+    The API server sets requests in `spec.resources` that are missing before it asks us: to what the
+    containers request, else to the limits. So they are not missing in a pod that is Guaranteed.
+    Source: `ComputePodQOS` in k8s.io/kubernetes/pkg/apis/core/v1/helper/qos, and KEP-2837.
+    """
+    if pod.spec.get("resources") is not None:
+        of_pod = mapping(pod.spec, "resources", "spec")
+        requests, limits = (
+            mapping(of_pod, kind, "spec.resources") for kind in ("requests", "limits")
+        )
+        return requests.keys() >= set(_COUNTED) and _are_equal(requests, limits)
+    return all(
+        _are_equal(container.resources("requests"), container.resources("limits"))
+        for container in pod.containers
+    )
+
+
+def _are_equal(requests: Mapping[str, object], limits: Mapping[str, object]) -> bool:
+    for resource in _COUNTED:
+        limit = amount_or(limits.get(resource, "0"), Fraction(0))
+        if limit <= 0 or amount_or(requests.get(resource, limits[resource]), Fraction(0)) != limit:
+            return False
+    return True
+
+
+def requested(pod: Pod, resource: str) -> Fraction:
+    """Return what the user's containers request of a resource together."""
+    zero = Fraction(0)
+    amounts = {
+        container.name: amount_or(
+            container.resources("requests").get(resource)
+            or container.resources("limits").get(resource, "0"),
+            zero,
+        )
+        for container in pod.containers
+    }
+    return effective_amount(pod.containers, amounts, zero)
+
+
+def amount_or(written: object, otherwise: Fraction) -> Fraction:
+    """Read an amount that the API server judges, not we."""
+    try:
+        return parse_quantity(str(written))
+    except QuantityError:
+        return otherwise
