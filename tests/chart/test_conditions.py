@@ -524,3 +524,41 @@ def test_the_largest_pods_cost_no_more_than_an_expression_may(sent, by_hand, ent
         containers[-1]["env"][-1] = {"name": VISIBLE, **entry}
     found, _ = sent.creating(a_pod(containers=containers, labels={"app": "x" * 63}))
     assert found["mutate"][1:] == ((by_hand,) if is_named else ())
+
+
+LARGE = {
+    "variables": a_pod(
+        containers=[
+            a_container(env=[{"name": f"A{number}", "value": ""} for number in range(4097)])
+        ]
+    ),
+    "containers": a_pod(containers=[a_container(f"c{number}") for number in range(513)]),
+    "annotations": a_pod(annotations={f"a{number}": "" for number in range(4097)}),
+    "volumes": a_pod(volumes=[{"name": f"v{number}", "emptyDir": {}} for number in range(1025)]),
+    "mounts": a_pod(
+        containers=[
+            a_container(
+                volumeMounts=[{"name": "v", "mountPath": f"/{number}"} for number in range(1025)]
+            )
+        ],
+        volumes=[{"name": "v", "emptyDir": {}}],
+    ),
+    "resources": a_pod(
+        containers=[
+            a_container(resources={"limits": {f"x.io/r{number}": "0" for number in range(257)}})
+        ]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_pod_too_large_to_be_gone_through_is_sent_to_be_judged_by_its_size(sent, name):
+    found, _ = sent.creating(LARGE[name])
+    assert [entries for _, *entries in found.values()] == [["demand"]] * len(found)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_stored_pod_of_such_size_is_changed_without_us(sent, name):
+    _, stored = sent.creating(LARGE[name], dry_run=False)
+    found = sent.patching(stored, {"metadata": {"labels": {"a": "b"}}})
+    assert [entries for _, *entries in found.values()] == [[]]

@@ -126,6 +126,18 @@ by (`Ignore`): hence has() before every field. Webhooks have no variables, so a 
 + (has(pod.spec.ephemeralContainers) ? pod.spec.ephemeralContainers : []))
 {{- end }}
 
+{{/* Whether `pod` has a list too long to be gone through: for that API servers up to 1.36 take a time that
+grows with the square of its length, seconds for 3 MB of variables. */}}
+{{- define "vramwarden.isLarge" -}}
+((has(pod.metadata.annotations) && pod.metadata.annotations.size() > 4096)
+|| (has(pod.spec.volumes) && pod.spec.volumes.size() > 1024)
+|| [{{ include "vramwarden.containers" . }}].exists(all, all.size() > 512 || all.exists(container,
+(has(container.env) && container.env.size() > 4096)
+|| (has(container.volumeMounts) && container.volumeMounts.size() > 1024)
+|| (has(container.resources) && has(container.resources.requests)
+&& container.resources.requests.size() > 256))))
+{{- end }}
+
 {{/* Whether `pod` bears anything of ours: a demand, our marks, the resource (of a limit alone the API
 server has made a request, too), or names that are reserved for the sidecar and its volumes. */}}
 {{- define "vramwarden.isOurs" -}}
@@ -181,13 +193,16 @@ container.name == 'vram-enforcer' ? container
 (has(request.subResource) && request.subResource == 'ephemeralcontainers')
 {{- end }}
 
-{{/* What brings a request to the entry that is `Fail`. */}}
+{{/* What brings a request to the entry that is `Fail`. A new pod too large to be gone through is sent there,
+for the webhook to judge by its size. One that is stored as large is left alone: it was not translated. */}}
 {{- define "vramwarden.isDemand" -}}
-([object, oldObject].exists(pod, pod != null && {{ include "vramwarden.isOurs" . }})
+(oldObject == null || ![oldObject].exists(pod, {{ include "vramwarden.isLarge" . }}))
+&& ([object].exists(pod, {{ include "vramwarden.isLarge" . }})
+|| ([object, oldObject].exists(pod, pod != null && {{ include "vramwarden.isOurs" . }})
 && (oldObject == null || {{ include "vramwarden.oursDiffers" . }}))
 {{- if not (include "vramwarden.hasSecondLine" .) }}
 || {{ include "vramwarden.isByHand" . }}
-{{- end }}
+{{- end }})
 {{- end }}
 
 {{/* GPUs named by hand, by variable or by annotation, also in a debugging container or by an update. The
@@ -203,13 +218,14 @@ second line denies those; where it does not stand they are the first entry's. */
 {{/* What else we judge: whole GPUs, which in any policy have a domain; mounts by which some container
 toolkits show GPUs; GPUs named by hand; debugging containers. */}}
 {{- define "vramwarden.isAdvised" -}}
-{{ include "vramwarden.isDebugged" . }}
+![object, oldObject].exists(pod, pod != null && {{ include "vramwarden.isLarge" . }})
+&& ({{ include "vramwarden.isDebugged" . }}
 || {{ include "vramwarden.isByHand" . }}
 || (oldObject == null && [object].exists(pod, {{ include "vramwarden.containers" . }}.exists(container,
 (has(container.resources) && has(container.resources.requests)
 && container.resources.requests.exists(name, name.contains('/')))
 || (has(container.volumeMounts)
-&& container.volumeMounts.exists(mount, mount.mountPath.contains('nvidia-container-devices'))))))
+&& container.volumeMounts.exists(mount, mount.mountPath.contains('nvidia-container-devices')))))))
 {{- end }}
 
 {{- define "vramwarden.matchConditions" -}}
