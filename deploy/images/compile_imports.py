@@ -2,8 +2,8 @@
 """Compile modules and all that they import, the standard library's too, and print the files.
 
 Images of Python often ship the standard library without bytecode, and with a read-only root every
-start would compile it anew: seconds, at a hundredth of a core. Unchecked, since a build may change
-the sources' times, and since looking at them costs a call for each.
+start would compile it anew: a second, and more where the node is busy. Unchecked, since a build may
+change the sources' times, and since looking at them costs a call for each.
 """
 
 import importlib

@@ -7,14 +7,13 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.follow import Failed, follow
 from webhook.core.policy.fence import fence_data, is_intact
+from webhook.server.changes import wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from webhook.adapters.kube.fence import FenceApi
-    from webhook.adapters.kube.follow import Report
     from webhook.core.policy.values import Policy
     from webhook.server.log import JsonLog
 
@@ -30,8 +29,6 @@ PAUSE_S: Final = 0.5
 SETTLE_S: Final = 120.0
 """How long another replica's rules are left alone: a changed policy reaches the replicas within a
 minute or two of each other, and meanwhile they would only overwrite one another's."""
-
-WATCH_S: Final = 300.0
 
 
 class FenceKeeper:
@@ -69,8 +66,7 @@ class FenceKeeper:
     def start(self) -> None:
         """Begin on daemon threads."""
         Thread(target=self._run, name="fence", daemon=True).start()
-        watch = Thread(target=self._follow, name="fence-watch", daemon=True)
-        watch.start()
+        wake(self._changed, self._api.followed(), self._log, "fence-watch")
 
     def keep(self) -> bool:
         """Write what is due, and log it; return whether that succeeded."""
@@ -120,13 +116,3 @@ class FenceKeeper:
                 self._log.exception("writing the fence's rules failed")
             due_s = self._clock() + SYNC_S
             time.sleep(PAUSE_S)
-
-    def _follow(self) -> None:
-        follow(self._api.followed(), self._heard, watch_s=WATCH_S)
-
-    def _heard(self, report: Report[None]) -> None:
-        if not isinstance(report, Failed):
-            self._changed.set()
-        elif not isinstance(report.error, KubeError):
-            self._log.exception("watching the fence's rules failed")
-        # Otherwise the next read reports what is wrong.

@@ -11,13 +11,12 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.follow import Failed, follow
 from webhook.server.bind_path import is_bind_path
+from webhook.server.changes import wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from webhook.adapters.kube.follow import Report
     from webhook.adapters.kube.registration import Registered, RegistrationApi
     from webhook.server.bind_path import BindPath
     from webhook.server.log import JsonLog
@@ -29,7 +28,6 @@ half to bring a changed Secret."""
 SYNC_S: Final = 30.0
 """Between two syncs where no watch reports a change."""
 
-WATCH_S: Final = 300.0
 _FIRST_RETRY_S: Final = 1.0
 _PAUSE_S: Final = 0.5
 
@@ -70,7 +68,7 @@ class Registration:
     def start(self) -> None:
         """Begin on daemon threads."""
         Thread(target=self._run, name="registration", daemon=True).start()
-        Thread(target=self._follow, name="registration-watch", daemon=True).start()
+        wake(self._changed, self._api.followed(), self._log, "registration-watch")
 
     def obstacle(self) -> str:
         """Return why no traffic should come yet; empty after the first try, whatever came of it.
@@ -160,14 +158,3 @@ class Registration:
             time.sleep(_PAUSE_S)
             self._changed.wait(self._sync_s if succeeded else retry_s)
             retry_s = _FIRST_RETRY_S if succeeded else min(2 * retry_s, self._sync_s)
-
-    def _follow(self) -> None:
-        """Follow the configuration with bind forever; the next sync reads what changed."""
-        follow(self._api.followed(), self._heard, watch_s=WATCH_S)
-
-    def _heard(self, report: Report[None]) -> None:
-        if not isinstance(report, Failed):
-            self._changed.set()
-        elif not isinstance(report.error, KubeError):
-            self._log.exception("watching failed")
-        # Otherwise the syncs go on, and report what is wrong.

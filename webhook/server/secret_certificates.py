@@ -12,9 +12,8 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
 from certs import CertificatesError, Replica, Store, describe, load_set_into
-from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.follow import Failed, follow
 from webhook.server.bind_path import BindPath
+from webhook.server.changes import wake
 from webhook.server.metrics import SharedCertificateMetrics
 from webhook.server.tls import ServingCertificate
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from certs import Bundle, Publish, Round, Terms
     from webhook.adapters.kube.certificates import CertificatesApi
-    from webhook.adapters.kube.follow import Collection, Report
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
 
@@ -34,7 +32,6 @@ PAUSE_S: Final = 0.5
 """After a sync, so that a conflict with another writer of the caBundles stays a slow one."""
 
 FIRST_RETRY_S: Final = 1.0
-WATCH_S: Final = 300.0
 
 
 class SecretKeeper:
@@ -69,8 +66,7 @@ class SecretKeeper:
         """Begin to reconcile the certificates on daemon threads."""
         Thread(target=self._run, name="certificates", daemon=True).start()
         for number, followed in enumerate(self._api.followed()):
-            name = f"certificates-watch-{number}"
-            Thread(target=self._follow, args=(followed,), name=name, daemon=True).start()
+            wake(self._changed, followed, self._log, f"certificates-watch-{number}")
 
     def obstacle(self) -> str:
         """Return why no traffic should come; empty once it may, and from then on.
@@ -148,14 +144,3 @@ class SecretKeeper:
             retry_s = FIRST_RETRY_S if succeeded else min(2 * retry_s, self._sync_s)
             time.sleep(PAUSE_S)
             self._changed.wait(self._sync_s if succeeded else retry_s)
-
-    def _follow(self, followed: Collection[None]) -> None:
-        """Follow one object forever; the next sync reads what changed."""
-        follow(followed, self._heard, watch_s=WATCH_S)
-
-    def _heard(self, report: Report[None]) -> None:
-        if not isinstance(report, Failed):
-            self._changed.set()
-        elif not isinstance(report.error, KubeError):
-            self._log.exception("watching failed")
-        # Otherwise the syncs go on, and report what is wrong.
