@@ -13,6 +13,7 @@
 `health`      liveness and readiness
 `worker`      gunicorn's worker class, with a drain that loses no review
 `policy_reload`  policies, read again when their files change
+`changes`     wakes what keeps an object as it should be, when that object changes
 `fence`       the rules in force, where the API server's admission policies read them
 `placement/`  which GPU a pod gets when it is bound
 `service`     composition root: settings in, gunicorn running
