@@ -54,11 +54,23 @@ NODE_GPU_PRODUCT_LABEL: Final = PREFIX + "gpu-product"
 NODE_DRIVER_LABEL: Final = PREFIX + "driver-version"
 NODE_ENFORCEMENT_LABEL: Final = PREFIX + "enforcement"
 """`sidecar` where a sidecar can measure, else `none`."""
+NODE_DEVICE_NAMES_LABEL: Final = PREFIX + "device-names"
+"""Which names of GPUs the node's container runtime resolves; see `core.nvidia.device_names`."""
 NODE_GPUS_ANNOTATION: Final = PREFIX + "gpus"
 """JSON list, one object per GPU: `uuid`, `memory` (usable bytes), `total` (bytes), `product`,
 `index`, and `healthy: false` for one that must not be chosen now."""
 NODE_BOOT_ANNOTATION: Final = PREFIX + "boot-id"
 """The `bootID` of the machine whose GPUs `gpus` lists."""
+
+# What a cluster admin writes on a node.
+NODE_SHARE_LABEL: Final = PREFIX + "share"
+"""`"true"`: share its GPUs although a device plugin offers them whole; `"false"`: never do."""
+
+# What containers with VRAM are told.
+GPU_MEMORY_MIB_ENV: Final = "VRAMWARDEN_GPU_MEMORY_MIB"
+"""What the container asked for, per GPU."""
+GPU_MEMORY_FRACTION_ENV: Final = "VRAMWARDEN_GPU_MEMORY_FRACTION"
+"""The annotation `gpu-memory-fraction`."""
 
 # What the webhook writes in its own namespace.
 ASSIGNMENTS_LABEL: Final = PREFIX + "gpu-assignments"
