@@ -64,13 +64,13 @@ def find_device_names(access: Access) -> DeviceNames:
     | empty | VolumeMounts | any | none |
     | empty | Privileged | any | none |
 
-    CDI specifications set the variable to `void` so that nothing else injects. Toolkits that write
-    such ones (1.15 and newer) also resolve `runtime.nvidia.com/gpu=` with a UUID. The hook, which
-    older specifications leave alone too, changes no variable. Another value is somebody's own
-    access, of which pods know nothing. Mounts and privileges serve where the runtime ignores the
-    variable, and then it ignores that of pods.
-    Source: NVIDIA Container Toolkit, pkg/nvcdi/wrapper.go, internal/config/image/cuda_image.go and
-    CHANGELOG.md of 1.15.0.
+    CDI specifications set the variable to `void` so that nothing else injects (it is added, and of
+    two values runc and crun keep the last). Toolkits that write such ones, 1.15 and newer, resolve
+    `runtime.nvidia.com/gpu=` with a UUID, too. The hook changes no variable, nor did specifications
+    before. Another value is somebody's own access, which pods do not have. Mounts and privileges
+    serve where the runtime ignores the variable, and then it ignores that of pods.
+    Source: NVIDIA Container Toolkit, pkg/nvcdi/wrapper.go, internal/modifier/cdi.go and
+    internal/config/image/cuda_image.go; CHANGELOG.md, 1.15.0.
     """
     if access.device_names is not None:
         return access.device_names
