@@ -17,6 +17,7 @@ GPU = SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20)
 FINE = Scan((GPU,), "570.86.15")
 GONE = Scan((), "570.86.15")
 DOWN = Scan(failed="the driver is not loaded", fault=Fault.DRIVER_DOWN)
+MISSING = Scan(failed="the library cannot be loaded", fault=Fault.LIBRARY_MISSING)
 CDI = Access(visible_devices="void", runtime_class="nvidia")
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.agent.stepped import DOWN, FINE, GONE, ZEROED, Bench
+from tests.agent.stepped import DOWN, FINE, GONE, MISSING, ZEROED, Bench
 from tests.support.agents import VRAM
 from webhook.adapters.kube.client import KubeError
 from webhook.agent import loop
@@ -12,7 +12,6 @@ from webhook.agent.loop import NewContainerNeededError
 from webhook.agent.watcher import NodeSeen, WatchFailed
 from webhook.core.node.access import Access, GpuAccess
 from webhook.core.node.inventory import Scan, SeenGpu
-from webhook.core.nvidia.drivers import Fault
 
 
 @pytest.mark.parametrize("scan_first", [True, False])
@@ -111,9 +110,6 @@ def test_a_machine_that_started_again_keeps_its_gpus_while_the_driver_is_not_rea
         again.hear(scan, after_s=30)
         assert again.capacity == "1000Mi"
     assert "a GPU left the list" not in again.said()
-
-
-MISSING = Scan(failed="the library cannot be loaded", fault=Fault.LIBRARY_MISSING)
 
 
 @pytest.mark.parametrize("scan", [DOWN, MISSING])
