@@ -155,6 +155,10 @@ def asking_pods(draw: st.DrawFn) -> Json:
                     "nodeSelector": st.sampled_from([None, {}, {"disk": "ssd"}]),
                     "tolerations": st.sampled_from([None, [], [{"operator": "Exists"}]]),
                     "volumes": st.sampled_from([None, [], [{"name": "v", "emptyDir": {}}]]),
+                    "runtimeClassName": st.sampled_from([None, "", "kata"]),
+                    "imagePullSecrets": st.sampled_from(
+                        [None, [], [{"name": "own"}], [{"name": "registry"}, {"name": "own"}], [{}]]
+                    ),
                     "shareProcessNamespace": st.sampled_from([None, True]),
                     "hostNetwork": st.booleans(),
                     "resources": POD_LEVEL,

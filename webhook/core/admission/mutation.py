@@ -42,7 +42,7 @@ _RESOLVES_NAMES: Final = {
     "operator": "NotIn",
     "values": [DeviceNames.NONE.value],
 }
-"""Nodes whose runtime shows no GPU by any name; an agent of the release before sets no label."""
+"""Not where no name shows a GPU; a node without the label has an older agent, and is fine."""
 PREFERENCES: Final = f"/spec/affinity/nodeAffinity/{_PREFERRED}"
 """Where a pod's advice to the scheduler stands, as a JSON pointer."""
 
@@ -58,8 +58,9 @@ def mutate_pod(pod: Pod, demand: Demand, rule: Rule, policy: Policy, enforcer: J
     _edit_containers(spec, lambda container: count(container, demand))
     _select_nodes(spec, demand, rule, gpu_class)
     _tolerate(spec, rule, gpu_class)
-    if rule.runtime_class_name and not spec.get("runtimeClassName"):
-        spec["runtimeClassName"] = rule.runtime_class_name
+    runtime_class = policy.runtime_class_of(rule)
+    if runtime_class and not spec.get("runtimeClassName"):
+        spec["runtimeClassName"] = runtime_class
     _edit_containers(spec, lambda container: _set_env(container, demand, rule))
     # Step 5: what holds the cap in the pod.
     if enforcer is None:
