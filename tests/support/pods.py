@@ -52,6 +52,7 @@ RULE = Rule(
     tolerations=(),
     runtime_class_name=None,
     env=(),
+    programs=(),
     visible_devices=VisibleDevices.DENY,
     placement=Placement.BINDING,
     enforcement=ENFORCEMENT,

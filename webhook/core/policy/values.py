@@ -155,6 +155,8 @@ class Rule:
     tolerations: tuple[dict[str, Any], ...]
     runtime_class_name: str | None
     env: tuple[dict[str, Any], ...]
+    programs: tuple[str, ...]
+    """Names of `core.nvidia.programs`, whose variables containers with VRAM get."""
     visible_devices: VisibleDevices
     placement: Placement
     enforcement: Enforcement
