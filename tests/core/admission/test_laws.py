@@ -87,7 +87,7 @@ def test_the_patch_applied_to_the_original_has_no_findings(pod, rule):
 
 
 @given(asking_pods(), RULES, RULES)
-def test_a_pod_that_comes_again_with_another_demand_is_told_as_a_new_one(pod, rule, other):
+def test_a_pod_that_comes_again_with_another_demand_is_shown_what_a_new_one_is(pod, rule, other):
     """What followed from the demand is as if it came for the first time."""
     for field in ("containers", "initContainers"):
         for container in pod["spec"].get(field) or []:
@@ -105,10 +105,10 @@ def test_a_pod_that_comes_again_with_another_demand_is_told_as_a_new_one(pod, ru
     fresh, restored = mutated(pod, policy).obj, mutated(again, policy).obj
     for container in fresh["spec"]["containers"]:
         kept = next(c for c in restored["spec"]["containers"] if c["name"] == container["name"])
-        assert told(kept) == told(container)
+        assert shown(kept) == shown(container)
 
 
-def told(container):
+def shown(container):
     names = ("VRAMWARDEN_GPU_MEMORY_MIB", "VRAMWARDEN_GPU_MEMORY_FRACTION", *AMOUNTS)
     return [entry for entry in container["env"] if entry["name"] in names]
 

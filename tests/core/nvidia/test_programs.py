@@ -1,4 +1,4 @@
-"""What a container's variables become when its programs are told of their cap."""
+"""What a container's variables become when its programs learn their cap."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from webhook.core.nvidia.programs import (
     DEFAULT_PROGRAMS,
     SETTINGS,
     Program,
-    tell_cap,
-    tell_programs,
+    configure_programs,
+    show_cap,
     usable_bytes,
 )
 
@@ -35,14 +35,14 @@ def share(value):
     return {"name": FRACTION["name"], "value": value}
 
 
-def told(env, cap_bytes: int | None = 8 * GI, *, fraction: bool = True):
-    return tell_cap(env, cap_bytes, fraction=fraction)
+def shown(env, cap_bytes: int | None = 8 * GI, *, fraction: bool = True):
+    return show_cap(env, cap_bytes, fraction=fraction)
 
 
 def written(*programs, env=(FRACTION,), cap_bytes=8 * GI):
     """Return what is added for programs, as a map."""
     env = list(env)
-    after = tell_programs(env, programs, cap_bytes)
+    after = configure_programs(env, programs, cap_bytes)
     assert after[: len(env)] == env
     return {entry["name"]: entry["value"] for entry in after[len(env) :]}
 
@@ -70,9 +70,9 @@ def test_a_context_is_left_beside_what_a_framework_may_allocate(cap_bytes, usabl
     [[], [MIB], [mib("4096")], [MIB, FRACTION], [mib("1"), BARE], [FRACTION], [mib("1"), mib("2")]],
 )
 def test_what_we_wrote_at_the_beginning_is_written_again(ours, rest):
-    assert told([*ours, *rest]) == [MIB, FRACTION, *rest]
-    assert told([*ours, *rest], fraction=False) == [MIB, *rest]
-    assert told([*ours, *rest], None, fraction=False) == rest
+    assert shown([*ours, *rest]) == [MIB, FRACTION, *rest]
+    assert shown([*ours, *rest], fraction=False) == [MIB, *rest]
+    assert shown([*ours, *rest], None, fraction=False) == rest
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_what_we_wrote_at_the_beginning_is_written_again(ours, rest):
     ids=str,
 )
 def test_an_amount_of_the_users_stays(users):
-    assert told(users) == [FRACTION, *users]
-    assert told(users, fraction=False) is users
-    assert told(users, None, fraction=False) is users
+    assert shown(users) == [FRACTION, *users]
+    assert shown(users, fraction=False) is users
+    assert shown(users, None, fraction=False) is users
 
 
 @pytest.mark.parametrize(
@@ -109,37 +109,37 @@ def test_an_amount_of_the_users_stays(users):
     ids=str,
 )
 def test_a_fraction_of_the_users_stays(users):
-    assert told(users) == [MIB, *users]
-    assert told([MIB, *users]) == [MIB, *users]
-    assert told([MIB, FRACTION, *users]) == [MIB, *users]
-    assert told(users, None, fraction=False) is users
+    assert shown(users) == [MIB, *users]
+    assert shown([MIB, *users]) == [MIB, *users]
+    assert shown([MIB, FRACTION, *users]) == [MIB, *users]
+    assert shown(users, None, fraction=False) is users
 
 
 def test_what_is_right_already_is_returned_itself():
     env = [MIB, FRACTION, OTHER]
-    assert told(env) is env
-    assert told([env[0], OTHER], fraction=False) == [MIB, OTHER]
+    assert shown(env) is env
+    assert shown([env[0], OTHER], fraction=False) == [MIB, OTHER]
 
 
 @pytest.mark.parametrize("cap_bytes", [8 * GI, 4 * GI])
 @pytest.mark.parametrize("before", [8 * GI, 4 * GI])
 def test_what_followed_from_another_amount_is_taken_off(before, cap_bytes):
-    env = tell_programs(told([OTHER], before), Program, before)
-    after = tell_programs(told(env, cap_bytes), Program, cap_bytes)
-    fresh = tell_programs(told([OTHER], cap_bytes), Program, cap_bytes)
+    env = configure_programs(shown([OTHER], before), Program, before)
+    after = configure_programs(shown(env, cap_bytes), Program, cap_bytes)
+    fresh = configure_programs(shown([OTHER], cap_bytes), Program, cap_bytes)
     assert sorted(after, key=str) == sorted(fresh, key=str)
     assert (after == env) is (before == cap_bytes)
 
 
 def test_what_comes_to_the_beginning_by_that_is_ours_as_well():
     stale = SETTINGS[Program.CUPY][0].entry(4096 * MI)
-    assert told([mib("4096"), stale, mib("5"), OTHER]) == [MIB, FRACTION, OTHER]
+    assert shown([mib("4096"), stale, mib("5"), OTHER]) == [MIB, FRACTION, OTHER]
 
 
 def test_what_refers_to_a_fraction_that_is_gone_is_taken_off():
-    env = tell_programs(told([OTHER]), Program, 8 * GI)
+    env = configure_programs(shown([OTHER]), Program, 8 * GI)
     for cap_bytes in (8 * GI, None):
-        after = told(env, cap_bytes, fraction=False)
+        after = shown(env, cap_bytes, fraction=False)
         assert REFERENCE in str(env)
         assert REFERENCE not in str(after)
         assert OTHER in after
@@ -156,15 +156,15 @@ def test_a_value_of_the_users_stays_whatever_the_amount(before):
         {"name": "PYTORCH_ALLOC_CONF", "value": "expandable_segments:True"},
     ]
     head = [mib("4096"), FRACTION] if before else []
-    assert told([*head, *users]) == [MIB, FRACTION, *users]
-    assert told([*head, *users], None, fraction=False) == users
+    assert shown([*head, *users]) == [MIB, FRACTION, *users]
+    assert shown([*head, *users], None, fraction=False) == users
 
 
 def test_a_reference_to_the_fraction_that_a_user_wrote_stays():
     users = [{"name": "XLA_CLIENT_MEM_FRACTION", "value": REFERENCE}]
-    once = told(users, fraction=False)
+    once = shown(users, fraction=False)
     assert once == [MIB, *users]
-    assert told(once, fraction=False) == once
+    assert shown(once, fraction=False) == once
 
 
 # --- the variables of programs
@@ -189,7 +189,7 @@ def test_a_reference_to_the_fraction_that_a_user_wrote_stays():
         ),
     ],
 )
-def test_a_program_is_told_by_its_own_variables(program, variables):
+def test_a_program_is_limited_by_its_own_variables(program, variables):
     assert written(program) == variables
     assert 8 * GI - 600 * MI == 7960788992
 
@@ -205,7 +205,7 @@ def test_every_program_is_in_the_table():
     ("cap", "length"),
     [(8, "4096"), (23, "4096"), (24, "32768"), (47, "32768"), (48, "262144"), (80, "262144")],
 )
-def test_ollama_is_told_the_context_that_it_chooses_for_a_gpu_of_that_size(cap, length):
+def test_ollama_gets_the_context_that_it_chooses_for_a_gpu_of_that_size(cap, length):
     assert written("ollama", cap_bytes=cap * GI)["OLLAMA_CONTEXT_LENGTH"] == length
 
 
@@ -222,12 +222,12 @@ def test_the_two_names_of_jax_never_stand_together():
     assert written("jax-fraction", env=[FRACTION, old]) == {}
 
 
-def test_pytorch_is_told_nothing_beside_the_name_that_goes_first():
+def test_pytorch_gets_nothing_beside_the_name_that_goes_first():
     old = {"name": "PYTORCH_CUDA_ALLOC_CONF", "value": "expandable_segments:True"}
     assert written("pytorch", env=[FRACTION, old]) == {}
 
 
-def test_a_program_that_needs_a_fraction_is_told_nothing_without_one():
+def test_a_program_that_needs_a_fraction_gets_nothing_without_one():
     assert written("jax-fraction", "pytorch", "cupy", env=[OTHER]) == {
         "CUPY_GPU_MEMORY_LIMIT": "7960788992"
     }
@@ -255,20 +255,20 @@ ENTRIES = st.one_of(
     st.sampled_from([1024 * MI, 4096 * MI, 8192 * MI]),
     st.booleans(),
 )
-def test_telling_twice_equals_telling_once(env, programs, cap_bytes, fraction):
-    def tell(env):
-        return tell_programs(tell_cap(env, cap_bytes, fraction=fraction), programs, cap_bytes)
+def test_twice_equals_once(env, programs, cap_bytes, fraction):
+    def both(env):
+        return configure_programs(show_cap(env, cap_bytes, fraction=fraction), programs, cap_bytes)
 
-    once = tell(env)
-    assert tell(once) == once
-    forgotten = tell_cap(env, None, fraction=False)
-    assert tell_cap(forgotten, None, fraction=False) == forgotten
+    once = both(env)
+    assert both(once) == once
+    forgotten = show_cap(env, None, fraction=False)
+    assert show_cap(forgotten, None, fraction=False) == forgotten
 
 
 @given(st.lists(ENTRIES, max_size=8), st.booleans())
 def test_what_stands_behind_anything_else_keeps_its_place(env, fraction):
     users = [entry for entry in env if "$(" not in str(entry) and "LIMIT" not in str(entry)]
-    after = tell_cap([OTHER, *users], 8 * GI, fraction=fraction)
+    after = show_cap([OTHER, *users], 8 * GI, fraction=fraction)
     assert after[-len(users) - 1 :] == [OTHER, *users]
 
 
@@ -276,5 +276,5 @@ def test_what_stands_behind_anything_else_keeps_its_place(env, fraction):
 @pytest.mark.parametrize("envs", [[], [OTHER]])
 def test_no_list_is_changed_itself(fraction, envs):
     env = list(envs)
-    tell_programs(told(env, fraction=fraction), Program, 8 * GI)
+    configure_programs(shown(env, fraction=fraction), Program, 8 * GI)
     assert env == envs

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.admission.accounting import count, preferred_on_nodes, required_on_nodes
 from webhook.core.admission.sidecar.placing import place_enforcer, remove_enforcer
 from webhook.core.admission.tiers import tier_of
-from webhook.core.nvidia.programs import tell_cap, tell_programs
+from webhook.core.nvidia.programs import configure_programs, show_cap
 from webhook.core.nvidia.variables import (
     hide_devices,
     hide_unless_set,
@@ -173,17 +173,17 @@ def _set_env(container: Json, demand: Demand, rule: Rule) -> Json:
     programs = () if container.get("envFrom") else rule.programs
 
     def edit(env: list[Json]) -> list[Json]:
-        env = tell_cap(env, amount, fraction=fraction)
+        env = show_cap(env, amount, fraction=fraction)
         env = show_devices(env, chosen=rule.chooses_gpus, defaults=rule.env)
-        return tell_programs(env, programs, amount)
+        return configure_programs(env, programs, amount)
 
     return _edit_env(container, edit)
 
 
 def _hide(env: list[Json], rule: Rule) -> list[Json]:
-    """Hide the GPUs from a container without VRAM, which also has no cap to be told of."""
+    """Hide the GPUs from a container without VRAM, which also has no cap."""
     hide = hide_unless_set if rule.visible_devices is VisibleDevices.IGNORE else hide_devices
-    return hide(tell_cap(env, None, fraction=False))
+    return hide(show_cap(env, None, fraction=False))
 
 
 def _edit_env(container: Json, edit: Callable[[list[Json]], list[Json]]) -> Json:

@@ -1,9 +1,9 @@
-"""What programs are told of their cap: our two variables, and those that frameworks read.
+"""What programs know of their cap: our two variables, and those that frameworks read.
 
 Ours stand first in `env`, so that later entries and `args` can refer to them by `$(NAME)`.
 
 A pod may come again (restored, copied, applied with another demand), and brings what was written
-before. Ours is told from a user's by content: what stands at the very beginning of `env` and is as
+before. Ours is known from a user's by content: what stands at the very beginning of `env` and is as
 we write it. Elsewhere, or with other content, the same name is a user's, and stays.
 
 | at the beginning of `env` | ours |
@@ -95,7 +95,8 @@ SETTINGS: Final[dict[Program, tuple[Setting, ...]]] = {
     Program.JAX: (Setting("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),),
     # Grow on demand, instead of taking all: TensorFlow, "Limiting GPU memory growth".
     Program.TENSORFLOW: (Setting("TF_FORCE_GPU_ALLOW_GROWTH", "true"),),
-    # Of the total since jaxlib 0.4.1. It raises where the old name is set too, also by the image.
+    # Of the total. jaxlib 0.4.36 knows this name, 0.4.30 does not; where the old one is set too,
+    # also by the image, it raises.
     Program.JAX_FRACTION: (
         Setting("XLA_CLIENT_MEM_FRACTION", FRACTION_REFERENCE, ("XLA_PYTHON_CLIENT_MEM_FRACTION",)),
     ),
@@ -137,15 +138,15 @@ def _fill(value: str, cap_bytes: int) -> str:
 def _ollama_context(usable: int) -> str:
     """Return the length of context that Ollama chooses by itself for a GPU of that size.
 
-    It reads the whole card's size, so for a share it has to be told (server/routes.go, Serve).
+    It reads the whole card's size, so for a share the length is set (server/routes.go, Serve).
     """
     if usable >= 47 * _GIB:
         return "262144"
     return "32768" if usable >= 23 * _GIB else "4096"
 
 
-def tell_cap(env: list[Json], cap_bytes: int | None, *, fraction: bool) -> list[Json]:
-    """Tell a container its cap in bytes per GPU, first of all; None where it has no VRAM.
+def show_cap(env: list[Json], cap_bytes: int | None, *, fraction: bool) -> list[Json]:
+    """Show a container its cap in bytes per GPU, first of all; None where it has no VRAM.
 
     `fraction` says whether the pod has a fraction that is this container's. What an earlier
     translation wrote for another amount, or by a fraction that is gone, is taken off.
@@ -162,7 +163,7 @@ def tell_cap(env: list[Json], cap_bytes: int | None, *, fraction: bool) -> list[
     return env if after == env else after
 
 
-def tell_programs(env: list[Json], programs: Iterable[str], cap_bytes: int) -> list[Json]:
+def configure_programs(env: list[Json], programs: Iterable[str], cap_bytes: int) -> list[Json]:
     """Add the variables of programs where nothing in their place is set.
 
     Those that need a fraction only where the container has one, ours or its own.
@@ -192,11 +193,11 @@ def _from_field(field: Json) -> Json:
 
 def _count_ours(env: list[Json]) -> int:
     """Return how many entries at the beginning are ours."""
-    ours = takewhile(lambda entry: _told_bytes(entry) is not None or _is_fraction(entry), env)
+    ours = takewhile(lambda entry: _shown_bytes(entry) is not None or _is_fraction(entry), env)
     return sum(1 for _ in ours)
 
 
-def _told_bytes(entry: Json) -> int | None:
+def _shown_bytes(entry: Json) -> int | None:
     value = entry.get("value")
     if entry["name"] != GPU_MEMORY_MIB_ENV or type(value) is not str:
         return None
@@ -214,12 +215,12 @@ def _is_fraction(entry: Json) -> bool:
 
 
 def _stale(ours: list[Json], cap_bytes: int | None, *, fraction: bool) -> Iterator[Json]:
-    """Yield what `tell_programs` wrote beside these variables of ours, and is wrong now."""
-    told_bytes = next(filter(None, map(_told_bytes, ours)), None)
-    changed = told_bytes is not None and told_bytes != cap_bytes
+    """Yield what `configure_programs` wrote beside these variables of ours, and is wrong now."""
+    shown_bytes = next(filter(None, map(_shown_bytes, ours)), None)
+    changed = shown_bytes is not None and shown_bytes != cap_bytes
     lost_fraction = not fraction and any(map(_is_fraction, ours))
     if not changed and not lost_fraction:
         return
     for setting in _ALL:
         if (setting.names_amount and changed) or (setting.needs_fraction and lost_fraction):
-            yield setting.entry(told_bytes or 0)
+            yield setting.entry(shown_bytes or 0)

@@ -73,7 +73,7 @@ _SHOWN: Final = 10
 
 
 def unbounded_servers(case: Case) -> tuple[str, ...]:
-    """Rule: a server of models that would take most of a GPU is told its share.
+    """Rule: a server of models that would take most of a GPU is limited to its share.
 
     Fields: spec.[initContainers,containers][*].image, .command, .args, .env of containers with VRAM
     Allowed values: another image; one of SERVERS with what bounds it, or more than can be read

@@ -1,4 +1,4 @@
-"""Which containers of a pod are told their cap, and which of their programs."""
+"""Which containers of a pod get their cap as variables, and which of their programs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def names_of(pod, name="main"):
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
-def test_the_container_with_vram_is_told_first_of_all(name):
+def test_the_container_with_vram_gets_its_cap_first_of_all(name):
     pod = a_full_pod(f"{name}=7630Mi")
     put_in(pod, name, variable("A", "$(VRAMWARDEN_GPU_MEMORY_FRACTION)"))
     after = translated(pod, a_rule(programs=DEFAULT))
@@ -67,7 +67,7 @@ def test_the_amount_is_that_of_one_gpu():
     assert env_of(translated(pod))[MIB] == "8192"
 
 
-def test_of_several_containers_with_vram_each_is_told_its_own_amount_and_no_fraction():
+def test_of_several_containers_with_vram_each_gets_its_own_amount_and_no_fraction():
     pod = a_full_pod("main=8Gi, second=512Mi")
     after = translated(pod, a_rule(programs=ALL))
     assert env_of(after, "main")[MIB] == "8192"
@@ -99,7 +99,7 @@ def test_a_fraction_of_the_users_own_serves_where_there_is_none():
     assert_fine(pod, rule)
 
 
-def test_programs_are_told_after_the_rule_s_own_variables_and_never_over_them():
+def test_programs_come_after_the_rule_s_own_variables_and_never_over_them():
     rule = a_rule(
         env=({"name": "XLA_PYTHON_CLIENT_PREALLOCATE", "value": "true"},), programs=DEFAULT
     )
@@ -146,7 +146,7 @@ def test_what_the_user_set_for_a_program_stays(program):
 
 @pytest.mark.parametrize("memory", ["main=4Gi", "main=16Gi", "second=4Gi", "main=4Gi,second=4Gi"])
 @pytest.mark.parametrize("by", EnforceBy)
-def test_a_pod_that_comes_again_is_told_of_its_new_demand(memory, by):
+def test_a_pod_that_comes_again_gets_its_new_amounts(memory, by):
     rule = a_rule(programs=ALL, enforcement={"by": by}, visible_devices=VisibleDevices.VOID)
     pod = stored_pod(rule, a_full_pod("main=8Gi"))
     pod["metadata"]["annotations"]["vramwarden.io/gpu-memory"] = memory
@@ -180,7 +180,7 @@ def test_a_webhook_that_adds_a_variable_at_the_end_breaks_nothing():
         assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ()), decision.message
 
 
-def test_the_sidecar_and_pods_without_a_demand_are_told_nothing():
+def test_the_sidecar_and_pods_without_a_demand_get_nothing():
     after = translated(a_full_pod(), a_rule(programs=ALL))
     assert not {MIB, FRACTION, "CUPY_GPU_MEMORY_LIMIT"} & {*env_of(after, "vram-enforcer")}
     plain = a_pod(containers=[a_container(env=[{"name": MIB, "value": "1"}])])
