@@ -191,6 +191,13 @@ def _from_field(field: Json) -> Json:
     return {"name": GPU_MEMORY_FRACTION_ENV, "valueFrom": {"fieldRef": field}}
 
 
+# The version is what the API server adds to a manifest that has none.
+_FRACTIONS: Final = (
+    _from_field({"apiVersion": "v1", "fieldPath": _FRACTION_PATH}),
+    _from_field({"fieldPath": _FRACTION_PATH}),
+)
+
+
 def _count_ours(env: list[Json]) -> int:
     """Return how many entries at the beginning are ours."""
     ours = takewhile(lambda entry: _shown_bytes(entry) is not None or _is_fraction(entry), env)
@@ -207,11 +214,7 @@ def _shown_bytes(entry: Json) -> int | None:
 
 
 def _is_fraction(entry: Json) -> bool:
-    # The version is what the API server adds to a manifest that has none.
-    return entry["name"] == GPU_MEMORY_FRACTION_ENV and any(
-        entry == _from_field({**version, "fieldPath": _FRACTION_PATH})
-        for version in ({"apiVersion": "v1"}, {})
-    )
+    return entry["name"] == GPU_MEMORY_FRACTION_ENV and entry in _FRACTIONS
 
 
 def _stale(ours: list[Json], cap_bytes: int | None, *, fraction: bool) -> Iterator[Json]:
