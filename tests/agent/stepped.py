@@ -12,7 +12,7 @@ from webhook.agent.watcher import NodeSeen
 from webhook.core.node.inventory import Scan, SeenGpu
 from webhook.core.nvidia.drivers import Fault
 
-GPU = SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20)
+GPU = SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20, used_bytes=0)
 FINE = Scan((GPU,), "570.86.15")
 GONE = Scan((), "570.86.15")
 DOWN = Scan(failed="the driver is not loaded", fault=Fault.DRIVER_DOWN)

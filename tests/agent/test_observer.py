@@ -24,11 +24,13 @@ def seen_by(nvml, proc):
 
 
 def test_all_that_answers_is_seen_with_the_reserve_taken_off(proc):
-    assert seen_by(ScriptedNvml(*TWO, a_device("c", 5, 2, mig=True)), proc) == Scan(
+    nvml = ScriptedNvml(*TWO, a_device("c", 5, 2, mig=True))
+    nvml.used = {"GPU-a": 7}
+    assert seen_by(nvml, proc) == Scan(
         (
-            SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20, total_bytes=1100 * 2**20),
-            SeenGpu("GPU-b", "NVIDIA H200", 1, 2000 * 2**20, total_bytes=2100 * 2**20),
-            SeenGpu("GPU-c", "NVIDIA H200", 2, 5 * 2**20, mig=True, total_bytes=105 * 2**20),
+            SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20, False, 1100 * 2**20, used_bytes=7),
+            SeenGpu("GPU-b", "NVIDIA H200", 1, 2000 * 2**20, False, 2100 * 2**20, used_bytes=0),
+            SeenGpu("GPU-c", "NVIDIA H200", 2, 5 * 2**20, True, 105 * 2**20, used_bytes=0),
         ),
         driver_version="570.86.15",
     )
