@@ -92,6 +92,11 @@ class Bench:
     def said(self):
         return [line["msg"] for line in self.lines()]
 
+    def told(self):
+        """Return the reasons of the Events that were told since the last time."""
+        waiting = self.agent._events.waiting
+        return [waiting.get_nowait()[0] for _ in range(waiting.qsize())]
+
     def unready(self):
         return "; ".join(filter(None, (*self.agent._failures.values(), self.agent._undone)))
 
