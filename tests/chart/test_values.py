@@ -62,6 +62,8 @@ def test_every_value_is_described_and_closed():
         ("image.repository=a/b:1", "repository"),
         ("agent.gpuAccess=privileged", "gpuAccess"),
         ("agent.vram=48 GB", "vram"),
+        ("agent.startupTaint=a' || true || 'b", "startupTaint"),
+        ("agent.startupTaint=a=b:NoSchedule", "startupTaint"),
         ("exemptNamespaces={kube-system,Team}", "exemptNamespaces"),
         ("policies.files.readme=x", "readme"),
         ("rollout=Enforced", "rollout"),
