@@ -75,6 +75,12 @@ def test_a_driver_that_is_too_old_never_measures(version, works, proc):
     assert works or version in found.cannot_measure
 
 
+def test_what_is_in_use_is_not_known_where_a_gpu_does_not_say(proc):
+    nvml = ScriptedNvml(*TWO)
+    nvml.codes = {"device_used_bytes GPU-b": 999}
+    assert [gpu.used_bytes for gpu in seen_by(nvml, proc).gpus] == [0, None]
+
+
 @pytest.mark.parametrize("banner", ["Linux version 4.4.0", "Linux version 5.15-microsoft (gcc)"])
 def test_a_kernel_that_is_none_never_measures(banner, tmp_path):
     (tmp_path / "version").write_text(banner)

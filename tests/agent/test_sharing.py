@@ -170,6 +170,12 @@ def test_a_node_begins_to_be_shared_once_its_gpus_are_free(bench):
     assert bench.capacity == "1000Mi"
 
 
+def test_a_node_that_had_no_gpu_to_share_begins_like_any_other(bench):
+    bench.hear(GONE, NOBODY, bench.see_node())
+    bench.hear(BUSY, after_s=30)
+    assert (bench.kube.sent, bench.told()) == ([], ["DrainWholeGPUPods"])
+
+
 def test_it_is_said_again_only_where_other_gpus_are_in_use(bench):
     other = SeenGpu("GPU-b", "NVIDIA H200", 1, 1000 * 2**20, used_bytes=2**30)
     both, one = Scan((GPU, other), "570.86.15"), Scan((*BUSY.gpus, other), "570.86.15")
@@ -281,6 +287,12 @@ def test_the_startup_taint_stays_until_it_is_settled_what_becomes_of_the_node(
     tainted.hear(after_s=1)
     assert has_taint(tainted) is stays
     assert tainted.unready() == ("the GPUs have not been scanned yet" if not scan and stays else "")
+
+
+def test_the_startup_taint_of_a_node_that_is_advertised_goes_although_the_driver_is_down(tainted):
+    tainted.hear(FINE, NOBODY, tainted.see_node())
+    tainted.hear(DOWN, after_s=1)
+    assert not has_taint(tainted)
 
 
 def test_a_taint_that_somebody_adds_meanwhile_is_not_lost(tainted):

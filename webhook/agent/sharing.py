@@ -59,7 +59,7 @@ class SharingOfNode:
     def judge(self, node: Mapping[str, Any], inventory: Inventory) -> Shared:
         """Decide, and say what is new."""
         found = self._judge(node)
-        if self._last is Shared.NO and found.shared is not Shared.NO and not self._fixed:
+        if self._last is Shared.NO and found.shared is not Shared.NO:
             # A whole-GPU pod may have started since the last scan.
             self._scan = None
             self._scan_now()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import time
 from typing import TYPE_CHECKING, Final
@@ -38,8 +39,8 @@ class NodeEvents:
         if self._told.get(reason) == sentence:
             return
         self._told[reason] = sentence
-        if not self.waiting.full():  # else the API server does not answer; the log says it all
-            self.waiting.put((reason, sentence, warning))
+        with contextlib.suppress(queue.Full):  # the API server does not answer; the log says it all
+            self.waiting.put_nowait((reason, sentence, warning))
 
     def over(self, reason: str) -> None:
         """Let the next Event with this reason be written, whatever the last one was."""
