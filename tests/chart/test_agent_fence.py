@@ -37,7 +37,11 @@ def node_path(name, subresource=""):
 
 
 def a_token(api, node):
-    """Fetch a token as a kubelet does for the pod of an agent."""
+    """Fetch a token as a kubelet does for the pod of an agent; of no pod where no node is named."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    if node is None:
+        return api.request("POST", path, request)["status"]["token"]
     name = f"agent-{uuid.uuid4().hex[:8]}"
     metadata = {"name": name, "namespace": NAMESPACE}
     spec = {
@@ -48,12 +52,7 @@ def a_token(api, node):
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     uid = api.create(pod)["metadata"]["uid"]
     bound = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": uid}
-    request = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenRequest",
-        "spec": {"boundObjectRef": bound},
-    }
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}/token"
+    request["spec"] = {"boundObjectRef": bound}
     return api.request("POST", path, request)["status"]["token"]
 
 
@@ -225,8 +224,7 @@ def test_the_agent_writes_no_events_of_others(agent, event):
 
 @pytest.mark.parametrize("name", [OWN, ""])
 def test_a_token_that_names_no_node_writes_no_events(agent, api, name):
-    account = f"system:serviceaccount:{NAMESPACE}:{NAME}"
-    nobody = api.acting_as(account, "system:serviceaccounts", "system:authenticated")
+    nobody = agent.of(None)
     event = an_event(name)
     event["metadata"]["generateName"] = "made-up."
     assert is_denied_by(denial(lambda: nobody.create(event, dry_run=True)), NAME)
@@ -300,6 +298,13 @@ def test_the_agent_changes_nothing_else_of_the_spec(tainted, api, spec):
     why = denial(lambda: patch(tainted, {"spec": spec}, dryRun="All"))
     assert is_denied_by(why, NAME)
     assert f"may take the taint {TAINT} off, and change nothing else" in why
+
+
+def test_the_agent_uncordons_no_node_beside_its_taint(tainted, api):
+    taints(api, OURS, unschedulable=True)
+    change = {"spec": {"taints": None, "unschedulable": None}}
+    assert is_denied_by(denial(lambda: patch(tainted, change, dryRun="All")), NAME)
+    taints(api, unschedulable=None)
 
 
 def test_the_agent_takes_off_no_taint_of_another_node(tainted, api):
