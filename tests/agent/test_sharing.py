@@ -10,6 +10,7 @@ from tests.agent.stepped import DOWN, FINE, GONE, GPU, ZEROED, Bench
 from tests.support.agents import VRAM
 from webhook.adapters.kube.client import KubeError
 from webhook.agent.watcher import AssignmentsSeen, AssignmentsUnread
+from webhook.core.node.driver import Driver, after_scan, why_unready
 from webhook.core.node.inventory import Scan, SeenGpu
 from webhook.core.placement.assignments import Assignment
 
@@ -66,6 +67,13 @@ def test_not_sharing_is_ready_whatever_the_gpus_do(bench, scan):
     bench.hear(*([scan] if scan else []), NOBODY, bench.edit(plugin()))
     assert bench.unready() == ""
     assert bench.kube.sent == []
+
+
+def test_a_driver_that_is_awaited_makes_only_a_node_unready_that_is_to_be_shared(bench):
+    bench.hear(DOWN, NOBODY, bench.edit(plugin()))
+    assert bench.unready() == ""
+    bench.hear(bench.edit(plugin("0")), DOWN, after_s=1)
+    assert bench.unready() == why_unready(after_scan(NEW, DOWN, 0)) != ""
 
 
 def test_an_admin_who_wants_both_gets_both(bench):
@@ -235,6 +243,7 @@ def test_a_fixed_amount_is_kept_apart_from_whole_gpus_too_and_waits_for_no_drive
     assert (bench.capacity, bench.told()) == ("1Gi", ["GPUsShared"])
 
 
+NEW = Driver(0, 0)
 TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/vramwarden"
 OTHER = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
 TAINTED = {"spec": {"taints": [{"key": TAINT, "effect": "NoSchedule"}, OTHER]}}
@@ -286,7 +295,8 @@ def test_the_startup_taint_stays_until_it_is_settled_what_becomes_of_the_node(
     tainted.hear(*([scan] if scan else []), NOBODY, tainted.edit(node))
     tainted.hear(after_s=1)
     assert has_taint(tainted) is stays
-    assert tainted.unready() == ("the GPUs have not been scanned yet" if not scan and stays else "")
+    whys = {None: "the GPUs have not been scanned yet", DOWN: why_unready(after_scan(NEW, DOWN, 0))}
+    assert tainted.unready() == (whys.get(scan, "") if stays else "")
 
 
 def test_the_startup_taint_of_a_node_that_is_advertised_goes_although_the_driver_is_down(tainted):

@@ -111,7 +111,8 @@ class Wanted:
 
 
 def test_gpus_are_scanned_with_a_pause_after_each_scan_or_at_once(monkeypatch):
-    monkeypatch.setattr(watcher, "scan", lambda nvml: nvml)
+    scanned = []
+    monkeypatch.setattr(watcher, "scan", lambda *by: scanned.append(by))
     numbers = itertools.count()
     wanted = Wanted()
 
@@ -120,6 +121,7 @@ def test_gpus_are_scanned_with_a_pause_after_each_scan_or_at_once(monkeypatch):
             raise Enough
 
     with pytest.raises(Enough):
-        watch_gpus("nvml", 30.0, wanted, send)
+        watch_gpus("nvml", "file", 30.0, wanted, send)
+    assert scanned == [("nvml", "file")] * 4
     assert wanted.pauses == [30.0] * 3
     assert wanted.cleared == 4  # before each scan: what asks for one meanwhile gets another

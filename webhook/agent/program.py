@@ -16,6 +16,7 @@ from webhook.adapters.nvml import Nvml
 from webhook.agent.loop import Agent, NewContainerNeededError
 from webhook.agent.observer import scan
 from webhook.agent.watcher import read_assigned
+from webhook.core.node.access import advise, named
 from webhook.core.node.inventory import Inventory, Scan, observe, skipped
 from webhook.core.node.sharing import gpus_in_use, is_advertised, judge, limited
 from webhook.core.node.state import boot_id, changes, desired, patches, read_inventory
@@ -23,6 +24,7 @@ from webhook.core.node.state import boot_id, changes, desired, patches, read_inv
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
     from webhook.agent.settings import AgentSettings
+    from webhook.core.node.access import Advice
     from webhook.core.node.state import NodeState, Patches
     from webhook.core.placement.assignments import Assignments
 
@@ -38,7 +40,7 @@ def agent(settings: AgentSettings) -> int:
     | --- | --- |
     | 0 | stopped by SIGTERM |
     | 1 | no API server is known, or a bug |
-    | 75 | the driver was replaced, or we lost its devices: a new container is needed |
+    | 75 | the driver came, was replaced, or we lost its devices: a new container is needed |
     """
     # Where stdout is closed, its descriptor may soon be another file's.
     journal = Journal(partial(os.write, 1 if sys.stdout else -1))
@@ -82,6 +84,8 @@ class Once:
     """As it was read; empty where it was not."""
     whole: NodeState
     """What the node would carry if its GPUs are shared."""
+    advice: tuple[Advice, ...] = ()
+    """What a cluster admin should change."""
 
 
 def scan_once(settings: AgentSettings) -> Once:
@@ -94,10 +98,11 @@ def scan_once(settings: AgentSettings) -> Once:
         except KubeError as error:
             unread = str(error)
     assigned, unassigned = _assigned_once(settings)
-    seen = scan(Nvml()) if settings.fixed_bytes is None else Scan()
+    seen = scan(Nvml(), settings.kernel_driver) if settings.fixed_bytes is None else Scan()
     inventory = Inventory(fixed_bytes=settings.fixed_bytes)
     if settings.fixed_bytes is None:
         inventory = observe(read_inventory(node), seen, 0.0, settings.grace_s, boot_id(node))
+        inventory = named(inventory, seen, settings.access)
     sharing = judge(
         node,
         shares=is_advertised(node),
@@ -120,6 +125,7 @@ def scan_once(settings: AgentSettings) -> Once:
         sharing=sharing.sentence,
         node=node,
         whole=whole,
+        advice=advise(settings.access) if seen.gpus and inventory.gpus else (),
     )
 
 

@@ -69,6 +69,11 @@ class SharingOfNode:
         self._say(found)
         return found.shared
 
+    @property
+    def is_off(self) -> bool:
+        """Whether the GPUs are not shared, so that it does not matter what a driver says."""
+        return self._last is Shared.NO
+
     def is_settled(self, inventory: Inventory) -> bool:
         """Say whether there is nothing more to wait for, once the node shows what was decided.
 

@@ -113,12 +113,12 @@ def _assignments_in(config_map: dict[str, Any]) -> Assignments:
     return read_assignments(config_map.get("data"))[0]
 
 
-def watch_gpus(nvml: Nvml, interval_s: float, now: Event, send: Send) -> None:
+def watch_gpus(nvml: Nvml, kernel_driver: str, interval_s: float, now: Event, send: Send) -> None:
     """Report what NVML says, forever; a driver that hangs blocks only this thread.
 
     Each `interval_s`, and where `now` is set at once.
     """
     while True:
         now.clear()
-        send(scan(nvml))
+        send(scan(nvml, kernel_driver))
         now.wait(interval_s)

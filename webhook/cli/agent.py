@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -14,7 +15,11 @@ from webhook.agent.settings import INTERVAL_S, AgentSettings
 from webhook.cli.durations import duration
 from webhook.cli.failures import Failure
 from webhook.cli.node_tags import tags_as_yaml
+from webhook.core.node.access import Access, GpuAccess
+from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.node.inventory import GRACE_S
+from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 
 if TYPE_CHECKING:
@@ -77,6 +82,34 @@ def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> s
     help="Advertise this amount without asking a driver, e.g. 48Gi; nothing is enforced.",
 )
 @click.option(
+    "--gpu-access",
+    type=click.Choice([one.value for one in GpuAccess]),
+    default=GpuAccess.ENVIRONMENT.value,
+    show_default=True,
+    help="How this container gets to see the GPUs; only Environment shows what pods would get.",
+)
+@click.option(
+    "--device-names",
+    type=click.Choice(["", *(one.value for one in DeviceNames)]),
+    default="",
+    help="Which names of GPUs the node's container runtime resolves.  [default: what is found]",
+)
+@click.option(
+    "--runtime-class",
+    metavar="NAME",
+    default="",
+    help="The RuntimeClass of this pod; empty for none.",
+)
+@click.option(
+    "--kernel-driver",
+    metavar="FILE",
+    default=KERNEL_DRIVER,
+    envvar="VRAMWARDEN_KERNEL_DRIVER",
+    show_envvar=True,
+    show_default=True,
+    help="The file that exists while the kernel has a driver.",
+)
+@click.option(
     "--startup-taint",
     metavar="KEY",
     callback=_taint_key,
@@ -111,6 +144,10 @@ def agent_command(
     interval: float,
     lost_after: float,
     vram: int | None,
+    gpu_access: str,
+    device_names: str,
+    runtime_class: str,
+    kernel_driver: str,
     startup_taint: str,
     once: bool,
     dry_run: bool,
@@ -135,6 +172,13 @@ def agent_command(
         interval_s=interval,
         grace_s=lost_after,
         fixed_bytes=vram,
+        access=Access(
+            GpuAccess(gpu_access),
+            os.environ.get(VISIBLE_DEVICES_ENV, ""),
+            DeviceNames(device_names) if device_names else None,
+            runtime_class,
+        ),
+        kernel_driver=kernel_driver,
         kubeconfig=kubeconfig,
         run_folder=run_folder,
         dry_run=dry_run,
@@ -159,6 +203,8 @@ def _once(settings: AgentSettings, *, tags: bool) -> None:
         click.echo(f"skipped: {why}", err=True)
     if found.failed:
         click.echo(f"NVML: {found.failed}", err=True)
+    for advice in found.advice:
+        click.echo(f"{advice.what}: {advice.why}", err=True)
     if found.unassigned:
         click.echo(f"free memory: {found.unassigned}", err=True)
     if found.sharing:
