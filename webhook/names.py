@@ -81,6 +81,9 @@ ASSIGNMENTS_NODE_ANNOTATION: Final = PREFIX + "node"
 # The sidecar.
 ENFORCER_CONTAINER: Final = "vram-enforcer"
 ENFORCER_COMMAND: Final = ("python3", "-I", "-m", "webhook.sidecar")
+ENFORCER_PROBE: Final = "/opt/vramwarden/bin/vram-enforcer-probe"
+"""The kubelet's probes of it: a script of /bin/sh, in its image (webhook/sidecar/probe.sh)."""
+
 ENFORCER_IMAGE_REPOSITORY: Final = "vramwarden/enforcer"
 ENFORCER_RUN_VOLUME: Final = "vram-enforcer-run"
 """Holds the heartbeat: the sidecar's root is read-only."""

@@ -22,10 +22,12 @@ import pynvml
 
 from tests.support.nvml_stub import build, compiler
 from tests.support.paths import ROOT
+from webhook.sidecar.heartbeat import Heartbeat
 
 INCIDENTS = 50
 AT_ONCE = 5
 POLL_INTERVAL_S = 1.0  # the default
+PROBES = 500
 SECONDS = float(os.environ.get("BENCH_ENFORCER_SECONDS", "40"))
 NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
@@ -46,7 +48,29 @@ def bench_enforcer():
                 f"  {title:<26}{cost['rss_kb'] / 1000:6.1f} MB resident"
                 f"{cost['cpu_percent']:8.3f} % of a core{cost['lists_per_s']:8.2f} list calls/s"
             )
+        print(
+            f"  from its start to its first heartbeat {cost['start_cpu_ms']:.0f} ms of CPU, "
+            f"from SIGTERM to its end {cost['end_ms']:.1f} ms"
+        )
+        bench_probes(folder)
         bench_incidents(folder, python)
+
+
+def bench_probes(folder):
+    """Play the kubelet, without what its runtime costs for each probe."""
+    Heartbeat(str(folder), 3600.0).beat()
+    for kind in ("startup", "liveness"):
+        command = ["/bin/sh", ROOT / "webhook/sidecar/probe.sh", kind, "0", folder]
+        before_s = cpu_of_children_s()
+        for _ in range(PROBES):
+            subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+        cost_ms = (cpu_of_children_s() - before_s) / PROBES * 1000
+        print(f"  a {kind} probe {cost_ms:.2f} ms of CPU")
+
+
+def cpu_of_children_s():
+    used = os.times()
+    return used.children_user + used.children_system
 
 
 def bench_incidents(folder, python):

@@ -73,6 +73,7 @@ def cost(scene, seconds, restless):
     for number, pid in enumerate(pids):
         scene.holds(pid, number % 2, GIB)
     scene.wait_until_guarding()
+    start_ns = cpu_ns(scene.enforcer.pid)
     time.sleep(3)
     before_ns, calls = cpu_ns(scene.enforcer.pid), list_calls(scene)
     started = time.monotonic()
@@ -83,10 +84,19 @@ def cost(scene, seconds, restless):
                 scene.holds(pid, gpu, random.randint(8, 30) * GIB // 8)
     elapsed_s = time.monotonic() - started
     return {
+        "start_cpu_ms": start_ns / 1e6,
         "rss_kb": rss_kb(scene.enforcer.pid),
         "cpu_percent": (cpu_ns(scene.enforcer.pid) - before_ns) / elapsed_s / 1e7,
         "lists_per_s": (list_calls(scene) - calls) / elapsed_s,
+        "end_ms": end_ms(scene.enforcer),
     }
+
+
+def end_ms(enforcer):
+    asked_s = time.monotonic()
+    enforcer.terminate()
+    enforcer.wait()
+    return (time.monotonic() - asked_s) * 1000
 
 
 def incidents(scene, count):

@@ -54,19 +54,14 @@ STORED_SIDECAR = {
         {"name": "vram-enforcer-gpu", "mountPath": "/run/vram-enforcer-gpu", "readOnly": True},
     ],
     "startupProbe": {
-        "exec": {
-            "command": [
-                *["python3", "-I", "-m", "webhook.sidecar"],
-                *["--probe", "startup", "--wait", "25"],
-            ]
-        },
+        "exec": {"command": ["/opt/vramwarden/bin/vram-enforcer-probe", "startup", "25"]},
         "periodSeconds": 1,
         "timeoutSeconds": 30,
         "failureThreshold": 2**31 - 1,
         "successThreshold": 1,
     },
     "livenessProbe": {
-        "exec": {"command": ["python3", "-I", "-m", "webhook.sidecar", "--probe", "liveness"]},
+        "exec": {"command": ["/opt/vramwarden/bin/vram-enforcer-probe", "liveness"]},
         "periodSeconds": 20,
         "timeoutSeconds": 15,
         "failureThreshold": 3,

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,6 +113,15 @@ class NodeCluster(ControlPlane):
         """End all processes of a container at once, as a crash does; the kubelet finds out."""
         name = container_id.removeprefix("containerd://")
         self._ctr("--namespace=k8s.io", "tasks", "kill", "--all", "--signal=SIGKILL", name)
+
+    def created_s(self, container_id: str) -> float:
+        """Return when containerd was asked for a container, in seconds since the epoch.
+
+        The API has whole seconds.
+        """
+        name = container_id.removeprefix("containerd://")
+        info = json.loads(self._ctr("--namespace=k8s.io", "containers", "info", name))
+        return datetime.fromisoformat(info["CreatedAt"]).timestamp()
 
     def start_kubelet(self) -> None:
         """Start the kubelet."""

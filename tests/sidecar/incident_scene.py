@@ -17,6 +17,7 @@ from pathlib import Path
 
 MIB = 2**20
 CAP_MIB = 1000
+PROBE = Path(__file__).resolve().parents[2] / "webhook/sidecar/probe.sh"
 VERDICTS = {
     "self-test", "stopping a process", "memory did not come back", "cannot measure",
     "measuring again", "the pod must restart", "the driver changed",
@@ -154,8 +155,7 @@ class Pod:
     def probe(self, kind="liveness", wait_s=0):
         """Return what the kubelet's probe says, and its exit code."""
         ended = subprocess.run(
-            [sys.executable, "-I", "-m", "webhook.sidecar", "--probe", kind,
-             "--wait", str(wait_s), "--run-folder", str(self.folder / "run")],
+            [PROBE, kind, str(wait_s), str(self.folder / "run")],
             capture_output=True, text=True, check=False, timeout=30, env={},
         )  # fmt: skip
         return [ended.returncode, ended.stdout.strip() + ended.stderr.strip()]

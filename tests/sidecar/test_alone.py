@@ -14,7 +14,10 @@ import pytest
 
 import webhook
 from tests.sidecar.parts import CAP, a_ground, in_pod, start, wait_until
+from webhook.names import ENFORCER_PROBE
+from webhook.sidecar.heartbeat import Heartbeat
 
+PROBE = "webhook/sidecar/probe.sh"
 # All that an image has to hold of this project.
 FILES = {
     "webhook/__init__.py",
@@ -37,10 +40,12 @@ FILES = {
     "webhook/names.py",
     "webhook/sidecar/__init__.py",
     "webhook/sidecar/__main__.py",
+    "webhook/sidecar/ending.py",
     "webhook/sidecar/guard.py",
     "webhook/sidecar/heartbeat.py",
     "webhook/sidecar/journal.py",
     "webhook/sidecar/observer.py",
+    PROBE,
     "webhook/sidecar/program.py",
     "webhook/sidecar/selftest.py",
     "webhook/sidecar/settings.py",
@@ -55,11 +60,12 @@ OF_A_WAIT = {
     "webhook/adapters/journal.py",
     "webhook/names.py",
     "webhook/sidecar/__init__.py",
+    "webhook/sidecar/ending.py",
     "webhook/sidecar/heartbeat.py",
     "webhook/sidecar/journal.py",
     WAITING,
 }
-OF_A_PROBE = {"webhook/__init__.py", "webhook/sidecar/__init__.py", "webhook/sidecar/heartbeat.py"}
+OF_HELP = {"webhook/__init__.py", "webhook/sidecar/__init__.py", "webhook/sidecar/heartbeat.py"}
 ROOT = Path(webhook.__file__).parents[1]
 LISTING_IMPORTS = ("-I", "-X", "importtime", "-m", "webhook.sidecar")
 
@@ -148,7 +154,7 @@ def test_a_whole_guard_needs_these_files_and_no_other_packages(
         beside.replace(stub)
         code = hog.wait(timeout=60)
         wait_until(lambda: "stopping a process" in said.read_text(encoding="utf-8"))
-        probe = [*json.loads(os.environ["GROUND_COMMAND"]), "--probe", "liveness"]
+        probe = [*json.loads(os.environ["GROUND_COMMAND"]), "--probe=liveness"]
         answered = subprocess.run(probe, capture_output=True, text=True, check=False)
         program.send_signal(signal.SIGTERM)
         ended = program.wait(timeout=30)
@@ -168,7 +174,7 @@ def test_a_whole_guard_needs_these_files_and_no_other_packages(
     names = imported(importtime)
     others = tops(names - by_any_module) - sys.stdlib_module_names
     assert others - {"org"} == {"pynvml", "webhook"}  # copy looks for Jython's org.python.core
-    assert files(names) == FILES - {STARTED, WAITING}
+    assert files(names) == FILES - {STARTED, WAITING, PROBE}
 
 
 @pytest.mark.parametrize("gpus", ["GPU-a", ""], ids=["it has come", "it waits"])
@@ -190,37 +196,34 @@ def test_waiting_for_a_gpu_loads_little(gpus, alone, tmp_path):
     assert files(names) == OF_A_WAIT
     assert not tops(names) & {
         "argparse", "asyncio", "ctypes", "dataclasses", "inspect", "pathlib", "pynvml", "socket",
-        "subprocess",
+        "subprocess", "threading",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["startup", "liveness"])
-def test_a_probe_loads_next_to_nothing(kind, alone, tmp_path):
-    options = ["--probe", kind, "--run-folder", str(tmp_path)]
-    code, said, names = started(alone, *options, library=tmp_path)
-    assert (code, said) == (1, "not guarding yet: the self-test has not finished\n")
-    assert files(names) == OF_A_PROBE
-    assert not tops(names) & {
-        "argparse", "asyncio", "ctypes", "dataclasses", "enum", "inspect", "json", "pathlib",
-        "pynvml", "re", "socket", "subprocess", "typing",
-    }  # fmt: skip
+def test_a_probe_starts_no_program(kind, tmp_path):
+    """Except one that waits: mkfifo and sleep; what it costs is what a shell costs."""
+    command = ["strace", "-f", "-e", "trace=process", "-o", tmp_path / "trace"]
+    if not shutil.which("strace"):
+        pytest.skip("needs strace")
+    Heartbeat(str(tmp_path), 1.0).beat()
+    probe = ["sh", ROOT / PROBE, kind, "25", tmp_path]
+    ended = subprocess.run([*command, *probe], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "guarding\n")
+    calls = re.findall(r"^[0-9]+ +(\w+)\(", (tmp_path / "trace").read_text(), re.MULTILINE)
+    assert calls.count("execve") == 1
+    assert not {"fork", "vfork", "clone", "clone3"} & set(calls)
 
 
-def test_a_probe_loads_nothing_that_any_module_does_not(alone, by_any_module, tmp_path):
-    options = ["--probe", "startup", "--run-folder", str(tmp_path)]
-    _, _, names = started(alone, *options, library=tmp_path)
-    assert files(names - by_any_module) == OF_A_PROBE
-    assert tops(names - by_any_module) == {"webhook"}
-
-
-def test_help_and_wrong_usage_load_no_more_than_a_probe(alone, tmp_path):
+def test_help_and_wrong_usage_load_next_to_nothing(alone, tmp_path):
     for arguments in (["--help"], ["--nonsense"]):
         _, _, names = started(alone, *arguments, library=tmp_path)
-        assert files(names) == OF_A_PROBE
+        assert files(names) == OF_HELP
 
 
 def test_no_file_of_the_program_is_left_over():
-    there = {str(path.relative_to(ROOT)) for path in ROOT.glob("webhook/sidecar/*.py")}
+    files = (path for path in ROOT.glob("webhook/sidecar/*") if path.is_file())
+    there = {str(path.relative_to(ROOT)) for path in files}
     assert there == {file for file in FILES if file.startswith("webhook/sidecar/")}
 
 
@@ -230,3 +233,23 @@ def test_the_image_copies_these_files_and_no_others():
     folders = [f"{one}/*.py" if (ROOT / one).is_dir() else one for one in copied]
     found = {str(path.relative_to(ROOT)) for one in folders for path in ROOT.glob(one)}
     assert found == FILES
+
+
+def test_the_pods_probes_are_where_the_image_has_them():
+    recipe = (ROOT / "deploy/images/enforcer.Containerfile").read_text(encoding="utf-8")
+    assert f"install -m 755 {PROBE} {ENFORCER_PROBE} " in recipe
+    assert f"! {ENFORCER_PROBE} startup 1 " in recipe
+
+
+def test_the_image_compiles_all_that_the_program_imports(alone):
+    """What is imported late is listed there; an import without bytecode is ten times as long."""
+    recipe = (ROOT / "deploy/images/enforcer.Containerfile").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"compile_imports.py (webhook.*) >", recipe)
+    code = "import sys, importlib\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
+    code += "print(*sys.modules)"
+    ended = subprocess.run(
+        [alone, "-I", "-c", code, *listed.split()],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    loaded = {name for name in ended.stdout.split() if name.partition(".")[0] == "webhook"}
+    assert files(loaded) == FILES - {PROBE}

@@ -4,48 +4,42 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.sidecar.parts import PROGRAM
+from tests.sidecar.parts import wait_until
+from tests.sidecar.probes import GUARDING, SCRIPT, SHELLS, a_beat, asked, uptime, why
 from webhook.adapters import processes
-from webhook.sidecar.heartbeat import Heartbeat, probe
+from webhook.names import ENFORCER_RUN_PATH
+from webhook.sidecar.heartbeat import Heartbeat, leave_failure, leave_waiting
+
+NOT_YET = "not guarding yet: the self-test has not finished"
 
 
-def a_beat(folder, *, pid=None, started=None, ago_s=0.0, limit_s="15"):
-    """Write a heartbeat as one of our own, except for what is given."""
-    me = os.getpid()
-    started = processes.identify(me).started if started is None else started
-    line = f"{pid or me} {started} {time.monotonic() - ago_s:.3f} {limit_s}\n"
-    (folder / "heartbeat").write_text(line, encoding="ascii")
-
-
-def asked(folder, kind="startup"):
-    command = [sys.executable, *PROGRAM, "--probe", kind, "--run-folder", str(folder)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert ended.stderr == ""
-    return ended.returncode, ended.stdout
+@pytest.fixture(params=SHELLS, ids=" ".join)
+def shell(request):
+    return request.param
 
 
 @pytest.mark.parametrize("kind", ["startup", "liveness"])
-def test_both_probes_pass_after_a_beat(kind, tmp_path):
+def test_both_probes_pass_after_a_beat(kind, shell, tmp_path):
     Heartbeat(str(tmp_path), 1.0).beat()
-    assert asked(tmp_path, kind) == (0, "guarding\n")
+    assert asked(tmp_path, kind, shell=shell) == GUARDING
 
 
 @pytest.mark.parametrize("kind", ["startup", "liveness"])
-def test_both_probes_fail_before_the_first_beat(kind, tmp_path):
+def test_both_probes_fail_before_the_first_beat(kind, shell, tmp_path):
     Heartbeat(str(tmp_path), 1.0)
-    want = "not guarding yet: the self-test has not finished\n"
-    assert asked(tmp_path, kind) == (1, want)
+    assert asked(tmp_path, kind, shell=shell) == (1, f"{NOT_YET}\n")
 
 
-def test_a_folder_that_is_not_there_has_no_beat_either(tmp_path):
-    assert probe(str(tmp_path / "none")).startswith("not guarding yet")
+def test_a_folder_that_is_not_there_has_no_beat_either(shell, tmp_path):
+    assert asked(tmp_path / "none", "startup", 60, shell=shell) == (1, f"{NOT_YET}\n")
     with pytest.raises(FileNotFoundError):
         Heartbeat(str(tmp_path / "none"), 1.0).beat()
 
@@ -55,43 +49,59 @@ def test_a_folder_that_is_not_there_has_no_beat_either(tmp_path):
     [
         b"",
         b"\n",
-        b"1 2 3",
-        b"1 2 3 4 5",
-        b"1 2 now 15",
-        b"1 2 3 soon",
-        b"\xff\xfe 2 3 4",
+        b"1 2 3\n",
+        b"1 2 3 4 5\n",
+        b"1 2 now 1500\n",
+        b"1 2 3 soon\n",
+        b"1 2 3 -4\n",
+        b"1 2 03 4\n",
+        b"1 2 1e9 4\n",
+        b"1 2 a[$(id)] 4\n",
+        b"1 2 3 `id`\n",
+        b"../1 2 3 4\n",
+        b"* * * *\n",
+        b"1 2 3 99999999999999999999\n",
+        b"\xff\xfe 2 3 4\n",
         b"\0" * 9,
     ],
 )
-def test_a_malformed_heartbeat_fails_the_probe_with_the_reason(content, tmp_path):
+def test_a_malformed_heartbeat_fails_the_probe_with_the_reason(content, shell, tmp_path):
     (tmp_path / "heartbeat").write_bytes(content)
-    assert probe(str(tmp_path)).startswith(f"the heartbeat in {tmp_path} cannot be read: ")
+    assert why(tmp_path, shell=shell) == f"the heartbeat in {tmp_path} cannot be read"
 
 
-def test_a_heartbeat_that_cannot_be_opened_fails_the_probe_with_the_reason(tmp_path):
+def test_a_heartbeat_that_cannot_be_opened_fails_the_probe_with_the_reason(shell, tmp_path):
     (tmp_path / "heartbeat").mkdir()
-    assert "cannot be read: [Errno 21]" in probe(str(tmp_path))
+    assert why(tmp_path, shell=shell) == f"the heartbeat in {tmp_path} cannot be read"
 
 
-@pytest.mark.parametrize(("beat", "limit"), [("nan", "15"), ("1", "nan"), ("nan", "nan")])
-def test_a_beat_whose_age_is_no_number_is_not_believed(beat, limit, tmp_path):
+def test_where_there_is_no_clock_no_heartbeat_is_believed(shell, tmp_path):
+    a_beat(tmp_path)
+    assert "cannot be read" in why(tmp_path, proc=tmp_path / "none", shell=shell)
+
+
+@pytest.mark.parametrize(("beat", "limit"), [("nan", "1500"), ("1", "nan"), ("nan", "nan")])
+def test_a_beat_whose_age_is_no_number_is_not_believed(beat, limit, shell, tmp_path):
     me = processes.identify(os.getpid())
     line = f"{me.pid} {me.started} {beat} {limit}\n"
     (tmp_path / "heartbeat").write_text(line, encoding="ascii")
-    assert probe(str(tmp_path)).startswith("the last observation was ")
+    assert "cannot be read" in why(tmp_path, shell=shell)
 
 
-def test_a_beat_that_is_older_than_it_may_get_is_stale(tmp_path):
+def test_a_beat_of_a_time_to_come_is_not_believed(shell, tmp_path):
+    a_beat(tmp_path, ago_s=-60)
+    assert "cannot be read" in why(tmp_path, shell=shell)
+
+
+def test_a_beat_that_is_older_than_it_may_get_is_stale(shell, tmp_path):
     a_beat(tmp_path, ago_s=100)
-    why = r"the last observation was 10[0-9] s ago, more than 15: stuck or stopped"
-    assert re.fullmatch(why, probe(str(tmp_path)))
-    a_beat(tmp_path, ago_s=100, limit_s="180.000")
-    assert probe(str(tmp_path)) == ""
+    stale = r"the last observation was 10[0-9] s ago, more than 15: stuck or stopped"
+    assert re.fullmatch(stale, why(tmp_path, shell=shell))
+    a_beat(tmp_path, ago_s=100, limit="18000")
+    assert why(tmp_path, shell=shell) == ""
 
 
-@pytest.mark.parametrize(
-    ("interval_s", "limit"), [(0.1, "15.000"), (5.0, "15.000"), (60.0, "180.000")]
-)
+@pytest.mark.parametrize(("interval_s", "limit"), [(0.1, "1500"), (5.0, "1500"), (60.0, "18000")])
 def test_a_beat_may_get_as_old_as_three_looks_and_fifteen_seconds_at_least(
     interval_s, limit, tmp_path
 ):
@@ -99,34 +109,47 @@ def test_a_beat_may_get_as_old_as_three_looks_and_fifteen_seconds_at_least(
     assert (tmp_path / "heartbeat").read_text(encoding="ascii").split()[3] == limit
 
 
-def test_a_process_that_guarded_and_is_over_is_not_believed(tmp_path):
+@pytest.mark.parametrize(
+    ("clock", "hundredths"),
+    [("0.05", "5"), ("0.10", "10"), ("1.08", "108"), ("8.09", "809"), ("9999999.99", "999999999")],
+)
+def test_times_are_told_as_the_kernel_does(clock, hundredths, shell, tmp_path):
+    (tmp_path / "uptime").write_text(f"{clock} 3.00\n", encoding="ascii")
+    (tmp_path / str(os.getpid())).symlink_to(f"/proc/{os.getpid()}")
+    Heartbeat(str(tmp_path), 1.0, proc=str(tmp_path)).beat()
+    assert (tmp_path / "heartbeat").read_text(encoding="ascii").split()[2] == hundredths
+    assert asked(tmp_path, proc=tmp_path, shell=shell) == GUARDING
+    assert (tmp_path / "passed").read_text(encoding="ascii") == f"{hundredths}\n"
+
+
+def test_a_process_that_guarded_and_is_over_is_not_believed(shell, tmp_path):
     over = subprocess.Popen(["true"])
     over.wait()
     a_beat(tmp_path, pid=over.pid)
-    assert probe(str(tmp_path)) == (
+    assert why(tmp_path, shell=shell) == (
         f"process {over.pid}, which guarded, is over; no other has taken its place yet"
     )
 
 
-def test_another_process_with_the_number_of_one_that_guarded_is_not_believed(tmp_path):
+def test_another_process_with_the_number_of_one_that_guarded_is_not_believed(shell, tmp_path):
     a_beat(tmp_path, started=processes.identify(os.getpid()).started - 1)
-    assert f"process {os.getpid()}, which guarded, is over" in probe(str(tmp_path))
+    assert f"process {os.getpid()}, which guarded, is over" in why(tmp_path, shell=shell)
 
 
 def test_the_beat_of_a_previous_container_counts_until_nobody(tmp_path):
-    code = (
-        "import sys; from webhook.sidecar.heartbeat import Heartbeat, probe; "
-        "Heartbeat(sys.argv[1], 60.0).beat(); print(probe(sys.argv[1]) or 'guarding')"
-    )
+    code = "import sys; from webhook.sidecar.heartbeat import Heartbeat; "
+    code += "Heartbeat(sys.argv[1], 60.0).beat(); print(flush=True); input()"
     command = [sys.executable, "-c", code, str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert ended.stdout == "guarding\n"
-    before = probe(str(tmp_path))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as guard:
+        guard.stdout.read(1)
+        assert asked(tmp_path) == GUARDING
+        guard.communicate(b"\n")
+    before = why(tmp_path)
     assert before.endswith("is over; no other has taken its place yet")
     ours = Heartbeat(str(tmp_path), 60.0)
-    assert probe(str(tmp_path)) == before
+    assert why(tmp_path) == before
     ours.beat()
-    assert probe(str(tmp_path)) == ""
+    assert why(tmp_path) == ""
 
 
 def test_a_beat_replaces_the_one_before_in_one_step(tmp_path):
@@ -135,30 +158,149 @@ def test_a_beat_replaces_the_one_before_in_one_step(tmp_path):
     first = (tmp_path / "heartbeat").open(encoding="ascii")
     with first:
         heart.beat()
-        assert first.read().endswith("15.000\n")
+        assert first.read().endswith(" 1500\n")
     assert [path.name for path in tmp_path.iterdir()] == ["heartbeat"]
 
 
-def test_the_start_time_is_told_as_everywhere_else_even_with_brackets_in_a_name(tmp_path):
+@pytest.mark.parametrize("name", ["a) (b 1 2", ") S 1 1 1 1 1 1", "* ? ~ $(id)", "\\n a\\"])
+def test_the_start_time_is_told_as_everywhere_else_whatever_the_name(name, shell, tmp_path):
     code = (
-        "import os, sys, pathlib; pathlib.Path('/proc/self/comm').write_text('a) (b 1 2'); "
+        "import os, sys, pathlib; pathlib.Path('/proc/self/comm').write_text(sys.argv[2]); "
         "from webhook.adapters import processes; "
-        "from webhook.sidecar.heartbeat import Heartbeat, probe; "
-        "Heartbeat(sys.argv[1], 1.0).beat(); print(probe(sys.argv[1]) == '', "
-        "processes.identify(os.getpid()).started)"
+        "from webhook.sidecar.heartbeat import Heartbeat; "
+        "Heartbeat(sys.argv[1], 1.0).beat(); "
+        "print(processes.identify(os.getpid()).started, flush=True); input()"
     )
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    passed, started = ended.stdout.split()
-    assert passed == "True"
+    command = [sys.executable, "-c", code, str(tmp_path), name]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as guard:
+        started = guard.stdout.readline().decode().strip()
+        assert asked(tmp_path, shell=shell) == GUARDING
+        guard.communicate(b"\n")
     assert (tmp_path / "heartbeat").read_text(encoding="ascii").split()[1] == started
 
 
+def test_a_name_of_two_lines_is_nobody_who_guards(tmp_path):
+    """The kernel does not escape it in `stat`: the fields come after the line's end."""
+    code = "import pathlib; pathlib.Path('/proc/self/comm').write_text('a\\nb'); "
+    code += "print(flush=True); input()"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.read(1)
+        a_beat(tmp_path, pid=other.pid, started=processes.identify(other.pid).started)
+        assert "is over" in why(tmp_path)
+        other.communicate(b"\n")
+
+
 @given(st.binary(max_size=60) | st.lists(st.floats().map(str), max_size=5).map(" ".join))
+@example(b"1 2 3 4\n")
+@example("1 a[$(kill -9 $PPID)] 3 4\n")
 def test_whatever_is_in_the_file_a_probe_answers_and_believes_nobody_else(
     tmp_path_factory, content
 ):
     folder = tmp_path_factory.getbasetemp()
     content = content if isinstance(content, bytes) else content.encode()
     Path(folder, "heartbeat").write_bytes(content)
-    assert probe(str(folder))
+    assert why(folder)
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["readiness"], ["startup", "soon"], ["startup", "-1"], ["liveness", "1.5"]]
+)
+def test_wrong_usage_is_told(arguments, shell):
+    ended = subprocess.run([*shell, SCRIPT, *arguments], capture_output=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stdout.startswith(b"usage: ")
+
+
+def test_the_folder_is_the_one_that_is_mounted():
+    assert f"run=${{3:-{ENFORCER_RUN_PATH}}}" in SCRIPT.read_text(encoding="utf-8")
+
+
+class Waiting:
+    """A startup probe that waits."""
+
+    def __init__(self, folder, seconds, shell=("sh",)):
+        command = [*shell, SCRIPT, "startup", str(seconds), folder]
+        self.program = subprocess.Popen(command, stdout=subprocess.PIPE, env={})
+        self.began = time.monotonic()
+        wait_until((folder / "bell").exists)
+
+    def end(self):
+        said, _ = self.program.communicate(timeout=50)
+        return self.program.returncode, said.decode(), time.monotonic() - self.began
+
+
+def test_a_probe_that_waits_passes_once_the_enforcer_beats(shell, tmp_path):
+    waiting = Waiting(tmp_path, 60, shell)
+    Heartbeat(str(tmp_path), 1.0).beat()
+    code, said, took_s = waiting.end()
+    assert (code, said) == (0, f"{NOT_YET}; then: guarding\n")
+    assert took_s < 30
+
+
+def test_no_ring_is_missed_whenever_it_comes(tmp_path):
+    """Beat once, at any moment of a probe's start: it would wait for a minute, were one missed."""
+    for number in range(60):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        beat = threading.Timer(number / 10_000, Heartbeat(str(folder), 1.0).beat)
+        beat.start()
+        code, said = asked(folder, "startup", 50)
+        beat.join()
+        assert (code, said.rpartition("; then: ")[2]) == GUARDING
+
+
+def test_a_probe_that_waits_fails_once_the_self_test_has(shell, tmp_path):
+    waiting = Waiting(tmp_path, 60, shell)
+    leave_failure(str(tmp_path), "no driver")
+    code, said, took_s = waiting.end()
+    assert (code, said) == (1, f"{NOT_YET}; then: the self-test failed: no driver\n")
+    assert took_s < 30
+
+
+def test_a_probe_that_waits_goes_on_while_the_pod_has_no_gpu_and_says_the_latest(shell, tmp_path):
+    waiting = Waiting(tmp_path, 2, shell)
+    for reason in ("vramwarden is away", "no GPU of node n1 has 5Gi free"):
+        leave_waiting(str(tmp_path), reason)
+    code, said, took_s = waiting.end()
+    assert (code, said) == (1, f"{NOT_YET}; then: no GPU of node n1 has 5Gi free\n")
+    assert took_s >= 2
+
+
+def test_at_the_end_of_its_wait_a_probe_looks_again(tmp_path):
+    code = "import sys; from webhook.sidecar.heartbeat import leave_waiting; "
+    code += "leave_waiting(sys.argv[1], 'no GPU'); print(flush=True); input()"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as sidecar:
+        sidecar.stdout.read(1)
+        waiting = Waiting(tmp_path, 2)
+        time.sleep(0.5)  # until it reads
+        sidecar.communicate(b"\n")
+        assert waiting.end()[:2] == (1, f"no GPU; then: {NOT_YET}\n")
+
+
+def test_a_probe_that_has_waited_leaves_no_program_behind(shell, tmp_path):
+    seconds = 1_000_000 + os.getpid()  # nobody else's
+    waiting = Waiting(tmp_path, seconds, shell)
+
+    def sleeping():
+        command = ["pgrep", "-f", f"^sleep {seconds}$"]
+        return subprocess.run(command, capture_output=True, check=False).stdout
+
+    wait_until(sleeping)
+    Heartbeat(str(tmp_path), 1.0).beat()
+    assert waiting.end()[0] == 0
+    wait_until(lambda: not sleeping())
+
+
+def test_a_probe_that_can_make_no_pipe_does_not_wait(shell, tmp_path):
+    (tmp_path / "bell").write_text("", encoding="ascii")
+    began = uptime()
+    assert asked(tmp_path, "startup", 60, shell=shell) == (1, f"{NOT_YET}\n")
+    assert uptime() - began < 3000
+
+
+def test_nobody_waiting_costs_a_beat_nothing(tmp_path):
+    os.mkfifo(tmp_path / "bell")
+    Heartbeat(str(tmp_path), 1.0).beat()
+    assert asked(tmp_path) == GUARDING

@@ -97,7 +97,7 @@ def test_a_verdict_that_is_interrupted_leaves_a_message(call, heard, monkeypatch
 
 
 class InterruptedByATestError(Exception):
-    """As raised when SIGTERM comes."""
+    """As if SIGKILL came."""
 
 
 def test_a_termination_log_is_written_only_where_the_kubelet_made_one(heard):
@@ -175,7 +175,8 @@ def test_a_file_that_took_the_number_of_closed_output_is_not_written_to(tmp_path
     ground = Ground(tmp_path, library=tmp_path)
     code = (
         "import sys; file = open(sys.argv[1], 'w'); assert file.fileno() == 1; "
-        "from webhook.sidecar.program import enforce; sys.exit(enforce({}, *sys.argv[1:]))"
+        "from webhook.sidecar.__main__ import start; "
+        "sys.exit(start('', *sys.argv[1:], only_test=False))"
     )
     command = [sys.executable, "-I", "-c", code, str(tmp_path / "file"), str(tmp_path / "log")]
     ended = subprocess.run(

@@ -67,12 +67,14 @@ def test_wrong_usage_ends_with_two_whoever_starts_it(command, arguments, without
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_options_are_read_with_and_without_an_equals_sign(joined, tmp_path, capsys):
+def test_options_are_read_with_and_without_an_equals_sign(joined, tmp_path):
     options = ["--probe=startup", f"--run-folder={tmp_path}"]
     if not joined:
         options = [word for option in options for word in option.split("=", 1)]
-    assert main(options) == 1
-    assert capsys.readouterr().out == "not guarding yet: the self-test has not finished\n"
+    command = [sys.executable, *PROGRAM, *options]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    want = "not guarding yet: the self-test has not finished\n"
+    assert (ended.returncode, ended.stdout) == (1, want)
 
 
 @pytest.mark.parametrize("kind", ["startup", "liveness"])
@@ -201,25 +203,3 @@ def test_a_pod_that_must_restart_ends_a_guard_with_eighty_eight(ground, monkeypa
     )  # fmt: skip
     assert (code, events[-1]["msg"]) == (88, "the pod must restart")
     assert message == f"the pod must restart: {events[-1]['why']}\n"
-
-
-def test_a_second_signal_does_not_disturb_the_stopping(without_library):
-    code = """
-import os, signal, sys
-from webhook.sidecar import program
-class Impatient(program.EnforcerJournal):
-    def event(self, level, message, **values):
-        super().event(level, message, **values)
-        if message in ("self-test", "stopped"):
-            os.kill(os.getpid(), signal.SIGTERM)
-program.EnforcerJournal = Impatient
-sys.exit(program.enforce({}, sys.argv[1], sys.argv[2]))
-"""
-    folders = [str(without_library.run_folder), str(without_library.termination_log)]
-    ended = subprocess.run(
-        [sys.executable, "-I", "-c", code, *folders],
-        env=without_library.environment, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert (ended.returncode, ended.stderr) == (0, "")
-    said = [json.loads(line)["msg"] for line in ended.stdout.splitlines()]
-    assert said == ["self-test", "stopped"]

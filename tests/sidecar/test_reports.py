@@ -1,66 +1,68 @@
 """What is left for the probes, when they report it, and that it never restarts the sidecar."""
 
-import contextlib
-import io
 import os
+import re
 import signal
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sidecar.parts import PROGRAM, wait_until
+from tests.sidecar.probes import GUARDING, SCRIPT, SHELLS, Clock, asked
 from webhook.adapters import processes
 from webhook.core.admission.sidecar.container import _LIVENESS as LIVENESS
 from webhook.sidecar import heartbeat
-from webhook.sidecar.heartbeat import PASSED_WITHIN_S, Heartbeat, answer, leave_verdict, one_line
+from webhook.sidecar.heartbeat import Heartbeat, leave_verdict, one_line
 from webhook.sidecar.journal import EnforcerJournal
 
-GUARDING = (0, "guarding\n")
 PERIOD_S, TIMEOUT_S = LIVENESS["periodSeconds"], LIVENESS["timeoutSeconds"]
 
 
-class Clock:
-    """A time that passes when it is set to."""
-
-    def __init__(self, monkeypatch):
-        self.now_s = 1000.0
-        time = SimpleNamespace(monotonic=lambda: self.now_s, sleep=self.sleep)
-        monkeypatch.setattr(heartbeat, "time", time)
-
-    def sleep(self, seconds):
-        self.now_s += seconds
-
-
 @pytest.fixture
-def clock(monkeypatch):
-    return Clock(monkeypatch)
+def clock(tmp_path_factory):
+    return Clock(tmp_path_factory.mktemp("proc"))
 
 
-def asked(folder, kind="liveness"):
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        code = answer(str(folder), kind, 0)
-    return code, said.getvalue()
+@pytest.fixture(params=SHELLS, ids=" ".join)
+def shell(request):
+    return request.param
 
 
-def beat(folder):
-    Heartbeat(str(folder), 1.0).beat()
+def beat(folder, proc="/proc"):
+    Heartbeat(str(folder), 1.0, proc=str(proc)).beat()
 
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_verdict_is_reported_once_after_a_probe_that_passed(tmp_path):
+def test_a_verdict_is_reported_once_after_a_probe_that_passed(shell, tmp_path):
     beat(tmp_path)
     leave_verdict(str(tmp_path), "stopping a process: why")
-    assert [asked(tmp_path) for _ in range(4)] == [
+    assert [asked(tmp_path, shell=shell) for _ in range(4)] == [
         GUARDING, (1, "stopping a process: why\n"), GUARDING, GUARDING,
     ]  # fmt: skip
-    assert names(tmp_path) == ["heartbeat", "passed"]
+    assert names(tmp_path) == ["heartbeat", "passed", "reported", "verdict"]
+
+
+def test_the_same_verdict_again_is_reported_again(tmp_path):
+    beat(tmp_path)
+    said = []
+    for _ in range(2):
+        leave_verdict(str(tmp_path), "cannot measure: why")
+        said += [asked(tmp_path), asked(tmp_path)]
+    assert said == [GUARDING, (1, "cannot measure: why\n")] * 2
+
+
+def test_a_verdict_that_no_probe_took_is_reported_after_a_restart(tmp_path):
+    code = "import sys; from webhook.sidecar.heartbeat import leave_verdict; "
+    code += "leave_verdict(sys.argv[1], 'the pod must restart: why')"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    beat(tmp_path)
+    assert [asked(tmp_path) for _ in range(2)] == [GUARDING, (1, "the pod must restart: why\n")]
 
 
 def test_verdict_upon_verdict_makes_every_second_probe_report(tmp_path):
@@ -72,33 +74,38 @@ def test_verdict_upon_verdict_makes_every_second_probe_report(tmp_path):
     assert codes == [0, 1] * 4
 
 
-@pytest.mark.parametrize(("ago_s", "code"), [(0, 1), (39.9, 1), (40.1, 0), (1e6, 0)])
-def test_a_pass_of_long_ago_does_not_let_a_probe_report(ago_s, code, tmp_path, clock):
-    beat(tmp_path)
-    asked(tmp_path)
+@pytest.mark.parametrize(
+    ("ago_s", "code"), [(0, 1), (39.9, 1), (40, 1), (40.01, 0), (1e6, 0), (-1, 0)]
+)
+def test_a_pass_of_long_ago_does_not_let_a_probe_report(ago_s, code, shell, tmp_path, clock):
+    beat(tmp_path, clock.proc)
+    asked(tmp_path, proc=clock.proc, shell=shell)
     leave_verdict(str(tmp_path), "why")
-    clock.now_s += ago_s
-    beat(tmp_path)
-    assert asked(tmp_path)[0] == code
+    clock.set_s(clock.now_s + ago_s)
+    beat(tmp_path, clock.proc)
+    assert asked(tmp_path, proc=clock.proc, shell=shell)[0] == code
 
 
-@pytest.mark.parametrize("text", ["", "nan", "soon", "9" * 5000])
-def test_a_pass_that_tells_no_time_does_not_let_a_probe_report(text, tmp_path):
+@pytest.mark.parametrize("text", ["", "nan", "soon", "9" * 5000, "-1", "07", "a[$(id)]", "* *"])
+def test_a_pass_that_tells_no_time_does_not_let_a_probe_report(text, shell, tmp_path):
     beat(tmp_path)
     leave_verdict(str(tmp_path), "why")
-    (tmp_path / "passed").write_text(text, encoding="ascii")
-    assert asked(tmp_path)[0] == (1 if text.startswith("9") else 0)
+    (tmp_path / "passed").write_text(f"{text}\n", encoding="ascii")
+    assert [asked(tmp_path, shell=shell) for _ in range(2)] == [GUARDING, (1, "why\n")]
 
 
-def test_a_stale_heartbeat_is_what_a_probe_says_and_the_verdict_stays(tmp_path, clock):
-    beat(tmp_path)
-    asked(tmp_path)
+def test_a_stale_heartbeat_is_what_a_probe_says_and_the_verdict_stays(shell, tmp_path, clock):
+    def ask():
+        return asked(tmp_path, proc=clock.proc, shell=shell)
+
+    beat(tmp_path, clock.proc)
+    ask()
     leave_verdict(str(tmp_path), "why")
-    clock.now_s += 20
+    clock.set_s(1020)
     want = (1, "the last observation was 20 s ago, more than 15: stuck or stopped\n")
-    assert asked(tmp_path) == want
-    beat(tmp_path)
-    assert [asked(tmp_path), asked(tmp_path)] == [GUARDING, (1, "why\n")]
+    assert ask() == want
+    beat(tmp_path, clock.proc)
+    assert [ask(), ask()] == [GUARDING, (1, "why\n")]
 
 
 def test_a_startup_probe_reports_no_verdict_and_does_not_count_as_a_pass(tmp_path):
@@ -109,48 +116,109 @@ def test_a_startup_probe_reports_no_verdict_and_does_not_count_as_a_pass(tmp_pat
     assert asked(tmp_path) == (1, "why\n")
 
 
-@pytest.mark.parametrize("name", ["verdict.taken", "passed.taken", "verdict"])
-def test_what_cannot_be_taken_away_is_not_reported(name, tmp_path):
+@pytest.mark.parametrize("name", ["passed", "reported", "verdict"])
+def test_what_cannot_be_noted_is_not_reported(name, shell, tmp_path):
     beat(tmp_path)
     (tmp_path / name).mkdir()
     (tmp_path / name / "file").touch()
-    asked(tmp_path)
+    asked(tmp_path, shell=shell)
     leave_verdict(str(tmp_path), "why")
-    assert [asked(tmp_path) for _ in range(3)] == [GUARDING] * 3
+    assert [asked(tmp_path, shell=shell) for _ in range(3)] == [GUARDING] * 3
 
 
-@pytest.mark.parametrize("call", ["replace", "unlink"])
-def test_a_folder_that_cannot_be_written_never_fails_a_probe(call, tmp_path, monkeypatch):
-    def fail(*_):
-        raise OSError
+def test_a_pass_that_cannot_be_taken_away_lets_no_probe_report(shell, tmp_path, clock):
+    """Played by a file that nobody may write, root neither, and that holds 655.36 s."""
+    (tmp_path / "passed").symlink_to("/proc/sys/kernel/ngroups_max")
+    assert (tmp_path / "passed").read_text(encoding="ascii") == "65536\n"
+    clock.set_s(656)
+    beat(tmp_path, clock.proc)
+    leave_verdict(str(tmp_path), "why")
+    assert [asked(tmp_path, proc=clock.proc, shell=shell) for _ in range(3)] == [GUARDING] * 3
 
+
+@pytest.mark.parametrize("name", ["passed", "reported"])
+def test_a_file_that_takes_nothing_never_fails_a_probe(name, shell, tmp_path):
     beat(tmp_path)
-    asked(tmp_path)
+    asked(tmp_path, shell=shell)
     leave_verdict(str(tmp_path), "why")
-    monkeypatch.setattr(heartbeat, "os", SimpleNamespace(**vars(os) | {call: fail}))
-    assert [asked(tmp_path) for _ in range(3)] == [GUARDING] * 3
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).symlink_to("/nowhere/at/all")
+    assert [asked(tmp_path, shell=shell) for _ in range(3)] == [GUARDING] * 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\n", "7", "7 ", "7 \n", "\0\0\0", " ", "\n7 why\n"],
+)
+def test_a_verdict_without_words_is_none(text, shell, tmp_path):
+    beat(tmp_path)
+    asked(tmp_path, shell=shell)
+    (tmp_path / "verdict").write_text(text, encoding="ascii")
+    assert asked(tmp_path, shell=shell) == GUARDING
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$(id) `id` ${HOME} $((1/0))", "* ? [a-z] ~", "%s%n%d %1$s", "-n -e \\c \\x41 \\",
+        "'\" ; exit 0 & | > /tmp/x < y", "!! a=b -- #", "\x1b[31m",
+    ],
+)  # fmt: skip
+def test_the_words_of_a_file_are_printed_and_nothing_else(text, shell, tmp_path):
+    beat(tmp_path)
+    asked(tmp_path, shell=shell)
+    (tmp_path / "verdict").write_text(f"{text} {text}\nmore\n", encoding="ascii")
+    first, _, rest = f"{text} {text}".partition(" ")
+    assert first
+    assert asked(tmp_path, shell=shell) == (1, f"{rest}\n")
+
+
+def test_the_words_of_a_large_file_are_cut(shell, tmp_path):
+    for name in ("verdict", "failure", "heartbeat", "passed", "reported"):
+        (tmp_path / name).write_text("9 " + "x" * 200_000, encoding="ascii")
+    code, said = asked(tmp_path, shell=shell)
+    assert (code, len(said) < 1100) == (1, True)
+    beat(tmp_path)
+    asked(tmp_path, shell=shell)
+    assert asked(tmp_path, shell=shell) == (1, "x" * 1000 + "\n")
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "語", "😀"])
 @pytest.mark.parametrize("shift", range(4))
-def test_a_report_and_the_kubelets_words_fit_an_event_of_each_api(letter, shift, tmp_path):
+def test_a_report_and_the_kubelets_words_fit_an_event_of_each_api(letter, shift, shell, tmp_path):
     beat(tmp_path)
-    asked(tmp_path)
+    asked(tmp_path, shell=shell)
     leave_verdict(str(tmp_path), "." * shift + letter * 5000)
-    _, said = asked(tmp_path)
+    _, said = asked(tmp_path, shell=shell)
     assert 996 < len(said.strip().encode()) <= 1000
     assert len(f"Liveness probe failed: {said}".encode()) <= 1024
     assert said.endswith(f"{letter}\n")
 
 
-def test_the_program_prints_any_letters_in_a_container_without_a_locale(tmp_path):
+def test_a_probe_prints_any_letters_in_a_container_without_a_locale(shell, tmp_path):
     beat(tmp_path)
-    asked(tmp_path)
+    asked(tmp_path, shell=shell)
     leave_verdict(str(tmp_path), "process 7\n (語 é\t\x1b[31m \udc80)")
-    command = [sys.executable, *PROGRAM, "--probe", "liveness", "--run-folder", str(tmp_path)]
-    ended = subprocess.run(command, env={}, capture_output=True, check=False, timeout=60)
-    assert (ended.returncode, ended.stderr) == (1, b"")
-    assert ended.stdout.decode() == "process 7 (語 é [31m )\n"
+    assert asked(tmp_path, shell=shell) == (1, "process 7 (語 é [31m )\n")
+
+
+@pytest.mark.parametrize("start", range(0x80, 0x800, 0x180))
+def test_every_letter_of_two_bytes_arrives(start, shell, tmp_path):
+    """Shells mark their own words by bytes that letters have, too."""
+    beat(tmp_path)
+    asked(tmp_path, shell=shell)
+    letters = "".join(filter(str.isprintable, map(chr, range(start, start + 0x180))))
+    leave_verdict(str(tmp_path), letters)
+    assert asked(tmp_path, shell=shell) == (1, f"{one_line(letters)}\n")
+
+
+@given(st.text(st.characters(), min_size=1, max_size=200).filter(one_line))
+def test_whatever_a_verdict_says_is_what_a_probe_prints(tmp_path_factory, text):
+    folder = tmp_path_factory.mktemp("run")
+    beat(folder)
+    asked(folder)
+    leave_verdict(str(folder), text)
+    assert asked(folder) == (1, f"{one_line(text)}\n")
 
 
 @given(st.text() | st.text(st.characters(), max_size=3000))
@@ -175,14 +243,14 @@ def test_a_verdict_is_left_before_its_event_is_written_and_only_where_it_is_to_b
     journal.verdict("error", "cannot measure", "why")
     assert seen == [False, True]
     Watched(-1, "").verdict("error", "cannot measure", "another")
-    assert (tmp_path / "verdict").read_text(encoding="utf-8") == "cannot measure: why"
+    left = (tmp_path / "verdict").read_text(encoding="utf-8")
+    assert re.fullmatch("[0-9]+ cannot measure: why\n", left)
 
 
 def test_a_waiting_startup_probe_that_is_killed_has_said_what_it_waits_for(tmp_path):
     out = tmp_path / "out"
-    command = [*PROGRAM, "--probe", "startup", "--wait", "60", "--run-folder", str(tmp_path)]
     with out.open("wb") as stdout:
-        waiting = subprocess.Popen([sys.executable, *command], stdout=stdout)
+        waiting = subprocess.Popen(["sh", SCRIPT, "startup", "3", tmp_path], stdout=stdout)
     wait_until(out.read_bytes)
     waiting.send_signal(signal.SIGKILL)
     waiting.wait()
@@ -200,15 +268,18 @@ def test_a_failed_self_test_is_told_in_place_of_a_guard_that_is_over(tmp_path):
     beat(tmp_path)
     line = (tmp_path / "heartbeat").read_text(encoding="ascii").split()
     line[1] = "1"
-    (tmp_path / "heartbeat").write_text(" ".join(line), encoding="ascii")
+    (tmp_path / "heartbeat").write_text(" ".join(line) + "\n", encoding="ascii")
     assert "which guarded, is over" in asked(tmp_path, "startup")[1]
     heartbeat.leave_failure(str(tmp_path), "no driver")
     assert asked(tmp_path, "startup") == (1, "the self-test failed: no driver\n")
 
 
 def test_the_numbers_leave_room_for_a_report():
+    found = re.search(
+        "^PASSED_WITHIN_S=([0-9]+) ", SCRIPT.read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert LIVENESS["failureThreshold"] >= 3
-    assert PERIOD_S + TIMEOUT_S <= PASSED_WITHIN_S < 3 * PERIOD_S - TIMEOUT_S
+    assert PERIOD_S + TIMEOUT_S <= int(found[1]) < 3 * PERIOD_S - TIMEOUT_S
 
 
 MOMENTS = st.fixed_dictionaries(
@@ -225,25 +296,41 @@ MOMENTS = st.fixed_dictionaries(
 def test_no_report_is_ever_the_failure_that_restarts_the_sidecar(tmp_path_factory, moments):
     """Play the kubelet: failures in a row, where it counts each that it sees."""
     folder = tmp_path_factory.mktemp("run")
-    with pytest.MonkeyPatch.context() as patch:
-        clock = Clock(patch)
-        beat(folder)
-        row = []
-        for number, moment in enumerate(moments):
-            clock.now_s = 1000 + number * PERIOD_S + moment["after_s"]
-            if moment["verdict"]:
-                leave_verdict(str(folder), "a verdict")
-            if moment["beats"]:
-                beat(folder)
-            stale = clock.now_s - float((folder / "heartbeat").read_text().split()[2]) > 15
-            code, said = asked(folder) if moment["answers"] else (1, "timed out")
-            row = [*row, said] if code else []
-            if not moment["answers"]:
-                continue
-            assert code == 1 or not stale
-            if said == "a verdict\n":
-                assert not stale
-                assert len(row) < LIVENESS["failureThreshold"]
-                assert row.count(said) == 1
-            elif code:
-                assert said.startswith("the last observation was ")
+    clock = Clock(tmp_path_factory.mktemp("proc"))
+    beat(folder, clock.proc)
+    row = []
+    for number, moment in enumerate(moments):
+        clock.set_s(1000 + number * PERIOD_S + moment["after_s"])
+        if moment["verdict"]:
+            leave_verdict(str(folder), "a verdict")
+        if moment["beats"]:
+            beat(folder, clock.proc)
+        beat_s = int((folder / "heartbeat").read_text(encoding="ascii").split()[2]) / 100
+        stale = clock.now_s - beat_s > 15
+        code, said = asked(folder, proc=clock.proc) if moment["answers"] else (1, "timed out")
+        row = [*row, said] if code else []
+        if not moment["answers"]:
+            continue
+        assert code == 1 or not stale
+        if said == "a verdict\n":
+            assert not stale
+            assert len(row) < LIVENESS["failureThreshold"]
+            assert row.count(said) == 1
+        elif code:
+            assert said.startswith("the last observation was ")
+
+
+def test_a_probe_of_a_release_before_asks_the_same_script(tmp_path):
+    beat(tmp_path)
+    probe = [sys.executable, *PROGRAM, "--run-folder", str(tmp_path), "--probe"]
+
+    def ask(*arguments):
+        ended = subprocess.run(
+            [*probe, *arguments], env={}, capture_output=True, text=True, check=False, timeout=60
+        )
+        return ended.returncode, ended.stdout + ended.stderr
+
+    assert ask("startup", "--wait", "25") == GUARDING
+    assert ask("liveness") == GUARDING
+    leave_verdict(str(tmp_path), "why é")
+    assert [ask("liveness") for _ in range(2)] == [(1, "why é\n"), GUARDING]

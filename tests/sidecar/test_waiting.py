@@ -11,9 +11,11 @@ import time
 import pytest
 
 from tests.sidecar.parts import CAP, PROGRAM, Ground, events_of, wait_until
+from tests.sidecar.probes import asked
 from webhook.names import ENFORCER_GPU_PATH, ENFORCER_RUN_PATH
 from webhook.sidecar.__main__ import GPU_FOLDER
 from webhook.sidecar.heartbeat import RUN_FOLDER
+from webhook.sidecar.journal import EnforcerJournal
 from webhook.sidecar.waiting import wait_for_gpus
 
 BY_HAND = ("-m", "webhook.cli", "enforce")
@@ -57,7 +59,8 @@ class Pod(Ground):
     def wait_for(self, why):
         def says_so():
             with contextlib.suppress(OSError):
-                return (self.run_folder / "waiting").read_text(encoding="utf-8").endswith(why)
+                left = (self.run_folder / "waiting").read_text(encoding="utf-8")
+                return left.endswith(f"{why}\n")
             return False
 
         wait_until(says_so)
@@ -68,11 +71,7 @@ class Pod(Ground):
         return self.program.returncode, events_of(said)
 
     def probe(self, *arguments):
-        command = [sys.executable, *PROGRAM, *self.options, "--probe", "startup", *arguments]
-        ended = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, check=False, timeout=60
-        )
-        return ended.returncode, ended.stdout
+        return asked(self.run_folder, "startup", *arguments)
 
 
 @pytest.fixture
@@ -176,7 +175,7 @@ def test_a_probe_that_waits_keeps_on_while_the_pod_has_no_gpu(pod):
     pod.start()
     pod.wait_for(AWAY)
     started_s = time.monotonic()
-    assert pod.probe("--wait", "1") == (1, f"waiting for a GPU: {AWAY}\n")
+    assert pod.probe(1) == (1, f"waiting for a GPU: {AWAY}\n")
     assert time.monotonic() - started_s >= 1
 
 
@@ -192,7 +191,7 @@ def test_what_one_waits_for_says_nothing_of_the_next(pod):
 def test_a_long_reason_is_cut_so_that_a_probe_may_report_two(pod):
     pod.annotate(waits="no GPU\n\x1b[31m" + "é" * 5000)
     pod.start()
-    pod.wait_for("é")
+    pod.wait_for("é" * 9)
     code, said = pod.probe()
     assert (code, len(said.encode()) <= 481) == (1, True)
     assert said.startswith("waiting for a GPU: no GPU [31mé")
@@ -212,12 +211,10 @@ def test_a_file_that_is_gone_for_a_moment_is_waited_for(pod):
     assert pod.end()[0] == 76
 
 
-def test_where_no_file_is_shown_the_process_is_left_as_it_was(tmp_path):
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    nowhere = str(tmp_path / "none")
-    assert wait_for_gpus(nowhere, str(tmp_path), os.devnull) is None
-    after = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    assert (after, list(tmp_path.iterdir())) == (before, [])
+def test_where_no_file_is_shown_nothing_is_done(tmp_path):
+    journal = EnforcerJournal(-1, os.devnull)
+    assert wait_for_gpus(str(tmp_path / "none"), str(tmp_path), journal) is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_folders_are_those_that_are_mounted():
@@ -227,11 +224,12 @@ def test_the_folders_are_those_that_are_mounted():
 def test_a_self_test_that_hangs_ends_by_itself(pod):
     code = """
 import sys, time
-from webhook.sidecar import program
+from webhook.sidecar import journal, program
 assert program.SELF_TEST_S == 120
 program.SELF_TEST_S = 1
 program.self_test = lambda *_, **__: time.sleep(60)
-sys.exit(program.enforce({"VRAM_CAP_BYTES": "1"}, sys.argv[1], sys.argv[2]))
+journal = journal.EnforcerJournal(1, sys.argv[2], sys.argv[1])
+sys.exit(program.enforce({"VRAM_CAP_BYTES": "1"}, sys.argv[1], journal))
 """
     folders = [str(pod.run_folder), str(pod.termination_log)]
     ended = subprocess.run([sys.executable, "-c", code, *folders], check=False, timeout=50)

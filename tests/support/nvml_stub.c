@@ -310,9 +310,11 @@ static int enter(const char *function, int gpu)
             (rule->when.gpu != NOT_AVAILABLE && (int)rule->when.gpu != gpu) ||
             calls < rule->when.from || calls > rule->when.until)
             continue;
-        if (rule->delays)
-            nanosleep(&(struct timespec){rule->value / 1000, rule->value % 1000 * 1000000L}, NULL);
-        else
+        if (rule->delays) {
+            struct timespec left = {rule->value / 1000, rule->value % 1000 * 1000000L};
+            while (nanosleep(&left, &left)) /* a driver's calls are not cut short by signals */
+                ;
+        } else
             code = rule->value;
     }
     return code;

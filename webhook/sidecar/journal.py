@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 from functools import partial
@@ -24,6 +25,8 @@ class EnforcerJournal(Journal):
         super().__init__(partial(os.write, descriptor))
         self._termination_log = termination_log
         self._run_folder = run_folder
+        self.writing = _thread.allocate_lock()
+        """Held while a verdict is written: whoever ends the process takes it first."""
 
     def verdict(
         self, level: str, message: str, why: str, *, report: bool = True, **values: Any
@@ -31,10 +34,17 @@ class EnforcerJournal(Journal):
         """Write an event whose sentence is to be the container's termination message, too.
 
         The kubelet made that file; where there is none, nobody would read it. It is written first:
-        whoever saw the event finds it, and SIGTERM between the two, or within, leaves a message.
+        whoever saw the event finds it, and SIGKILL between the two, or within, leaves a message.
         What is to `report` becomes an Event of the pod by the next probe.
         """
-        text = f"{message}: {why}\n".encode(errors="replace")[:_LONGEST_MESSAGE]
+        with self.writing:
+            self._write_termination_log(f"{message}: {why}\n")
+            if report and self._run_folder:
+                leave_verdict(self._run_folder, f"{message}: {why}")
+            self.event(level, message, why=why, **values)
+
+    def _write_termination_log(self, message: str) -> None:
+        text = message.encode(errors="replace")[:_LONGEST_MESSAGE]
         text = text.decode(errors="ignore").encode()  # not cut within a letter
         with contextlib.suppress(OSError):
             file = os.open(self._termination_log, os.O_WRONLY | os.O_CLOEXEC)
@@ -43,6 +53,3 @@ class EnforcerJournal(Journal):
                 os.ftruncate(file, len(text))
             finally:
                 os.close(file)
-        if report and self._run_folder:
-            leave_verdict(self._run_folder, f"{message}: {why}")
-        self.event(level, message, why=why, **values)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import Nvml
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.names import GPUS_ENV
+from webhook.sidecar.ending import STOPPED
 from webhook.sidecar.guard import Guard
 from webhook.sidecar.heartbeat import forget_failure, leave_failure
-from webhook.sidecar.journal import EnforcerJournal
 from webhook.sidecar.observer import DriverChangedError
 from webhook.sidecar.selftest import Ability, self_test
 from webhook.sidecar.settings import SettingsError, read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-STOPPED: Final = 0
+    from webhook.sidecar.journal import EnforcerJournal
+
 SELF_TEST_FAILED: Final = 70
 DRIVER_CHANGED: Final = 75
 
@@ -34,7 +34,7 @@ _PROBED_WITHIN_S: Final = 2.0
 def enforce(
     environment: Mapping[str, str],
     run_folder: str,
-    termination_log: str,
+    journal: EnforcerJournal,
     *,
     only_test: bool = False,
 ) -> int:
@@ -42,7 +42,7 @@ def enforce(
 
     | exit code | means |
     | --- | --- |
-    | 0 | stopped by SIGTERM, or the self-test alone was asked for and passed |
+    | 0 | stopped by SIGTERM (`ending`), or the self-test alone was asked for and passed |
     | 70 | the self-test failed, or the settings are wrong: nothing would be guarded |
     | 75 | the node's driver was replaced under us |
     | 88 | the pod must restart |
@@ -50,21 +50,14 @@ def enforce(
 
     76 is of `webhook.sidecar.waiting`, which comes before.
     """
-    # Where it is closed, the number may soon be another file's.
-    output = 1 if sys.stdout else -1
-    # A self-test by hand, beside the enforcer that guards, leaves nothing for that one's probes.
-    journal = EnforcerJournal(output, termination_log, "" if only_test else run_folder)
     try:
-        _on_stop_signals(_stop)
         code = _enforce(environment, run_folder, journal, only_test=only_test)
-        if code == SELF_TEST_FAILED and not only_test:
-            _stay_for_a_probe()
-    except _StoppedError:
-        journal.event("info", "stopped")
-        return STOPPED
     except DriverChangedError as error:
         journal.verdict("error", "the driver changed", str(error))
         return DRIVER_CHANGED
+    if code == SELF_TEST_FAILED and not only_test:
+        # Lets a startup probe report why: a container that has ended is not probed.
+        time.sleep(_PROBED_WITHIN_S)
     return code
 
 
@@ -79,47 +72,23 @@ def _enforce(
         values = {"ability": Ability.BLIND.value}
         journal.verdict("error", "self-test", str(error), report=False, **values)
         return SELF_TEST_FAILED
+    # Never closed: the kernel does that, and a driver that is gone could hold up the end.
     nvml = Nvml(settings.only)
-    try:
-        if not only_test:
-            signal.alarm(SELF_TEST_S)
-        # Taken from an annotation that the binding sets: without that one it exists, and is empty.
-        gpus = environment.get(GPUS_ENV, environment.get(VISIBLE_DEVICES_ENV))
-        result = self_test(nvml, placed=gpus != "")
-        signal.alarm(0)
-        level = {Ability.FULL: "info", Ability.OBSERVE: "warning"}.get(result.ability, "error")
-        if result.ability is Ability.BLIND and not only_test:
-            leave_failure(run_folder, result.why)
-        # The startup probe reports a failure, and a full ability needs no report.
-        report = result.ability is Ability.OBSERVE
-        journal.verdict(level, "self-test", result.why, report=report, **result.values())
-        if result.ability is Ability.BLIND:
-            return SELF_TEST_FAILED
-        if only_test:
-            return STOPPED
-        forget_failure(run_folder)
-        return Guard(settings, nvml, journal, run_folder).run()
-    finally:
-        nvml.close()
-
-
-def _stay_for_a_probe() -> None:
-    """Let a startup probe report why: a container that has ended is not probed."""
-    try:
-        time.sleep(_PROBED_WITHIN_S)
-    except _StoppedError:
-        return
-
-
-class _StoppedError(Exception):
-    """SIGTERM or SIGINT."""
-
-
-def _stop(_number: int, _frame: object) -> None:
-    _on_stop_signals(signal.SIG_IGN)  # a second one must not end the ending
-    raise _StoppedError
-
-
-def _on_stop_signals(handler: Callable[[int, object], None] | signal.Handlers) -> None:
-    signal.signal(signal.SIGTERM, handler)
-    signal.signal(signal.SIGINT, handler)
+    if not only_test:
+        signal.alarm(SELF_TEST_S)
+    # Taken from an annotation that the binding sets: without that one it exists, and is empty.
+    gpus = environment.get(GPUS_ENV, environment.get(VISIBLE_DEVICES_ENV))
+    result = self_test(nvml, placed=gpus != "")
+    signal.alarm(0)
+    level = {Ability.FULL: "info", Ability.OBSERVE: "warning"}.get(result.ability, "error")
+    if result.ability is Ability.BLIND and not only_test:
+        leave_failure(run_folder, result.why)
+    # The startup probe reports a failure, and a full ability needs no report.
+    report = result.ability is Ability.OBSERVE
+    journal.verdict(level, "self-test", result.why, report=report, **result.values())
+    if result.ability is Ability.BLIND:
+        return SELF_TEST_FAILED
+    if only_test:
+        return STOPPED
+    forget_failure(run_folder)
+    return Guard(settings, nvml, journal, run_folder).run()

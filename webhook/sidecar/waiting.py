@@ -10,17 +10,14 @@ This comes before the program's large imports, which a waiting sidecar does not 
 
 from __future__ import annotations
 
-import signal
-import sys
 import time
 from typing import TYPE_CHECKING
 
 from webhook.names import ASSIGNED_LATE_EXIT_CODE, GPU_ANNOTATION, GPU_WAITS_ANNOTATION, PREFIX
 from webhook.sidecar.heartbeat import leave_waiting, one_line
-from webhook.sidecar.journal import EnforcerJournal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from webhook.sidecar.journal import EnforcerJournal
 
 _SCAN_S = 0.5
 _WAITING = "waiting for a GPU"
@@ -32,35 +29,29 @@ _AWAY = (
 """While nobody has written a reason yet."""
 
 
-def wait_for_gpus(gpu_folder: str, run_folder: str, termination_log: str) -> int | None:
+def wait_for_gpus(gpu_folder: str, run_folder: str, journal: EnforcerJournal) -> int | None:
     """Wait until the pod has GPUs, and return the exit code; call it where VRAM_GPUS is empty.
 
     | the file `gpu` | then |
     | --- | --- |
     | is not there: a plain container holds nobody up, so it is not shown one | None, at once |
-    | is empty | wait; 0 on SIGTERM |
+    | is empty | wait |
     | names GPUs | 76, at once, also after a restart that did not help |
     """
     gpus = _read(gpu_folder, GPU_ANNOTATION)
     if gpus is None:
         return None
-    journal = EnforcerJournal(1 if sys.stdout else -1, termination_log)
-    try:
-        _on_stop_signals(_stop)
-        said = ""
-        while not gpus:
-            why = _read(gpu_folder, GPU_WAITS_ANNOTATION) or _AWAY
-            if why != said:
-                leave_waiting(run_folder, f"{_WAITING}: {why}")
-                journal.event("warning", _WAITING, why=why)
-                said = why
-            time.sleep(_SCAN_S)
-            gpus = _read(gpu_folder, GPU_ANNOTATION)
-        why = "the pod has its GPU now, and the sidecar starts again with it"
-        journal.verdict("info", "assigned late", why, gpus=gpus)
-    except _StoppedError:
-        journal.event("info", "stopped")
-        return 0
+    said = ""
+    while not gpus:
+        why = _read(gpu_folder, GPU_WAITS_ANNOTATION) or _AWAY
+        if why != said:
+            leave_waiting(run_folder, f"{_WAITING}: {why}")
+            journal.event("warning", _WAITING, why=why)
+            said = why
+        time.sleep(_SCAN_S)
+        gpus = _read(gpu_folder, GPU_ANNOTATION)
+    why = "the pod has its GPU now, and the sidecar starts again with it"
+    journal.verdict("info", "assigned late", why, report=False, gpus=gpus)
     return ASSIGNED_LATE_EXIT_CODE
 
 
@@ -75,17 +66,3 @@ def _read(folder: str, key: str) -> str | None:
             return one_line(file.read(_LONGEST_VALUE))
     except OSError:
         return None
-
-
-class _StoppedError(Exception):
-    """SIGTERM or SIGINT."""
-
-
-def _stop(_number: int, _frame: object) -> None:
-    _on_stop_signals(signal.SIG_IGN)  # a second one must not end the ending
-    raise _StoppedError
-
-
-def _on_stop_signals(handler: Callable[[int, object], None] | signal.Handlers) -> None:
-    signal.signal(signal.SIGTERM, handler)
-    signal.signal(signal.SIGINT, handler)

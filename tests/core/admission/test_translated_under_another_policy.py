@@ -39,6 +39,18 @@ def test_a_pod_with_a_sidecar_of_another_release_and_settings_is_stored():
     assert stored_under_another_policy(pod).outcome is Outcome.ALLOWED
 
 
+def test_a_pod_whose_probes_ask_python_as_an_older_release_wrote_them_is_stored():
+    pod = stored_pod()
+    sidecar = container_of(pod, "vram-enforcer")
+    asked = ["python3", "-I", "-m", "webhook.sidecar", "--probe"]
+    sidecar["startupProbe"]["exec"]["command"] = [*asked, "startup", "--wait", "25"]
+    sidecar["livenessProbe"]["exec"]["command"] = [*asked, "liveness"]
+    decision = stored_under_another_policy(pod)
+    assert decision.outcome is Outcome.ALLOWED, decision.message
+    again = decide(a_request(pod), a_policy(), Phase.MUTATE)
+    assert again.obj == stored_pod()
+
+
 RESTARTING = a_rule(enforcement={"pod_restart": PodRestart.ALL_CONTAINERS})
 
 

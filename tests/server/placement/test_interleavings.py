@@ -194,11 +194,11 @@ def check_given(world, uid):
     entry = read_assignments(world.lists[pod.node][0])[0][uid]
     sizes = {gpu.uuid: gpu.total_bytes or gpu.memory_bytes for gpu in world.nodes[pod.node].gpus}
     # Amounts are a few bytes here, so half of the cap is more than the cap less a context.
-    fraction = min(Fraction(entry.memory_bytes, 2 * sizes[uuid]) for uuid in entry.uuids)
+    fraction = min(Fraction(entry.memory_bytes // 2, sizes[uuid]) for uuid in entry.uuids)
     assert given == {
         GPU_ANNOTATION: ",".join(entry.uuids),
         VISIBLE_DEVICES_ANNOTATION: given[VISIBLE_DEVICES_ANNOTATION],
-        GPU_MEMORY_FRACTION_ANNOTATION: f"0.{int(fraction * 10_000):04}",
+        GPU_MEMORY_FRACTION_ANNOTATION: f"0.{max(1, int(fraction * 10_000)):04}",
     }
     assert len(entry.uuids) == pod.need.gpu_count
     spelled = [spell(entry.uuids, names) for names in world.names[pod.node]]

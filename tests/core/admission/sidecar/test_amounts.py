@@ -221,4 +221,4 @@ def test_during_an_upgrade_the_amounts_of_any_release_are_stored(resources, cpu)
 def test_the_first_probe_comes_at_once_and_waits():
     probe = container_of(translated(asking()), "vram-enforcer")["startupProbe"]
     assert "initialDelaySeconds" not in probe  # 0, which the API server does not store either
-    assert probe["exec"]["command"][-4:] == ["--probe", "startup", "--wait", "25"]
+    assert probe["exec"]["command"] == ["/opt/vramwarden/bin/vram-enforcer-probe", "startup", "25"]

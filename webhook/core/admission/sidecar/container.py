@@ -19,6 +19,7 @@ from webhook.names import (
     ENFORCER_GPU_PATH,
     ENFORCER_GPU_VOLUME,
     ENFORCER_NO_TOKEN_VOLUME,
+    ENFORCER_PROBE,
     ENFORCER_RUN_PATH,
     ENFORCER_RUN_VOLUME,
     GPU_ANNOTATION,
@@ -55,16 +56,17 @@ _CPU_REQUEST: Final = "10m"
 _CPU_LIMIT: Final = "1"
 """The interpreter and the self-test take about half a second of a core, before anybody starts."""
 _CPU_GUARANTEED: Final = "200m"
-# A probe is an interpreter more, which would slow the start down: hence one that waits, instead of
-# many. It fails for as long as the pod has no GPU, and a kill would put the sidecar under the
-# kubelet's back-off, so it may fail forever: what is wrong ends the sidecar by itself.
+# The kubelet starts a program in the container for each probe, which costs a start on a busy node
+# more than the probe itself: hence one that waits until the enforcer rings, instead of many. It
+# fails for as long as the pod has no GPU, and a kill would put the sidecar under the kubelet's
+# back-off, so it may fail forever: what is wrong ends the sidecar by itself.
 _STARTUP_WAIT_S: Final = 25
 _STARTUP: Final = {
     "periodSeconds": 1,
     "timeoutSeconds": 30,
     "failureThreshold": 2**31 - 1,
 }
-# A liveness probe also fails to make an Event of a verdict (webhook.sidecar.heartbeat). That never
+# A liveness probe also fails to make an Event of a verdict (webhook/sidecar/probe.sh). That never
 # ends the sidecar by itself: it happens only right after a liveness probe that passed (a startup
 # probe does not count: the kubelet may remember failures of the container before), so that it is
 # the first failure in a row, and the next probe passes unless the heartbeat is stale. It happens at
@@ -89,7 +91,7 @@ def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
         "env": list(_variables(demand, rule)),
         "resources": _resources(pod, enforcement.resources),
         "volumeMounts": list(_mounts(rule)),
-        "startupProbe": _probe(_STARTUP, "startup", "--wait", str(_STARTUP_WAIT_S)),
+        "startupProbe": _probe(_STARTUP, "startup", str(_STARTUP_WAIT_S)),
         "livenessProbe": _probe(_LIVENESS, "liveness"),
         "securityContext": {**_security_context(user, rule), **profiles},
     }
@@ -203,7 +205,7 @@ def restart_rules() -> list[Json]:
 
 
 def _probe(timing: Mapping[str, int], *arguments: str) -> Json:
-    return {"exec": {"command": [*ENFORCER_COMMAND, "--probe", *arguments]}, **timing}
+    return {"exec": {"command": [ENFORCER_PROBE, *arguments]}, **timing}
 
 
 def _security_context(user: int, rule: Rule) -> Json:

@@ -1,0 +1,58 @@
+"""How soon an application starts behind its sidecar, on an idle node and on a busy one."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from datetime import datetime
+
+import pytest
+
+from tests.e2e.pods import container, pod
+
+PODS = 20
+PATIENCE_S = 60  # that it is quick is for who reads the figures; this finds what is broken
+SPIN = ["sh", "-c", "while :; do :; done"]
+
+
+@contextlib.contextmanager
+def busy(team):
+    """Keep two cores busy: with much more weight than a sidecar's."""
+    for name in ("spin-1", "spin-2"):
+        spinning = container(SPIN, resources={"requests": {"cpu": "500m"}})
+        team.create(pod(name, None, SPIN, containers=[spinning]))
+    for name in ("spin-1", "spin-2"):
+        team.wait_ready(name)
+    yield
+    for name in ("spin-1", "spin-2"):
+        team.delete_pod(name)
+
+
+def play(node, team, name):
+    """Run a pod to its end; return the seconds until its application began, and the statuses."""
+    team.create(pod(name, "1Gi", ["sh", "-c", "echo began"], restartPolicy="Never"))
+    team.wait(f"{name} over", lambda: team.pod(name)["status"]["phase"] == "Succeeded")
+    # Of the line's arrival at containerd: the API has whole seconds.
+    log = team.cluster.kubectl("--namespace", team.namespace, "logs", name, "-c", "main",
+                               "--timestamps").stdout  # fmt: skip
+    began_s = datetime.fromisoformat(log.split()[0]).timestamp()
+    ended = team.wait_ended(name, "vram-enforcer")
+    created_s = node.created_s(ended["containerID"])
+    team.delete_pod(name)
+    return began_s - created_s, ended
+
+
+@pytest.mark.parametrize("load", ["idle", "busy"])
+def test_the_application_starts_soon_after_its_sidecar_was_created(load, gpu_node, make_team):
+    team = make_team()
+    with busy(team) if load == "busy" else contextlib.nullcontext():
+        played = [play(gpu_node, team, f"quick-{number}") for number in range(PODS)]
+    delays_s = sorted(delay_s for delay_s, _ in played)
+    print(
+        f"from the sidecar's container to the application's first line, {load} node, {PODS} pods: "
+        f"median {statistics.median(delays_s):.2f} s, worst {delays_s[-1]:.2f} s"
+    )
+    print(" ".join(f"{delay_s:.2f}" for delay_s in delays_s))
+    assert delays_s[-1] < PATIENCE_S
+    # SIGTERM came when the application had ended; a sidecar that is late is killed: 137.
+    assert [ended["exitCode"] for _, ended in played] == [0] * PODS

@@ -1,0 +1,59 @@
+"""The kubelet's probes as it runs them: the real script, by any shell, at any time."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import webhook
+from webhook.adapters import processes
+
+SCRIPT = Path(webhook.__file__).with_name("sidecar") / "probe.sh"
+SHELLS = [
+    shell
+    for shell in (["sh"], ["dash"], ["bash", "--posix"], ["busybox", "sh"])
+    if shutil.which(shell[0])
+]
+GUARDING = (0, "guarding\n")
+
+
+def asked(folder, kind="liveness", seconds=0, *, proc="/proc", shell=("sh",)):
+    """Return a probe's exit code and what it said."""
+    ended = subprocess.run(
+        [*shell, SCRIPT, kind, str(seconds), folder, proc],
+        capture_output=True, check=False, timeout=60, env={},
+    )  # fmt: skip
+    assert ended.stderr == b""
+    return ended.returncode, ended.stdout.decode(errors="surrogateescape")
+
+
+def why(folder, **more):
+    """Return why a probe fails; nothing where it passes."""
+    code, said = asked(folder, "startup", **more)
+    return said.removesuffix("\n") if code else ""
+
+
+def uptime(proc="/proc"):
+    """Return hundredths of a second, as heartbeats have them."""
+    return int(Path(proc, "uptime").read_text(encoding="ascii").split()[0].replace(".", ""))
+
+
+def a_beat(folder, *, pid=None, started=None, ago_s=0.0, limit="1500"):
+    """Write a heartbeat as one of our own, except for what is given."""
+    me = os.getpid()
+    started = processes.identify(me).started if started is None else started
+    line = f"{pid or me} {started} {uptime() - round(ago_s * 100)} {limit}\n"
+    (folder / "heartbeat").write_text(line, encoding="ascii")
+
+
+class Clock:
+    """A time that passes when it is set to, in a proc where only that differs."""
+
+    def __init__(self, folder):
+        self.proc = folder
+        (folder / str(os.getpid())).symlink_to(f"/proc/{os.getpid()}")
+        self.set_s(1000.0)
+
+    def set_s(self, now_s):
+        self.now_s = now_s
+        (self.proc / "uptime").write_text(f"{now_s:.2f} 7777.77\n", encoding="ascii")
