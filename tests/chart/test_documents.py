@@ -1,0 +1,134 @@
+"""What README.md and deploy/nodes.md ask platform teams to run and to write, tried."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+import yaml
+
+from tests.support.charts import CHART, DEPLOY, KUBE_VERSION, NAMESPACE, one
+from tests.support.control_planes import find_binary
+from tests.support.documents import commands
+from tests.support.paths import ROOT
+from webhook import __version__
+from webhook.adapters.policy.source import PolicySource
+from webhook.core.policy.values import EnforceBy, Placement
+
+NODES = DEPLOY / "nodes.md"
+LAPTOP = DEPLOY / "laptop.yaml"
+LOADED = f"vramwarden/vramwarden:{__version__}"
+
+
+@pytest.fixture(scope="module")
+def laptop(helm):
+    """Render the chart with the values for a laptop and nothing else, as the README installs it."""
+    where = ("--namespace", NAMESPACE, "--kube-version", KUBE_VERSION)
+    text = helm.run("template", "vramwarden", str(CHART), *where, "--values", str(LAPTOP))
+    return [thing for thing in yaml.safe_load_all(text) if thing]
+
+
+def test_a_laptop_runs_the_image_that_the_readme_loads(laptop):
+    (line,) = (
+        line for line in commands(ROOT / "README.md", LAPTOP.name) if line.startswith("kind load")
+    )
+    assert line.split() == ["kind", "load", "docker-image", LOADED]
+    assert f"minikube image load {LOADED}\n" in (ROOT / "README.md").read_text()
+    for kind, name in (("Deployment", "vramwarden-webhook"), ("DaemonSet", "vramwarden-agent")):
+        (container,) = one(laptop, kind, name)["spec"]["template"]["spec"]["containers"]
+        assert container["image"] == LOADED
+        assert container["imagePullPolicy"] == "IfNotPresent"
+
+
+def test_on_a_laptop_every_node_says_that_it_has_memory_and_nobody_measures_it(laptop, tmp_path):
+    pod = one(laptop, "DaemonSet")["spec"]["template"]["spec"]
+    assert "--vram=16Gi" in pod["containers"][0]["args"]
+    assert not {"affinity", "nodeSelector"} & set(pod)
+    assert pod["tolerations"] == [{"operator": "Exists"}]
+    for name, text in one(laptop, "ConfigMap", "vramwarden-policies")["data"].items():
+        (tmp_path / name).write_text(text)
+    (rule,) = PolicySource(tmp_path, "vramwarden/enforcer:1").current.rules
+    assert (rule.placement, rule.enforcement.by) == (Placement.NONE, EnforceBy.NONE)
+    assert rule.namespaces == ("*",)
+
+
+@pytest.fixture
+def kubectl(control_plane):
+    if not find_binary("kubectl"):
+        pytest.skip("needs kubectl")
+    return control_plane.kubectl
+
+
+@pytest.fixture
+def node(api):
+    """Name a node that offers whole GPUs and shared memory."""
+    name = "with-gpus"
+    api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+    amounts = {"nvidia.com/gpu": "8", "vramwarden.io/vram": "16Gi", "cpu": "8"}
+    change = {"status": {"capacity": amounts, "allocatable": amounts}}
+    kind = "application/merge-patch+json"
+    api.request("PATCH", f"/api/v1/nodes/{name}/status", change, content_type=kind)
+    yield name
+    api.request("DELETE", f"/api/v1/nodes/{name}")
+
+
+def test_the_commands_that_show_nodes_show_them(kubectl, node):
+    lines = commands(NODES, "custom-columns")
+    shown = [kubectl(*shlex.split(line)[1:]) for line in lines]
+    assert [one.stderr for one in shown] == ["", ""]
+    assert re.search(rf"^{node} +16Gi +8$", shown[0].stdout, re.MULTILINE)
+    header = shown[1].stdout.splitlines()[0].split()
+    assert header[-4:] == ["GPU-COUNT", "DEVICE-NAMES", "ENFORCEMENT", "SHARE"]
+    assert lines[0] in (CHART / "templates" / "NOTES.txt").read_text()
+    described = commands(NODES, "kubectl describe node")[1].replace("NODE", node)
+    assert kubectl(*shlex.split(described)[1:]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "line", re.findall(r"`(kubectl label node NODE [^`]+)`", NODES.read_text()), ids=str
+)
+def test_the_labels_can_be_set(kubectl, api, node, line):
+    assert kubectl(*shlex.split(line.replace("NODE", node))[1:]).returncode == 0
+    key, value = line.split()[-1].split("=")
+    assert api.request("GET", f"/api/v1/nodes/{node}")["metadata"]["labels"][key] == value
+
+
+def manifests():
+    """Return the YAML documents of nodes.md, by what they are."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", NODES.read_text(), re.MULTILINE | re.DOTALL)
+    found = [document for block in blocks for document in yaml.safe_load_all(block)]
+    return {document.get("kind", "affinity"): document for document in found}
+
+
+def test_the_manifests_are_those_that_an_api_server_takes(kubectl):
+    """Karpenter's kinds are not here."""
+    found = manifests()
+    assert set(found) == {"RuntimeClass", "affinity", "NodePool", "NodeOverlay"}
+    template = {
+        "metadata": {"labels": {"name": "plugin"}},
+        "spec": {"containers": [{"name": "plugin", "image": "plugin"}], **found["affinity"]},
+    }
+    plugin = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "plugin", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"name": "plugin"}}, "template": template},
+    }
+    for manifest in (found["RuntimeClass"], plugin):
+        done = kubectl("create", "--dry-run=server", "--validate=strict", "-f", "-",
+                       stdin=json.dumps(manifest))  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_plugin_heeds_the_label_that_the_steps_set():
+    (term,) = manifests()["affinity"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+    brings, keeps_away = term["matchExpressions"]
+    assert (brings["operator"], keeps_away["operator"]) == ("In", "NotIn")
+    text = NODES.read_text()
+    for expression in (brings, keeps_away):
+        (value,) = expression["values"]
+        assert f"`kubectl label node NODE {expression['key']}={value}`" in text
