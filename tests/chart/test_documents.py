@@ -103,9 +103,8 @@ def manifests():
 
 
 def test_the_manifests_are_those_that_an_api_server_takes(kubectl):
-    """Karpenter's kinds are not here."""
     found = manifests()
-    assert set(found) == {"RuntimeClass", "affinity", "NodePool", "NodeOverlay"}
+    assert set(found) == {"RuntimeClass", "affinity"}
     template = {
         "metadata": {"labels": {"name": "plugin"}},
         "spec": {"containers": [{"name": "plugin", "image": "plugin"}], **found["affinity"]},
