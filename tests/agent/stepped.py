@@ -9,6 +9,7 @@ from webhook.agent import loop
 from webhook.agent.loop import Agent
 from webhook.agent.settings import AgentSettings
 from webhook.agent.watcher import NodeSeen
+from webhook.core.node.access import Access
 from webhook.core.node.inventory import Scan, SeenGpu
 from webhook.core.nvidia.drivers import Fault
 
@@ -16,6 +17,8 @@ GPU = SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20)
 FINE = Scan((GPU,), "570.86.15")
 GONE = Scan((), "570.86.15")
 DOWN = Scan(failed="the driver is not loaded", fault=Fault.DRIVER_DOWN)
+MISSING = Scan(failed="the library cannot be loaded", fault=Fault.LIBRARY_MISSING)
+CDI = Access(visible_devices="void", runtime_class="nvidia")
 
 
 ZEROED = {"status": {"capacity": {VRAM: "0"}, "allocatable": {VRAM: "0"}}}
@@ -59,9 +62,8 @@ class Bench:
         monkeypatch.setattr(loop, "time", self.clock)
         self.kube = FakeKube()
         self.log = io.BytesIO()
-        self.agent = Agent(
-            AgentSettings("n", **settings), self.kube, ScriptedNvml(), Journal(self.log.write)
-        )
+        settings = AgentSettings("n", **{"access": CDI, **settings})
+        self.agent = Agent(settings, self.kube, ScriptedNvml(), Journal(self.log.write))
 
     def hear(self, *messages, after_s=0.0):
         """Let a turn of the loop hear these."""
@@ -85,6 +87,11 @@ class Bench:
     @property
     def capacity(self):
         return self.kube.node["status"].get("capacity", {}).get(VRAM)
+
+    @property
+    def device_names(self):
+        labels = self.kube.node["metadata"].get("labels") or {}
+        return labels.get("vramwarden.io/device-names")
 
     def lines(self):
         return [json.loads(line) for line in self.log.getvalue().splitlines()]

@@ -36,6 +36,7 @@ def test_capacity_labels_and_the_list_appear_and_those_of_others_stay(agent, nod
         "vramwarden.io/gpu-product": "NVIDIA-A100-SXM4-80GB",
         "vramwarden.io/driver-version": "570.86.15",
         "vramwarden.io/enforcement": MEASURED,
+        "vramwarden.io/device-names": "uuid",
     }
     gpus = json.loads(node.read()["metadata"]["annotations"]["vramwarden.io/gpus"])
     assert [(gpu["uuid"], gpu["index"]) for gpu in gpus] == [("GPU-a", 0), ("GPU-b", 1)]

@@ -1,11 +1,13 @@
 """The command as a user runs it, without a cluster, and with an API server of our own."""
 
 import json
+import sys
 
 import pytest
 import yaml
 
-from tests.support.agents import MEASURED, VRAM, AgentProcess
+from tests.support.agents import MEASURED, VRAM, AgentProcess, wait_until
+from webhook.agent.heartbeat import probe
 
 GPUS = (
     "driver {version}\n"
@@ -17,7 +19,7 @@ NODE = {"metadata": {"name": "n", "resourceVersion": "1", "labels": {"a": "b"}},
 
 @pytest.fixture
 def agent(tmp_path, library):
-    made = AgentProcess(tmp_path, library)
+    made = AgentProcess(tmp_path, library, "--runtime-class=nvidia")
     made.script(GPUS.format(version="570.86.15"))
     return made
 
@@ -44,6 +46,7 @@ def test_a_dry_run_prints_both_patches_where_there_is_no_cluster(agent):
         "vramwarden.io/gpu-product": "NVIDIA-A100-SXM4-80GB",
         "vramwarden.io/driver-version": "570.86.15",
         "vramwarden.io/enforcement": MEASURED,
+        "vramwarden.io/device-names": "uuid",
     }
     gpus = json.loads(metadata["metadata"]["annotations"]["vramwarden.io/gpus"])
     assert [gpu["memory"] for gpu in gpus] == [81300 * 2**20, 40340 * 2**20]
@@ -91,6 +94,31 @@ def test_once_patches_nothing_where_the_node_cannot_be_read(agent, api_server):
     assert (done.returncode, done.stdout) == (1, "")
     assert 'nodes "n" not found' in done.stderr
     assert len(api_server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "inside", "label", "advice"),
+    [
+        (("--runtime-class=nvidia",), "void", "runtime.nvidia.com", ""),
+        (("--runtime-class=nvidia",), "all", "uuid", ""),
+        ((), "void", "runtime.nvidia.com", "fence.void"),
+        (("--runtime-class=",), "all", "uuid", "fence.void"),
+        ((), "", "none", "agent.deviceNames"),
+        (("--gpu-access=VolumeMounts",), "all", "none", "agent.gpuAccess"),
+        (("--gpu-access=Privileged", "--device-names=uuid"), "all", "uuid", ""),
+        (("--gpu-access=Privileged", "--device-names="), "void", "none", "agent.deviceNames"),
+        (("--runtime-class=a", "--device-names=nvidia.com"), "void", "nvidia.com", ""),
+    ],
+)
+def test_a_dry_run_shows_which_names_pods_get_and_what_to_change(
+    options, inside, label, advice, agent
+):
+    agent.options = options
+    done = agent.run("--once", "--dry-run", NVIDIA_VISIBLE_DEVICES=inside)
+    metadata, _ = documents(done.stdout)
+    assert metadata["metadata"]["labels"]["vramwarden.io/device-names"] == label
+    said = [line for line in done.stderr.splitlines() if "GPU" in line]
+    assert [advice in line for line in said] == ([True] if advice else [])
 
 
 def test_a_gpu_in_mig_mode_is_skipped_with_a_line(agent):
@@ -152,6 +180,8 @@ def test_what_was_advertised_is_kept_where_the_driver_is_down(agent, api_server)
         (("--node", "n", "--vram", "48GB"), "use 48G or 48Gi"),
         (("--node", "n", "--vram", "48"), "less than 1Mi"),
         (("--node", "n", "--vram", "-1Gi"), "less than 1Mi"),
+        (("--node", "n", "--gpu-access", "environment"), "'Environment', 'VolumeMounts'"),
+        (("--node", "n", "--device-names", "nvidia.com/gpu"), "'runtime.nvidia.com'"),
     ],
 )
 def test_wrong_usage_says_what_is_right(options, what, without_driver):
@@ -178,3 +208,39 @@ def test_it_starts_without_an_api_server_retries_and_stops_on_sigterm(agent, tmp
     assert code == 0
     assert took_s < 5
     assert agent.events()[-1]["msg"] == "stopped"
+
+
+BEFORE_DRIVER = """
+from webhook.core.node import driver
+driver.LOADED_AFTER_S = 2.0
+from webhook.cli.main import main
+main()
+"""
+
+
+def readiness(agent):
+    return probe("ready", str(agent.run_folder))
+
+
+def test_an_agent_that_was_there_before_the_driver_ends_once_the_kernel_has_one(
+    agent, api_server, tmp_path
+):
+    """As on a node that an autoscaler made; the patience with the kernel is shortened to 2 s."""
+    api_server.answers = [(200, NODE)]
+    options = ("--node", "n", "--kubeconfig", api_server.kubeconfig, "--interval=1s")
+    early = AgentProcess(tmp_path, None, *options)
+    early.program = (sys.executable, "-c", BEFORE_DRIVER, "agent")
+    with early:
+        early.wait_for("no GPU can be read on this node; waiting, and leaving the node alone")
+        wait_until("the reason", lambda: "no NVIDIA driver yet" in readiness(early), timeout=20)
+        assert "libnvidia-ml.so.1 cannot be loaded" in readiness(early)
+        (tmp_path / "kernel-driver").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module\n")
+        wait_until("the cure", lambda: "runtimeClassName" in readiness(early), timeout=20)
+        assert early.process.wait(30) == 75
+    assert early.events()[-1]["msg"] == "a new container is needed"
+    assert "agent.runtimeClassName" in early.events()[-1]["why"]
+    assert {method for method, *_ in api_server.asked} == {"GET"}
+    agent.options = options
+    with agent:  # the new container, with the library
+        agent.wait_for("node patched")
+        assert readiness(agent) == ""

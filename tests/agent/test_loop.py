@@ -1,12 +1,16 @@
 """What the loop makes of GPUs and node, with messages by hand and a clock of our own."""
 
+from dataclasses import replace
+
 import pytest
 
-from tests.agent.stepped import DOWN, FINE, GONE, ZEROED, Bench
+from tests.agent.stepped import DOWN, FINE, GONE, MISSING, ZEROED, Bench
 from tests.support.agents import VRAM
 from webhook.adapters.kube.client import KubeError
 from webhook.agent import loop
+from webhook.agent.loop import NewContainerNeededError
 from webhook.agent.watcher import NodeSeen, WatchFailed
+from webhook.core.node.access import Access, GpuAccess
 from webhook.core.node.inventory import Scan, SeenGpu
 
 
@@ -108,12 +112,103 @@ def test_a_machine_that_started_again_keeps_its_gpus_while_the_driver_is_not_rea
     assert "a GPU left the list" not in again.said()
 
 
-def test_a_node_without_a_driver_is_left_alone_and_that_is_reported_once(bench):
-    for _ in range(3):
-        bench.hear(DOWN, bench.see_node(), after_s=30)
+@pytest.mark.parametrize("scan", [DOWN, MISSING])
+def test_a_node_without_a_driver_is_left_alone_and_that_is_reported_once(scan, bench):
+    for _ in range(3000):
+        bench.hear(scan, bench.see_node(), after_s=30)
     assert bench.kube.sent == []
     assert bench.said() == ["no GPU can be read on this node; waiting, and leaving the node alone"]
-    assert bench.unready() == ""
+    assert bench.unready() == f"{scan.failed}; the node's kernel has no NVIDIA driver yet"
+
+
+@pytest.mark.parametrize("scan", [DOWN, MISSING])
+def test_a_driver_that_came_after_the_container_needs_a_new_one(scan, bench):
+    bench.hear(scan, bench.see_node(), after_s=30)
+    loaded = replace(scan, driver_loaded=True)
+    bench.hear(loaded, after_s=30)
+    assert "a new container" in bench.unready() or "runtimeClassName" in bench.unready()
+    bench.hear(loaded, after_s=30)
+    with pytest.raises(NewContainerNeededError, match="the node's kernel has a driver"):
+        bench.hear(after_s=0.1)
+    assert bench.kube.sent == []
+
+
+def test_a_driver_that_came_in_time_is_ready_without_a_new_container(bench):
+    bench.hear(DOWN, bench.see_node(), after_s=30)
+    bench.hear(replace(DOWN, driver_loaded=True), after_s=30)
+    bench.hear(FINE, after_s=30)
+    assert (bench.capacity, bench.unready()) == ("1000Mi", "")
+
+
+def test_a_driver_that_worked_and_is_down_is_waited_for_and_leaves_the_agent_ready(bench):
+    bench.hear(FINE, bench.see_node())
+    for _ in range(100):
+        bench.hear(replace(DOWN, driver_loaded=True), after_s=30)
+    assert (bench.capacity, bench.unready()) == ("1000Mi", "")
+
+
+def test_an_agent_without_the_library_on_a_node_that_shows_gpus_is_unready(monkeypatch, bench):
+    bench.hear(FINE, bench.see_node())
+    again = Bench(monkeypatch)
+    again.kube.node = bench.kube.node
+    again.hear(MISSING, again.see_node())
+    assert again.kube.sent == []
+    assert MISSING.failed in again.unready()
+
+
+def test_the_names_of_the_gpus_are_shown_with_them_and_go_with_them(bench):
+    bench.hear(DOWN, bench.see_node())
+    assert bench.device_names is None
+    bench.hear(FINE, after_s=30)
+    assert bench.device_names == "runtime.nvidia.com"
+    bench.hear(GONE, after_s=30)
+    assert bench.device_names == "runtime.nvidia.com"
+    bench.hear(GONE, after_s=300)
+    assert bench.device_names is None
+
+
+def test_an_agent_in_another_runtime_mode_shows_the_new_names_once_it_sees_a_gpu(
+    monkeypatch, bench
+):
+    bench.hear(FINE, bench.see_node())
+    again = Bench(monkeypatch, access=Access(visible_devices="all", runtime_class="nvidia"))
+    again.kube.node = bench.kube.node
+    again.hear(DOWN, again.see_node())
+    assert again.device_names == "runtime.nvidia.com"
+    assert again.kube.sent == []
+    again.hear(FINE, after_s=30)
+    assert again.device_names == "uuid"
+    assert again.kube.sent == [
+        (False, {"metadata": {"labels": {"vramwarden.io/device-names": "uuid"}}})
+    ]
+
+
+def test_names_that_others_changed_are_restored(bench):
+    bench.hear(FINE, bench.see_node())
+    bench.hear(bench.edit({"metadata": {"labels": {"vramwarden.io/device-names": "none"}}}))
+    assert bench.device_names == "runtime.nvidia.com"
+
+
+def test_what_to_change_is_said_once_and_only_where_a_gpu_is_seen(monkeypatch):
+    bench = Bench(monkeypatch, access=Access(GpuAccess.PRIVILEGED))
+    bench.hear(MISSING, bench.see_node(), after_s=30)
+    what = (
+        "no pod is given a GPU here: nobody knows which names of GPUs the node's runtime resolves"
+    )
+    assert what not in bench.said()
+    for _ in range(5):
+        bench.hear(FINE, after_s=30)
+    assert bench.said().count(what) == 1
+    assert bench.device_names == "none"
+    assert (bench.capacity, bench.unready()) == ("1000Mi", "")
+
+
+def test_a_default_runtime_is_said_once(monkeypatch):
+    bench = Bench(monkeypatch, access=Access(visible_devices="all"))
+    for _ in range(5):
+        bench.hear(FINE, bench.see_node(), after_s=30)
+    (said,) = (line for line in bench.lines() if "default one" in line["msg"])
+    assert (said["level"], "fence.void" in said["why"]) == ("warning", True)
 
 
 def test_a_dry_run_says_what_it_would_patch_once_and_patches_nothing(monkeypatch):
@@ -193,8 +288,9 @@ def test_a_bug_in_a_thread_ends_the_agent(bench):
 
 def test_a_fixed_amount_needs_no_scan(monkeypatch):
     bench = Bench(monkeypatch, fixed_bytes=48 * 2**30)
-    bench.hear(bench.see_node())
+    bench.hear(bench.edit({"metadata": {"labels": {"vramwarden.io/device-names": "uuid"}}}))
     assert bench.capacity == "48Gi"
+    assert bench.device_names is None
     bench.hear(after_s=10_000)
     assert bench.unready() == ""
     assert bench.said() == ["node patched"]

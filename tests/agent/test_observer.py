@@ -1,5 +1,7 @@
 """One scan of the GPUs: what fails is part of what is seen, and NVML is closed after it."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.agents import ScriptedNvml, a_device
@@ -36,11 +38,16 @@ def test_all_that_answers_is_seen_with_the_reserve_taken_off(proc):
 
 @pytest.mark.parametrize("method", ["open", "driver_version", "devices"])
 @pytest.mark.parametrize("code", [1, 9, 12, 18, 999])
-def test_a_driver_that_fails_as_a_whole_is_seen_as_that(method, code, proc):
+def test_a_driver_that_fails_as_a_whole_is_seen_as_that(method, code, proc, tmp_path):
     nvml = ScriptedNvml(*TWO)
     nvml.codes = {method: code}
     error = NvmlError(method, code)
-    assert seen_by(nvml, proc) == Scan(failed=str(error), fault=error.fault)
+    failed = Scan(failed=str(error), fault=error.fault)
+    kernel_driver = tmp_path / "driver"
+    assert scan(nvml, str(kernel_driver), proc=proc) == failed
+    kernel_driver.write_text("")
+    assert scan(nvml, str(kernel_driver), proc=proc) == replace(failed, driver_loaded=True)
+    assert not nvml.is_open
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ def test_a_watch_that_breaks_off_is_started_again(pauses):
 
 
 def test_gpus_are_scanned_with_a_pause_after_each_scan(monkeypatch, pauses):
-    monkeypatch.setattr(watcher, "scan", lambda nvml: nvml)
+    scanned = []
+    monkeypatch.setattr(watcher, "scan", lambda *by: scanned.append(by))
     numbers = itertools.count()
 
     def send(_):
@@ -105,5 +106,6 @@ def test_gpus_are_scanned_with_a_pause_after_each_scan(monkeypatch, pauses):
             raise Enough
 
     with pytest.raises(Enough):
-        watch_gpus("nvml", 30.0, send)
+        watch_gpus("nvml", "file", 30.0, send)
+    assert scanned == [("nvml", "file")] * 4
     assert pauses == [30.0] * 3

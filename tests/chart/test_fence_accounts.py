@@ -17,6 +17,10 @@ from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from tests.support.servers import running
 from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.kube.placement import PlacementApi
+from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.placement.binding_review import BindingOutcome, Verdict
+from webhook.core.placement.given import gpu_annotations
+from webhook.core.pod.gpus import Gpu
 from webhook.core.policy.fence import RULES_KEY, fence_data
 from webhook.core.policy.values import VisibleDevices
 from webhook.server.metrics import Metrics, PlacementMetrics
@@ -29,6 +33,7 @@ GPU, VISIBLE, FRACTION, WAITS = (
     f"vramwarden.io/{key}" for key in ("gpu", "visible-devices", "gpu-memory-fraction", "gpu-waits")
 )
 GIVEN = {GPU: "GPU-1", VISIBLE: "GPU-1"}
+GIB = 2**30
 LABEL = {"vramwarden.io/managed": "true"}
 
 
@@ -253,9 +258,17 @@ def test_it_is_let_through_what_a_replica_does_to_assign_late(cluster, kubeconfi
         assigning._told_s.clear()
         assert assigning._tell(stored(told).state, reason)
         assert marks(told) == {WAITS: reason}
+    gpus = [Gpu(f"GPU-{number}", 40 * GIB, "TEST", number) for number in (1, 2)]
+    uuids = ("GPU-1", "GPU-2")
+    given = gpu_annotations(uuids, gpus, DeviceNames.SPECIFICATION, 4 * GIB)
+    verdict = Verdict(BindingOutcome.PLACED, uuids=uuids, annotations=given)
     for pod in (told, at_once):
-        assert assigning._assign(stored(pod).state, ("GPU-1", "GPU-2")) == "assigned"
-        assert marks(pod) == {GPU: "GPU-1,GPU-2", VISIBLE: "GPU-1,GPU-2"}
+        assert assigning._assign(stored(pod).state, verdict) == "assigned"
+        assert marks(pod) == {
+            GPU: "GPU-1,GPU-2",
+            VISIBLE: "nvidia.com/gpu=GPU-1,nvidia.com/gpu=GPU-2",
+            FRACTION: "0.0853",
+        }
     placement.warn_of(stored(other).state, "BoundWithoutGPU", "why")
     placement.delete_pod(stored(other))
     assert stored(other).state.waits is None  # it is being deleted

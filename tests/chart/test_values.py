@@ -61,6 +61,8 @@ def test_every_value_is_described_and_closed():
         ("image.digest=abc", "digest"),
         ("image.repository=a/b:1", "repository"),
         ("agent.gpuAccess=privileged", "gpuAccess"),
+        ("agent.deviceNames=nvidia.com/gpu", "deviceNames"),
+        ("agent.runtimeClassName=auto!", "runtimeClassName"),
         ("agent.vram=48 GB", "vram"),
         ("exemptNamespaces={kube-system,Team}", "exemptNamespaces"),
         ("policies.files.readme=x", "readme"),

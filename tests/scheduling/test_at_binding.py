@@ -15,6 +15,12 @@ from tests.support.schedulers import GIB, bound, finish, messages, remove_pod
 from tests.support.webhook_configurations import installed, webhook_configurations
 from webhook.core.placement.assignments import Assignment, read_assignments, write_assignments
 
+GIVEN = {  # to a pod of 5Gi on a node with a GPU of 8Gi
+    "vramwarden.io/gpu": "GPU-n1-0",
+    "vramwarden.io/visible-devices": "GPU-n1-0",
+    "vramwarden.io/gpu-memory-fraction": "0.5517",  # 5Gi less 600Mi
+}
+
 
 @pytest.fixture(scope="module")
 def replicas(control_plane, tmp_path_factory):
@@ -79,6 +85,26 @@ def test_a_pod_for_two_gpus_gets_two_of_them_in_the_drivers_order(cluster):
     assert cluster.wait(2)["b"] == ("n1", "GPU-n1-1,GPU-n1-2")
 
 
+def test_containers_read_a_gpu_as_the_node_names_it_and_programs_their_share(cluster):
+    cluster.node("n1", 8, **{"vramwarden.io/device-names": "k8s.device-plugin.nvidia.com"})
+    cluster.create("a", "5Gi")
+    cluster.wait(1)
+    (pod,) = cluster.pods()
+    named = {"vramwarden.io/visible-devices": "k8s.device-plugin.nvidia.com/gpu=GPU-n1-0"}
+    assert pod["metadata"]["annotations"].items() >= (GIVEN | named).items()
+
+
+def test_a_node_without_names_that_work_gets_no_pod(cluster, held):
+    cluster.node("n1", 8, **{"vramwarden.io/device-names": "none"})
+    pod = held("a", "5Gi")
+    error = refused(lambda: bind(cluster, pod, "n1"))
+    assert (error.code, error.status["reason"]) == (403, "Forbidden")
+    assert (
+        "resolves no name of its GPUs (label vramwarden.io/device-names is none)" in error.message
+    )
+    assert cluster.lists() == {}
+
+
 def test_other_pods_are_bound_untouched(cluster):
     cluster.node("n1", 8)
     pod = a_pod(None)
@@ -139,7 +165,12 @@ def test_a_binding_by_the_old_resource_goes_on_without_a_gpu(cluster, held):
 
 
 FORGED = {
-    "annotations": {"vramwarden.io/gpu-memory": "1Mi", "vramwarden.io/gpu": "GPU-x", "a": "b"},
+    "annotations": {
+        "vramwarden.io/gpu-memory": "1Mi",
+        "vramwarden.io/gpu": "GPU-x",
+        "vramwarden.io/gpu-memory-fraction": "1.0000",
+        "a": "b",
+    },
     "labels": {"vramwarden.io/managed": "no", "vramwarden.io/x": "y"},
 }
 
@@ -148,15 +179,14 @@ def test_what_a_binding_brings_along_does_not_replace_our_marks(cluster, held):
     cluster.node("n1", 8)
     plain = a_pod(None, schedulerName="nobody")
     plain["metadata"] |= {"namespace": cluster.namespace, "name": "plain"}
-    for pod in (held("a", "5Gi"), cluster.api.create(plain)):
+    for pod, given in ((held("a", "5Gi"), GIVEN), (cluster.api.create(plain), {})):
         before = pod["metadata"]
         forged = binding(cluster, pod, "n1")
         forged["metadata"] |= FORGED
         path = f"/api/v1/namespaces/{cluster.namespace}/pods/{before['name']}/binding"
         cluster.api.request("POST", path, forged)
         after = cluster.api.get(pod)["metadata"]
-        ours = {key: value for key, value in after["annotations"].items() if "GPU-" not in value}
-        assert ours == before.get("annotations", {}) | {"a": "b"}
+        assert after["annotations"] == before.get("annotations", {}) | given | {"a": "b"}
         assert after.get("labels") == before.get("labels")
     assert bound(cluster.api, cluster.namespace) == {"a": ("n1", "GPU-n1-0"), "plain": ("n1", "")}
 

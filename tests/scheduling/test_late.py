@@ -47,7 +47,7 @@ def bind(cluster, name, node):
 
 def annotations(cluster):
     """Return what the pods have of the annotations of a binding, by name."""
-    ours = ("gpu", "visible-devices", "gpu-waits")
+    ours = ("gpu", "visible-devices", "gpu-memory-fraction", "gpu-waits")
     found = {}
     for pod in cluster.pods():
         written = pod["metadata"]["annotations"]
@@ -56,7 +56,12 @@ def annotations(cluster):
     return found
 
 
-ASSIGNED = {"gpu": "GPU-n1-0", "visible-devices": "GPU-n1-0"}
+ASSIGNED = {
+    "gpu": "GPU-n1-0",
+    "visible-devices": "GPU-n1-0",
+    "gpu-memory-fraction": "0.5517",  # of 8Gi, 5Gi less 600Mi
+}
+NAMES = "vramwarden.io/device-names"
 
 
 @pytest.mark.usefixtures("nobody_answers")
@@ -76,7 +81,7 @@ def test_pods_that_were_bound_without_us_are_assigned_late(cluster, control_plan
         said = (
             "no GPU of node n1 has 5Gi free, which this pod needs; the largest free amount is 3Gi, "
             "on GPU 0 (GPU-n1-0); it was bound while vramwarden was away, and is tried again "
-            "whenever a pod ends there"
+            "whenever a pod ends there or the node changes"
         )
         assert found[waits] == {"gpu-waits": said}
         assert "vramwarden_placement_waiting 1.0" in server.get("/metrics")[1]
@@ -87,3 +92,18 @@ def test_pods_that_were_bound_without_us_are_assigned_late(cluster, control_plan
         assert list(cluster.lists()) == [waits]
         metrics = server.get("/metrics")[1]
         assert 'vramwarden_placement_late_total{outcome="assigned"} 2.0' in metrics
+
+
+@pytest.mark.usefixtures("nobody_answers")
+def test_where_no_name_works_a_pod_waits_for_its_node(cluster, control_plane, tmp_path):
+    cluster.node("n1", 8, **{NAMES: "none"})
+    bind(cluster, "first", "n1")
+    with replica(control_plane, tmp_path / "after"):
+        waits = wait_until("it was looked at", lambda: annotations(cluster)["first"])
+        assert list(waits) == ["gpu-waits"]
+        assert f"(label {NAMES} is none)" in waits["gpu-waits"]
+        label = {"metadata": {"labels": {NAMES: "runtime.nvidia.com"}}}
+        kind = "application/merge-patch+json"
+        cluster.api.request("PATCH", "/api/v1/nodes/n1", label, content_type=kind)
+        named = ASSIGNED | {"visible-devices": "runtime.nvidia.com/gpu=GPU-n1-0"}
+        wait_until("it is assigned", lambda: annotations(cluster)["first"] == named)

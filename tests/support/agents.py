@@ -168,7 +168,12 @@ def stub_library(tmp_path_factory):
 
 
 class AgentProcess:
-    """`vramwarden agent` as a process, with the stub for a driver, until the end of the block."""
+    """`vramwarden agent` as a process, with the stub for a driver, until the end of the block.
+
+    What the kernel shows of a driver is the file `VRAMWARDEN_KERNEL_DRIVER`: none at first.
+    """
+
+    program = PROGRAM
 
     def __init__(self, folder, library, *options, **environment):
         self.stub_file = folder / "stub.txt"
@@ -181,6 +186,8 @@ class AgentProcess:
             "HOME": str(folder),
             "LD_LIBRARY_PATH": str(library or folder),
             "NVML_STUB_FILE": str(self.stub_file),
+            "NVIDIA_VISIBLE_DEVICES": "all",
+            "VRAMWARDEN_KERNEL_DRIVER": str(folder / "kernel-driver"),
             **environment,
         }
         self.process = None
@@ -194,7 +201,7 @@ class AgentProcess:
     def run(self, *options, **environment):
         """Run to the end."""
         return subprocess.run(
-            [*PROGRAM, *self.options, *options],
+            [*self.program, *self.options, *options],
             env=self.environment | environment,
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
@@ -202,7 +209,7 @@ class AgentProcess:
     def __enter__(self):
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*PROGRAM, *self.options, "--run-folder", str(self.run_folder)],
+                [*self.program, *self.options, "--run-folder", str(self.run_folder)],
                 env=self.environment, stdout=log, stderr=log,
             )  # fmt: skip
         return self

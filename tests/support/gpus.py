@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from webhook.core.node.inventory import Inventory, Known, Scan, SeenGpu, observe
+from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.drivers import Fault
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
@@ -57,7 +60,11 @@ SCANS = st.just(DOWN) | st.builds(
     never_measures=st.booleans(),
 )
 PAST = st.lists(st.tuples(st.floats(0, 1e6), SCANS), max_size=4)
-INVENTORIES = PAST.map(lambda past: after(*sorted(past, key=lambda one: one[0])))
+INVENTORIES = st.builds(
+    lambda past, names: replace(after(*sorted(past, key=lambda one: one[0])), device_names=names),
+    PAST,
+    st.sampled_from(["", *(one.value for one in DeviceNames)]),
+)
 
 FOREIGN = {"nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.memory": "143771"}
 NODE = {
@@ -68,6 +75,7 @@ TWO = Inventory(
     (Known(a_gpu("b", 2000, 1)), Known(a_gpu("a", 1000, 0))),
     driver_version="570.86.15",
     enforcement="sidecar",
+    device_names="uuid",
     advertised=True,
 )
 GONE = Inventory(advertised=True)

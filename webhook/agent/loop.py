@@ -22,8 +22,15 @@ from webhook.agent.watcher import (
     watch_assignments,
     watch_gpus,
 )
+from webhook.core.node.access import advise, named
 from webhook.core.node.allowance import Allowance, take
-from webhook.core.node.driver import Driver, after_scan, hangs, needs_new_container
+from webhook.core.node.driver import (
+    Driver,
+    after_scan,
+    hangs,
+    needs_new_container,
+    why_unready,
+)
 from webhook.core.node.echo import is_echo
 from webhook.core.node.inventory import Inventory, Scan, observe
 from webhook.core.node.state import (
@@ -86,7 +93,8 @@ class Agent:
         """Run forever; raises NewContainerNeededError."""
         self._start(watch, self._kube, self._settings.node)
         if self._settings.fixed_bytes is None:
-            self._start(watch_gpus, self._nvml, self._settings.interval_s)
+            driver = (self._nvml, self._settings.kernel_driver)
+            self._start(watch_gpus, *driver, self._settings.interval_s)
             if self._settings.namespace:
                 of = (self._settings.namespace, self._settings.node)
                 self._start(watch_assignments, self._kube, *of)
@@ -172,8 +180,16 @@ class Agent:
             return
         before, grace_s = self._inventory, self._settings.grace_s
         boot = boot_id(self._node) if self._node else ""
-        self._inventory = observe(before, self._scan, self._driver.scanned_s, grace_s, boot)
+        after = observe(before, self._scan, self._driver.scanned_s, grace_s, boot)
+        self._inventory = named(after, self._scan, self._settings.access)
         report(self._journal, self._scan, before, self._inventory, grace_s)
+        if self._scan.gpus and self._inventory.gpus:
+            self._advise()
+
+    def _advise(self) -> None:
+        """Say once what a cluster admin should change of how GPUs are shown here."""
+        for advice in advise(self._settings.access):
+            self._journal.once(advice.reason, "warning", advice.what, advice.why)
 
     def _reconcile(self, now_s: float) -> None:
         """Patch the difference to the desired state, unless a retry is not due yet."""
@@ -227,8 +243,12 @@ class Agent:
         if hangs(self._driver, now_s, self._settings.interval_s):
             why = "NVML did not return from a call; the node keeps what it shows"
             self._journal.once("stuck", "error", "the driver hangs", why)
+        why = why_unready(self._driver)
         if needs_new_container(self._driver, now_s):
-            raise NewContainerNeededError(self._driver.why)
+            raise NewContainerNeededError(why or self._driver.why)
+        self._failures.pop("driver", None)
+        if why:
+            self._failures["driver"] = why
 
     def _beat(self) -> None:
         if not self._beats:

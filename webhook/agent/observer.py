@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from webhook.adapters import surroundings
 from webhook.adapters.nvml import NvmlError
+from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.node.inventory import Scan, SeenGpu
 from webhook.core.nvidia.drivers import DriverClass, Fault, driver_class, explain_driver
 
@@ -16,10 +18,11 @@ if TYPE_CHECKING:
     from webhook.adapters.nvml import Device, Nvml
 
 
-def scan(nvml: Nvml, *, proc: str = "/proc") -> Scan:
+def scan(nvml: Nvml, kernel_driver: str = KERNEL_DRIVER, *, proc: str = "/proc") -> Scan:
     """Open NVML, scan, and close: while it is open, the driver cannot be replaced.
 
-    Never raises: where the driver as a whole does not answer, the scan says why.
+    Never raises: where the driver as a whole does not answer, the scan says why, and whether the
+    kernel has one, by the file `kernel_driver`.
     """
     try:
         with nvml:
@@ -32,7 +35,8 @@ def scan(nvml: Nvml, *, proc: str = "/proc") -> Scan:
             )
             return _probed(seen, nvml, devices, proc)
     except NvmlError as error:
-        return Scan(failed=str(error), fault=error.fault)
+        loaded = os.path.exists(kernel_driver)  # noqa: PTH110 - Path's may raise
+        return Scan(failed=str(error), fault=error.fault, driver_loaded=loaded)
 
 
 def _devices(nvml: Nvml) -> tuple[Device, ...]:

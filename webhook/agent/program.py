@@ -16,12 +16,14 @@ from webhook.adapters.nvml import Nvml
 from webhook.agent.loop import Agent, NewContainerNeededError
 from webhook.agent.observer import scan
 from webhook.agent.watcher import read_assigned
+from webhook.core.node.access import advise, named
 from webhook.core.node.inventory import Inventory, Scan, observe, skipped
 from webhook.core.node.state import boot_id, changes, desired, patches, read_inventory
 
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
     from webhook.agent.settings import AgentSettings
+    from webhook.core.node.access import Advice
     from webhook.core.node.state import Patches
     from webhook.core.placement.assignments import Assignments
 
@@ -37,7 +39,7 @@ def agent(settings: AgentSettings) -> int:
     | --- | --- |
     | 0 | stopped by SIGTERM |
     | 1 | no API server is known, or a bug |
-    | 75 | the driver was replaced, or we lost its devices: a new container is needed |
+    | 75 | the driver came, was replaced, or we lost its devices: a new container is needed |
     """
     # Where stdout is closed, its descriptor may soon be another file's.
     journal = Journal(partial(os.write, 1 if sys.stdout else -1))
@@ -75,6 +77,8 @@ class Once:
     """GPUs that are not advertised, and why."""
     known: bool
     """Whether there is anything to advertise, or was."""
+    advice: tuple[Advice, ...] = ()
+    """What a cluster admin should change."""
 
 
 def scan_once(settings: AgentSettings) -> Once:
@@ -87,15 +91,17 @@ def scan_once(settings: AgentSettings) -> Once:
         except KubeError as error:
             unread = str(error)
     assigned, unassigned = _assigned_once(settings)
-    seen = scan(Nvml()) if settings.fixed_bytes is None else Scan()
+    seen = scan(Nvml(), settings.kernel_driver) if settings.fixed_bytes is None else Scan()
     inventory = Inventory(fixed_bytes=settings.fixed_bytes)
     if settings.fixed_bytes is None:
         inventory = observe(read_inventory(node), seen, 0.0, settings.grace_s, boot_id(node))
+        inventory = named(inventory, seen, settings.access)
     made = patches(node, desired(inventory, assigned))
     known = inventory.fixed_bytes is not None or inventory.advertised
     left_out = tuple(f"GPU {uuid}: {why}" for uuid, why in skipped(seen).items())
     listed = tuple(changes(node, made))
-    return Once(made, listed, unread, unassigned, seen.failed, left_out, known)
+    advice = advise(settings.access) if seen.gpus and inventory.gpus else ()
+    return Once(made, listed, unread, unassigned, seen.failed, left_out, known, advice)
 
 
 def _assigned_once(settings: AgentSettings) -> tuple[Assignments | None, str]:

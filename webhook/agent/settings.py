@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.node.access import Access
+from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.node.inventory import GRACE_S
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ class AgentSettings:
     """How long a GPU may be lost before it leaves the list."""
     fixed_bytes: int | None = None
     """Advertise this, and read no driver."""
+    access: Access = field(default_factory=Access)
+    kernel_driver: str = KERNEL_DRIVER
+    """The file that exists while the kernel has a driver."""
     namespace: str = ""
     """Where the webhook keeps the lists of who has which GPUs; empty where it does not place."""
     kubeconfig: Path | None = None

@@ -113,8 +113,8 @@ def _assignments_in(config_map: dict[str, Any]) -> Assignments:
     return read_assignments(config_map.get("data"))[0]
 
 
-def watch_gpus(nvml: Nvml, interval_s: float, send: Send) -> None:
+def watch_gpus(nvml: Nvml, kernel_driver: str, interval_s: float, send: Send) -> None:
     """Report what NVML says, forever; a driver that hangs blocks only this thread."""
     while True:
-        send(scan(nvml))
+        send(scan(nvml, kernel_driver))
         time.sleep(interval_s)

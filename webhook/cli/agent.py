@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,11 @@ import yaml
 from webhook.agent.settings import INTERVAL_S, AgentSettings
 from webhook.cli.durations import duration
 from webhook.cli.failures import Failure
+from webhook.core.node.access import Access, GpuAccess
+from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.node.inventory import GRACE_S
+from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 
 if TYPE_CHECKING:
@@ -65,6 +70,34 @@ def _amount(_context: click.Context, _option: click.Parameter, text: str | None)
     callback=_amount,
     help="Advertise this amount without asking a driver, e.g. 48Gi; nothing is enforced.",
 )
+@click.option(
+    "--gpu-access",
+    type=click.Choice([one.value for one in GpuAccess]),
+    default=GpuAccess.ENVIRONMENT.value,
+    show_default=True,
+    help="How this container gets to see the GPUs; only Environment shows what pods would get.",
+)
+@click.option(
+    "--device-names",
+    type=click.Choice(["", *(one.value for one in DeviceNames)]),
+    default="",
+    help="Which names of GPUs the node's container runtime resolves.  [default: what is found]",
+)
+@click.option(
+    "--runtime-class",
+    metavar="NAME",
+    default="",
+    help="The RuntimeClass of this pod; empty for none.",
+)
+@click.option(
+    "--kernel-driver",
+    metavar="FILE",
+    default=KERNEL_DRIVER,
+    envvar="VRAMWARDEN_KERNEL_DRIVER",
+    show_envvar=True,
+    show_default=True,
+    help="The file that exists while the kernel has a driver.",
+)
 @click.option("--once", is_flag=True, help="Scan once, patch what differs, and exit.")
 @click.option("--dry-run", is_flag=True, help="Say what would be patched, and patch nothing.")
 @click.option(
@@ -85,6 +118,10 @@ def agent_command(
     interval: float,
     lost_after: float,
     vram: int | None,
+    gpu_access: str,
+    device_names: str,
+    runtime_class: str,
+    kernel_driver: str,
     once: bool,
     dry_run: bool,
     kubeconfig: Path | None,
@@ -105,6 +142,13 @@ def agent_command(
         interval_s=interval,
         grace_s=lost_after,
         fixed_bytes=vram,
+        access=Access(
+            GpuAccess(gpu_access),
+            os.environ.get(VISIBLE_DEVICES_ENV, ""),
+            DeviceNames(device_names) if device_names else None,
+            runtime_class,
+        ),
+        kernel_driver=kernel_driver,
         kubeconfig=kubeconfig,
         run_folder=run_folder,
         dry_run=dry_run,
@@ -128,6 +172,8 @@ def _once(settings: AgentSettings) -> None:
         click.echo(f"skipped: {why}", err=True)
     if found.failed:
         click.echo(f"NVML: {found.failed}", err=True)
+    for advice in found.advice:
+        click.echo(f"{advice.what}: {advice.why}", err=True)
     if found.unassigned:
         click.echo(f"free memory: {found.unassigned}", err=True)
     if found.unread and not settings.dry_run:

@@ -36,6 +36,7 @@ from webhook.core.node.state import (
     patches,
     read_inventory,
 )
+from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.pod.quantity import MIB
 
 VRAM = "vramwarden.io/vram"
@@ -49,6 +50,7 @@ OURS = tuple(
         "gpu-product",
         "driver-version",
         "enforcement",
+        "device-names",
     )
 )
 
@@ -69,6 +71,7 @@ def test_a_node_with_gpus_shows_what_the_contract_says():
         "vramwarden.io/gpu-product": "NVIDIA-H200",
         "vramwarden.io/driver-version": "570.86.15",
         "vramwarden.io/enforcement": "sidecar",
+        "vramwarden.io/device-names": "uuid",
     }
     assert json.loads(node["metadata"]["annotations"][GPUS]) == [
         {"uuid": "GPU-a", "memory": 1000 * MIB, "product": "NVIDIA H200", "index": 0},
@@ -157,6 +160,21 @@ def test_a_node_that_never_had_gpus_is_left_alone_whatever_others_put_there(inve
     assert not patches(by_hand, desired(inventory))
 
 
+@pytest.mark.parametrize("names", [*DeviceNames])
+def test_the_names_of_its_gpus_are_shown_and_read_back(names):
+    node = put_right(NODE, replace(TWO, device_names=names.value))
+    assert node["metadata"]["labels"]["vramwarden.io/device-names"] == names.value
+    assert read_inventory(node).device_names == names.value
+    assert put_right(node, replace(TWO, device_names="")) == node  # not known now
+
+
+@pytest.mark.parametrize("label", ["", "UUID", "of.the.future"])
+def test_names_that_this_release_does_not_know_are_no_names(label):
+    node = put_right(NODE, TWO)
+    node["metadata"]["labels"]["vramwarden.io/device-names"] = label
+    assert read_inventory(node).device_names == ""
+
+
 def test_nothing_is_patched_where_nothing_ever_was_and_nothing_is_left():
     assert not patches(NODE, desired(GONE))
 
@@ -197,7 +215,10 @@ def test_a_start_without_gpus_says_nothing():
 
 def test_what_is_not_known_yet_is_left_alone():
     state = desired(Inventory((Known(a_gpu()),), advertised=True))
-    assert not {"vramwarden.io/driver-version", "vramwarden.io/enforcement"} & set(state.labels)
+    unknown = {
+        f"vramwarden.io/{name}" for name in ("driver-version", "enforcement", "device-names")
+    }
+    assert not unknown & set(state.labels)
 
 
 @pytest.mark.parametrize("part", ["capacity", "allocatable"])

@@ -18,7 +18,12 @@ from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.patch import apply_patch
 
 OURS = "vramwarden.io/"
-PLACED = Verdict(BindingOutcome.PLACED, uuids=("GPU-a", "GPU-b"))
+GIVEN = {
+    f"{OURS}gpu": "GPU-a,GPU-b",
+    f"{OURS}visible-devices": "nvidia.com/gpu=GPU-a,nvidia.com/gpu=GPU-b",
+    f"{OURS}gpu-memory-fraction": "0.1234",
+}
+PLACED = Verdict(BindingOutcome.PLACED, uuids=("GPU-a", "GPU-b"), annotations=GIVEN)
 UNTOUCHED = Verdict(BindingOutcome.UNTOUCHED)
 DENIED = Verdict(BindingOutcome.DENIED)
 
@@ -38,16 +43,12 @@ def patched(binding, verdict):
     return apply_patch(binding.obj, answered(binding, verdict).patch)
 
 
-def given_gpus():
-    """Return the annotations that a binding gets that was placed."""
-    return patched(a_binding(), PLACED)["metadata"]["annotations"]
-
-
 FORGED = {
     "annotations": {
         f"{OURS}gpu-memory": "1Mi",
         f"{OURS}gpu": "GPU-x",
         f"{OURS}visible-devices": "all",
+        f"{OURS}gpu-memory-fraction": "1.0000",
         f"{OURS}admitted": "x",
         f"{OURS}of-the-future": "x",
         "scheduler": "mine",
@@ -58,8 +59,7 @@ FORGED = {
 
 def test_what_a_binding_brings_along_never_replaces_a_mark_of_ours():
     placed = patched(a_binding(**FORGED), PLACED)["metadata"]
-    assert placed["annotations"] == given_gpus() | {"scheduler": "mine"}
-    assert placed["annotations"][f"{OURS}gpu"] == "GPU-a,GPU-b"
+    assert placed["annotations"] == GIVEN | {"scheduler": "mine"}
     assert placed["labels"] == {"topology.kubernetes.io/zone": "a"}
 
 
@@ -102,7 +102,7 @@ PARTS = st.none() | st.dictionaries(KEYS, st.sampled_from(["", "x"]))
 def test_of_our_keys_exactly_what_we_give_is_left_and_all_else_stays(metadata, verdict):
     binding = a_binding(**metadata)
     after = patched(binding, verdict)
-    added = given_gpus() if verdict is PLACED else {}
+    added = GIVEN if verdict is PLACED else {}
     for part, wanted in (("annotations", added), ("labels", {})):
         before, now = (one["metadata"].get(part) or {} for one in (binding.obj, after))
         ours = {key: value for key, value in now.items() if key.startswith(OURS)}

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.gpus import a_gpu
+from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.fit import (
     Denial,
     Need,
@@ -16,6 +17,7 @@ from webhook.core.placement.fit import (
     first_fit,
     place,
     unknown_gpus,
+    unnamed_gpus,
     worst_fit,
 )
 from webhook.core.pod.gpus import free_bytes
@@ -143,6 +145,24 @@ def test_a_node_that_shows_no_gpus_is_denied():
         "for this pod; see whether vramwarden's node agent runs there"
     )
     assert place("n1", [], {}, Need(MIB)) == Denial(sentence) == unknown_gpus("n1")
+
+
+NO_NAME = (
+    "the container runtime of node n1 resolves no name of its GPUs (label "
+    "vramwarden.io/device-names is none), so none can be chosen for this pod; the log of "
+    "vramwarden's node agent there says what to change; the scheduler retries, also on other nodes"
+)
+UNKNOWN_NAME = (
+    "node n1 names its GPUs in a way that this webhook does not know (label "
+    "vramwarden.io/device-names), so none can be chosen for this pod; see that label and the log "
+    "of vramwarden's node agent there, and let agent and webhook be of one release; the scheduler "
+    "retries, also on other nodes"
+)
+
+
+@pytest.mark.parametrize(("names", "sentence"), [(DeviceNames.NONE, NO_NAME), (None, UNKNOWN_NAME)])
+def test_a_node_whose_gpus_have_no_name_says_where_that_is_written(names, sentence):
+    assert unnamed_gpus("n1", names) == Denial(sentence)
 
 
 def test_a_pod_needs_one_gpu_where_nothing_else_is_said():

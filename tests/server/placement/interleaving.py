@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tests.support.logs import RecordedLog
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.placement import GpuNode, Stored, StoredPod
+from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import (
     Assignments,
     PodState,
@@ -111,11 +112,18 @@ class World:
         self.nodes = {
             f"n{number}": GpuNode(
                 f"n{number}",
-                tuple(Gpu(f"G{number}-{i}", size, "T", i) for i, size in enumerate(sizes)),
+                tuple(
+                    Gpu(f"G{number}-{i}", size, "T", i, size + i if i else None)
+                    for i, size in enumerate(sizes)
+                ),
             )
             for number, sizes in enumerate(gpus_mib)
         }
+        self.names = {name: [DeviceNames.UUID] for name in self.nodes}
+        """Those that each node ever had and that show a GPU; the last ones may be old."""
         self.pods: dict[str, PodState] = {}
+        self.given: dict[str, dict[str, str]] = {}
+        """What pods that have GPUs carry of them."""
         self.owned: set[str] = set()
         self.without_sidecar: set[str] = set()
         self.told: dict[str, str] = {}
@@ -147,11 +155,18 @@ class World:
         """Delete a pod at once."""
         self.events.append(("DELETED", self.pods.pop(uid)))
 
+    def relabel(self, node: str, names: DeviceNames | None) -> None:
+        """Let a node's agent say which names its runtime resolves; None for an unknown label."""
+        self.nodes[node] = replace(self.nodes[node], device_names=names)
+        if names not in {None, DeviceNames.NONE}:
+            self.names[node].append(names)
+
     def commit(self, uid: str, node: str, verdict: Verdict) -> None:
         """Write what a binding says, where the pod is still there to be bound."""
         pod = self.pods.get(uid)
         if pod and not pod.node and not pod.finished:
-            self.change(uid, node=node, uuids=verdict.uuids)
+            self.given[uid] = dict(verdict.annotations)
+            self.change(uid, node=node, uuids=_named(self.given[uid]))
 
     def bind_bare(self, uid: str, node: str) -> None:
         """Bind a pod as the API server does where we do not answer."""
@@ -178,7 +193,9 @@ class World:
         return used
 
     def fits(self, node: GpuNode, need: Need) -> bool:
-        """Say whether a node has room by what its pods use."""
+        """Say whether a node has room by what its pods use, and can show it to a pod."""
+        if node.device_names in {None, DeviceNames.NONE}:
+            return False
         used = self.used(node)
         free = [gpu.memory_bytes - used[gpu.uuid] for gpu in node.gpus]
         return sum(one >= need.memory_bytes for one in free) >= need.gpu_count
@@ -214,8 +231,10 @@ class World:
         assert before.node, "assigned before it was bound"
         assert not before.uuids, "what was written is final"
         self.told[before.uid] = annotations[GPU_WAITS_ANNOTATION] or ""
-        gpus = annotations.get(GPU_ANNOTATION) or ""
-        self.change(before.uid, uuids=tuple(filter(None, gpus.split(","))))
+        written = {key: value for key, value in annotations.items() if value is not None}
+        if _named(written):
+            self.given[before.uid] = written
+        self.change(before.uid, uuids=_named(written))
         Task.pause()
 
     def delete_pod(self, pod: StoredPod) -> None:
@@ -268,6 +287,11 @@ class World:
             del self.lists[stored.node]
         else:
             raise KubeError("conflict", code=409)
+
+
+def _named(annotations: dict[str, str]) -> tuple[str, ...]:
+    """Return the GPUs that annotations give a pod."""
+    return tuple(filter(None, annotations.get(GPU_ANNOTATION, "").split(",")))
 
 
 class _Binder(Binder):
@@ -323,7 +347,12 @@ class Replica:
         self.late_assignments = LateAssignments(
             self.world, counted, self.log, lambda: self.world.time_s
         )
-        self.tracker = Tracker(self.world, counted, self.log)
+        self.tracker = Tracker(
+            self.world,
+            counted,
+            self.log,
+            changed=lambda nodes: self.late_assignments.changed(nodes, self.tracker),
+        )
         self.reserved: list[PodState] = []
         self.binder = _Binder(self.world, self.tracker, counted, self.reserved.append, run=self.run)
         self.tracker._take_nodes(list(self.world.nodes.values()))
@@ -347,6 +376,10 @@ class Replica:
         if self.heard < len(self.world.events):
             self.tracker._take_pod(*self.world.events[self.heard])
             self.heard += 1
+
+    def hear_node(self, name: str) -> None:
+        """Take word of a node as it is now."""
+        self.tracker._take_node("MODIFIED", self.world.nodes[name])
 
     def ask(self, uid: str, node: str, *, dry_run: bool = False) -> Request:
         """Let the API server ask about a binding."""

@@ -6,9 +6,15 @@ import pytest
 
 from tests.server.placement.interleaving import Replica, Task, World
 from webhook.adapters.kube.placement import GpuNode
+from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import RENEW_S, UNBOUND_S
 from webhook.core.placement.binding_review import BindingOutcome, BindingReason
 from webhook.core.placement.fit import Need
+from webhook.names import (
+    GPU_ANNOTATION,
+    GPU_MEMORY_FRACTION_ANNOTATION,
+    VISIBLE_DEVICES_ANNOTATION,
+)
 
 PLACED, DENIED = BindingOutcome.PLACED, BindingOutcome.DENIED
 
@@ -461,3 +467,68 @@ def test_of_two_replicas_one_deletes_the_list_of_a_node_that_is_gone(world, repl
         replica.resync()
         replica.binder.tidy("n0", stored)
     assert world.lists == {}
+
+
+def relabel(world, replicas, names):
+    """Let a node's agent find out which names work there, and all replicas hear of it."""
+    world.relabel("n0", names)
+    for replica in replicas:
+        replica.hear_node("n0")
+
+
+def test_a_binding_that_comes_again_gets_the_same_gpu_as_its_node_names_it_now(world, replicas):
+    world.nodes["n0"] = World((10, 10)).nodes["n0"]
+    relabel(world, replicas, DeviceNames.UUID)
+    other, uid = create(world, replicas, 5, 6)
+    bind(replicas[0], other)
+    verdict = bind(replicas[0], uid, arrives=False)
+    given = {
+        GPU_ANNOTATION: "G0-1",
+        VISIBLE_DEVICES_ANNOTATION: "G0-1",
+        GPU_MEMORY_FRACTION_ANNOTATION: "0.2727",  # 3 of 11
+    }
+    assert verdict.annotations == given
+    world.delete(other)  # now the first GPU would be chosen
+    relabel(world, replicas, DeviceNames.RUNTIME)
+    named = given | {VISIBLE_DEVICES_ANNOTATION: "runtime.nvidia.com/gpu=G0-1"}
+    for replica in replicas:
+        replica.resync()
+        assert bind(replica, uid, arrives=False).annotations == named
+
+
+def test_all_that_were_planned_together_get_what_is_theirs(world, replicas):
+    first, *_ = replicas
+    relabel(world, replicas, DeviceNames.RUNTIME)
+    asked = [first.ask(uid, "n0") for uid in create(world, replicas, 2, 4)]
+    for verdict, fraction in zip(map(done, asked), ("0.1000", "0.2000"), strict=True):
+        assert verdict.annotations == {
+            GPU_ANNOTATION: "G0-0",
+            VISIBLE_DEVICES_ANNOTATION: "runtime.nvidia.com/gpu=G0-0",
+            GPU_MEMORY_FRACTION_ANNOTATION: fraction,
+        }
+    assert world.asked["store"] == 1
+
+
+@pytest.mark.parametrize("names", [DeviceNames.NONE, None])
+def test_on_a_node_whose_gpus_have_no_name_nothing_is_entered(world, replicas, names):
+    first, *_ = replicas
+    (uid,) = create(world, replicas, 4)
+    relabel(world, replicas, names)
+    verdict = bind(first, uid)
+    assert (verdict.outcome, verdict.reason) == (DENIED, BindingReason.NO_DEVICE_NAMES)
+    assert "label vramwarden.io/device-names" in verdict.message
+    assert (verdict.annotations, entered(world)) == ({}, set())
+    world.relabel("n0", DeviceNames.SPECIFICATION)  # of which this replica has not heard
+    assert bind(first, uid).annotations[VISIBLE_DEVICES_ANNOTATION] == "nvidia.com/gpu=G0-0"
+
+
+def test_what_has_gpus_of_a_node_whose_names_do_not_work_now_keeps_them(world, replicas):
+    uid, gone = create(world, replicas, 4, 4)
+    for one in (uid, gone):
+        bind(replicas[0], one)
+    relabel(world, replicas, DeviceNames.NONE)
+    world.delete(gone)
+    for replica in replicas:
+        replica.resync()
+    replicas[0].tidy_now("n0")
+    assert entered(world) == {uid}

@@ -2,22 +2,31 @@
 
 Replicas take steps between which anything may happen: other bindings, deletions, finishes,
 restarts, lists that are lost, watches that are late, answers that never arrive, pods that the API
-server bound without us and that are assigned late.
+server bound without us and that are assigned late, nodes whose runtime resolves other names now.
 """
 
 from __future__ import annotations
+
+from fractions import Fraction
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.server.placement.interleaving import Replica, World
-from webhook.core.placement.assignments import UNBOUND_S
+from webhook.core.nvidia.device_names import DeviceNames, spell
+from webhook.core.placement.assignments import UNBOUND_S, read_assignments
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.placement.fit import Need
+from webhook.names import (
+    GPU_ANNOTATION,
+    GPU_MEMORY_FRACTION_ANNOTATION,
+    VISIBLE_DEVICES_ANNOTATION,
+)
 
 NEEDS = st.builds(Need, st.integers(3, 9), st.sampled_from([1, 1, 1, 2]))
 NODES = st.lists(st.lists(st.integers(8, 10), min_size=1, max_size=2), min_size=1, max_size=2)
 AT_ONCE = 6
+NAMES = [DeviceNames.RUNTIME, DeviceNames.NONE, DeviceNames.UUID, None]
 PAUSES_S = (1, 20, 50, 70, UNBOUND_S + 5)
 
 
@@ -35,6 +44,7 @@ class Story:
         for number, need in enumerate(needs):
             self.world.create(need, owned=bool(number % 2))
         self.replicas = [Replica(self.world), Replica(self.world)]
+        self.checked = set()
 
     def tasks(self):
         """Return what is under way and not done."""
@@ -100,9 +110,13 @@ class Story:
             if pod % 2:
                 self.world.change(uid)
 
-    def hear(self, replica, events, *_):
+    def hear(self, replica, events, node):
         for _ in range(events % 5 + 1):
             pick(self.replicas, replica).hear()
+        pick(self.replicas, replica).hear_node(pick(self.world.nodes, node))
+
+    def relabel(self, node, names, *_):
+        self.world.relabel(pick(self.world.nodes, node), pick(NAMES, names))
 
     def resync(self, replica, *_):
         pick(self.replicas, replica).resync()
@@ -128,7 +142,10 @@ class Story:
                 self.world.lists[name] = {"assignments": "{"}, found[1] + 100_000
 
     def check(self):
-        """Read what pods use, as it is stored."""
+        """Read what pods use, as it is stored, and what those carry that have got GPUs."""
+        for uid in self.world.given.keys() - self.checked:
+            self.checked.add(uid)
+            check_given(self.world, uid)
         for node in self.world.nodes.values():
             used = self.world.used(node)
             assert not [gpu for gpu in node.gpus if used[gpu.uuid] > gpu.memory_bytes], used
@@ -164,12 +181,33 @@ class Story:
         request = replica.ask(uid, node)
         verdict = request.done()
         replica.answer(request, arrives=True)
+        if uid in self.world.given:
+            names = self.world.nodes[node].device_names
+            visible = self.world.given[uid][VISIBLE_DEVICES_ANNOTATION]
+            assert visible == spell(self.world.pods[uid].uuids, names)
         return verdict.outcome is BindingOutcome.PLACED
+
+
+def check_given(world, uid):
+    """Check what a pod carries that has just got GPUs: by the list, its node and its own demand."""
+    pod, given = world.pods[uid], world.given[uid]
+    entry = read_assignments(world.lists[pod.node][0])[0][uid]
+    sizes = {gpu.uuid: gpu.total_bytes or gpu.memory_bytes for gpu in world.nodes[pod.node].gpus}
+    # Amounts are a few bytes here, so half of the cap is more than the cap less a context.
+    fraction = min(Fraction(entry.memory_bytes, 2 * sizes[uuid]) for uuid in entry.uuids)
+    assert given == {
+        GPU_ANNOTATION: ",".join(entry.uuids),
+        VISIBLE_DEVICES_ANNOTATION: given[VISIBLE_DEVICES_ANNOTATION],
+        GPU_MEMORY_FRACTION_ANNOTATION: f"0.{int(fraction * 10_000):04}",
+    }
+    assert len(entry.uuids) == pod.need.gpu_count
+    spelled = [spell(entry.uuids, names) for names in world.names[pod.node]]
+    assert given[VISIBLE_DEVICES_ANNOTATION] in spelled
 
 
 OFTEN = ["work"] * 16 + ["ask"] * 6 + ["answer"] * 6 + ["hear"] * 3 + ["late"] * 3
 SELDOM = ["bare"] * 4 + ["create", "tidy", "tidy", "wait", "delete", "finish", "unlabel"]
-SELDOM += ["resync", "restart", "lose_list"]
+SELDOM += ["resync", "restart", "lose_list", "relabel"]
 NUMBER = st.integers(0, 59)
 HAPPENINGS = st.lists(
     st.tuples(st.sampled_from(OFTEN + SELDOM), NUMBER, NUMBER, NUMBER), min_size=60, max_size=150

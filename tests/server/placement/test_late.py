@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.server.placement.interleaving import Replica, World
 from webhook.adapters.kube.client import KubeError
+from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.binding_review import BindingOutcome
-from webhook.core.placement.fit import Need
+from webhook.core.placement.fit import RETRIES, Need, unnamed_gpus
+from webhook.names import (
+    GPU_ANNOTATION,
+    GPU_MEMORY_FRACTION_ANNOTATION,
+    VISIBLE_DEVICES_ANNOTATION,
+)
 from webhook.server.placement.binder import AT_ONCE
 from webhook.server.placement.late import (
     ASK_EVERY_S,
@@ -109,7 +117,7 @@ def test_where_no_room_is_a_pod_is_told_once_and_gets_what_becomes_free(world):
     assert world.told[second] == (
         "no GPU of node n0 has 6 free, which this pod needs; the largest free amount is 4, on "
         "GPU 0 (G0-0); it was bound while vramwarden was away, and is tried again whenever a pod "
-        "ends there"
+        "ends there or the node changes"
     )
     before = world.asked["annotate"]
     late(replica)
@@ -332,3 +340,50 @@ def test_pods_that_are_bound_without_us_again_and_again_are_deleted_slowly(world
         late(replica)
         left.append(len(world.pods))
     assert left == [MOST_GIVEN_UP + 1, MOST_GIVEN_UP + 1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("names", [DeviceNames.NONE, None])
+def test_on_a_node_whose_gpus_have_no_name_a_pod_waits_until_the_node_changes(world, names):
+    (uid,) = bare(world, 6)
+    world.relabel("n0", names)
+    replica = Replica(world)
+    replica.late_now()
+    assert (world.pods[uid].uuids, entered(world)) == ((), set())
+    sentence = unnamed_gpus("n0", names).sentence.removesuffix(RETRIES)
+    assert world.told[uid] == (
+        f"{sentence}; it was bound while vramwarden was away, and is tried again whenever a pod "
+        "ends there or the node changes"
+    )
+    for heard, due in ((names, []), (DeviceNames.RUNTIME, [uid])):
+        world.relabel("n0", heard)
+        replica.hear_node("n0")
+        world.time_s += DELAY_S
+        assert replica.late_assignments._next(world.time_s) == due
+    late(replica)
+    assert (world.pods[uid].uuids, world.told[uid]) == (("G0-0",), "")
+
+
+def test_a_gpu_that_is_healthy_again_is_given_to_who_waits(world):
+    (uid,) = bare(world, 6)
+    healthy = world.nodes["n0"]
+    failing = tuple(replace(gpu, healthy=False) for gpu in healthy.gpus)
+    world.nodes["n0"] = replace(healthy, gpus=failing)
+    replica = Replica(world)
+    replica.late_now()
+    assert "has no GPU that is healthy now" in world.told[uid]
+    world.nodes["n0"] = healthy
+    replica.hear_node("n0")
+    world.time_s += DELAY_S
+    assert replica.late_assignments._next(world.time_s) == [uid]
+
+
+def test_a_pod_that_is_assigned_late_carries_all_that_a_binding_would_have_given_it(world):
+    world.relabel("n0", DeviceNames.DEVICE_PLUGIN)
+    (uid,) = bare(world, 6)
+    replica = Replica(world)
+    replica.late_now()
+    assert world.given[uid] == {
+        GPU_ANNOTATION: "G0-0",
+        VISIBLE_DEVICES_ANNOTATION: "k8s.device-plugin.nvidia.com/gpu=G0-0",
+        GPU_MEMORY_FRACTION_ANNOTATION: "0.3000",
+    }

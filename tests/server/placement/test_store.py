@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from tests.support.agents import ApiServer
 from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Stored
+from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import Assignment, PodState, write_assignments
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import Gpu
@@ -206,6 +208,23 @@ def test_a_node_is_read_with_its_gpus(api, server):
     metadata = {"name": "n1", "uid": "uid-n1", "annotations": {"vramwarden.io/gpus": GPUS}}
     server.answers = [(200, {"metadata": metadata})]
     assert api.node("n1") == NODE
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (None, DeviceNames.UUID),
+        ({"vramwarden.io/gpu": "true"}, DeviceNames.UUID),
+        ({"vramwarden.io/device-names": "runtime.nvidia.com"}, DeviceNames.RUNTIME),
+        ({"vramwarden.io/device-names": "none"}, DeviceNames.NONE),
+        ({"vramwarden.io/device-names": "example.com"}, None),
+    ],
+)
+def test_a_node_is_read_with_the_names_of_its_gpus(api, server, labels, names):
+    annotations = {"vramwarden.io/gpus": GPUS}
+    metadata = {"name": "n1", "labels": labels, "annotations": annotations}
+    server.answers = [(200, {"metadata": metadata})]
+    assert api.node("n1") == replace(NODE, device_names=names)
 
 
 def test_a_watch_reports_what_changed_and_from_where_to_go_on(api, server):

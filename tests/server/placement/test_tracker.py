@@ -13,6 +13,7 @@ from tests.support.logs import RecordedLog
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Collection
 from webhook.adapters.kube.placement import GpuNode
+from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import PodState, Waits
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import Gpu
@@ -213,3 +214,22 @@ def test_nodes_that_are_gone_are_reported():
     tracker._take_node("DELETED", other)
     tracker._take_nodes([])
     assert lost == ["n2", "n1"]
+
+
+UNNAMED = replace(NODE, device_names=DeviceNames.NONE)
+UNHEALTHY = replace(NODE, gpus=(replace(NODE.gpus[0], healthy=False),))
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_nodes_of_which_something_else_is_known_are_reported(listed):
+    changed = []
+    tracker = Tracker(None, PlacementMetrics(Metrics()), RecordedLog(), changed=changed.append)
+    other = replace(NODE, name="n2")
+    tracker._take_nodes([NODE, other])
+    for node in (NODE, UNNAMED, UNNAMED, UNHEALTHY):
+        if listed:
+            tracker._take_nodes([node, other])
+        else:
+            tracker._take_node("MODIFIED", node)
+        assert tracker.node("n1") == node
+    assert [names for names in changed if names] == [{"n1", "n2"}, {"n1"}, {"n1"}]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.adapters.kube.client import FIELD_MANAGER, Kube, joined
 from webhook.adapters.kube.follow import Collection
 from webhook.core.node.state import read_inventory
+from webhook.core.nvidia.device_names import DeviceNames, read_device_names
 from webhook.core.placement.assignments import (
     Assignments,
     PodState,
@@ -21,6 +22,7 @@ from webhook.names import (
     ASSIGNMENTS_LABEL,
     ASSIGNMENTS_NODE_ANNOTATION,
     MANAGED_LABEL,
+    NODE_DEVICE_NAMES_LABEL,
     NODE_GPU_LABEL,
 )
 
@@ -44,6 +46,8 @@ class GpuNode:
     name: str
     gpus: tuple[Gpu, ...]
     """Empty where it does not show them."""
+    device_names: DeviceNames | None = DeviceNames.UUID
+    """Which names of them its runtime resolves; None for what this release does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +200,8 @@ def _stored_pod(pod: Json) -> StoredPod:
 
 def _gpu_node(node: Json) -> GpuNode:
     metadata = node["metadata"]
-    return GpuNode(metadata["name"], read_inventory(node).gpus)
+    label = (metadata.get("labels") or {}).get(NODE_DEVICE_NAMES_LABEL)
+    return GpuNode(metadata["name"], read_inventory(node).gpus, read_device_names(label))
 
 
 def _pod_path(name: str) -> str:

@@ -56,6 +56,8 @@ class Scan:
     """Why the driver as a whole did not answer; nothing follows from such a scan."""
     fault: Fault | None = None
     """What that failure asks for."""
+    driver_loaded: bool = False
+    """The kernel has a driver, although none answered here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class Inventory:
     driver_version: str = ""
     enforcement: str = ""
     """Empty while nothing is known about it."""
+    device_names: str = ""
+    """Which names the node's runtime resolves, of `DeviceNames`; empty while that is not known."""
     doubted_since_s: float | None = None
     """Since when a sidecar could not measure, although it is advertised that it can."""
     advertised: bool = False

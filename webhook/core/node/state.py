@@ -14,10 +14,12 @@ from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node.inventory import NO_ENFORCEMENT, SIDECAR, Inventory, Known
+from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.pod.gpus import MOST_COUNTED, Gpu, free_bytes, free_label
 from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity
 from webhook.names import (
     NODE_BOOT_ANNOTATION,
+    NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_GPU_COUNT_LABEL,
@@ -52,6 +54,7 @@ _ALL_LABELS: Final = (
     NODE_GPU_PRODUCT_LABEL,
     NODE_DRIVER_LABEL,
     NODE_ENFORCEMENT_LABEL,
+    NODE_DEVICE_NAMES_LABEL,
 )
 
 
@@ -88,10 +91,12 @@ def read_inventory(node: Mapping[str, Any]) -> Inventory:
     annotations = metadata.get("annotations") or {}
     known = tuple(map(Known, _read_gpus(annotations)))
     enforcement = labels.get(NODE_ENFORCEMENT_LABEL, "")
+    device_names = labels.get(NODE_DEVICE_NAMES_LABEL, "")
     return Inventory(
         known,
         driver_version=labels.get(NODE_DRIVER_LABEL, ""),
         enforcement=enforcement if enforcement in (SIDECAR, NO_ENFORCEMENT) else "",
+        device_names=device_names if device_names in tuple(DeviceNames) else "",
         advertised=bool(known),
         boot_id=annotations.get(NODE_BOOT_ANNOTATION, "")[:_LONGEST_BOOT_ID] if known else "",
     )
@@ -118,9 +123,7 @@ def desired(inventory: Inventory, assignments: Mapping[str, Taken] | None = None
     """
     gpus = inventory.gpus
     if inventory.fixed_bytes is not None:
-        removed: dict[str, str | None] = dict.fromkeys(
-            (*_FREE_LABELS, NODE_GPU_COUNT_LABEL, NODE_GPU_PRODUCT_LABEL, NODE_DRIVER_LABEL)
-        )
+        removed: dict[str, str | None] = dict.fromkeys(_ALL_LABELS)
         set_to = _labels(inventory.fixed_bytes, {NODE_ENFORCEMENT_LABEL: NO_ENFORCEMENT})
         return NodeState(
             inventory.fixed_bytes, labels=removed | set_to, annotations=dict.fromkeys(_ANNOTATIONS)
@@ -132,6 +135,7 @@ def desired(inventory: Inventory, assignments: Mapping[str, Taken] | None = None
             NODE_GPU_PRODUCT_LABEL: label_safe(largest.product),
             NODE_DRIVER_LABEL: inventory.driver_version and label_safe(inventory.driver_version),
             NODE_ENFORCEMENT_LABEL: inventory.enforcement,
+            NODE_DEVICE_NAMES_LABEL: inventory.device_names,
         }
         return NodeState(
             inventory.vram_bytes,

@@ -16,7 +16,7 @@ from webhook.core.pod.fields import mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.patch import proven_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, UNAVAILABLE
-from webhook.names import GPU_ANNOTATION, PREFIX, VISIBLE_DEVICES_ANNOTATION
+from webhook.names import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +50,7 @@ class BindingReason(StrEnum):
     NO_SUCH_POD = "NoSuchPod"
     NO_GPU_FITS = "NoGPUFits"
     GPUS_UNKNOWN = "GPUsUnknown"
+    NO_DEVICE_NAMES = "NoDeviceNames"
     UNREADABLE_DEMAND = "UnreadableDemand"
     API_SERVER_AWAY = "APIServerAway"
     NOT_CONFIGURED = "NotConfigured"
@@ -81,6 +82,8 @@ class Verdict:
     message: str = ""
     """What the pod's events show where the binding is denied."""
     uuids: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Those that give the pod its GPUs."""
     node: str = ""
     patch: tuple[Operation, ...] = ()
     """What gives the pod its GPUs."""
@@ -133,21 +136,13 @@ def read_binding(request: Request) -> Binding | None:
     return Binding(namespace, name, text(metadata, "uid", "metadata"), node, request.obj)
 
 
-def gpu_annotations(uuids: tuple[str, ...]) -> dict[str, str]:
-    """Return what gives a pod these GPUs: for people and the sidecar, and for its containers."""
-    return {GPU_ANNOTATION: ",".join(uuids), VISIBLE_DEVICES_ANNOTATION: ",".join(uuids)}
-
-
 def answered(binding: Binding, verdict: Verdict) -> Verdict:
     """Return the verdict on a binding with the patch that gives its pod the GPUs."""
     patch: list[Operation] = []
     given = mapping(binding.obj, "metadata", "")
     metadata = _without_marks(given)
-    if verdict.uuids:
-        annotations = {
-            **strings(metadata, "annotations", "metadata"),
-            **gpu_annotations(verdict.uuids),
-        }
+    if verdict.annotations:
+        annotations = {**strings(metadata, "annotations", "metadata"), **verdict.annotations}
         metadata = {**metadata, "annotations": annotations}
     if verdict.allowed and metadata is not given:
         patch = proven_patch(binding.obj, {**binding.obj, "metadata": metadata})

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.pod.quantity import format_bytes
-from webhook.names import NODE_GPUS_ANNOTATION
+from webhook.names import NODE_DEVICE_NAMES_LABEL, NODE_GPUS_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -91,6 +92,25 @@ def unknown_gpus(node: str) -> Denial:
     return Denial(
         f"node {node} does not show its GPUs (annotation {NODE_GPUS_ANNOTATION}), so none can be "
         "chosen for this pod; see whether vramwarden's node agent runs there"
+    )
+
+
+def unnamed_gpus(node: str, names: DeviceNames | None) -> Denial:
+    """Return the denial for a node whose GPUs have no name that we know to work there.
+
+    `names` is what its label says: `DeviceNames.NONE`, or None for what this release does not know.
+    """
+    if names is DeviceNames.NONE:
+        return Denial(
+            f"the container runtime of node {node} resolves no name of its GPUs (label "
+            f"{NODE_DEVICE_NAMES_LABEL} is {names.value}), so none can be chosen for this pod; the "
+            f"log of vramwarden's node agent there says what to change{RETRIES}"
+        )
+    return Denial(
+        f"node {node} names its GPUs in a way that this webhook does not know (label "
+        f"{NODE_DEVICE_NAMES_LABEL}), so none can be chosen for this pod; see that label and the "
+        "log of vramwarden's node agent there, and let agent and webhook be of one release"
+        f"{RETRIES}"
     )
 
 

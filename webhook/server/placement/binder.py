@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
+from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import (
     adopt,
     plan_all,
@@ -21,13 +22,14 @@ from webhook.core.placement.assignments import (
     to_ask_at_once,
 )
 from webhook.core.placement.binding_review import BindingOutcome, BindingReason, Verdict
-from webhook.core.placement.fit import Denial, unknown_gpus
+from webhook.core.placement.fit import Denial, unknown_gpus, unnamed_gpus
+from webhook.core.placement.given import gpu_annotations
 from webhook.server.placement.lines import Lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from webhook.adapters.kube.placement import PlacementApi, Stored
+    from webhook.adapters.kube.placement import GpuNode, PlacementApi, Stored
     from webhook.core.placement.assignments import Assignment, Assignments, Draft, PodState
     from webhook.core.placement.binding_review import Binding
     from webhook.core.pod.gpus import Gpu
@@ -141,7 +143,7 @@ class Binder:
         | --- | --- | --- |
         | as in `from_memory` | | the same, after one request at most |
         | gone | any | untouched; the API server rejects it itself |
-        | with a demand | without GPUs, as read now | denied |
+        | with a demand | without GPUs, or without names of them, as read now | denied |
         | with a demand | with GPUs | placed or denied (`plan`) |
         | any | the API server is away | `uncertain` |
         """
@@ -268,7 +270,7 @@ class Binder:
 
         Raises KubeError, also where others always write first.
         """
-        gpus = self._gpus(name, jobs)
+        gpus, names = self._gpus(name, jobs)
         stored = self._copies.get(name)
         for _ in range(TRIES):
             jobs = [job for job in jobs if not job.answer.done()]
@@ -285,23 +287,22 @@ class Binder:
                 stored = self._without_the_gone(name, stored)
                 made = self._plan(name, gpus, jobs, stored)
             if not made.changed or self._store(name, made.assignments, stored.version):
-                self._answer(jobs, made)
+                self._answer(jobs, made, gpus, names)
                 return
             stored = None
         raise KubeError(f"others keep writing the list of node {name}")
 
-    def _gpus(self, name: str, jobs: list[_Job]) -> tuple[Gpu, ...]:
-        """Return a node's GPUs; where it shows none, deny all who want one."""
-        node = self._tracker.node(name)
-        if (node is None or not node.gpus) and any(job.pod for job in jobs):
-            node = self._api.node(name)
-        if node is not None and node.gpus:
-            return node.gpus
-        sentence = unknown_gpus(name).sentence
+    def _gpus(self, name: str, jobs: list[_Job]) -> tuple[tuple[Gpu, ...], DeviceNames]:
+        """Return a node's GPUs and how it names them; where none can be given, deny all."""
+        shown = _shown(name, self._tracker.node(name))
+        if isinstance(shown, Verdict) and any(job.pod for job in jobs):
+            shown = _shown(name, self._api.node(name))
+        if not isinstance(shown, Verdict):
+            return shown
         for job in jobs:
             if job.pod is not None:
-                job.be(Verdict(BindingOutcome.DENIED, BindingReason.GPUS_UNKNOWN, sentence))
-        return ()
+                job.be(shown)
+        return (), DeviceNames.NONE
 
     def _plan(self, name: str, gpus: tuple[Gpu, ...], jobs: list[_Job], stored: Stored) -> _Made:
         """Plan all in a line, first those that wait on the node already; see `plan`.
@@ -341,7 +342,9 @@ class Binder:
             ),
         )
 
-    def _answer(self, jobs: list[_Job], made: _Made) -> None:
+    def _answer(
+        self, jobs: list[_Job], made: _Made, gpus: tuple[Gpu, ...], names: DeviceNames
+    ) -> None:
         """Answer all in a line, now that what was made is what is stored."""
         for job in jobs:
             if job.pod is None:
@@ -352,7 +355,9 @@ class Binder:
                 reason = BindingReason.NO_GPU_FITS
                 job.be(Verdict(BindingOutcome.DENIED, reason, got.sentence))
             else:
-                job.be(Verdict(BindingOutcome.PLACED, uuids=got))
+                cap_bytes = job.pod.need.memory_bytes if job.pod.need else 0
+                given = gpu_annotations(got, gpus, names, cap_bytes)
+                job.be(Verdict(BindingOutcome.PLACED, uuids=got, annotations=given))
         for pod in made.reserved:
             self._reserved(pod)
 
@@ -395,6 +400,17 @@ class Binder:
 
 def _denied(made: _Made, pod: PodState) -> bool:
     return isinstance(made.gets[pod.uid], Denial)
+
+
+def _shown(name: str, node: GpuNode | None) -> tuple[tuple[Gpu, ...], DeviceNames] | Verdict:
+    """Return the GPUs that a node shows and how it names them, or why nobody can be given one."""
+    denied = BindingOutcome.DENIED
+    if node is None or not node.gpus:
+        return Verdict(denied, BindingReason.GPUS_UNKNOWN, unknown_gpus(name).sentence)
+    if node.device_names is None or node.device_names is DeviceNames.NONE:
+        sentence = unnamed_gpus(name, node.device_names).sentence
+        return Verdict(denied, BindingReason.NO_DEVICE_NAMES, sentence)
+    return node.gpus, node.device_names
 
 
 def _unavailable(node: str, why: str) -> Verdict:

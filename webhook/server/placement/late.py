@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.core.placement.assignments import LONGEST_TOLD
-from webhook.core.placement.binding_review import BindingOutcome, gpu_annotations
+from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.placement.fit import RETRIES
 from webhook.names import GPU_WAITS_ANNOTATION
 
@@ -60,7 +60,8 @@ TRIES: Final = 3
 _RIGHTS: Final = "late rights"
 _TRYING: Final = "late"
 _WAITS_ON: Final = (
-    "; it was bound while vramwarden was away, and is tried again whenever a pod ends there"
+    "; it was bound while vramwarden was away, and is tried again whenever a pod ends there or the "
+    "node changes"
 )
 _STARTED: Final = (
     "this pod was bound while vramwarden was away, and has no native sidecar that would wait: its "
@@ -99,6 +100,10 @@ class LateAssignments:
         """Record that a pod finished or is gone: others may have its place; returns at once."""
         if pod.node:
             self._put(tracker.waiting(pod.node))
+
+    def changed(self, nodes: set[str], tracker: Tracker) -> None:
+        """Record that nodes changed, so that GPUs of theirs may be had now; returns at once."""
+        self._put([pod for pod in tracker.waiting() if pod.node in nodes])
 
     def _put(self, pods: Sequence[PodState]) -> None:
         with self._changed:
@@ -152,7 +157,7 @@ class LateAssignments:
         | the pod | then |
         | --- | --- |
         | GPUs are free on its node, or entered for it already | gets them |
-        | no GPU is free | is told, and tried again; deleted after a while if it has a controller |
+        | no GPU is free, or has a name | is told; deleted after a while if it has a controller |
         | has no native sidecar, so that it runs already | is deleted if it has a controller |
         | it has no controller either | is told, also by an event |
         | got GPUs, ended or is gone meanwhile | is left alone |
@@ -212,7 +217,7 @@ class LateAssignments:
     def _act(self, pod: PodState, decided: Callable[[], Verdict]) -> str:
         verdict = decided()
         if verdict.outcome is BindingOutcome.PLACED:
-            return self._assign(pod, verdict.uuids)
+            return self._assign(pod, verdict)
         if verdict.outcome is not BindingOutcome.DENIED:
             raise KubeError(verdict.message)
         now_s = self._clock()
@@ -223,12 +228,12 @@ class LateAssignments:
         self._tell(pod, sentence + _WAITS_ON)
         return "waits"
 
-    def _assign(self, pod: PodState, uuids: tuple[str, ...]) -> str:
-        written = {**gpu_annotations(uuids), GPU_WAITS_ANNOTATION: None}
+    def _assign(self, pod: PodState, verdict: Verdict) -> str:
+        written = {**verdict.annotations, GPU_WAITS_ANNOTATION: None}
         if not self._change(pod, lambda found: self._api.annotate(found, written)):
             return "settled"
         self._first_s.pop(pod.uid, None)
-        self._log.info("assigned late", pod=pod.name, node=pod.node, gpus=list(uuids))
+        self._log.info("assigned late", pod=pod.name, node=pod.node, gpus=list(verdict.uuids))
         return "assigned"
 
     def _give_up(self, pod: PodState) -> str:

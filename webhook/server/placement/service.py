@@ -32,7 +32,9 @@ class PlacementService:
         counted = PlacementMetrics(metrics)
         followed = PlacementApi(connect(), namespace)
         self._late = LateAssignments(PlacementApi(connect(tries=1), namespace), counted, log)
-        self._tracker = Tracker(followed, counted, log, self._ended, self._late.waits, self._forget)
+        self._tracker = Tracker(
+            followed, counted, log, self._ended, self._late.waits, self._forget, self._changed
+        )
         self.binder = Binder(api, self._tracker, counted, self._late.waits)
 
     def start(self) -> None:
@@ -47,6 +49,9 @@ class PlacementService:
 
     def _forget(self, node: str) -> None:
         self.binder.forget(node)
+
+    def _changed(self, nodes: set[str]) -> None:
+        self._late.changed(nodes, self._tracker)
 
     def obstacle(self) -> str:
         """Return why no traffic should come yet; empty once pods and nodes are known."""

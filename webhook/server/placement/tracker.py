@@ -40,11 +40,13 @@ class Tracker:
         freed: Callable[[PodState], None] = lambda _pod: None,
         waits: Callable[[PodState], None] = lambda _pod: None,
         lost: Callable[[str], None] = lambda _node: None,
+        changed: Callable[[set[str]], None] = lambda _nodes: None,
     ) -> None:
         """Prepare.
 
         `freed` is called with each pod that finished or is gone, `waits` with each that turns out
-        to be bound without the GPUs that it needs, `lost` with each node that is gone.
+        to be bound without the GPUs that it needs, `lost` with each node that is gone, `changed`
+        with nodes that are new, or of which what is known here is something else now.
         """
         self._api = api
         self._metrics = metrics
@@ -52,6 +54,7 @@ class Tracker:
         self._freed = freed
         self._waits = waits
         self._lost = lost
+        self._changed = changed
         self._lock = Lock()
         self._pods: dict[str, PodState] = {}
         self._by_name: dict[str, str] = {}
@@ -132,17 +135,18 @@ class Tracker:
             self._log.over(what, "placement watches again", what=what)
 
     def _take_nodes(self, nodes: Sequence[GpuNode]) -> None:
-        lost = self._nodes.keys() - {node.name for node in nodes}
-        self._nodes = {node.name: node for node in nodes}
-        for name in lost:
+        before, self._nodes = self._nodes, {node.name: node for node in nodes}
+        for name in before.keys() - self._nodes.keys():
             self._lost(name)
+        self._changed({node.name for node in nodes if before.get(node.name) != node})
 
     def _take_node(self, kind: str, node: GpuNode) -> None:
         if kind == "DELETED":
             self._nodes.pop(node.name, None)
             self._lost(node.name)
-        else:
+        elif self._nodes.get(node.name) != node:
             self._nodes[node.name] = node
+            self._changed({node.name})
 
     def _take_pods(self, pods: Sequence[PodState]) -> None:
         """Take a complete list: what is no longer in it is gone."""

@@ -1,0 +1,104 @@
+"""How the agent gets to see the GPUs: what the chart sets is what the agent is told of it."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from tests.chart.test_rendering import options
+from tests.support.charts import CHART, NAMESPACE, one
+from webhook.cli.agent import agent_command
+from webhook.core.node.access import GpuAccess
+from webhook.core.nvidia.device_names import DeviceNames
+
+MOUNTED = "/var/run/nvidia-container-devices"
+RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia"}
+RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
+
+
+def pod_of(objects):
+    return one(objects, "DaemonSet")["spec"]["template"]["spec"]
+
+
+def told(pod):
+    return options(agent_command, pod["containers"][0])
+
+
+@pytest.mark.parametrize(
+    ("access", "asks", "mounts", "privileged"),
+    [
+        ("Environment", "all", [], False),
+        ("VolumeMounts", "void", [f"{MOUNTED}/all"], False),
+        ("Privileged", "all", [], True),
+    ],
+)
+def test_each_access_asks_in_its_own_way_and_the_agent_knows_which(
+    access, asks, mounts, privileged, helm
+):
+    pod = pod_of(helm.render({"agent": {"gpuAccess": access}}))
+    (container,) = pod["containers"]
+    variables = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert variables["NVIDIA_VISIBLE_DEVICES"] == asks
+    paths = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    assert [path for path in paths if path.startswith(MOUNTED)] == mounts
+    sources = {volume["name"]: volume.get("hostPath") for volume in pod["volumes"]}
+    assert [sources[paths[path]] for path in mounts] == [{"path": "/dev/null"} for _ in mounts]
+    assert container["securityContext"].get("privileged", False) == privileged
+    assert told(pod)["gpu_access"] == access
+    assert told(pod)["device_names"] == ""
+
+
+@pytest.mark.parametrize("names", DeviceNames)
+def test_names_that_the_values_set_reach_the_agent(names, helm):
+    pod = pod_of(helm.render({"agent": {"deviceNames": names.value}}))
+    assert told(pod)["device_names"] == names.value
+
+
+def test_the_schema_knows_each_access_and_each_name(helm):
+    schema = yaml.safe_load((CHART / "values.schema.json").read_text())
+    agent = schema["properties"]["agent"]["properties"]
+    assert agent["gpuAccess"]["enum"] == [one.value for one in GpuAccess]
+    assert agent["deviceNames"]["enum"] == ["", *(one.value for one in DeviceNames)]
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({}, ""),  # Auto, and no cluster to ask
+        ({"runtimeClassName": "Auto"}, ""),
+        ({"runtimeClassName": ""}, ""),
+        ({"runtimeClassName": None}, ""),
+        ({"runtimeClassName": "nvidia-legacy"}, "nvidia-legacy"),
+    ],
+)
+def test_without_a_cluster_only_a_name_is_a_runtime_class(values, name, helm):
+    pod = pod_of(helm.render({"agent": values}))
+    assert pod.get("runtimeClassName", "") == told(pod)["runtime_class"] == name
+
+
+@pytest.fixture
+def asked(live_helm):
+    """Return what Helm would install in the cluster that is there."""
+
+    def asked(agent):
+        given = live_helm.values({"agent": agent})
+        command = ("install", "asked", str(CHART), "--namespace", NAMESPACE, "--create-namespace")
+        manifest = live_helm.run(*command, *given, "--dry-run=server", "--no-hooks", "-o", "json")
+        return pod_of([x for x in yaml.safe_load_all(yaml.safe_load(manifest)["manifest"]) if x])
+
+    return asked
+
+
+def test_auto_is_the_runtime_class_nvidia_where_the_cluster_has_one(api, asked):
+    assert "runtimeClassName" not in asked({})
+    for name in ("nvidia-cdi", "nvidia"):
+        api.request("POST", RUNTIME_CLASSES, {**RUNTIME_CLASS, "metadata": {"name": name}})
+        try:
+            pod = asked({})
+            found = "nvidia" if name == "nvidia" else ""
+            assert pod.get("runtimeClassName", "") == told(pod)["runtime_class"] == found
+            for agent in ({"runtimeClassName": ""}, {"vram": "48Gi"}):
+                assert "runtimeClassName" not in asked(agent)
+            assert asked({"runtimeClassName": "a"})["runtimeClassName"] == "a"
+        finally:
+            api.request("DELETE", f"{RUNTIME_CLASSES}/{name}")

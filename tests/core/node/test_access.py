@@ -1,0 +1,93 @@
+"""How the agent sees its GPUs, and which names pods get: the tables, row by row."""
+
+import re
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from tests.support.gpus import DOWN, a_gpu, a_scan, seen
+from webhook.core.node.access import Access, GpuAccess, advise, find_device_names, named
+from webhook.core.node.inventory import Inventory, Known
+from webhook.core.nvidia.device_names import DeviceNames
+
+OTHERS = ("", "none", "0", "GPU-a", "ALL", "all,void", "runtime.nvidia.com/gpu=all", "x" * 9999)
+INSIDE = ("void", "all", *OTHERS)
+UNKNOWN, DEFAULT = "DeviceNamesUnknown", "DefaultRuntime"
+
+
+def rows():
+    """Return the rows of the table, with `any` written out."""
+    lines = re.findall(r"^ *\| (.+) \|$", find_device_names.__doc__ or "", re.MULTILINE)[2:]
+    words = {"any": INSIDE, "another, or not set": OTHERS}
+    for option, by, inside, then in ([cell.strip() for cell in x.split("|")] for x in lines):
+        yield from product(
+            DeviceNames if option == "given" else [None],
+            GpuAccess if by == "any" else [GpuAccess(by)],
+            words.get(inside, (inside,)),
+            [then],
+        )
+
+
+def test_the_table_of_names_says_each_case_once():
+    cases = [(option, by, inside) for option, by, inside, _ in rows()]
+    every = set(product((None, *DeviceNames), GpuAccess, INSIDE))
+    assert len(cases) == len(set(cases))
+    assert set(cases) == every
+
+
+@pytest.mark.parametrize(("option", "by", "inside", "then"), list(rows()))
+def test_names_are_those_of_the_table(option, by, inside, then):
+    names = option if then == "as given" else DeviceNames(then)
+    assert find_device_names(Access(by, inside, option)) is names
+
+
+CDI = Access(visible_devices="void", runtime_class="nvidia")
+KNOWN = Inventory((Known(a_gpu()),), advertised=True)
+
+
+def test_names_are_known_once_a_gpu_was_seen_and_stay_while_none_answers():
+    for nothing in (DOWN, a_scan()):
+        assert named(KNOWN, nothing, CDI) == KNOWN
+    found = named(KNOWN, a_scan(seen()), CDI)
+    assert found == replace(KNOWN, device_names="runtime.nvidia.com")
+    for nothing in (DOWN, a_scan()):
+        assert named(found, nothing, Access(visible_devices="all")) == found
+
+
+def test_names_that_changed_are_the_new_ones_at_once():
+    before = replace(KNOWN, device_names="uuid")
+    assert named(before, a_scan(seen()), CDI).device_names == "runtime.nvidia.com"
+
+
+@pytest.mark.parametrize(
+    ("access", "reasons"),
+    [
+        (CDI, ()),
+        (replace(CDI, visible_devices="all"), ()),
+        (replace(CDI, runtime_class=""), (DEFAULT,)),
+        (replace(CDI, runtime_class="", device_names=DeviceNames.UUID), (DEFAULT,)),
+        (replace(CDI, visible_devices="GPU-a"), (UNKNOWN,)),
+        (replace(CDI, visible_devices="GPU-a", runtime_class=""), (UNKNOWN,)),
+        (replace(CDI, by=GpuAccess.VOLUME_MOUNTS), (UNKNOWN,)),
+        (replace(CDI, by=GpuAccess.PRIVILEGED, runtime_class=""), (UNKNOWN,)),
+        (replace(CDI, by=GpuAccess.PRIVILEGED, device_names=DeviceNames.UUID), ()),
+        (replace(CDI, by=GpuAccess.VOLUME_MOUNTS, device_names=DeviceNames.NONE), ()),
+    ],
+)
+def test_what_a_cluster_admin_should_change_is_said(access, reasons):
+    assert tuple(one.reason for one in advise(access)) == reasons
+
+
+@pytest.mark.parametrize(
+    ("access", "words"),
+    [
+        (Access(GpuAccess.PRIVILEGED), ("Privileged", "agent.deviceNames", "unprivileged = true")),
+        (Access(visible_devices="x" * 9999), ("'xxx", "agent.deviceNames")),
+        (Access(visible_devices="all"), ("fence.void",)),
+    ],
+)
+def test_the_advice_names_what_was_found_and_the_cure_in_a_few_words(access, words):
+    (advice,) = advise(access)
+    assert all(word in advice.why for word in words)
+    assert len(advice.what) + len(advice.why) < 1024  # an Event's note, KEP-383

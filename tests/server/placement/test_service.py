@@ -1,0 +1,36 @@
+"""What the parts of placement report to each other in a replica."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.logs import RecordedLog
+from webhook.adapters.kube.placement import GpuNode
+from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.placement.assignments import PodState, Waits
+from webhook.core.placement.fit import Need
+from webhook.core.pod.gpus import Gpu
+from webhook.server.metrics import Metrics
+from webhook.server.placement import service as module
+from webhook.server.placement.service import PlacementService
+
+NODE = GpuNode("n1", (Gpu("GPU-a", 10, "X", 0),), DeviceNames.NONE)
+WAITS = PodState("p1", "team/train", Need(5), node="n1", waits=Waits())
+
+
+@pytest.fixture
+def service(monkeypatch):
+    monkeypatch.setattr(module, "connect", lambda **_: None)
+    return PlacementService("sys", Metrics(), RecordedLog())
+
+
+def test_a_pod_that_waits_is_tried_again_when_its_node_changes(service):
+    tracker, due_s = service._tracker, service._late._due_s
+    tracker._take_nodes([NODE, replace(NODE, name="n2")])
+    tracker._take_pods([WAITS, replace(WAITS, uid="p2", name="team/other", node="n2")])
+    assert due_s.keys() == {"p1", "p2"}
+    due_s.clear()
+    tracker._take_node("MODIFIED", replace(NODE, device_names=DeviceNames.UUID))
+    assert due_s.keys() == {"p1"}
