@@ -14,6 +14,7 @@ from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook import names
 from webhook.cli.main import main
 from webhook.core.admission.decide import Phase, decide
+from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.values import Bounds
@@ -189,6 +190,14 @@ def test_every_alert_is_documented_and_no_other():
     rules = (ROOT / "deploy/chart/vramwarden/templates/monitoring.yaml").read_text()
     documented = re.findall(r"^\| `(Vramwarden\w+)` \| .+ \|$", text, re.MULTILINE)
     assert documented == re.findall(r"- alert: (\w+)", rules)
+
+
+@pytest.mark.parametrize("names_of_gpus", DeviceNames)
+def test_every_way_to_name_gpus_is_documented(names_of_gpus):
+    """With the label by which a node says it."""
+    text = (ROOT / "deploy" / "nodes.md").read_text()
+    rows = text[text.index(f"| `{names.NODE_DEVICE_NAMES_LABEL}` |") :].partition("\n\n")[0]
+    assert f"`{names_of_gpus}`" in rows
 
 
 WIDTH = 110
