@@ -81,9 +81,23 @@ def test_the_commands_that_show_nodes_show_them(kubectl, node):
     assert re.search(rf"^{node} +16Gi +8$", shown[0].stdout, re.MULTILINE)
     header = shown[1].stdout.splitlines()[0].split()
     assert header[-4:] == ["GPU-COUNT", "DEVICE-NAMES", "ENFORCEMENT", "SHARE"]
-    assert lines[0] in (CHART / "templates" / "NOTES.txt").read_text()
     described = commands(NODES, "kubectl describe node")[1].replace("NODE", node)
     assert kubectl(*shlex.split(described)[1:]).returncode == 0
+
+
+def test_the_notes_say_how_to_see_what_is_shared_where_a_driver_is_asked(live_helm):
+    command = commands(NODES, "custom-columns")[0]
+    told = {"a driver": live_helm.values(None), "nobody": ("--values", str(LAPTOP))}
+    told = {
+        asked: live_helm.run(
+            *("install", "vramwarden", str(CHART), "--namespace", NAMESPACE),
+            *("--dry-run=client", *values),
+        ).partition("NOTES:")[2]
+        for asked, values in told.items()
+    }
+    shared, ask = (told["a driver"].index(text) for text in (command, "Then ask for GPU memory"))
+    assert shared < ask
+    assert "nvidia.com/gpu" not in told["nobody"]
 
 
 @pytest.mark.parametrize(
