@@ -115,3 +115,5 @@ TOKEN_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S10
 APP_ARMOR_ANNOTATION_PREFIX: Final = "container.apparmor.security.beta.kubernetes.io/"
 """Before a container's name; API servers of 1.30 and newer turn it into `appArmorProfile`."""
 OS_LABEL: Final = "kubernetes.io/os"
+NVIDIA_RUNTIME_CLASS: Final = "nvidia"
+"""The RuntimeClass that NVIDIA's GPU Operator, k3s and others make."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 
@@ -13,7 +14,7 @@ from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, one
 from tests.support.control_planes import wait_until
 from tests.support.logs import RecordedLog
-from tests.support.pods import a_container, a_pod, a_policy, a_rule
+from tests.support.pods import a_container, a_pod, a_policy, a_review, a_rule
 from tests.support.servers import running
 from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.kube.placement import PlacementApi
@@ -286,6 +287,22 @@ def server(cluster, tmp_path, kubeconfig, monkeypatch):
     with running(tmp_path, f"--placement-namespace={NAMESPACE}") as found:
         yield found
     cluster.api.delete(parameter())
+
+
+def test_a_replica_has_the_right_to_know_the_runtime_class(cluster, server):
+    def chosen():
+        patch = server.review(a_review(a_pod("8Gi"), namespace="default"))["patch"]
+        return '"/spec/runtimeClassName"' in base64.b64decode(patch).decode()
+
+    assert not chosen()
+    kind = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia"}
+    manifest = {**kind, "metadata": {"name": "nvidia"}}
+    cluster.api.create(manifest)
+    try:
+        server.wait_for("the class", chosen)
+    finally:
+        cluster.api.delete(manifest)
+    server.wait_for("its end", lambda: not chosen())
 
 
 def stored(cluster):

@@ -382,3 +382,13 @@ def test_the_api_server_counts_what_the_alerts_ask_for(release, helm):
     assert any(
         all(re.search(rf'{label}="{value}"', line) for label, value in labels) for line in lines
     )
+
+
+def test_who_needs_a_secret_to_pull_is_told_that_the_sidecar_does_too(live_helm):
+    def notes(values):
+        command = ("install", "notes", str(CHART), "--namespace", NAMESPACE, "--dry-run=client")
+        return live_helm.run(*command, *live_helm.values(values)).partition("NOTES:")[2]
+
+    word = "enforcement.imagePullSecrets"
+    assert word not in notes({})
+    assert word in notes({"imagePullSecrets": [{"name": "registry"}]})

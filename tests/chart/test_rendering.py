@@ -285,6 +285,7 @@ RIGHTS = {
     ("configmaps", "get", "list", "create", "update", "delete"),
     ("configmaps", "get", "watch", "update"),
     ("namespaces", "get"),
+    ("runtimeclasses", "get", "list", "watch"),
     ("mutatingwebhookconfigurations", "get", "list", "watch", "patch"),
     ("validatingwebhookconfigurations", "get", "list", "watch", "patch"),
 }

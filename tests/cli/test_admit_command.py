@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.cli.admit_runs import POD
+from webhook.adapters.manifests.reading import read_yaml
 from webhook.cli.admit.command import admit_command
 
 POLICY = """\
@@ -51,6 +52,21 @@ def test_the_shipped_policy_is_the_default(invoke, tmp_path):
     assert result.exit_code == 0
     assert "vram-enforcer" in result.stdout
     assert result.stderr.startswith("Pod default/train: translated by rule ")
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ((), None),
+        (("--runtime-class", "runc"), None),
+        (("--runtime-class", "runc", "--runtime-class", "nvidia"), "nvidia"),
+    ],
+    ids=str,
+)
+def test_what_the_cluster_has_can_be_said(invoke, options, wanted):
+    result = invoke("-f", "-", *options, stdin=POD)
+    assert result.exit_code == 0
+    assert read_yaml(result.stdout)[0]["spec"].get("runtimeClassName") == wanted
 
 
 SEEING = """\

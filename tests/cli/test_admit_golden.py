@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 
 import pytest
 
 from tests.cli.admit_runs import run
 from tests.support.paths import GOLDEN
+from tests.support.pods import a_policy
 from tests.support.policies import load
 from webhook.adapters.manifests.documents import read_documents
 from webhook.core.policy.values import Action, EnforceBy, Style
@@ -40,7 +42,8 @@ def test_manifests_come_out_as_recorded(case):
     policy = folder / "policy.yaml"
     result = run(
         (folder / "input.yaml").read_text(),
-        policy=load(policy) if policy.exists() else None,
+        # Its own digest changes with each release, which would make all recordings stale.
+        policy=replace(load(policy), digest=a_policy().digest) if policy.exists() else None,
         namespace="team-a",
     )
     report = f"{result.err}exit code {result.code}\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.control_planes import wait_until
 from tests.support.our_server import container, denied, refused, variables
 from tests.support.pods import a_container, a_pod
 from webhook.adapters.settings import default_enforcer_image
@@ -133,6 +134,7 @@ def test_the_pod_goes_to_nodes_with_a_gpu_that_is_large_enough(team):
     expressions = [
         {"key": "vramwarden.io/gpu-memory-mib", "operator": "Gt", "values": ["8191"]},
         {"key": "vramwarden.io/enforcement", "operator": "In", "values": ["sidecar"]},
+        {"key": "vramwarden.io/device-names", "operator": "NotIn", "values": ["none"]},
     ]
     assert required_terms(pod) == [{"matchExpressions": expressions}]
     toleration = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
@@ -149,7 +151,9 @@ def test_every_alternative_of_an_affinity_is_narrowed(team):
     for term, zone in zip(required_terms(pod), zones, strict=True):
         assert term["matchExpressions"][0] == zone["matchExpressions"][0]
         keys = [expression["key"] for expression in term["matchExpressions"][1:]]
-        assert keys == ["vramwarden.io/gpu-memory-mib", "vramwarden.io/enforcement"]
+        assert keys == [
+            f"vramwarden.io/{key}" for key in ("gpu-memory-mib", "enforcement", "device-names")
+        ]
 
 
 def test_containers_see_the_gpu_that_binding_chooses_and_others_none(team):
@@ -174,6 +178,30 @@ def test_a_rule_may_put_the_sidecar_among_the_containers(make_team):
     wanted = {key: value for key, value in STORED_SIDECAR.items() if key != "restartPolicy"}
     wanted["volumeMounts"] = wanted["volumeMounts"][:2]  # nobody waits for it
     assert container(pod, "vram-enforcer") == wanted
+
+
+def test_a_rule_may_say_how_the_sidecar_is_pulled_and_what_it_may_use(make_team):
+    team = make_team("supplied")
+    path = f"/api/v1/namespaces/{team.namespace}/serviceaccounts/default"
+    named = {"imagePullSecrets": [{"name": "of-the-account"}]}
+    kind = "application/merge-patch+json"
+    team.api.request("PATCH", path, named, content_type=kind)
+
+    def accounts():
+        pod = team.accepts(a_pod(), dry_run=True)
+        return pod["spec"].get("imagePullSecrets") == named["imagePullSecrets"]
+
+    wait_until("the plugin knows the account", accounts)
+    pod = team.accepts(a_trainer())
+    assert pod["spec"]["imagePullSecrets"] == [{"name": "of-the-account"}, {"name": "registry"}]
+    assert container(pod, "vram-enforcer")["resources"] == {
+        "requests": {"cpu": "50m", "memory": "100M"},
+        "limits": {"cpu": "1500m", "memory": "100M"},
+    }
+    copied = {key: pod["metadata"][key] for key in ("annotations", "labels")}
+    again = team.accepts({**pod, "metadata": copied})
+    assert again["spec"] == pod["spec"]
+    assert team.calls()[-2:] == [("mutate", "allowed", 0), ("validate", "allowed", 0)]
 
 
 def test_a_rule_may_do_without_sidecar_and_binding(make_team):

@@ -40,6 +40,11 @@ spec:
   - {name: audited, match: {namespaces: ["audited-*"]}, action: Audit}
   - {name: void, match: {namespaces: ["void-*"]}, visibleDevices: Void}
   - {name: plain, match: {namespaces: ["plain-*"]}, enforcement: {style: Container}}
+  - name: supplied
+    match: {namespaces: ["supplied-*"]}
+    enforcement:
+      imagePullSecrets: [registry, of-the-account]
+      resources: {requests: {cpu: 0.05}, limits: {cpu: 1500m, memory: 100M}}
   - {name: trusted, match: {namespaces: ["trusted-*"]}, enforcement: {by: None}, placement: None}
 """
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from webhook.core.pod.request import Request
 from webhook.core.policy.values import (
+    AUTO_RUNTIME_CLASS,
     Action,
+    Amounts,
     Bounds,
     EnforceBy,
     Enforcement,
@@ -37,6 +39,8 @@ ENFORCEMENT = Enforcement(
     blind_after="60s",
     when_blind=WhenBlind.REPORT,
     pod_restart=PodRestart.NONE,
+    image_pull_secrets=(),
+    resources=Amounts(),
 )
 
 RULE = Rule(
@@ -50,7 +54,7 @@ RULE = Rule(
     default_class=None,
     node_selector={"vramwarden.io/gpu": "true"},
     tolerations=(),
-    runtime_class_name=None,
+    runtime_class_name=AUTO_RUNTIME_CLASS,
     env=(),
     visible_devices=VisibleDevices.DENY,
     placement=Placement.BINDING,

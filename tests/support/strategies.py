@@ -51,13 +51,14 @@ RESOURCES = st.sampled_from(
     ]
 )
 ROOMY = {"cpu": "8", "memory": "16Gi"}
+LITTLE = {"limits": {"cpu": "500m"}}
 # Of the pod itself (KEP-2837), with room for all its containers and the sidecar.
 POD_LEVEL = st.sampled_from(
     [
         None,
         {},
         {"requests": ROOMY},
-        {"limits": {"cpu": "500m"}},
+        LITTLE,
         {"limits": ROOMY},
         {"requests": ROOMY, "limits": ROOMY},
     ]
@@ -155,6 +156,9 @@ def asking_pods(draw: st.DrawFn) -> Json:
                     "nodeSelector": st.sampled_from([None, {}, {"disk": "ssd"}]),
                     "tolerations": st.sampled_from([None, [], [{"operator": "Exists"}]]),
                     "volumes": st.sampled_from([None, [], [{"name": "v", "emptyDir": {}}]]),
+                    "imagePullSecrets": st.sampled_from(
+                        [None, [], [{"name": "own"}], [{"name": "registry"}, {"name": "own"}]]
+                    ),
                     "shareProcessNamespace": st.sampled_from([None, True]),
                     "hostNetwork": st.booleans(),
                     "resources": POD_LEVEL,
@@ -169,6 +173,9 @@ def asking_pods(draw: st.DrawFn) -> Json:
         for container in pod["spec"].get(field) or ():
             if profiles is not None:
                 container["securityContext"] = profiles
+            limits = (container.get("resources") or {}).get("limits") or {}
+            if spec.get("resources") == LITTLE and "cpu" in limits:
+                del container["resources"]  # the API server takes no limit above the pod's
     if draw(st.booleans()):
         pod["metadata"]["annotations"]["vramwarden.io/gpu-count"] = draw(
             st.sampled_from(["1", "2", "8"])

@@ -27,12 +27,14 @@ from webhook.server.placement.reviews import BindingReviews
 from webhook.server.placement.service import PlacementService
 from webhook.server.policy_reload import PolicyReload
 from webhook.server.reviews import PodReviews
+from webhook.server.runtime_classes import RuntimeClasses
 from webhook.server.worker import DRAIN_S, DrainingWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from webhook.core.policy.values import Policy
     from webhook.server.bind_path import BindPath
     from webhook.server.registration import Registration
     from webhook.server.tls import CertificateKeeper
@@ -64,7 +66,7 @@ class ServerSettings:
     rollout: Rollout = Rollout.ENFORCE
     placement_namespace: str = ""
     """Where the lists of who has which GPU are kept, and the fence's rules; empty for a server that
-    neither places nor writes them."""
+    neither places nor writes them, and knows no cluster."""
 
 
 class CannotListenError(Exception):
@@ -109,6 +111,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._policy_reload = PolicyReload(self._policies, self._metrics, self._log)
         self._placement: PlacementService | None = None
         self._fence: FenceKeeper | None = None
+        self._runtime_classes: RuntimeClasses | None = None
         if settings.placement_namespace:
             fence = FenceApi(connect(), settings.placement_namespace)
             self._fence = FenceKeeper(fence, lambda: self._policies.current, self._log)
@@ -116,9 +119,11 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
                 settings.placement_namespace, self._metrics, self._log
             )
             self._health.wait_for(self._placement.obstacle)
+            self._runtime_classes = RuntimeClasses(connect(), self._log)
+            self._health.wait_for(self._runtime_classes.obstacle)
         binder = self._placement.binder if self._placement else None
         self._bindings = BindingReviews(binder, self._metrics, self._log)
-        self._reviews = PodReviews(lambda: self._policies.current, self._metrics, self._log)
+        self._reviews = PodReviews(self._policy, self._metrics, self._log)
         super().__init__()
 
     @property
@@ -180,6 +185,13 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self._placement.start()
         if self._fence:
             self._fence.start()
+        if self._runtime_classes:
+            self._runtime_classes.start()
+
+    def _policy(self) -> Policy:
+        """Return the policy in force, with what is known of the cluster."""
+        policy = self._policies.current
+        return self._runtime_classes.told(policy) if self._runtime_classes else policy
 
     def _is_draining(self) -> bool:
         return bool(self._worker.draining)

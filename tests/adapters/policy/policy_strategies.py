@@ -31,7 +31,14 @@ WHOLE = {
                 "env": [{"name": "A", "value": "b"}, {"name": "B", "valueFrom": {"fieldRef": {}}}],
                 "visibleDevices": "Void",
                 "placement": "None",
-                "enforcement": {"by": "Sidecar", "grace": "5s", "tolerance": "2%", "image": "x"},
+                "enforcement": {
+                    "by": "Sidecar",
+                    "grace": "5s",
+                    "tolerance": "2%",
+                    "image": "x",
+                    "imagePullSecrets": ["x"],
+                    "resources": {"requests": {"cpu": "10m"}, "limits": {"memory": "64Mi"}},
+                },
             }
         ],
         "examples": [
@@ -57,7 +64,14 @@ WHOLE = {
                         ],
                     },
                 },
-                "expect": {"allowed": True, "reasons": [], "rule": "a", "vram": "1Gi"},
+                "runtimeClasses": ["nvidia"],
+                "expect": {
+                    "allowed": True,
+                    "reasons": [],
+                    "rule": "a",
+                    "vram": "1Gi",
+                    "runtimeClassName": "nvidia",
+                },
             }
         ],
     },

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import webhook
 from tests.support.policies import HEAD, IMAGE, load, problems, write
 from webhook.adapters.policy import files as policy_files
 from webhook.adapters.policy.files import load_policy, read_policy
@@ -189,6 +190,12 @@ def test_the_digest_tells_every_change_of_files_names_and_image(tmp_path):
     others.append(load_policy(one, enforcer_image="other").digest)
     assert len({load(one).digest, *others}) == 5
     assert len(load(one).digest) == 64
+
+
+def test_two_releases_know_each_others_pods_by_the_digest():
+    files = policy_files.Snapshot((("a", "", b"b"),), ())
+    assert files.digest(IMAGE) == files.digest(IMAGE, release=webhook.__version__)
+    assert files.digest(IMAGE) != files.digest(IMAGE, release="0.0.9")
 
 
 def test_no_two_folders_look_alike_to_the_digest():

@@ -53,6 +53,10 @@ TOO_LARGE = (
         (LARGE.replace("a-1", "elsewhere"), "{allowed: true, reasons: [], vram: 0}"),
         (SMALL.replace("annotations: {", "annotations: {vramwarden.io/gpu-count: '3', "), "{allowed: true, vram: 12Gi}"),
         ("{namespace: a-1, spec: {containers: [{name: c, resources: {limits: {vramwarden.io/vram: 1Gi}}}]}}", "{allowed: true, vram: 1Gi}"),
+        (SMALL, "{allowed: true, runtimeClassName: ''}"),
+        (SMALL, "{allowed: true, runtimeClassName: nvidia}, runtimeClasses: [runc, nvidia]"),
+        (SMALL, "{allowed: true, runtimeClassName: ''}, runtimeClasses: [runc]"),
+        ("{namespace: a-1}", "{allowed: true, runtimeClassName: ''}, runtimeClasses: [nvidia]"),
     ],
 )  # fmt: skip
 def test_an_example_that_holds_says_nothing(tmp_path, pod, expect):
@@ -74,6 +78,8 @@ def test_an_example_that_holds_says_nothing(tmp_path, pod, expect):
         (SMALL, "{allowed: true, nodeSelector: {gpu: a100}}", ['wanted nodeSelector gpu: "a100", got none']),
         (SMALL, "{allowed: true, nodeSelector: {vramwarden.io/gpu: a}}", ['wanted nodeSelector vramwarden.io/gpu: "a", got "true"']),
         (LARGE.replace("a-1", "warn-a"), "{allowed: false}", ["wanted allowed: false, got allowed (with warnings, by rule warned)"]),
+        (SMALL, "{allowed: true, runtimeClassName: nvidia}", ["wanted runtimeClassName nvidia, got none"]),
+        (SMALL, "{allowed: true, runtimeClassName: ''}, runtimeClasses: [nvidia]", ["wanted runtimeClassName none, got nvidia"]),
         (SMALL.replace("a-1", "kube-system"), "{allowed: false}", ["wanted allowed: false, got allowed (ignored by rule ignored)"]),
         (SMALL.replace("a-1", "none"), "{allowed: false}", ["wanted allowed: false, got allowed (no rule matches)"]),
         ("{namespace: a-1}", "{allowed: false}", ["wanted allowed: false, got allowed (unchanged, by rule main)"]),

@@ -17,6 +17,7 @@ from webhook.core.pod.duration import parse_ms
 from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
     Action,
+    Amounts,
     Bounds,
     EnforceBy,
     Placement,
@@ -45,7 +46,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
     assert rule.memory == Bounds(None, None)
     assert (rule.max_gpu_count, rule.allowed_classes, rule.default_class) == (None, ("*",), None)
     assert rule.node_selector == {"vramwarden.io/gpu": "true"}
-    assert (rule.tolerations, rule.env, rule.runtime_class_name) == ((), (), None)
+    assert (rule.tolerations, rule.env, rule.runtime_class_name) == ((), (), "Auto")
     assert rule.visible_devices is VisibleDevices.DENY
     assert rule.placement is Placement.BINDING
     held = rule.enforcement
@@ -54,6 +55,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
     assert (held.tolerance, held.blind_after) == ("2%", "60s")
     assert held.when_blind is WhenBlind.REPORT
     assert held.pod_restart is PodRestart.NONE
+    assert (held.image_pull_secrets, held.resources) == ((), Amounts())
     assert policy.whole_gpu_resources == WHOLE_GPU_RESOURCES
 
 
@@ -99,7 +101,8 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
         ("tolerations: [{key: a, tolerationSeconds: 5}]", "tolerations[0]: tolerationSeconds works with effect NoExecute only; set it"),
         ("tolerations: [{key: a, effect: NoRun}]", 'tolerations[0].effect: "NoRun" is not one of NoSchedule, PreferNoSchedule, NoExecute'),
         ("tolerations: [{key: a, seconds: 5}]", "tolerations[0].seconds: unknown field"),
-        ("runtimeClassName: Nvidia", "runtimeClassName: \"Nvidia\" is not a RuntimeClass's name"),
+        ("runtimeClassName: Nvidia", "runtimeClassName: \"Nvidia\" is not a RuntimeClass's name; write Auto, null, or a name, e.g. nvidia"),
+        ("runtimeClassName: ''", "runtimeClassName: \"\" is not a RuntimeClass's name"),
         ("env: [{name: A}]", "env[0]: needs either value or valueFrom"),
         ("env: [{name: A, value: '', valueFrom: {fieldRef: {}}}]", "env[0]: needs either value or valueFrom"),
         ("env: [{name: A, valueFrom: {}}]", "env[0]: valueFrom needs exactly one source"),
@@ -123,6 +126,29 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
         ("enforcement: {tolerance: 2}", 'enforcement.tolerance: "2" is no sensible tolerance; write a percentage, e.g. 2%, or at least 1Mi'),
         ("enforcement: {tolerance: -1Gi}", 'enforcement.tolerance: "-1Gi" is no sensible tolerance'),
         ("enforcement: {tolerance: 1048576.5}", 'enforcement.tolerance: "1048576.5" is a fraction of a byte; write e.g. 256Mi'),
+        ("enforcement: {imagePullSecrets: registry}", 'enforcement.imagePullSecrets: must be a list, not "registry"'),
+        ("enforcement: {imagePullSecrets: [{name: a}]}", "enforcement.imagePullSecrets[0]: must be text, not a map"),
+        ("enforcement: {imagePullSecrets: [a_b]}", 'enforcement.imagePullSecrets[0]: "a_b" is not a Secret\'s name; write lower-case letters, digits, - and . alone'),
+        ("enforcement: {imagePullSecrets: ['']}", 'enforcement.imagePullSecrets[0]: "" is not a Secret\'s name'),
+        (f"enforcement: {{imagePullSecrets: [{'a' * 254}]}}", "is longer than 253 characters"),
+        ("enforcement: {imagePullSecrets: [a, b, a]}", "enforcement.imagePullSecrets: names a more than once; keep one entry"),
+        ("enforcement: {resources: 64Mi}", 'enforcement.resources: must be a map of fields, not "64Mi"'),
+        ("enforcement: {resources: {cpu: 1}}", "enforcement.resources.cpu: unknown field; known fields: requests, limits"),
+        ("enforcement: {resources: {limits: {nvidia.com/gpu: 1}}}", "enforcement.resources.limits[nvidia.com/gpu]: unknown field; known fields: cpu, memory"),
+        ("enforcement: {resources: {limits: {memory: 47Mi}}}", "enforcement.resources.limits.memory: \"47Mi\" is too little for its interpreter and NVIDIA's library, so the kernel would end the sidecar; write at least 48Mi"),
+        ("enforcement: {resources: {requests: {memory: 64}}}", 'enforcement.resources.requests.memory: "64" is too little'),
+        ("enforcement: {resources: {limits: {memory: -64Mi}}}", 'enforcement.resources.limits.memory: "-64Mi" is too little'),
+        ("enforcement: {resources: {limits: {memory: 64MB}}}", 'enforcement.resources.limits.memory: "64MB" is not a Kubernetes quantity; use 64M or 64Mi'),
+        ("enforcement: {resources: {limits: {memory: 67108864.5}}}", 'enforcement.resources.limits.memory: "67108864.5" is a fraction of a byte; write e.g. 64Mi'),
+        ("enforcement: {resources: {limits: {memory: [64Mi]}}}", "enforcement.resources.limits.memory: must be text, e.g. 64Mi"),
+        ("enforcement: {resources: {limits: {cpu: 9m}}}", 'enforcement.resources.limits.cpu: "9m" lets no sidecar start within a minute; write at least 10m'),
+        ("enforcement: {resources: {limits: {cpu: 0}}}", 'enforcement.resources.limits.cpu: "0" lets no sidecar start'),
+        ("enforcement: {resources: {requests: {cpu: half}}}", 'enforcement.resources.requests.cpu: "half" is not an amount of CPU; write e.g. 100m or 1'),
+        ("enforcement: {resources: {requests: {cpu: -1}}}", 'enforcement.resources.requests.cpu: "-1" is not an amount of CPU'),
+        ("enforcement: {resources: {requests: {cpu: 64Mi}}}", 'enforcement.resources.requests.cpu: "64Mi" is not an amount of CPU'),
+        ("enforcement: {resources: {requests: {cpu: 0.0005}}}", 'enforcement.resources.requests.cpu: "0.0005" is finer than 1m, a thousandth of a CPU; write e.g. 100m'),
+        ("enforcement: {resources: {requests: {cpu: 1}, limits: {cpu: 500m}}}", "enforcement.resources.limits: cpu is 500m, less than the request, 1; raise it"),
+        ("enforcement: {resources: {requests: {memory: 1Gi}, limits: {memory: 64Mi}}}", "enforcement.resources.limits: memory is 64Mi, less than the request, 1Gi; raise it"),
         ("enforcement: {style: native}", 'enforcement.style: "native" is not one of Native, Container; did you mean Native?'),
         ("enforcement: {podRestart: restart}", 'enforcement.podRestart: "restart" is not one of None, RestartAllContainers'),
         ("enforcement: {style: Container, podRestart: RestartAllContainers}", "enforcement.podRestart: RestartAllContainers needs style Native; change the style, or write None"),
@@ -199,6 +225,39 @@ def test_a_file_with_thousands_of_mistakes_shows_the_first_hundred(tmp_path):
     found = problems_of_spec(tmp_path, "".join(f"  x{n}: 1\n" for n in range(3000)))
     assert len(found) == 101
     assert found[-1] == "a.yaml: and 2900 more problems"
+
+
+@pytest.mark.parametrize(
+    ("written", "amounts"),
+    [
+        ("null", Amounts()),
+        ("{}", Amounts()),
+        ("{limits: {cpu: 1000m, memory: 0.25Gi}}", Amounts(cpu_limit="1", memory_limit="256Mi")),
+        ("{requests: {cpu: 0.5, memory: 64M}}", Amounts("500m", None, "62500Ki", None)),
+        (
+            "{requests: {cpu: 0, memory: 48Mi}, limits: {cpu: 2, memory: 67108864}}",
+            Amounts("0", "2", "48Mi", "64Mi"),
+        ),
+        ("{requests: {cpu: null}, limits: {memory: null}}", Amounts()),
+    ],
+)
+def test_amounts_of_the_sidecar_are_read_exactly_and_written_in_one_way(tmp_path, written, amounts):
+    policy = load_spec(tmp_path, f"{MINIMAL}    enforcement: {{resources: {written}}}\n")
+    assert policy.rules[0].enforcement.resources == amounts
+
+
+@pytest.mark.parametrize(
+    ("written", "name"), [("Auto", "Auto"), ("null", None), ("nvidia", "nvidia"), ("a.b", "a.b")]
+)
+def test_a_runtime_class_is_chosen_by_name_or_left_to_the_cluster(tmp_path, written, name):
+    policy = load_spec(tmp_path, f"{MINIMAL}    runtimeClassName: {written}\n")
+    assert policy.rules[0].runtime_class_name == name
+
+
+def test_pull_secrets_keep_their_order(tmp_path):
+    names = "enforcement: {imagePullSecrets: [registry, a.b]}"
+    policy = load_spec(tmp_path, f"{MINIMAL}    {names}\n")
+    assert policy.rules[0].enforcement.image_pull_secrets == ("registry", "a.b")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ from webhook.adapters.review_json import read_review, write_review
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod.review import BadReviewError
 from webhook.core.policy.values import (
+    AUTO_RUNTIME_CLASS,
     Action,
+    Amounts,
     EnforceBy,
     Placement,
     PodRestart,
@@ -32,7 +34,7 @@ RULES = st.builds(
     a_rule,
     placement=st.sampled_from(Placement),
     visible_devices=st.sampled_from(VisibleDevices),
-    runtime_class_name=st.sampled_from([None, "nvidia"]),
+    runtime_class_name=st.sampled_from([None, AUTO_RUNTIME_CLASS, "other"]),
     tolerations=st.sampled_from([(), ({"key": "gpu", "operator": "Exists"},)]),
     env=st.sampled_from([(), ({"name": "XLA_PYTHON_CLIENT_PREALLOCATE", "value": "false"},)]),
     default_class=st.sampled_from([None, "a100"]),
@@ -42,9 +44,17 @@ RULES = st.builds(
             "style": st.sampled_from(Style),
             "run_as": st.sampled_from([RunAs.AUTO, RunAs.ROOT]),
             "pod_restart": st.sampled_from(PodRestart),
+            "image_pull_secrets": st.sampled_from([(), ("registry",), ("registry", "other")]),
+            "resources": st.sampled_from(
+                [Amounts(), Amounts("20m", None, None, "1000000000"), Amounts("50m", "50m")]
+            ),
         }
     ),
 )
+
+
+# What may be known of a cluster, by those who decide about one pod.
+CLUSTERS = st.sampled_from([frozenset(), frozenset({"nvidia"}), frozenset({"runc"})])
 
 
 def mutated(pod, policy):
@@ -53,9 +63,9 @@ def mutated(pod, policy):
     return decision
 
 
-@given(asking_pods(), RULES)
-def test_mutating_twice_equals_mutating_once(pod, rule):
-    policy = a_policy(rule)
+@given(asking_pods(), RULES, CLUSTERS)
+def test_mutating_twice_equals_mutating_once(pod, rule, classes):
+    policy = a_policy(rule, runtime_classes=classes)
     once = mutated(pod, policy)
     assert once.outcome is Outcome.MUTATED
     twice = mutated(once.obj, policy)
@@ -63,11 +73,12 @@ def test_mutating_twice_equals_mutating_once(pod, rule):
     assert twice.obj == once.obj
 
 
-@given(asking_pods(), RULES)
-def test_the_patch_applied_to_the_original_has_no_findings(pod, rule):
-    policy = a_policy(rule)
+@given(asking_pods(), RULES, CLUSTERS, CLUSTERS)
+def test_the_patch_applied_to_the_original_has_no_findings(pod, rule, classes, classes_since):
+    policy = a_policy(rule, runtime_classes=classes)
     translated = jsonpatch.apply_patch(pod, list(mutated(pod, policy).patch))
-    decision = decide(a_request(translated), policy, Phase.VALIDATE)
+    since = a_policy(rule, runtime_classes=classes_since)
+    decision = decide(a_request(translated), since, Phase.VALIDATE)
     assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
 
 
@@ -86,6 +97,7 @@ def test_everything_else_in_the_pod_stays_as_it_was(pod, rule):
         "spec": {
             "affinity",
             "containers",
+            "imagePullSecrets",
             "initContainers",
             "nodeSelector",
             "runtimeClassName",

@@ -34,7 +34,7 @@ OTHER_DIGEST = "fedcba9876543210"
 
 
 def of_0_1(name="release-0.1"):
-    """Return a pod as release 0.1 wrote it, and bound it."""
+    """Return a pod as release 0.1 wrote it, and bound it, or as another one did."""
     return read_yaml((GOLDEN / name / "input.yaml").read_text())[0]
 
 
@@ -55,7 +55,18 @@ def as_0_1_wrote(pod):
             container["env"] = [one for one in container["env"] if one["name"] != "VRAM_GPUS"]
             container["volumeMounts"] = container["volumeMounts"][:2]
             spec["volumes"] = [one for one in spec["volumes"] if one["name"] != "vram-enforcer-gpu"]
+    for term in required_terms(pod):
+        term["matchExpressions"] = [
+            one for one in term["matchExpressions"] if one["key"] != "vramwarden.io/device-names"
+        ]
     return pod
+
+
+def required_terms(pod):
+    """Return the alternatives of a pod's required node affinity that some node can meet."""
+    affinity = pod["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    return [term for term in terms if term]
 
 
 def as_bound(pod):
@@ -220,6 +231,19 @@ def test_a_pod_that_0_1_has_just_translated_is_stored():
     enforcement = {"image": "vramwarden/enforcer:0.2.0"}
     decision = judged(pod, a_policy(a_rule(enforcement=enforcement), digest=OTHER_DIGEST))
     assert decision.outcome is Outcome.ALLOWED, decision.message
+
+
+def test_a_pod_is_stored_that_a_release_translated_which_knew_no_names_of_devices():
+    pod = of_0_1("before-device-names")
+    decision = judged(pod)
+    assert decision.outcome is Outcome.ALLOWED, decision.message
+    assert_fine(pod)
+    (term,) = required_terms(translated(pod))
+    assert term["matchExpressions"] == [
+        {"key": "vramwarden.io/gpu-memory-mib", "operator": "Gt", "values": ["8191"]},
+        {"key": "vramwarden.io/enforcement", "operator": "In", "values": ["sidecar"]},
+        {"key": "vramwarden.io/device-names", "operator": "NotIn", "values": ["none"]},
+    ]
 
 
 @pytest.mark.parametrize("placement", Placement)

@@ -117,6 +117,7 @@ BOUNDS = [
     ),
     (lambda n: {"affinity": expressions(n)}, 64, f"{TERMS}[1]", "in one term"),
     (lambda n: {"tolerations": [{"operator": "Exists"}] * n}, 256, "spec.tolerations", ""),
+    (lambda n: {"imagePullSecrets": [{"name": "x"}] * n}, 256, "spec.imagePullSecrets", ""),
     (
         lambda n: with_main(**capabilities(n - 4, 4)),
         64,

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from webhook.adapters.policy.parts import ResourcesPart
 from webhook.adapters.yaml_documents import Document, Path, Problem, show, show_path
 from webhook.core.pod.quantity import parse_quantity
 from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
     Action,
+    Amounts,
     Bounds,
     Enforcement,
     Example,
@@ -195,7 +197,14 @@ def _enforcement(part: EnforcementPart, enforcer_image: str) -> Enforcement:
         blind_after=part.blind_after,
         when_blind=part.when_blind,
         pod_restart=part.pod_restart,
+        image_pull_secrets=tuple(part.image_pull_secrets),
+        resources=_amounts(part.resources or ResourcesPart()),
     )
+
+
+def _amounts(part: ResourcesPart) -> Amounts:
+    requests, limits = part.requests, part.limits
+    return Amounts(requests.cpu, limits.cpu, requests.memory, limits.memory)
 
 
 def _tolerations(parts: list[TolerationPart]) -> tuple[dict[str, Any], ...]:
@@ -248,4 +257,6 @@ def _example(part: ExamplePart, where: str) -> Example:
         rule=expect.rule,
         vram=None if expect.vram is None else Fraction(parse_quantity(expect.vram)),
         node_selector=expect.node_selector,
+        runtime_class_name=expect.runtime_class_name,
+        runtime_classes=frozenset(part.runtime_classes),
     )

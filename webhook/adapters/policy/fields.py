@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -23,8 +24,8 @@ from webhook.core.enforcement.bounds import (
 )
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.duration import DURATION, parse_ms
-from webhook.core.pod.quantity import MIB, parse_quantity, parse_vram
-from webhook.core.policy.values import matches_any
+from webhook.core.pod.quantity import MIB, format_bytes, parse_quantity, parse_vram
+from webhook.core.policy.values import AUTO_RUNTIME_CLASS, matches_any
 from webhook.names import VRAM_RESOURCE
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _LABEL_LENGTH: Final = 63
 _SUBDOMAIN_LENGTH: Final = 253
+_MOST_CPU: Final = 1024
+"""More than a node has: a size, such as 64Mi, is also a number."""
+_LEAST_CPU_LIMIT: Final = "10m"
+"""The start takes about half a second of a core."""
+_LEAST_MEMORY: Final = 48 * MIB
+"""The sidecar has 18 MB without NVIDIA's library; a probe may be an interpreter more."""
 
 DNS_LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 DNS_SUBDOMAIN: Final = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
@@ -140,6 +147,42 @@ def _tolerance(value: object) -> str:
     return str(amount)
 
 
+def _cpu(value: object) -> str:
+    """Read an amount of CPU; return it as the API server writes it."""
+    text = _to_text(value, "100m")
+    try:
+        milli = parse_quantity(text) * 1000
+    except ValueError:
+        milli = Fraction(-1)
+    if not 0 <= milli <= _MOST_CPU * 1000:
+        raise ValueError(f"{show(text)} is not an amount of CPU; write e.g. 100m or 1")
+    if milli.denominator != 1:
+        raise ValueError(f"{show(text)} is finer than 1m, a thousandth of a CPU; write e.g. 100m")
+    return f"{milli}m" if milli % 1000 else str(milli // 1000)
+
+
+def _cpu_limit(value: object) -> str:
+    amount = _cpu(value)
+    if parse_quantity(amount) < parse_quantity(_LEAST_CPU_LIMIT):
+        hint = f"write at least {_LEAST_CPU_LIMIT}"
+        raise ValueError(f"{show(amount)} lets no sidecar start within a minute; {hint}")
+    return amount
+
+
+def _sidecars_memory(value: object) -> str:
+    """Read an amount of memory that the sidecar can live with; return it as a size."""
+    text = _to_text(value, "64Mi")
+    amount = _read(parse_quantity, text)
+    if amount < _LEAST_MEMORY:
+        raise ValueError(
+            f"{show(text)} is too little for its interpreter and NVIDIA's library, so the kernel "
+            f"would end the sidecar; write at least {format_bytes(_LEAST_MEMORY)}"
+        )
+    if amount.denominator != 1:
+        raise ValueError(f"{show(text)} is a fraction of a byte; write e.g. 64Mi")
+    return format_bytes(int(amount))
+
+
 def _duration(value: object, span: Span) -> str:
     """Read a duration within bounds and write it as the sidecar reads it: seconds, or ms."""
     text = _to_text(value, "5s")
@@ -160,8 +203,33 @@ _TEXT_OR_INTEGER: Final = Shape({"type": ["string", "integer"]})
 Name = Annotated[
     str, *_text(DNS_LABEL, _LABEL_LENGTH, "a name; write lower-case letters, digits and -")
 ]
+PodName = Annotated[str, *_text(DNS_SUBDOMAIN, _SUBDOMAIN_LENGTH, "a pod's name; write e.g. train")]
+SecretName = Annotated[
+    str,
+    *_text(
+        DNS_SUBDOMAIN,
+        _SUBDOMAIN_LENGTH,
+        "a Secret's name; write lower-case letters, digits, - and . alone",
+    ),
+]
 RuntimeClassName = Annotated[
     str, *_text(DNS_SUBDOMAIN, _SUBDOMAIN_LENGTH, "a RuntimeClass's name; write e.g. nvidia")
+]
+ChosenRuntimeClass = Annotated[
+    str,
+    *_text(
+        f"({AUTO_RUNTIME_CLASS}|{DNS_SUBDOMAIN})",
+        _SUBDOMAIN_LENGTH,
+        f"a RuntimeClass's name; write {AUTO_RUNTIME_CLASS}, null, or a name, e.g. nvidia",
+    ),
+]
+ExpectedRuntimeClass = Annotated[
+    str,
+    *_text(
+        f"({DNS_SUBDOMAIN})?",
+        _SUBDOMAIN_LENGTH,
+        "a RuntimeClass's name; write e.g. nvidia, or '' for none",
+    ),
 ]
 NamespacePattern = Annotated[
     str,
@@ -194,6 +262,9 @@ Title = Annotated[
 Vram = Annotated[int, BeforeValidator(_vram), _TEXT_OR_INTEGER]
 Quantity = Annotated[str, BeforeValidator(_quantity), _TEXT_OR_INTEGER]
 Tolerance = Annotated[str, BeforeValidator(_tolerance), _TEXT_OR_INTEGER]
+Cpu = Annotated[str, BeforeValidator(_cpu), _TEXT_OR_INTEGER]
+CpuLimit = Annotated[str, BeforeValidator(_cpu_limit), _TEXT_OR_INTEGER]
+SidecarsMemory = Annotated[str, BeforeValidator(_sidecars_memory), _TEXT_OR_INTEGER]
 PollInterval = Annotated[str, *_within(POLL_INTERVAL)]
 Grace = Annotated[str, *_within(GRACE)]
 BlindAfter = Annotated[str, *_within(BLIND_AFTER)]

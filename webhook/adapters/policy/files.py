@@ -53,10 +53,14 @@ class Snapshot:
     """Name, the path that messages show, and content, in the order of names."""
     unreadable: tuple[Problem, ...]
 
-    def digest(self, enforcer_image: str) -> str:
-        """Return a SHA-256 over all that makes the policy: equal files, equal digest."""
+    def digest(self, enforcer_image: str, release: str = webhook.__version__) -> str:
+        """Return a SHA-256 over all that makes a translation: files, the sidecar's image, release.
+
+        Two releases may translate a pod differently under one policy, also where its rules pin the
+        sidecar's image; a replica must not miss in the other's pods what only its own release adds.
+        """
         digest = hashlib.sha256()
-        parts = [enforcer_image.encode("utf-8", "surrogatepass")]
+        parts = [enforcer_image.encode("utf-8", "surrogatepass"), release.encode()]
         for name, _, data in self.files:
             parts += [name.encode("utf-8", "surrogateescape"), data]
         for part in parts:

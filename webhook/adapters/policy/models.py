@@ -3,27 +3,39 @@
 Names, defaults and descriptions here are what editors and the table in policies/README.md show.
 """
 
+from collections import Counter
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from webhook.adapters.policy.fields import (
     BlindAfter,
+    ChosenRuntimeClass,
     ClassPattern,
+    ExpectedRuntimeClass,
     GpuCount,
     Grace,
     Image,
     LabelKey,
     Name,
     NamespacePatterns,
+    PodName,
     PollInterval,
     Quantity,
     ResourcePattern,
     RuntimeClassName,
+    SecretName,
     Title,
     Tolerance,
 )
-from webhook.adapters.policy.parts import EnvPart, MemoryPart, Part, Selector, TolerationPart
+from webhook.adapters.policy.parts import (
+    EnvPart,
+    MemoryPart,
+    Part,
+    ResourcesPart,
+    Selector,
+    TolerationPart,
+)
 from webhook.core.enforcement.bounds import (
     BLIND_AFTER,
     GRACE,
@@ -33,6 +45,7 @@ from webhook.core.enforcement.bounds import (
 )
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.values import (
+    AUTO_RUNTIME_CLASS,
     WHOLE_GPU_RESOURCES,
     Action,
     EnforceBy,
@@ -43,10 +56,17 @@ from webhook.core.policy.values import (
     VisibleDevices,
     WhenBlind,
 )
-from webhook.names import NODE_GPU_LABEL
+from webhook.names import NODE_GPU_LABEL, NVIDIA_RUNTIME_CLASS
 
 # Strictness would ask for the members themselves; a file has their text.
 _Lax = Field(strict=False)
+
+
+def _distinct(names: list[str], verb: str) -> list[str]:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ValueError(f"{verb} {', '.join(twice)} more than once; keep one entry")
+    return names
 
 
 class ClassPart(Part):
@@ -136,6 +156,21 @@ class EnforcementPart(Part):
         "not stop what exceeds the cap, as of Kubernetes 1.36.",
     )
 
+    image_pull_secrets: list[SecretName] = Field(
+        [],
+        description="Secrets in the pods' namespaces by which the sidecar's image is pulled; their "
+        "names are added to the pod.",
+    )
+    resources: ResourcesPart | None = Field(
+        None,
+        description="The sidecar's CPU and memory, in place of the usual amounts; null is those.",
+    )
+
+    @field_validator("image_pull_secrets")
+    @classmethod
+    def _each_once(cls, names: list[str]) -> list[str]:
+        return _distinct(names, "names")
+
     @field_validator("pod_restart")
     @classmethod
     def _is_native(cls, restart: PodRestart, info: ValidationInfo) -> PodRestart:
@@ -165,8 +200,10 @@ class RulePart(Part):
     tolerations: list[TolerationPart] = Field(
         [], description="Tolerations that pods with VRAM get."
     )
-    runtime_class_name: RuntimeClassName | None = Field(
-        None, description="The RuntimeClass of pods with VRAM that name none."
+    runtime_class_name: ChosenRuntimeClass | None = Field(
+        AUTO_RUNTIME_CLASS,
+        description="The RuntimeClass of pods with VRAM that name none; Auto is "
+        f"{NVIDIA_RUNTIME_CLASS} where the cluster has one, null is none.",
     )
     env: list[EnvPart] = Field(
         [], description="Variables for containers with VRAM that do not set them."
@@ -187,10 +224,7 @@ class RulePart(Part):
     @field_validator("env")
     @classmethod
     def _each_once(cls, env: list[EnvPart]) -> list[EnvPart]:
-        names = [entry.name for entry in env]
-        twice = dict.fromkeys(name for name in names if names.count(name) > 1)
-        if twice:
-            raise ValueError(f"sets {', '.join(twice)} more than once; keep one entry")
+        _distinct([entry.name for entry in env], "sets")
         return env
 
 
@@ -198,7 +232,7 @@ class ExamplePodPart(Part):
     """The pod of an example."""
 
     namespace: Name = Field(description="The pod's namespace.")
-    name: RuntimeClassName = Field("example", description="The pod's name.")
+    name: PodName = Field("example", description="The pod's name.")
     labels: Selector = Field({}, description="The pod's labels.")
     annotations: dict[LabelKey, str] = Field({}, description="The pod's annotations, as text.")
     spec: dict[str, Any] | None = Field(
@@ -220,6 +254,9 @@ class ExpectPart(Part):
     node_selector: Selector | None = Field(
         None, description="Labels that the pod selects nodes by, among others."
     )
+    runtime_class_name: ExpectedRuntimeClass | None = Field(
+        None, description="The RuntimeClass that the pod names; '' is none."
+    )
 
 
 class ExamplePart(Part):
@@ -227,6 +264,9 @@ class ExamplePart(Part):
 
     name: Title = Field(description="What the example shows, in words.")
     pod: ExamplePodPart = Field(description="The pod that is created.")
+    runtime_classes: list[RuntimeClassName] = Field(
+        [], description="The RuntimeClasses of the cluster in which it is created."
+    )
     expect: ExpectPart = Field(description="The decision about it.")
 
 

@@ -5,8 +5,17 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from webhook.adapters.policy.fields import EnvName, LabelKey, LabelValue, TaintKey, Vram
-from webhook.core.pod.quantity import format_bytes
+from webhook.adapters.policy.fields import (
+    Cpu,
+    CpuLimit,
+    EnvName,
+    LabelKey,
+    LabelValue,
+    SidecarsMemory,
+    TaintKey,
+    Vram,
+)
+from webhook.core.pod.quantity import format_bytes, parse_quantity
 
 Selector = dict[LabelKey, LabelValue]
 
@@ -70,6 +79,49 @@ class TolerationPart(Part):
         if self.toleration_seconds is not None and self.effect != "NoExecute":
             raise ValueError("tolerationSeconds works with effect NoExecute only; set it")
         return self
+
+
+class RequestsPart(Part):
+    """What the scheduler keeps for the sidecar."""
+
+    cpu: Cpu | None = Field(
+        None, description="CPU; null is its limit, and without one the usual amount."
+    )
+    memory: SidecarsMemory | None = Field(
+        None, description="Memory; null is its limit, and without one the usual amount."
+    )
+
+
+class LimitsPart(Part):
+    """What the sidecar may use."""
+
+    cpu: CpuLimit | None = Field(
+        None, description="CPU; null is the usual amount, or the request if that is more."
+    )
+    memory: SidecarsMemory | None = Field(
+        None, description="Memory; null is the usual amount, or the request if that is more."
+    )
+
+
+class ResourcesPart(Part):
+    """The sidecar's CPU and memory, as in a container."""
+
+    requests: RequestsPart = Field(
+        RequestsPart(), description="What the scheduler keeps for the sidecar."
+    )
+    limits: LimitsPart = Field(LimitsPart(), description="What the sidecar may use.")
+
+    @field_validator("limits")
+    @classmethod
+    def _hold_requests(cls, limits: LimitsPart, info: ValidationInfo) -> LimitsPart:
+        requests = info.data.get("requests")
+        if requests is None:  # a problem of its own
+            return limits
+        for name in ("cpu", "memory"):
+            request, limit = getattr(requests, name), getattr(limits, name)
+            if request and limit and parse_quantity(request) > parse_quantity(limit):
+                raise ValueError(f"{name} is {limit}, less than the request, {request}; raise it")
+        return limits
 
 
 class EnvPart(Part):

@@ -107,6 +107,14 @@ def _source(name: str, text: str, policy: Policy, namespace: str) -> ManifestTex
     help="The manifests after admission, each pod's JSON Patch, or a diff of the YAML.",
 )
 @rollout_option
+@click.option(
+    "--runtime-class",
+    "runtime_classes",
+    multiple=True,
+    metavar="NAME",
+    help="A RuntimeClass that the cluster has, for rules that choose by it (runtimeClassName: "
+    "Auto). May be given several times.",
+)
 @click.pass_context
 def admit_command(
     context: click.Context,
@@ -115,6 +123,7 @@ def admit_command(
     namespace: str,
     output: str,
     rollout: str,
+    runtime_classes: tuple[str, ...],
 ) -> None:
     """Show what the webhook would do to every pod and pod template in manifests.
 
@@ -126,7 +135,8 @@ def admit_command(
     image = default_enforcer_image()
     try:
         policy = load_policy(policy_path or shipped_policy_path(), enforcer_image=image)
-        policy = replace(policy, rollout=Rollout(rollout))
+        known = frozenset(runtime_classes)
+        policy = replace(policy, rollout=Rollout(rollout), runtime_classes=known)
     except PolicyInvalidError as error:
         raise policy_failure(error) from error
     texts = [(name_of_input(name), read_text(name)) for name in _files(names)]

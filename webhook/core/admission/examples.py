@@ -5,11 +5,12 @@ The decision is the webhook's own, in both phases, so an example proves what a c
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from webhook.core.admission.accounting import counted_bytes
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
-from webhook.core.pod.fields import strings
+from webhook.core.pod.fields import strings, text
 from webhook.core.pod.findings import Finding, MalformedObjectError, quoted, render
 from webhook.core.pod.patch import PatchError
 from webhook.core.pod.quantity import format_bytes
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 def run_example(example: Example, policy: Policy) -> tuple[str, ...]:
     """Return in words what differs from the expected result; empty where the example holds."""
+    policy = replace(policy, runtime_classes=example.runtime_classes)
     try:
         first = _decide(example, example.pod, policy, Phase.MUTATE)
         last = _decide(example, first.obj, policy, Phase.VALIDATE) if first.allowed else first
@@ -85,7 +87,8 @@ def _mismatches(
     try:
         yield from _mismatches_of_result(example, last.obj)
     except MalformedObjectError as error:
-        if example.vram is not None or example.node_selector is not None:
+        expected = (example.vram, example.node_selector, example.runtime_class_name)
+        if any(each is not None for each in expected):
             yield f"the pod cannot be read: {error}"
 
 
@@ -101,6 +104,11 @@ def _mismatches_of_result(example: Example, pod: Json) -> Iterator[str]:
             if selector.get(key) != value:
                 got = quoted(selector[key]) if key in selector else "none"
                 yield f"wanted nodeSelector {key}: {quoted(value)}, got {got}"
+    if example.runtime_class_name is not None:
+        name = text(read_pod(pod).spec, "runtimeClassName", "spec")
+        if name != example.runtime_class_name:
+            wanted = example.runtime_class_name or "none"
+            yield f"wanted runtimeClassName {wanted}, got {name or 'none'}"
 
 
 def _became(first: Decision, last: Decision) -> str:

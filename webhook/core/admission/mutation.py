@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.admission.accounting import count, preferred_on_nodes, required_on_nodes
 from webhook.core.admission.sidecar.placing import place_enforcer, remove_enforcer
 from webhook.core.admission.tiers import tier_of
+from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.variables import (
     hide_devices,
     hide_unless_set,
@@ -24,6 +25,7 @@ from webhook.names import (
     BINDING_ANNOTATIONS,
     ENFORCER_CONTAINER,
     MANAGED_LABEL,
+    NODE_DEVICE_NAMES_LABEL,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +37,12 @@ if TYPE_CHECKING:
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_RESOLVES_NAMES: Final = {
+    "key": NODE_DEVICE_NAMES_LABEL,
+    "operator": "NotIn",
+    "values": [DeviceNames.NONE.value],
+}
+"""Not where no name shows a GPU; a node without the label has an older agent, and is fine."""
 PREFERENCES: Final = f"/spec/affinity/nodeAffinity/{_PREFERRED}"
 """Where a pod's advice to the scheduler stands, as a JSON pointer."""
 
@@ -50,8 +58,9 @@ def mutate_pod(pod: Pod, demand: Demand, rule: Rule, policy: Policy, enforcer: J
     _edit_containers(spec, lambda container: count(container, demand))
     _select_nodes(spec, demand, rule, gpu_class)
     _tolerate(spec, rule, gpu_class)
-    if rule.runtime_class_name and not spec.get("runtimeClassName"):
-        spec["runtimeClassName"] = rule.runtime_class_name
+    runtime_class = policy.runtime_class_of(rule)
+    if runtime_class and not spec.get("runtimeClassName"):
+        spec["runtimeClassName"] = runtime_class
     _edit_containers(spec, lambda container: _set_env(container, demand, rule))
     # Step 5: what holds the cap in the pod.
     if enforcer is None:
@@ -100,7 +109,8 @@ def _select_nodes(spec: Json, demand: Demand, rule: Rule, gpu_class: GPUClass | 
     selector = spec.get("nodeSelector") or {}
     if any(selector.get(key) != value for key, value in wanted.items()):
         spec["nodeSelector"] = {**selector, **wanted}
-    _require_on_nodes(spec, [required_on_nodes(demand), *tier_of(rule).node_terms])
+    tier = tier_of(rule).node_terms
+    _require_on_nodes(spec, [required_on_nodes(demand), *tier, _RESOLVES_NAMES])
     if rule.placement is Placement.BINDING:
         _prefer_free_memory(spec, demand)
 

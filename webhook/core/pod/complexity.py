@@ -44,6 +44,7 @@ CAPABILITIES: Final = Bound(64, "capabilities")
 AFFINITY_TERMS: Final = Bound(256, "affinity terms")
 EXPRESSIONS: Final = Bound(64, "expressions in one term")
 TOLERATIONS: Final = Bound(256, "tolerations")
+PULL_SECRETS: Final = Bound(256, "pull secrets")
 ENTRIES: Final = Bound(1024, "entries")
 CHARACTERS: Final = Bound(4096, "characters", "shorten it")
 
@@ -60,7 +61,8 @@ def too_complex(pod: Json) -> tuple[Finding, ...]:
 
     | of | counted |
     | --- | --- |
-    | the pod | containers of all three kinds, volumes, tolerations, resource claims |
+    | the pod | containers of all three kinds, volumes, tolerations |
+    | the pod | pull secrets, resource claims |
     | the pod | terms of node, pod and pod anti-affinity together, required and preferred |
     | the pod | annotations, labels and the node selector, each; the length of each of ours |
     | each term of node affinity | matchExpressions |
@@ -88,6 +90,7 @@ def _counts(pod: Json) -> Iterator[tuple[Bound, str, int]]:
             yield CHARACTERS, annotation_path(key), len(value)
     yield VOLUMES, "spec.volumes", len(_list(spec, "volumes"))
     yield TOLERATIONS, "spec.tolerations", len(_list(spec, "tolerations"))
+    yield PULL_SECRETS, "spec.imagePullSecrets", len(_list(spec, "imagePullSecrets"))
     yield CLAIMS, "spec.resourceClaims", len(_list(spec, "resourceClaims"))
     if spec.get("affinity"):
         yield from _affinity_counts(_object(spec, "affinity"))

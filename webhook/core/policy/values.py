@@ -11,6 +11,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.names import NVIDIA_RUNTIME_CLASS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from fractions import Fraction
@@ -28,6 +30,10 @@ WHOLE_GPU_RESOURCES: Final = (
     "deviceclass.resource.kubernetes.io/*gpu*",
 )
 """What stands for whole GPUs where a policy names none; policies/default.yaml explains each."""
+
+
+AUTO_RUNTIME_CLASS: Final = "Auto"
+"""In place of a name, none of which has a capital: `nvidia` where the cluster has that."""
 
 
 class Action(StrEnum):
@@ -108,6 +114,19 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Amounts:
+    """What a rule says of the sidecar's CPU and memory, as quantities; None where it says nothing.
+
+    A request is not more than its limit.
+    """
+
+    cpu_request: str | None = None
+    cpu_limit: str | None = None
+    memory_request: str | None = None
+    memory_limit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Enforcement:
     """How a rule's pods are held to their cap. Durations are text, as the sidecar reads them."""
 
@@ -122,6 +141,9 @@ class Enforcement:
     blind_after: str
     when_blind: WhenBlind
     pod_restart: PodRestart
+    image_pull_secrets: tuple[str, ...]
+    """Names of Secrets in the pod's namespace by which the kubelet may pull the image."""
+    resources: Amounts
 
     @property
     def restarts_pod(self) -> bool:
@@ -154,6 +176,7 @@ class Rule:
     node_selector: Mapping[str, str]
     tolerations: tuple[dict[str, Any], ...]
     runtime_class_name: str | None
+    """The RuntimeClass of pods that name none; AUTO_RUNTIME_CLASS, or None for none."""
     env: tuple[dict[str, Any], ...]
     visible_devices: VisibleDevices
     placement: Placement
@@ -187,6 +210,10 @@ class Example:
     rule: str | None
     vram: Fraction | None
     node_selector: Mapping[str, str] | None
+    runtime_class_name: str | None
+    """Empty for a pod that names no RuntimeClass."""
+    runtime_classes: frozenset[str]
+    """The RuntimeClasses of the cluster in which the pod is created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +226,11 @@ class Policy:
     """Names or patterns with `*`."""
     examples: tuple[Example, ...] = ()
     digest: str = ""
-    """SHA-256 of all that went in, in hex; not of `rollout`, which changes no pod with a demand."""
+    """SHA-256 of all that went in, in hex; not of `rollout`, which changes no pod with a demand,
+    nor of `runtime_classes`, which validation does not look at."""
     rollout: Rollout = Rollout.ENFORCE
+    runtime_classes: frozenset[str] = frozenset()
+    """What is known of the cluster's RuntimeClasses, for rules that choose by it."""
 
     @property
     def short_digest(self) -> str:
@@ -213,6 +243,20 @@ class Policy:
             if rule.matches(namespace, labels):
                 return rule
         return None
+
+    def runtime_class_of(self, rule: Rule) -> str | None:
+        """Return the RuntimeClass that a rule gives to pods that name none; None for none.
+
+        | `runtimeClassName` of the rule | the cluster has `nvidia` | a pod gets |
+        | --- | --- | --- |
+        | Auto | yes | `nvidia` |
+        | Auto | no, or it is not known | none |
+        | null | either | none |
+        | a name | either | that name |
+        """
+        if rule.runtime_class_name != AUTO_RUNTIME_CLASS:
+            return rule.runtime_class_name
+        return NVIDIA_RUNTIME_CLASS if NVIDIA_RUNTIME_CLASS in self.runtime_classes else None
 
     def is_whole_gpu(self, resource: str) -> bool:
         """Say whether a resource name stands for whole GPUs."""

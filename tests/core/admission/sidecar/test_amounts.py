@@ -6,9 +6,16 @@ import copy
 
 import pytest
 
-from tests.core.admission.decisions import container_of, decided, translated
-from tests.support.pods import a_container, a_pod, a_policy, a_request
+from tests.core.admission.decisions import (
+    assert_denied,
+    assert_fine,
+    container_of,
+    decided,
+    translated,
+)
+from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.values import Amounts
 
 BOTH = {"cpu": "2", "memory": "4Gi"}
 EQUAL = {"requests": BOTH, "limits": BOTH}
@@ -101,6 +108,101 @@ def test_a_pod_that_comes_again_in_another_class_gets_the_amounts_of_that_one(be
         vram[kind] = {"vramwarden.io/vram": "8Gi", **after.get(kind, {})}
     resources = container_of(translated(pod), "vram-enforcer")["resources"]
     assert (resources["requests"]["cpu"], resources["limits"]["cpu"]) == cpu
+
+
+USUAL = (("10m", "64Mi"), ("1", "64Mi"))
+GIVEN = {
+    # what the rule gives, the pod; requests, limits
+    "all": (Amounts("20m", "500m", "64Mi", "96Mi"), {}, (("20m", "64Mi"), ("500m", "96Mi"))),
+    "nothing": (Amounts(), {}, USUAL),
+    "limits": (Amounts(cpu_limit="2", memory_limit="96Mi"), {}, (("2", "96Mi"), ("2", "96Mi"))),
+    "small requests": (Amounts("50m", None, "48Mi", None), {}, (("50m", "48Mi"), ("1", "64Mi"))),
+    "large requests": (Amounts("2", None, "96Mi", None), {}, (("2", "96Mi"), ("2", "96Mi"))),
+    "memory": (Amounts(memory_limit="96Mi"), {}, (("10m", "96Mi"), ("1", "96Mi"))),
+    "memory, Guaranteed": (
+        Amounts(memory_limit="96Mi"),
+        {"resources": EQUAL},
+        (("200m", "96Mi"), ("200m", "96Mi")),
+    ),
+    "equal, Guaranteed": (
+        Amounts("500m", "500m", "96Mi", "96Mi"),
+        {"resources": EQUAL},
+        (("500m", "96Mi"), ("500m", "96Mi")),
+    ),
+    "unequal, Guaranteed": (
+        Amounts("20m", "500m"),
+        {"resources": EQUAL},
+        (("20m", "64Mi"), ("500m", "64Mi")),
+    ),
+    # The API server takes no container's limit above the pod's.
+    "pod-level, a smaller limit": (
+        Amounts("20m", "1"),
+        {"pod_level": of_pod("30m", "500m")},
+        (("20m", "64Mi"), ("500m", "64Mi")),
+    ),
+    "pod-level, a larger limit": (
+        Amounts("20m", "2"),
+        {"pod_level": of_pod("30m", "3")},
+        (("20m", "64Mi"), ("2", "64Mi")),
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "pod", "wanted"), GIVEN.values(), ids=GIVEN)
+def test_what_a_rule_gives_comes_in_place_of_the_usual_amounts(given, pod, wanted):
+    rule = a_rule(enforcement={"resources": given})
+    after = translated(asking(**pod), rule)
+    kinds = zip(("requests", "limits"), wanted, strict=True)
+    assert container_of(after, "vram-enforcer")["resources"] == {
+        kind: {"cpu": cpu, "memory": memory} for kind, (cpu, memory) in kinds
+    }
+    assert_fine(after, rule)
+
+
+def test_a_pod_without_room_for_what_the_rule_gives_is_denied():
+    rule = a_rule(enforcement={"resources": Amounts("1", "1")})
+    decision = decided(asking(None, of_pod("500m", "4")), rule)
+    assert_denied(decision, "EnforcementImpossible", "spec.resources.requests[cpu]")
+    assert "add 1 of cpu" in decision.message
+
+
+@pytest.mark.parametrize(
+    ("ours", "stored"),
+    [("1000000000", "1G"), ("1000m", "1"), ("1G", "1000000000")],
+)
+def test_an_amount_that_the_api_server_writes_in_other_words_is_ours(ours, stored):
+    rule = a_rule(enforcement={"resources": Amounts(ours, ours)})
+    pod = translated(asking(), rule)
+    for amounts in container_of(pod, "vram-enforcer")["resources"].values():
+        assert amounts["cpu"] == ours
+        amounts["cpu"] = stored
+    assert decided(pod, rule).patch == ()
+    assert decided(pod, rule, Phase.VALIDATE).outcome is Outcome.ALLOWED
+
+
+@pytest.mark.parametrize("amount", ["2G", "", "x", None])
+def test_another_amount_than_the_rule_gives_is_replaced_and_not_stored(amount):
+    rule = a_rule(enforcement={"resources": Amounts(memory_limit="1000000000")})
+    clean = translated(asking(), rule)
+    pod = copy.deepcopy(clean)
+    limits = container_of(pod, "vram-enforcer")["resources"]["limits"]
+    if amount is None:
+        del limits["memory"]
+    else:
+        limits["memory"] = amount
+    assert decided(pod, rule).obj == clean
+    assert decided(pod, rule, Phase.VALIDATE).reasons == ("Unmutated",)
+
+
+@pytest.mark.parametrize("before", [Amounts(), Amounts("20m", "500m", "64Mi", "96Mi")])
+@pytest.mark.parametrize("now", [Amounts(), Amounts("1", "1", "1Gi", "1Gi")])
+def test_amounts_of_another_policy_are_stored_and_replaced_in_a_pod_that_comes_again(before, now):
+    pod = translated(asking(), a_rule(enforcement={"resources": before}))
+    rule = a_rule(enforcement={"resources": now})
+    policy = a_policy(rule, digest="fedcba9876543210")
+    decision = decide(a_request(pod), policy, Phase.VALIDATE)
+    assert decision.outcome is Outcome.ALLOWED, decision.message
+    assert decided(pod, rule).obj == translated(asking(), rule)
 
 
 @pytest.mark.parametrize("cpu", ["10m", "200m", "1"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import uncounted
@@ -29,7 +30,7 @@ _SHOWN_DIFFERENCES: Final = 4
 def translatable(case: Case) -> tuple[()]:
     """Rule: the fields that translation edits have the types of Kubernetes' API.
 
-    Fields: spec.affinity.nodeAffinity, spec.tolerations, spec.volumes
+    Fields: spec.affinity.nodeAffinity, spec.tolerations, spec.imagePullSecrets, spec.volumes
     Allowed values: absent, or objects and lists as the API has them; raises MalformedObjectError
     """
     spec = case.pod.spec
@@ -41,6 +42,7 @@ def translatable(case: Case) -> tuple[()]:
         items(term, "matchExpressions", f"{path}.{field}.nodeSelectorTerms[{index}]")
     items(affinity, "preferredDuringSchedulingIgnoredDuringExecution", path)
     items(spec, "tolerations", "spec")
+    items(spec, "imagePullSecrets", "spec")
     items(spec, "volumes", "spec")
     return ()
 
@@ -49,7 +51,7 @@ def translated(case: Case) -> Iterator[Finding]:
     """Rule: a pod with a demand has all that translation adds, unharmed, when it is stored.
 
     Fields: all that translation writes, except advice to the scheduler
-    Allowed values: what it writes
+    Allowed values: what it writes; with runtimeClassName Auto any RuntimeClass, or none
 
     A pod admitted under the policy in force must be exactly what translation would make of it. One
     that bears another policy's digest was translated by a replica that loaded its policy a moment
@@ -61,7 +63,9 @@ def translated(case: Case) -> Iterator[Finding]:
     if mark and mark["digest"] != policy.short_digest:
         missing = list(_missing_essentials(pod, demand, case.enforcer))
     else:
-        wanted = mutate_pod(pod, demand, case.rule, policy, case.enforcer)
+        # The RuntimeClass may have come, or gone, since the pod was mutated.
+        blind = replace(policy, runtime_classes=frozenset())
+        wanted = mutate_pod(pod, demand, case.rule, blind, case.enforcer)
         paths = [operation["path"] for operation in make_patch(pod.raw, wanted)]
         missing = [_dotted(path) for path in paths if not path.startswith(PREFERENCES)]
     if missing:

@@ -10,7 +10,7 @@ from webhook.core.nvidia.variables import MEASURING, driver_capabilities, visibl
 from webhook.core.pod.compute import amount_or, is_guaranteed, requested
 from webhook.core.pod.fields import mapping
 from webhook.core.pod.quantity import parse_quantity
-from webhook.core.policy.values import PodRestart, Rule, RunAs, Style
+from webhook.core.policy.values import Amounts, PodRestart, Rule, RunAs, Style
 from webhook.names import (
     BLIND_AFTER_ENV,
     CAP_BYTES_ENV,
@@ -87,7 +87,7 @@ def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
         "imagePullPolicy": "IfNotPresent",
         "command": list(ENFORCER_COMMAND),
         "env": list(_variables(demand, rule)),
-        "resources": _resources(pod),
+        "resources": _resources(pod, enforcement.resources),
         "volumeMounts": list(_mounts(rule)),
         "startupProbe": _probe(_STARTUP, "startup", "--wait", str(_STARTUP_WAIT_S)),
         "livenessProbe": _probe(_LIVENESS, "liveness"),
@@ -100,7 +100,7 @@ def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
     return container
 
 
-def _resources(pod: Pod) -> Json:
+def _resources(pod: Pod, given: Amounts) -> Json:
     """Choose amounts with which the sidecar starts soon and the pod's class stays what it was.
 
     | without us the pod is | CPU requested | CPU limit | memory, both |
@@ -111,20 +111,41 @@ def _resources(pod: Pod) -> Json:
     Of containers the class asks equal amounts, so the limit is what the scheduler has to find.
     Where the pod has resources of its own they alone decide about the class, and the API server
     takes no container's limit above theirs. A BestEffort pod becomes Burstable by any amount.
+
+    What the rule gives comes in place of that, for each resource by itself:
+
+    | given | request | limit |
+    | --- | --- | --- |
+    | both | as given | as given |
+    | the limit | as the limit, as in Kubernetes | as given |
+    | the request | as given | the usual one, or the request if that is more |
+    | nothing | the usual one | the usual one |
+
+    There is always a limit: where we set none a tenant could, too low for the sidecar to live.
     """
     request, limit = _CPU_REQUEST, _CPU_LIMIT
     of_pod = mapping(pod.spec, "resources", "spec")
     if is_guaranteed(pod) and _leaves(of_pod, pod, parse_quantity(_CPU_GUARANTEED)):
         request = limit = _CPU_GUARANTEED
-    elif (most := mapping(of_pod, "limits", "spec.resources").get("cpu")) is not None:
+    request, limit = _given(given.cpu_request, given.cpu_limit, (request, limit))
+    most = mapping(of_pod, "limits", "spec.resources").get("cpu")
+    if most is not None:
         least, ours = parse_quantity(request), parse_quantity(limit)
         amount = amount_or(most, ours)
         if amount < ours:
             limit = str(most) if amount >= least else request
+    memory = _given(given.memory_request, given.memory_limit, (_MEMORY, _MEMORY))
     return {
-        "requests": {"cpu": request, "memory": _MEMORY},
-        "limits": {"cpu": limit, "memory": _MEMORY},
+        "requests": {"cpu": request, "memory": memory[0]},
+        "limits": {"cpu": limit, "memory": memory[1]},
     }
+
+
+def _given(request: str | None, limit: str | None, usual: tuple[str, str]) -> tuple[str, str]:
+    """Return request and limit of a resource, as the table of `_resources` has them."""
+    if request is None:
+        return usual if limit is None else (limit, limit)
+    return request, limit or max(usual[1], request, key=parse_quantity)
 
 
 def _leaves(of_pod: Mapping[str, Any], pod: Pod, cpu: Fraction) -> bool:

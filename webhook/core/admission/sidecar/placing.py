@@ -32,6 +32,7 @@ def place_enforcer(spec: Json, pod: Pod, demand: Demand, rule: Rule, wanted: Jso
         rest = spec.get(field) or []
         spec[field] = [wanted, *rest] if native else [*rest, wanted]
     _set_volumes(spec, enforcer_volumes(rule))
+    _add_pull_secrets(spec, rule.enforcement.image_pull_secrets)
 
 
 def remove_enforcer(spec: Json) -> None:
@@ -55,6 +56,17 @@ def _set_volumes(spec: Json, wanted: Iterable[Json]) -> None:
     after.extend(missing.values())
     if after != present:
         spec["volumes"] = after
+
+
+def _add_pull_secrets(spec: Json, names: Iterable[str]) -> None:
+    """Name the Secrets by which the sidecar's image is pulled, after those that the pod names.
+
+    They stay where a rule no longer names them: nobody knows whose they are.
+    """
+    present: list[Json] = spec.get("imagePullSecrets") or []
+    missing = [secret for name in names if (secret := {"name": name}) not in present]
+    if missing:
+        spec["imagePullSecrets"] = [*present, *missing]
 
 
 def _stands_intact(pod: Pod, field: str, wanted: Json, demand: Demand) -> bool:

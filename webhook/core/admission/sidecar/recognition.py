@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import posixpath
+from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.sidecar.container import GPUS_VARIABLE, restart_rules
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
+from webhook.core.pod.compute import amount_or
 from webhook.core.pod.fields import mapping, text, texts
+from webhook.core.pod.quantity import parse_quantity
 from webhook.names import (
     ENFORCER_COMMAND,
     ENFORCER_CONTAINER,
@@ -116,6 +119,7 @@ _FIELDS: Final = _DEFAULTED | {
 }
 _LIMIT_RANGED: Final = frozenset({"ephemeral-storage"})
 _AMOUNTS: Final = _LIMIT_RANGED | {"cpu", "memory"}
+_NOTHING: Final = Fraction(-1)
 _PROBE_DEFAULTS: Final = frozenset({"successThreshold"})
 
 
@@ -146,9 +150,16 @@ def _holds_amounts(container: Container, wanted: Json) -> bool:
     """Compare amounts; a resource that shows GPUs would make the sidecar measure the wrong one."""
     resources = mapping(container.raw, "resources", container.path)
     return not (resources.keys() - wanted.keys()) and all(
-        container.resources(kind).items() >= amounts.items()
+        all(_equal(container.resources(kind).get(key), each) for key, each in amounts.items())
         and not (container.resources(kind).keys() - amounts.keys() - _LIMIT_RANGED)
         for kind, amounts in wanted.items()
+    )
+
+
+def _equal(actual: str | None, wanted: str) -> bool:
+    """Compare two quantities; the API server writes those of policies in words of its own."""
+    return actual == wanted or (
+        actual is not None and amount_or(actual, _NOTHING) == parse_quantity(wanted)
     )
 
 

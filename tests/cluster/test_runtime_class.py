@@ -1,0 +1,109 @@
+"""Pods under `runtimeClassName: Auto`, on a cluster whose RuntimeClass `nvidia` comes and goes."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+
+from tests.support.control_planes import wait_until
+from tests.support.our_server import OurServer, container, serving
+from tests.support.pods import a_container, a_pod
+from tests.support.webhook_configurations import installed
+
+SYSTEM = "vramwarden-system"
+OVERHEAD = {"cpu": "100m", "memory": "120Mi"}
+OURS = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+
+
+@pytest.fixture(scope="module")
+def ours(control_plane, tmp_path_factory):
+    """Run a server that knows the cluster: it places."""
+    metadata = {"name": SYSTEM}
+    control_plane.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    env = {
+        "KUBECONFIG": str(control_plane.kubeconfig),
+        "VRAMWARDEN_PLACEMENT_NAMESPACE": SYSTEM,
+    }
+    with serving(tmp_path_factory.mktemp("knowing"), **env) as server:
+        our_server = OurServer(server)
+        with installed(control_plane.api, *our_server.configurations):
+            yield our_server
+
+
+@contextmanager
+def runtime_class(team, name="nvidia", **fields):
+    """Have a RuntimeClass until the block ends; the API server's plugin and we know it by then."""
+    kind = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia"}
+    manifest = {**kind, "metadata": {"name": name}, **fields}
+    before = heard(team)
+    team.api.create(manifest)
+    try:
+        if name == "nvidia":
+            wait_until("it is known", lambda: heard(team) == [*before, True])
+        else:
+            wait_until("the plugin knows it", lambda: named(team, name))
+        yield
+    finally:
+        team.api.delete(manifest)
+        if name == "nvidia":
+            wait_until("it is forgotten", lambda: heard(team) == [*before, True, False])
+
+
+def heard(team):
+    """Return what the server heard of the class, in order."""
+    return [line["exists"] for line in team.ours.server.log() if line["msg"] == "RuntimeClass"]
+
+
+def named(team, name):
+    return team.accepts(a_pod(runtimeClassName=name), dry_run=True)
+
+
+def class_of(pod):
+    return pod["spec"].get("runtimeClassName")
+
+
+def test_a_pod_gets_the_class_for_as_long_as_the_cluster_has_one(team):
+    assert class_of(team.accepts(a_pod("8Gi"))) is None
+    with runtime_class(team):
+        pod = team.accepts(a_pod("8Gi"))
+        assert class_of(pod) == "nvidia"
+        assert "overhead" not in pod["spec"]
+        assert class_of(team.accepts(a_pod())) is None
+    assert class_of(team.accepts(a_pod("8Gi"))) is None
+
+
+def test_a_class_of_the_users_own_stays(team):
+    with runtime_class(team), runtime_class(team, "kata"):
+        assert class_of(team.accepts(a_pod("8Gi", runtimeClassName="kata"))) == "kata"
+
+
+def test_overhead_of_the_class_is_added_by_the_api_server(team):
+    """Its plugin runs before us, and once more since we changed the pod."""
+    with runtime_class(team, overhead={"podFixed": OVERHEAD}):
+        for pod in (a_pod("8Gi"), a_pod("8Gi", runtimeClassName="nvidia")):
+            stored = team.accepts(pod)
+            assert (class_of(stored), stored["spec"]["overhead"]) == ("nvidia", OVERHEAD)
+        copied = {"annotations": stored["metadata"]["annotations"]}
+        again = team.accepts({**stored, "metadata": copied})
+        assert again["spec"] == stored["spec"]
+
+
+def test_scheduling_of_the_class_is_added_by_the_api_server(team):
+    everything = {"operator": "Exists"}  # our toleration is then one too many for its plugin
+    for toleration in (everything, {"key": "pool", "operator": "Exists"}, OURS):
+        scheduling = {"nodeSelector": {"pool": "gpu"}, "tolerations": [toleration]}
+        with runtime_class(team, scheduling=scheduling):
+            spec = team.accepts(a_pod("8Gi"))["spec"]
+            assert spec["nodeSelector"] == {"pool": "gpu", "vramwarden.io/gpu": "true"}
+            assert toleration in spec["tolerations"]
+            assert spec["tolerations"].count(OURS) == 1
+
+
+def test_a_guaranteed_pod_stays_so_with_the_class(team):
+    amounts = {"cpu": "1", "memory": "1Gi"}
+    resources = {"requests": amounts, "limits": amounts}
+    with runtime_class(team, overhead={"podFixed": OVERHEAD}):
+        pod = team.accepts(a_pod("8Gi", containers=[a_container(resources=resources)]))
+    assert pod["status"]["qosClass"] == "Guaranteed"
+    assert container(pod, "vram-enforcer")["resources"]["limits"]["cpu"] == "200m"

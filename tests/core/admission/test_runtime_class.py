@@ -1,0 +1,76 @@
+"""Which RuntimeClass a pod with a demand gets, by the rule and by what is known of the cluster."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.core.admission.decisions import a_plain_pod
+from tests.support.pods import a_pod, a_policy, a_request, a_rule
+from webhook.core.admission.decide import Outcome, Phase, decide
+
+CLUSTERS = {
+    "not known": frozenset(),
+    "others": frozenset({"runc", "nvidia-cdi"}),
+    "nvidia": frozenset({"runc", "nvidia"}),
+}
+HAS_NVIDIA = CLUSTERS["nvidia"]
+
+# Of the rule; then what a pod gets without the class `nvidia` in the cluster, and with it.
+TABLE = {
+    "Auto": (None, "nvidia"),
+    None: (None, None),
+    "nvidia": ("nvidia", "nvidia"),
+    "own": ("own", "own"),
+}
+
+
+def under(name, classes, **changes):
+    return a_policy(a_rule(runtime_class_name=name), runtime_classes=classes, **changes)
+
+
+def mutated(pod, policy):
+    decision = decide(a_request(pod), policy, Phase.MUTATE)
+    assert decision.allowed, decision.message
+    return decision.obj
+
+
+@pytest.mark.parametrize(("rule", "wanted"), TABLE.items(), ids=map(str, TABLE))
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_a_pod_that_names_none_gets_what_the_rule_and_the_cluster_say(rule, wanted, cluster):
+    classes = CLUSTERS[cluster]
+    pod = mutated(a_plain_pod(), under(rule, classes))
+    assert pod["spec"].get("runtimeClassName") == wanted["nvidia" in classes]
+
+
+@pytest.mark.parametrize("rule", TABLE)
+def test_a_pod_that_names_one_keeps_it(rule):
+    pod = mutated(a_pod("8Gi", runtimeClassName="kata"), under(rule, HAS_NVIDIA))
+    assert pod["spec"]["runtimeClassName"] == "kata"
+
+
+def test_a_pod_without_a_demand_gets_none():
+    decision = decide(a_request(a_pod()), under("Auto", HAS_NVIDIA), Phase.MUTATE)
+    assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ())
+
+
+PAIRS = list(itertools.product(CLUSTERS, repeat=2))
+
+
+@pytest.mark.parametrize("digest", ["0123456789abcdef", "fedcba9876543210"], ids=["own", "other"])
+@pytest.mark.parametrize(("then", "now"), PAIRS, ids=map(" then ".join, PAIRS))
+def test_under_auto_a_pod_is_stored_whatever_became_of_the_class_meanwhile(then, now, digest):
+    pod = mutated(a_plain_pod(), under("Auto", CLUSTERS[then]))
+    policy = under("Auto", CLUSTERS[now], digest=digest)
+    decision = decide(a_request(pod), policy, Phase.VALIDATE)
+    assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
+
+
+def test_a_name_of_the_rule_is_missed_in_a_pod_whatever_the_cluster_has():
+    policy = under("nvidia", HAS_NVIDIA)
+    pod = mutated(a_plain_pod(), policy)
+    del pod["spec"]["runtimeClassName"]
+    decision = decide(a_request(pod), policy, Phase.VALIDATE)
+    assert decision.reasons == ("Unmutated",)
+    assert decision.findings[0].path == "spec.runtimeClassName"
