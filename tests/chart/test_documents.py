@@ -147,7 +147,9 @@ def test_the_plugin_heeds_the_label_that_the_steps_set():
 
 def test_pull_secrets_are_written_as_documented(tmp_path):
     text = (DEPLOY / "README.md").read_text()
-    (block,) = re.findall(r"^```yaml\n(rules:\n- name: default\n.*?)^```", text, re.M | re.S)
+    (block,) = re.findall(
+        r"^```yaml\n(rules:\n- name: default\n.*?)^```", text, re.MULTILINE | re.DOTALL
+    )
     head = {"apiVersion": "vramwarden.io/v1alpha1", "kind": "VRAMPolicy", "metadata": {"name": "x"}}
     (tmp_path / "x.yaml").write_text(yaml.safe_dump({**head, "spec": yaml.safe_load(block)}))
     (rule,) = PolicySource(tmp_path, "vramwarden/enforcer:1").current.rules
