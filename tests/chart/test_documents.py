@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -15,6 +16,10 @@ from tests.support.documents import commands
 from tests.support.paths import ROOT
 from webhook import __version__
 from webhook.adapters.policy.source import PolicySource
+from webhook.core.node.access import Access, GpuAccess, advise
+from webhook.core.node.driver import Driver, why_unready
+from webhook.core.node.inventory import Scan, SeenGpu, skipped
+from webhook.core.nvidia.drivers import Fault
 from webhook.core.policy.values import EnforceBy, Placement
 
 NODES = DEPLOY / "nodes.md"
@@ -154,3 +159,16 @@ def test_pull_secrets_are_written_as_documented(tmp_path):
     (tmp_path / "x.yaml").write_text(yaml.safe_dump({**head, "spec": yaml.safe_load(block)}))
     (rule,) = PolicySource(tmp_path, "vramwarden/enforcer:1").current.rules
     assert rule.enforcement.image_pull_secrets == ("registry",)
+
+
+def test_what_the_agent_says_is_listed():
+    """In its own words, as far as they are the same on each node."""
+    mounts, default = Access(GpuAccess.VOLUME_MOUNTS), Access(visible_devices="all")
+    said = [advice.what for access in (mounts, default) for advice in advise(access)]
+    waiting = Driver(0.0, 0.0, fault=Fault.LIBRARY_MISSING)
+    said += [why_unready(replace(waiting, loaded_since_s=since)) for since in (None, 0.0)]
+    mig = Scan((SeenGpu("GPU-1", "A100", 0, 2**30, mig=True),))
+    said += skipped(mig).values()
+    listed = re.findall(r"^\| (?:log|unready): \*(.+?)\* \|", NODES.read_text(), re.MULTILINE)
+    assert len(listed) == len(said)
+    assert all(words in sentence for words, sentence in zip(listed, said, strict=True)), said
