@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from tests.support.charts import CHART, DEPLOY, KUBE_VERSION, NAMESPACE, one
 from tests.support.control_planes import find_binary
@@ -16,11 +17,15 @@ from tests.support.documents import commands
 from tests.support.paths import ROOT
 from webhook import __version__
 from webhook.adapters.policy.source import PolicySource
+from webhook.agent.sharing import GPUS_SHARED
+from webhook.cli.main import main
+from webhook.core.node import sharing
 from webhook.core.node.access import Access, GpuAccess, advise
 from webhook.core.node.driver import Driver, why_unready
 from webhook.core.node.inventory import Scan, SeenGpu, skipped
 from webhook.core.nvidia.drivers import Fault
 from webhook.core.policy.values import EnforceBy, Placement
+from webhook.names import NODE_GPU_LABEL, VRAM_RESOURCE
 
 NODES = DEPLOY / "nodes.md"
 LAPTOP = DEPLOY / "laptop.yaml"
@@ -172,3 +177,27 @@ def test_what_the_agent_says_is_listed():
     listed = re.findall(r"^\| (?:log|unready): \*(.+?)\* \|", NODES.read_text(), re.MULTILINE)
     assert len(listed) == len(said)
     assert all(words in sentence for words, sentence in zip(listed, said, strict=True)), said
+
+
+def test_what_autoscalers_need_is_printed_as_documented():
+    done = CliRunner().invoke(
+        main, ["agent", "--once", "--dry-run", "-o", "tags", "--vram", "22Gi"]
+    )
+    assert done.exit_code == 0, done.stderr
+    tags, overlay, pool = yaml.safe_load_all(done.stdout)
+    prefix = "k8s.io/cluster-autoscaler/node-template"
+    assert tags[f"{prefix}/resources/{VRAM_RESOURCE}"] == "22Gi"
+    assert f"{prefix}/label/{NODE_GPU_LABEL}" in tags
+    text = NODES.read_text()
+    assert f"`{prefix}/resources/{VRAM_RESOURCE}`, and `.../label/...`" in text
+    azure = f"{prefix}/resources/{VRAM_RESOURCE}".replace("/", "_")
+    assert f"`{azure}`" in text
+    assert overlay["kind"] == "NodeOverlay"
+    assert NODE_GPU_LABEL in pool["spec"]["template"]["metadata"]["labels"]
+    assert "`NodeOverlay=true`" in text
+
+
+def test_every_event_of_a_node_is_listed_and_no_other():
+    known = {sharing.NOT_SHARED, sharing.DRAIN, sharing.BESIDE_PLUGIN, sharing.UNTIL_PODS_END}
+    listed = re.findall(r"^\| Event `(\w+)` \|", NODES.read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(known | {GPUS_SHARED})
