@@ -168,10 +168,8 @@ def test_pull_secrets_are_written_as_documented(tmp_path):
 
 def test_what_the_agent_says_is_listed():
     """In its own words, as far as they are the same on each node."""
-    mounts, default = Access(GpuAccess.VOLUME_MOUNTS), Access(visible_devices="all")
-    said = [advice.what for access in (mounts, default) for advice in advise(access)]
     waiting = Driver(0.0, 0.0, fault=Fault.LIBRARY_MISSING)
-    said += [why_unready(replace(waiting, loaded_since_s=since)) for since in (None, 0.0)]
+    said = [why_unready(replace(waiting, loaded_since_s=since)) for since in (None, 0.0)]
     mig = Scan((SeenGpu("GPU-1", "A100", 0, 2**30, mig=True),))
     said += skipped(mig).values()
     listed = re.findall(r"^\| (?:log|unready): \*(.+?)\* \|", NODES.read_text(), re.MULTILINE)
@@ -199,5 +197,7 @@ def test_what_autoscalers_need_is_printed_as_documented():
 
 def test_every_event_of_a_node_is_listed_and_no_other():
     known = {sharing.NOT_SHARED, sharing.DRAIN, sharing.BESIDE_PLUGIN, sharing.UNTIL_PODS_END}
+    mounts, default = Access(GpuAccess.VOLUME_MOUNTS), Access(visible_devices="all")
+    known |= {advice.reason for access in (mounts, default) for advice in advise(access)}
     listed = re.findall(r"^\| Event `(\w+)` \|", NODES.read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(known | {GPUS_SHARED})
