@@ -27,6 +27,7 @@ GROUP = "/apis/admissionregistration.k8s.io/v1"
 MUTATING = f"{GROUP}/mutatingwebhookconfigurations/vramwarden"
 VALIDATING = f"{GROUP}/validatingwebhookconfigurations/vramwarden"
 SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/vramwarden-certificate"
+LABEL = "app.kubernetes.io/name=vramwarden"
 KINDS = (
     "mutatingwebhookconfigurations,validatingwebhookconfigurations,validatingadmissionpolicies,"
     "validatingadmissionpolicybindings,clusterroles,clusterrolebindings,roles,rolebindings,pods,"
@@ -50,8 +51,7 @@ class Installation(Release):
 
     def left(self):
         """Return what exists of us."""
-        label = "app.kubernetes.io/name=vramwarden"
-        done = self.kubectl("get", KINDS, "--all-namespaces", "-l", label, "-o", "name")
+        done = self.kubectl("get", KINDS, "--all-namespaces", "-l", LABEL, "-o", "name")
         assert done.returncode == 0, done.stderr
         return set(done.stdout.split())
 
@@ -91,8 +91,7 @@ class Installation(Release):
 def release(live_helm, control_plane):
     found = Installation(live_helm, control_plane)
     # What the tests of other files left in this control plane, whose objects bear our label, too.
-    label = "app.kubernetes.io/name=vramwarden"
-    control_plane.kubectl("delete", "jobs,configmaps", "--all-namespaces", "-l", label)
+    control_plane.kubectl("delete", "jobs,configmaps", "--all-namespaces", "-l", LABEL)
     assert found.left() == set()
     yield found
     if "vramwarden" in live_helm.run("list", "--namespace", NAMESPACE, "--short"):
@@ -342,6 +341,8 @@ def test_what_outlives_a_namespace_that_was_deleted_first_has_our_label(
     objects = [thing for thing in helm.render() if not hooks(thing)]
     lasting = {thing["kind"].lower() for thing in objects if "namespace" not in thing["metadata"]}
     assert kinds[0] - kinds[1] == lasting
+    ours = ("get", "roles,rolebindings", "--namespace=default", f"--selector={LABEL}", "-o=name")
+    assert control_plane.kubectl(*ours).stdout == ""
 
 
 def test_nodes_are_rid_of_what_the_agent_wrote(control_plane):

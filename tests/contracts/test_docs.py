@@ -15,6 +15,7 @@ from webhook import names
 from webhook.cli.main import main
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.admission.rules.servers import SERVERS as SERVERS_WARNED_OF
+from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.programs import FRACTION_REFERENCE, SETTINGS, Program
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.findings import Reason
@@ -228,6 +229,14 @@ def test_every_alert_is_documented_and_no_other():
     rules = (ROOT / "deploy/chart/vramwarden/templates/monitoring.yaml").read_text()
     documented = re.findall(r"^\| `(Vramwarden\w+)` \| .+ \|$", text, re.MULTILINE)
     assert documented == re.findall(r"- alert: (\w+)", rules)
+
+
+@pytest.mark.parametrize("names_of_gpus", DeviceNames)
+def test_every_way_to_name_gpus_is_documented(names_of_gpus):
+    """With the label by which a node says it."""
+    text = (ROOT / "deploy" / "nodes.md").read_text()
+    rows = text[text.index(f"| `{names.NODE_DEVICE_NAMES_LABEL}` |") :].partition("\n\n")[0]
+    assert f"`{names_of_gpus}`" in rows
 
 
 WIDTH = 110

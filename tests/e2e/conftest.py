@@ -1,7 +1,7 @@
 """Fixtures of `make e2e`: a cluster, the product installed in it, and teams that use it.
 
 README.md has the settings. The files run in the order of their names: the first fails to install,
-on purpose, the next one installs, the last uninstalls.
+on purpose, the second installs for a laptop, the third for all others; the last uninstalls.
 """
 
 from __future__ import annotations

@@ -1,0 +1,203 @@
+"""What README.md and deploy/nodes.md ask platform teams to run and to write, tried."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from tests.support.charts import CHART, DEPLOY, KUBE_VERSION, NAMESPACE, one
+from tests.support.control_planes import find_binary
+from tests.support.documents import commands
+from tests.support.paths import ROOT
+from webhook import __version__
+from webhook.adapters.policy.source import PolicySource
+from webhook.agent.sharing import GPUS_SHARED
+from webhook.cli.main import main
+from webhook.core.node import sharing
+from webhook.core.node.access import Access, GpuAccess, advise
+from webhook.core.node.driver import Driver, why_unready
+from webhook.core.node.inventory import Scan, SeenGpu, skipped
+from webhook.core.nvidia.drivers import Fault
+from webhook.core.policy.values import EnforceBy, Placement
+from webhook.names import NODE_GPU_LABEL, VRAM_RESOURCE
+
+NODES = DEPLOY / "nodes.md"
+LAPTOP = DEPLOY / "laptop.yaml"
+LOADED = f"vramwarden/vramwarden:{__version__}"
+
+
+@pytest.fixture(scope="module")
+def laptop(helm):
+    """Render the chart with the values for a laptop and nothing else, as the README installs it."""
+    where = ("--namespace", NAMESPACE, "--kube-version", KUBE_VERSION)
+    text = helm.run("template", "vramwarden", str(CHART), *where, "--values", str(LAPTOP))
+    return [thing for thing in yaml.safe_load_all(text) if thing]
+
+
+def test_a_laptop_runs_the_image_that_the_readme_loads(laptop):
+    (line,) = (
+        line for line in commands(ROOT / "README.md", LAPTOP.name) if line.startswith("kind load")
+    )
+    assert line.split() == ["kind", "load", "docker-image", LOADED]
+    assert f"minikube image load {LOADED}\n" in (ROOT / "README.md").read_text()
+    for kind, name in (("Deployment", "vramwarden-webhook"), ("DaemonSet", "vramwarden-agent")):
+        (container,) = one(laptop, kind, name)["spec"]["template"]["spec"]["containers"]
+        assert container["image"] == LOADED
+        assert container["imagePullPolicy"] == "IfNotPresent"
+
+
+def test_on_a_laptop_every_node_says_that_it_has_memory_and_nobody_measures_it(laptop, tmp_path):
+    pod = one(laptop, "DaemonSet")["spec"]["template"]["spec"]
+    assert "--vram=16Gi" in pod["containers"][0]["args"]
+    assert not {"affinity", "nodeSelector"} & set(pod)
+    assert pod["tolerations"] == [{"operator": "Exists"}]
+    for name, text in one(laptop, "ConfigMap", "vramwarden-policies")["data"].items():
+        (tmp_path / name).write_text(text)
+    (rule,) = PolicySource(tmp_path, "vramwarden/enforcer:1").current.rules
+    assert (rule.placement, rule.enforcement.by) == (Placement.NONE, EnforceBy.NONE)
+    assert (rule.namespaces, rule.runtime_class_name) == (("*",), None)
+
+
+@pytest.fixture
+def kubectl(control_plane):
+    if not find_binary("kubectl"):
+        pytest.skip("needs kubectl")
+    return control_plane.kubectl
+
+
+@pytest.fixture
+def node(api):
+    """Name a node that offers whole GPUs and shared memory."""
+    name = "with-gpus"
+    api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+    amounts = {"nvidia.com/gpu": "8", "vramwarden.io/vram": "16Gi", "cpu": "8"}
+    change = {"status": {"capacity": amounts, "allocatable": amounts}}
+    kind = "application/merge-patch+json"
+    api.request("PATCH", f"/api/v1/nodes/{name}/status", change, content_type=kind)
+    yield name
+    api.request("DELETE", f"/api/v1/nodes/{name}")
+
+
+def test_the_commands_that_show_nodes_show_them(kubectl, node):
+    lines = commands(NODES, "custom-columns")
+    shown = [kubectl(*shlex.split(line)[1:]) for line in lines]
+    assert [one.stderr for one in shown] == ["", ""]
+    assert re.search(rf"^{node} +16Gi +8$", shown[0].stdout, re.MULTILINE)
+    header = shown[1].stdout.splitlines()[0].split()
+    assert header[-4:] == ["GPU-COUNT", "DEVICE-NAMES", "ENFORCEMENT", "SHARE"]
+    described = commands(NODES, "kubectl describe node")[1].replace("NODE", node)
+    assert kubectl(*shlex.split(described)[1:]).returncode == 0
+
+
+def test_the_notes_say_how_to_see_what_is_shared_where_a_driver_is_asked(live_helm):
+    command = commands(NODES, "custom-columns")[0]
+    told = {"a driver": live_helm.values(None), "nobody": ("--values", str(LAPTOP))}
+    told = {
+        asked: live_helm.run(
+            *("install", "vramwarden", str(CHART), "--namespace", NAMESPACE),
+            *("--dry-run=client", *values),
+        ).partition("NOTES:")[2]
+        for asked, values in told.items()
+    }
+    shared, ask = (told["a driver"].index(text) for text in (command, "Then ask for GPU memory"))
+    assert shared < ask
+    assert "nvidia.com/gpu" not in told["nobody"]
+
+
+@pytest.mark.parametrize(
+    "line", re.findall(r"`(kubectl label node NODE [^`]+)`", NODES.read_text()), ids=str
+)
+def test_the_labels_can_be_set(kubectl, api, node, line):
+    assert kubectl(*shlex.split(line.replace("NODE", node))[1:]).returncode == 0
+    key, value = line.split()[-1].split("=")
+    assert api.request("GET", f"/api/v1/nodes/{node}")["metadata"]["labels"][key] == value
+
+
+def manifests():
+    """Return the YAML documents of nodes.md, by what they are."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", NODES.read_text(), re.MULTILINE | re.DOTALL)
+    found = [document for block in blocks for document in yaml.safe_load_all(block)]
+    return {document.get("kind", "affinity"): document for document in found}
+
+
+def test_the_manifests_are_those_that_an_api_server_takes(kubectl):
+    found = manifests()
+    assert set(found) == {"RuntimeClass", "affinity"}
+    template = {
+        "metadata": {"labels": {"name": "plugin"}},
+        "spec": {"containers": [{"name": "plugin", "image": "plugin"}], **found["affinity"]},
+    }
+    plugin = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "plugin", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"name": "plugin"}}, "template": template},
+    }
+    for manifest in (found["RuntimeClass"], plugin):
+        done = kubectl("create", "--dry-run=server", "--validate=strict", "-f", "-",
+                       stdin=json.dumps(manifest))  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_plugin_heeds_the_label_that_the_steps_set():
+    (term,) = manifests()["affinity"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+    (expression,) = term["matchExpressions"]
+    assert expression["operator"] == "NotIn"
+    (value,) = expression["values"]
+    assert f"`kubectl label node NODE {expression['key']}={value}`" in NODES.read_text()
+
+
+def test_pull_secrets_are_written_as_documented(tmp_path):
+    text = (DEPLOY / "README.md").read_text()
+    (block,) = re.findall(
+        r"^```yaml\n(rules:\n- name: default\n.*?)^```", text, re.MULTILINE | re.DOTALL
+    )
+    head = {"apiVersion": "vramwarden.io/v1alpha1", "kind": "VRAMPolicy", "metadata": {"name": "x"}}
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump({**head, "spec": yaml.safe_load(block)}))
+    (rule,) = PolicySource(tmp_path, "vramwarden/enforcer:1").current.rules
+    assert rule.enforcement.image_pull_secrets == ("registry",)
+
+
+def test_what_the_agent_says_is_listed():
+    """In its own words, as far as they are the same on each node."""
+    waiting = Driver(0.0, 0.0, fault=Fault.LIBRARY_MISSING)
+    said = [why_unready(replace(waiting, loaded_since_s=since)) for since in (None, 0.0)]
+    mig = Scan((SeenGpu("GPU-1", "A100", 0, 2**30, mig=True),))
+    said += skipped(mig).values()
+    listed = re.findall(r"^\| (?:log|unready): \*(.+?)\* \|", NODES.read_text(), re.MULTILINE)
+    assert len(listed) == len(said)
+    assert all(words in sentence for words, sentence in zip(listed, said, strict=True)), said
+
+
+def test_what_autoscalers_need_is_printed_as_documented():
+    done = CliRunner().invoke(
+        main, ["agent", "--once", "--dry-run", "-o", "tags", "--vram", "22Gi"]
+    )
+    assert done.exit_code == 0, done.stderr
+    tags, overlay, pool = yaml.safe_load_all(done.stdout)
+    prefix = "k8s.io/cluster-autoscaler/node-template"
+    assert tags[f"{prefix}/resources/{VRAM_RESOURCE}"] == "22Gi"
+    assert f"{prefix}/label/{NODE_GPU_LABEL}" in tags
+    text = NODES.read_text()
+    assert f"`{prefix}/resources/{VRAM_RESOURCE}`, and `.../label/...`" in text
+    azure = f"{prefix}/resources/{VRAM_RESOURCE}".replace("/", "_")
+    assert f"`{azure}`" in text
+    assert overlay["kind"] == "NodeOverlay"
+    assert NODE_GPU_LABEL in pool["spec"]["template"]["metadata"]["labels"]
+    assert "`NodeOverlay=true`" in text
+
+
+def test_every_event_of_a_node_is_listed_and_no_other():
+    known = {sharing.NOT_SHARED, sharing.DRAIN, sharing.BESIDE_PLUGIN, sharing.UNTIL_PODS_END}
+    mounts, default = Access(GpuAccess.VOLUME_MOUNTS), Access(visible_devices="all")
+    known |= {advice.reason for access in (mounts, default) for advice in advise(access)}
+    listed = re.findall(r"^\| Event `(\w+)` \|", NODES.read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(known | {GPUS_SHARED})

@@ -1,0 +1,16 @@
+"""What documents ask their readers to run."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def commands(document: Path, containing: str) -> list[str]:
+    """Return the lines of the one `sh` block of a document that has a text, without comments."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
+    (block,) = (one for one in blocks if containing in one)
+    return [re.sub(r"\s+# .*", "", line) for line in block.splitlines()]
