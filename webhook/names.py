@@ -66,7 +66,7 @@ NODE_BOOT_ANNOTATION: Final = PREFIX + "boot-id"
 NODE_SHARE_LABEL: Final = PREFIX + "share"
 """`"true"`: share its GPUs although a device plugin offers them whole; `"false"`: never do."""
 
-# What containers with VRAM are told.
+# What containers with VRAM know of their cap.
 GPU_MEMORY_MIB_ENV: Final = "VRAMWARDEN_GPU_MEMORY_MIB"
 """What the container asked for, per GPU."""
 GPU_MEMORY_FRACTION_ENV: Final = "VRAMWARDEN_GPU_MEMORY_FRACTION"

@@ -32,7 +32,6 @@ def bench(monkeypatch):
 def pauses(monkeypatch):
     """Let the watching threads pause no time, and keep how long they would have."""
     slept = []
-    monkeypatch.setattr(watcher.time, "sleep", slept.append)
     unhurried = partial(watcher.follow, sleep=slept.append, spread=lambda _, most: most)
     monkeypatch.setattr(watcher, "follow", unhurried)
     return slept

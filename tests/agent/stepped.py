@@ -13,7 +13,7 @@ from webhook.core.node.access import Access
 from webhook.core.node.inventory import Scan, SeenGpu
 from webhook.core.nvidia.drivers import Fault
 
-GPU = SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20)
+GPU = SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20, used_bytes=0)
 FINE = Scan((GPU,), "570.86.15")
 GONE = Scan((), "570.86.15")
 DOWN = Scan(failed="the driver is not loaded", fault=Fault.DRIVER_DOWN)
@@ -98,6 +98,11 @@ class Bench:
 
     def said(self):
         return [line["msg"] for line in self.lines()]
+
+    def told(self):
+        """Return the reasons of the Events that were told since the last time."""
+        waiting = self.agent._events.waiting
+        return [waiting.get_nowait()[0] for _ in range(waiting.qsize())]
 
     def unready(self):
         return "; ".join(filter(None, (*self.agent._failures.values(), self.agent._undone)))

@@ -168,9 +168,103 @@ def test_what_was_advertised_is_kept_where_the_driver_is_down(agent, api_server)
     assert "driver is not loaded" in done.stderr
 
 
+TYPE = {"node.kubernetes.io/instance-type": "p4d.24xlarge"}
+TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/vramwarden"
+
+
+def test_tags_are_those_of_the_node_as_its_gpus_are(agent, api_server):
+    api_server.answers = [(200, {**NODE, "metadata": {**NODE["metadata"], "labels": TYPE}})]
+    options = ("--once", "--dry-run", "-o", "tags", "--startup-taint", TAINT)
+    done = agent.run(*options, "--node", "n", "--kubeconfig", api_server.kubeconfig)
+    assert (done.returncode, done.stderr) == (0, "")
+    tags, overlay, pool = documents(done.stdout)
+    template = "k8s.io/cluster-autoscaler/node-template"
+    labels = {
+        "vramwarden.io/gpu": "true",
+        "vramwarden.io/gpu-memory-mib": "81300",
+        "vramwarden.io/enforcement": MEASURED,
+    }
+    of_labels = {f"{template}/label/{key}": value for key, value in labels.items()}
+    device_names = tags.pop(f"{template}/label/vramwarden.io/device-names", None)
+    assert tags == {
+        f"{template}/resources/vramwarden.io/vram": "121640Mi",
+        **of_labels,
+        f"{template}/taint/{TAINT}": "true:NoSchedule",
+    }
+    assert overlay["metadata"] == {"name": "vramwarden-p4d.24xlarge"}
+    assert overlay["spec"]["capacity"] == {VRAM: "121640Mi"}
+    found = pool["spec"]["template"]["metadata"]["labels"]
+    assert found.pop("vramwarden.io/device-names", None) == device_names
+    assert found == labels
+    assert f"--register-with-taints={TAINT}=true:NoSchedule" in done.stdout
+    assert {method for method, *_ in api_server.asked} == {"GET"}
+
+
+def test_tags_of_an_advertised_node_are_known_without_its_driver(agent, without_driver, api_server):
+    metadata, status = documents(agent.run("--once", "--dry-run").stdout)
+    api_server.answers = [(200, {**NODE, **metadata, **status})]
+    options = ("--once", "--dry-run", "-o", "tags", "--kubeconfig", api_server.kubeconfig)
+    done = without_driver.run(*options, "--node", "n")
+    tags, overlay, pool = documents(done.stdout)
+    assert done.returncode == 0
+    assert tags["k8s.io/cluster-autoscaler/node-template/resources/vramwarden.io/vram"] == (
+        "121640Mi"
+    )
+    assert overlay["spec"]["requirements"][0]["values"] == ["INSTANCE-TYPE"]
+    assert "# INSTANCE-TYPE: the node has no label node.kubernetes.io/instance-type" in done.stdout
+    assert set(pool["spec"]["template"]) == {"metadata"}
+
+
+def test_tags_of_a_node_without_gpus_are_none(agent):
+    agent.script("driver 570.86.15\n")
+    done = agent.run("--once", "--dry-run", "-o", "tags")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no GPU to share is known of this node" in done.stderr
+
+
+PLUGIN = {"allocatable": {"nvidia.com/gpu": "8"}}
+
+
+def test_once_leaves_a_node_with_the_plugin_alone_and_says_the_cure(agent, api_server):
+    api_server.answers = [(200, {**NODE, "status": PLUGIN})]
+    done = agent.run("--once", "--kubeconfig", api_server.kubeconfig, "--node", "n")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "sharing: the GPUs of this node are not shared by memory" in done.stderr
+    assert "nvidia.com/gpu.deploy.device-plugin=false" in done.stderr
+    assert {method for method, *_ in api_server.asked} == {"GET"}
+
+
+def test_once_withdraws_what_nobody_has_and_keeps_what_nobody_can_count(agent, api_server):
+    metadata, status = documents(agent.run("--once", "--dry-run").stdout)
+    amounts = {part: {**status["status"][part]} for part in status["status"]}
+    amounts["allocatable"]["nvidia.com/gpu"] = "8"
+    node = {**NODE, **metadata, "status": amounts}
+    options = ("--once", "--dry-run", "--node", "n", "--kubeconfig", api_server.kubeconfig)
+    api_server.answers = [(200, node)]
+    done = agent.run(*options)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "pods may have VRAM here" in done.stderr
+    api_server.answers = [(200, node), (404, {"message": "no such list"})]
+    done = agent.run(*options, "--namespace", "vramwarden")
+    metadata, status = documents(done.stdout)
+    assert set(metadata["metadata"]["labels"].values()) == {None}
+    assert status["status"]["capacity"] == {VRAM: "0"}
+
+
+def test_once_waits_for_gpus_that_are_in_use(agent):
+    agent.script("driver 570.86.15\ngpu GPU-a total=85899345920 used=1073741824 name=H200\n")
+    done = agent.run("--once", "--dry-run")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "sharing: drain the whole-GPU pods first" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "what"),
     [
+        (("--node", "n", "-o", "tags"), "add --once --dry-run"),
+        (("--once", "--node", "n", "-o", "tags"), "add --once --dry-run"),
+        (("--node", "n", "--startup-taint", "a/b/c"), "no key of a taint"),
+        (("--node", "n", "--startup-taint", "a=b:NoSchedule"), "write it alone"),
         ((), "NODE_NAME"),
         (("--once",), "NODE_NAME"),
         (("--dry-run",), "NODE_NAME"),

@@ -4,6 +4,7 @@ import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, GPU, ZEROED, Bench
 from webhook.agent.loop import NewContainerNeededError
+from webhook.core.node.access import Access
 from webhook.core.node.inventory import Scan, SeenGpu
 from webhook.core.nvidia.drivers import Fault
 
@@ -71,6 +72,16 @@ def test_a_gpu_that_is_lost_a_second_time_is_reported_a_second_time(bench):
     bench.hear(FINE, after_s=1)
     bench.hear(GONE, after_s=1)
     assert bench.said()[known + 5 :] == ["GPUs", "node patched", *left[:2]]
+
+
+def test_what_an_admin_should_change_of_the_access_is_told_by_an_event_too(monkeypatch):
+    bench = Bench(monkeypatch, access=Access(visible_devices="void"))
+    for _ in range(3):
+        bench.hear(FINE, bench.see_node(), after_s=1)
+    ((reason, sentence, warning),) = [bench.agent._events.waiting.get_nowait()]
+    assert (reason, warning, bench.told()) == ("DefaultRuntime", True, [])
+    assert "any image can show itself GPUs: " in sentence
+    assert "fence.void" in sentence
 
 
 def test_a_driver_without_gpus_is_reported_once(bench):

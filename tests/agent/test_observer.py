@@ -26,11 +26,13 @@ def seen_by(nvml, proc):
 
 
 def test_all_that_answers_is_seen_with_the_reserve_taken_off(proc):
-    assert seen_by(ScriptedNvml(*TWO, a_device("c", 5, 2, mig=True)), proc) == Scan(
+    nvml = ScriptedNvml(*TWO, a_device("c", 5, 2, mig=True))
+    nvml.used = {"GPU-a": 7}
+    assert seen_by(nvml, proc) == Scan(
         (
-            SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20, total_bytes=1100 * 2**20),
-            SeenGpu("GPU-b", "NVIDIA H200", 1, 2000 * 2**20, total_bytes=2100 * 2**20),
-            SeenGpu("GPU-c", "NVIDIA H200", 2, 5 * 2**20, mig=True, total_bytes=105 * 2**20),
+            SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20, False, 1100 * 2**20, used_bytes=7),
+            SeenGpu("GPU-b", "NVIDIA H200", 1, 2000 * 2**20, False, 2100 * 2**20, used_bytes=0),
+            SeenGpu("GPU-c", "NVIDIA H200", 2, 5 * 2**20, True, 105 * 2**20, used_bytes=0),
         ),
         driver_version="570.86.15",
     )
@@ -78,6 +80,12 @@ def test_a_driver_that_is_too_old_never_measures(version, works, proc):
     found = seen_by(ScriptedNvml(*TWO, version=version), proc)
     assert (not found.cannot_measure, not found.never_measures) == (works, works)
     assert works or version in found.cannot_measure
+
+
+def test_what_is_in_use_is_not_known_where_a_gpu_does_not_say(proc):
+    nvml = ScriptedNvml(*TWO)
+    nvml.codes = {"device_used_bytes GPU-b": 999}
+    assert [gpu.used_bytes for gpu in seen_by(nvml, proc).gpus] == [0, None]
 
 
 @pytest.mark.parametrize("banner", ["Linux version 4.4.0", "Linux version 5.15-microsoft (gcc)"])

@@ -96,16 +96,32 @@ def test_a_watch_that_breaks_off_is_started_again(pauses):
     assert reports == [NodeSeen(NODE), WatchFailed("down"), NodeSeen(LATER)]
 
 
-def test_gpus_are_scanned_with_a_pause_after_each_scan(monkeypatch, pauses):
+class Wanted:
+    """A `threading.Event` that keeps how long was waited for it, and waits no time."""
+
+    def __init__(self):
+        self.pauses = []
+        self.cleared = 0
+
+    def wait(self, pause_s):
+        self.pauses.append(pause_s)
+
+    def clear(self):
+        self.cleared += 1
+
+
+def test_gpus_are_scanned_with_a_pause_after_each_scan_or_at_once(monkeypatch):
     scanned = []
     monkeypatch.setattr(watcher, "scan", lambda *by: scanned.append(by))
     numbers = itertools.count()
+    wanted = Wanted()
 
     def send(_):
         if next(numbers) == 3:
             raise Enough
 
     with pytest.raises(Enough):
-        watch_gpus("nvml", "file", 30.0, send)
+        watch_gpus("nvml", "file", 30.0, wanted, send)
     assert scanned == [("nvml", "file")] * 4
-    assert pauses == [30.0] * 3
+    assert wanted.pauses == [30.0] * 3
+    assert wanted.cleared == 4  # before each scan: what asks for one meanwhile gets another

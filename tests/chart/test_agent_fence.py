@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 
 import pytest
@@ -11,10 +12,22 @@ from tests.chart.admission_policies import Line, is_denied_by
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, one
 from tests.support.control_planes import Api, ApiError
+from webhook.adapters.kube.client import connect
+from webhook.adapters.kube.events import node_reference, write_event
+from webhook.core.node.taints import without_taint
 from webhook.core.placement.assignments import config_map_name
 
 NAME = "vramwarden-agent"
-OBJECTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+OBJECTS = (
+    ("ServiceAccount", NAME),
+    ("ClusterRole", NAME),
+    ("ClusterRoleBinding", NAME),
+    ("Role", NAME),
+    ("RoleBinding", NAME),
+    ("Role", f"{NAME}-events"),
+    ("RoleBinding", f"{NAME}-events"),
+)
+TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/vramwarden"
 OWN, OTHER = "fenced-1", "fenced-2"
 LABELS = {"vramwarden.io/gpu": "true", "vramwarden.io/gpu-memory-mib": "81920"}
 
@@ -24,7 +37,11 @@ def node_path(name, subresource=""):
 
 
 def a_token(api, node):
-    """Fetch a token as a kubelet does for the pod of an agent."""
+    """Fetch a token as a kubelet does for the pod of an agent; of no pod where no node is named."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    if node is None:
+        return api.request("POST", path, request)["status"]["token"]
     name = f"agent-{uuid.uuid4().hex[:8]}"
     metadata = {"name": name, "namespace": NAMESPACE}
     spec = {
@@ -35,12 +52,7 @@ def a_token(api, node):
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     uid = api.create(pod)["metadata"]["uid"]
     bound = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": uid}
-    request = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenRequest",
-        "spec": {"boundObjectRef": bound},
-    }
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}/token"
+    request["spec"] = {"boundObjectRef": bound}
     return api.request("POST", path, request)["status"]["token"]
 
 
@@ -48,9 +60,10 @@ def a_token(api, node):
 def agent(control_plane, helm):
     """Be the agent of one node, under the rights and the fence of the chart."""
     api, objects = control_plane.api, helm.render()
+    with_taint = helm.render({"agent": {"startupTaint": TAINT}})
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    for kind in OBJECTS:
-        api.apply(one(objects, kind, NAME))
+    for kind, name in OBJECTS:
+        api.apply(one(objects, kind, name))
     for name in (OWN, OTHER):
         metadata = {"name": name, "labels": {"example.com/rack": "7"}}
         api.apply({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
@@ -69,10 +82,12 @@ def agent(control_plane, helm):
         line = Line(api, NAME, tried)
         line.use(objects)
         found.of = acting
+        found.under_taint = lambda: line.use(with_taint)
+        found.under_none = lambda: line.use(objects)
         yield found
         line.remove()
-    for kind in OBJECTS:
-        api.delete(one(objects, kind, NAME))
+    for kind, name in OBJECTS:
+        api.delete(one(objects, kind, name))
     for name in (OWN, OTHER):
         api.request("DELETE", node_path(name))
     pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -153,3 +168,153 @@ def test_the_agent_reads_and_watches_who_has_its_gpus_and_changes_nothing_there(
 def test_the_agent_reads_no_other_namespace_and_no_secret(agent, path):
     with pytest.raises(ApiError, match="cannot list"):
         agent.request("GET", path)
+
+
+@pytest.fixture
+def kubeconfig(agent, control_plane, tmp_path):
+    """Return a configuration with the agent's token."""
+    config = json.loads(control_plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": a_token(control_plane.api, OWN)}
+    written = tmp_path / "kubeconfig"
+    written.write_text(json.dumps(config))
+    return written
+
+
+def an_event(name=OWN, kind="Node", namespace="default", **involved):
+    about = {"apiVersion": "v1", "kind": kind, "name": name, "uid": name, **involved}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{name}.", "namespace": namespace},
+        "involvedObject": about,
+        "type": "Warning",
+        "reason": "Example",
+        "message": "an example",
+        "source": {"component": "vramwarden"},
+    }
+
+
+def test_the_agent_writes_events_of_its_node(agent, api, kubeconfig):
+    write_event(connect(kubeconfig, tries=1), node_reference(OWN), "Tried", "a sentence")
+    path = "/api/v1/namespaces/default/events"
+    selector = f"involvedObject.kind=Node,involvedObject.name={OWN},reason=Tried"
+    (found,) = api.request("GET", path, fieldSelector=selector)["items"]
+    assert (found["message"], found["involvedObject"]["uid"]) == ("a sentence", OWN)
+    api.delete({**found, "apiVersion": "v1", "kind": "Event"})
+    api.create(an_event(OTHER), dry_run=True)  # of others nothing is asked
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        an_event(OTHER),
+        an_event(OWN, kind="Pod", namespace="default"),
+        an_event(OWN, kind="node"),
+        an_event(""),
+        an_event(OWN, kind=""),
+    ],
+    ids=["another node", "a pod", "no kind that exists", "no name", "no kind"],
+)
+def test_the_agent_writes_no_events_of_others(agent, event):
+    event["metadata"]["generateName"] = "made-up."
+    why = denial(lambda: agent.create(event, dry_run=True))
+    assert is_denied_by(why, NAME)
+    assert "Events of its own node only" in why
+
+
+@pytest.mark.parametrize("name", [OWN, ""])
+def test_a_token_that_names_no_node_writes_no_events(agent, api, name):
+    nobody = agent.of(None)
+    event = an_event(name)
+    event["metadata"]["generateName"] = "made-up."
+    assert is_denied_by(denial(lambda: nobody.create(event, dry_run=True)), NAME)
+
+
+def test_the_agent_writes_events_nowhere_else_and_changes_none(agent, api):
+    with pytest.raises(ApiError, match="cannot create"):
+        agent.create(an_event(namespace=NAMESPACE), dry_run=True)
+    made = api.create(an_event())
+    path = f"/api/v1/namespaces/default/events/{made['metadata']['name']}"
+    for method in ("GET", "PUT", "DELETE"):
+        with pytest.raises(ApiError, match=r"cannot (get|update|delete)"):
+            agent.request(method, path, made)
+    api.delete(made)
+
+
+OURS = {"key": TAINT, "value": "true", "effect": "NoSchedule"}
+TWICE = {"key": TAINT, "effect": "NoExecute"}
+THEIRS = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+
+
+def taints(api, *wanted, **spec):
+    """Give the agent's node these taints; return it as it is then."""
+    patch(api, {"spec": {"taints": list(wanted) or None, "providerID": "example://1", **spec}})
+    return api.request("GET", node_path(OWN))
+
+
+@pytest.fixture
+def tainted(agent, api):
+    """Put the fence with a startup taint into force."""
+    agent.under_taint()
+    yield agent
+    taints(api)
+    agent.under_none()
+
+
+@pytest.mark.parametrize("others", [(), (THEIRS,)], ids=["alone", "beside another"])
+def test_the_agent_takes_the_startup_taint_off_and_shows_its_gpus_as_before(tainted, api, others):
+    node = taints(api, *others[:1], OURS, TWICE)
+    patch(tainted, {"metadata": {"labels": LABELS}})
+    patch(tainted, without_taint(node | {"metadata": {"resourceVersion": ""}}, TAINT))
+    assert api.request("GET", node_path(OWN))["spec"].get("taints", []) == list(others)
+    amounts = {"vramwarden.io/vram": "80Gi"}
+    change = {"status": {"capacity": amounts, "allocatable": amounts}}
+    patch(tainted, change, subresource="/status")
+
+
+def test_a_taint_that_was_added_meanwhile_is_not_lost(tainted, api):
+    change = without_taint(taints(api, OURS), TAINT)
+    taints(api, OURS, THEIRS)
+    with pytest.raises(ApiError, match="the object has been modified"):
+        patch(tainted, change)
+    assert api.request("GET", node_path(OWN))["spec"]["taints"] == [OURS, THEIRS]
+
+
+SPECS = {
+    "another taint": {"taints": [OURS]},
+    "all taints": {"taints": None},
+    "a taint added": {"taints": [THEIRS, {"key": "a", "effect": "NoExecute"}]},
+    "a taint changed": {"taints": [{**THEIRS, "effect": "NoExecute"}]},
+    "one of two of its own": {"taints": [THEIRS, OURS]},
+    "something besides": {"taints": [THEIRS], "unschedulable": True},
+    "something else": {"unschedulable": True},
+    "an address besides": {"taints": [THEIRS], "podCIDR": "10.9.0.0/24", "podCIDRs": None},
+}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_the_agent_changes_nothing_else_of_the_spec(tainted, api, spec):
+    taints(api, THEIRS, OURS, TWICE)
+    why = denial(lambda: patch(tainted, {"spec": spec}, dryRun="All"))
+    assert is_denied_by(why, NAME)
+    assert f"may take the taint {TAINT} off, and change nothing else" in why
+
+
+def test_the_agent_uncordons_no_node_beside_its_taint(tainted, api):
+    taints(api, OURS, unschedulable=True)
+    change = {"spec": {"taints": None, "unschedulable": None}}
+    assert is_denied_by(denial(lambda: patch(tainted, change, dryRun="All")), NAME)
+    taints(api, unschedulable=None)
+
+
+def test_the_agent_takes_off_no_taint_of_another_node(tainted, api):
+    patch(api, {"spec": {"taints": [OURS]}}, OTHER)
+    assert is_denied_by(denial(lambda: patch(tainted, {"spec": {"taints": None}}, OTHER)), NAME)
+    patch(api, {"spec": {"taints": None}}, OTHER)
+
+
+def test_without_the_value_the_agent_takes_off_no_taint(agent, api):
+    node = taints(api, OURS)
+    change = without_taint(node, TAINT)
+    assert is_denied_by(denial(lambda: patch(agent, change)), NAME)
+    taints(api)

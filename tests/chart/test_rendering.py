@@ -228,7 +228,8 @@ def test_the_rollout_is_observed_until_somebody_says_otherwise(helm, rollout):
 
 
 def test_the_agent_is_started_with_options_that_it_has(helm):
-    container = container_of(helm.render({"agent": {"vram": "48Gi"}}), "DaemonSet")
+    values = {"vram": "48Gi", "startupTaint": "example.com/starting"}
+    container = container_of(helm.render({"agent": values}), "DaemonSet")
     found = options(agent_command, container)
     assert found["node"] == "$(NODE_NAME)"
     assert found["namespace"] == "$(POD_NAMESPACE)"
@@ -236,6 +237,7 @@ def test_the_agent_is_started_with_options_that_it_has(helm):
     assert fields["NODE_NAME"] == {"fieldPath": "spec.nodeName"}
     assert fields["POD_NAMESPACE"] == {"fieldPath": "metadata.namespace"}
     assert found["vram"] == 48 * 2**30
+    assert found["startup_taint"] == "example.com/starting"
     assert found["run_folder"] == RUN_FOLDER
     assert RUN_FOLDER in {mount["mountPath"] for mount in container["volumeMounts"]}
     for probe in ("livenessProbe", "readinessProbe"):
@@ -253,6 +255,7 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
     assert wide == {
         ("vramwarden-agent", "nodes"),  # the fence narrows these two
         ("vramwarden-agent", "nodes/status"),
+        ("vramwarden-agent-events", "events"),  # likewise
         ("vramwarden-agent", "configmaps"),  # named after its node, in this namespace alone
         ("vramwarden-webhook", "configmaps"),  # likewise
         ("vramwarden-webhook", "nodes", "pods"),  # to read

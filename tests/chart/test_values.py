@@ -64,6 +64,8 @@ def test_every_value_is_described_and_closed():
         ("agent.deviceNames=nvidia.com/gpu", "deviceNames"),
         ("agent.runtimeClassName=auto!", "runtimeClassName"),
         ("agent.vram=48 GB", "vram"),
+        ("agent.startupTaint=a' || true || 'b", "startupTaint"),
+        ("agent.startupTaint=a=b:NoSchedule", "startupTaint"),
         ("exemptNamespaces={kube-system,Team}", "exemptNamespaces"),
         ("policies.files.readme=x", "readme"),
         ("rollout=Enforced", "rollout"),

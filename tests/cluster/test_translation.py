@@ -158,11 +158,26 @@ def test_every_alternative_of_an_affinity_is_narrowed(team):
 
 def test_containers_see_the_gpu_that_binding_chooses_and_others_none(team):
     pod = team.accepts(a_trainer())
-    assert variables(container(pod, "main")) == {
-        "NVIDIA_VISIBLE_DEVICES": CHOSEN_AT_BINDING,
-        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
-    }
+    shown = variables(container(pod, "main"))
+    assert shown["NVIDIA_VISIBLE_DEVICES"] == CHOSEN_AT_BINDING
+    assert shown["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
     assert variables(container(pod, "fetch")) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+def test_containers_with_vram_know_their_cap_first_of_all(team):
+    pod = team.accepts(a_trainer())
+    field = "metadata.annotations['vramwarden.io/gpu-memory-fraction']"
+    assert list(variables(container(pod, "main")).items()) == [
+        ("VRAMWARDEN_GPU_MEMORY_MIB", "8192"),
+        (
+            "VRAMWARDEN_GPU_MEMORY_FRACTION",
+            {"fieldRef": {"apiVersion": "v1", "fieldPath": field}},
+        ),
+        ("NVIDIA_VISIBLE_DEVICES", CHOSEN_AT_BINDING),
+        ("NVIDIA_DRIVER_CAPABILITIES", "compute,utility"),
+        ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),
+        ("TF_FORCE_GPU_ALLOW_GROWTH", "true"),
+    ]
 
 
 def test_the_sidecar_is_first_and_stored_as_we_wrote_it(team):

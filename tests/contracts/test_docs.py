@@ -14,6 +14,8 @@ from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook import names
 from webhook.cli.main import main
 from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.rules.servers import SERVERS as SERVERS_WARNED_OF
+from webhook.core.nvidia.programs import FRACTION_REFERENCE, SETTINGS, Program
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.values import Bounds
@@ -170,18 +172,55 @@ def test_the_readme_says_what_it_cannot_do_on_the_first_screen():
     assert "565.57.01" in README
 
 
-def test_the_deployment_that_users_copy_is_translated():
-    (manifest,) = re.findall(r"^```yaml\n(.*?)^```", PODS, re.MULTILINE | re.DOTALL)
-    done = subprocess.run(
+def admit(manifest):
+    """Return what `vramwarden admit` makes of a manifest under the shipped policy."""
+    return subprocess.run(
         [sys.executable, "-m", "webhook.cli", "admit", "-f", "-"],
         input=manifest,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+DEPLOYMENT, SERVERS = re.findall(r"^```yaml\n(.*?)^```", PODS, re.MULTILINE | re.DOTALL)
+
+
+def test_the_deployment_that_users_copy_is_translated():
+    done = admit(DEPLOYMENT)
     said = "Deployment default/notebook: translated by rule default (8Gi on 1 GPU)\n"
     assert (done.returncode, done.stderr) == (0, said)
     assert f"name: {names.ENFORCER_CONTAINER}" in done.stdout
+
+
+def test_the_servers_that_users_copy_are_translated_without_a_warning():
+    done = admit(SERVERS)
+    assert done.returncode == 0
+    said = [line.partition(" (")[0] for line in done.stderr.splitlines()]
+    programs = ["vllm", "sglang", "triton", "onnx", "ollama"]
+    assert said == [f"Pod default/{name}: translated by rule default" for name in programs]
+
+
+@pytest.mark.parametrize("flag", [server.flag for server in SERVERS_WARNED_OF])
+def test_without_its_flag_a_server_that_users_copy_is_warned_of(flag):
+    assert f"`{flag}`" in PODS
+    manifest = re.sub(rf"{flag}=\S+\w\)", "--other", SERVERS)
+    warned = [line for line in admit(manifest).stderr.splitlines() if "warning" in line]
+    assert len(warned) == (flag in SERVERS)
+    assert all(line.endswith(f"{flag}={FRACTION_REFERENCE}") for line in warned)
+
+
+@pytest.mark.parametrize("name", [names.GPU_MEMORY_MIB_ENV, names.GPU_MEMORY_FRACTION_ENV])
+def test_every_variable_that_programs_are_told_is_documented(name):
+    assert f"| `{name}` |" in PODS
+
+
+@pytest.mark.parametrize("program", Program)
+def test_every_program_of_a_policy_is_documented_with_its_variables(program):
+    text = (ROOT / "policies" / "README.md").read_text()
+    (row,) = re.findall(rf"^\| `{program}` \|.*$", text, re.MULTILINE)
+    for setting in SETTINGS[program]:
+        assert f"`{setting.name}" in row
 
 
 def test_every_alert_is_documented_and_no_other():

@@ -37,6 +37,7 @@ class ScriptedNvml:
         self.listed = devices
         self.version = version
         self.codes = {}
+        self.used = {}
         self.unreachable = ()
         self.is_open = False
         self.opened = 0
@@ -69,7 +70,7 @@ class ScriptedNvml:
 
     def device_used_bytes(self, uuid):
         self._meet("device_used_bytes", uuid)
-        return 0
+        return self.used.get(uuid, 0)
 
     def processes(self, uuid):
         self._meet("processes", uuid)

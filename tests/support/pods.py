@@ -56,6 +56,7 @@ RULE = Rule(
     tolerations=(),
     runtime_class_name=AUTO_RUNTIME_CLASS,
     env=(),
+    programs=(),
     visible_devices=VisibleDevices.DENY,
     placement=Placement.BINDING,
     enforcement=ENFORCEMENT,

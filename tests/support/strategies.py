@@ -36,9 +36,21 @@ ENV = st.lists(
             {"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"},
             {"name": "NVIDIA_VISIBLE_DEVICES", "value": ""},
             {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"},
+            {"name": "VRAMWARDEN_GPU_MEMORY_MIB", "value": "4096"},
+            {"name": "VRAMWARDEN_GPU_MEMORY_FRACTION", "value": "0.1"},
+            {
+                "name": "VRAMWARDEN_GPU_MEMORY_FRACTION",
+                "valueFrom": {
+                    "fieldRef": {
+                        "fieldPath": "metadata.annotations['vramwarden.io/gpu-memory-fraction']"
+                    }
+                },
+            },
+            {"name": "CUPY_GPU_MEMORY_LIMIT", "value": "3665821696"},
+            {"name": "XLA_CLIENT_MEM_FRACTION", "value": "$(VRAMWARDEN_GPU_MEMORY_FRACTION)"},
         ]
     ),
-    max_size=3,
+    max_size=4,
 )
 RESOURCES = st.sampled_from(
     [
@@ -121,6 +133,8 @@ def containers(draw: st.DrawFn, names: list[str], *, init: bool) -> list[Json]:
         env = draw(ENV)
         if env or draw(st.booleans()):
             container["env"] = env
+        if draw(st.booleans()):
+            container["envFrom"] = [{"configMapRef": {"name": "settings"}}]
         resources = draw(RESOURCES)
         if resources is not None:
             container["resources"] = resources

@@ -10,6 +10,7 @@ policy can, by `authentication.kubernetes.io/node-name` in the extra fields of t
 | --- | --- | --- |
 | "" | nodes | get, watch, patch |
 | "" | nodes/status | patch |
+| "" | events, in the namespace `default` | create |
 | "" | configmaps, in the release's namespace | get, watch |
 
 | thread | does |
@@ -18,6 +19,9 @@ policy can, by `authentication.kubernetes.io/node-name` in the extra fields of t
 | scanner | opens NVML, scans, closes: an open NVML keeps the node's driver from being replaced |
 | watcher | reports each change of the node |
 | watcher | reports each change of the list of who has which of its GPUs |
+| writer | writes Events of the node, so that nobody waits for them |
+
+A node whose GPUs a device plugin offers whole is not shared; see `core.node.sharing`.
 
 The largest free amount is advice for the scheduler (preferred node affinity), never a limit: what
 is free is decided by the webhook. So it is shown in steps and at most each ten seconds, and where

@@ -11,6 +11,8 @@ from webhook.adapters.kube.client import KubeError
 from webhook.agent.assigned import Assigned
 from webhook.agent.events import report
 from webhook.agent.heartbeat import beat
+from webhook.agent.sharing import SharingOfNode
+from webhook.agent.telling import NodeEvents
 from webhook.agent.watcher import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
@@ -33,7 +35,9 @@ from webhook.core.node.driver import (
 )
 from webhook.core.node.echo import is_echo
 from webhook.core.node.inventory import Inventory, Scan, observe
+from webhook.core.node.sharing import Shared, limited
 from webhook.core.node.state import (
+    Patches,
     boot_id,
     changes,
     desired,
@@ -41,6 +45,7 @@ from webhook.core.node.state import (
     patches,
     read_inventory,
 )
+from webhook.core.node.taints import without_taint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +54,6 @@ if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
     from webhook.adapters.nvml import Nvml
     from webhook.agent.settings import AgentSettings
-    from webhook.core.node.state import Patches
 
     Message = Scan | NodeSeen | WatchFailed | AssignmentsSeen | AssignmentsUnread | Exception
 
@@ -88,13 +92,25 @@ class Agent:
         self._undone = "the node has not been read yet"
         self._failures: dict[str, str] = {}
         self._beats = bool(settings.run_folder)
+        self._scan_now = threading.Event()
+        self._events = NodeEvents(kube, settings.node, journal)
+        fixed = settings.fixed_bytes is not None
+        self._sharing = SharingOfNode(
+            self._events,
+            journal,
+            self._scan_now.set,
+            fixed=fixed,
+            lists_pods=bool(settings.namespace) and not fixed,
+        )
 
     def run(self) -> None:
         """Run forever; raises NewContainerNeededError."""
         self._start(watch, self._kube, self._settings.node)
+        if not self._settings.dry_run:
+            self._start(self._events.write_all)
         if self._settings.fixed_bytes is None:
             driver = (self._nvml, self._settings.kernel_driver)
-            self._start(watch_gpus, *driver, self._settings.interval_s)
+            self._start(watch_gpus, *driver, self._settings.interval_s, self._scan_now)
             if self._settings.namespace:
                 of = (self._settings.namespace, self._settings.node)
                 self._start(watch_assignments, self._kube, *of)
@@ -133,6 +149,7 @@ class Agent:
             case Scan():
                 self._journal.over("stuck", "the driver no longer hangs")
                 self._scan = message
+                self._sharing.hear_scan(message)
                 self._driver = after_scan(self._driver, message, time.monotonic())
                 self._observe()
             case WatchFailed(why):
@@ -141,9 +158,11 @@ class Agent:
                 if watched:
                     self._journal.over("assigned", "the list of who has which GPUs is watched")
                 self._assigned.remember(assignments)
+                self._sharing.hear_pods(assignments)
             case AssignmentsUnread(why):
                 what = "the list of who has which GPUs cannot be watched; free memory may be stale"
                 self._journal.once("assigned", "warning", what, why)
+                self._sharing.hear_pods(None)
             case _:
                 raise message
 
@@ -190,14 +209,15 @@ class Agent:
         """Say once what a cluster admin should change of how GPUs are shown here."""
         for advice in advise(self._settings.access):
             self._journal.once(advice.reason, "warning", advice.what, advice.why)
+            self._events.tell(advice.reason, f"{advice.what}: {advice.why}")
 
     def _reconcile(self, now_s: float) -> None:
         """Patch the difference to the desired state, unless a retry is not due yet."""
         self._owed |= self._assigned.take(now_s)
         if self._node is None or self._inventory is None or now_s < self._next_try_s:
             return
-        made = patches(self._node, desired(self._inventory, self._assigned.shown))
-        listed = list(changes(self._node, made))
+        shared = self._sharing.judge(self._node, self._inventory)
+        made, listed = self._missing(shared, self._node, self._inventory)
         self._undone = "; ".join(listed)
         if self._settings.dry_run:
             self._undone = ""
@@ -208,8 +228,19 @@ class Agent:
         elif made:
             what = "somebody else keeps changing the node; patching less often"
             self._journal.once("others", "warning", what, self._undone)
-        elif self._scan is None and self._settings.fixed_bytes is None:
+        elif shared is not Shared.NO and self._scan is None and self._settings.fixed_bytes is None:
             self._undone = "the GPUs have not been scanned yet"
+
+    def _missing(
+        self, shared: Shared, node: dict[str, Any], inventory: Inventory
+    ) -> tuple[Patches, list[str]]:
+        """Return what the node lacks; its startup taint goes once it lacks nothing else."""
+        made = patches(node, limited(desired(inventory, self._assigned.shown), shared))
+        if made or not self._sharing.is_settled(inventory):
+            return made, list(changes(node, made))
+        key = self._settings.startup_taint
+        taint = without_taint(node, key)
+        return Patches(taint), [f"taints[{key}]: removed"] if taint else []
 
     def _may_patch(self, now_s: float) -> bool:
         left = take(self._allowance, now_s)
@@ -247,7 +278,7 @@ class Agent:
         if needs_new_container(self._driver, now_s):
             raise NewContainerNeededError(why or self._driver.why)
         self._failures.pop("driver", None)
-        if why:
+        if why and not self._sharing.is_off:
             self._failures["driver"] = why
 
     def _beat(self) -> None:

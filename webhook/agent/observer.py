@@ -29,7 +29,7 @@ def scan(nvml: Nvml, kernel_driver: str = KERNEL_DRIVER, *, proc: str = "/proc")
             version = nvml.driver_version()
             devices = _devices(nvml)
             seen = Scan(
-                tuple(_seen(device) for device in devices),
+                tuple(_seen(device, nvml) for device in devices),
                 driver_version=version,
                 unsure=_unsure(nvml.unreachable),
             )
@@ -54,9 +54,13 @@ def _unsure(errors: Iterable[NvmlError]) -> frozenset[str]:
     return frozenset(error.gpu for error in errors if error.fault is not Fault.GPU_LOST)
 
 
-def _seen(device: Device) -> SeenGpu:
+def _seen(device: Device, nvml: Nvml) -> SeenGpu:
     shown = device.uuid, device.name, device.index, device.usable_bytes, device.mig
-    return SeenGpu(*shown, total_bytes=device.total_bytes)
+    try:
+        used_bytes = nvml.device_used_bytes(device.uuid)
+    except NvmlError:  # it was just there; the next scan says what became of it
+        used_bytes = None
+    return SeenGpu(*shown, total_bytes=device.total_bytes, used_bytes=used_bytes)
 
 
 def _probed(seen: Scan, nvml: Nvml, devices: Iterable[Device], proc: str) -> Scan:

@@ -18,13 +18,14 @@ from webhook.agent.observer import scan
 from webhook.agent.watcher import read_assigned
 from webhook.core.node.access import advise, named
 from webhook.core.node.inventory import Inventory, Scan, observe, skipped
+from webhook.core.node.sharing import gpus_in_use, is_advertised, judge, limited
 from webhook.core.node.state import boot_id, changes, desired, patches, read_inventory
 
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
     from webhook.agent.settings import AgentSettings
     from webhook.core.node.access import Advice
-    from webhook.core.node.state import Patches
+    from webhook.core.node.state import NodeState, Patches
     from webhook.core.placement.assignments import Assignments
 
 STOPPED: Final = 0
@@ -77,6 +78,12 @@ class Once:
     """GPUs that are not advertised, and why."""
     known: bool
     """Whether there is anything to advertise, or was."""
+    sharing: str
+    """What is to be said about whether its GPUs are shared; empty for nothing."""
+    node: dict[str, Any]
+    """As it was read; empty where it was not."""
+    whole: NodeState
+    """What the node would carry if its GPUs are shared."""
     advice: tuple[Advice, ...] = ()
     """What a cluster admin should change."""
 
@@ -96,12 +103,30 @@ def scan_once(settings: AgentSettings) -> Once:
     if settings.fixed_bytes is None:
         inventory = observe(read_inventory(node), seen, 0.0, settings.grace_s, boot_id(node))
         inventory = named(inventory, seen, settings.access)
-    made = patches(node, desired(inventory, assigned))
+    sharing = judge(
+        node,
+        shares=is_advertised(node),
+        has_pods=None if assigned is None or not settings.namespace else bool(assigned),
+        in_use=gpus_in_use(seen) if settings.fixed_bytes is None else (),
+    )
+    whole = desired(inventory, assigned)
+    made = patches(node, limited(whole, sharing.shared))
     known = inventory.fixed_bytes is not None or inventory.advertised
     left_out = tuple(f"GPU {uuid}: {why}" for uuid, why in skipped(seen).items())
     listed = tuple(changes(node, made))
-    advice = advise(settings.access) if seen.gpus and inventory.gpus else ()
-    return Once(made, listed, unread, unassigned, seen.failed, left_out, known, advice)
+    return Once(
+        made,
+        listed,
+        unread,
+        unassigned,
+        seen.failed,
+        left_out,
+        known,
+        sharing=sharing.sentence,
+        node=node,
+        whole=whole,
+        advice=advise(settings.access) if seen.gpus and inventory.gpus else (),
+    )
 
 
 def _assigned_once(settings: AgentSettings) -> tuple[Assignments | None, str]:

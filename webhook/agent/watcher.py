@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -13,6 +12,7 @@ from webhook.core.placement.assignments import config_map_name, read_assignments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from threading import Event
 
     from webhook.adapters.kube.client import Kube
     from webhook.adapters.kube.follow import Report
@@ -113,8 +113,12 @@ def _assignments_in(config_map: dict[str, Any]) -> Assignments:
     return read_assignments(config_map.get("data"))[0]
 
 
-def watch_gpus(nvml: Nvml, kernel_driver: str, interval_s: float, send: Send) -> None:
-    """Report what NVML says, forever; a driver that hangs blocks only this thread."""
+def watch_gpus(nvml: Nvml, kernel_driver: str, interval_s: float, now: Event, send: Send) -> None:
+    """Report what NVML says, forever; a driver that hangs blocks only this thread.
+
+    Each `interval_s`, and where `now` is set at once.
+    """
     while True:
+        now.clear()
         send(scan(nvml, kernel_driver))
-        time.sleep(interval_s)
+        now.wait(interval_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import yaml
 from webhook.agent.settings import INTERVAL_S, AgentSettings
 from webhook.cli.durations import duration
 from webhook.cli.failures import Failure
+from webhook.cli.node_tags import tags_as_yaml
 from webhook.core.node.access import Access, GpuAccess
 from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.node.inventory import GRACE_S
@@ -35,6 +37,15 @@ def _amount(_context: click.Context, _option: click.Parameter, text: str | None)
     if mebibytes < 1:
         raise click.BadParameter(f"{text!r} is less than 1Mi; write a size, e.g. 48Gi")
     return mebibytes * MIB
+
+
+def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> str:
+    """Read the key of a taint: a label's key (k8s.io/apimachinery, IsQualifiedName)."""
+    name = re.fullmatch(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", key)
+    if key and not name:
+        example = "startup-taint.cluster-autoscaler.kubernetes.io/vramwarden"
+        raise click.BadParameter(f"{key!r} is no key of a taint; write it alone, e.g. {example}")
+    return key
 
 
 @click.command("agent")
@@ -98,8 +109,23 @@ def _amount(_context: click.Context, _option: click.Parameter, text: str | None)
     show_default=True,
     help="The file that exists while the kernel has a driver.",
 )
+@click.option(
+    "--startup-taint",
+    metavar="KEY",
+    callback=_taint_key,
+    default="",
+    help="Take the taint of this key off the node once it shows what it has.  [default: none]",
+)
 @click.option("--once", is_flag=True, help="Scan once, patch what differs, and exit.")
 @click.option("--dry-run", is_flag=True, help="Say what would be patched, and patch nothing.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["patches", "tags"]),
+    default="patches",
+    show_default=True,
+    help="With --once --dry-run: the patches, or what autoscalers need to know of such a node.",
+)
 @click.option(
     "--kubeconfig",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -122,8 +148,10 @@ def agent_command(
     device_names: str,
     runtime_class: str,
     kernel_driver: str,
+    startup_taint: str,
     once: bool,
     dry_run: bool,
+    output: str,
     kubeconfig: Path | None,
     run_folder: str,
 ) -> None:
@@ -136,6 +164,8 @@ def agent_command(
     """
     if not node and not (once and dry_run):
         raise click.UsageError("no node is named; use --node or set NODE_NAME")
+    if output == "tags" and not (once and dry_run):
+        raise click.UsageError("-o tags prints and changes nothing; add --once --dry-run")
     settings = AgentSettings(
         node=node,
         namespace=namespace,
@@ -152,17 +182,18 @@ def agent_command(
         kubeconfig=kubeconfig,
         run_folder=run_folder,
         dry_run=dry_run,
+        startup_taint=startup_taint,
     )
     # Imported here: pynvml and kubernetes would slow down every other command.
     from webhook.agent.program import agent  # noqa: PLC0415
 
     if once:
-        _once(settings)
+        _once(settings, tags=output == "tags")
     else:
         sys.exit(agent(settings))
 
 
-def _once(settings: AgentSettings) -> None:
+def _once(settings: AgentSettings, *, tags: bool) -> None:
     """Scan and patch once; notes go to standard error, what is or would be patched to output."""
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
     from webhook.agent.program import patch_once, scan_once  # noqa: PLC0415
@@ -176,14 +207,21 @@ def _once(settings: AgentSettings) -> None:
         click.echo(f"{advice.what}: {advice.why}", err=True)
     if found.unassigned:
         click.echo(f"free memory: {found.unassigned}", err=True)
+    if found.sharing:
+        click.echo(f"sharing: {found.sharing}", err=True)
     if found.unread and not settings.dry_run:
         raise Failure(found.unread)
     if found.unread:
         click.echo(f"node: {found.unread}", err=True)
+    if found.unread and not tags:
         click.echo("these are the patches for a node that carries nothing of ours yet", err=True)
     if found.failed and not found.known:
         raise Failure("no GPU can be read here, and none is advertised; --vram names an amount")
-    if not found.made:
+    if tags and not found.whole.vram_bytes:
+        raise Failure("no GPU to share is known of this node, so there is nothing to print")
+    if tags:
+        click.echo(tags_as_yaml(found.node, found.whole, settings.startup_taint), nl=False)
+    elif not found.made:
         click.echo("nothing to patch", err=True)
     elif settings.dry_run:
         click.echo(_as_yaml(settings.node or "NODE", found), nl=False)

@@ -29,6 +29,7 @@ WHOLE = {
                 "tolerations": [{"key": "a", "effect": "NoExecute", "tolerationSeconds": 5}],
                 "runtimeClassName": "nvidia",
                 "env": [{"name": "A", "value": "b"}, {"name": "B", "valueFrom": {"fieldRef": {}}}],
+                "programs": ["jax", "ollama"],
                 "visibleDevices": "Void",
                 "placement": "None",
                 "enforcement": {

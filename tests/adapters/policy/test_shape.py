@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.adapters.policy.policy_strategies import WHOLE, anything, places, replaced
 from tests.support.policies import HEAD, IMAGE, load, load_spec, problems, problems_of_spec, write
 from webhook.adapters.policy.files import PolicyInvalidError
+from webhook.core.nvidia.programs import Program
 from webhook.core.pod.duration import parse_ms
 from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
@@ -47,6 +48,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
     assert (rule.max_gpu_count, rule.allowed_classes, rule.default_class) == (None, ("*",), None)
     assert rule.node_selector == {"vramwarden.io/gpu": "true"}
     assert (rule.tolerations, rule.env, rule.runtime_class_name) == ((), (), "Auto")
+    assert rule.programs == ("jax", "tensorflow")
     assert rule.visible_devices is VisibleDevices.DENY
     assert rule.placement is Placement.BINDING
     held = rule.enforcement
@@ -57,6 +59,13 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
     assert held.pod_restart is PodRestart.NONE
     assert (held.image_pull_secrets, held.resources) == ((), Amounts())
     assert policy.whole_gpu_resources == WHOLE_GPU_RESOURCES
+
+
+@pytest.mark.parametrize("programs", [[], ["cupy"], [*map(str, Program)]], ids=str)
+def test_a_rule_names_programs_in_any_number(tmp_path, programs):
+    (rule,) = load_spec(tmp_path, f"{MINIMAL}    programs: {json.dumps(programs)}\n").rules
+    assert rule.programs == tuple(programs)
+    assert {type(name) for name in rule.programs} <= {str}  # the core's policy knows no programs
 
 
 @pytest.mark.parametrize(
@@ -111,6 +120,12 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
         ("env: [{name: NVIDIA_VISIBLE_DEVICES, value: a}]", "env[0].name: NVIDIA_VISIBLE_DEVICES is set by placement; choose with the field placement"),
         ("env: [{name: VRAM_CAP_BYTES, value: a}]", "env[0].name: VRAM_CAP_BYTES begins with VRAM_, which is kept for the sidecar; rename it"),
         ("env: [{name: A, value: a}, {name: A, value: b}]", "env: sets A more than once; keep one entry"),
+        ("env: [{name: VRAMWARDEN_GPU_MEMORY_MIB, value: a}]", "env[0].name: VRAMWARDEN_GPU_MEMORY_MIB begins with VRAMWARDEN_, which translation sets; rename it"),
+        ("programs: [torch]", 'programs[0]: "torch" is not one of jax, tensorflow, jax-fraction, pytorch, cupy, julia, ollama; did you mean pytorch?'),
+        ("programs: [jax, 7]", "programs[1]: must be one of jax, tensorflow, jax-fraction, pytorch, cupy, julia, ollama"),
+        ("programs: jax", 'programs: must be a list, not "jax"'),
+        ("programs: null", "programs: is empty; write a list, or leave the field out"),
+        ("programs: [cupy, jax, cupy]", "programs: names cupy more than once; keep one"),
         ("placement: Node", 'placement: "Node" is not one of Binding, None'),
         ("enforcement: {image: 'a b'}", 'enforcement.image: "a b" is not an image'),
         ("enforcement: {image: ''}", 'enforcement.image: "" is not an image'),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 
 import jsonpatch
 import orjson
@@ -16,6 +17,7 @@ from tests.support.pods import a_pod, a_policy, a_request, a_review, a_rule
 from tests.support.strategies import ANY_JSON, asking_pods
 from webhook.adapters.review_json import read_review, write_review
 from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.nvidia.programs import Program
 from webhook.core.pod.review import BadReviewError
 from webhook.core.policy.values import (
     AUTO_RUNTIME_CLASS,
@@ -37,6 +39,7 @@ RULES = st.builds(
     runtime_class_name=st.sampled_from([None, AUTO_RUNTIME_CLASS, "other"]),
     tolerations=st.sampled_from([(), ({"key": "gpu", "operator": "Exists"},)]),
     env=st.sampled_from([(), ({"name": "XLA_PYTHON_CLIENT_PREALLOCATE", "value": "false"},)]),
+    programs=st.lists(st.sampled_from([*Program]), unique=True).map(tuple),
     default_class=st.sampled_from([None, "a100"]),
     enforcement=st.fixed_dictionaries(
         {
@@ -57,6 +60,17 @@ RULES = st.builds(
 CLUSTERS = st.sampled_from([frozenset(), frozenset({"nvidia"}), frozenset({"runc"})])
 
 
+def defaulted(pod):
+    """Return a pod as the API server stores it: with the version of each field that is read."""
+    after = copy.deepcopy(pod)
+    for field in ("containers", "initContainers"):
+        for container in after["spec"].get(field) or []:
+            for entry in container.get("env") or []:
+                if "fieldRef" in entry.get("valueFrom", {}):
+                    entry["valueFrom"]["fieldRef"].setdefault("apiVersion", "v1")
+    return after
+
+
 def mutated(pod, policy):
     decision = decide(a_request(pod), policy, Phase.MUTATE)
     assert decision.allowed, decision.message
@@ -68,9 +82,10 @@ def test_mutating_twice_equals_mutating_once(pod, rule, classes):
     policy = a_policy(rule, runtime_classes=classes)
     once = mutated(pod, policy)
     assert once.outcome is Outcome.MUTATED
-    twice = mutated(once.obj, policy)
-    assert twice.patch == ()
-    assert twice.obj == once.obj
+    for stored in (once.obj, defaulted(once.obj)):
+        twice = mutated(stored, policy)
+        assert twice.patch == ()
+        assert twice.obj == stored
 
 
 @given(asking_pods(), RULES, CLUSTERS, CLUSTERS)
@@ -80,6 +95,36 @@ def test_the_patch_applied_to_the_original_has_no_findings(pod, rule, classes, c
     since = a_policy(rule, runtime_classes=classes_since)
     decision = decide(a_request(translated), since, Phase.VALIDATE)
     assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
+
+
+@given(asking_pods(), RULES, RULES)
+def test_a_pod_that_comes_again_with_another_demand_is_shown_what_a_new_one_is(pod, rule, other):
+    """What followed from the demand is as if it came for the first time."""
+    for field in ("containers", "initContainers"):
+        for container in pod["spec"].get(field) or []:
+            env = container.get("env") or []
+            container["env"] = [entry for entry in env if "VRAMWARDEN" not in str(entry)]
+    again = copy.deepcopy(mutated(pod, a_policy(other)).obj)
+    for holder in (pod, again):
+        holder["metadata"]["annotations"]["vramwarden.io/gpu-memory"] = "2Gi"
+        for field in ("containers", "initContainers"):
+            for container in holder["spec"].get(field) or []:
+                for amounts in (container.get("resources") or {}).values():
+                    (amounts or {}).pop("vramwarden.io/vram", None)
+    # Under Deny some of these are denied, for which GPUs they show.
+    policy = a_policy(replace(rule, visible_devices=VisibleDevices.VOID))
+    fresh, restored = mutated(pod, policy).obj, mutated(again, policy).obj
+    for container in fresh["spec"]["containers"]:
+        kept = next(c for c in restored["spec"]["containers"] if c["name"] == container["name"])
+        assert shown(kept) == shown(container)
+
+
+def shown(container):
+    names = ("VRAMWARDEN_GPU_MEMORY_MIB", "VRAMWARDEN_GPU_MEMORY_FRACTION", *AMOUNTS)
+    return [entry for entry in container["env"] if entry["name"] in names]
+
+
+AMOUNTS = ("CUPY_GPU_MEMORY_LIMIT", "JULIA_CUDA_HARD_MEMORY_LIMIT")
 
 
 @given(asking_pods(), RULES)

@@ -52,13 +52,17 @@ def added(old, new, path=()):
 
 
 # A name is no part; AlwaysPullImages sets the policy; without expressions a term fits no node; a
-# variable that is there and empty is the user's.
+# variable that is there with other content is the user's.
 NO_PART = (
     ".name",
     ".imagePullPolicy",
     ".nodeSelectorTerms.0.matchExpressions",
-    "spec.containers.0.env.1.value",
-    "spec.containers.0.env.2.value",
+    "spec.containers.0.env.0.value",
+    "spec.containers.0.env.1.valueFrom",
+    "spec.containers.0.env.1.valueFrom.fieldRef",
+    "spec.containers.0.env.1.valueFrom.fieldRef.fieldPath",
+    "spec.containers.0.env.3.value",
+    "spec.containers.0.env.4.value",
 )
 
 
@@ -71,7 +75,7 @@ BETTER_REASONS = {
     "spec.volumes.1.emptyDir$": "ReservedName",
     "spec.volumes.2.downwardAPI$": "ReservedName",
     "spec.containers.0.resources.limits": "RequestsLimitsMismatch",
-    "spec.containers.0.env.0.valueFrom.fieldRef.": "VisibleDevicesOverride",
+    "spec.containers.0.env.2.valueFrom.fieldRef.": "VisibleDevicesOverride",
 }
 
 
@@ -119,7 +123,11 @@ def test_every_step_of_the_translation_is_undone_once():
         "tolerations.0",
         "tolerations.1",
         "runtimeClassName",
+        "containers.0.env.0",
+        "containers.0.env.1",
         "containers.0.env.2",
+        "containers.0.env.3",
+        "containers.0.env.4",
         "containers.1.env",
         "initContainers.0",
         "imagePullSecrets.0",

@@ -126,6 +126,15 @@ BEYOND: dict[str, Callable[[], Json]] = {
 }
 WITHIN: dict[str, Callable[[], Json]] = {
     "arguments": lambda: a_pod("8Gi", **main_with(args=[""] * (ROOM // 3))),
+    "servers that nothing bounds": lambda: a_pod(
+        ",".join(f"c{n}=1Gi" for n in range(255)),
+        containers=named(
+            255,
+            image="vllm",
+            args=["--gpu_memory_util"[:15] * 4] * 250,
+            env=[{"name": f"A{n}", "value": "x"} for n in range(32)],
+        ),
+    ),
     "what we never read": lambda: a_pod("8Gi", schedulingGates=fill({}), hostAliases=fill({}, 999)),
     "command of an enforcer": lambda: a_pod(
         "8Gi", containers=[a_container(), a_container("vram-enforcer", command=fill("a"))]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.support.gpus import a_gpu
 from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.placement.given import CONTEXT_BYTES, gpu_annotations, memory_fraction
+from webhook.core.nvidia.programs import CONTEXT_BYTES
+from webhook.core.placement.given import gpu_annotations, memory_fraction
 from webhook.core.pod.quantity import MIB
 
 GIB = 1024 * MIB
@@ -72,7 +73,7 @@ def test_where_no_name_works_nothing_is_given():
         (MIB, 80 * GIB, "0.0001"),  # not 0.0000
         (1, 80 * GIB, "0.0001"),
         (20_000, 40_000, "0.2500"),
-        (3, 10, "0.1500"),  # an odd cap loses nothing
+        (3 * MIB, 10 * MIB, "0.1500"),  # an odd cap loses nothing
         (80 * GIB, 80 * GIB, "0.9926"),
         (90 * GIB, 80 * GIB, "1.0000"),  # a GPU that shrank under its pods
     ],

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.adapters.kube.client import FIELD_MANAGER, Kube, joined
+from webhook.adapters.kube.client import Kube, joined
+from webhook.adapters.kube.events import write_event
 from webhook.adapters.kube.follow import Collection
 from webhook.core.node.state import read_inventory
 from webhook.core.nvidia.device_names import DeviceNames, read_device_names
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 MANAGED: Final = f"{MANAGED_LABEL}=true"
 WITH_GPU: Final = f"{NODE_GPU_LABEL}=true"
 _ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_LONGEST_PREFIX: Final = 240  # of a generated name, which the API server adds to
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,27 +124,8 @@ class PlacementApi:
     def warn_of(self, pod: PodState, reason: str, sentence: str) -> None:
         """Write an event of a pod, for `kubectl describe pod`."""
         namespace, _, name = pod.name.partition("/")
-        at = datetime.fromtimestamp(self.now_s(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        event: Json = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{name[:_LONGEST_PREFIX]}.", "namespace": namespace},
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": namespace,
-                "name": name,
-                "uid": pod.uid,
-            },
-            "type": "Warning",
-            "reason": reason,
-            "message": sentence,
-            "source": {"component": FIELD_MANAGER},
-            "firstTimestamp": at,
-            "lastTimestamp": at,
-            "count": 1,
-        }
-        self._kube.create(joined("namespaces", namespace, "events"), event)
+        about = {"kind": "Pod", "namespace": namespace, "name": name, "uid": pod.uid}
+        write_event(self._kube, about, reason, sentence)
 
     def node(self, name: str) -> GpuNode | None:
         """Read a node; None where it does not exist."""

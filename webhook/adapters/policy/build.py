@@ -174,6 +174,7 @@ def _rule(part: RulePart, enforcer_image: str, where: str) -> Rule:
         tolerations=_tolerations(part.tolerations),
         runtime_class_name=part.runtime_class_name,
         env=tuple(_variable(entry) for entry in part.env),
+        programs=tuple(program.value for program in part.programs),
         visible_devices=part.visible_devices,
         placement=part.placement,
         enforcement=_enforcement(part.enforcement, enforcer_image),

@@ -102,6 +102,8 @@ def _env_name(text: str) -> str:
         raise ValueError(f"{text} is set by placement; choose with the field placement")
     if text.startswith("VRAM_"):
         raise ValueError(f"{text} begins with VRAM_, which is kept for the sidecar; rename it")
+    if text.startswith("VRAMWARDEN_"):
+        raise ValueError(f"{text} begins with VRAMWARDEN_, which translation sets; rename it")
     return text
 
 
@@ -253,7 +255,7 @@ TaintKey = Annotated[str, AfterValidator(_taint_key), Shape({"pattern": f"^({LAB
 EnvName = Annotated[
     str,
     AfterValidator(_env_name),
-    Shape({"pattern": f"^(?!{VISIBLE_DEVICES_ENV}$|VRAM_){ENV_NAME}$"}),
+    Shape({"pattern": f"^(?!{VISIBLE_DEVICES_ENV}$|VRAM_|VRAMWARDEN_){ENV_NAME}$"}),
 ]
 Image = Annotated[str, *_text(NO_SPACE, 1024, "an image; write e.g. registry.example/image:tag")]
 Title = Annotated[

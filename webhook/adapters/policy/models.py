@@ -43,6 +43,7 @@ from webhook.core.enforcement.bounds import (
     POLL_INTERVAL,
     TOLERANCE,
 )
+from webhook.core.nvidia.programs import DEFAULT_PROGRAMS, Program
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.values import (
     AUTO_RUNTIME_CLASS,
@@ -208,6 +209,11 @@ class RulePart(Part):
     env: list[EnvPart] = Field(
         [], description="Variables for containers with VRAM that do not set them."
     )
+    programs: list[Annotated[Program, _Lax]] = Field(
+        list(DEFAULT_PROGRAMS),
+        description="Programs whose own variables keep them within the cap, on containers with "
+        "VRAM that do not set them and have no envFrom; [] is none.",
+    )
     visible_devices: Annotated[VisibleDevices, _Lax] = Field(
         VisibleDevices.DENY,
         description="What happens to a hand-set NVIDIA_VISIBLE_DEVICES: Deny the pod, Void the "
@@ -226,6 +232,14 @@ class RulePart(Part):
     def _each_once(cls, env: list[EnvPart]) -> list[EnvPart]:
         _distinct([entry.name for entry in env], "sets")
         return env
+
+    @field_validator("programs")
+    @classmethod
+    def _each_named_once(cls, programs: list[Program]) -> list[Program]:
+        twice = dict.fromkeys(name for name in programs if programs.count(name) > 1)
+        if twice:
+            raise ValueError(f"names {', '.join(twice)} more than once; keep one")
+        return programs
 
 
 class ExamplePodPart(Part):

@@ -201,7 +201,8 @@ def _read(request: Request, rule: Rule, policy: Policy, *, mutating: bool) -> De
         case = Case(pod, pod, rule, policy, *read_demand(pod), mutating=mutating)
         decision = _created(case)
         # Not in both phases: the user would read it twice.
-        notes = hints_of(case) if mutating else ()
+        fine = decision.allowed and not decision.findings
+        notes = hints_of(case, fine=fine) if mutating else ()
         return replace(decision, notes=notes) if notes else decision
     case = Case(pod, read_pod(request.old), rule, policy, mutating=mutating)
     if request.subresource == "ephemeralcontainers":

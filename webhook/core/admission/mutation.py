@@ -13,6 +13,7 @@ from webhook.core.admission.accounting import count, preferred_on_nodes, require
 from webhook.core.admission.sidecar.placing import place_enforcer, remove_enforcer
 from webhook.core.admission.tiers import tier_of
 from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.programs import configure_programs, show_cap
 from webhook.core.nvidia.variables import (
     hide_devices,
     hide_unless_set,
@@ -172,12 +173,27 @@ def _tolerate(spec: Json, rule: Rule, gpu_class: GPUClass | None) -> None:
 
 
 def _set_env(container: Json, demand: Demand, rule: Rule) -> Json:
-    """Steps 3 and 4: the rule's environment, and which GPUs the container sees."""
-    if container["name"] in demand.amounts:
-        show = partial(show_devices, chosen=rule.chooses_gpus, defaults=rule.env)
-        return _edit_env(container, show)
+    """Steps 3 and 4: the rule's environment, which GPUs the container sees, what programs know."""
+    amount = demand.amounts.get(container["name"])
+    if amount is None:
+        return _edit_env(container, partial(_hide, rule=rule))
+    # The annotation is of the whole pod: of two containers neither may take all of it.
+    fraction = rule.chooses_gpus and len(demand.amounts) == 1
+    # What envFrom brings, `env` would override.
+    programs = () if container.get("envFrom") else rule.programs
+
+    def edit(env: list[Json]) -> list[Json]:
+        env = show_cap(env, amount, fraction=fraction)
+        env = show_devices(env, chosen=rule.chooses_gpus, defaults=rule.env)
+        return configure_programs(env, programs, amount)
+
+    return _edit_env(container, edit)
+
+
+def _hide(env: list[Json], rule: Rule) -> list[Json]:
+    """Hide the GPUs from a container without VRAM, which also has no cap."""
     hide = hide_unless_set if rule.visible_devices is VisibleDevices.IGNORE else hide_devices
-    return _edit_env(container, hide)
+    return hide(show_cap(env, None, fraction=False))
 
 
 def _edit_env(container: Json, edit: Callable[[list[Json]], list[Json]]) -> Json:

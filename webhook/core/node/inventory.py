@@ -38,6 +38,8 @@ class SeenGpu:
     mig: bool = False
     total_bytes: int | None = None
     """With the driver's reserve."""
+    used_bytes: int | None = None
+    """What is in use by everybody, without the driver's reserve; None where nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)

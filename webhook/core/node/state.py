@@ -143,11 +143,12 @@ def desired(inventory: Inventory, assignments: Mapping[str, Taken] | None = None
             annotations={NODE_GPUS_ANNOTATION: _write_gpus(gpus)}
             | ({NODE_BOOT_ANNOTATION: inventory.boot_id} if inventory.boot_id else {}),
         )
-    if inventory.advertised:
-        return NodeState(
-            0, labels=dict.fromkeys(_ALL_LABELS), annotations=dict.fromkeys(_ANNOTATIONS)
-        )
-    return NodeState()
+    return withdrawn() if inventory.advertised else NodeState()
+
+
+def withdrawn() -> NodeState:
+    """Return what a node should carry of whose GPUs nothing is shared: nothing of ours."""
+    return NodeState(0, labels=dict.fromkeys(_ALL_LABELS), annotations=dict.fromkeys(_ANNOTATIONS))
 
 
 def patches(node: Mapping[str, Any], state: NodeState) -> Patches:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.device_names import spell
-from webhook.core.pod.quantity import MIB
+from webhook.core.nvidia.programs import usable_bytes
 from webhook.names import (
     GPU_ANNOTATION,
     GPU_MEMORY_FRACTION_ANNOTATION,
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
     from webhook.core.nvidia.device_names import DeviceNames
     from webhook.core.pod.gpus import Gpu
-
-CONTEXT_BYTES: Final = 600 * MIB
-"""What a CUDA context and its libraries take besides what a framework allocates: of this size for
-common ones, and counted by the driver like all else."""
 
 _PARTS: Final = 10_000  # a fraction is written with four decimals
 
@@ -45,8 +41,8 @@ def gpu_annotations(
 def memory_fraction(cap_bytes: int, totals_bytes: Iterable[int | None]) -> str:
     """Return the share of a GPU's total memory that a framework may take, like `0.1234`.
 
-    The cap less `CONTEXT_BYTES`, but at least half of the cap, of the total, rounded down; the
-    smallest over all GPUs, since a program is told one.
+    What a program may use (`usable_bytes`) of the total, rounded down; the smallest over all GPUs,
+    since a program is told one.
 
     | a GPU | its fraction |
     | --- | --- |
@@ -56,7 +52,7 @@ def memory_fraction(cap_bytes: int, totals_bytes: Iterable[int | None]) -> str:
     Never 0, of which no program could make any use. With a cap of 1200Mi or more and GPUs of less
     than 5 TiB, fraction and context together never exceed the cap.
     """
-    budget_bytes = max(2 * (cap_bytes - CONTEXT_BYTES), cap_bytes)  # twice, so that half is exact
-    parts = [budget_bytes * _PARTS // (2 * total) if total else 0 for total in totals_bytes]
+    usable = usable_bytes(cap_bytes)
+    parts = [usable * _PARTS // total if total else 0 for total in totals_bytes]
     whole, part = divmod(min(max(1, min(parts, default=0)), _PARTS), _PARTS)
     return f"{whole}.{part:04}"

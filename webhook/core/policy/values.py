@@ -178,6 +178,8 @@ class Rule:
     runtime_class_name: str | None
     """The RuntimeClass of pods that name none; AUTO_RUNTIME_CLASS, or None for none."""
     env: tuple[dict[str, Any], ...]
+    programs: tuple[str, ...]
+    """Names of `core.nvidia.programs`, whose variables containers with VRAM get."""
     visible_devices: VisibleDevices
     placement: Placement
     enforcement: Enforcement

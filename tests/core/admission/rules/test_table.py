@@ -12,10 +12,10 @@ import pytest
 from tests.support.pods import RULE, a_pod, a_policy
 from webhook.core.admission import rules
 from webhook.core.admission.rules.case import Case, Kind
-from webhook.core.admission.rules.table import HINTS, RULES
+from webhook.core.admission.rules.table import HINTS, HINTS_IF_FINE, RULES
 from webhook.core.pod.views import read_pod
 
-JUDGING = [row.rule for row in RULES] + list(HINTS)
+JUDGING = [*(row.rule for row in RULES), *HINTS, *HINTS_IF_FINE]
 
 
 def rules_in_the_room():

@@ -11,6 +11,7 @@
 `translation`  what translation edits, and what it added
 `changes`      what may not change after creation, and debugging containers
 `keys`         keys that nothing reads: warnings, not findings
+`servers`      servers of models that nothing bounds: warnings, not findings
 `complexity`   which of the pods that are too large to be judged are denied
 
 A rule's docstring says Rule, Fields, Allowed values.

@@ -17,7 +17,7 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from webhook.core.pod.views import Pod
+    from webhook.core.admission.rules.case import Case
 
 _OURS: Final = frozenset(
     {*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS, MANAGED_LABEL}
@@ -31,7 +31,7 @@ _LONGEST_KEY: Final = len(PREFIX) + 63
 _SHOWN: Final = 10
 
 
-def unread_keys(pod: Pod) -> tuple[str, ...]:
+def unread_keys(case: Case) -> tuple[str, ...]:
     """Rule: every annotation with our prefix is one that we read, and no label asks for VRAM.
 
     Fields: metadata.annotations, metadata.labels
@@ -40,6 +40,7 @@ def unread_keys(pod: Pod) -> tuple[str, ...]:
     It returns warnings and not findings, because such a pod is valid. A node's keys count as unread
     too, since `gpu-memory-mib` on a pod is meant as a limit.
     """
+    pod = case.pod
     unread = [key for key in pod.annotations if key.startswith(PREFIX) and key not in _OURS]
     misplaced = [
         key for key in ASKING_ANNOTATIONS if key in pod.labels and key not in pod.annotations

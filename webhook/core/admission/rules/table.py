@@ -44,6 +44,7 @@ from webhook.core.admission.rules.isolation import (
 )
 from webhook.core.admission.rules.keys import unread_keys
 from webhook.core.admission.rules.nodes import node_name, node_selector, operating_system
+from webhook.core.admission.rules.servers import unbounded_servers
 from webhook.core.admission.rules.translation import translatable, translated
 from webhook.core.admission.tiers import SIDECAR
 from webhook.core.pod.findings import MOST_FINDINGS
@@ -95,7 +96,9 @@ RULES: Final = (
 )
 
 HINTS: Final = (unread_keys,)
-"""Rules that deny nothing: for each creation, from a pod to warnings."""
+"""Rules that deny nothing: for each creation, from a case to warnings."""
+HINTS_IF_FINE: Final = (unbounded_servers,)
+"""The same, where nothing is wrong: about what the pod will do."""
 
 
 @cache
@@ -113,6 +116,7 @@ def findings_of(case: Case, kind: Kind) -> tuple[Finding, ...]:
     return tuple(dict.fromkeys(islice(found, MOST_FINDINGS)))
 
 
-def hints_of(case: Case) -> tuple[str, ...]:
+def hints_of(case: Case, *, fine: bool) -> tuple[str, ...]:
     """Return what the user should know although it denies nothing."""
-    return tuple(hint for rule in HINTS for hint in rule(case.pod))
+    rules = (*HINTS, *HINTS_IF_FINE) if fine else HINTS
+    return tuple(hint for rule in rules for hint in rule(case))

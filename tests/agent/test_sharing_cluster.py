@@ -1,0 +1,157 @@
+"""One allocator per card on a Node of a real API server: a plugin that comes and goes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.agent.nodes import BOTH, CONFIG_MAPS, FULL, RULES, SECONDS
+from tests.support.agents import wait_until
+from webhook.core.placement.assignments import Assignment, config_map_name, write_assignments
+
+EVENTS = {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]}
+IN_USE = BOTH.replace("GPU-b", "GPU-b used=1073741824")
+TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/vramwarden"
+OTHER = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+
+
+class Plugin:
+    """NVIDIA's device plugin, as far as a Node shows it."""
+
+    def __init__(self, node):
+        self._node = node
+
+    def comes(self):
+        self._offers("8")
+
+    def goes(self):
+        self._offers("0")
+
+    def _offers(self, amount):
+        amounts = {part: {"nvidia.com/gpu": amount} for part in ("capacity", "allocatable")}
+        self._node.patch({"status": amounts}, "/status")
+
+
+@pytest.fixture
+def plugin(node):
+    return Plugin(node)
+
+
+@pytest.fixture
+def told(control_plane, node):
+    """Return a function that returns the reasons of the node's Events, in their order."""
+
+    def reasons():
+        about = f"involvedObject.kind=Node,involvedObject.name={node.name}"
+        path = "/api/v1/namespaces/default/events"
+        found = control_plane.api.request("GET", path, fieldSelector=about)["items"]
+        return [
+            event["reason"]
+            for event in sorted(found, key=lambda event: int(event["metadata"]["resourceVersion"]))
+        ]
+
+    return reasons
+
+
+@pytest.fixture
+def share(control_plane, node):
+    """Keep the list of who has the node's GPUs, as the webhook does, and give it one pod."""
+    metadata = {"name": config_map_name(node.name), "namespace": "default"}
+    pods = {"uid": Assignment("team/train", ("GPU-a",), 2**30, 1)}
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+    control_plane.api.create({**made, "data": write_assignments(pods)})
+    yield lambda: control_plane.api.delete(made)
+    control_plane.api.delete(made)
+
+
+def is_ready(agent):
+    program = (sys.executable, "-I", "-m", "webhook.agent.heartbeat")
+    command = [*program, "ready", str(agent.run_folder)]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def test_a_plugin_that_is_there_goes_comes_back_and_goes(make_agent, account, node, plugin, told):
+    """With the rights of the package's docstring, and scans that are minutes apart."""
+    plugin.comes()
+    rights = account([*RULES, CONFIG_MAPS, EVENTS])
+    options = ("--namespace", "default", "--interval", "300s")
+    with make_agent(*options, kubeconfig=rights) as agent:
+        line = agent.wait_for("the GPUs are not shared")
+        assert "nvidia.com/gpu.deploy.device-plugin=false" in line["why"]
+        wait_until("an Event", lambda: told() == ["GPUsNotShared"], timeout=SECONDS)
+        wait_until("readiness", lambda: is_ready(agent), timeout=2 * SECONDS)
+        assert (node.amounts(), node.labels()) == ([None, None], {})
+        plugin.goes()
+        node.wait_for(FULL)
+        assert node.labels()["vramwarden.io/gpu"] == "true"
+        plugin.comes()
+        node.wait_for("0")
+        wait_until("no label", lambda: node.labels() == {}, timeout=SECONDS)
+        assert "vramwarden.io/gpus" not in node.read()["metadata"].get("annotations", {})
+        plugin.goes()
+        node.wait_for(FULL)
+        expected = ["GPUsNotShared", "GPUsShared"] * 2
+        wait_until("Events", lambda: told() == expected, timeout=SECONDS)
+        assert not [event for event in agent.events() if event["level"] == "error"]
+
+
+def test_a_plugin_that_comes_to_a_share_waits_until_that_has_ended(
+    make_agent, node, plugin, told, share
+):
+    with make_agent("--namespace", "default") as agent:
+        node.wait_for(FULL, timeout=20)
+        plugin.comes()
+        assert "device plugin" in agent.wait_for("the GPUs are shared and offered whole")["why"]
+        wait_until("an Event", lambda: told() == ["SharedBesidePlugin"], timeout=SECONDS)
+        assert node.amounts() == [FULL, FULL]
+        share()
+        node.wait_for("0")
+        expected = ["SharedBesidePlugin", "GPUsNotShared"]
+        wait_until("an Event", lambda: told() == expected, timeout=SECONDS)
+
+
+def test_a_restart_beside_a_plugin_and_a_share_changes_nothing(make_agent, node, plugin, share):
+    with make_agent("--namespace", "default"):
+        node.wait_for(FULL, timeout=20)
+    plugin.comes()
+    with make_agent("--namespace", "default") as agent:
+        agent.wait_for("the GPUs are shared and offered whole")
+        assert not agent.events("node patched")
+    assert node.amounts() == [FULL, FULL]
+
+
+def test_a_node_whose_gpus_are_in_use_begins_once_they_are_free(make_agent, node, told):
+    agent = make_agent()
+    agent.script(IN_USE)
+    with agent:
+        assert "GPU-b" in agent.wait_for("the GPUs are in use; waiting until they are free")["why"]
+        wait_until("readiness", lambda: is_ready(agent), timeout=2 * SECONDS)
+        assert (node.amounts(), node.labels()) == ([None, None], {})
+        agent.script(BOTH)
+        node.wait_for(FULL)
+        agent.script(IN_USE)  # by a share
+    wait_until("Events", lambda: told() == ["DrainWholeGPUPods", "GPUsShared"], timeout=SECONDS)
+    again = make_agent()
+    again.script(IN_USE)
+    node.zero()
+    with again:
+        node.wait_for(FULL, timeout=20)
+
+
+def test_the_startup_taint_goes_with_the_first_capacity_and_others_stay(make_agent, node):
+    ours = {"key": TAINT, "value": "true", "effect": "NoSchedule"}
+    node.patch({"spec": {"taints": [ours, OTHER]}})
+    with make_agent("--startup-taint", TAINT):
+        wait_until("the taint", lambda: node.read()["spec"].get("taints") == [OTHER], timeout=20)
+        assert node.amounts() == [FULL, FULL]
+
+
+def test_without_the_right_to_write_events_everything_else_works(make_agent, account, node, plugin):
+    plugin.comes()
+    with make_agent(kubeconfig=account(RULES)) as agent:
+        why = agent.wait_for("events of the node cannot be written")["why"]
+        assert 'cannot create resource "events"' in why
+        plugin.goes()
+        node.wait_for(FULL)

@@ -1,0 +1,188 @@
+"""Which containers of a pod get their cap as variables, and which of their programs."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from tests.core.admission.decisions import (
+    EVERYWHERE,
+    a_full_pod,
+    assert_fine,
+    container_of,
+    decided,
+    put_in,
+    stored_pod,
+    translated,
+    variable,
+)
+from tests.support.pods import a_container, a_pod, a_rule
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.nvidia.programs import Program
+from webhook.core.policy.values import EnforceBy, Placement, VisibleDevices
+
+MIB = "VRAMWARDEN_GPU_MEMORY_MIB"
+FRACTION = "VRAMWARDEN_GPU_MEMORY_FRACTION"
+FIELD = {
+    "fieldRef": {
+        "apiVersion": "v1",
+        "fieldPath": "metadata.annotations['vramwarden.io/gpu-memory-fraction']",
+    }
+}
+ALL = tuple(Program)
+DEFAULT = ("jax", "tensorflow")
+FROM = {"envFrom": [{"configMapRef": {"name": "settings"}}]}
+
+
+def env_of(pod, name="main"):
+    """Return a container's variables as a map, in their order."""
+    return {
+        entry["name"]: entry.get("value", entry.get("valueFrom"))
+        for entry in container_of(pod, name).get("env") or []
+    }
+
+
+def names_of(pod, name="main"):
+    return list(env_of(pod, name))
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_the_container_with_vram_gets_its_cap_first_of_all(name):
+    pod = a_full_pod(f"{name}=7630Mi")
+    put_in(pod, name, variable("A", "$(VRAMWARDEN_GPU_MEMORY_FRACTION)"))
+    after = translated(pod, a_rule(programs=DEFAULT))
+    assert list(env_of(after, name).items())[:3] == [
+        (MIB, "7630"),
+        (FRACTION, FIELD),
+        ("A", "$(VRAMWARDEN_GPU_MEMORY_FRACTION)"),
+    ]
+    for other in {*EVERYWHERE} - {name}:
+        assert env_of(after, other) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert_fine(pod, a_rule(programs=DEFAULT))
+
+
+def test_the_amount_is_that_of_one_gpu():
+    pod = a_full_pod("main=8Gi", annotations={"vramwarden.io/gpu-count": "4"})
+    assert env_of(translated(pod))[MIB] == "8192"
+
+
+def test_of_several_containers_with_vram_each_gets_its_own_amount_and_no_fraction():
+    pod = a_full_pod("main=8Gi, second=512Mi")
+    after = translated(pod, a_rule(programs=ALL))
+    assert env_of(after, "main")[MIB] == "8192"
+    assert env_of(after, "second")[MIB] == "512"
+    assert env_of(after, "main")["CUPY_GPU_MEMORY_LIMIT"] == str(7592 * 2**20)
+    assert env_of(after, "second")["CUPY_GPU_MEMORY_LIMIT"] == str(256 * 2**20)
+    for name in ("main", "second"):
+        assert not {FRACTION, "XLA_CLIENT_MEM_FRACTION", "PYTORCH_ALLOC_CONF"} & {
+            *names_of(after, name)
+        }
+    assert_fine(pod, a_rule(programs=ALL))
+
+
+def test_without_a_gpu_chosen_at_binding_there_is_no_fraction():
+    rule = a_rule(placement=Placement.NONE, programs=ALL)
+    names = names_of(translated(a_full_pod(), rule))
+    assert names[0] == MIB
+    assert not {FRACTION, "XLA_CLIENT_MEM_FRACTION", "PYTORCH_ALLOC_CONF"} & {*names}
+    assert "XLA_PYTHON_CLIENT_PREALLOCATE" in names
+    assert_fine(a_full_pod(), rule)
+
+
+def test_a_fraction_of_the_users_own_serves_where_there_is_none():
+    rule = a_rule(placement=Placement.NONE, programs=("jax-fraction",))
+    pod = a_full_pod()
+    put_in(pod, "main", variable(FRACTION, "0.1"))
+    after = env_of(translated(pod, rule))
+    assert (after[FRACTION], after["XLA_CLIENT_MEM_FRACTION"]) == ("0.1", f"$({FRACTION})")
+    assert_fine(pod, rule)
+
+
+def test_programs_come_after_the_rule_s_own_variables_and_never_over_them():
+    rule = a_rule(
+        env=({"name": "XLA_PYTHON_CLIENT_PREALLOCATE", "value": "true"},), programs=DEFAULT
+    )
+    names = names_of(translated(a_full_pod(), rule))
+    assert names == [
+        MIB,
+        FRACTION,
+        "NVIDIA_VISIBLE_DEVICES",
+        "XLA_PYTHON_CLIENT_PREALLOCATE",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "TF_FORCE_GPU_ALLOW_GROWTH",
+    ]
+    assert env_of(translated(a_full_pod(), rule))["XLA_PYTHON_CLIENT_PREALLOCATE"] == "true"
+
+
+def test_what_a_map_of_variables_may_bring_is_left_to_it():
+    pod = a_full_pod()
+    put_in(pod, "main", FROM)
+    rule = a_rule(env=({"name": "OURS", "value": "1"},), programs=ALL)
+    assert names_of(translated(pod, rule)) == [
+        MIB,
+        FRACTION,
+        "NVIDIA_VISIBLE_DEVICES",
+        "OURS",
+        "NVIDIA_DRIVER_CAPABILITIES",
+    ]
+    assert_fine(pod, rule)
+    container_of(pod, "main")["envFrom"] = []
+    assert "CUPY_GPU_MEMORY_LIMIT" in names_of(translated(pod, rule))
+
+
+@pytest.mark.parametrize("program", Program)
+def test_what_the_user_set_for_a_program_stays(program):
+    rule = a_rule(programs=(program,))
+    added = env_of(translated(a_full_pod(), rule)).keys() - env_of(translated(a_full_pod())).keys()
+    assert added
+    pod = a_full_pod()
+    for name in sorted(added):
+        put_in(pod, "main", variable(name, "mine"))
+    after = env_of(translated(pod, rule))
+    assert {after[name] for name in added} == {"mine"}
+    assert_fine(pod, rule)
+
+
+@pytest.mark.parametrize("memory", ["main=4Gi", "main=16Gi", "second=4Gi", "main=4Gi,second=4Gi"])
+@pytest.mark.parametrize("by", EnforceBy)
+def test_a_pod_that_comes_again_gets_its_new_amounts(memory, by):
+    rule = a_rule(programs=ALL, enforcement={"by": by}, visible_devices=VisibleDevices.VOID)
+    pod = stored_pod(rule, a_full_pod("main=8Gi"))
+    pod["metadata"]["annotations"]["vramwarden.io/gpu-memory"] = memory
+    for name in EVERYWHERE:
+        container_of(pod, name).pop("resources", None)
+    after, fresh = translated(pod, rule), translated(a_full_pod(memory), rule)
+    ours = {MIB, FRACTION, "CUPY_GPU_MEMORY_LIMIT", "PYTORCH_ALLOC_CONF", "XLA_CLIENT_MEM_FRACTION"}
+    for name in EVERYWHERE:
+        kept, wanted = env_of(after, name), env_of(fresh, name)
+        assert {k: v for k, v in kept.items() if k in ours} == {
+            k: v for k, v in wanted.items() if k in ours
+        }
+    assert_fine(pod, rule)
+
+
+def test_a_webhook_that_puts_its_variable_first_breaks_nothing():
+    rule = a_rule(programs=ALL)
+    pod = stored_pod(rule)
+    container_of(pod, "main")["env"].insert(0, {"name": "PROXY", "value": "x"})
+    for phase in Phase:
+        decision = decided(copy.deepcopy(pod), rule, phase)
+        assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ()), decision.message
+
+
+def test_a_webhook_that_adds_a_variable_at_the_end_breaks_nothing():
+    rule = a_rule(programs=ALL)
+    pod = stored_pod(rule)
+    container_of(pod, "main")["env"].append({"name": "PROXY", "value": "x"})
+    for phase in Phase:
+        decision = decided(copy.deepcopy(pod), rule, phase)
+        assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ()), decision.message
+
+
+def test_the_sidecar_and_pods_without_a_demand_get_nothing():
+    after = translated(a_full_pod(), a_rule(programs=ALL))
+    assert not {MIB, FRACTION, "CUPY_GPU_MEMORY_LIMIT"} & {*env_of(after, "vram-enforcer")}
+    plain = a_pod(containers=[a_container(env=[{"name": MIB, "value": "1"}])])
+    decision = decided(plain, a_rule(programs=ALL))
+    assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ())

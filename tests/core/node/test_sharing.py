@@ -1,0 +1,212 @@
+"""Whether a node's GPUs are shared: the table in the docstring, row by row, and its parts."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.support.gpus import DOWN, a_scan
+from webhook.core.node.inventory import Scan, SeenGpu
+from webhook.core.node.sharing import (
+    FREE_BYTES,
+    Shared,
+    Sharing,
+    gpus_in_use,
+    is_advertised,
+    judge,
+    limited,
+    whole_gpus,
+)
+from webhook.core.node.state import NodeState, patches
+from webhook.core.pod.quantity import MIB
+from webhook.names import NODE_SHARE_LABEL, VRAM_RESOURCE
+
+VALUES = {
+    "offered": {"no": {}, "yes": {"nvidia.com/gpu": "8"}},
+    "label": {"absent": None, "true": "true", "false": "false", "anything else": "True"},
+    "advertised": {"no": False, "yes": True},
+    "pods": {"no": False, "yes": True, "unknown": None},
+    "in use": {"no": (), "yes": ("GPU-a",), "unknown": None},
+}
+
+
+def a_node(allocatable=None, label=None, **more):
+    labels = {} if label is None else {NODE_SHARE_LABEL: label}
+    status = {} if allocatable is None else {"allocatable": allocatable}
+    return {"metadata": {"name": "n", "labels": labels}, "status": status, **more}
+
+
+def rows():
+    """Return the cases that each row of the table stands for, and what is to come of them."""
+    table = [line.strip() for line in judge.__doc__.splitlines() if line.strip().startswith("| ")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
+    for *given, shared, reason in cells:
+        meant = [
+            values if cell == "-" else cell.split(" or ")
+            for cell, values in zip(given, VALUES.values(), strict=True)
+        ]
+        for case in itertools.product(*meant):
+            yield case, (Shared[shared], "" if reason == "-" else reason)
+
+
+def judged(case):
+    offered, label, advertised, pods, in_use = (
+        values[cell] for cell, values in zip(case, VALUES.values(), strict=True)
+    )
+    found = judge(a_node(offered, label), shares=advertised, has_pods=pods, in_use=in_use)
+    assert bool(found.sentence) == bool(found.reason)
+    return found.shared, found.reason
+
+
+@pytest.mark.parametrize(("case", "expected"), list(rows()), ids=str)
+def test_each_row_of_the_table_holds(case, expected):
+    assert judged(case) == expected
+
+
+def test_the_table_has_each_case_once():
+    cases = [case for case, _ in rows()]
+    assert len(cases) == len(set(cases))
+    assert set(cases) == set(itertools.product(*VALUES.values()))
+
+
+def said(allocatable, label=None, *, shares=False, has_pods=False, in_use=()):
+    return judge(
+        a_node(allocatable, label), shares=shares, has_pods=has_pods, in_use=in_use
+    ).sentence
+
+
+def test_who_is_not_shared_is_told_the_cure():
+    assert said({"nvidia.com/gpu": "8", "cpu": "4"}) == (
+        "the GPUs of this node are not shared by memory: a device plugin offers them whole "
+        "(nvidia.com/gpu); label the node nvidia.com/gpu.deploy.device-plugin=false, which takes "
+        "NVIDIA's plugin off it under its operator, or share both ways with "
+        "vramwarden.io/share=true"
+    )
+    assert "'yes', which is neither true nor false; correct it" in said({}, "yes")
+
+
+def test_who_is_still_shared_beside_the_plugin_is_told_so_too():
+    sentence = said({"nvidia.com/gpu.shared": "8"}, shares=True, has_pods=True)
+    assert sentence.startswith(
+        "a device plugin offers them whole (nvidia.com/gpu.shared), but pods"
+    )
+    assert "nvidia.com/gpu.deploy.device-plugin=false" in sentence
+    assert "is false, but pods may have VRAM" in said({}, "false", shares=True, has_pods=None)
+
+
+def test_who_waits_is_told_for_which_gpus():
+    in_use = tuple(f"GPU-{number}" for number in range(5))
+    sentence = said({}, in_use=in_use)
+    assert sentence.startswith("drain the whole-GPU pods first: ")
+    assert "on GPU-0, GPU-1, GPU-2 and 2 more;" in sentence
+
+
+def test_a_sentence_fits_an_event():
+    names = {f"nvidia.com/gpu-{'x' * 200}{number}": "1" for number in range(100)}
+    assert len(said(names)) < 1024
+    assert len(said({}, "x" * 63)) < 1024
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "offered"),
+    [
+        (None, ()),
+        ({}, ()),
+        ({"nvidia.com/gpu": "0"}, ()),
+        ({"nvidia.com/gpu": "0k"}, ()),
+        ({"nvidia.com/gpu": "1"}, ("nvidia.com/gpu",)),
+        ({"nvidia.com/gpu": "1k"}, ("nvidia.com/gpu",)),
+        ({"nvidia.com/gpu": 1}, ("nvidia.com/gpu",)),
+        ({"nvidia.com/gpu": "500m"}, ("nvidia.com/gpu",)),
+        ({"nvidia.com/gpu": "many"}, ("nvidia.com/gpu",)),
+        ({"nvidia.com/gpu": ""}, ("nvidia.com/gpu",)),
+        ({"nvidia.com/gpu": None}, ("nvidia.com/gpu",)),
+        (
+            {"nvidia.com/gpumem": "9", "nvidia.com/gpu.shared": "4", "nvidia.com/gpu": "0"},
+            ("nvidia.com/gpu.shared", "nvidia.com/gpumem"),
+        ),
+        ({"nvidia.com/mig-1g.10gb": "7", "amd.com/gpu": "1", VRAM_RESOURCE: "80Gi"}, ()),
+    ],
+    ids=str,
+)
+def test_whole_gpus_are_what_is_allocatable_of_them(allocatable, offered):
+    assert whole_gpus(a_node(allocatable)) == offered
+
+
+def test_a_node_without_any_status_offers_nothing():
+    for node in ({}, {"status": None}, {"status": {"allocatable": None}}):
+        assert whole_gpus(node) == ()
+        assert not is_advertised(node)
+
+
+GPUS = '[{"uuid":"GPU-a","memory":1048576,"product":"x","index":0}]'
+
+
+@pytest.mark.parametrize(
+    ("annotations", "capacity", "advertised"),
+    [
+        ({}, {}, False),
+        ({"vramwarden.io/gpus": GPUS}, {}, True),
+        ({"vramwarden.io/gpus": GPUS}, {VRAM_RESOURCE: "0"}, True),  # zeroed by a kubelet
+        ({"vramwarden.io/gpus": "[]"}, {VRAM_RESOURCE: "0"}, False),
+        ({"vramwarden.io/gpus": "what"}, {VRAM_RESOURCE: "1Gi"}, True),
+        ({}, {VRAM_RESOURCE: "1Gi"}, True),
+        ({}, {VRAM_RESOURCE: "what"}, True),
+    ],
+)
+def test_a_node_is_advertised_by_its_list_or_capacity(annotations, capacity, advertised):
+    """Labels say nothing: Karpenter and autoscalers' node groups set them beforehand."""
+    labels = {"vramwarden.io/gpu": "true", "vramwarden.io/gpu-memory-mib": "81920"}
+    metadata = {"labels": labels, "annotations": annotations}
+    assert is_advertised({"metadata": metadata, "status": {"capacity": capacity}}) is advertised
+
+
+def a_gpu(uuid, used_bytes, *, mig=False, usable_bytes=1000 * MIB):
+    return SeenGpu(uuid, "NVIDIA H200", 0, usable_bytes, mig, used_bytes=used_bytes)
+
+
+@pytest.mark.parametrize(
+    ("scan", "in_use"),
+    [
+        (None, None),
+        (DOWN, None),
+        (Scan(), ()),
+        (a_scan(a_gpu("GPU-a", 0), a_gpu("GPU-b", FREE_BYTES)), ()),
+        (a_scan(a_gpu("GPU-a", 0), a_gpu("GPU-b", FREE_BYTES + 1)), ("GPU-b",)),
+        (a_scan(a_gpu("GPU-a", None)), ("GPU-a",)),
+        (a_scan(a_gpu("GPU-a", 2**33, mig=True)), ()),
+        (a_scan(a_gpu("GPU-a", 2**33, usable_bytes=None)), ()),
+    ],
+    ids=str,
+)
+def test_a_gpu_is_in_use_above_256_mebibytes_or_where_nobody_knows(scan, in_use):
+    assert FREE_BYTES == 256 * 2**20
+    assert gpus_in_use(scan) == in_use
+
+
+def test_what_is_not_shared_is_withdrawn_and_what_is_not_yet_is_left_alone():
+    whole = NodeState(MIB, {"vramwarden.io/gpu": "true"})
+    shown = {
+        "metadata": {
+            "labels": {"vramwarden.io/gpu": "true", "a": "b"},
+            "annotations": {"vramwarden.io/gpus": GPUS, "c": "d"},
+        },
+        "status": {"capacity": {VRAM_RESOURCE: "1Mi"}, "allocatable": {VRAM_RESOURCE: "1Mi"}},
+    }
+    assert limited(whole, Shared.YES) == whole
+    assert limited(whole, Shared.NOT_YET) == NodeState()
+    made = patches(shown, limited(whole, Shared.NO))
+    assert made.metadata == {
+        "metadata": {
+            "labels": {"vramwarden.io/gpu": None},
+            "annotations": {"vramwarden.io/gpus": None},
+        }
+    }
+    zero = {VRAM_RESOURCE: "0"}
+    assert made.status == {"status": {"capacity": zero, "allocatable": zero}}
+    assert not patches(a_node({"nvidia.com/gpu": "1"}), limited(whole, Shared.NO))
+
+
+def test_no_news_is_no_sentence():
+    assert judge({}, shares=False, has_pods=None, in_use=()) == Sharing(Shared.YES)

@@ -1,0 +1,84 @@
+"""What autoscalers have to know of a kind of node, to start one where there is none yet.
+
+A pod asks for the resource and selects by labels that the agent sets only on nodes that exist.
+Sources: kubernetes/autoscaler, cluster-autoscaler/cloudprovider/aws/README.md (tags);
+kubernetes-sigs/karpenter, pkg/apis/v1alpha1/nodeoverlay.go (NodeOverlay), and karpenter.sh,
+concepts/nodepools (labels and `startupTaints` of the template).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.pod.quantity import format_bytes
+from webhook.names import (
+    NODE_DEVICE_NAMES_LABEL,
+    NODE_ENFORCEMENT_LABEL,
+    NODE_GPU_LABEL,
+    NODE_GPU_MEMORY_LABEL,
+    VRAM_RESOURCE,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from webhook.core.node.state import NodeState
+
+    Json = dict[str, Any]
+
+INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
+UNKNOWN_TYPE: Final = "INSTANCE-TYPE"
+"""Stands where the node does not say its instance type."""
+
+_SELECTED: Final = (
+    NODE_GPU_LABEL,
+    NODE_GPU_MEMORY_LABEL,
+    NODE_ENFORCEMENT_LABEL,
+    NODE_DEVICE_NAMES_LABEL,
+)
+_TEMPLATE: Final = "k8s.io/cluster-autoscaler/node-template"
+_TAINT_VALUE, _TAINT_EFFECT = "true", "NoSchedule"
+
+
+def selected_labels(node: Mapping[str, Any], state: NodeState) -> dict[str, str]:
+    """Return the labels by which pods select such nodes: as the agent sets them, else as shown."""
+    shown = (node.get("metadata") or {}).get("labels") or {}
+    found = {key: state.labels.get(key) or shown.get(key) for key in _SELECTED}
+    return {key: value for key, value in found.items() if value}
+
+
+def group_tags(node: Mapping[str, Any], state: NodeState, startup_taint: str) -> dict[str, str]:
+    """Return the tags of an AWS Auto Scaling group, for cluster-autoscaler."""
+    resource = {f"{_TEMPLATE}/resources/{VRAM_RESOURCE}": format_bytes(state.vram_bytes or 0)}
+    labels = {
+        f"{_TEMPLATE}/label/{key}": value for key, value in selected_labels(node, state).items()
+    }
+    taint = {f"{_TEMPLATE}/taint/{startup_taint}": f"{_TAINT_VALUE}:{_TAINT_EFFECT}"}
+    return resource | labels | (taint if startup_taint else {})
+
+
+def node_overlay(node: Mapping[str, Any], state: NodeState) -> Json:
+    """Return Karpenter's NodeOverlay (`karpenter.sh/v1alpha1`) for the node's instance type."""
+    labels = (node.get("metadata") or {}).get("labels") or {}
+    kind = labels.get(INSTANCE_TYPE_LABEL) or UNKNOWN_TYPE
+    name = re.sub(r"[^a-z0-9.-]+", "-", f"vramwarden-{kind}".lower()).strip("-.")
+    requirement = {"key": INSTANCE_TYPE_LABEL, "operator": "In", "values": [kind]}
+    return {
+        "apiVersion": "karpenter.sh/v1alpha1",
+        "kind": "NodeOverlay",
+        "metadata": {"name": name},
+        "spec": {
+            "requirements": [requirement],
+            "capacity": {VRAM_RESOURCE: format_bytes(state.vram_bytes or 0)},
+        },
+    }
+
+
+def node_pool_patch(node: Mapping[str, Any], state: NodeState, startup_taint: str) -> Json:
+    """Return the merge patch of a Karpenter NodePool whose nodes are like this one."""
+    template: Json = {"metadata": {"labels": selected_labels(node, state)}}
+    if startup_taint:
+        taint = {"key": startup_taint, "value": _TAINT_VALUE, "effect": _TAINT_EFFECT}
+        template["spec"] = {"startupTaints": [taint]}
+    return {"spec": {"template": template}}

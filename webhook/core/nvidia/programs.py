@@ -1,0 +1,229 @@
+"""What programs know of their cap: our two variables, and those that frameworks read.
+
+Ours stand first in `env`, so that later entries and `args` can refer to them by `$(NAME)`.
+
+A pod may come again (restored, copied, applied with another demand), and brings what was written
+before. Ours is known from a user's by content: what stands at the very beginning of `env` and is as
+we write it. Elsewhere, or with other content, the same name is a user's, and stays.
+
+| at the beginning of `env` | ours |
+| --- | --- |
+| `VRAMWARDEN_GPU_MEMORY_MIB` with a number | yes |
+| that one, then `VRAMWARDEN_GPU_MEMORY_FRACTION` from our annotation | both |
+| `VRAMWARDEN_GPU_MEMORY_FRACTION` from our annotation | yes |
+| either name with another value, and all behind it | no |
+| anything else, and all behind it | no |
+
+A list of variables that an edit leaves alone is returned itself, not a copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.pod.quantity import MIB
+from webhook.names import (
+    GPU_MEMORY_FRACTION_ANNOTATION,
+    GPU_MEMORY_FRACTION_ENV,
+    GPU_MEMORY_MIB_ENV,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from webhook.core.pod.fields import Json
+
+FRACTION_REFERENCE: Final = f"$({GPU_MEMORY_FRACTION_ENV})"
+"""What the kubelet replaces by the fraction, in `args` and in the values of later variables."""
+
+CONTEXT_BYTES: Final = 600 * MIB
+"""What a CUDA context and its libraries take besides what a framework allocates: of this size for
+common ones, and counted by the driver like all else."""
+
+
+def usable_bytes(cap_bytes: int) -> int:
+    """Return how much of a cap a framework may allocate: less a CUDA context, at least half."""
+    return max(cap_bytes - CONTEXT_BYTES, cap_bytes // 2)
+
+
+class Program(StrEnum):
+    """What a rule's `programs` may name."""
+
+    JAX = "jax"
+    TENSORFLOW = "tensorflow"
+    JAX_FRACTION = "jax-fraction"
+    PYTORCH = "pytorch"
+    CUPY = "cupy"
+    JULIA = "julia"
+    OLLAMA = "ollama"
+
+
+DEFAULT_PROGRAMS: Final = (Program.JAX, Program.TENSORFLOW)
+"""Those whose variables nobody else reads, and that work whatever the image has built in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One variable that a program reads."""
+
+    name: str
+    value: str
+    """`{usable}` and `{context}` stand for what `_fill` puts there."""
+    instead: tuple[str, ...] = ()
+    """Variables beside which it must not stand, or would do nothing."""
+
+    @property
+    def needs_fraction(self) -> bool:
+        """Whether the value refers to the fraction, which not every pod has."""
+        return FRACTION_REFERENCE in self.value
+
+    @property
+    def names_amount(self) -> bool:
+        """Whether the value is an amount of memory, which nobody else writes to the byte."""
+        return "{usable}" in self.value
+
+    def entry(self, cap_bytes: int) -> Json:
+        """Build the variable for a container with this amount per GPU."""
+        return {"name": self.name, "value": _fill(self.value, cap_bytes)}
+
+
+SETTINGS: Final[dict[Program, tuple[Setting, ...]]] = {
+    # Grow on demand, instead of taking three quarters of the card: jaxlib/xla_client.py.
+    Program.JAX: (Setting("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),),
+    # Grow on demand, instead of taking all: TensorFlow, "Limiting GPU memory growth".
+    Program.TENSORFLOW: (Setting("TF_FORCE_GPU_ALLOW_GROWTH", "true"),),
+    # Of the total. jaxlib 0.4.36 knows this name, 0.4.30 does not; where the old one is set too,
+    # also by the image, it raises.
+    Program.JAX_FRACTION: (
+        Setting("XLA_CLIENT_MEM_FRACTION", FRACTION_REFERENCE, ("XLA_PYTHON_CLIENT_MEM_FRACTION",)),
+    ),
+    # From 2.10 on, where the older name goes first: c10/cuda/CUDAAllocatorConfig.h of the wheels
+    # 2.9.1 and 2.10.0. Before, CUDA's allocator knows the older name alone, and raises for an
+    # option that it does not know; so this is the name that breaks no older PyTorch.
+    Program.PYTORCH: (
+        Setting(
+            "PYTORCH_ALLOC_CONF",
+            f"per_process_memory_fraction:{FRACTION_REFERENCE}",
+            ("PYTORCH_CUDA_ALLOC_CONF",),
+        ),
+    ),
+    # Bytes without a unit, else it raises: cupy/cuda/memory.pyx, _parse_limit_string.
+    Program.CUPY: (Setting("CUPY_GPU_MEMORY_LIMIT", "{usable}"),),
+    # Bytes, from 3.13 on: CUDA.jl, parse_limit.
+    Program.JULIA: (Setting("JULIA_CUDA_HARD_MEMORY_LIMIT", "{usable}"),),
+    # Ollama has no limit, only an amount to leave free (OLLAMA_GPU_OVERHEAD), which needs the GPU's
+    # total. What grows with the card can be bound: models at a time, requests, length of context.
+    Program.OLLAMA: (
+        Setting("OLLAMA_MAX_LOADED_MODELS", "1"),
+        Setting("OLLAMA_NUM_PARALLEL", "1"),
+        Setting("OLLAMA_CONTEXT_LENGTH", "{context}"),
+    ),
+}
+
+_ALL: Final = tuple(setting for settings in SETTINGS.values() for setting in settings)
+_GIB: Final = 1024 * MIB
+_FRACTION_PATH: Final = f"metadata.annotations['{GPU_MEMORY_FRACTION_ANNOTATION}']"
+_MOST_DIGITS: Final = 19
+"""Of an amount that Kubernetes can count."""
+
+
+def _fill(value: str, cap_bytes: int) -> str:
+    usable = usable_bytes(cap_bytes)
+    return value.replace("{usable}", str(usable)).replace("{context}", _ollama_context(usable))
+
+
+def _ollama_context(usable: int) -> str:
+    """Return the length of context that Ollama chooses by itself for a GPU of that size.
+
+    It reads the whole card's size, so for a share the length is set (server/routes.go, Serve).
+    """
+    if usable >= 47 * _GIB:
+        return "262144"
+    return "32768" if usable >= 23 * _GIB else "4096"
+
+
+def show_cap(env: list[Json], cap_bytes: int | None, *, fraction: bool) -> list[Json]:
+    """Show a container its cap in bytes per GPU, first of all; None where it has no VRAM.
+
+    `fraction` says whether the pod has a fraction that is this container's. What an earlier
+    translation wrote for another amount, or by a fraction that is gone, is taken off.
+    """
+    count = _count_ours(env)
+    ours, rest = env[:count], env[count:]
+    stale = list(_stale(ours, cap_bytes, fraction=fraction))
+    if stale:
+        rest = [entry for entry in rest if entry not in stale]
+        rest = rest[_count_ours(rest) :]
+    taken = {entry["name"] for entry in rest}
+    wanted = [entry for entry in _ours(cap_bytes, fraction=fraction) if entry["name"] not in taken]
+    after = [*wanted, *rest]
+    return env if after == env else after
+
+
+def configure_programs(env: list[Json], programs: Iterable[str], cap_bytes: int) -> list[Json]:
+    """Add the variables of programs where nothing in their place is set.
+
+    Those that need a fraction only where the container has one, ours or its own.
+    """
+    names = {entry["name"] for entry in env}
+    for setting in (setting for program in programs for setting in SETTINGS[Program(program)]):
+        if not names.isdisjoint((setting.name, *setting.instead)):
+            continue
+        if setting.needs_fraction and GPU_MEMORY_FRACTION_ENV not in names:
+            continue
+        env = [*env, setting.entry(cap_bytes)]
+        names.add(setting.name)
+    return env
+
+
+def _ours(cap_bytes: int | None, *, fraction: bool) -> Iterator[Json]:
+    if cap_bytes is None:
+        return
+    yield {"name": GPU_MEMORY_MIB_ENV, "value": str(cap_bytes // MIB)}
+    if fraction:
+        yield _from_field({"apiVersion": "v1", "fieldPath": _FRACTION_PATH})
+
+
+def _from_field(field: Json) -> Json:
+    return {"name": GPU_MEMORY_FRACTION_ENV, "valueFrom": {"fieldRef": field}}
+
+
+# The version is what the API server adds to a manifest that has none.
+_FRACTIONS: Final = (
+    _from_field({"apiVersion": "v1", "fieldPath": _FRACTION_PATH}),
+    _from_field({"fieldPath": _FRACTION_PATH}),
+)
+
+
+def _count_ours(env: list[Json]) -> int:
+    """Return how many entries at the beginning are ours."""
+    ours = takewhile(lambda entry: _shown_bytes(entry) is not None or _is_fraction(entry), env)
+    return sum(1 for _ in ours)
+
+
+def _shown_bytes(entry: Json) -> int | None:
+    value = entry.get("value")
+    if entry["name"] != GPU_MEMORY_MIB_ENV or type(value) is not str:
+        return None
+    if len(value) > _MOST_DIGITS or not (value.isascii() and value.isdigit()):
+        return None
+    return int(value) * MIB
+
+
+def _is_fraction(entry: Json) -> bool:
+    return entry["name"] == GPU_MEMORY_FRACTION_ENV and entry in _FRACTIONS
+
+
+def _stale(ours: list[Json], cap_bytes: int | None, *, fraction: bool) -> Iterator[Json]:
+    """Yield what `configure_programs` wrote beside these variables of ours, and is wrong now."""
+    shown_bytes = next(filter(None, map(_shown_bytes, ours)), None)
+    changed = shown_bytes is not None and shown_bytes != cap_bytes
+    lost_fraction = not fraction and any(map(_is_fraction, ours))
+    if not changed and not lost_fraction:
+        return
+    for setting in _ALL:
+        if (setting.names_amount and changed) or (setting.needs_fraction and lost_fraction):
+            yield setting.entry(shown_bytes or 0)
