@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import images
+from tests.e2e import images, nvidia_toolkit
+from tests.e2e.agent import NodeAgent
 from tests.e2e.cluster import SYSTEM, NamedCluster, Release, image_names, impossible
-from tests.e2e.node import NODE_MANIFEST, NodeCluster
+from tests.e2e.node import NodeCluster
 from tests.e2e.pods import GIB, holding, pod
 from tests.e2e.team import Team
 from tests.support import charts
@@ -71,14 +72,18 @@ def node(cluster):
 
 
 @pytest.fixture(scope="session")
-def values():
+def values(cluster):
     """Return the values of the release."""
     given = os.environ.get("E2E_IMAGES")
     names = ("vramwarden", "enforcer")
     named = [images.name_of(Path(given) / f"{n}.tar") for n in names] if given else None
     split = [name.rpartition(":") for name in named or image_names()]
     image, enforcer = ({"repository": name, "tag": tag} for name, _, tag in split)
-    return {"image": image, "enforcer": enforcer}
+    found = {"image": image, "enforcer": enforcer}
+    if isinstance(cluster, NodeCluster):  # where nobody can write into /proc
+        kernel = {"name": "VRAMWARDEN_KERNEL_DRIVER", "value": "/kernel/version"}
+        found["agent"] = {"extraEnv": [kernel]}
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -88,6 +93,8 @@ def release(cluster, values, tmp_path_factory):
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     cluster.api.create(namespace(SYSTEM, labels))
     found = Release(helm)
+    if isinstance(cluster, NodeCluster):  # somebody else's GPUs, until `gpu_node` or a story
+        cluster.offer_whole_gpus(1)
     began = time.monotonic()
     found.install(values)
     print(f"helm install --wait: {time.monotonic() - began:.1f} s")
@@ -136,14 +143,45 @@ def quiet(gpu_node, team):
 
 
 @pytest.fixture(scope="session")
-def gpu_node(node, system):
-    """Name the node once its agent has shown what it has."""
-    advertised = "vramwarden.io/vram"
-    system.wait(
-        "VRAM advertised",
-        lambda: advertised in node.api.get(NODE_MANIFEST)["status"]["allocatable"],
-    )
+def agent(node, system):
+    """Return the agent of the tests' own node."""
+    return NodeAgent(node, system)
+
+
+@pytest.fixture(scope="session")
+def gpu_node(node, system, agent):
+    """Name the node once its GPUs are nobody else's, and its agent has shown them."""
+    node.offer_whole_gpus(0)
+    system.wait("VRAM advertised", agent.advertised)
     return node
+
+
+@pytest.fixture(scope="session")
+def toolkit(node):
+    """Return NVIDIA's container toolkit on the node."""
+    if reason := nvidia_toolkit.why_not():
+        pytest.skip(f"needs {reason}")
+    return node.toolkit
+
+
+@pytest.fixture(scope="session")
+def at_home(toolkit, gpu_node, release, values, make_team, team, quiet):
+    """Be a team where NVIDIA's own runtime is, by a RuntimeClass; from here on until the end."""
+    team.wait_ready(quiet)  # which has its GPU from a runtime without a RuntimeClass, and keeps it
+    gpu_node.api.create(nvidia_toolkit.RUNTIME_CLASS)
+    began = time.monotonic()
+    release.install(values)
+    print(f"helm upgrade --wait, with a RuntimeClass: {time.monotonic() - began:.1f} s")
+    found = make_team()
+
+    def translated():
+        path = f"/api/v1/namespaces/{found.namespace}/pods"
+        asks = pod("asks", "1Gi", ["true"])
+        answer = found.api.request("POST", path, asks, dryRun="All")
+        return answer["spec"].get("runtimeClassName") == "nvidia"
+
+    found.wait("pods with the RuntimeClass", translated)
+    return found
 
 
 def namespace(name, labels=None):

@@ -10,9 +10,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.e2e import nvidia_toolkit
 from tests.e2e.images import PAUSE, busybox_image, engine, pause_image
 from tests.e2e.namespaces import Namespaces, free_network, own_cgroup
+from tests.e2e.nvidia_driver import Driver
 from tests.e2e.nvidia_runtime import DRIVER_ANNOTATION
+from tests.e2e.nvidia_toolkit import Toolkit
 from tests.support import nvml_stub
 from tests.support.control_planes import ControlPlane
 from tests.support.programs import find_binary, stop, wait_until
@@ -142,6 +145,22 @@ class NodeCluster(ControlPlane):
         """Stop the kubelet; pods run on."""
         stop(self._processes.pop("kubelet"))
 
+    @property
+    def driver(self) -> Driver:
+        """Return the node's driver."""
+        return Driver(self.state)
+
+    def offer_whole_gpus(self, count: int) -> None:
+        """Stand in for a device plugin: the node offers so many GPUs as a whole."""
+        self.set_amount("nvidia.com/gpu", str(count))
+
+    def set_amount(self, resource: str, amount: str | None) -> None:
+        """Change what the node's status says that it has of a resource."""
+        status = {"capacity": {resource: amount}, "allocatable": {resource: amount}}
+        path = f"/api/v1/nodes/{NODE}/status"
+        merge = "application/merge-patch+json"
+        self.api.request("PATCH", path, {"status": status}, content_type=merge)
+
     def is_ready(self) -> bool:
         """Say whether the node's kubelet reports that it is ready."""
         nodes = self.api.list("/api/v1/nodes", fieldSelector=f"metadata.name={NODE}")
@@ -152,14 +171,18 @@ class NodeCluster(ControlPlane):
         return self._namespaces.run("ctr", f"--address={self._socket}", *arguments)
 
     @property
+    def toolkit(self) -> Toolkit:
+        """Return NVIDIA's container toolkit; nvidia_toolkit.why_not says whether it is there."""
+        return Toolkit(self.state, self.state / "beneath", self._namespaces.run)
+
+    @property
     def _socket(self) -> Path:
         return self.state / "containerd.sock"
 
     def _start_containerd(self) -> None:
-        driver = nvml_stub.build(self.state / "driver")
-        driver.chmod(0o755)
+        self.driver.install()
         self.state.chmod(0o711)  # containers, whatever their user, load the library from within
-        self._write_runtime()
+        self._write_runtimes()
         self._write_network()
         path = self.state / "containerd.json"
         path.with_suffix(".toml").write_text(self._containerd_settings())
@@ -178,17 +201,20 @@ class NodeCluster(ControlPlane):
         except RuntimeError:
             return False
 
-    def _write_runtime(self) -> None:
-        """Write the program that containerd starts in place of runc: a shell, to be quick."""
+    def _write_runtimes(self) -> None:
+        """Write the programs that are started in place of runc: shells, to be quick."""
         copied = shutil.copy(Path(__file__).with_name("nvidia_runtime.py"), self.state)
         runc = find_binary("runc")
-        python = f"{sys.executable} -I -S {copied} {self.state}"
-        path = self.state / "runtime"
-        path.write_text(
-            f'#!/bin/sh\ncase " $* " in *" create "*) exec {python} {runc} "$@";; esac\n'
-            f'exec {runc} "$@"\n'
-        )
-        path.chmod(0o755)
+        for role in ("stand-in", "beneath"):
+            python = f"{sys.executable} -I -S {copied} {self.state} {role}"
+            path = self.state / role
+            path.write_text(
+                f'#!/bin/sh\ncase " $* " in *" create "*) exec {python} {runc} "$@";; esac\n'
+                f'exec {runc} "$@"\n'
+            )
+            path.chmod(0o755)
+        if not nvidia_toolkit.why_not():
+            self.toolkit.install()
 
     def _write_network(self) -> None:
         folder = self.state / "cni"
@@ -208,6 +234,17 @@ class NodeCluster(ControlPlane):
 
     def _containerd_settings(self) -> str:
         state, cri = self.state, 'plugins."io.containerd.grpc.v1.cri"'
+        programs = {"runc": state / "stand-in", "nvidia": self.toolkit.runtime}
+        runtimes = "".join(
+            f"""\
+[{cri}.containerd.runtimes.{name}]
+runtime_type = "io.containerd.runc.v2"
+pod_annotations = ["{DRIVER_ANNOTATION}"]
+[{cri}.containerd.runtimes.{name}.options]
+BinaryName = "{program}"
+"""
+            for name, program in programs.items()
+        )
         return f"""\
 version = 2
 root = "{state}/containerd"
@@ -220,12 +257,7 @@ restrict_oom_score_adj = true  # without CAP_SYS_RESOURCE the score cannot be lo
 [{cri}.cni]
 bin_dir = "{PLUGINS}"
 conf_dir = "{state}/cni"
-[{cri}.containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-pod_annotations = ["{DRIVER_ANNOTATION}"]
-[{cri}.containerd.runtimes.runc.options]
-BinaryName = "{state}/runtime"
-"""
+{runtimes}"""
 
     def _kubelet_settings(self) -> dict[str, object]:
         resolver = self.state / "resolv.conf"

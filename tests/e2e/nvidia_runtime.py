@@ -1,9 +1,17 @@
-"""Plays NVIDIA's container runtime: gives containers that ask for GPUs the driver's library.
+"""Plays NVIDIA's container runtime, or stands beneath the real one: gives containers what to play.
 
-Started by containerd in place of runc, as `nvidia_runtime.py FOLDER RUNC ARGUMENTS...`. The
-driver's library is tests/support/nvml_stub.c, compiled into FOLDER/driver. What it plays for a pod
-lies in FOLDER/scenes/SANDBOX, which the pod's containers find as /scene: a process that wants to
-hold VRAM writes `0 BYTES` into /scene/pids/<its number>.
+Containerd, or NVIDIA's runtime, starts it in place of runc, as `nvidia_runtime.py FOLDER ROLE RUNC
+ARGUMENTS...`. It changes the bundle of a container that is created, then becomes runc.
+
+| role | a container gets |
+| --- | --- |
+| `stand-in` | the driver's library, if it asks for GPUs, as by the hook of mode `legacy` |
+| `beneath` | nothing of a GPU: NVIDIA's runtime has brought library and device nodes, or has not |
+
+The driver is what nvidia_driver.py makes in FOLDER/driver. While that is away the stand-in brings
+nothing. What the library plays for a pod lies in FOLDER/scenes/SANDBOX, which the pod's containers
+find as /scene: a process that wants to hold VRAM writes `0 BYTES` into /scene/pids/<its number>.
+FOLDER/kernel, which they find as /kernel, plays /proc/driver/nvidia, where nobody can write.
 """
 
 from __future__ import annotations
@@ -15,55 +23,67 @@ import sysconfig
 from pathlib import Path
 
 LIBRARY = "libnvidia-ml.so.1"
+LIBRARIES = f"usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
 DRIVER = "565.57.01"
 DRIVER_ANNOTATION = "stub.nvml/driver"  # on a pod: the driver's version, if not DRIVER
-GPUS = 2
+# NVIDIA's container toolkit takes nothing else for the UUID of a GPU.
+UUIDS = tuple(f"GPU-{number}0000000-0000-4000-8000-000000000000" for number in range(2))
 GPU_BYTES = 80 * 2**30
 
 
-def main(folder: Path, runc: str, arguments: list[str]) -> None:
+def main(folder: Path, role: str, runc: str, arguments: list[str]) -> None:
     """Change the bundle of a container that is created, then become runc."""
     if "create" in arguments and "--bundle" in arguments:
-        bundle = Path(arguments[arguments.index("--bundle") + 1])
-        equip(folder, bundle / "config.json")
+        path = Path(arguments[arguments.index("--bundle") + 1], "config.json")
+        config = json.loads(path.read_bytes())
+        if equip(folder, role, config):
+            path.write_text(json.dumps(config), encoding="utf-8")
     os.execv(runc, [runc, *arguments])  # noqa: S606 - it becomes runc
 
 
-def equip(folder: Path, path: Path) -> None:
-    """Give a container its GPUs if its environment asks for some."""
-    config = json.loads(path.read_bytes())
+def equip(folder: Path, role: str, config: dict) -> bool:
+    """Give a container what belongs to its GPUs; say whether it has any."""
     environment = config["process"].setdefault("env", [])
-    variables = dict(entry.partition("=")[::2] for entry in environment)
-    asked = variables.get("NVIDIA_VISIBLE_DEVICES", "")
-    if asked in {"", "void", "none"}:
-        return
+    if role == "beneath":
+        names = [Path(mount["destination"]).name for mount in config["mounts"]]
+        if not any(name.startswith("libnvidia-ml.so.") for name in names):
+            return False
+        gpus = [f"{gpu} node=/dev/nvidia{number}" for number, gpu in enumerate(lines(UUIDS))]
+    else:
+        variables = dict(entry.partition("=")[::2] for entry in environment)
+        asked = variables.get("NVIDIA_VISIBLE_DEVICES", "")
+        if asked in {"", "void", "none"}:
+            return False
+        gpus = lines(uuid for uuid in UUIDS if asked == "all" or uuid in asked.split(","))
+        library = folder / "driver" / LIBRARIES / LIBRARY
+        if library.exists():
+            config["mounts"].append(mount(library.resolve(), f"/{LIBRARIES}/{LIBRARY}", "ro"))
     annotations = config.get("annotations", {})
     scene = folder / "scenes" / annotations["io.kubernetes.cri.sandbox-id"]
-    set_up(scene, annotations.get(DRIVER_ANNOTATION, DRIVER), asked)
-    libraries = f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
-    config["mounts"] += [
-        mount(folder / "driver" / LIBRARY, f"{libraries}/{LIBRARY}", "ro"),
-        mount(scene, "/scene", "rw"),
-    ]
+    set_up(scene, play(annotations.get(DRIVER_ANNOTATION, DRIVER), gpus))
+    config["mounts"] += [mount(scene, "/scene", "rw"), mount(folder / "kernel", "/kernel", "ro")]
     environment.append("NVML_STUB_FILE=/scene/stub.txt")
-    path.write_text(json.dumps(config), encoding="utf-8")
+    return True
 
 
-def set_up(scene: Path, driver: str, asked: str) -> None:
-    """Write what the stub plays, once per pod: the GPUs asked for, by UUID or all of them."""
+def lines(uuids) -> list[str]:
+    """Describe GPUs for the library."""
+    return [f"gpu {uuid} total={GPU_BYTES} reserved=0 mig=0 name=NVIDIA_H200" for uuid in uuids]
+
+
+def play(driver: str, gpus: list[str]) -> str:
+    """Return the text that the library plays."""
+    return "\n".join([f"driver {driver}", *gpus, "live figures", ""])
+
+
+def set_up(scene: Path, text: str) -> None:
+    """Write what the library plays, once per pod."""
     if scene.exists():
         return
     pids = scene / "pids"
     pids.mkdir(parents=True)
     for folder in (scene, pids):
         folder.chmod(0o777)  # the pod's containers write as whoever they are
-    uuids = [f"GPU-{number}" for number in range(GPUS)]
-    gpus = [
-        f"gpu {uuid} total={GPU_BYTES} reserved=0 mig=0 name=NVIDIA_H200"
-        for uuid in uuids
-        if asked == "all" or uuid in asked.split(",")
-    ]
-    text = "\n".join([f"driver {driver}", *gpus, "live figures", ""])
     (scene / "stub.txt").write_text(text, encoding="ascii")
 
 
@@ -79,4 +99,4 @@ def mount(source: Path, destination: str, mode: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    main(Path(sys.argv[1]), *sys.argv[2:4], sys.argv[4:])

@@ -49,9 +49,9 @@ def unready(cluster):
     cluster.api.create(namespace(SYSTEM, {"pod-security.kubernetes.io/enforce": "restricted"}))
     yield team
     delete_namespace(team)
-    cluster_wide = "clusterroles,clusterrolebindings,validatingadmissionpolicies"
+    elsewhere = "clusterroles,clusterrolebindings,roles,rolebindings,validatingadmissionpolicies"
     label = "app.kubernetes.io/name=vramwarden"
-    kinds = f"{LEFT},{cluster_wide},validatingadmissionpolicybindings"
+    kinds = f"{LEFT},{elsewhere},validatingadmissionpolicybindings"
     cluster.kubectl("delete", kinds, "--all-namespaces", "-l", label)
 
 

@@ -75,6 +75,21 @@ def test_a_label_that_was_removed_comes_back(gpu_node, team, undisturbed):
     until(team, "label restored", lambda: label() == before)
 
 
+def test_a_device_plugin_that_comes_while_pods_have_vram_is_told_of_them(
+    gpu_node, team, agent, undisturbed
+):
+    before = capacity(gpu_node)
+    gpu_node.offer_whole_gpus(1)
+
+    def told():
+        return [line for line in agent.events() if "one card may be given twice" in line]
+
+    print(*team.wait("a warning", told))
+    assert capacity(gpu_node) == before
+    agent.ready()
+    gpu_node.offer_whole_gpus(0)
+
+
 def test_a_restart_of_the_kubelet_loses_nothing(gpu_node, team, undisturbed):
     before = capacity(gpu_node)
     gpu_node.stop_kubelet()

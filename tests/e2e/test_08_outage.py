@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.e2e.cluster import SYSTEM
+from tests.e2e.nvidia_runtime import UUIDS
 from tests.e2e.pods import holding, is_ready, pod, statuses
 from tests.e2e.test_09_placement import entered, free_gib
 
@@ -149,7 +150,7 @@ def test_they_run_on_their_gpu_once_a_replica_is_back(outage: Team, system: Team
 
     first, second = outage.wait("two of them ready", lambda: len(running()) > 1 and running())
     print(f"ready after the replicas: {time.monotonic() - began:.1f} s")
-    assert {gpu_of(outage, first), gpu_of(outage, second)} == {"GPU-0", "GPU-1"}
+    assert {gpu_of(outage, first), gpu_of(outage, second)} == set(UUIDS)
     for name in (first, second):
         gpu = gpu_of(outage, name)
         assert outage.log(name).splitlines() == [f"NVIDIA_VISIBLE_DEVICES={gpu}"]

@@ -6,6 +6,7 @@ import pytest
 
 from tests.e2e.cluster import SYSTEM
 from tests.e2e.node import NODE_MANIFEST
+from tests.e2e.nvidia_runtime import UUIDS
 from tests.e2e.pods import GIB, holding, pod
 from webhook.core.placement.assignments import config_map_name, read_assignments
 
@@ -30,7 +31,7 @@ def entered(team):
 
 def free_gib(cluster):
     """Return what the node's list leaves of each GPU."""
-    free = dict.fromkeys(("GPU-0", "GPU-1"), 80.0)
+    free = dict.fromkeys(UUIDS, 80.0)
     for one in entries(cluster):
         for uuid in one.uuids:
             free[uuid] -= one.memory_bytes / GIB
@@ -61,7 +62,7 @@ def test_two_pods_run_on_a_gpu_each_and_the_third_is_told_what_is_free(alone, si
     for name in ("one", "two"):
         alone.create(pod(name, f"{size_gib}Gi", SHOWS))
         alone.wait_ready(name)
-    assert {gpu_of(alone, "one"), gpu_of(alone, "two")} == {"GPU-0", "GPU-1"}
+    assert {gpu_of(alone, "one"), gpu_of(alone, "two")} == set(UUIDS)
     alone.create(pod("three", f"{size_gib}Gi", SHOWS))
     denials = alone.wait(
         "a denial",

@@ -17,8 +17,10 @@
      live figures                       or zeros, unavailable, off
 
    All sizes are bytes. In `gpu`, everything but the UUID may be left out; `used` excludes what is
-   reserved; mig is 0, 1 or left out (not supported); an underscore in a name is a space. Entries are
-   listed as they are written, so the same pid twice is a duplicate.
+   reserved; mig is 0, 1 or left out (not supported); an underscore in a name is a space; with
+   node=/dev/nvidia0 the GPU is there only while that path is, as with a real driver: a container
+   sees the GPUs whose device nodes it has. Its minor number is its place among all `gpu` lines.
+   Entries are listed as they are written, so the same pid twice is a duplicate.
 
    Live processes: a file named <pid> in the folder `pids` beside NVML_STUB_FILE, with lines
    `<GPU's position or UUID> <bytes or unavailable> [compute|graphics|mps]`, lists that process and
@@ -82,10 +84,11 @@ static const char *const LIVE_NAMES[LIVES] = {"figures", "zeros", "unavailable",
 
 struct options {
     bytes_t total, reserved, used, mig, gpu, from, until;
-    char name[96];
+    char name[96], node[96];
 };
 struct gpu {
     char uuid[96];
+    unsigned minor;
     struct options is;
 };
 struct entry {
@@ -99,6 +102,11 @@ struct rule {
     int delays, value;
     struct options when;
 };
+struct pci_info {
+    char bus_id_legacy[16];
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char bus_id[32];
+};
 struct counter {
     char function[64];
     unsigned calls;
@@ -110,7 +118,7 @@ static struct {
     struct entry entries[1024];
     struct rule rules[256];
     struct counter counters[64];
-    unsigned gpu_count, entry_count, rule_count;
+    unsigned gpu_count, gpu_lines, entry_count, rule_count;
     enum live live;
     struct stat read;
 } script;
@@ -179,9 +187,9 @@ static struct options read_options(char **rest)
                    {"until=", &read.until}};
     strcpy(read.name, "Stub GPU");
     for (char *word; (word = word_of(rest));) {
-        int known = !strncmp(word, "name=", 5);
+        int named = !strncmp(word, "name=", 5), known = named || !strncmp(word, "node=", 5);
         if (known)
-            copy(read.name, sizeof read.name, word + 5);
+            copy(named ? read.name : read.node, sizeof read.name, word + 5);
         for (size_t i = 0; i < COUNT(numbers); i++)
             if (!strncmp(word, numbers[i].key, strlen(numbers[i].key))) {
                 *numbers[i].to = number(word + strlen(numbers[i].key));
@@ -198,8 +206,11 @@ static void read_gpu(char **rest)
     struct gpu *gpu = grow(script.gpus, sizeof *gpu, &script.gpu_count, COUNT(script.gpus));
     copy(gpu->uuid, sizeof gpu->uuid, word_of(rest));
     gpu->is = read_options(rest);
+    gpu->minor = script.gpu_lines++;
     for (char *at = gpu->is.name; (at = strchr(at, '_'));)
         *at = ' ';
+    if (*gpu->is.node && access(gpu->is.node, F_OK))
+        script.gpu_count--;
 }
 
 static void read_entry(char **rest, int crowd)
@@ -488,6 +499,11 @@ int nvmlInitWithFlags(unsigned flags)
     return code;
 }
 
+int nvmlInit_v2(void)
+{
+    return nvmlInitWithFlags(0);
+}
+
 int nvmlShutdown(void)
 {
     int code = enter_initialised(__func__, NO_GPU);
@@ -615,3 +631,35 @@ NO_INSTANCE(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, INVALID_ARGUMENT, nvml
 NO_INSTANCE(nvmlDeviceGetGpuInstanceId, NOT_SUPPORTED, unsigned *to)
 NO_INSTANCE(nvmlDeviceGetComputeInstanceId, NOT_SUPPORTED, unsigned *to)
 NO_INSTANCE(nvmlDeviceGetMigDeviceHandleByIndex, NOT_FOUND + 0 * (int)at, unsigned at, void **to)
+
+/* ---- what NVIDIA's container toolkit asks besides ---- */
+
+int nvmlDeviceIsMigDeviceHandle(nvmlDevice_t handle, unsigned *is)
+{
+    ENTER_DEVICE(__func__, handle);
+    *is = 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetIndex(nvmlDevice_t handle, unsigned *index)
+{
+    ENTER_DEVICE(__func__, handle);
+    *index = (unsigned)gpu;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMinorNumber(nvmlDevice_t handle, unsigned *minor)
+{
+    ENTER_DEVICE(__func__, handle);
+    *minor = script.gpus[gpu].minor;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, struct pci_info *pci)
+{
+    ENTER_DEVICE(__func__, handle);
+    *pci = (struct pci_info){.bus = script.gpus[gpu].minor + 1};
+    snprintf(pci->bus_id_legacy, sizeof pci->bus_id_legacy, "0000:%02X:00.0", pci->bus);
+    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", pci->bus);
+    return SUCCESS;
+}

@@ -1,0 +1,103 @@
+"""The agent of the tests' own node, and what it says of its node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.e2e.node import NODE, NODE_MANIFEST
+from tests.e2e.pods import is_ready
+from tests.support.control_planes import ApiError
+
+if TYPE_CHECKING:
+    from tests.e2e.node import NodeCluster
+    from tests.e2e.team import Team
+
+Json = dict[str, Any]
+VRAM = "vramwarden.io/vram"
+MERGE = "application/merge-patch+json"
+# Written into the agent's scene, this lists its own first process with the bytes.
+HOLDS = "open('/scene/pids/1', 'w').write('0 {used_bytes}\\n')"
+
+
+class NodeAgent:
+    """The agent of the tests' own node, restarted and asked."""
+
+    def __init__(self, node: NodeCluster, system: Team) -> None:
+        self._node = node
+        self._system = system
+
+    def pod(self) -> Json | None:
+        """Return its pod, once there is one that stays."""
+        found = self._system.pods(
+            labelSelector="app.kubernetes.io/component=agent",
+            fieldSelector=f"spec.nodeName={NODE}",
+        )
+        staying = [one for one in found if "deletionTimestamp" not in one["metadata"]]
+        return staying[0] if len(found) == len(staying) == 1 else None
+
+    def running(self) -> Json:
+        """Wait until it runs; return its pod."""
+        return self._system.wait("the agent running", self._running)
+
+    def ready(self) -> Json:
+        """Wait until it is ready; return its pod."""
+        return self._system.wait("the agent ready", lambda: is_ready(self.running()) and self.pod())
+
+    def is_ready(self) -> bool:
+        """Say whether it is ready now."""
+        found = self.pod()
+        return bool(found and is_ready(found))
+
+    def replace(self) -> Json:
+        """Have a new one, on a node of which nothing is known yet; return its pod once it runs."""
+        self.delete()
+        self.forget()
+        return self.running()
+
+    def delete(self) -> None:
+        """Delete its pod, and wait until it is gone."""
+        name = self.running()["metadata"]["name"]
+        self._system.delete_pod(name, grace=30)  # it must not write any more once it is gone
+        self._system.wait("the old agent gone", lambda: not self._exists(name))
+
+    def forget(self) -> None:
+        """Take from the node what it had said, so that only a new one can have said it again."""
+        labels = {key: None for key in self.labels() if key.startswith("vramwarden.io/")}
+        annotations = {"vramwarden.io/gpus": None}
+        change = {"metadata": {"labels": labels, "annotations": annotations}}
+        path = f"/api/v1/nodes/{NODE}"
+        self._node.api.request("PATCH", path, change, content_type=MERGE)
+        self._node.set_amount(VRAM, None)
+
+    def hold(self, used_bytes: int) -> None:
+        """Let the first GPU be in use, as the agent sees it; with 0 no more."""
+        script = HOLDS.format(used_bytes=used_bytes)
+        name = self.running()["metadata"]["name"]
+        self._system.run(name, "python3", "-c", script, container="agent")
+
+    def labels(self) -> dict[str, str]:
+        """Return the node's labels."""
+        return self._node.api.get(NODE_MANIFEST)["metadata"]["labels"]
+
+    def advertised(self) -> str | None:
+        """Return the VRAM that the node offers, none where it offers 0."""
+        amount = self._node.api.get(NODE_MANIFEST)["status"]["allocatable"].get(VRAM, "0")
+        return None if amount == "0" else amount
+
+    def events(self) -> list[str]:
+        """Return the Events about the node, as `reason: message`."""
+        about = f"involvedObject.kind=Node,involvedObject.name={NODE}"
+        found = self._node.api.list("/api/v1/events", fieldSelector=about)
+        return [f"{one['reason']}: {one['message']}" for one in found]
+
+    def _running(self) -> Json | None:
+        found = self.pod()
+        states = found["status"].get("containerStatuses", ()) if found else ()
+        return found if any("running" in one["state"] for one in states) else None
+
+    def _exists(self, name: str) -> bool:
+        try:
+            self._system.pod(name)
+        except ApiError:
+            return False
+        return True

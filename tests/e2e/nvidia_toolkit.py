@@ -1,0 +1,124 @@
+"""NVIDIA's own container toolkit on the node, as containerd's runtime handler `nvidia`.
+
+It runs beside the stand-in, and has its configuration, its CDI specifications and the driver's
+folder from here. The specifications are those that its `nvidia-ctk` writes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.e2e.nvidia_runtime import DRIVER, UUIDS, lines, play
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROGRAMS = ("nvidia-container-runtime", "nvidia-cdi-hook", "nvidia-ctk")
+HOW_TO_BUILD = (
+    "git clone --depth=1 https://github.com/NVIDIA/nvidia-container-toolkit, `make cmds` in it, "
+    "and name that folder in NVIDIA_TOOLKIT"
+)
+RUNTIME_CLASS = {
+    "apiVersion": "node.k8s.io/v1",
+    "kind": "RuntimeClass",
+    "metadata": {"name": "nvidia"},
+    "handler": "nvidia",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How NVIDIA's runtime is set up on a node."""
+
+    mode: str
+    default_kind: str
+    specifications: dict[str, str]
+    """By CDI vendor, the mode of `nvidia-ctk cdi generate` that writes it."""
+    unprivileged: bool = True
+    """Whether the variable of containers that are not privileged counts."""
+
+
+OPERATORS = {"management.nvidia.com": "management", "k8s.device-plugin.nvidia.com": "nvml"}
+MODES = {
+    # What NVIDIA's GPU operator sets up from 25.10 on.
+    "management": Mode("cdi", "management.nvidia.com/gpu", OPERATORS),
+    "cdi": Mode("cdi", "nvidia.com/gpu", {"nvidia.com": "nvml"}),
+    # A toolkit from a package: each specification is made in memory.
+    "auto": Mode("auto", "nvidia.com/gpu", {}),
+    # Who is not privileged asks by volume mounts, or in vain.
+    "hardened": Mode("cdi", "management.nvidia.com/gpu", OPERATORS, unprivileged=False),
+}
+
+
+def why_not() -> str:
+    """Return what is missing, and how to get it; an empty text where all is there."""
+    missing = [name for name in PROGRAMS if not find(name)]
+    return f"NVIDIA's container toolkit ({', '.join(missing)}): {HOW_TO_BUILD}" if missing else ""
+
+
+def find(name: str) -> str | None:
+    """Look for a program of the toolkit in the folder that NVIDIA_TOOLKIT names, else on PATH."""
+    given = os.environ.get("NVIDIA_TOOLKIT")
+    found = shutil.which(name, path=given) if given else shutil.which(name)
+    return found and str(Path(found).resolve())
+
+
+class Toolkit:
+    """NVIDIA's container toolkit on a node."""
+
+    def __init__(self, state: Path, beneath: Path, run: Callable[..., str]) -> None:
+        """`beneath` is what it starts as runc; `run` runs a command on the node."""
+        self._driver = state / "driver"
+        self._folder = state / "toolkit"
+        self._beneath = beneath
+        self._run = run
+        self.runtime = self._folder / "nvidia-container-runtime"
+
+    def install(self) -> None:
+        """Make the runtime that containerd starts, in the mode of NVIDIA's GPU operator."""
+        self._folder.mkdir()
+        played = self._folder / "stub.txt"
+        played.write_text(play(DRIVER, lines(UUIDS)))
+        # The operator's own is such a script, too.
+        self.runtime.write_text(
+            f"#!/bin/sh\n"
+            f"export NVIDIA_CTK_CONFIG_FILE_PATH={self._folder / 'config.toml'}\n"
+            f"export NVML_STUB_FILE={played}\n"
+            f'exec {find("nvidia-container-runtime")} "$@"\n'
+        )
+        self.runtime.chmod(0o755)
+        self.switch("management")
+
+    def switch(self, name: str) -> None:
+        """Change to a mode, for containers created from now on."""
+        mode = MODES[name]
+        specifications = self._folder / "cdi"
+        shutil.rmtree(specifications, ignore_errors=True)
+        specifications.mkdir()
+        for vendor, how in mode.specifications.items():
+            self._run(
+                *("env", f"NVML_STUB_FILE={self._folder / 'stub.txt'}", str(find("nvidia-ctk"))),
+                *("--quiet", "cdi", "generate", f"--mode={how}", f"--vendor={vendor}"),
+                *("--class=gpu", f"--driver-root={self._driver}"),
+                f"--nvidia-cdi-hook-path={find('nvidia-cdi-hook')}",
+                f"--output={specifications / f'{vendor}-gpu.yaml'}",
+            )
+        (self._folder / "config.toml").write_text(f"""\
+accept-nvidia-visible-devices-envvar-when-unprivileged = {str(mode.unprivileged).lower()}
+accept-nvidia-visible-devices-as-volume-mounts = true
+[nvidia-container-cli]
+root = "{self._driver}"
+[nvidia-container-runtime]
+debug = "{self._folder / "runtime.log"}"
+mode = "{mode.mode}"
+runtimes = ["{self._beneath}"]
+[nvidia-container-runtime.modes.cdi]
+default-kind = "{mode.default_kind}"
+spec-dirs = ["{specifications}"]
+[nvidia-ctk]
+path = "{find("nvidia-ctk")}"
+""")
