@@ -36,6 +36,14 @@ def test_the_labels_are_those_by_which_pods_select():
     }
 
 
+def test_the_labels_of_a_node_that_is_advertised_are_its_own():
+    """A command beside the agent finds other device names than the agent."""
+    shown = {**LABELS, "vramwarden.io/device-names": "runtime.nvidia.com"}
+    capacity = {"vramwarden.io/vram": "160Gi"}
+    node = {"metadata": {"labels": shown}, "status": {"capacity": capacity}}
+    assert selected_labels(node, STATE) == shown
+
+
 def test_a_group_has_a_tag_for_the_resource_each_label_and_the_taint():
     template = "k8s.io/cluster-autoscaler/node-template"
     tags = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.node.sharing import is_advertised
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
@@ -42,9 +43,15 @@ _TAINT_VALUE, _TAINT_EFFECT = "true", "NoSchedule"
 
 
 def selected_labels(node: Mapping[str, Any], state: NodeState) -> dict[str, str]:
-    """Return the labels by which pods select such nodes: as the agent sets them, else as shown."""
+    """Return the labels by which pods select such nodes.
+
+    Those of a node that is advertised, since the agent there knows; else as they would be set. A
+    command that `kubectl exec` starts in a container sees the variables that it was asked for, not
+    what the container runtime made of them, and would find other device names.
+    """
     shown = (node.get("metadata") or {}).get("labels") or {}
-    found = {key: state.labels.get(key) or shown.get(key) for key in _SELECTED}
+    first, second = (shown, state.labels) if is_advertised(node) else (state.labels, shown)
+    found = {key: first.get(key) or second.get(key) for key in _SELECTED}
     return {key: value for key, value in found.items() if value}
 
 
