@@ -110,7 +110,7 @@ def scan_once(settings: AgentSettings) -> Once:
         in_use=gpus_in_use(seen) if settings.fixed_bytes is None else (),
     )
     whole = desired(inventory, assigned)
-    made = patches(node, limited(whole, sharing.shared))
+    made = patches(node, limited(node, whole, sharing.shared))
     known = inventory.fixed_bytes is not None or inventory.advertised
     left_out = tuple(f"GPU {uuid}: {why}" for uuid, why in skipped(seen).items())
     listed = tuple(changes(node, made))
@@ -143,10 +143,8 @@ def _assigned_once(settings: AgentSettings) -> tuple[Assignments | None, str]:
 def patch_once(settings: AgentSettings, found: Once) -> None:
     """Apply what one scan found; raises KubeError."""
     kube: Kube = connect(settings.kubeconfig)
-    if found.made.metadata is not None:
-        kube.patch_node(settings.node, found.made.metadata)
-    if found.made.status is not None:
-        kube.patch_node(settings.node, found.made.status, status=True)
+    for patch, is_status in found.made.in_order():
+        kube.patch_node(settings.node, patch, status=is_status)
 
 
 class _StoppedError(Exception):
