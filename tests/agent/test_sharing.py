@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import queue
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from tests.agent.stepped import DOWN, FINE, GONE, GPU, ZEROED, Bench
+from tests.agent.stepped import DOWN, FINE, GONE, GPU, MISSING, ZEROED, Bench
 from tests.support.agents import VRAM
 from webhook.adapters.kube.client import KubeError
-from webhook.agent.loop import PACE_S
+from webhook.agent.loop import PACE_S, NewContainerNeededError
 from webhook.agent.watcher import AssignmentsSeen, AssignmentsUnread
-from webhook.core.node.driver import Driver, after_scan, why_unready
+from webhook.core.node.driver import LOADED_AFTER_S, Driver, after_scan, why_unready
 from webhook.core.node.inventory import Scan, SeenGpu
 from webhook.core.node.sharing import SETTLE_S
 from webhook.core.placement.assignments import Assignment
@@ -79,6 +80,28 @@ def test_a_driver_that_is_awaited_makes_only_a_node_unready_that_is_to_be_shared
     assert bench.unready() == ""
     bench.hear(bench.edit(plugin("0")), DOWN, after_s=1)
     assert bench.unready() == why_unready(after_scan(NEW, DOWN, 0)) != ""
+
+
+NO_LIBRARY = replace(MISSING, driver_loaded=True)
+
+
+def test_who_shares_nothing_needs_no_new_container_until_it_shares(bench):
+    """Where a runtime brings in no library, as on GKE, the agent beside the plugin stays."""
+    for _ in range(9):
+        bench.hear(NO_LIBRARY, NOBODY, bench.edit(plugin()), after_s=LOADED_AFTER_S)
+    assert bench.unready() == ""
+    with pytest.raises(NewContainerNeededError):
+        bench.hear(bench.edit(plugin("0")), NO_LIBRARY, after_s=LOADED_AFTER_S)
+
+
+def test_what_could_not_be_advertised_is_not_kept_beside_a_plugin(monkeypatch):
+    bench = Bench(monkeypatch)  # it reads no lists, and so withdraws nothing
+    bench.kube.fails_with = KubeError("down")
+    bench.hear(FINE, bench.see_node())
+    bench.kube.fails_with = None
+    sent = len(bench.kube.sent)
+    bench.hear(bench.edit(plugin()), after_s=10)
+    assert (len(bench.kube.sent), bench.told()) == (sent, ["GPUsNotShared"])
 
 
 def test_an_admin_who_wants_both_gets_both(bench):

@@ -274,10 +274,12 @@ class Agent:
             why = "NVML did not return from a call; the node keeps what it shows"
             self._journal.once("stuck", "error", "the driver hangs", why)
         why = why_unready(self._driver)
+        self._failures.pop("driver", None)
+        if self._sharing.is_off:
+            return
         if needs_new_container(self._driver, now_s):
             raise NewContainerNeededError(why or self._driver.why)
-        self._failures.pop("driver", None)
-        if why and not self._sharing.is_off:
+        if why:
             self._failures["driver"] = why
 
     def _beat(self) -> None:

@@ -56,6 +56,7 @@ class SharingOfNode:
         """Whether whole GPUs were offered when the node was last heard of."""
         self._settled_s = float("-inf")
         self._shares = False
+        """Whether they were advertised, also where somebody took all of it off the node since."""
         self._last: Shared | None = None
         self._lately = False
         self._reason = ""
@@ -104,7 +105,11 @@ class SharingOfNode:
             self._scan_now()
             found = self._judge(node)
         self._last = found.shared
-        self._shares = found.shared is Shared.YES and inventory.vram_bytes > 0
+        self._shares = (
+            found.shared is Shared.YES
+            and inventory.vram_bytes > 0
+            and (self._shares or is_advertised(node))
+        )
         self._say(found)
         return found.shared
 
