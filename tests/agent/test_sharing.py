@@ -14,6 +14,7 @@ from tests.support.agents import VRAM
 from webhook.adapters.kube.client import KubeError
 from webhook.agent.loop import PACE_S, NewContainerNeededError
 from webhook.agent.watcher import AssignmentsSeen, AssignmentsUnread
+from webhook.core.node.access import Access
 from webhook.core.node.driver import LOADED_AFTER_S, Driver, after_scan, why_unready
 from webhook.core.node.inventory import Scan, SeenGpu
 from webhook.core.node.sharing import SETTLE_S
@@ -80,6 +81,19 @@ def test_a_driver_that_is_awaited_makes_only_a_node_unready_that_is_to_be_shared
     assert bench.unready() == ""
     bench.hear(bench.edit(plugin("0")), DOWN, after_s=1)
     assert bench.unready() == why_unready(after_scan(NEW, DOWN, 0)) != ""
+
+
+@pytest.mark.parametrize("node", [plugin(), label("false")], ids=["plugin", "label"])
+def test_no_advice_is_given_on_sharing_where_nothing_is_shared(monkeypatch, node):
+    bench = Bench(monkeypatch, namespace="vramwarden", access=Access(visible_devices="all"))
+    bench.hear(FINE, NOBODY, bench.edit(node))
+    assert [one for one in bench.told() if one != "GPUsNotShared"] == []
+    assert [line for line in bench.lines() if line["level"] == "warning"] == []
+    bench.edit({"status": {"capacity": None, "allocatable": None}})
+    bench.hear(bench.edit(label(None)), after_s=1)
+    for _ in range(2):
+        bench.hear(FINE, after_s=SETTLE_S)
+    assert bench.told() == [*(["GPUsShared"] if node == plugin() else []), "DefaultRuntime"]
 
 
 NO_LIBRARY = replace(MISSING, driver_loaded=True)

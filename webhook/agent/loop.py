@@ -204,11 +204,11 @@ class Agent:
         after = observe(before, self._scan, self._driver.scanned_s, grace_s, boot)
         self._inventory = named(after, self._scan, self._settings.access)
         report(self._journal, self._scan, before, self._inventory, grace_s)
-        if self._scan.gpus and self._inventory.gpus:
-            self._advise()
 
-    def _advise(self) -> None:
-        """Say once what a cluster admin should change of how GPUs are shown here."""
+    def _advise(self, shared: Shared, inventory: Inventory) -> None:
+        """Say once what a cluster admin should change of how GPUs that are shared are shown."""
+        if shared is not Shared.YES or not inventory.gpus or not (self._scan and self._scan.gpus):
+            return
         for advice in advise(self._settings.access):
             self._journal.once(advice.reason, "warning", advice.what, advice.why)
             self._events.tell(advice.reason, f"{advice.what}: {advice.why}")
@@ -219,6 +219,7 @@ class Agent:
         if self._node is None or self._inventory is None or now_s < self._next_try_s:
             return
         shared = self._sharing.judge(self._node, self._inventory, now_s)
+        self._advise(shared, self._inventory)
         made, listed = self._missing(shared, self._node, self._inventory)
         self._undone = "; ".join(listed)
         if self._settings.dry_run:
