@@ -459,6 +459,16 @@ def test_the_startup_taint_stays_until_it_is_settled_what_becomes_of_the_node(
     assert tainted.unready() == (whys.get(scan, "") if stays else "")
 
 
+def test_a_plugin_that_is_gone_in_the_answer_to_a_patch_is_waited_for_too(tainted):
+    seen = tainted.edit(plugin())
+    tainted.edit(plugin("0"))
+    tainted.hear(FINE, NOBODY, seen)
+    tainted.hear(FINE, after_s=1).hear(FINE, after_s=1)
+    assert len(tainted.kube.sent) == 1  # the taint
+    tainted.hear(after_s=SETTLE_S).hear(FINE)
+    assert tainted.capacity == "1000Mi"
+
+
 def test_the_startup_taint_of_a_node_that_is_advertised_goes_although_the_driver_is_down(tainted):
     tainted.hear(FINE, NOBODY, tainted.see_node())
     tainted.hear(DOWN, after_s=1)

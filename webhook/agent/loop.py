@@ -254,6 +254,7 @@ class Agent:
         try:
             for patch, is_status in made.in_order():
                 self._node = self._kube.patch_node(self._settings.node, patch, status=is_status)
+                self._sharing.hear_node(self._node, time.monotonic())
         except KubeError as error:
             self._fail("patch", "the node cannot be patched; retrying", str(error))
             self._next_try_s = time.monotonic() + self._pause_s
