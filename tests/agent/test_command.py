@@ -234,6 +234,25 @@ def test_once_leaves_a_node_with_the_plugin_alone_and_says_the_cure(agent, api_s
     assert {method for method, *_ in api_server.asked} == {"GET"}
 
 
+@pytest.mark.parametrize("inside", ["all", "GPU-a"])
+def test_once_gives_no_advice_on_a_node_that_shares_nothing(agent, api_server, inside):
+    api_server.answers = [(200, {**NODE, "status": PLUGIN})]
+    options = ("--once", "--kubeconfig", api_server.kubeconfig, "--node", "n")
+    done = agent.run(*options, NVIDIA_VISIBLE_DEVICES=inside)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == [
+        "sharing",
+        "nothing to patch",
+    ]
+
+
+def test_once_needs_no_driver_where_nothing_is_shared(without_driver, api_server):
+    api_server.answers = [(200, {**NODE, "status": PLUGIN})]
+    done = without_driver.run("--once", "--kubeconfig", api_server.kubeconfig, "--node", "n")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "nothing to patch" in done.stderr
+
+
 def test_once_withdraws_what_nobody_has_and_keeps_what_nobody_can_count(agent, api_server):
     metadata, status = documents(agent.run("--once", "--dry-run").stdout)
     amounts = {part: {**status["status"][part]} for part in status["status"]}

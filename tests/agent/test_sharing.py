@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import queue
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from tests.agent.stepped import DOWN, FINE, GONE, GPU, ZEROED, Bench
+from tests.agent.stepped import DOWN, FINE, GONE, GPU, MISSING, ZEROED, Bench
 from tests.support.agents import VRAM
 from webhook.adapters.kube.client import KubeError
+from webhook.agent.loop import PACE_S, NewContainerNeededError
 from webhook.agent.watcher import AssignmentsSeen, AssignmentsUnread
-from webhook.core.node.driver import Driver, after_scan, why_unready
+from webhook.core.node.access import Access
+from webhook.core.node.driver import LOADED_AFTER_S, Driver, after_scan, why_unready
 from webhook.core.node.inventory import Scan, SeenGpu
+from webhook.core.node.sharing import SETTLE_S
 from webhook.core.placement.assignments import Assignment
 
 BUSY = Scan((SeenGpu(*("GPU-a", "NVIDIA H200", 0, 1000 * 2**20), used_bytes=2**30),), "570.86.15")
@@ -27,7 +33,8 @@ BESIDE = "the GPUs are shared and offered whole"
 
 
 def plugin(amount="8", name="nvidia.com/gpu"):
-    return {"status": {"allocatable": {name: amount}}}
+    """Return what the kubelet shows of a plugin; with "0" of one that is gone."""
+    return {"status": {"capacity": {name: "8"}, "allocatable": {name: amount}}}
 
 
 def label(value):
@@ -74,6 +81,41 @@ def test_a_driver_that_is_awaited_makes_only_a_node_unready_that_is_to_be_shared
     assert bench.unready() == ""
     bench.hear(bench.edit(plugin("0")), DOWN, after_s=1)
     assert bench.unready() == why_unready(after_scan(NEW, DOWN, 0)) != ""
+
+
+@pytest.mark.parametrize("node", [plugin(), label("false")], ids=["plugin", "label"])
+def test_no_advice_is_given_on_sharing_where_nothing_is_shared(monkeypatch, node):
+    bench = Bench(monkeypatch, namespace="vramwarden", access=Access(visible_devices="all"))
+    bench.hear(FINE, NOBODY, bench.edit(node))
+    assert [one for one in bench.told() if one != "GPUsNotShared"] == []
+    assert [line for line in bench.lines() if line["level"] == "warning"] == []
+    bench.edit({"status": {"capacity": None, "allocatable": None}})
+    bench.hear(bench.edit(label(None)), after_s=1)
+    for _ in range(2):
+        bench.hear(FINE, after_s=SETTLE_S)
+    assert bench.told() == [*(["GPUsShared"] if node == plugin() else []), "DefaultRuntime"]
+
+
+NO_LIBRARY = replace(MISSING, driver_loaded=True)
+
+
+def test_who_shares_nothing_needs_no_new_container_until_it_shares(bench):
+    """Where a runtime brings in no library, as on GKE, the agent beside the plugin stays."""
+    for _ in range(9):
+        bench.hear(NO_LIBRARY, NOBODY, bench.edit(plugin()), after_s=LOADED_AFTER_S)
+    assert bench.unready() == ""
+    with pytest.raises(NewContainerNeededError):
+        bench.hear(bench.edit(plugin("0")), NO_LIBRARY, after_s=LOADED_AFTER_S)
+
+
+def test_what_could_not_be_advertised_is_not_kept_beside_a_plugin(monkeypatch):
+    bench = Bench(monkeypatch)  # it reads no lists, and so withdraws nothing
+    bench.kube.fails_with = KubeError("down")
+    bench.hear(FINE, bench.see_node())
+    bench.kube.fails_with = None
+    sent = len(bench.kube.sent)
+    bench.hear(bench.edit(plugin()), after_s=10)
+    assert (len(bench.kube.sent), bench.told()) == (sent, ["GPUsNotShared"])
 
 
 def test_an_admin_who_wants_both_gets_both(bench):
@@ -151,15 +193,92 @@ def test_a_plugin_that_goes_is_followed_by_a_scan_at_once_and_then_a_share(bench
     assert bench.kube.sent == []  # a whole-GPU pod may have started since the last scan
     assert bench.unready() == ""
     bench.hear(FINE, after_s=1)
+    bench.agent._scan_now.clear()
+    assert bench.agent._sharing.due_in_s(bench.clock.now_s) == SETTLE_S - 1
+    bench.hear(after_s=SETTLE_S - 1.1)
+    assert not bench.agent._scan_now.is_set()
+    bench.hear(after_s=0.1)
+    assert bench.agent._scan_now.is_set()
+    assert bench.kube.sent == []  # nor has that scan come
+    bench.hear(FINE, after_s=1)
     assert bench.capacity == "1000Mi"
     assert bench.told() == ["GPUsNotShared", "GPUsShared"]
     assert bench.said()[-2:] == [SHARED, "node patched"]
 
 
+def test_the_loop_wakes_when_whole_gpus_count_as_offered_no_longer(bench):
+    bench.hear(FINE, NOBODY, bench.edit(plugin()))
+    bench.hear(bench.edit(plugin("0")), after_s=1)
+    waits = []
+
+    def get(*, timeout):
+        waits.append(timeout)
+        raise queue.Empty
+
+    bench.agent._messages = SimpleNamespace(get=get)
+    for after_s in (0, SETTLE_S - 1, 1):
+        bench.clock.now_s += after_s
+        bench.agent._receive()
+    assert waits == [PACE_S, 1, PACE_S]
+
+
+def test_a_plugin_or_kubelet_that_restarts_makes_no_gap(bench):
+    """The kubelet shows 0, and with its next status, 10 s later, that the plugin is back."""
+    bench.hear(FINE, NOBODY, bench.edit(plugin()))
+    lines = bench.said()
+    for gone_s in (1, 10.4, SETTLE_S - 0.1):
+        for zero in (plugin("0"), {"status": dict.fromkeys(("capacity", "allocatable"))}):
+            bench.hear(FINE, bench.edit(zero), after_s=60)
+            bench.hear(FINE, bench.see_node(), after_s=gone_s)
+            assert bench.unready() == ""
+            bench.hear(bench.edit(plugin()))
+    assert bench.kube.sent == []
+    assert (bench.told(), bench.said()) == (["GPUsNotShared"], lines)
+
+
+def test_gaps_between_restarts_do_not_add_up(bench):
+    bench.hear(FINE, NOBODY, bench.edit(plugin()))
+    for _ in range(5):
+        bench.hear(FINE, bench.edit(plugin("0")), after_s=SETTLE_S / 2)
+        bench.hear(bench.edit(plugin()), bench.edit(plugin("0")), after_s=SETTLE_S / 2)
+    assert bench.kube.sent == []
+
+
+@pytest.mark.parametrize("capacity", ["0", "8"], ids=["kubelet", "plugin"])
+def test_an_agent_that_starts_while_the_plugin_is_away_waits_for_it_too(bench, capacity):
+    """As after a reboot, with which both start."""
+    zero = bench.edit({"status": {"capacity": {"nvidia.com/gpu": capacity}}})
+    bench.hear(FINE, NOBODY, zero)
+    bench.hear(FINE, bench.edit({"metadata": {"labels": {"a": "b"}}}), after_s=SETTLE_S - 0.1)
+    assert (bench.kube.sent, bench.unready()) == ([], "")
+    bench.hear(after_s=0.1).hear(FINE)
+    assert bench.capacity == "1000Mi"
+
+
+def test_a_plugin_that_restarts_beside_shares_is_told_once(bench):
+    bench.hear(FINE, SOMEBODY, bench.see_node())
+    bench.hear(bench.edit(plugin()), after_s=20)
+    lines = bench.said()
+    for _ in range(3):
+        bench.hear(bench.edit(plugin("0")), BUSY, after_s=20)
+        bench.hear(bench.edit(plugin()), after_s=SETTLE_S - 0.1)
+    assert (bench.told(), bench.said()) == (["SharedBesidePlugin"], lines)
+    bench.hear(bench.edit(plugin("0")), BUSY, after_s=20)
+    bench.hear(BUSY, after_s=SETTLE_S)
+    assert (bench.told(), bench.capacity) == (["GPUsShared"], "1000Mi")
+
+
+def test_who_wants_both_waits_for_no_plugin(bench):
+    bench.edit(label("true"))
+    bench.hear(BUSY, NOBODY, bench.edit(plugin()))
+    bench.hear(bench.edit(plugin("0")), FINE, after_s=1)
+    assert bench.capacity == "1000Mi"
+
+
 def test_a_plugin_that_goes_while_the_gpus_are_in_use_is_waited_for(bench):
     bench.hear(FINE, NOBODY, bench.edit(plugin()))
     for _ in range(3):
-        bench.hear(bench.edit({"status": {"allocatable": None}}), BUSY, after_s=1)
+        bench.hear(bench.edit({"status": {"allocatable": None}}), BUSY, after_s=SETTLE_S)
     assert bench.kube.sent == []
     assert bench.told() == ["GPUsNotShared", "DrainWholeGPUPods"]
     bench.hear(FINE, after_s=30)
@@ -214,7 +333,46 @@ def test_a_node_that_lost_all_of_ours_at_once_is_reconciled_although_its_gpus_ar
 def test_labels_that_an_autoscaler_set_beforehand_do_not_make_a_node_shared(bench):
     bench.edit({"metadata": {"labels": {"vramwarden.io/gpu": "true"}}})
     bench.hear(FINE, NOBODY, bench.edit(plugin()))
-    assert (ours(bench), bench.capacity, bench.told()) == ([], None, ["GPUsNotShared"])
+    assert (bench.kube.sent, bench.capacity, bench.told()) == ([], None, ["GPUsNotShared"])
+
+
+def test_labels_of_others_stay_where_nothing_was_shared_and_go_with_what_was(bench):
+    """Such a label may be all that brings the DaemonSet there."""
+    preset = {"metadata": {"labels": {"vramwarden.io/gpu": "true"}}}
+    bench.edit(preset)
+    bench.hear(FINE, NOBODY, bench.edit(label("false")))
+    assert bench.kube.sent == []
+    bench.hear(bench.edit(label(None)), after_s=1).hear(FINE)
+    assert bench.capacity == "1000Mi"
+    bench.hear(bench.edit(label("false")), after_s=1)
+    assert (bench.capacity, ours(bench)) == ("0", [])
+    sent = len(bench.kube.sent)
+    bench.hear(bench.edit(preset), after_s=1)
+    assert (len(bench.kube.sent), ours(bench)) == (sent, ["vramwarden.io/gpu"])
+
+
+def test_what_is_withdrawn_loses_its_capacity_first(bench):
+    """Without the label the DaemonSet may take the agent away before it is done."""
+    bench.hear(FINE, NOBODY, bench.see_node())
+    assert [status for status, _ in bench.kube.sent] == [False, True]
+    bench.hear(bench.edit(plugin()), after_s=1)
+    assert [status for status, _ in bench.kube.sent[2:]] == [True, False]
+
+
+def test_a_withdrawal_that_fails_half_way_is_tried_again(bench):
+    bench.hear(FINE, NOBODY, bench.see_node())
+    send = bench.kube.patch_node
+
+    def fail_on_metadata(name, patch, *, status=False):
+        bench.kube.fails_with = None if status else KubeError("down")
+        return send(name, patch, status=status)
+
+    bench.kube.patch_node = fail_on_metadata
+    bench.hear(bench.edit(plugin()), after_s=1)
+    assert (bench.capacity, "vramwarden.io/gpu" in ours(bench)) == ("0", True)
+    bench.kube.patch_node, bench.kube.fails_with = send, None
+    bench.hear(after_s=5)
+    assert (ours(bench), bench.unready()) == ([], "")
 
 
 def test_a_label_that_forbids_to_share_waits_for_the_pods(bench):
@@ -231,6 +389,7 @@ def test_a_plugin_that_comes_and_goes_is_told_each_time(bench):
     for _ in range(2):
         bench.hear(bench.edit(plugin()), after_s=10)
         bench.hear(bench.edit(plugin("0")), FINE, after_s=10)
+        bench.hear(after_s=SETTLE_S)
         bench.hear(FINE, after_s=1)
         assert (bench.told(), bench.capacity) == (["GPUsNotShared", "GPUsShared"], "1000Mi")
 
@@ -240,6 +399,7 @@ def test_a_fixed_amount_is_kept_apart_from_whole_gpus_too_and_waits_for_no_drive
     bench.hear(bench.edit(plugin()))
     assert (bench.kube.sent, bench.told(), bench.unready()) == ([], ["GPUsNotShared"], "")
     bench.hear(bench.edit(plugin("0")), after_s=1)
+    bench.hear(after_s=SETTLE_S)
     assert (bench.capacity, bench.told()) == ("1Gi", ["GPUsShared"])
 
 
@@ -297,6 +457,16 @@ def test_the_startup_taint_stays_until_it_is_settled_what_becomes_of_the_node(
     assert has_taint(tainted) is stays
     whys = {None: "the GPUs have not been scanned yet", DOWN: why_unready(after_scan(NEW, DOWN, 0))}
     assert tainted.unready() == (whys.get(scan, "") if stays else "")
+
+
+def test_a_plugin_that_is_gone_in_the_answer_to_a_patch_is_waited_for_too(tainted):
+    seen = tainted.edit(plugin())
+    tainted.edit(plugin("0"))
+    tainted.hear(FINE, NOBODY, seen)
+    tainted.hear(FINE, after_s=1).hear(FINE, after_s=1)
+    assert len(tainted.kube.sent) == 1  # the taint
+    tainted.hear(after_s=SETTLE_S).hear(FINE)
+    assert tainted.capacity == "1000Mi"
 
 
 def test_the_startup_taint_of_a_node_that_is_advertised_goes_although_the_driver_is_down(tainted):

@@ -9,12 +9,17 @@ import pytest
 
 from tests.agent.nodes import BOTH, CONFIG_MAPS, FULL, RULES, SECONDS
 from tests.support.agents import wait_until
+from webhook.core.node.sharing import SETTLE_S
 from webhook.core.placement.assignments import Assignment, config_map_name, write_assignments
 
 EVENTS = {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]}
 IN_USE = BOTH.replace("GPU-b", "GPU-b used=1073741824")
 TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/vramwarden"
 OTHER = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+
+
+SETTLED = SETTLE_S + SECONDS
+"""Within which a node is shared that offers no whole GPUs any longer."""
 
 
 class Plugin:
@@ -84,14 +89,14 @@ def test_a_plugin_that_is_there_goes_comes_back_and_goes(make_agent, account, no
         wait_until("readiness", lambda: is_ready(agent), timeout=2 * SECONDS)
         assert (node.amounts(), node.labels()) == ([None, None], {})
         plugin.goes()
-        node.wait_for(FULL)
+        node.wait_for(FULL, timeout=SETTLED)
         assert node.labels()["vramwarden.io/gpu"] == "true"
         plugin.comes()
         node.wait_for("0")
         wait_until("no label", lambda: node.labels() == {}, timeout=SECONDS)
         assert "vramwarden.io/gpus" not in node.read()["metadata"].get("annotations", {})
         plugin.goes()
-        node.wait_for(FULL)
+        node.wait_for(FULL, timeout=SETTLED)
         expected = ["GPUsNotShared", "GPUsShared"] * 2
         wait_until("Events", lambda: told() == expected, timeout=SECONDS)
         assert not [event for event in agent.events() if event["level"] == "error"]
@@ -154,4 +159,4 @@ def test_without_the_right_to_write_events_everything_else_works(make_agent, acc
         why = agent.wait_for("events of the node cannot be written")["why"]
         assert 'cannot create resource "events"' in why
         plugin.goes()
-        node.wait_for(FULL)
+        node.wait_for(FULL, timeout=SETTLED)

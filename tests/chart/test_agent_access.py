@@ -76,6 +76,41 @@ def test_without_a_cluster_only_a_name_is_a_runtime_class(values, name, helm):
     assert pod.get("runtimeClassName", "") == told(pod)["runtime_class"] == name
 
 
+@pytest.mark.parametrize(
+    ("void", "version", "voided"),
+    [(False, "1.36", False), (True, "1.36", True), (True, "1.35", False)],
+)
+def test_the_agent_is_told_whether_the_fence_voids_containers(void, version, voided, helm):
+    objects = helm.render({"fence": {"void": void}}, "--kube-version", version)
+    assert told(pod_of(objects))["fence_void"] is voided
+    assert ("MutatingAdmissionPolicy" in {thing["kind"] for thing in objects}) is voided
+
+
+@pytest.mark.parametrize(
+    ("labels", "there"),
+    [
+        ({}, False),
+        ({"feature.node.kubernetes.io/pci-10de.present": "true"}, True),
+        ({"nvidia.com/gpu.present": "true"}, True),
+        ({"vramwarden.io/gpu": "true"}, True),
+        ({"vramwarden.io/share": "true"}, True),
+        ({"vramwarden.io/share": "false"}, True),  # until somebody decides again
+    ],
+)
+def test_the_agent_goes_to_nodes_by_each_of_these_labels(labels, there, helm):
+    (affinity,) = pod_of(helm.render())["affinity"]["nodeAffinity"].values()
+    terms = [term["matchExpressions"] for term in affinity["nodeSelectorTerms"]]
+    matches = {
+        "In": lambda key, values: labels.get(key) in values,
+        "Exists": lambda key, values: key in labels and not values,
+    }
+    found = [
+        all(matches[one["operator"]](one["key"], one.get("values", [])) for one in term)
+        for term in terms
+    ]
+    assert any(found) is there
+
+
 @pytest.fixture
 def asked(live_helm):
     """Return what Helm would install in the cluster that is there."""

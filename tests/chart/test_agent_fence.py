@@ -100,13 +100,23 @@ def patch(agent, change, node=OWN, subresource="", **query):
     return agent.request("PATCH", node_path(node, subresource), change, content_type=kind, **query)
 
 
-def test_the_agent_shows_on_its_node_what_it_found(agent):
+KUBELET = {
+    "conditions": [{"type": "Ready", "status": "True"}],
+    "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+    "images": [{"names": ["example"], "sizeBytes": 1}],
+}
+
+
+def test_the_agent_shows_on_its_node_what_it_found(agent, api):
+    patch(api, {"status": KUBELET}, subresource="/status")
     annotations = {"vramwarden.io/gpus": "[]"}
     patch(agent, {"metadata": {"labels": LABELS, "annotations": annotations}})
     amounts = {"vramwarden.io/vram": "80Gi"}
     change = {"status": {"capacity": amounts, "allocatable": amounts}}
     patch(agent, change, subresource="/status")
-    assert agent.request("GET", node_path(OWN))["status"]["capacity"] == amounts
+    shown = agent.request("GET", node_path(OWN))["status"]
+    assert shown["capacity"] == amounts
+    assert {key: len(shown[key]) for key in KUBELET} == dict.fromkeys(KUBELET, 1)
     patch(agent, {"metadata": {"labels": {"vramwarden.io/gpu": None}}})
 
 
@@ -119,6 +129,17 @@ CHANGES = {
     "no more pods": {"spec": {"unschedulable": True}},
     "another's capacity": {"status": {"capacity": {"nvidia.com/gpu": "8"}}},
     "another's allocatable": {"status": {"allocatable": {"cpu": "1000"}}},
+    "where the API server finds its kubelet": {
+        "status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]}
+    },
+    "whether it is ready": {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
+    "what it runs": {"status": {"nodeInfo": {"kubeletVersion": "v1.0.0"}}},
+    "that it is never deleted": {"metadata": {"finalizers": ["example.com/a"]}},
+    "with whom it is deleted": {
+        "metadata": {
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "a"}]
+        }
+    },
 }
 
 

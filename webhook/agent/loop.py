@@ -134,7 +134,8 @@ class Agent:
 
     def _receive(self) -> None:
         """Take what was reported; wait a while for it."""
-        wait_s = min(PACE_S, self._assigned.due_in_s(time.monotonic()))
+        now_s = time.monotonic()
+        wait_s = min(PACE_S, self._assigned.due_in_s(now_s), self._sharing.due_in_s(now_s))
         try:
             self._take(self._messages.get(timeout=wait_s))
             while True:
@@ -176,6 +177,7 @@ class Agent:
         elif not is_echo(node, self._node, time.monotonic() - self._patched_s):
             self._journal.over("node", "the node exists")
             self._node = node
+            self._sharing.hear_node(node, time.monotonic())
             if self._inventory is None:
                 fixed_bytes = self._settings.fixed_bytes
                 self._inventory = (
@@ -202,11 +204,11 @@ class Agent:
         after = observe(before, self._scan, self._driver.scanned_s, grace_s, boot)
         self._inventory = named(after, self._scan, self._settings.access)
         report(self._journal, self._scan, before, self._inventory, grace_s)
-        if self._scan.gpus and self._inventory.gpus:
-            self._advise()
 
-    def _advise(self) -> None:
-        """Say once what a cluster admin should change of how GPUs are shown here."""
+    def _advise(self, shared: Shared, inventory: Inventory) -> None:
+        """Say once what a cluster admin should change of how GPUs that are shared are shown."""
+        if shared is not Shared.YES or not inventory.gpus or not (self._scan and self._scan.gpus):
+            return
         for advice in advise(self._settings.access):
             self._journal.once(advice.reason, "warning", advice.what, advice.why)
             self._events.tell(advice.reason, f"{advice.what}: {advice.why}")
@@ -216,7 +218,8 @@ class Agent:
         self._owed |= self._assigned.take(now_s)
         if self._node is None or self._inventory is None or now_s < self._next_try_s:
             return
-        shared = self._sharing.judge(self._node, self._inventory)
+        shared = self._sharing.judge(self._node, self._inventory, now_s)
+        self._advise(shared, self._inventory)
         made, listed = self._missing(shared, self._node, self._inventory)
         self._undone = "; ".join(listed)
         if self._settings.dry_run:
@@ -235,7 +238,7 @@ class Agent:
         self, shared: Shared, node: dict[str, Any], inventory: Inventory
     ) -> tuple[Patches, list[str]]:
         """Return what the node lacks; its startup taint goes once it lacks nothing else."""
-        made = patches(node, limited(desired(inventory, self._assigned.shown), shared))
+        made = patches(node, limited(node, desired(inventory, self._assigned.shown), shared))
         if made or not self._sharing.is_settled(inventory):
             return made, list(changes(node, made))
         key = self._settings.startup_taint
@@ -248,12 +251,10 @@ class Agent:
         return left is not None
 
     def _patch(self, made: Patches, listed: list[str]) -> None:
-        """Send the patches; labels first, so that no unlabelled node has capacity."""
         try:
-            if made.metadata is not None:
-                self._node = self._kube.patch_node(self._settings.node, made.metadata)
-            if made.status is not None:
-                self._node = self._kube.patch_node(self._settings.node, made.status, status=True)
+            for patch, is_status in made.in_order():
+                self._node = self._kube.patch_node(self._settings.node, patch, status=is_status)
+                self._sharing.hear_node(self._node, time.monotonic())
         except KubeError as error:
             self._fail("patch", "the node cannot be patched; retrying", str(error))
             self._next_try_s = time.monotonic() + self._pause_s
@@ -275,10 +276,12 @@ class Agent:
             why = "NVML did not return from a call; the node keeps what it shows"
             self._journal.once("stuck", "error", "the driver hangs", why)
         why = why_unready(self._driver)
+        self._failures.pop("driver", None)
+        if self._sharing.is_off:
+            return
         if needs_new_container(self._driver, now_s):
             raise NewContainerNeededError(why or self._driver.why)
-        self._failures.pop("driver", None)
-        if why and not self._sharing.is_off:
+        if why:
             self._failures["driver"] = why
 
     def _beat(self) -> None:

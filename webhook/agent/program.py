@@ -18,7 +18,7 @@ from webhook.agent.observer import scan
 from webhook.agent.watcher import read_assigned
 from webhook.core.node.access import advise, named
 from webhook.core.node.inventory import Inventory, Scan, observe, skipped
-from webhook.core.node.sharing import gpus_in_use, is_advertised, judge, limited
+from webhook.core.node.sharing import Shared, gpus_in_use, is_advertised, judge, limited
 from webhook.core.node.state import boot_id, changes, desired, patches, read_inventory
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Once:
     skipped: tuple[str, ...]
     """GPUs that are not advertised, and why."""
     known: bool
-    """Whether there is anything to advertise, or was."""
+    """Whether there is anything to advertise, or was, or nothing is to be."""
     sharing: str
     """What is to be said about whether its GPUs are shared; empty for nothing."""
     node: dict[str, Any]
@@ -110,7 +110,8 @@ def scan_once(settings: AgentSettings) -> Once:
         in_use=gpus_in_use(seen) if settings.fixed_bytes is None else (),
     )
     whole = desired(inventory, assigned)
-    made = patches(node, limited(whole, sharing.shared))
+    made = patches(node, limited(node, whole, sharing.shared))
+    off = sharing.shared is Shared.NO
     known = inventory.fixed_bytes is not None or inventory.advertised
     left_out = tuple(f"GPU {uuid}: {why}" for uuid, why in skipped(seen).items())
     listed = tuple(changes(node, made))
@@ -121,11 +122,11 @@ def scan_once(settings: AgentSettings) -> Once:
         unassigned,
         seen.failed,
         left_out,
-        known,
+        known or off,
         sharing=sharing.sentence,
         node=node,
         whole=whole,
-        advice=advise(settings.access) if seen.gpus and inventory.gpus else (),
+        advice=advise(settings.access) if seen.gpus and inventory.gpus and not off else (),
     )
 
 
@@ -143,10 +144,8 @@ def _assigned_once(settings: AgentSettings) -> tuple[Assignments | None, str]:
 def patch_once(settings: AgentSettings, found: Once) -> None:
     """Apply what one scan found; raises KubeError."""
     kube: Kube = connect(settings.kubeconfig)
-    if found.made.metadata is not None:
-        kube.patch_node(settings.node, found.made.metadata)
-    if found.made.status is not None:
-        kube.patch_node(settings.node, found.made.status, status=True)
+    for patch, is_status in found.made.in_order():
+        kube.patch_node(settings.node, patch, status=is_status)
 
 
 class _StoppedError(Exception):

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node import sharing
-from webhook.core.node.sharing import Shared, Sharing, gpus_in_use, is_advertised, judge
+from webhook.core.node.sharing import (
+    SETTLE_S,
+    Shared,
+    Sharing,
+    gpus_in_use,
+    has_offered,
+    is_advertised,
+    judge,
+    whole_gpus,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,9 +52,37 @@ class SharingOfNode:
         self._awaits_pods = lists_pods
         self._has_pods: bool | None = None
         self._scan: Scan | None = None
+        self._offered: bool | None = None
+        """Whether whole GPUs were offered when the node was last heard of."""
+        self._settled_s = float("-inf")
         self._shares = False
+        """Whether they were advertised, also where somebody took all of it off the node since."""
         self._last: Shared | None = None
+        self._lately = False
         self._reason = ""
+
+    def hear_node(self, node: Mapping[str, Any], now_s: float) -> None:
+        """Remember until when whole GPUs count as offered, though they are not just now.
+
+        | whole GPUs are offered | they were | count as offered |
+        | --- | --- | --- |
+        | yes | any | for `SETTLE_S` more |
+        | no | yes, when the node was last heard of | for `SETTLE_S` more |
+        | no | at some time, and the agent just started | for `SETTLE_S` more |
+        | no | never, or before that | as long as it was |
+
+        An agent often starts with its node, and so before the plugin has registered again.
+        """
+        before, self._offered = self._offered, bool(whole_gpus(node))
+        if self._offered or before or (before is None and has_offered(node)):
+            self._settled_s = now_s + SETTLE_S
+
+    def due_in_s(self, now_s: float) -> float:
+        """Return how long until whole GPUs no longer count as offered; infinite where they do."""
+        return self._settled_s - now_s if self._was_offered(now_s) else float("inf")
+
+    def _was_offered(self, now_s: float) -> bool:
+        return not self._offered and now_s < self._settled_s
 
     def hear_scan(self, scan: Scan) -> None:
         """Remember what is in use."""
@@ -56,16 +93,23 @@ class SharingOfNode:
         self._awaits_pods = False
         self._has_pods = None if assignments is None else bool(assignments)
 
-    def judge(self, node: Mapping[str, Any], inventory: Inventory) -> Shared:
+    def judge(self, node: Mapping[str, Any], inventory: Inventory, now_s: float) -> Shared:
         """Decide, and say what is new."""
+        before, self._lately = self._lately, self._was_offered(now_s)
         found = self._judge(node)
-        if self._last is Shared.NO and found.shared is not Shared.NO:
+        if found.shared is not Shared.NO and (
+            self._last is Shared.NO or (before and not self._lately)
+        ):
             # A whole-GPU pod may have started since the last scan.
             self._scan = None
             self._scan_now()
             found = self._judge(node)
         self._last = found.shared
-        self._shares = found.shared is Shared.YES and inventory.vram_bytes > 0
+        self._shares = (
+            found.shared is Shared.YES
+            and inventory.vram_bytes > 0
+            and (self._shares or is_advertised(node))
+        )
         self._say(found)
         return found.shared
 
@@ -97,6 +141,7 @@ class SharingOfNode:
             shares=self._shares or is_advertised(node),
             has_pods=self._has_pods,
             in_use=() if self._fixed else gpus_in_use(self._scan),
+            lately=self._lately,
         )
 
     def _say(self, found: Sharing) -> None:
@@ -104,6 +149,8 @@ class SharingOfNode:
             return  # a scan is on its way
         if found.shared is Shared.YES and found.reason and self._awaits_pods:
             return  # and so is the list of who has the GPUs
+        if found.shared is Shared.YES and not found.reason and self._lately:
+            return  # the plugin may be back in a moment
         before, self._reason = self._reason, found.reason
         if before != found.reason:
             self._events.over(before)

@@ -101,6 +101,11 @@ def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> s
     help="The RuntimeClass of this pod; empty for none.",
 )
 @click.option(
+    "--fence-void",
+    is_flag=True,
+    help="The chart's fence.void holds: NVIDIA's runtime may be the default one.",
+)
+@click.option(
     "--kernel-driver",
     metavar="FILE",
     default=KERNEL_DRIVER,
@@ -147,6 +152,7 @@ def agent_command(
     gpu_access: str,
     device_names: str,
     runtime_class: str,
+    fence_void: bool,
     kernel_driver: str,
     startup_taint: str,
     once: bool,
@@ -177,6 +183,7 @@ def agent_command(
             os.environ.get(VISIBLE_DEVICES_ENV, ""),
             DeviceNames(device_names) if device_names else None,
             runtime_class,
+            voided=fence_void,
         ),
         kernel_driver=kernel_driver,
         kubeconfig=kubeconfig,

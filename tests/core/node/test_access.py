@@ -66,6 +66,8 @@ def test_names_that_changed_are_the_new_ones_at_once():
         (CDI, ()),
         (replace(CDI, visible_devices="all"), ()),
         (replace(CDI, runtime_class=""), (DEFAULT,)),
+        (replace(CDI, runtime_class="", voided=True), ()),
+        (replace(CDI, visible_devices="GPU-a", voided=True), (UNKNOWN,)),
         (replace(CDI, runtime_class="", device_names=DeviceNames.UUID), (DEFAULT,)),
         (replace(CDI, visible_devices="GPU-a"), (UNKNOWN,)),
         (replace(CDI, visible_devices="GPU-a", runtime_class=""), (UNKNOWN,)),

@@ -102,7 +102,10 @@ def test_it_is_unready_while_the_driver_never_came_and_says_what_is_missing(faul
     assert bool(why) == waits
     assert ("no NVIDIA driver yet" in why) == (waits and not loaded)
     hints = waits and loaded and fault is Fault.LIBRARY_MISSING
-    assert all((hint in why) == hints for hint in ("agent.runtimeClassName", "agent.gpuAccess"))
+    assert all(
+        (hint in why) == hints
+        for hint in ("agent.runtimeClassName", "helm upgrade", "agent.gpuAccess")
+    )
 
 
 def test_it_is_ready_once_the_driver_answers():

@@ -13,17 +13,22 @@ from webhook.core.node.sharing import (
     Shared,
     Sharing,
     gpus_in_use,
+    has_offered,
     is_advertised,
     judge,
     limited,
     whole_gpus,
 )
-from webhook.core.node.state import NodeState, patches
+from webhook.core.node.state import NodeState, patches, withdrawn
 from webhook.core.pod.quantity import MIB
 from webhook.names import NODE_SHARE_LABEL, VRAM_RESOURCE
 
 VALUES = {
-    "offered": {"no": {}, "yes": {"nvidia.com/gpu": "8"}},
+    "offered": {
+        "no": ({}, False),
+        "lately": ({}, True),
+        "yes": ({"nvidia.com/gpu": "8"}, False),
+    },
     "label": {"absent": None, "true": "true", "false": "false", "anything else": "True"},
     "advertised": {"no": False, "yes": True},
     "pods": {"no": False, "yes": True, "unknown": None},
@@ -51,10 +56,11 @@ def rows():
 
 
 def judged(case):
-    offered, label, advertised, pods, in_use = (
+    (offered, lately), label, advertised, pods, in_use = (
         values[cell] for cell, values in zip(case, VALUES.values(), strict=True)
     )
-    found = judge(a_node(offered, label), shares=advertised, has_pods=pods, in_use=in_use)
+    known = {"shares": advertised, "has_pods": pods, "in_use": in_use, "lately": lately}
+    found = judge(a_node(offered, label), **known)
     assert bool(found.sentence) == bool(found.reason)
     return found.shared, found.reason
 
@@ -68,6 +74,12 @@ def test_the_table_has_each_case_once():
     cases = [case for case, _ in rows()]
     assert len(cases) == len(set(cases))
     assert set(cases) == set(itertools.product(*VALUES.values()))
+
+
+def test_what_is_offered_now_was_not_lately():
+    node = a_node({"nvidia.com/gpu": "8"})
+    known = {"shares": False, "has_pods": False, "in_use": ()}
+    assert judge(node, lately=True, **known) == judge(node, **known)
 
 
 def said(allocatable, label=None, *, shares=False, has_pods=False, in_use=()):
@@ -134,9 +146,23 @@ def test_whole_gpus_are_what_is_allocatable_of_them(allocatable, offered):
     assert whole_gpus(a_node(allocatable)) == offered
 
 
+@pytest.mark.parametrize(
+    ("capacity", "allocatable", "offered"),
+    [
+        ({"nvidia.com/gpu": "8"}, {"nvidia.com/gpu": "0"}, True),  # the plugin restarts
+        ({"nvidia.com/gpu": "0"}, {"nvidia.com/gpu": "0"}, True),  # the kubelet did
+        ({}, {"nvidia.com/gpu.shared": "8"}, True),
+        ({"nvidia.com/mig-1g.10gb": "7", VRAM_RESOURCE: "80Gi"}, {"amd.com/gpu": "1"}, False),
+    ],
+)
+def test_a_name_that_is_left_says_that_whole_gpus_were_offered(capacity, allocatable, offered):
+    assert has_offered({"status": {"capacity": capacity, "allocatable": allocatable}}) is offered
+
+
 def test_a_node_without_any_status_offers_nothing():
     for node in ({}, {"status": None}, {"status": {"allocatable": None}}):
         assert whole_gpus(node) == ()
+        assert not has_offered(node)
         assert not is_advertised(node)
 
 
@@ -194,9 +220,9 @@ def test_what_is_not_shared_is_withdrawn_and_what_is_not_yet_is_left_alone():
         },
         "status": {"capacity": {VRAM_RESOURCE: "1Mi"}, "allocatable": {VRAM_RESOURCE: "1Mi"}},
     }
-    assert limited(whole, Shared.YES) == whole
-    assert limited(whole, Shared.NOT_YET) == NodeState()
-    made = patches(shown, limited(whole, Shared.NO))
+    assert limited(shown, whole, Shared.YES) == whole
+    assert limited(shown, whole, Shared.NOT_YET) == NodeState()
+    made = patches(shown, limited(shown, whole, Shared.NO))
     assert made.metadata == {
         "metadata": {
             "labels": {"vramwarden.io/gpu": None},
@@ -205,7 +231,18 @@ def test_what_is_not_shared_is_withdrawn_and_what_is_not_yet_is_left_alone():
     }
     zero = {VRAM_RESOURCE: "0"}
     assert made.status == {"status": {"capacity": zero, "allocatable": zero}}
-    assert not patches(a_node({"nvidia.com/gpu": "1"}), limited(whole, Shared.NO))
+
+
+@pytest.mark.parametrize("state", [NodeState(MIB), withdrawn()], ids=["shared", "no GPUs left"])
+def test_where_nothing_of_ours_is_shown_nothing_is_withdrawn(state):
+    """Labels may be somebody else's, and all that brings the agent there."""
+    labelled = {"metadata": {"labels": {"vramwarden.io/gpu": "true"}}}
+    for amount in ({}, {VRAM_RESOURCE: "0"}):
+        node = {**labelled, "status": {"capacity": amount, "allocatable": amount}}
+        assert limited(node, state, Shared.NO) == NodeState()
+        assert limited(node, withdrawn(), Shared.YES) == NodeState()
+    node = {**labelled, "status": {"capacity": {VRAM_RESOURCE: "1Gi"}}}
+    assert limited(node, state, Shared.NO) == withdrawn()
 
 
 def test_no_news_is_no_sentence():

@@ -39,6 +39,8 @@ class Access:
     """What an option says instead of what is found here."""
     runtime_class: str = ""
     """The RuntimeClass of the agent's pod; empty for none."""
+    voided: bool = False
+    """Whether the fence shows no GPU to containers that nobody promised one (`fence.void`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +100,13 @@ def advise(access: Access) -> tuple[Advice, ...]:
     | a GPU is seen | advice |
     | --- | --- |
     | names are `none`, and the option does not say so | `DeviceNamesUnknown` |
-    | by a runtime that read the variable, in a pod without a RuntimeClass | `DefaultRuntime` |
+    | by a runtime that read the variable, with neither RuntimeClass nor `void` | `DefaultRuntime` |
     """
     found = []
     if access.device_names is None and find_device_names(access) is DeviceNames.NONE:
         found.append(_unknown_names(access))
     injected = access.by is GpuAccess.ENVIRONMENT and access.visible_devices in _INJECTED
-    if injected and not access.runtime_class:
+    if injected and not access.runtime_class and not access.voided:
         found.append(_DEFAULT_RUNTIME)
     return tuple(found)
 

@@ -100,8 +100,9 @@ def why_unready(driver: Driver) -> str:
         return f"{driver.why}; the node's kernel has a driver: a new container gets its devices"
     return (
         f"{driver.why}; the node's kernel has a driver, so this container is older than it, or was"
-        " made without NVIDIA's runtime (chart value agent.runtimeClassName), or by one that"
-        " ignores NVIDIA_VISIBLE_DEVICES of unprivileged containers (agent.gpuAccess)"
+        " made without NVIDIA's runtime (chart value agent.runtimeClassName; what Auto means was"
+        " decided when Helm installed: run `helm upgrade` again if the RuntimeClass came later), or"
+        " by one that ignores NVIDIA_VISIBLE_DEVICES of unprivileged containers (agent.gpuAccess)"
     )
 
 

@@ -34,6 +34,15 @@ BESIDE_PLUGIN: Final = "SharedBesidePlugin"
 UNTIL_PODS_END: Final = "SharedUntilPodsEnd"
 """Reasons of Node Events."""
 
+SETTLE_S: Final = 15.0
+"""So long whole GPUs must not have been offered before a node begins to be shared.
+
+While a device plugin restarts its resource is 0, and after the kubelet restarts until it registers
+again. The kubelet shows that with its next status, 10 s later and up to 4 % more. Source:
+kubernetes/kubernetes, pkg/kubelet: devicemanager/manager.go (PluginDisconnected, readCheckpoint)
+and kubelet.go (nodeStatusUpdateFrequency).
+"""
+
 _CURE: Final = (
     "label the node nvidia.com/gpu.deploy.device-plugin=false, which takes NVIDIA's plugin off it "
     f"under its operator, or share both ways with {NODE_SHARE_LABEL}=true"
@@ -68,11 +77,13 @@ def judge(
     shares: bool,
     has_pods: bool | None,
     in_use: tuple[str, ...] | None,
+    lately: bool = False,
 ) -> Sharing:
     """Decide whether a node's GPUs are shared.
 
     `shares`: whether they are advertised already; `has_pods`: whether pods have VRAM there, None
-    where that cannot be read; `in_use`: see `gpus_in_use`.
+    where that cannot be read; `in_use`: see `gpus_in_use`; `lately`: whether whole GPUs were
+    offered in the last `SETTLE_S`.
 
     | offered | `share` | advertised | pods | in use | shared | reason |
     | --- | --- | --- | --- | --- | --- | --- |
@@ -80,10 +91,12 @@ def judge(
     | no | absent or true | no | - | yes | NOT_YET | DrainWholeGPUPods |
     | no | absent or true | no | - | unknown | NOT_YET | - |
     | no | absent or true | yes | - | - | YES | - |
-    | yes | true | no | - | no | YES | - |
-    | yes | true | no | - | yes | NOT_YET | DrainWholeGPUPods |
-    | yes | true | no | - | unknown | NOT_YET | - |
-    | yes | true | yes | - | - | YES | - |
+    | lately | absent | no | - | - | NOT_YET | - |
+    | lately | absent | yes | - | - | YES | - |
+    | yes or lately | true | no | - | no | YES | - |
+    | yes or lately | true | no | - | yes | NOT_YET | DrainWholeGPUPods |
+    | yes or lately | true | no | - | unknown | NOT_YET | - |
+    | yes or lately | true | yes | - | - | YES | - |
     | yes | absent | no | - | - | NO | GPUsNotShared |
     | yes | absent | yes | no | - | NO | GPUsNotShared |
     | yes | absent | yes | yes or unknown | - | YES | SharedBesidePlugin |
@@ -94,7 +107,7 @@ def judge(
     | - | anything else | yes | no | - | NO | GPUsNotShared |
     | - | anything else | yes | yes or unknown | - | YES | SharedUntilPodsEnd |
 
-    Offered is what `whole_gpus` finds. Capacity is never lowered under a pod: the kubelet would
+    Offered now is what `whole_gpus` finds. Capacity is never lowered under a pod: the kubelet would
     fail it when it starts again.
     """
     label = ((node.get("metadata") or {}).get("labels") or {}).get(NODE_SHARE_LABEL)
@@ -111,7 +124,11 @@ def judge(
     if offered and label is None:
         why = f"a device plugin offers them whole ({_listed(offered)})"
         return _staying(BESIDE_PLUGIN, why, _CURE) if stays else _not_shared(why, _CURE)
-    if shares or in_use == ():
+    if shares:
+        return Sharing(Shared.YES)
+    if lately and label is None:
+        return Sharing(Shared.NOT_YET)
+    if in_use == ():
         return Sharing(Shared.YES)
     if in_use is None:
         return Sharing(Shared.NOT_YET)
@@ -133,9 +150,14 @@ def _not_shared(why: str, cure: str) -> Sharing:
     return Sharing(Shared.NO, NOT_SHARED, sentence)
 
 
-def limited(whole: NodeState, shared: Shared) -> NodeState:
-    """Return what a node should carry, given what it would carry if its GPUs are shared."""
-    return {Shared.YES: whole, Shared.NO: withdrawn(), Shared.NOT_YET: NodeState()}[shared]
+def limited(node: Mapping[str, Any], whole: NodeState, shared: Shared) -> NodeState:
+    """Return what a node should carry, given what it would carry if its GPUs are shared.
+
+    Where it shows no GPUs of ours there is nothing to withdraw: its labels are somebody else's, and
+    may be what brings the agent there.
+    """
+    state = {Shared.YES: whole, Shared.NO: withdrawn(), Shared.NOT_YET: NodeState()}[shared]
+    return NodeState() if state == withdrawn() and not is_advertised(node) else state
 
 
 def whole_gpus(node: Mapping[str, Any]) -> tuple[str, ...]:
@@ -149,6 +171,12 @@ def whole_gpus(node: Mapping[str, Any]) -> tuple[str, ...]:
         for name in sorted(allocatable)
         if name.startswith(WHOLE_GPU_PREFIX) and _is_more_than_nothing(allocatable[name])
     )
+
+
+def has_offered(node: Mapping[str, Any]) -> bool:
+    """Say whether a node offers whole GPUs, or did at some time: the kubelet keeps the name."""
+    amounts = (node.get("status") or {}).get("capacity") or {}
+    return bool(whole_gpus(node)) or any(name.startswith(WHOLE_GPU_PREFIX) for name in amounts)
 
 
 def is_advertised(node: Mapping[str, Any]) -> bool:

@@ -80,6 +80,17 @@ class Patches:
     def __bool__(self) -> bool:
         return self.metadata is not None or self.status is not None
 
+    def in_order(self) -> Iterator[tuple[Json, bool]]:
+        """Return each patch, and whether it is for `status`, in the order in which to send them.
+
+        Labels before capacity, so that no unlabelled node has any. Where capacity goes it goes
+        first: without the label the DaemonSet may take the agent away before it is done.
+        """
+        parts = [(self.metadata, False), (self.status, True)]
+        if self.status and self.status["status"].get("capacity", {}).get(VRAM_RESOURCE) == "0":
+            parts.reverse()
+        return ((patch, is_status) for patch, is_status in parts if patch is not None)
+
 
 def read_inventory(node: Mapping[str, Any]) -> Inventory:
     """Read from a node what an agent advertised before; what cannot be read was not advertised.
