@@ -39,7 +39,8 @@ def installed(node, values, tmp_path_factory):
     _, *words = words_of("helm upgrade")
     words[words.index("deploy/chart/vramwarden")] = str(charts.CHART)
     words[words.index("deploy/laptop.yaml")] = str(ROOT / "deploy/laptop.yaml")
-    names = [f"{image}.{key}={one}" for image in values for key, one in values[image].items()]
+    images = {image: values[image] for image in ("image", "enforcer")}
+    names = [f"{image}.{key}={one}" for image in images for key, one in images[image].items()]
     helm.run(*words, "--timeout=5m", *(f"--set={one}" for one in names))
     yield helm
     helm.run("uninstall", "vramwarden", "--namespace", SYSTEM)
