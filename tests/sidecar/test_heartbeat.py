@@ -300,6 +300,48 @@ def test_a_probe_that_can_make_no_pipe_does_not_wait(shell, tmp_path):
     assert uptime() - began < 3000
 
 
+# --- what a tenant may put into the folder, who runs as the sidecar's own user
+
+
+def a_pipe(path):
+    os.mkfifo(path)
+
+
+def a_link(path):
+    path.with_name("elsewhere").write_text("theirs", encoding="ascii")
+    path.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize("name", ["heartbeat.new", "heartbeat", "bell"])
+@pytest.mark.parametrize("plant", [a_pipe, a_link, Path.touch])
+def test_a_beat_neither_waits_for_nor_follows_what_stands_in_its_place(plant, name, tmp_path):
+    plant(tmp_path / name)
+    code = "import sys; from webhook.sidecar.heartbeat import Heartbeat; "
+    code += "Heartbeat(sys.argv[1], 60.0).beat()"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=30)
+    assert (tmp_path / "heartbeat").read_text(encoding="ascii").endswith(" 18000\n")
+    assert not (tmp_path / "heartbeat").is_symlink()
+    elsewhere = tmp_path / "elsewhere"
+    assert not elsewhere.exists() or elsewhere.read_text(encoding="ascii") == "theirs"
+    if name == "bell" and plant is Path.touch:
+        assert (tmp_path / name).read_bytes() == b""
+
+
+@pytest.mark.parametrize("kind", ["startup", "liveness"])
+def test_a_probe_that_is_kept_busy_ends_by_itself(kind, shell, tmp_path):
+    (tmp_path / "heartbeat").symlink_to("/dev/zero")
+    assert asked(tmp_path, kind, shell=shell)[0] != 0
+
+
+def test_a_probe_that_is_rung_without_end_ends_by_itself(shell, tmp_path):
+    waiting = Waiting(tmp_path, 30, shell)
+    bell = (tmp_path / "bell").open("wb")
+    with bell, subprocess.Popen(["yes"], stdout=bell) as tenant:
+        code, _, _ = waiting.end()
+        tenant.kill()
+    assert code != 0
+
+
 def test_nobody_waiting_costs_a_beat_nothing(tmp_path):
     os.mkfifo(tmp_path / "bell")
     Heartbeat(str(tmp_path), 1.0).beat()

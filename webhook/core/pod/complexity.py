@@ -3,9 +3,9 @@
 No honest pod comes near one of them: etcd holds 1.5 MiB, and a kubelet starts a few dozen
 containers.
 
-Translation adds to a pod, and what it made is judged again: in the validating phase, and whenever it
-comes again. So a pod that bears our mark may have more, by what translation adds; a quarter where a
-policy says how much that is. Whoever forges the mark gains no more.
+Translation adds to a pod, and what it made is judged again: in the validating phase, and whenever
+it comes again. So a pod that bears our mark may have more, by what translation adds; a quarter more
+where a policy says how much that is. Whoever forges the mark gains no more.
 """
 
 from __future__ import annotations
