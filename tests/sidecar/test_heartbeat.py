@@ -327,10 +327,31 @@ def test_a_beat_neither_waits_for_nor_follows_what_stands_in_its_place(plant, na
         assert (tmp_path / name).read_bytes() == b""
 
 
-@pytest.mark.parametrize("kind", ["startup", "liveness"])
-def test_a_probe_that_is_kept_busy_ends_by_itself(kind, shell, tmp_path):
-    (tmp_path / "heartbeat").symlink_to("/dev/zero")
-    assert asked(tmp_path, kind, shell=shell)[0] != 0
+def a_device(path):
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("plant", [a_pipe, a_device])
+@pytest.mark.parametrize("name", ["passed", "verdict", "reported"])
+def test_an_enforcer_at_work_passes_whatever_stands_in_the_place_of_a_report(
+    name, plant, shell, tmp_path
+):
+    """What holds a probe up would restart the sidecar, and no beat replaces these."""
+    a_beat(tmp_path)
+    (tmp_path / "passed").write_text(f"{uptime()}\n", encoding="ascii")
+    (tmp_path / "verdict").write_text("1 stopping a process\n", encoding="ascii")
+    (tmp_path / name).unlink(missing_ok=True)
+    plant(tmp_path / name)
+    assert asked(tmp_path, shell=shell) == GUARDING
+
+
+@pytest.mark.parametrize("plant", [a_pipe, a_device])
+def test_what_is_no_file_is_not_read(plant, shell, tmp_path):
+    for name in ("waiting", "failure"):
+        plant(tmp_path / name)
+    assert why(tmp_path, shell=shell) == NOT_YET
+    plant(tmp_path / "heartbeat")
+    assert why(tmp_path, shell=shell) == f"the heartbeat in {tmp_path} cannot be read"
 
 
 def test_a_probe_that_is_rung_without_end_ends_by_itself(shell, tmp_path):
