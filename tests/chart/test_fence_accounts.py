@@ -33,7 +33,7 @@ RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBi
 GPU, VISIBLE, FRACTION, WAITS = (
     f"vramwarden.io/{key}" for key in ("gpu", "visible-devices", "gpu-memory-fraction", "gpu-waits")
 )
-GIVEN = {GPU: "GPU-1", VISIBLE: "GPU-1"}
+GIVEN = {GPU: "GPU-1", VISIBLE: "GPU-1", FRACTION: "0.1000"}
 GIB = 2**30
 LABEL = {"vramwarden.io/managed": "true"}
 
@@ -96,7 +96,6 @@ def waiting(cluster):
     "annotations",
     [
         {**GIVEN, WAITS: None},
-        {**GIVEN, FRACTION: "0.1000", WAITS: None},
         {WAITS: "another reason"},
         {WAITS: None},
         {},
@@ -118,6 +117,8 @@ def test_it_gives_a_waiting_pod_its_gpu_or_says_why_it_waits(cluster, waiting, a
         {VISIBLE: "GPU-1", FRACTION: "0.1000"},
         {**GIVEN, GPU: "", WAITS: None},
         {**GIVEN, VISIBLE: "", WAITS: None},
+        {**GIVEN, FRACTION: "", WAITS: None},
+        {GPU: "GPU-1", VISIBLE: "GPU-1", WAITS: None},
         {**GIVEN, WAITS: "still"},
         GIVEN,
         {**GIVEN, WAITS: None, "example.com/a": "2"},

@@ -300,6 +300,69 @@ def test_a_probe_that_can_make_no_pipe_does_not_wait(shell, tmp_path):
     assert uptime() - began < 3000
 
 
+# --- what a tenant may put into the folder, who runs as the sidecar's own user
+
+
+def a_pipe(path):
+    os.mkfifo(path)
+
+
+def a_link(path):
+    path.with_name("elsewhere").write_text("theirs", encoding="ascii")
+    path.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize("name", ["heartbeat.new", "heartbeat", "bell"])
+@pytest.mark.parametrize("plant", [a_pipe, a_link, Path.touch])
+def test_a_beat_neither_waits_for_nor_follows_what_stands_in_its_place(plant, name, tmp_path):
+    plant(tmp_path / name)
+    code = "import sys; from webhook.sidecar.heartbeat import Heartbeat; "
+    code += "Heartbeat(sys.argv[1], 60.0).beat()"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=30)
+    assert (tmp_path / "heartbeat").read_text(encoding="ascii").endswith(" 18000\n")
+    assert not (tmp_path / "heartbeat").is_symlink()
+    elsewhere = tmp_path / "elsewhere"
+    assert not elsewhere.exists() or elsewhere.read_text(encoding="ascii") == "theirs"
+    if name == "bell" and plant is Path.touch:
+        assert (tmp_path / name).read_bytes() == b""
+
+
+def a_device(path):
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("plant", [a_pipe, a_device])
+@pytest.mark.parametrize("name", ["passed", "verdict", "reported"])
+def test_an_enforcer_at_work_passes_whatever_stands_in_the_place_of_a_report(
+    name, plant, shell, tmp_path
+):
+    """What holds a probe up would restart the sidecar, and no beat replaces these."""
+    a_beat(tmp_path)
+    (tmp_path / "passed").write_text(f"{uptime()}\n", encoding="ascii")
+    (tmp_path / "verdict").write_text("1 stopping a process\n", encoding="ascii")
+    (tmp_path / name).unlink(missing_ok=True)
+    plant(tmp_path / name)
+    assert asked(tmp_path, shell=shell) == GUARDING
+
+
+@pytest.mark.parametrize("plant", [a_pipe, a_device])
+def test_what_is_no_file_is_not_read(plant, shell, tmp_path):
+    for name in ("waiting", "failure"):
+        plant(tmp_path / name)
+    assert why(tmp_path, shell=shell) == NOT_YET
+    plant(tmp_path / "heartbeat")
+    assert why(tmp_path, shell=shell) == f"the heartbeat in {tmp_path} cannot be read"
+
+
+def test_a_probe_that_is_rung_without_end_ends_by_itself(shell, tmp_path):
+    waiting = Waiting(tmp_path, 30, shell)
+    bell = (tmp_path / "bell").open("wb")
+    with bell, subprocess.Popen(["yes"], stdout=bell) as tenant:
+        code, _, _ = waiting.end()
+        tenant.kill()
+    assert code != 0
+
+
 def test_nobody_waiting_costs_a_beat_nothing(tmp_path):
     os.mkfifo(tmp_path / "bell")
     Heartbeat(str(tmp_path), 1.0).beat()

@@ -24,7 +24,9 @@ there is one file of each: nothing grows.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import time
 from typing import TYPE_CHECKING
 
@@ -103,21 +105,29 @@ def answer(folder: str, kind: str, seconds: int) -> NoReturn:
 
 def _leave(folder: str, name: str, text: str) -> None:
     """Write a file in one step, and wake the probe that waits for it; raises OSError."""
-    path = f"{folder}/{name}"
-    with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123
-        file.write(f"{text}\n")
-    os.replace(f"{path}.new", path)  # noqa: PTH105
+    path, new = f"{folder}/{name}", f"{folder}/{name}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(new)  # noqa: PTH108
+    # Made here, never opened: a tenant's pipe would hold up the guard, a link lead it elsewhere.
+    file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(file, f"{text}\n".encode())
+    finally:
+        os.close(file)
+    os.replace(new, path)  # noqa: PTH105
     _ring(f"{folder}/{_BELL}")
 
 
 def _ring(bell: str) -> None:
     try:
         # Not waiting for a reader: it fails where no probe has it open.
-        pipe = os.open(bell, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        pipe = os.open(bell, flags)
     except OSError:
         return
     try:
-        os.write(pipe, b"\n")
+        if stat.S_ISFIFO(os.fstat(pipe).st_mode):
+            os.write(pipe, b"\n")
     except OSError:
         return
     finally:

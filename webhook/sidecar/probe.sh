@@ -8,6 +8,7 @@
 # no word of a file is a pattern, a file's name or a command. Needs a POSIX shell and proc(5).
 
 exec 2>/dev/null # the kubelet makes Events of all that is printed; these are to be our words
+ulimit -t 1         # second of CPU: a tenant's file may have no end, and a probe takes a hundredth
 set -f
 LC_ALL=C
 PATH=/usr/local/bin:/usr/bin:/bin
@@ -34,10 +35,15 @@ is_alive() {
   [ "${21}" = "$1" ]
 }
 
+# Say whether a file may be read, or made: a pipe of a tenant's would hold us up, a device fill us.
+is_plain() {
+  [ -f "$run/$1" ] || [ ! -e "$run/$1" ]
+}
+
 # Set `left` to what a process left in a file; fail where that process is over.
 read_left() {
   left=
-  read -r who since left <"$run/$1"
+  is_plain "$1" && read -r who since left <"$run/$1"
   [ -n "$left" ] && is_alive "$who" "$since"
 }
 
@@ -59,7 +65,8 @@ explain() {
 # from before a restart.
 look() {
   why= failed= pid= began= beat= limit= rest=
-  if ! read -r pid began beat limit rest <"$run/heartbeat" && [ ! -e "$run/heartbeat" ]; then
+  if ! { is_plain heartbeat && read -r pid began beat limit rest <"$run/heartbeat"; } &&
+    [ ! -e "$run/heartbeat" ]; then
     explain "not guarding yet: the self-test has not finished"
     return
   fi
@@ -97,11 +104,13 @@ wait_for_guard() {
 # noted costs no more than an Event: it is not reported, for it would be again and again.
 report() {
   passed= id= verdict= reported=
+  is_plain passed || return
   read -r passed <"$run/passed"
   printf '' >"$run/passed" || passed=
   [ -z "$why" ] || return
   if is_number "$passed" && [ "$passed" -le "$now" ] &&
-    [ $((now - passed)) -le $((PASSED_WITHIN_S * 100)) ]; then
+    [ $((now - passed)) -le $((PASSED_WITHIN_S * 100)) ] &&
+    is_plain verdict && is_plain reported; then
     read -r id verdict <"$run/verdict"
     read -r reported <"$run/reported"
     if [ -n "$verdict" ] && [ "$id" != "$reported" ] && printf '%s\n' "$id" >"$run/reported"; then

@@ -152,6 +152,39 @@ def test_a_pod_at_a_bound_is_judged_as_any_other(make, most, path, word):
     assert "TooComplex" not in decided(a_pod("main=8Gi", **make(most))).reasons
 
 
+@pytest.mark.parametrize(("make", "most", "path", "word"), BOUNDS)
+def test_a_pod_at_a_bound_is_as_fine_with_what_we_add(make, most, path, word):
+    """Each bound that its own pod reaches: translated, again after that, and as it is stored."""
+    rule = a_rule(
+        env=tuple({"name": f"R{n}", "value": "1"} for n in range(9)),
+        tolerations=tuple({"key": f"r{n}", "operator": "Exists"} for n in range(9)),
+        node_selector={f"example.com/s{n}": "1" for n in range(9)},
+        enforcement={"image_pull_secrets": tuple(f"s{n}" for n in range(9))},
+    )
+    pod = a_pod("main=8Gi", **make(most))
+    first = decided(pod, rule)
+    if first.findings:  # with so many of something it is denied for a reason of its own
+        assert "TooComplex" not in first.reasons
+        return
+    assert first.outcome is Outcome.MUTATED
+    again = decided(first.obj, rule)
+    assert (again.outcome, again.patch, again.findings) == (Outcome.ALLOWED, (), ())
+    stored = decided(first.obj, rule, phase=Phase.VALIDATE)
+    assert (stored.outcome, stored.findings) == (Outcome.ALLOWED, ())
+    assert updated(first.obj, changed(first.obj, labels={"app": "x"})).findings == ()
+
+
+def test_the_room_for_what_we_add_is_bounded_too():
+    mark = {"vramwarden.io/admitted": "v1 rule 0123456789ab"}
+    pod = a_pod("main=8Gi", annotations=mark, tolerations=[{"operator": "Exists"}] * 321)
+    decision = decided(pod)
+    assert_denied(decision, "TooComplex", "spec.tolerations")
+    assert "has 321 tolerations; at most 320" in decision.message
+    path = "metadata.annotations[vramwarden.io/admitted]"
+    pod = a_pod("main=8Gi", annotations={"vramwarden.io/admitted": "v1 " + "x" * 4094})
+    assert_denied(decided(pod), "TooComplex", path)
+
+
 def test_claims_are_bounded_too():
     claims = many(257)
     assert_denied(decided(a_pod("8Gi", resourceClaims=claims)), "TooComplex", "spec.resourceClaims")

@@ -127,7 +127,9 @@ class EnforcementPart(Part):
         "pod's security context.",
     )
     image: Image | None = Field(
-        None, description="The sidecar's image; null is the release's enforcer image."
+        None,
+        description="The sidecar's image; null is the release's enforcer image. Another one must "
+        "be of the webhook's release, since the pods' probes are programs in it.",
     )
     poll_interval: PollInterval = Field(
         POLL_INTERVAL.default,

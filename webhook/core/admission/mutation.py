@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
-_RESOLVES_NAMES: Final = {
+RESOLVES_NAMES: Final = {
     "key": NODE_DEVICE_NAMES_LABEL,
     "operator": "NotIn",
     "values": [DeviceNames.NONE.value],
@@ -111,7 +111,7 @@ def _select_nodes(spec: Json, demand: Demand, rule: Rule, gpu_class: GPUClass | 
     if any(selector.get(key) != value for key, value in wanted.items()):
         spec["nodeSelector"] = {**selector, **wanted}
     tier = tier_of(rule).node_terms
-    _require_on_nodes(spec, [required_on_nodes(demand), *tier, _RESOLVES_NAMES])
+    _require_on_nodes(spec, [required_on_nodes(demand), *tier, RESOLVES_NAMES])
     if rule.placement is Placement.BINDING:
         _prefer_free_memory(spec, demand)
 

@@ -19,7 +19,7 @@ from tests.core.admission.decisions import (
 from tests.core.admission.faults import COUNT, DEMAND_FAULTS, MEMORY
 from tests.support.pods import A100, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Phase, decide
-from webhook.core.policy.values import Bounds
+from webhook.core.policy.values import Bounds, EnforceBy
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -146,3 +146,18 @@ def test_a_pod_that_selects_other_nodes_than_its_class_is_denied():
         ("NodeSelectorConflict", "spec.nodeSelector[vramwarden.io/gpu]"),
         ("NodeSelectorConflict", "spec.nodeSelector[nvidia.com/gpu.product]"),
     ]
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("key", ["vramwarden.io/device-names", "vramwarden.io/enforcement"])
+def test_a_pod_that_selects_nodes_where_none_of_its_rule_can_run_is_denied(key, phase):
+    pod = a_pod("8Gi", nodeSelector={key: "none"})
+    path = f"spec.nodeSelector[{key}]"
+    assert_denied(decided(pod, phase=phase), "NodeSelectorConflict", path)
+
+
+def test_a_pod_may_select_nodes_by_labels_that_its_rule_allows():
+    names = {"vramwarden.io/device-names": "uuid"}
+    assert_fine(a_pod("8Gi", nodeSelector={**names, "vramwarden.io/enforcement": "sidecar"}))
+    nowhere = a_rule(enforcement={"by": EnforceBy.NONE})
+    assert_fine(a_pod("8Gi", nodeSelector={"vramwarden.io/enforcement": "none"}), nowhere)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from webhook.core.admission.mutation import RESOLVES_NAMES
+from webhook.core.admission.tiers import tier_of
 from webhook.core.pod.fields import mapping, strings, text
 from webhook.core.pod.findings import Finding, Reason, quoted
 from webhook.names import GPU_CLASS_ANNOTATION, OS_LABEL
@@ -16,10 +18,11 @@ if TYPE_CHECKING:
 
 
 def node_selector(case: Case) -> Iterator[Finding]:
-    """Rule: the pod's node selector agrees with those of the rule and the class.
+    """Rule: the pod's node selector agrees with what translation asks of nodes.
 
     Fields: spec.nodeSelector
-    Allowed values: absent, or the same value for the keys of the rule's and the class's selector
+    Allowed values: absent, or the same value for the keys of the rule's and the class's selector;
+    for the labels `enforcement` and `device-names` one that the required affinity allows
     """
     pod, rule = case.pod, case.rule
     present = _selector(pod)
@@ -30,6 +33,14 @@ def node_selector(case: Case) -> Iterator[Finding]:
         if key in present and present[key] != value:
             detail = (
                 f"selects {quoted(present[key])} but pods with VRAM need {quoted(value)} "
+                f"(rule {quoted(rule.name)}); remove the line"
+            )
+            yield Finding(Reason.NODE_SELECTOR_CONFLICT, f"spec.nodeSelector[{key}]", detail)
+    for term in (*tier_of(rule).node_terms, RESOLVES_NAMES):
+        key = term["key"]
+        if key in present and (present[key] in term["values"]) is not (term["operator"] == "In"):
+            detail = (
+                f"selects {quoted(present[key])}, but no pod with VRAM can run on such a node "
                 f"(rule {quoted(rule.name)}); remove the line"
             )
             yield Finding(Reason.NODE_SELECTOR_CONFLICT, f"spec.nodeSelector[{key}]", detail)
