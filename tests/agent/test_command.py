@@ -183,9 +183,9 @@ def test_tags_are_those_of_the_node_as_its_gpus_are(agent, api_server):
         "vramwarden.io/gpu": "true",
         "vramwarden.io/gpu-memory-mib": "81300",
         "vramwarden.io/enforcement": MEASURED,
+        "vramwarden.io/device-names": "uuid",
     }
     of_labels = {f"{template}/label/{key}": value for key, value in labels.items()}
-    device_names = tags.pop(f"{template}/label/vramwarden.io/device-names", None)
     assert tags == {
         f"{template}/resources/vramwarden.io/vram": "121640Mi",
         **of_labels,
@@ -193,9 +193,8 @@ def test_tags_are_those_of_the_node_as_its_gpus_are(agent, api_server):
     }
     assert overlay["metadata"] == {"name": "vramwarden-p4d.24xlarge"}
     assert overlay["spec"]["capacity"] == {VRAM: "121640Mi"}
-    found = pool["spec"]["template"]["metadata"]["labels"]
-    assert found.pop("vramwarden.io/device-names", None) == device_names
-    assert found == labels
+    assert pool["spec"]["template"]["metadata"]["labels"] == labels
+    assert "replaces\n# the startup taints" in done.stdout
     assert f"--register-with-taints={TAINT}=true:NoSchedule" in done.stdout
     assert {method for method, *_ in api_server.asked} == {"GET"}
 
@@ -213,6 +212,7 @@ def test_tags_of_an_advertised_node_are_known_without_its_driver(agent, without_
     assert overlay["spec"]["requirements"][0]["values"] == ["INSTANCE-TYPE"]
     assert "# INSTANCE-TYPE: the node has no label node.kubernetes.io/instance-type" in done.stdout
     assert set(pool["spec"]["template"]) == {"metadata"}
+    assert "the startup taints" not in done.stdout
 
 
 def test_tags_of_a_node_without_gpus_are_none(agent):
