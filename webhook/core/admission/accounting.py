@@ -19,21 +19,20 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
+    from webhook.core.pod.patch import Draft
     from webhook.core.pod.views import Container, Pod
 
 
-def count(container: Json, demand: Demand) -> Json:
-    """Return a container with requests and limits of what it gets."""
+def count(draft: Draft, place: str, container: Json, demand: Demand) -> None:
+    """Set requests and limits of what a container gets, at its place in the draft."""
     if container["name"] not in demand.amounts:
-        return container
+        return
     amount_bytes = demand.resource_bytes(container["name"])
     resources = container.get("resources") or {}
-    changed = {}
     for kind in ("requests", "limits"):
         amounts = resources.get(kind) or {}
         if not _equals(amounts.get(VRAM_RESOURCE), amount_bytes):
-            changed[kind] = {**amounts, VRAM_RESOURCE: format_bytes(amount_bytes)}
-    return {**container, "resources": {**resources, **changed}} if changed else container
+            draft.put(f"{place}/resources/{kind}", VRAM_RESOURCE, format_bytes(amount_bytes))
 
 
 def uncounted(container: Container, demand: Demand) -> Iterator[str]:

@@ -9,28 +9,24 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.mutation import hide_devices_from, mutate_pod, void_visible_devices
+from webhook.core.admission.mutation import edit_debuggers, mutate_pod, void_visible_devices
 from webhook.core.admission.rules.case import Case, Kind
 from webhook.core.admission.rules.changes import new_debuggers
 from webhook.core.admission.rules.complexity import is_managed, is_ours_to_deny
 from webhook.core.admission.rules.table import findings_of, hints_of
-from webhook.core.nvidia.variables import hide_visible
+from webhook.core.nvidia.variables import hide_unless_set, hide_visible
 from webhook.core.pod.complexity import too_complex
 from webhook.core.pod.demand import asks_for_vram, read_demand
 from webhook.core.pod.findings import Finding, MalformedObjectError, render
-from webhook.core.pod.patch import proven_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN
 from webhook.core.pod.views import annotations_of, labels_of, read_pod
 from webhook.core.policy.values import Action, Rollout, Rule, VisibleDevices
 from webhook.names import MIRROR_POD_ANNOTATION, NODES_GROUP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
     from webhook.core.pod.fields import Json
-    from webhook.core.pod.patch import Operation
+    from webhook.core.pod.patch import Draft, Operation
     from webhook.core.pod.request import Request
-    from webhook.core.pod.views import Pod
     from webhook.core.policy.values import Policy
 
 
@@ -126,7 +122,7 @@ class Decision:
 
 
 def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
-    """Decide a review; raises PatchError where a patch of ours does not hold (a bug).
+    """Decide a review.
 
     | request | decided by |
     | --- | --- |
@@ -219,8 +215,7 @@ def _created(case: Case) -> Decision:
         return _judged(case, findings)
     if not case.mutating:
         return _judged(case, findings_of(case, Kind.TRANSLATED))
-    wanted = mutate_pod(case.pod, case.demand, case.rule, case.policy, case.enforcer)
-    return _mutated(case, wanted)
+    return _mutated(case, mutate_pod(case.pod, case.demand, case.rule, case.policy, case.enforcer))
 
 
 def _without_demand(case: Case) -> Decision:
@@ -247,24 +242,11 @@ def _debugged(case: Case) -> Decision:
         findings = findings_of(case, Kind.DEBUGGED_WITHOUT_DEMAND)
         if findings or not _voids(case):
             return _judged(case, findings)
-        return _mutated(case, _with_debuggers(case.pod, names, hide_visible))
+        return _mutated(case, edit_debuggers(case.pod, names, hide_visible))
     findings = findings_of(case, Kind.DEBUGGED)
     if findings or not case.mutating or _is_observed(case.policy, case.old.raw):
         return _judged(case, findings)
-    return _mutated(case, hide_devices_from(case.pod, names))
-
-
-def _with_debuggers(
-    pod: Pod, names: Collection[str], edit: Callable[[list[Json]], list[Json]]
-) -> Json:
-    """Return the pod, the variables of its debugging containers of these names edited."""
-    after = [
-        {**container, "env": edit(container["env"])}
-        if container["name"] in names and container.get("env")
-        else container
-        for container in pod.spec["ephemeralContainers"]
-    ]
-    return {**pod.raw, "spec": {**pod.spec, "ephemeralContainers": after}}
+    return _mutated(case, edit_debuggers(case.pod, names, hide_unless_set))
 
 
 def _voids(case: Case) -> bool:
@@ -275,15 +257,13 @@ def _voids(case: Case) -> bool:
     return case.mutating and case.rule.visible_devices is VisibleDevices.VOID
 
 
-def _mutated(case: Case, wanted: Json) -> Decision:
-    patch = proven_patch(case.pod.raw, wanted)
-    outcome = Outcome.MUTATED if patch else Outcome.ALLOWED
+def _mutated(case: Case, draft: Draft) -> Decision:
     return Decision(
-        outcome,
-        patch=tuple(patch),
+        Outcome.MUTATED if draft.operations else Outcome.ALLOWED,
+        patch=tuple(draft.operations),
         rule=case.rule.name,
         policy=case.policy.short_digest,
-        obj=wanted,
+        obj=draft.obj,
     )
 
 

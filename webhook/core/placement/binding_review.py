@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from webhook.core.pod.fields import mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
-from webhook.core.pod.patch import proven_patch
+from webhook.core.pod.patch import Draft
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, UNAVAILABLE
 from webhook.names import PREFIX
 
@@ -138,23 +138,17 @@ def read_binding(request: Request) -> Binding | None:
 
 def answered(binding: Binding, verdict: Verdict) -> Verdict:
     """Return the verdict on a binding with the patch that gives its pod the GPUs."""
-    patch: list[Operation] = []
-    given = mapping(binding.obj, "metadata", "")
-    metadata = _without_marks(given)
-    if verdict.annotations:
-        annotations = {**strings(metadata, "annotations", "metadata"), **verdict.annotations}
-        metadata = {**metadata, "annotations": annotations}
-    if verdict.allowed and metadata is not given:
-        patch = proven_patch(binding.obj, {**binding.obj, "metadata": metadata})
-    return replace(verdict, node=binding.node, patch=tuple(patch))
+    draft = Draft(binding.obj)
+    if verdict.allowed:
+        _take_marks(draft, mapping(binding.obj, "metadata", ""))
+        for key, value in verdict.annotations.items():
+            draft.put("/metadata/annotations", key, value)
+    return replace(verdict, node=binding.node, patch=tuple(draft.operations))
 
 
-def _without_marks(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a Binding's metadata without what is ours to write; itself where nothing is."""
-    left = {}
+def _take_marks(draft: Draft, metadata: Mapping[str, Any]) -> None:
+    """Take off a Binding what is ours to write."""
     for part in ("annotations", "labels"):
-        carried = strings(metadata, part, "metadata")
-        kept = {key: value for key, value in carried.items() if not key.startswith(PREFIX)}
-        if len(kept) < len(carried):
-            left[part] = kept
-    return {**metadata, **left} if left else metadata
+        for key in strings(metadata, part, "metadata"):
+            if key.startswith(PREFIX):
+                draft.remove(f"/metadata/{part}", key)

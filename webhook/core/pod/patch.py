@@ -1,18 +1,18 @@
-"""Derive a JSON Patch (RFC 6902) from a pod before and after, and prove it by applying it.
+"""JSON Patches (RFC 6902): derived from the edits of an object as they are made, and applied.
 
-A differ that knows Kubernetes' lists needs a fraction of a general differ's time on a pod, and its
-patches read like the change: containers, variables and volumes are matched by their `name`.
+An edit is made in a copy of what it changes and written down as an operation, in one call, so that
+nothing is compared afterwards and a patch costs as much as it says. What no edit touches is shared
+with the object that came, which is never changed.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import jsonpatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from webhook.core.pod.fields import Json
 
@@ -20,12 +20,7 @@ Operation = dict[str, Any]
 
 
 class PatchError(RuntimeError):
-    """A derived patch does not turn the pod into the wanted one: a bug of ours."""
-
-
-def make_patch(before: Json, after: Json) -> list[Operation]:
-    """Return the operations that turn one JSON object into another; empty where they are equal."""
-    return list(_diff_objects(before, after, ""))
+    """A patch does not turn the object into the wanted one: a bug of ours."""
 
 
 def apply_patch(document: Json, operations: Iterable[Operation]) -> Json:
@@ -34,150 +29,123 @@ def apply_patch(document: Json, operations: Iterable[Operation]) -> Json:
     return result
 
 
-def proven_patch(before: Json, after: Json) -> list[Operation]:
-    """Return `make_patch`, applied once in-process; raises PatchError where it does not hold.
+class Draft:
+    """An object as it will be, and the operations that make it so.
 
-    The API server rejects a pod whose patch does not apply, even where `failurePolicy` is Ignore.
+    Places are JSON pointers (RFC 6901). What is inside an item of a list is edited before the list
+    itself is, since it is named by the item's index in the object that came.
     """
-    operations = make_patch(before, after)
-    try:
-        holds = not operations or _applied(before, operations) == after
-    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
-        raise PatchError(f"a derived patch does not apply: {error}") from error
-    if not holds:
-        raise PatchError("a derived patch applies, but not to the wanted pod")
-    return operations
 
+    __slots__ = ("_holders", "_new", "obj", "operations")
 
-def _diff(before: Any, after: Any, path: str) -> Iterator[Operation]:
-    if before is after:
-        return
-    if type(before) is dict and type(after) is dict:
-        yield from _diff_objects(before, after, path)
-    elif type(before) is list and type(after) is list:
-        yield from _diff_lists(before, after, path)
-    elif before != after or type(before) is not type(after):
-        yield {"op": "replace", "path": path, "value": after}
+    def __init__(self, obj: Json) -> None:
+        """Begin with an object, which is not changed itself."""
+        self.obj: Json = obj.copy()
+        """The object after all edits."""
+        self.operations: list[Operation] = []
+        self._holders: dict[str, Any] = {"": self.obj}
+        """Copies of what is edited, and what an operation adds, by place."""
+        self._new: set[str] = set()
+        """The places that an operation adds: an edit there belongs to that operation."""
 
+    def put(self, place: str, key: str, value: Any) -> None:
+        """Set a field of the object at a place; the object is made where there is none, or null.
 
-def _diff_objects(before: Json, after: Json, path: str) -> Iterator[Operation]:
-    for key, value in after.items():
-        present = before.get(key)
-        if present is value and value is not None:
-            continue  # most of a pod; to build a path for each would take most of the time
-        here = f"{path}/{_escape(key)}"
-        if present is None and (value is not None or key not in before):
-            # "add" also where there is a null: appliers differ on replacing one.
-            yield {"op": "add", "path": here, "value": value}
-        else:
-            yield from _diff(before[key], value, here)
-    for key in before:
-        if key not in after:
-            yield {"op": "remove", "path": f"{path}/{_escape(key)}"}
+        The operation is "add" for a field that is there, too (RFC 6902, section 4.1): appliers
+        differ on replacing a null.
+        """
+        holder = self._holders.get(place)
+        if holder is None:
+            holder = self._hold(place)
+        holder[key] = value
+        path = f"{place}/{_escaped(key)}"
+        if path in self._holders:
+            self._forget(path)
+        if place not in self._new:
+            self.operations.append({"op": "add", "path": path, "value": value})
 
+    def remove(self, place: str, key: str | int) -> None:
+        """Remove a field of the object at a place, or an item of the list there."""
+        del self._hold(place)[key]
+        path = f"{place}/{_escaped(key) if isinstance(key, str) else key}"
+        self.operations.append({"op": "remove", "path": path})
 
-def _diff_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operation]:
-    """Diff two lists: by name where every item has its own, else item by item, else as a whole."""
-    before_names, after_names = _names(before), _names(after)
-    if before_names is not None and after_names is not None:
-        kept = [name for name in before_names if name in after_names]
-        if kept == [name for name in after_names if name in before_names]:
-            yield from _diff_named(before_names, after_names, path)
+    def insert(self, place: str, index: int, value: Any) -> None:
+        """Insert an item into the list at a place."""
+        self._hold(place).insert(index, value)
+        self.operations.append({"op": "add", "path": f"{place}/{index}", "value": value})
+
+    def append(self, place: str, key: str, present: list[Any], missing: list[Any]) -> None:
+        """Append items to a list that is a field of the object at a place, and holds `present`."""
+        if not present:
+            if missing:
+                self.put(place, key, missing)
             return
-    if len(before) > len(after):
-        yield {"op": "replace", "path": path, "value": after}
-        return
-    for index, value in enumerate(after):
-        if index < len(before):
-            yield from _diff(before[index], value, f"{path}/{index}")
+        for index, item in enumerate(missing, len(present)):
+            self.insert(f"{place}/{key}", index, item)
+
+    def change(self, place: str, key: str, before: list[Any], after: list[Any]) -> None:
+        """Make another list of one that is a field of the object at a place, and holds `before`.
+
+        Items that are the same objects stay as they are, and with them what a manifest says about
+        them in comments; where some change places, the list is set as a whole.
+        """
+        if after is before:
+            return
+        edits = _edits(before, after) if before else None
+        if edits is None:
+            self.put(place, key, after)
+            return
+        removed, inserted = edits
+        for index in reversed(removed):
+            self.remove(f"{place}/{key}", index)
+        for index in inserted:
+            self.insert(f"{place}/{key}", index, after[index])
+
+    def _forget(self, path: str) -> None:
+        """Forget the copies of what was inside a field that is set anew."""
+        for place in [place for place in self._holders if f"{place}/".startswith(f"{path}/")]:
+            del self._holders[place]
+            self._new.discard(place)
+
+    def _hold(self, place: str) -> Any:
+        """Return what may be edited at a place."""
+        found = self._holders.get(place)
+        if found is not None:
+            return found
+        above, _, name = place.rpartition("/")
+        holder = self._hold(above)
+        if type(holder) is list:
+            index = int(name)
+            found = holder[index] = holder[index].copy()
+        elif holder.get(name) is None:
+            found = {}
+            self.put(above, name, found)
+            self._new.add(place)
         else:
-            yield {"op": "add", "path": f"{path}/{index}", "value": value}
+            found = holder[name] = holder[name].copy()
+        self._holders[place] = found
+        return found
 
 
-def _diff_named(before: dict[str, Json], after: dict[str, Json], path: str) -> Iterator[Operation]:
-    """Diff lists of named objects whose common names stand in the same order."""
-    for index, name in reversed(list(enumerate(before))):
-        if name not in after:
-            yield {"op": "remove", "path": f"{path}/{index}"}
-    for index, (name, value) in enumerate(after.items()):
-        if name in before:
-            yield from _diff(before[name], value, f"{path}/{index}")
-        else:
-            yield {"op": "add", "path": f"{path}/{index}", "value": value}
+def _edits(before: list[Any], after: list[Any]) -> tuple[list[int], list[int]] | None:
+    """Return which items are gone, by index before, and which are new, by index after.
 
-
-def _names(values: list[Any]) -> dict[str, Json] | None:
-    """Index a list by `name`; None where an item has none or two share one."""
-    named: dict[str, Json] = {}
-    for value in values:
-        name = value.get("name") if type(value) is dict else None
-        if type(name) is not str or name in named:
+    None where one changed places.
+    """
+    kept = {id(item) for item in before}
+    removed, inserted, position = [], [], 0
+    for index, item in enumerate(after):
+        if id(item) not in kept:
+            inserted.append(index)
+            continue
+        while position < len(before) and before[position] is not item:
+            removed.append(position)
+            position += 1
+        if position == len(before):
             return None
-        named[name] = value
-    return named
-
-
-class _SealedObject(dict[str, Any]):
-    """An object that is not copied.
-
-    jsonpatch copies each value deeply, in case a later operation reaches into it, which took half
-    of the proof's time; a derived patch never does that.
-    """
-
-    def __deepcopy__(self, memo: object) -> _SealedObject:
-        return self
-
-
-class _SealedList(list[Any]):
-    """A list that is not copied, for the same reason."""
-
-    def __deepcopy__(self, memo: object) -> _SealedList:
-        return self
-
-
-def _applied(document: Json, operations: Iterable[Operation]) -> Json:
-    """Apply operations one by one: a whole JsonPatch would build each of them twice.
-
-    What they change is copied on the way to it, and the rest shared with the document: a pod may
-    hold a million arguments that no patch touches.
-    """
-    result: Json = dict(document)
-    copies = {id(result): result}
-    for operation in operations:
-        kind = jsonpatch.JsonPatch.operations[operation["op"]]
-        sealed = _sealed(operation)
-        _copy_way(result, sealed["path"].parts[:-1], copies)
-        result = kind(sealed).apply(result)
-    return result
-
-
-def _copy_way(holder: Any, parts: Iterable[str], copies: dict[int, Any]) -> None:
-    """Replace what is on the way to a place by shallow copies, each once; `copies` are by id."""
-    for part in parts:
-        try:
-            key = int(part) if type(holder) is list else part
-            value = holder[key]
-        except (ValueError, LookupError, TypeError):
-            return  # the operation itself says what is wrong with its path
-        if id(value) not in copies and isinstance(value, dict | list):
-            value = dict(value) if isinstance(value, dict) else list(value)
-            holder[key] = copies[id(value)] = value
-        holder = value
-
-
-def _sealed(operation: Operation) -> Operation:
-    sealed = {"op": operation["op"], "path": _pointer(operation["path"])}
-    if "value" in operation:
-        value = operation["value"]
-        kind = type(value)
-        sealed["value"] = (
-            _SealedObject(value) if kind is dict else _SealedList(value) if kind is list else value
-        )
-    return sealed
-
-
-# Patches have few different paths, and to parse one takes as long as to apply an operation.
-_pointer = lru_cache(maxsize=4096)(jsonpatch.JsonPointer)
+        position += 1
+    return [*removed, *range(position, len(before))], inserted
 
 
 def _copy(value: Any) -> Any:
@@ -190,5 +158,5 @@ def _copy(value: Any) -> Any:
     return [_copy(item) for item in value] if type(value) is list else value
 
 
-def _escape(key: str) -> str:
+def _escaped(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1") if "/" in key or "~" in key else key

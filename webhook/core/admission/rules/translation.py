@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import uncounted
-from webhook.core.admission.mutation import PREFERENCES, mutate_pod
+from webhook.core.admission.mutation import mutate_pod
 from webhook.core.admission.sidecar.placing import missing_enforcer
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
 from webhook.core.pod.fields import items, mapping
 from webhook.core.pod.findings import Finding, Reason
-from webhook.core.pod.patch import make_patch
 from webhook.names import ADMITTED_ANNOTATION, MANAGED_LABEL
 
 if TYPE_CHECKING:
@@ -63,11 +61,8 @@ def translated(case: Case) -> Iterator[Finding]:
     if mark and mark["digest"] != policy.short_digest:
         missing = list(_missing_essentials(pod, demand, case.enforcer))
     else:
-        # The RuntimeClass may have come, or gone, since the pod was mutated.
-        blind = replace(policy, runtime_classes=frozenset())
-        wanted = mutate_pod(pod, demand, case.rule, blind, case.enforcer)
-        paths = [operation["path"] for operation in make_patch(pod.raw, wanted)]
-        missing = [_dotted(path) for path in paths if not path.startswith(PREFERENCES)]
+        draft = mutate_pod(pod, demand, case.rule, policy, case.enforcer, stored=True)
+        missing = [_dotted(operation["path"]) for operation in draft.operations]
     if missing:
         shown = list(dict.fromkeys(missing))
         more = f" and {len(shown) - _SHOWN_DIFFERENCES} more" * (len(shown) > _SHOWN_DIFFERENCES)

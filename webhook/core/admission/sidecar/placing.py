@@ -7,44 +7,52 @@ from typing import TYPE_CHECKING
 from webhook.core.admission.sidecar.container import VOLUME_NAMES, enforcer_volumes
 from webhook.core.admission.sidecar.recognition import holds, is_intact
 from webhook.core.policy.values import Rule, Style
-from webhook.names import ENFORCER_CONTAINER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
+    from webhook.core.pod.patch import Draft
     from webhook.core.pod.views import Pod
 
 
-def place_enforcer(spec: Json, pod: Pod, demand: Demand, rule: Rule, wanted: Json) -> None:
+def place_enforcer(draft: Draft, pod: Pod, demand: Demand, rule: Rule, wanted: Json) -> None:
     """Insert the sidecar before every container that could use VRAM, and its volumes.
 
     A pod that was translated before comes again restored, copied or applied, perhaps by another
     release or under another policy: what it has of ours and is not as wanted is replaced.
     """
-    spec["shareProcessNamespace"] = True
+    if pod.spec.get("shareProcessNamespace") is not True:
+        draft.put("/spec", "shareProcessNamespace", value=True)
     native = rule.enforcement.style is Style.NATIVE
     field = "initContainers" if native else "containers"
     if not _stands_intact(pod, field, wanted, demand):
-        _remove_enforcer(spec, "containers")
-        _remove_enforcer(spec, "initContainers")
-        rest = spec.get(field) or []
-        spec[field] = [wanted, *rest] if native else [*rest, wanted]
-    _set_volumes(spec, enforcer_volumes(rule))
-    _add_pull_secrets(spec, rule.enforcement.image_pull_secrets)
+        _remove_enforcers(draft, pod)
+        count = len(pod.spec.get(field) or ())
+        if not count:
+            draft.put("/spec", field, [wanted])
+        else:
+            others = count - sum(1 for enforcer in pod.enforcers if enforcer.field == field)
+            draft.insert(f"/spec/{field}", 0 if native else others, wanted)
+    _set_volumes(draft, pod, enforcer_volumes(rule))
+    _add_pull_secrets(draft, pod, rule.enforcement.image_pull_secrets)
 
 
-def remove_enforcer(spec: Json) -> None:
+def remove_enforcer(draft: Draft, pod: Pod) -> None:
     """Take out the sidecar and its volumes, where a pod brings them to a rule without a sidecar."""
-    _remove_enforcer(spec, "containers")
-    _remove_enforcer(spec, "initContainers")
-    _set_volumes(spec, ())
+    _remove_enforcers(draft, pod)
+    _set_volumes(draft, pod, ())
 
 
-def _set_volumes(spec: Json, wanted: Iterable[Json]) -> None:
+def _remove_enforcers(draft: Draft, pod: Pod) -> None:
+    for enforcer in reversed(pod.enforcers):
+        draft.remove(f"/spec/{enforcer.field}", enforcer.index)
+
+
+def _set_volumes(draft: Draft, pod: Pod, wanted: Iterable[Json]) -> None:
     """Replace the sidecar's volumes by the wanted ones, each where it stands."""
-    present: list[Json] = spec.get("volumes") or []
+    present: list[Json] = pod.spec.get("volumes") or []
     missing = {volume["name"]: volume for volume in wanted}
     after = []
     for volume in present:
@@ -55,18 +63,17 @@ def _set_volumes(spec: Json, wanted: Iterable[Json]) -> None:
             after.append(volume)
     after.extend(missing.values())
     if after != present:
-        spec["volumes"] = after
+        draft.change("/spec", "volumes", present, after)
 
 
-def _add_pull_secrets(spec: Json, names: Iterable[str]) -> None:
+def _add_pull_secrets(draft: Draft, pod: Pod, names: Iterable[str]) -> None:
     """Name the Secrets by which the sidecar's image is pulled, after those that the pod names.
 
     They stay where a rule no longer names them: nobody knows whose they are.
     """
-    present: list[Json] = spec.get("imagePullSecrets") or []
+    present: list[Json] = pod.spec.get("imagePullSecrets") or []
     missing = [secret for name in names if (secret := {"name": name}) not in present]
-    if missing:
-        spec["imagePullSecrets"] = [*present, *missing]
+    draft.append("/spec", "imagePullSecrets", present, missing)
 
 
 def _stands_intact(pod: Pod, field: str, wanted: Json, demand: Demand) -> bool:
@@ -82,13 +89,6 @@ def _stands_intact(pod: Pod, field: str, wanted: Json, demand: Demand) -> bool:
         and container.name in demand.amounts
         for container in pod.containers
     )
-
-
-def _remove_enforcer(spec: Json, field: str) -> None:
-    present = spec.get(field) or []
-    others = [container for container in present if container["name"] != ENFORCER_CONTAINER]
-    if len(others) < len(present):
-        spec[field] = others
 
 
 def missing_enforcer(pod: Pod, wanted: Json) -> Iterator[str]:
