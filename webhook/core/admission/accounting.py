@@ -7,7 +7,7 @@ writes itself are read by `webhook.core.pod.demand`.
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.gpus import free_label
 from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity
@@ -19,26 +19,33 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
-    from webhook.core.pod.patch import Draft
+    from webhook.core.pod.patch import Edits
     from webhook.core.pod.views import Container, Pod
 
+_KINDS: Final = ("requests", "limits")
 
-def count(draft: Draft, place: str, container: Json, demand: Demand) -> None:
-    """Set requests and limits of what a container gets, at its place in the draft."""
+
+def count(edits: Edits, place: str, container: Json, demand: Demand) -> None:
+    """Set requests and limits of what the container at a place gets."""
     if container["name"] not in demand.amounts:
         return
     amount_bytes = demand.resource_bytes(container["name"])
-    resources = container.get("resources") or {}
-    for kind in ("requests", "limits"):
-        amounts = resources.get(kind) or {}
-        if not _equals(amounts.get(VRAM_RESOURCE), amount_bytes):
-            draft.put(f"{place}/resources/{kind}", VRAM_RESOURCE, format_bytes(amount_bytes))
+    written = format_bytes(amount_bytes)
+    resources = container.get("resources")
+    if not resources:
+        ours = {kind: {VRAM_RESOURCE: written} for kind in _KINDS}
+        edits.put(place, "resources", ours)
+        return
+    for kind in _KINDS:
+        amounts = resources.get(kind)
+        if not (amounts and _equals(amounts.get(VRAM_RESOURCE), amount_bytes)):
+            edits.merge(f"{place}/resources", kind, amounts, {VRAM_RESOURCE: written})
 
 
 def uncounted(container: Container, demand: Demand) -> Iterator[str]:
     """Yield the paths where a container with VRAM lacks what `count` writes."""
     amount_bytes = demand.resource_bytes(container.name)
-    for kind in ("requests", "limits"):
+    for kind in _KINDS:
         if not _equals(container.resources(kind).get(VRAM_RESOURCE), amount_bytes):
             yield f"{container.path}.resources.{kind}"
 

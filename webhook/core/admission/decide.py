@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.mutation import edit_debuggers, mutate_pod, void_visible_devices
@@ -18,6 +19,7 @@ from webhook.core.nvidia.variables import hide_unless_set, hide_visible
 from webhook.core.pod.complexity import too_complex
 from webhook.core.pod.demand import asks_for_vram, read_demand
 from webhook.core.pod.findings import Finding, MalformedObjectError, render
+from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN
 from webhook.core.pod.views import annotations_of, labels_of, read_pod
 from webhook.core.policy.values import Action, Rollout, Rule, VisibleDevices
@@ -25,7 +27,7 @@ from webhook.names import MIRROR_POD_ANNOTATION, NODES_GROUP
 
 if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
-    from webhook.core.pod.patch import Draft, Operation
+    from webhook.core.pod.patch import Edits, Operation
     from webhook.core.pod.request import Request
     from webhook.core.policy.values import Policy
 
@@ -60,7 +62,7 @@ class Skip(StrEnum):
     RULE_IGNORES = "RuleIgnores"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: the object after it is made once, and only where it is read
 class Decision:
     """What is answered, and why."""
 
@@ -74,8 +76,13 @@ class Decision:
     malformed: str = ""
     notes: tuple[str, ...] = ()
     """What the user should know although it changes nothing: always returned, as warnings."""
-    obj: Json = field(default_factory=dict, repr=False, compare=False)
-    """The object as it is after the decision."""
+    before: Json = field(default_factory=dict, repr=False, compare=False)
+    """The object that came."""
+
+    @cached_property
+    def obj(self) -> Json:
+        """The object as it is after the decision: the patch applied."""
+        return apply_patch(self.before, self.patch) if self.patch else self.before
 
     @property
     def allowed(self) -> bool:
@@ -136,7 +143,7 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
     """
     skip = _not_ours(request)
     if skip:
-        return Decision(Outcome.SKIPPED, skip=skip, policy=policy.short_digest, obj=request.obj)
+        return Decision(Outcome.SKIPPED, skip=skip, policy=policy.short_digest, before=request.obj)
     before = request.old if request.operation == "UPDATE" else request.obj
     try:
         rule = policy.rule_for(request.namespace, labels_of(before))
@@ -147,7 +154,7 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
                 rule=rule.name if rule else "",
                 policy=policy.short_digest,
                 skip=skip,
-                obj=request.obj,
+                before=request.obj,
             )
         excess = too_complex(request.obj) or too_complex(request.old)
         if excess:
@@ -155,7 +162,7 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
         return _read(request, rule, policy, mutating=phase is Phase.MUTATE)
     except MalformedObjectError as error:
         return Decision(
-            Outcome.MALFORMED, policy=policy.short_digest, malformed=str(error), obj=request.obj
+            Outcome.MALFORMED, policy=policy.short_digest, malformed=str(error), before=request.obj
         )
 
 
@@ -257,13 +264,13 @@ def _voids(case: Case) -> bool:
     return case.mutating and case.rule.visible_devices is VisibleDevices.VOID
 
 
-def _mutated(case: Case, draft: Draft) -> Decision:
+def _mutated(case: Case, edits: Edits) -> Decision:
     return Decision(
-        Outcome.MUTATED if draft.operations else Outcome.ALLOWED,
-        patch=tuple(draft.operations),
+        Outcome.MUTATED if edits.operations else Outcome.ALLOWED,
+        patch=tuple(edits.operations),
         rule=case.rule.name,
         policy=case.policy.short_digest,
-        obj=draft.obj,
+        before=case.pod.raw,
     )
 
 
@@ -283,7 +290,7 @@ def _answered(
         findings,
         rule=rule.name,
         policy=policy.short_digest,
-        obj=pod,
+        before=pod,
     )
 
 

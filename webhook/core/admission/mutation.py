@@ -1,7 +1,7 @@
 """Translate a pod with a demand: ordered steps, each a no-op where it already holds.
 
-Each step reads the pod that came and edits a draft of it, whose operations are the patch. No place
-is edited by two steps, so that none has to see what another one did.
+Each step reads the pod that came and says what it edits, which is the patch. No place is edited by
+two steps, so that none has to see what another one did.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from webhook.core.nvidia.variables import (
     hide_visible,
     show_devices,
 )
-from webhook.core.pod.patch import Draft
+from webhook.core.pod.patch import Edits
 from webhook.core.policy.values import (
     AUTO_RUNTIME_CLASS,
     GPUClass,
@@ -61,118 +61,125 @@ def mutate_pod(
     enforcer: Json | None,
     *,
     stored: bool = False,
-) -> Draft:
+) -> Edits:
     """Translate a pod; `enforcer` is the sidecar's container, None where the rule has none.
 
     Of a pod that is about to be `stored` nothing is asked that its creation alone decides: advice
     to the scheduler, and the RuntimeClass where that depends on the cluster.
     """
-    draft = Draft(pod.raw)
+    edits = Edits()
     gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
     for container in pod.containers:  # steps 1 and 4
         place = f"/spec/{container.field}/{container.index}"
-        count(draft, place, container.raw, demand)
+        count(edits, place, container.raw, demand)
         env: list[Json] = container.raw.get("env") or []
-        draft.change(place, "env", env, _env(container.raw, env, demand, rule))
-    _select_nodes(draft, pod, rule, gpu_class)
-    _require_on_nodes(
-        draft, pod, [required_on_nodes(demand), *tier_of(rule).node_terms, RESOLVES_NAMES]
-    )
-    if rule.placement is Placement.BINDING and not stored:
-        _prefer_free_memory(draft, pod, demand)
-    _tolerate(draft, pod, rule, gpu_class)
-    _set_runtime_class(draft, pod, rule, policy, stored=stored)
+        edits.change(place, "env", env, _env(container.raw, env, demand, rule))
+    _select_nodes(edits, pod, rule, gpu_class)
+    _choose_nodes(edits, pod, demand, rule, stored=stored)
+    _tolerate(edits, pod, rule, gpu_class)
+    _set_runtime_class(edits, pod, rule, policy, stored=stored)
     if enforcer is None:  # step 5: what holds the cap in the pod
-        remove_enforcer(draft, pod)
+        remove_enforcer(edits, pod)
     else:
-        place_enforcer(draft, pod, demand, rule, enforcer)
-    _mark(draft, pod, rule, policy)
-    return draft
+        place_enforcer(edits, pod, demand, rule, enforcer)
+    _mark(edits, pod, rule, policy)
+    return edits
 
 
-def void_visible_devices(pod: Pod) -> Draft:
+def void_visible_devices(pod: Pod) -> Edits:
     """Replace a hand-set NVIDIA_VISIBLE_DEVICES by `void` in a pod without a demand."""
-    draft = Draft(pod.raw)
+    edits = Edits()
     for container in pod.containers:
         env: list[Json] = container.raw.get("env") or []
         place = f"/spec/{container.field}/{container.index}"
-        draft.change(place, "env", env, hide_visible(env))
-    return draft
+        edits.change(place, "env", env, hide_visible(env))
+    return edits
 
 
 def edit_debuggers(
     pod: Pod, names: Collection[str], edit: Callable[[list[Json]], list[Json]]
-) -> Draft:
+) -> Edits:
     """Edit the variables of a pod's debugging containers of these names."""
-    draft = Draft(pod.raw)
+    edits = Edits()
     for index, container in enumerate(pod.spec.get("ephemeralContainers") or ()):
         if container["name"] in names:
             env: list[Json] = container.get("env") or []
-            draft.change(f"/spec/ephemeralContainers/{index}", "env", env, edit(env))
-    return draft
+            edits.change(f"/spec/ephemeralContainers/{index}", "env", env, edit(env))
+    return edits
 
 
-def _select_nodes(draft: Draft, pod: Pod, rule: Rule, gpu_class: GPUClass | None) -> None:
+def _select_nodes(edits: Edits, pod: Pod, rule: Rule, gpu_class: GPUClass | None) -> None:
     """Step 2: the node selector."""
     selector = pod.spec.get("nodeSelector") or _NOTHING
     wanted = rule.node_selector
     if gpu_class:
         wanted = {**wanted, **gpu_class.node_selector}
-    for key, value in wanted.items():
-        if selector.get(key) != value:
-            draft.put("/spec/nodeSelector", key, value)
+    missing = {key: value for key, value in wanted.items() if selector.get(key) != value}
+    edits.merge("/spec", "nodeSelector", pod.spec.get("nodeSelector"), missing)
 
 
-def _require_on_nodes(draft: Draft, pod: Pod, expressions: list[Json]) -> None:
-    """Step 2: add expressions to every term of the required node affinity.
+def _choose_nodes(edits: Edits, pod: Pod, demand: Demand, rule: Rule, *, stored: bool) -> None:
+    """Step 2: required node affinity for what a selector cannot say, and advice."""
+    expressions = [required_on_nodes(demand), *tier_of(rule).node_terms, RESOLVES_NAMES]
+    preferred = []
+    if rule.placement is Placement.BINDING and not stored:
+        preference = {"matchExpressions": [preferred_on_nodes(demand)]}
+        preferred.append({"weight": 100, "preference": preference})
+    affinity = pod.spec.get("affinity")
+    present = affinity.get("nodeAffinity") if affinity else None
+    if present:
+        _require_on_nodes(edits, present, expressions)
+        _prefer_nodes(edits, present, preferred)
+        return
+    ours: Json = {_REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": expressions}]}}
+    if preferred:
+        ours[_PREFERRED] = preferred
+    edits.merge("/spec", "affinity", affinity, {"nodeAffinity": ours})
+
+
+def _require_on_nodes(edits: Edits, present: Json, expressions: list[Json]) -> None:
+    """Add expressions to every term of the required node affinity.
 
     Terms are alternatives, so each needs them. An empty term matches no node at all (API doc of
     NodeSelectorTerm); adding to it would open it, so it stays empty.
     """
-    required = _node_affinity(pod).get(_REQUIRED) or _NOTHING
-    terms = required.get("nodeSelectorTerms")
-    place = f"{_NODE_AFFINITY}/{_REQUIRED}"
+    required = present.get(_REQUIRED)
+    terms = required.get("nodeSelectorTerms") if required else None
     if not terms:
-        draft.put(place, "nodeSelectorTerms", [{"matchExpressions": expressions}])
+        ours = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+        edits.merge(_NODE_AFFINITY, _REQUIRED, required, ours)
         return
     for index, term in enumerate(terms):
-        present = term.get("matchExpressions") or []
-        if present or term.get("matchFields"):
-            missing = [expression for expression in expressions if expression not in present]
-            here = f"{place}/nodeSelectorTerms/{index}"
-            draft.append(here, "matchExpressions", present, missing)
+        found = term.get("matchExpressions") or []
+        if found or term.get("matchFields"):
+            missing = [expression for expression in expressions if expression not in found]
+            place = f"{_NODE_AFFINITY}/{_REQUIRED}/nodeSelectorTerms/{index}"
+            edits.append(place, "matchExpressions", found, missing)
 
 
-def _prefer_free_memory(draft: Draft, pod: Pod, demand: Demand) -> None:
-    """Step 2: prefer nodes whose agent reports room on as many GPUs, so that bindings succeed.
+def _prefer_nodes(edits: Edits, present: Json, preferred: list[Json]) -> None:
+    """Prefer nodes whose agent reports room on as many GPUs, so that few bindings are denied.
 
     Never required: the kubelet checks required affinity again when it restarts
     (kubernetes/kubernetes issue 73948), and this figure changes. Users' own preferences stay; ours
     has the greatest weight, since a node where no GPU has room cannot take the pod.
     """
-    preference = {"matchExpressions": [preferred_on_nodes(demand)]}
-    wanted = {"weight": 100, "preference": preference}
-    present = _node_affinity(pod).get(_PREFERRED) or []
-    if wanted not in present:
-        draft.append(_NODE_AFFINITY, _PREFERRED, present, [wanted])
+    found = present.get(_PREFERRED) or []
+    missing = [preference for preference in preferred if preference not in found]
+    edits.append(_NODE_AFFINITY, _PREFERRED, found, missing)
 
 
-def _node_affinity(pod: Pod) -> Mapping[str, Any]:
-    affinity = pod.spec.get("affinity") or _NOTHING
-    return affinity.get("nodeAffinity") or _NOTHING
-
-
-def _tolerate(draft: Draft, pod: Pod, rule: Rule, gpu_class: GPUClass | None) -> None:
+def _tolerate(edits: Edits, pod: Pod, rule: Rule, gpu_class: GPUClass | None) -> None:
     """Step 3: the rule's tolerations, then the class's."""
     present: list[Json] = pod.spec.get("tolerations") or []
     missing: list[Json] = []
     for toleration in (*rule.tolerations, *(gpu_class.tolerations if gpu_class else ())):
         if toleration not in present and toleration not in missing:
             missing.append(toleration)
-    draft.append("/spec", "tolerations", present, missing)
+    edits.append("/spec", "tolerations", present, missing)
 
 
-def _set_runtime_class(draft: Draft, pod: Pod, rule: Rule, policy: Policy, *, stored: bool) -> None:
+def _set_runtime_class(edits: Edits, pod: Pod, rule: Rule, policy: Policy, *, stored: bool) -> None:
     """Step 3: the RuntimeClass, where the pod names none."""
     if pod.spec.get("runtimeClassName"):
         return
@@ -180,7 +187,7 @@ def _set_runtime_class(draft: Draft, pod: Pod, rule: Rule, policy: Policy, *, st
         return  # it may have come, or gone, since the pod was created
     runtime_class = policy.runtime_class_of(rule)
     if runtime_class:
-        draft.put("/spec", "runtimeClassName", runtime_class)
+        edits.put("/spec", "runtimeClassName", runtime_class)
 
 
 def _env(container: Json, env: list[Json], demand: Demand, rule: Rule) -> list[Json]:
@@ -199,19 +206,23 @@ def _env(container: Json, env: list[Json], demand: Demand, rule: Rule) -> list[J
     return configure_programs(env, rule.programs, amount)
 
 
-def _mark(draft: Draft, pod: Pod, rule: Rule, policy: Policy) -> None:
+def _mark(edits: Edits, pod: Pod, rule: Rule, policy: Policy) -> None:
     """Step 6: the label that selects managed pods, and what admitted this one.
 
     What a binding wrote is of the pod that this one was copied from.
     """
+    metadata = pod.raw.get("metadata")
+    if metadata is None:
+        edits.put("", "metadata", metadata := {})
     if pod.labels.get(MANAGED_LABEL) != "true":
-        draft.put("/metadata/labels", MANAGED_LABEL, "true")
+        edits.merge("/metadata", "labels", metadata.get("labels"), {MANAGED_LABEL: "true"})
     for key in BINDING_ANNOTATIONS:
         if key in pod.annotations:
-            draft.remove("/metadata/annotations", key)
+            edits.remove("/metadata/annotations", key)
     mark = f"v1 {rule.name} {policy.short_digest}"
     if pod.annotations.get(ADMITTED_ANNOTATION) != mark:
-        draft.put("/metadata/annotations", ADMITTED_ANNOTATION, mark)
+        present = metadata.get("annotations")
+        edits.merge("/metadata", "annotations", present, {ADMITTED_ANNOTATION: mark})
 
 
 _NOTHING: Final[Mapping[str, Any]] = {}

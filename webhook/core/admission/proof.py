@@ -1,10 +1,16 @@
-"""Prove a decision's patch: applied by jsonpatch (RFC 6902), it makes what validation accepts."""
+"""Prove a patch: jsonpatch applies it, and validation accepts what it makes.
+
+A patch is derived from the edits that translation makes and is not applied where it is sent. Laws
+in the tests hold for drawn pods; this holds for pods that people really create, a sample of them.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from webhook.core.pod.patch import PatchError, apply_patch
+from webhook.core.admission.decide import Phase, decide
+from webhook.core.pod.patch import PatchError
 
 if TYPE_CHECKING:
     from webhook.core.admission.decide import Decision
@@ -13,7 +19,20 @@ if TYPE_CHECKING:
 
 
 def prove(request: Request, decision: Decision, policy: Policy) -> None:
-    """Apply a patch as the API server will; raises PatchError where it does not hold (a bug)."""
-    del policy
-    if apply_patch(request.obj, decision.patch) != decision.obj:
-        raise PatchError("a patch applies, but not to the wanted pod")
+    """Apply a decision's patch and decide again; raises PatchError where it does not hold (a bug).
+
+    | the pod with the patch | |
+    | --- | --- |
+    | cannot be made: an operation names what is not there | does not hold |
+    | would be mutated again | does not hold |
+    | would not be stored: the validating phase finds something | does not hold |
+    | is decided as it is in both phases | holds |
+
+    The API server rejects a pod whose patch does not apply, even where `failurePolicy` is Ignore.
+    """
+    patched = replace(request, obj=decision.obj)
+    for phase in Phase:
+        again = decide(patched, policy, phase)
+        if not again.allowed or again.patch:
+            why = again.message or ", ".join(operation["path"] for operation in again.patch)
+            raise PatchError(f"a patch applies, but its pod is not as wanted ({phase}: {why})")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from webhook.core.pod.fields import mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
-from webhook.core.pod.patch import Draft
+from webhook.core.pod.patch import Edits
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, UNAVAILABLE
 from webhook.names import PREFIX
 
@@ -138,17 +138,22 @@ def read_binding(request: Request) -> Binding | None:
 
 def answered(binding: Binding, verdict: Verdict) -> Verdict:
     """Return the verdict on a binding with the patch that gives its pod the GPUs."""
-    draft = Draft(binding.obj)
+    edits = Edits()
     if verdict.allowed:
-        _take_marks(draft, mapping(binding.obj, "metadata", ""))
-        for key, value in verdict.annotations.items():
-            draft.put("/metadata/annotations", key, value)
-    return replace(verdict, node=binding.node, patch=tuple(draft.operations))
+        metadata = binding.obj.get("metadata")
+        if metadata is None and verdict.annotations:
+            edits.put("", "metadata", metadata := {})
+        _take_marks(edits, mapping(binding.obj, "metadata", ""))
+        if metadata is not None:
+            edits.merge(
+                "/metadata", "annotations", metadata.get("annotations"), verdict.annotations
+            )
+    return replace(verdict, node=binding.node, patch=tuple(edits.operations))
 
 
-def _take_marks(draft: Draft, metadata: Mapping[str, Any]) -> None:
+def _take_marks(edits: Edits, metadata: Mapping[str, Any]) -> None:
     """Take off a Binding what is ours to write."""
     for part in ("annotations", "labels"):
         for key in strings(metadata, part, "metadata"):
             if key.startswith(PREFIX):
-                draft.remove(f"/metadata/{part}", key)
+                edits.remove(f"/metadata/{part}", key)

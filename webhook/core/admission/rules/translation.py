@@ -61,8 +61,8 @@ def translated(case: Case) -> Iterator[Finding]:
     if mark and mark["digest"] != policy.short_digest:
         missing = list(_missing_essentials(pod, demand, case.enforcer))
     else:
-        draft = mutate_pod(pod, demand, case.rule, policy, case.enforcer, stored=True)
-        missing = [_dotted(operation["path"]) for operation in draft.operations]
+        edits = mutate_pod(pod, demand, case.rule, policy, case.enforcer, stored=True)
+        missing = [_dotted(operation["path"]) for operation in edits.operations]
     if missing:
         shown = list(dict.fromkeys(missing))
         more = f" and {len(shown) - _SHOWN_DIFFERENCES} more" * (len(shown) > _SHOWN_DIFFERENCES)

@@ -13,44 +13,44 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
-    from webhook.core.pod.patch import Draft
+    from webhook.core.pod.patch import Edits
     from webhook.core.pod.views import Pod
 
 
-def place_enforcer(draft: Draft, pod: Pod, demand: Demand, rule: Rule, wanted: Json) -> None:
+def place_enforcer(edits: Edits, pod: Pod, demand: Demand, rule: Rule, wanted: Json) -> None:
     """Insert the sidecar before every container that could use VRAM, and its volumes.
 
     A pod that was translated before comes again restored, copied or applied, perhaps by another
     release or under another policy: what it has of ours and is not as wanted is replaced.
     """
     if pod.spec.get("shareProcessNamespace") is not True:
-        draft.put("/spec", "shareProcessNamespace", value=True)
+        edits.put("/spec", "shareProcessNamespace", value=True)
     native = rule.enforcement.style is Style.NATIVE
     field = "initContainers" if native else "containers"
     if not _stands_intact(pod, field, wanted, demand):
-        _remove_enforcers(draft, pod)
+        _remove_enforcers(edits, pod)
         count = len(pod.spec.get(field) or ())
         if not count:
-            draft.put("/spec", field, [wanted])
+            edits.put("/spec", field, [wanted])
         else:
             others = count - sum(1 for enforcer in pod.enforcers if enforcer.field == field)
-            draft.insert(f"/spec/{field}", 0 if native else others, wanted)
-    _set_volumes(draft, pod, enforcer_volumes(rule))
-    _add_pull_secrets(draft, pod, rule.enforcement.image_pull_secrets)
+            edits.insert(f"/spec/{field}", 0 if native else others, wanted)
+    _set_volumes(edits, pod, enforcer_volumes(rule))
+    _add_pull_secrets(edits, pod, rule.enforcement.image_pull_secrets)
 
 
-def remove_enforcer(draft: Draft, pod: Pod) -> None:
+def remove_enforcer(edits: Edits, pod: Pod) -> None:
     """Take out the sidecar and its volumes, where a pod brings them to a rule without a sidecar."""
-    _remove_enforcers(draft, pod)
-    _set_volumes(draft, pod, ())
+    _remove_enforcers(edits, pod)
+    _set_volumes(edits, pod, ())
 
 
-def _remove_enforcers(draft: Draft, pod: Pod) -> None:
+def _remove_enforcers(edits: Edits, pod: Pod) -> None:
     for enforcer in reversed(pod.enforcers):
-        draft.remove(f"/spec/{enforcer.field}", enforcer.index)
+        edits.take(f"/spec/{enforcer.field}", enforcer.index)
 
 
-def _set_volumes(draft: Draft, pod: Pod, wanted: Iterable[Json]) -> None:
+def _set_volumes(edits: Edits, pod: Pod, wanted: Iterable[Json]) -> None:
     """Replace the sidecar's volumes by the wanted ones, each where it stands."""
     present: list[Json] = pod.spec.get("volumes") or []
     missing = {volume["name"]: volume for volume in wanted}
@@ -63,17 +63,17 @@ def _set_volumes(draft: Draft, pod: Pod, wanted: Iterable[Json]) -> None:
             after.append(volume)
     after.extend(missing.values())
     if after != present:
-        draft.change("/spec", "volumes", present, after)
+        edits.change("/spec", "volumes", present, after)
 
 
-def _add_pull_secrets(draft: Draft, pod: Pod, names: Iterable[str]) -> None:
+def _add_pull_secrets(edits: Edits, pod: Pod, names: Iterable[str]) -> None:
     """Name the Secrets by which the sidecar's image is pulled, after those that the pod names.
 
     They stay where a rule no longer names them: nobody knows whose they are.
     """
     present: list[Json] = pod.spec.get("imagePullSecrets") or []
     missing = [secret for name in names if (secret := {"name": name}) not in present]
-    draft.append("/spec", "imagePullSecrets", present, missing)
+    edits.append("/spec", "imagePullSecrets", present, missing)
 
 
 def _stands_intact(pod: Pod, field: str, wanted: Json, demand: Demand) -> bool:

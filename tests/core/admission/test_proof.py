@@ -1,0 +1,62 @@
+"""The proof of a patch, which the server makes of a sample of those that it sends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from tests.core.admission.test_laws import RULES
+from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
+from tests.support.strategies import asking_pods
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.proof import prove
+from webhook.core.pod.patch import PatchError
+from webhook.core.policy.values import VisibleDevices
+
+
+@given(asking_pods(), RULES)
+def test_the_patch_of_every_pod_with_a_demand_holds(pod, rule):
+    request, policy = a_request(pod), a_policy(rule)
+    decision = decide(request, policy, Phase.MUTATE)
+    assert decision.outcome is Outcome.MUTATED
+    prove(request, decision, policy)
+
+
+def test_the_patch_of_a_pod_whose_gpus_are_hidden_holds():
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    request = a_request(a_pod(containers=[a_container(env=env)]))
+    policy = a_policy(a_rule(visible_devices=VisibleDevices.VOID))
+    decision = decide(request, policy, Phase.MUTATE)
+    assert decision.outcome is Outcome.MUTATED
+    prove(request, decision, policy)
+
+
+def decided(**changes):
+    request, policy = a_request(a_pod("8Gi")), a_policy()
+    return request, replace(decide(request, policy, Phase.MUTATE), **changes), policy
+
+
+@pytest.mark.parametrize(
+    ("patch", "why"),
+    [
+        ([{"op": "remove", "path": "/spec/nothing"}], "does not apply"),
+        ([{"op": "add", "path": "/spec/nothing/in", "value": 1}], "does not apply"),
+        ([{"op": "add", "path": "/spec/x", "value": 1}], "not as wanted"),
+        ([{"op": "add", "path": "/spec/hostPID", "value": True}], "HostPID"),
+        ([{"op": "add", "path": "/spec/tolerations", "value": "x"}], "spec.tolerations"),
+    ],
+)
+def test_a_patch_that_does_not_hold_is_found(patch, why):
+    request, decision, policy = decided(patch=tuple(patch))
+    with pytest.raises(PatchError, match=why):
+        prove(request, decision, policy)
+
+
+def test_a_patch_that_lacks_any_operation_is_found():
+    request, decision, policy = decided()
+    for index in range(len(decision.patch)):
+        rest = (*decision.patch[:index], *decision.patch[index + 1 :])
+        with pytest.raises(PatchError):
+            prove(request, replace(decision, patch=rest), policy)
