@@ -12,13 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from webhook.core.pod.fields import Json
 from webhook.core.pod.findings import Finding, Reason, annotation_path
 from webhook.names import ADMITTED_ANNOTATION, ASKING_ANNOTATIONS, BINDING_ANNOTATIONS
-
-if TYPE_CHECKING:
-    from webhook.core.pod.fields import Json
 
 CONTAINER_FIELDS: Final = ("containers", "initContainers", "ephemeralContainers")
 """Where a pod's containers stand."""
@@ -60,7 +58,7 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _OUR_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
 
-_Bounds = tuple[tuple[str, type, Bound], ...]
+_Bounds = tuple[tuple[str, type[Json] | type[list[Any]], Bound], ...]
 """Fields of an object, of which type they are, and how long they may be."""
 _Excess = tuple[Bound, str, int]
 """A bound that a pod exceeds, where, and by how many it has."""

@@ -1,8 +1,8 @@
 """Checked access to the fields of an object that came as JSON.
 
 Every reader takes its holder's path and raises MalformedObjectError where the type is not the one
-of Kubernetes' API, so no rule ever mistakes a malformed field for an absent one. The path may come in
-parts: they are joined for a message only, since there are far more fields than messages.
+of Kubernetes' API, so no rule ever mistakes a malformed field for an absent one. The path may come
+in parts, which are joined for a message only: there are far more fields than messages.
 """
 
 from __future__ import annotations
