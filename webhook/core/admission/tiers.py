@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from webhook.core.policy.values import Rule
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tier:
-    """What holds a cap."""
+    """What holds a cap: one of the values below, compared as such."""
 
     adds: Callable[[Pod, Demand, Rule], Json | None]
     """Builds the container that a pod gets; None for none, or where none would work."""

@@ -12,15 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from webhook.core.pod.fields import Json
 from webhook.core.pod.findings import Finding, Reason, annotation_path
 from webhook.names import ADMITTED_ANNOTATION, ASKING_ANNOTATIONS, BINDING_ANNOTATIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from webhook.core.pod.fields import Json
 
 CONTAINER_FIELDS: Final = ("containers", "initContainers", "ephemeralContainers")
 """Where a pod's containers stand."""
@@ -62,6 +58,30 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _OUR_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
 
+_Bounds = tuple[tuple[str, type[Json] | type[list[Any]], Bound], ...]
+"""Fields of an object, of which type they are, and how long they may be."""
+_Excess = tuple[Bound, str, int]
+"""A bound that a pod exceeds, where, and by how many it has."""
+
+_OF_METADATA: Final[_Bounds] = (("annotations", dict, ENTRIES), ("labels", dict, ENTRIES))
+_OF_NODES: Final[_Bounds] = (("nodeSelector", dict, ENTRIES),)
+_OF_SPEC: Final[_Bounds] = (
+    ("volumes", list, VOLUMES),
+    ("tolerations", list, TOLERATIONS),
+    ("imagePullSecrets", list, PULL_SECRETS),
+    ("resourceClaims", list, CLAIMS),
+)
+_OF_CONTAINER: Final[_Bounds] = (
+    ("env", list, VARIABLES),
+    ("envFrom", list, SOURCES),
+    ("volumeMounts", list, MOUNTS),
+)
+_OF_RESOURCES: Final[_Bounds] = (
+    ("requests", dict, RESOURCES),
+    ("limits", dict, RESOURCES),
+    ("claims", list, CLAIMS),
+)
+
 
 def too_complex(pod: Json) -> tuple[Finding, ...]:
     """Return what of a pod is too much to judge: one finding per bound, at its first place.
@@ -80,9 +100,12 @@ def too_complex(pod: Json) -> tuple[Finding, ...]:
     | each container | capabilities, added and dropped together |
     | all containers | env, volumeMounts |
     """
+    excesses = _excesses(pod)
+    if not excesses:
+        return ()
     found: dict[Bound, Finding] = {}
     translated = _is_translated(pod)
-    for bound, path, count in _counts(pod):
+    for bound, path, count in excesses:
         most = bound.most_of(translated=translated)
         if count > most and bound not in found:
             detail = f"has {count} {bound.what}; at most {most} are judged, so {bound.cure}"
@@ -95,75 +118,81 @@ def _is_translated(pod: Json) -> bool:
     return type(mark) is str and mark.startswith("v1 ")
 
 
-def _counts(pod: Json) -> Iterator[tuple[Bound, str, int]]:
+def _excesses(pod: Json) -> list[_Excess]:
+    """Return where a pod exceeds the bounds of one that nobody translated."""
+    over: list[_Excess] = []
     metadata, spec = _object(pod, "metadata"), _object(pod, "spec")
+    _measure(over, metadata, _OF_METADATA, "metadata")
+    _measure(over, spec, _OF_NODES, "spec")
     annotations = _object(metadata, "annotations")
-    yield ENTRIES, "metadata.annotations", len(annotations)
-    yield ENTRIES, "metadata.labels", len(_object(metadata, "labels"))
-    yield ENTRIES, "spec.nodeSelector", len(_object(spec, "nodeSelector"))
     for key in _OUR_ANNOTATIONS if annotations else ():
         value = annotations.get(key)
-        if type(value) is str:
-            yield CHARACTERS, annotation_path(key), len(value)
-    yield VOLUMES, "spec.volumes", len(_list(spec, "volumes"))
-    yield TOLERATIONS, "spec.tolerations", len(_list(spec, "tolerations"))
-    yield PULL_SECRETS, "spec.imagePullSecrets", len(_list(spec, "imagePullSecrets"))
-    yield CLAIMS, "spec.resourceClaims", len(_list(spec, "resourceClaims"))
+        if type(value) is str and len(value) > CHARACTERS.most:
+            over.append((CHARACTERS, annotation_path(key), len(value)))
+    _measure(over, spec, _OF_SPEC, "spec")
     if spec.get("affinity"):
-        yield from _affinity_counts(_object(spec, "affinity"))
-    yield from _container_counts(spec)
+        _measure_affinity(over, _object(spec, "affinity"))
+    _measure_containers(over, spec)
+    return over
 
 
-def _affinity_counts(affinity: Json) -> Iterator[tuple[Bound, str, int]]:
+def _measure(over: list[_Excess], holder: Json, bounds: _Bounds, *path: str) -> None:
+    """Add the fields of an object that are too long; a path is joined for those alone."""
+    for key, kind, bound in bounds:
+        value = holder.get(key)
+        if value and type(value) is kind and len(value) > bound.most:
+            over.append((bound, ".".join((*path, key)), len(value)))
+
+
+def _measure_affinity(over: list[_Excess], affinity: Json) -> None:
     node = _object(affinity, "nodeAffinity")
     required = _list(_object(node, _REQUIRED), "nodeSelectorTerms")
     count = len(required) + len(_list(node, _PREFERRED))
     for kind in ("podAffinity", "podAntiAffinity"):
         terms = _object(affinity, kind)
         count += len(_list(terms, _REQUIRED)) + len(_list(terms, _PREFERRED))
-    yield AFFINITY_TERMS, "spec.affinity", count
+    if count > AFFINITY_TERMS.most:
+        over.append((AFFINITY_TERMS, "spec.affinity", count))
     path = f"spec.affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
     for index, term in enumerate(islice(required, AFFINITY_TERMS.most_of(translated=True))):
-        if type(term) is dict:
-            yield EXPRESSIONS, f"{path}[{index}]", len(_list(term, "matchExpressions"))
+        expressions = _list(term, "matchExpressions") if type(term) is dict else ()
+        if len(expressions) > EXPRESSIONS.most:
+            over.append((EXPRESSIONS, f"{path}[{index}]", len(expressions)))
 
 
-def _container_counts(spec: Json) -> Iterator[tuple[Bound, str, int]]:
+def _measure_containers(over: list[_Excess], spec: Json) -> None:
     count = variables = mounts = 0
     most = CONTAINERS.most_of(translated=True)
     for field in CONTAINER_FIELDS:
         containers = _list(spec, field)
+        if not containers:
+            continue
         # Beyond the bound nothing is visited, however many there are.
         for index, container in enumerate(islice(containers, max(0, most - count))):
             if type(container) is not dict:
                 continue
-            env, mounted = _list(container, "env"), _list(container, "volumeMounts")
-            variables += len(env)
-            mounts += len(mounted)
-            for bound, path, size in _sizes(container, env, mounted):
-                if size > bound.most:  # rarely, so that few paths are built
-                    yield bound, f"spec.{field}[{index}].{path}", size
+            variables += len(_list(container, "env"))
+            mounts += len(_list(container, "volumeMounts"))
+            found: list[_Excess] = []
+            _measure_container(found, container)
+            for bound, path, size in found:
+                over.append((bound, f"spec.{field}[{index}].{path}", size))
         count += len(containers)
-    yield ALL_VARIABLES, "spec.containers", variables
-    yield ALL_MOUNTS, "spec.containers", mounts
-    yield CONTAINERS, "spec.containers", count
+    totals = ((ALL_VARIABLES, variables), (ALL_MOUNTS, mounts), (CONTAINERS, count))
+    over += [(bound, "spec.containers", total) for bound, total in totals if total > bound.most]
 
 
-def _sizes(
-    container: Json, env: list[Any], mounted: list[Any]
-) -> tuple[tuple[Bound, str, int], ...]:
-    resources = _object(container, "resources")
-    granted = _object(_object(container, "securityContext"), "capabilities")
-    capabilities = len(_list(granted, "add")) + len(_list(granted, "drop"))
-    return (
-        (VARIABLES, "env", len(env)),
-        (SOURCES, "envFrom", len(_list(container, "envFrom"))),
-        (MOUNTS, "volumeMounts", len(mounted)),
-        (RESOURCES, "resources.requests", len(_object(resources, "requests"))),
-        (RESOURCES, "resources.limits", len(_object(resources, "limits"))),
-        (CLAIMS, "resources.claims", len(_list(resources, "claims"))),
-        (CAPABILITIES, "securityContext.capabilities", capabilities),
-    )
+def _measure_container(over: list[_Excess], container: Json) -> None:
+    _measure(over, container, _OF_CONTAINER)
+    resources = container.get("resources")
+    if type(resources) is dict and resources:
+        _measure(over, resources, _OF_RESOURCES, "resources")
+    context = container.get("securityContext")
+    if type(context) is dict and context:
+        granted = _object(context, "capabilities")
+        count = len(_list(granted, "add")) + len(_list(granted, "drop"))
+        if count > CAPABILITIES.most:
+            over.append((CAPABILITIES, "securityContext.capabilities", count))
 
 
 _NOTHING: Final[Json] = {}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from webhook.core.pod.views import Pod
 
 _COUNTED: Final = ("cpu", "memory")
+_ZERO: Final = Fraction(0)
 
 
 def is_guaranteed(pod: Pod) -> bool:
@@ -37,32 +38,38 @@ def is_guaranteed(pod: Pod) -> bool:
             mapping(of_pod, kind, "spec.resources") for kind in ("requests", "limits")
         )
         return requests.keys() >= set(_COUNTED) and _are_equal(requests, limits)
-    return all(
-        _are_equal(container.resources("requests"), container.resources("limits"))
-        for container in pod.containers
-    )
+    for container in pod.containers:
+        if not _are_equal(container.resources("requests"), container.resources("limits")):
+            return False
+    return True
 
 
 def _are_equal(requests: Mapping[str, object], limits: Mapping[str, object]) -> bool:
     for resource in _COUNTED:
-        limit = amount_or(limits.get(resource, "0"), Fraction(0))
-        if limit <= 0 or amount_or(requests.get(resource, limits[resource]), Fraction(0)) != limit:
+        limit = limits.get(resource)
+        request = requests.get(resource, limit)
+        if limit is None or (request != limit and _amount(request) != _amount(limit)):
+            return False
+        if _amount(limit) <= 0:
             return False
     return True
 
 
 def requested(pod: Pod, resource: str) -> Fraction:
     """Return what the user's containers request of a resource together."""
-    zero = Fraction(0)
     amounts = {
-        container.name: amount_or(
-            container.resources("requests").get(resource)
-            or container.resources("limits").get(resource, "0"),
-            zero,
-        )
+        container.name: _amount(written)
         for container in pod.containers
+        if (
+            written := container.resources("requests").get(resource)
+            or container.resources("limits").get(resource)
+        )
     }
-    return effective_amount(pod.containers, amounts, zero)
+    return effective_amount(pod.containers, amounts, _ZERO)
+
+
+def _amount(written: object) -> Fraction:
+    return amount_or(written, _ZERO)
 
 
 def amount_or(written: object, otherwise: Fraction) -> Fraction:

@@ -1,7 +1,8 @@
 """Checked access to the fields of an object that came as JSON.
 
-Every reader takes the field's path and raises MalformedObjectError where the type is not the one of
-Kubernetes' API, so no rule ever mistakes a malformed field for an absent one.
+Every reader takes its holder's path and raises MalformedObjectError where the type is not the one
+of Kubernetes' API, so no rule ever mistakes a malformed field for an absent one. The path may come
+in parts, which are joined for a message only: there are far more fields than messages.
 """
 
 from __future__ import annotations
@@ -20,79 +21,78 @@ Json = dict[str, Any]
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
-def mapping(holder: Mapping[str, Any], key: str, path: str) -> Mapping[str, Any]:
+def mapping(holder: Mapping[str, Any], key: str, *path: str) -> Mapping[str, Any]:
     """Return an object field; absent and null read as empty."""
     value = holder.get(key)
     if value is None:
         return _NOTHING
     if type(value) is not dict:
-        raise MalformedObjectError(_join(path, key), "an object", value)
+        raise MalformedObjectError(_join(*path, key), "an object", value)
     return value
 
 
 def strings(
-    holder: Mapping[str, Any], key: str, path: str, *, by_hand: bool = False
+    holder: Mapping[str, Any], key: str, *path: str, by_hand: bool = False
 ) -> Mapping[str, str]:
     """Return a map of strings, as labels and annotations are; absent and null read as empty.
 
     What people write `by_hand` is YAML, and may lack quotes; the error says so.
     """
-    value = mapping(holder, key, path)
+    value = mapping(holder, key, *path)
     for name, text in value.items():
         if type(text) is not str:
-            where = f"{_join(path, key)}[{name}]"
+            where = f"{_join(*path, key)}[{name}]"
             raise MalformedObjectError(
                 where, "a string", text, _put_in_quotes(text) if by_hand else ""
             )
     return value
 
 
-def items(holder: Mapping[str, Any], key: str, path: str) -> list[Json]:
+def items(holder: Mapping[str, Any], key: str, *path: str) -> list[Json]:
     """Return a list of objects; absent and null read as empty."""
-    return _list(holder, key, path, dict, "an object")
+    value = holder.get(key)
+    return [] if value is None else _list(value, dict, "an object", *path, key)
 
 
-def texts(holder: Mapping[str, Any], key: str, path: str) -> list[str]:
+def texts(holder: Mapping[str, Any], key: str, *path: str) -> list[str]:
     """Return a list of strings; absent and null read as empty."""
-    return _list(holder, key, path, str, "a string")
+    value = holder.get(key)
+    return [] if value is None else _list(value, str, "a string", *path, key)
 
 
-def text(holder: Mapping[str, Any], key: str, path: str) -> str:
+def text(holder: Mapping[str, Any], key: str, *path: str) -> str:
     """Return a string field; absent and null read as empty."""
     value = holder.get(key)
     if value is None:
         return ""
     if type(value) is not str:
-        raise MalformedObjectError(_join(path, key), "a string", value)
+        raise MalformedObjectError(_join(*path, key), "a string", value)
     return value
 
 
-def flag(holder: Mapping[str, Any], key: str, path: str) -> bool | None:
+def flag(holder: Mapping[str, Any], key: str, *path: str) -> bool | None:
     """Return a boolean field; None where it is absent or null."""
     value = holder.get(key)
     if value is not None and type(value) is not bool:
-        raise MalformedObjectError(_join(path, key), "a boolean", value)
+        raise MalformedObjectError(_join(*path, key), "a boolean", value)
     return value
 
 
-def integer(holder: Mapping[str, Any], key: str, path: str) -> int | None:
+def integer(holder: Mapping[str, Any], key: str, *path: str) -> int | None:
     """Return an integer field; None where it is absent or null."""
     value = holder.get(key)
     if value is not None and type(value) is not int:
-        raise MalformedObjectError(_join(path, key), "an integer", value)
+        raise MalformedObjectError(_join(*path, key), "an integer", value)
     return value
 
 
-def _list(holder: Mapping[str, Any], key: str, path: str, kind: type, wanted: str) -> list[Any]:
-    value = holder.get(key)
-    if value is None:
-        return []
+def _list(value: object, kind: type, wanted: str, *path: str) -> list[Any]:
     if type(value) is not list:
-        raise MalformedObjectError(_join(path, key), "a list", value)
+        raise MalformedObjectError(_join(*path), "a list", value)
     for item in value:
         if type(item) is not kind:
             index = next(index for index, found in enumerate(value) if type(found) is not kind)
-            raise MalformedObjectError(f"{_join(path, key)}[{index}]", wanted, item)
+            raise MalformedObjectError(f"{_join(*path)}[{index}]", wanted, item)
     return value
 
 
@@ -105,5 +105,5 @@ def _put_in_quotes(value: object) -> str:
     return f"; put it in quotes: {quoted(value)}"
 
 
-def _join(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key
+def _join(*path: str) -> str:
+    return ".".join(filter(None, path))

@@ -12,9 +12,11 @@ from webhook.core.policy.values import class_names
 from webhook.names import GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from webhook.core.admission.rules.case import Case
+    from webhook.core.pod.demand import Demand
+    from webhook.core.pod.views import Container
 
 
 def readable_demand(case: Case) -> Iterable[Finding]:
@@ -33,26 +35,29 @@ def bounds(case: Case) -> Iterator[Finding]:
     Allowed values: min <= VRAM per GPU <= max of both; gpu-count <= the rule's max
     """
     demand, rule, policy = case.demand, case.rule, case.policy
-    asked = format_bytes(demand.per_gpu_bytes)
+    asked = demand.per_gpu_bytes
     gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
-    limits = [(f"rule {quoted(rule.name)}", rule.memory)]
-    if gpu_class:
-        limits.append((f"class {quoted(gpu_class.name)}", gpu_class.memory))
-    for owner, bound in limits:
-        if bound.max_bytes is not None and demand.per_gpu_bytes > bound.max_bytes:
-            most = format_bytes(bound.max_bytes)
-            detail = f"asks for {asked} per GPU; {owner} allows at most {most}"
-            yield Finding(Reason.TOO_LARGE, demand.path, detail)
-        if bound.min_bytes is not None and demand.per_gpu_bytes < bound.min_bytes:
-            least = format_bytes(bound.min_bytes)
-            detail = f"asks for {asked} per GPU; {owner} wants at least {least}"
-            yield Finding(Reason.TOO_SMALL, demand.path, detail)
+    for kind, owner in (("rule", rule), ("class", gpu_class)):
+        if owner is None:
+            continue
+        least, most = owner.memory.min_bytes, owner.memory.max_bytes
+        if most is not None and asked > most:
+            detail = f"allows at most {format_bytes(most)}"
+            yield _out_of_bounds(Reason.TOO_LARGE, demand, f"{kind} {quoted(owner.name)} {detail}")
+        if least is not None and asked < least:
+            detail = f"wants at least {format_bytes(least)}"
+            yield _out_of_bounds(Reason.TOO_SMALL, demand, f"{kind} {quoted(owner.name)} {detail}")
     if rule.max_gpu_count is not None and demand.gpu_count > rule.max_gpu_count:
         detail = (
             f"asks for {demand.gpu_count} GPUs; rule {quoted(rule.name)} allows at most "
             f"{rule.max_gpu_count}"
         )
         yield Finding(Reason.INVALID_COUNT, annotation_path(GPU_COUNT_ANNOTATION), detail)
+
+
+def _out_of_bounds(reason: Reason, demand: Demand, why: str) -> Finding:
+    asked = format_bytes(demand.per_gpu_bytes)
+    return Finding(reason, demand.path, f"asks for {asked} per GPU; {why}")
 
 
 def gpu_class_known(case: Case) -> Iterator[Finding]:
@@ -80,9 +85,13 @@ def whole_gpus(case: Case) -> Iterator[Finding]:
     Fields: spec.[initContainers,containers][*].resources.requests|limits[nvidia.com/gpu, ...]
     Allowed values: integers (`2000m` is 2); a limit alone, or both equal
     """
+    if not case.whole_gpus:
+        return
     for container in (*case.pod.containers, *case.pod.enforcers):
         requests, limits = container.resources("requests"), container.resources("limits")
-        for resource in filter(case.policy.is_whole_gpu, dict.fromkeys((*limits, *requests))):
+        for resource in dict.fromkeys((*limits, *requests)):
+            if resource not in case.whole_gpus:
+                continue
             for kind, amounts in (("limits", limits), ("requests", requests)):
                 if resource in amounts:
                     path = f"{container.path}.resources.{kind}[{resource}]"
@@ -121,21 +130,26 @@ def whole_gpu_and_share(case: Case) -> Iterator[Finding]:
     Allowed values: no whole-GPU resource above zero, no claim
     """
     for container in case.pod.containers:
-        requests, limits = container.resources("requests"), container.resources("limits")
-        for resource, amount in {**requests, **limits}.items():
-            if case.policy.is_whole_gpu(resource) and not _is_zero(amount):
-                kind = "limits" if resource in limits else "requests"
-                detail = (
-                    f"the pod asks for {resource} and for a share of a GPU; remove "
-                    f"{resource} to share one, or {GPU_MEMORY_ANNOTATION} to have a whole one"
-                )
-                path = f"{container.path}.resources.{kind}[{resource}]"
-                yield Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)
+        if case.whole_gpus:
+            yield from _beside_share(container, case.whole_gpus)
         resources = mapping(container.raw, "resources", container.path)
-        if items(resources, "claims", f"{container.path}.resources"):
+        if resources and items(resources, "claims", container.path, "resources"):
             yield _claimed(f"{container.path}.resources.claims")
     if items(case.pod.spec, "resourceClaims", "spec"):
         yield _claimed("spec.resourceClaims")
+
+
+def _beside_share(container: Container, whole: Collection[str]) -> Iterator[Finding]:
+    requests, limits = container.resources("requests"), container.resources("limits")
+    for resource, amount in {**requests, **limits}.items():
+        if resource in whole and not _is_zero(amount):
+            kind = "limits" if resource in limits else "requests"
+            detail = (
+                f"the pod asks for {resource} and for a share of a GPU; remove "
+                f"{resource} to share one, or {GPU_MEMORY_ANNOTATION} to have a whole one"
+            )
+            path = f"{container.path}.resources.{kind}[{resource}]"
+            yield Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)
 
 
 def _claimed(path: str) -> Finding:

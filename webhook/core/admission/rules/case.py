@@ -41,9 +41,9 @@ class Kind(Flag):
     CREATED = WITHOUT_DEMAND | ASKING
 
 
-@dataclass(frozen=True)  # no slots: the sidecar is built once, and only where it is read
+@dataclass  # no slots: what several rules ask for is found out once, and only where one asks
 class Case:
-    """One pod to judge."""
+    """One pod to judge. Not frozen for the reason that `Pod` is not."""
 
     pod: Pod
     old: Pod
@@ -85,6 +85,14 @@ class Case:
     def tier(self) -> Tier:
         """What is to hold the cap."""
         return tier_of(self.rule)
+
+    @cached_property
+    def whole_gpus(self) -> frozenset[str]:
+        """Those of the containers' resources that stand for whole GPUs."""
+        names: set[str] = set()
+        for container in (*self.pod.containers, *self.pod.enforcers):
+            names.update(container.resources("requests"), container.resources("limits"))
+        return frozenset(filter(self.policy.is_whole_gpu, names))
 
     @cached_property
     def enforcer(self) -> Json | None:

@@ -34,12 +34,14 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
     before translation, which takes them off
     """
     rule = case.rule
-    for key in BINDING_ANNOTATIONS:
-        if key in case.pod.annotations and not case.mutating:
+    if not case.mutating:
+        for key in filter(case.pod.annotations.__contains__, BINDING_ANNOTATIONS):
             detail = "the GPU is chosen when the pod is bound to a node; remove the annotation"
             yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, annotation_path(key), detail)
     for container in case.pod.containers:
         env = container.env()
+        if not env:
+            continue
         names = [entry["name"] for entry in env]
         ours = names.count(VISIBLE_DEVICES_ENV) == 1 and DRIVER_CAPABILITIES_ENV in names
         for index, entry in enumerate(env):

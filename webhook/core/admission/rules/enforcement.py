@@ -98,9 +98,9 @@ def room_for_enforcer(case: Case) -> Iterator[Finding]:
     Allowed values: absent; requests of at least what all containers request together with the
     sidecar, limits of at least the sidecar's
     """
-    if case.enforcer is None:
-        return
     of_pod = mapping(case.pod.spec, "resources", "spec")
+    if not of_pod or case.enforcer is None:
+        return
     for kind, ours in case.enforcer["resources"].items():
         amounts = mapping(of_pod, kind, "spec.resources")
         for resource, amount in ours.items():

@@ -65,10 +65,13 @@ def device_mounts(case: Case) -> Iterator[Finding]:
             yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
 
 
-def mounts_of_devices(container: Container) -> Iterator[str]:
-    """Yield the path of each mount by which a container would be shown GPUs."""
-    for index in devices.device_mounts(items(container.raw, "volumeMounts", container.path)):
-        yield f"{container.path}.volumeMounts[{index}].mountPath"
+def mounts_of_devices(container: Container) -> list[str]:
+    """Return the path of each mount by which a container would be shown GPUs."""
+    mounts = items(container.raw, "volumeMounts", container.path)
+    return [
+        f"{container.path}.volumeMounts[{index}].mountPath"
+        for index in devices.device_mounts(mounts)
+    ]
 
 
 def _has_whole_gpus(case: Case) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.sidecar.container import VOLUME_NAMES
 from webhook.core.admission.sidecar.recognition import is_enforcer, is_enforcers_volume
@@ -23,9 +23,10 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from webhook.core.admission.rules.case import Case
+    from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Container
 
 # With these a container reaches devices, or the sidecar, whatever user it runs as.
@@ -43,11 +44,14 @@ def privileged_pod(case: Case) -> Iterator[Finding]:
     Allowed values: not privileged; no added capability that defeats the cap; no host path that
     holds devices
     """
+    with_capabilities = case.tier.in_pod
     for container in case.pod.containers:
-        for path, what in defeating(container, with_capabilities=case.tier.in_pod):
+        for path, what in defeating(container, with_capabilities=with_capabilities):
             detail = f"{what}, which defeats the VRAM cap; remove it"
             yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
     for index, volume in enumerate(items(case.pod.spec, "volumes", "spec")):
+        if volume.get("hostPath") is None:
+            continue
         path = f"spec.volumes[{index}].hostPath"
         host_path = text(mapping(volume, "hostPath", f"spec.volumes[{index}]"), "path", path)
         if host_path and _holds_devices(host_path):
@@ -58,6 +62,8 @@ def privileged_pod(case: Case) -> Iterator[Finding]:
 def defeating(container: Container, *, with_capabilities: bool) -> Iterator[tuple[str, str]]:
     """Yield the path of each security setting that defeats the cap, and what it grants."""
     context = container.security_context()
+    if not context:
+        return
     path = f"{container.path}.securityContext"
     if flag(context, "privileged", path):
         yield f"{path}.privileged", f"container {quoted(container.name)} is privileged"
@@ -92,9 +98,8 @@ def reserved_names(case: Case) -> Iterator[Finding]:
         if not (case.asks and is_enforcer(container)):
             detail = f"the name {ENFORCER_CONTAINER} is reserved; give the container another name"
             yield Finding(Reason.RESERVED_NAME, f"{container.path}.name", detail)
-    for index, volume in enumerate(items(pod.spec, "volumes", "spec")):
-        name = text(volume, "name", f"spec.volumes[{index}]")
-        if name in VOLUME_NAMES and not is_enforcers_volume(volume):
+    for index, volume in _named_as_ours(pod.spec, "volumes", "spec"):
+        if not is_enforcers_volume(volume):
             detail = f"the volume name {volume['name']} is reserved; give the volume another name"
             yield Finding(Reason.RESERVED_NAME, f"spec.volumes[{index}].name", detail)
     for container in pod.containers:
@@ -121,9 +126,20 @@ def reserved_marks(case: Case) -> Iterator[Finding]:
         yield Finding(Reason.RESERVED_NAME, path, detail)
 
 
-def mounted_volumes_of_ours(container: Container) -> Iterator[str]:
-    """Yield the path of each mount of the sidecar's volumes: a forged heartbeat."""
-    for index, mount in enumerate(items(container.raw, "volumeMounts", container.path)):
-        path = f"{container.path}.volumeMounts[{index}]"
-        if text(mount, "name", path) in VOLUME_NAMES:
-            yield f"{path}.name"
+def mounted_volumes_of_ours(container: Container) -> list[str]:
+    """Return the path of each mount of the sidecar's volumes: a forged heartbeat."""
+    ours = _named_as_ours(container.raw, "volumeMounts", container.path)
+    return [f"{container.path}.volumeMounts[{index}].name" for index, _ in ours]
+
+
+def _named_as_ours(holder: Mapping[str, Any], key: str, path: str) -> list[tuple[int, Json]]:
+    """Return the entries of a list that bear the name of a volume of the sidecar's, by index."""
+    found = []
+    for index, entry in enumerate(items(holder, key, path)):
+        name = entry.get("name")
+        # Of most entries nothing more is read, and no path is built.
+        if (type(name) is not str or name in VOLUME_NAMES) and text(
+            entry, "name", path, f"{key}[{index}]"
+        ):
+            found.append((index, entry))
+    return found

@@ -26,6 +26,8 @@ def node_selector(case: Case) -> Iterator[Finding]:
     """
     pod, rule = case.pod, case.rule
     present = _selector(pod)
+    if not present:
+        return
     name = pod.annotations.get(GPU_CLASS_ANNOTATION) or rule.default_class
     gpu_class = case.policy.class_for(name)
     wanted = {**rule.node_selector, **(gpu_class.node_selector if gpu_class else {})}
@@ -52,11 +54,14 @@ def operating_system(case: Case) -> Iterator[Finding]:
     Fields: spec.os.name, spec.nodeSelector[kubernetes.io/os]
     Allowed values: absent, or anything but windows
     """
-    detail = "VRAM cannot be shared on Windows; remove the request for VRAM"
     if text(mapping(case.pod.spec, "os", "spec"), "name", "spec.os") == "windows":
-        yield Finding(Reason.UNSUPPORTED_OS, "spec.os.name", detail)
+        path = "spec.os.name"
     elif _selector(case.pod).get(OS_LABEL) == "windows":
-        yield Finding(Reason.UNSUPPORTED_OS, f"spec.nodeSelector[{OS_LABEL}]", detail)
+        path = f"spec.nodeSelector[{OS_LABEL}]"
+    else:
+        return
+    detail = "VRAM cannot be shared on Windows; remove the request for VRAM"
+    yield Finding(Reason.UNSUPPORTED_OS, path, detail)
 
 
 def node_name(case: Case) -> Iterator[Finding]:

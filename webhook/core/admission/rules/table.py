@@ -112,8 +112,10 @@ def findings_of(case: Case, kind: Kind) -> tuple[Finding, ...]:
 
     The first MOST_FINDINGS: a pod within all bounds can have thousands.
     """
-    found = (finding for rule in rules_for(kind, case.tier) for finding in rule(case))
-    return tuple(dict.fromkeys(islice(found, MOST_FINDINGS)))
+    found: list[Finding] = []
+    for rule in rules_for(kind, case.tier):
+        found.extend(islice(rule(case), MOST_FINDINGS - len(found)))
+    return tuple(dict.fromkeys(found)) if found else ()
 
 
 def hints_of(case: Case, *, fine: bool) -> tuple[str, ...]:

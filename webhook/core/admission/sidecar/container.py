@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.sidecar.profiles import enforcer_profiles
@@ -10,7 +11,7 @@ from webhook.core.nvidia.variables import MEASURING, driver_capabilities, visibl
 from webhook.core.pod.compute import amount_or, is_guaranteed, requested
 from webhook.core.pod.fields import mapping
 from webhook.core.pod.quantity import parse_quantity
-from webhook.core.policy.values import Amounts, PodRestart, Rule, RunAs, Style
+from webhook.core.policy.values import Amounts, Enforcement, Placement, PodRestart, RunAs, Style
 from webhook.names import (
     BLIND_AFTER_ENV,
     CAP_BYTES_ENV,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Pod
+    from webhook.core.policy.values import Rule
 
 VOLUME_NAMES: Final = (ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME, ENFORCER_GPU_VOLUME)
 
@@ -83,17 +85,30 @@ def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
     if user is None:
         return None
     enforcement = rule.enforcement
+    container = _of_rule(enforcement, rule.placement)
+    cap = {"name": CAP_BYTES_ENV, "value": str(demand.per_gpu_bytes)}
+    return {
+        **container,
+        "env": [cap, *container["env"]],
+        "resources": _resources(pod, enforcement.resources),
+        "securityContext": {**_security_context(user, enforcement), **profiles},
+    }
+
+
+@lru_cache(maxsize=64)
+def _of_rule(enforcement: Enforcement, placement: Placement) -> Json:
+    """Build what all containers of a rule have in common, and therefore share."""
     container: Json = {
         "name": ENFORCER_CONTAINER,
         "image": enforcement.image,
         "imagePullPolicy": "IfNotPresent",
         "command": list(ENFORCER_COMMAND),
-        "env": list(_variables(demand, rule)),
-        "resources": _resources(pod, enforcement.resources),
-        "volumeMounts": list(_mounts(rule)),
+        "env": list(_variables(enforcement, placement)),
+        "resources": {},
+        "volumeMounts": list(_mounts(enforcement, placement)),
         "startupProbe": _probe(_STARTUP, "startup", str(_STARTUP_WAIT_S)),
         "livenessProbe": _probe(_LIVENESS, "liveness"),
-        "securityContext": {**_security_context(user, rule), **profiles},
+        "securityContext": {},
     }
     if enforcement.style is Style.NATIVE:
         container["restartPolicy"] = "Always"
@@ -156,24 +171,24 @@ def _leaves(of_pod: Mapping[str, Any], pod: Pod, cpu: Fraction) -> bool:
     return written is None or amount_or(written, cpu) - requested(pod, "cpu") >= cpu
 
 
-def _variables(demand: Demand, rule: Rule) -> Iterator[Json]:
-    enforcement = rule.enforcement
-    yield {"name": CAP_BYTES_ENV, "value": str(demand.per_gpu_bytes)}
+def _variables(enforcement: Enforcement, placement: Placement) -> Iterator[Json]:
+    """Yield the variables that stand behind the cap."""
     yield {"name": POLL_INTERVAL_ENV, "value": enforcement.poll_interval}
     yield {"name": GRACE_ENV, "value": enforcement.grace}
     yield {"name": TOLERANCE_ENV, "value": enforcement.tolerance}
     yield {"name": BLIND_AFTER_ENV, "value": enforcement.blind_after}
     yield {"name": WHEN_BLIND_ENV, "value": enforcement.when_blind.value}
-    if rule.chooses_gpus:
-        yield dict(GPUS_VARIABLE)
-    yield visible_devices(chosen=rule.chooses_gpus)
+    chosen = placement is Placement.BINDING
+    if chosen:
+        yield GPUS_VARIABLE
+    yield visible_devices(chosen=chosen)
     yield driver_capabilities(MEASURING)
 
 
-def _mounts(rule: Rule) -> Iterator[Json]:
+def _mounts(enforcement: Enforcement, placement: Placement) -> Iterator[Json]:
     yield {"name": ENFORCER_RUN_VOLUME, "mountPath": ENFORCER_RUN_PATH}
     yield {"name": ENFORCER_NO_TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True}
-    if _waits_for_gpus(rule):
+    if _waits_for_gpus(enforcement, placement):
         yield {"name": ENFORCER_GPU_VOLUME, "mountPath": ENFORCER_GPU_PATH, "readOnly": True}
 
 
@@ -181,7 +196,7 @@ def enforcer_volumes(rule: Rule) -> Iterator[Json]:
     """Yield the volumes that the sidecar mounts, with the API server's defaults."""
     for name in (ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME):
         yield {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
-    if _waits_for_gpus(rule):
+    if _waits_for_gpus(rule.enforcement, rule.placement):
         files = [
             {"path": key.removeprefix(PREFIX), "fieldRef": _field(key)}
             for key in (GPU_ANNOTATION, GPU_WAITS_ANNOTATION)
@@ -189,13 +204,13 @@ def enforcer_volumes(rule: Rule) -> Iterator[Json]:
         yield {"name": ENFORCER_GPU_VOLUME, "downwardAPI": {"items": files, "defaultMode": 0o644}}
 
 
-def _waits_for_gpus(rule: Rule) -> bool:
+def _waits_for_gpus(enforcement: Enforcement, placement: Placement) -> bool:
     """Say whether the pod's containers wait for the sidecar, and the sidecar for a GPU.
 
     A plain container holds nobody up: what starts beside it would keep an empty variable, so a GPU
     that comes later helps nobody, and the sidecar is not shown that it came.
     """
-    return rule.chooses_gpus and rule.enforcement.style is Style.NATIVE
+    return placement is Placement.BINDING and enforcement.style is Style.NATIVE
 
 
 def restart_rules() -> list[Json]:
@@ -208,10 +223,10 @@ def _probe(timing: Mapping[str, int], *arguments: str) -> Json:
     return {"exec": {"command": [ENFORCER_PROBE, *arguments]}, **timing}
 
 
-def _security_context(user: int, rule: Rule) -> Json:
+def _security_context(user: int, enforcement: Enforcement) -> Json:
     """Drop all capabilities except what stopping other users' processes needs."""
     capabilities: Json = {"drop": ["ALL"]}
-    if user == ROOT_UID and rule.enforcement.run_as is not RunAs.WORKLOAD:
+    if user == ROOT_UID and enforcement.run_as is not RunAs.WORKLOAD:
         capabilities["add"] = ["KILL"]
     return {
         "runAsUser": user,

@@ -48,14 +48,17 @@ class Confinement:
 
 
 def confinements(pod: Pod, demand: Demand) -> Iterator[Confinement]:
-    """Yield how the containers with VRAM are confined, setting by setting."""
+    """Yield how the containers with VRAM are confined, by each setting that one of them has."""
+    holders = holders_of(demand, pod)
     for setting in (_APP_ARMOR, _SELINUX):
         of_pod = _read(pod.spec, setting, "spec")
+        each = [_own(container, pod, setting) for container in holders]
+        if each.count(None) == len(each):
+            continue
         inherited = setting.default if of_pod is None else of_pod
-        first, *others = holders_of(demand, pod)
-        wanted = _effective(first, pod, setting, inherited)
-        odd = [one for one in others if _effective(one, pod, setting, inherited) != wanted]
-        yield Confinement(setting.name, inherited, first, wanted, odd[0] if odd else None)
+        wanted, *others = (inherited if own is None else own for own in each)
+        odd = (one for one, own in zip(holders[1:], others, strict=True) if own != wanted)
+        yield Confinement(setting.name, inherited, holders[0], wanted, next(odd, None))
 
 
 def enforcer_profiles(pod: Pod, demand: Demand) -> dict[str, Json]:
@@ -78,28 +81,30 @@ def enforcer_profiles(pod: Pod, demand: Demand) -> dict[str, Json]:
     }
 
 
-def _effective(container: Container, pod: Pod, setting: _Setting, inherited: Json) -> Json:
+def _own(container: Container, pod: Pod, setting: _Setting) -> Json | None:
     own = _read(container.raw, setting, container.path)
     if own is None and setting is _APP_ARMOR:
-        own = _annotated(pod.annotations.get(APP_ARMOR_ANNOTATION_PREFIX + container.name, ""))
-    return inherited if own is None else own
+        return _annotated(pod.annotations.get(APP_ARMOR_ANNOTATION_PREFIX + container.name))
+    return own
 
 
 def _read(holder: Mapping[str, Any], setting: _Setting, path: str) -> Json | None:
     """Read the field from a holder's security context, as the API server stores it."""
     context = mapping(holder, "securityContext", path)
-    value = mapping(context, setting.name, f"{path}.securityContext")
     if context.get(setting.name) is None:
         return None
+    value = mapping(context, setting.name, path, "securityContext")
     path = f"{path}.securityContext.{setting.name}"
     return {key: found for key in setting.keys if (found := text(value, key, path))}
 
 
-def _annotated(profile: str) -> Json | None:
+def _annotated(profile: str | None) -> Json | None:
     """Read an annotation as the API server does, which makes it a field before it stores the pod.
 
     Source: k8s.io/kubernetes/pkg/registry/core/pod/strategy.go.
     """
+    if profile is None:
+        return None
     kind, _, name = profile.partition("/")
     if profile == "unconfined":
         return {"type": "Unconfined"}

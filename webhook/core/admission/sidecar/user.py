@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.fields import flag, integer, items, mapping, text, texts
@@ -58,32 +57,14 @@ def holders_of(demand: Demand, pod: Pod) -> list[Container]:
     return [container for container in pod.containers if container.name in demand.amounts]
 
 
-@dataclass(frozen=True, slots=True)
-class _Contexts:
-    """A container's security context over its pod's."""
-
-    pod: Mapping[str, Any]
-    container: Mapping[str, Any]
-    path: str
-
-    def flag(self, key: str) -> bool | None:
-        own = flag(self.container, key, self.path)
-        return own if own is not None else flag(self.pod, key, "spec.securityContext")
-
-    def seccomp(self) -> str:
-        own = text(mapping(self.container, "seccompProfile", self.path), "type", self.path)
-        return own or text(mapping(self.pod, "seccompProfile", ""), "type", "spec.securityContext")
-
-
-def _contexts(container: Container, pod: Pod) -> _Contexts:
-    of_pod = mapping(pod.spec, "securityContext", "spec")
-    return _Contexts(of_pod, container.security_context(), f"{container.path}.securityContext")
-
-
 def _user_of(container: Container, pod: Pod) -> int | None:
-    contexts = _contexts(container, pod)
-    own = integer(contexts.container, "runAsUser", contexts.path)
-    return own if own is not None else integer(contexts.pod, "runAsUser", "spec.securityContext")
+    of_pod = _context(pod)
+    own = integer(container.security_context(), "runAsUser", container.path, "securityContext")
+    return own if own is not None else integer(of_pod, "runAsUser", "spec.securityContext")
+
+
+def _context(pod: Pod) -> Mapping[str, Any]:
+    return mapping(pod.spec, "securityContext", "spec")
 
 
 def _meets_restricted(pod: Pod) -> bool:
@@ -93,19 +74,27 @@ def _meets_restricted(pod: Pod) -> bool:
     """
     if flag(pod.spec, "hostNetwork", "spec") or flag(pod.spec, "hostIPC", "spec"):
         return False
-    if any(volume.get("hostPath") for volume in items(pod.spec, "volumes", "spec")):
+    for volume in items(pod.spec, "volumes", "spec"):
+        if volume.get("hostPath"):
+            return False
+    of_pod = _context(pod)
+    return all(_is_restricted(container, of_pod) for container in pod.containers)
+
+
+def _is_restricted(container: Container, of_pod: Mapping[str, Any]) -> bool:
+    """Check a container's security context, over its pod's."""
+    own, path = container.security_context(), f"{container.path}.securityContext"
+    non_root = flag(own, "runAsNonRoot", path)
+    if non_root is None:
+        non_root = flag(of_pod, "runAsNonRoot", "spec.securityContext")
+    if not non_root or flag(own, "allowPrivilegeEscalation", path) is not False:
         return False
-    for container in pod.containers:
-        contexts = _contexts(container, pod)
-        if contexts.flag("runAsNonRoot") is not True:
-            return False
-        if flag(contexts.container, "allowPrivilegeEscalation", contexts.path) is not False:
-            return False
-        capabilities = mapping(contexts.container, "capabilities", contexts.path)
-        if "ALL" not in texts(capabilities, "drop", contexts.path):
-            return False
-        if set(texts(capabilities, "add", contexts.path)) - {"NET_BIND_SERVICE"}:
-            return False
-        if contexts.seccomp() not in {"RuntimeDefault", "Localhost"}:
-            return False
-    return True
+    capabilities = mapping(own, "capabilities", path)
+    if "ALL" not in texts(capabilities, "drop", path):
+        return False
+    if set(texts(capabilities, "add", path)) - {"NET_BIND_SERVICE"}:
+        return False
+    seccomp = text(mapping(own, "seccompProfile", path), "type", path) or text(
+        mapping(of_pod, "seccompProfile"), "type", "spec.securityContext"
+    )
+    return seccomp in {"RuntimeDefault", "Localhost"}
