@@ -35,6 +35,9 @@ def share(value):
     return {"name": FRACTION["name"], "value": value}
 
 
+EVERY = tuple(Program)
+
+
 def shown(env, cap_bytes: int | None = 8 * GI, *, fraction: bool = True):
     return show_cap(env, cap_bytes, fraction=fraction)
 
@@ -124,9 +127,9 @@ def test_what_is_right_already_is_returned_itself():
 @pytest.mark.parametrize("cap_bytes", [8 * GI, 4 * GI])
 @pytest.mark.parametrize("before", [8 * GI, 4 * GI])
 def test_what_followed_from_another_amount_is_taken_off(before, cap_bytes):
-    env = configure_programs(shown([OTHER], before), Program, before)
-    after = configure_programs(shown(env, cap_bytes), Program, cap_bytes)
-    fresh = configure_programs(shown([OTHER], cap_bytes), Program, cap_bytes)
+    env = configure_programs(shown([OTHER], before), EVERY, before)
+    after = configure_programs(shown(env, cap_bytes), EVERY, cap_bytes)
+    fresh = configure_programs(shown([OTHER], cap_bytes), EVERY, cap_bytes)
     assert sorted(after, key=str) == sorted(fresh, key=str)
     assert (after == env) is (before == cap_bytes)
 
@@ -137,7 +140,7 @@ def test_what_comes_to_the_beginning_by_that_is_ours_as_well():
 
 
 def test_what_refers_to_a_fraction_that_is_gone_is_taken_off():
-    env = configure_programs(shown([OTHER]), Program, 8 * GI)
+    env = configure_programs(shown([OTHER]), EVERY, 8 * GI)
     for cap_bytes in (8 * GI, None):
         after = shown(env, cap_bytes, fraction=False)
         assert REFERENCE in str(env)
@@ -251,7 +254,7 @@ ENTRIES = st.one_of(
 
 @given(
     st.lists(ENTRIES, max_size=8),
-    st.lists(st.sampled_from(Program), unique=True),
+    st.lists(st.sampled_from(Program), unique=True).map(tuple),
     st.sampled_from([1024 * MI, 4096 * MI, 8192 * MI]),
     st.booleans(),
 )
@@ -276,5 +279,5 @@ def test_what_stands_behind_anything_else_keeps_its_place(env, fraction):
 @pytest.mark.parametrize("envs", [[], [OTHER]])
 def test_no_list_is_changed_itself(fraction, envs):
     env = list(envs)
-    configure_programs(shown(env, fraction=fraction), Program, 8 * GI)
+    configure_programs(shown(env, fraction=fraction), EVERY, 8 * GI)
     assert env == envs

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import takewhile
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.quantity import MIB
@@ -32,7 +32,7 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from webhook.core.pod.fields import Json
 
@@ -131,6 +131,8 @@ _MOST_DIGITS: Final = 19
 
 
 def _fill(value: str, cap_bytes: int) -> str:
+    if "{" not in value:
+        return value
     usable = usable_bytes(cap_bytes)
     return value.replace("{usable}", str(usable)).replace("{context}", _ollama_context(usable))
 
@@ -151,40 +153,47 @@ def show_cap(env: list[Json], cap_bytes: int | None, *, fraction: bool) -> list[
     `fraction` says whether the pod has a fraction that is this container's. What an earlier
     translation wrote for another amount, or by a fraction that is gone, is taken off.
     """
+    wanted = _ours(cap_bytes, fraction=fraction)
+    if not env:
+        return wanted or env
     count = _count_ours(env)
     ours, rest = env[:count], env[count:]
-    stale = list(_stale(ours, cap_bytes, fraction=fraction))
+    stale = list(_stale(ours, cap_bytes, fraction=fraction)) if ours != wanted else ()
     if stale:
         rest = [entry for entry in rest if entry not in stale]
         rest = rest[_count_ours(rest) :]
     taken = {entry["name"] for entry in rest}
-    wanted = [entry for entry in _ours(cap_bytes, fraction=fraction) if entry["name"] not in taken]
-    after = [*wanted, *rest]
+    after = [*(entry for entry in wanted if entry["name"] not in taken), *rest]
     return env if after == env else after
 
 
-def configure_programs(env: list[Json], programs: Iterable[str], cap_bytes: int) -> list[Json]:
+def configure_programs(env: list[Json], programs: tuple[str, ...], cap_bytes: int) -> list[Json]:
     """Add the variables of programs where nothing in their place is set.
 
     Those that need a fraction only where the container has one, ours or its own.
     """
     names = {entry["name"] for entry in env}
-    for setting in (setting for program in programs for setting in SETTINGS[Program(program)]):
-        if not names.isdisjoint((setting.name, *setting.instead)):
+    added = []
+    for setting in _settings_of(programs):
+        if setting.name in names or not names.isdisjoint(setting.instead):
             continue
         if setting.needs_fraction and GPU_MEMORY_FRACTION_ENV not in names:
             continue
-        env = [*env, setting.entry(cap_bytes)]
+        added.append(setting.entry(cap_bytes))
         names.add(setting.name)
-    return env
+    return [*env, *added] if added else env
 
 
-def _ours(cap_bytes: int | None, *, fraction: bool) -> Iterator[Json]:
+@lru_cache(maxsize=64)  # a policy has few lists of programs
+def _settings_of(programs: tuple[str, ...]) -> tuple[Setting, ...]:
+    return tuple(setting for program in programs for setting in SETTINGS[Program(program)])
+
+
+def _ours(cap_bytes: int | None, *, fraction: bool) -> list[Json]:
     if cap_bytes is None:
-        return
-    yield {"name": GPU_MEMORY_MIB_ENV, "value": str(cap_bytes // MIB)}
-    if fraction:
-        yield _from_field({"apiVersion": "v1", "fieldPath": _FRACTION_PATH})
+        return []
+    amount = {"name": GPU_MEMORY_MIB_ENV, "value": str(cap_bytes // MIB)}
+    return [amount, _FRACTIONS[0]] if fraction else [amount]
 
 
 def _from_field(field: Json) -> Json:
@@ -200,13 +209,17 @@ _FRACTIONS: Final = (
 
 def _count_ours(env: list[Json]) -> int:
     """Return how many entries at the beginning are ours."""
-    ours = takewhile(lambda entry: _shown_bytes(entry) is not None or _is_fraction(entry), env)
-    return sum(1 for _ in ours)
+    for count, entry in enumerate(env):
+        if _shown_bytes(entry) is None and not _is_fraction(entry):
+            return count
+    return len(env)
 
 
 def _shown_bytes(entry: Json) -> int | None:
+    if entry["name"] != GPU_MEMORY_MIB_ENV:
+        return None
     value = entry.get("value")
-    if entry["name"] != GPU_MEMORY_MIB_ENV or type(value) is not str:
+    if type(value) is not str:
         return None
     if len(value) > _MOST_DIGITS or not (value.isascii() and value.isdigit()):
         return None

@@ -60,9 +60,7 @@ def driver_capabilities(libraries: str) -> Json:
 
 def visible_devices(*, chosen: bool) -> Json:
     """Build the variable that says which GPUs a container sees: the `chosen` ones, or all."""
-    if not chosen:
-        return {"name": VISIBLE_DEVICES_ENV, "value": "all"}
-    return _from_field(CHOSEN_PATHS[0])
+    return _CHOSEN if chosen else _ALL
 
 
 def _from_field(path: str) -> Json:
@@ -70,48 +68,52 @@ def _from_field(path: str) -> Json:
     return {"name": VISIBLE_DEVICES_ENV, "valueFrom": {"fieldRef": field}}
 
 
+# Shared by all pods, and never changed.
+_CHOSEN: Final = _from_field(CHOSEN_PATHS[0])
+_ALL: Final[Json] = {"name": VISIBLE_DEVICES_ENV, "value": "all"}
+_VOID: Final[Json] = {"name": VISIBLE_DEVICES_ENV, "value": "void"}
+_COMPUTES: Final = driver_capabilities(COMPUTING)
+
+
 def hide_devices(env: list[Json]) -> list[Json]:
     """Hide all GPUs; where the variable exists, it is overwritten."""
-    return _with_variable(env, _void())
+    return _with_variable(env, _VOID)
 
 
 def hide_visible(env: list[Json]) -> list[Json]:
     """Hide the GPUs that a variable makes visible."""
     if all(map(sees_no_gpu, env)):
         return env
-    return [entry if sees_no_gpu(entry) else _void() for entry in env]
+    return [entry if sees_no_gpu(entry) else _VOID for entry in env]
 
 
 def hide_unless_set(env: list[Json]) -> list[Json]:
     """Hide all GPUs, unless the variable is already set."""
-    return env if any(map(chooses_devices, env)) else [*env, _void()]
+    return env if any(map(chooses_devices, env)) else [*env, _VOID]
 
 
 def show_devices(env: list[Json], *, chosen: bool, defaults: Iterable[Json]) -> list[Json]:
     """Show a container its GPUs, and add `defaults` and the driver's where they are not set."""
     env = _with_variable(env, visible_devices(chosen=chosen))
     names = {entry["name"] for entry in env}
-    for variable in (*defaults, driver_capabilities(COMPUTING)):
+    added = []
+    for variable in (*defaults, _COMPUTES):
         if variable["name"] not in names:
-            env = [*env, variable]
+            added.append(variable)
             names.add(variable["name"])
-    return env
-
-
-def _void() -> Json:
-    return {"name": VISIBLE_DEVICES_ENV, "value": "void"}
+    return [*env, *added] if added else env
 
 
 def _with_variable(env: list[Json], wanted: Json) -> list[Json]:
     """Set a variable once: of entries with the same name, the kubelet lets the last one win."""
-    same = [entry for entry in env if entry["name"] == wanted["name"]]
-    if same == [wanted]:
-        return env
-    if not same:
+    name = wanted["name"]
+    places = [index for index, entry in enumerate(env) if entry["name"] == name]
+    if not places:
         return [*env, wanted]
-    first = next(index for index, entry in enumerate(env) if entry["name"] == wanted["name"])
-    rest = [entry for entry in env[first + 1 :] if entry["name"] != wanted["name"]]
-    return [*env[:first], wanted, *rest]
+    first = places[0]
+    if len(places) == 1 and env[first] == wanted:
+        return env
+    return [*env[:first], wanted, *(entry for entry in env[first + 1 :] if entry["name"] != name)]
 
 
 def sees_no_gpu(entry: Json) -> bool:
