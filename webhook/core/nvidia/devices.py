@@ -25,10 +25,13 @@ _MOUNTS_ROOT: Final = "/var/run/nvidia-container-devices"
 _MOUNTS_NAME: Final = _MOUNTS_ROOT.rpartition("/")[2]
 
 
-def cdi_keys(annotations: Mapping[str, str]) -> Iterator[str]:
-    """Yield the annotations by which a container runtime gives a pod NVIDIA's devices."""
+def cdi_keys(annotations: Mapping[str, str], before: Mapping[str, str]) -> Iterator[str]:
+    """Yield the annotations by which a container runtime gives a pod NVIDIA's devices.
+
+    Not those that it had `before`, with the same value.
+    """
     for key, value in annotations.items():
-        if key.startswith(_CDI_KEYS) and _NVIDIA_DEVICE.search(value):
+        if key.startswith(_CDI_KEYS) and _NVIDIA_DEVICE.search(value) and before.get(key) != value:
             yield key
 
 

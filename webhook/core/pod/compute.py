@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.views import Pod
 
-_COUNTED: Final = ("cpu", "memory")
+_COUNTED: Final = frozenset({"cpu", "memory"})
 _ZERO: Final = Fraction(0)
 
 
@@ -37,7 +37,7 @@ def is_guaranteed(pod: Pod) -> bool:
         requests, limits = (
             mapping(of_pod, kind, "spec.resources") for kind in ("requests", "limits")
         )
-        return requests.keys() >= set(_COUNTED) and _are_equal(requests, limits)
+        return requests.keys() >= _COUNTED and _are_equal(requests, limits)
     for container in pod.containers:
         if not _are_equal(container.resources("requests"), container.resources("limits")):
             return False
@@ -45,12 +45,12 @@ def is_guaranteed(pod: Pod) -> bool:
 
 
 def _are_equal(requests: Mapping[str, object], limits: Mapping[str, object]) -> bool:
+    if not limits.keys() >= _COUNTED:
+        return False
     for resource in _COUNTED:
-        limit = limits.get(resource)
+        limit = limits[resource]
         request = requests.get(resource, limit)
-        if limit is None or (request != limit and _amount(request) != _amount(limit)):
-            return False
-        if _amount(limit) <= 0:
+        if (request != limit and _amount(request) != _amount(limit)) or _amount(limit) <= 0:
             return False
     return True
 

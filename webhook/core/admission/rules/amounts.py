@@ -60,7 +60,7 @@ def _out_of_bounds(reason: Reason, demand: Demand, why: str) -> Finding:
     return Finding(reason, demand.path, f"asks for {asked} per GPU; {why}")
 
 
-def gpu_class_known(case: Case) -> Iterator[Finding]:
+def gpu_class_known(case: Case) -> tuple[Finding, ...]:
     """Rule: the class exists and the rule allows it.
 
     Fields: metadata.annotations[gpu-class]
@@ -68,25 +68,27 @@ def gpu_class_known(case: Case) -> Iterator[Finding]:
     """
     name = case.pod.annotations.get(GPU_CLASS_ANNOTATION)
     if name is None:
-        return
+        return ()
     rule, classes = case.rule, case.policy.classes
     known = class_names(classes, rule.allowed_classes)
     if name in known:
-        return
+        return ()
     why = "is not allowed here" if name in classes else "does not exist"
     choice = f"allows {', '.join(known)}" if known else "allows no class, so remove the annotation"
     detail = f"class {quoted(name)} {why}; rule {quoted(rule.name)} {choice}"
-    yield Finding(Reason.UNKNOWN_CLASS, annotation_path(GPU_CLASS_ANNOTATION), detail)
+    return (Finding(Reason.UNKNOWN_CLASS, annotation_path(GPU_CLASS_ANNOTATION), detail),)
 
 
-def whole_gpus(case: Case) -> Iterator[Finding]:
+def whole_gpus(case: Case) -> Iterable[Finding]:
     """Rule: whole GPUs are integers, and requests equal limits.
 
     Fields: spec.[initContainers,containers][*].resources.requests|limits[nvidia.com/gpu, ...]
     Allowed values: integers (`2000m` is 2); a limit alone, or both equal
     """
-    if not case.whole_gpus:
-        return
+    return _not_whole(case) if case.whole_gpus else ()
+
+
+def _not_whole(case: Case) -> Iterator[Finding]:
     for container in (*case.pod.containers, *case.pod.enforcers):
         requests, limits = container.resources("requests"), container.resources("limits")
         for resource in dict.fromkeys((*limits, *requests)):

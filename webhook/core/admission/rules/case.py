@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Flag, auto
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from webhook.core.admission.tiers import tier_of
@@ -41,9 +40,13 @@ class Kind(Flag):
     CREATED = WITHOUT_DEMAND | ASKING
 
 
-@dataclass  # no slots: what several rules ask for is found out once, and only where one asks
+@dataclass(slots=True)
 class Case:
-    """One pod to judge. Not frozen for the reason that `Pod` is not."""
+    """One pod to judge; like `Pod` it is changed by nobody, though it is not frozen.
+
+    What several rules ask for is found out once, and only where one asks. Without
+    `cached_property`, whose instances have no slots: that costs more than all rules together.
+    """
 
     pod: Pod
     old: Pod
@@ -56,6 +59,9 @@ class Case:
     """Why the demand cannot be read."""
     mutating: bool = False
     """Whether translation may follow."""
+    _whole_gpus: frozenset[str] | None = field(default=None, init=False)
+    _enforcer: tuple[Json | None, ...] = field(default=(), init=False)
+    """Empty until it is asked for."""
 
     @property
     def asks(self) -> bool:
@@ -86,15 +92,19 @@ class Case:
         """What is to hold the cap."""
         return tier_of(self.rule)
 
-    @cached_property
+    @property
     def whole_gpus(self) -> frozenset[str]:
         """Those of the containers' resources that stand for whole GPUs."""
-        names: set[str] = set()
-        for container in (*self.pod.containers, *self.pod.enforcers):
-            names.update(container.resources("requests"), container.resources("limits"))
-        return frozenset(filter(self.policy.is_whole_gpu, names))
+        if self._whole_gpus is None:
+            names: set[str] = set()
+            for container in (*self.pod.containers, *self.pod.enforcers):
+                names.update(container.resources("requests"), container.resources("limits"))
+            self._whole_gpus = frozenset(filter(self.policy.is_whole_gpu, names))
+        return self._whole_gpus
 
-    @cached_property
+    @property
     def enforcer(self) -> Json | None:
         """The sidecar's container; None where the rule has none, or none would work."""
-        return self.tier.adds(self.pod, self.demand, self.rule)
+        if not self._enforcer:
+            self._enforcer = (self.tier.adds(self.pod, self.demand, self.rule),)
+        return self._enforcer[0]

@@ -49,7 +49,7 @@ def is_ours_to_deny(request: Request, rule: Rule) -> bool:
             asks_for_vram(new)
             or any(mark is not None for mark in _marks(new))
             or _has_our_volumes(new)
-            or (devices and any(cdi_keys(_annotations(new))))
+            or (devices and any(cdi_keys(_annotations(new), {})))
             or any(_is_judged(container, devices=devices) for container in _containers(new, _RUN))
         )
     if request.subresource == "ephemeralcontainers":
@@ -57,7 +57,9 @@ def is_ours_to_deny(request: Request, rule: Rule) -> bool:
         added = (one for one in _containers(new, _DEBUG) if _name(one) not in known)
         managed = is_managed(old)
         return any(managed or _is_judged(container, devices=devices) for container in added)
-    if _marks(new) != _marks(old) or (devices and any(new_cdi_keys(new, old))):
+    if _marks(new) != _marks(old):
+        return True
+    if devices and any(cdi_keys(_annotations(new), _annotations(old))):
         return True
     same = all(_spec(new).get(field) == _spec(old).get(field) for field in _RUN)
     return not same and (asks_for_vram(new) or asks_for_vram(old))
@@ -67,12 +69,6 @@ def is_managed(pod: Json) -> bool:
     """Say whether a stored pod has a demand, or bears the label of those that have one."""
     labels = mapping(_metadata(pod), "labels", "metadata")
     return labels.get(MANAGED_LABEL) == "true" or asks_for_vram(pod)
-
-
-def new_cdi_keys(new: Json, old: Json) -> Iterator[str]:
-    """Yield the annotations that give a pod devices and that an update adds or changes."""
-    before, after = _annotations(old), _annotations(new)
-    return (key for key in cdi_keys(after) if before.get(key) != after[key])
 
 
 def _marks(pod: Json) -> tuple[str | None, ...]:

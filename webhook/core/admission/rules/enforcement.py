@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from webhook.core.admission.sidecar.profiles import confinements
 from webhook.core.admission.sidecar.user import users_of
@@ -13,9 +13,11 @@ from webhook.core.pod.quantity import parse_quantity
 from webhook.core.policy.values import PodRestart, RunAs, Style
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from webhook.core.admission.rules.case import Case
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.views import Pod
     from webhook.core.policy.values import Rule
 
 
@@ -35,7 +37,7 @@ def process_namespace(case: Case) -> Iterator[Finding]:
         yield Finding(Reason.PROCESS_NAMESPACE_NOT_SHARED, "spec.shareProcessNamespace", detail)
 
 
-def one_user(case: Case) -> Iterator[Finding]:
+def one_user(case: Case) -> tuple[Finding, ...]:
     """Rule: the sidecar can run as a user whose signals reach every process with VRAM.
 
     Fields: spec.securityContext.runAsUser, spec.[...][*].securityContext.runAsUser
@@ -43,7 +45,7 @@ def one_user(case: Case) -> Iterator[Finding]:
     user for all containers with VRAM (the table of `enforcer_user`)
     """
     if case.enforcer is not None:
-        return
+        return ()
     rule, users = case.rule, users_of(case.pod, case.demand)
     unknown = [container for container, user in users if user is None]
     if unknown:
@@ -60,26 +62,28 @@ def one_user(case: Case) -> Iterator[Finding]:
             "processes of one user only; give them the same runAsUser"
         )
     roots = ("enforcement.runAs: Root",) if rule.enforcement.run_as is RunAs.AUTO else ()
-    yield Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail + _or_ask_for(rule, *roots))
+    return (Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail + _or_ask_for(rule, *roots)),)
 
 
-def one_profile(case: Case) -> Iterator[Finding]:
+def one_profile(case: Case) -> Iterable[Finding]:
     """Rule: the sidecar can run under a profile whose signals reach every process with VRAM.
 
     Fields: spec.[...][*].securityContext.[appArmorProfile,seLinuxOptions], the AppArmor annotations
     Allowed values: any where the sidecar may restart the pod; else the same for all containers with
     VRAM (the table of `enforcer_profiles`)
     """
-    if case.rule.enforcement.restarts_pod:
-        return
-    for confined in confinements(case.pod, case.demand):
-        if confined.odd is not None:
-            detail = (
-                f"is not that of container {quoted(confined.first.name)}, and one sidecar can stop "
-                f"processes of one {confined.name} only; give both the same{_or_ask_for(case.rule)}"
-            )
-            path = f"{confined.odd.path}.securityContext.{confined.name}"
-            yield Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail)
+    if len(case.demand.amounts) == 1 or case.rule.enforcement.restarts_pod:
+        return ()
+    return [
+        Finding(
+            Reason.ENFORCEMENT_IMPOSSIBLE,
+            f"{confined.odd.path}.securityContext.{confined.name}",
+            f"is not that of container {quoted(confined.first.name)}, and one sidecar can stop "
+            f"processes of one {confined.name} only; give both the same{_or_ask_for(case.rule)}",
+        )
+        for confined in confinements(case.pod, case.demand)
+        if confined.odd is not None
+    ]
 
 
 def _or_ask_for(rule: Rule, *settings: str) -> str:
@@ -91,7 +95,7 @@ def _or_ask_for(rule: Rule, *settings: str) -> str:
     return f", or ask your platform team for a rule with {' or '.join(settings)}"
 
 
-def room_for_enforcer(case: Case) -> Iterator[Finding]:
+def room_for_enforcer(case: Case) -> Iterable[Finding]:
     """Rule: pod-level resources leave room for the sidecar.
 
     Fields: spec.resources.requests|limits[cpu, memory] (KEP-2837)
@@ -100,8 +104,12 @@ def room_for_enforcer(case: Case) -> Iterator[Finding]:
     """
     of_pod = mapping(case.pod.spec, "resources", "spec")
     if not of_pod or case.enforcer is None:
-        return
-    for kind, ours in case.enforcer["resources"].items():
+        return ()
+    return _too_tight(case.pod, of_pod, case.enforcer["resources"])
+
+
+def _too_tight(pod: Pod, of_pod: Mapping[str, Any], sidecar: Json) -> Iterator[Finding]:
+    for kind, ours in sidecar.items():
         amounts = mapping(of_pod, kind, "spec.resources")
         for resource, amount in ours.items():
             if resource not in amounts:
@@ -109,7 +117,7 @@ def room_for_enforcer(case: Case) -> Iterator[Finding]:
             path = f"spec.resources.{kind}[{resource}]"
             need = parse_quantity(amount)
             if kind == "requests":
-                need += requested(case.pod, resource)
+                need += requested(pod, resource)
             if amount_or(amounts[resource], need) < need:
                 detail = (
                     f"{amounts[resource]} leaves no room for the sidecar that holds the VRAM "

@@ -13,7 +13,7 @@ from webhook.core.policy.values import VisibleDevices
 from webhook.names import GPU_MEMORY_ANNOTATION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from webhook.core.admission.rules.case import Case
     from webhook.core.pod.views import Container
@@ -25,7 +25,7 @@ _HOW_GPUS_COME: Final = (
 )
 
 
-def device_annotations(case: Case) -> Iterator[Finding]:
+def device_annotations(case: Case) -> Iterable[Finding]:
     """Rule: no annotation makes the container runtime give the pod NVIDIA's devices.
 
     Fields: metadata.annotations[nvidia.cdi.k8s.io*], metadata.annotations[cdi.k8s.io/*]
@@ -37,17 +37,13 @@ def device_annotations(case: Case) -> Iterator[Finding]:
     """
     pod = case.pod
     if case.rule.visible_devices is VisibleDevices.IGNORE:
-        return
+        return ()
     before = {} if case.old is pod else case.old.annotations
-    changed = (
-        key for key in devices.cdi_keys(pod.annotations) if before.get(key) != pod.annotations[key]
-    )
-    keys = list(islice(changed, _SHOWN))
+    keys = list(islice(devices.cdi_keys(pod.annotations, before), _SHOWN))
     if not keys or _has_whole_gpus(case):
-        return
+        return ()
     detail = f"shows the pod GPUs that nobody accounts for; remove it: {_HOW_GPUS_COME}"
-    for key in keys:
-        yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, annotation_path(key), detail)
+    return [Finding(Reason.VISIBLE_DEVICES_OVERRIDE, annotation_path(key), detail) for key in keys]
 
 
 def device_mounts(case: Case) -> Iterator[Finding]:

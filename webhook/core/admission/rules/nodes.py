@@ -11,23 +11,25 @@ from webhook.core.pod.findings import Finding, Reason, quoted
 from webhook.names import GPU_CLASS_ANNOTATION, OS_LABEL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from webhook.core.admission.rules.case import Case
     from webhook.core.pod.views import Pod
 
 
-def node_selector(case: Case) -> Iterator[Finding]:
+def node_selector(case: Case) -> Iterable[Finding]:
     """Rule: the pod's node selector agrees with what translation asks of nodes.
 
     Fields: spec.nodeSelector
     Allowed values: absent, or the same value for the keys of the rule's and the class's selector;
     for the labels `enforcement` and `device-names` one that the required affinity allows
     """
+    present = _selector(case.pod)
+    return _conflicts(case, present) if present else ()
+
+
+def _conflicts(case: Case, present: Mapping[str, str]) -> Iterator[Finding]:
     pod, rule = case.pod, case.rule
-    present = _selector(pod)
-    if not present:
-        return
     name = pod.annotations.get(GPU_CLASS_ANNOTATION) or rule.default_class
     gpu_class = case.policy.class_for(name)
     wanted = {**rule.node_selector, **(gpu_class.node_selector if gpu_class else {})}
@@ -48,7 +50,7 @@ def node_selector(case: Case) -> Iterator[Finding]:
             yield Finding(Reason.NODE_SELECTOR_CONFLICT, f"spec.nodeSelector[{key}]", detail)
 
 
-def operating_system(case: Case) -> Iterator[Finding]:
+def operating_system(case: Case) -> tuple[Finding, ...]:
     """Rule: VRAM is shared on Linux only.
 
     Fields: spec.os.name, spec.nodeSelector[kubernetes.io/os]
@@ -59,24 +61,25 @@ def operating_system(case: Case) -> Iterator[Finding]:
     elif _selector(case.pod).get(OS_LABEL) == "windows":
         path = f"spec.nodeSelector[{OS_LABEL}]"
     else:
-        return
+        return ()
     detail = "VRAM cannot be shared on Windows; remove the request for VRAM"
-    yield Finding(Reason.UNSUPPORTED_OS, path, detail)
+    return (Finding(Reason.UNSUPPORTED_OS, path, detail),)
 
 
-def node_name(case: Case) -> Iterator[Finding]:
+def node_name(case: Case) -> tuple[Finding, ...]:
     """Rule: the scheduler chooses the node, because it counts the VRAM.
 
     Fields: spec.nodeName
     Allowed values: absent on create
     """
     name = text(case.pod.spec, "nodeName", "spec")
-    if name:
-        detail = (
-            f"{quoted(name)} bypasses the scheduler, which counts the VRAM; remove it and use "
-            "nodeSelector kubernetes.io/hostname"
-        )
-        yield Finding(Reason.NODE_NAME_PRESET, "spec.nodeName", detail)
+    if not name:
+        return ()
+    detail = (
+        f"{quoted(name)} bypasses the scheduler, which counts the VRAM; remove it and use "
+        "nodeSelector kubernetes.io/hostname"
+    )
+    return (Finding(Reason.NODE_NAME_PRESET, "spec.nodeName", detail),)
 
 
 def _selector(pod: Pod) -> Mapping[str, str]:

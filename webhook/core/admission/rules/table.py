@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.rules.amounts import (
@@ -114,7 +113,10 @@ def findings_of(case: Case, kind: Kind) -> tuple[Finding, ...]:
     """
     found: list[Finding] = []
     for rule in rules_for(kind, case.tier):
-        found.extend(islice(rule(case), MOST_FINDINGS - len(found)))
+        for finding in rule(case):
+            found.append(finding)
+            if len(found) == MOST_FINDINGS:
+                return tuple(dict.fromkeys(found))
     return tuple(dict.fromkeys(found)) if found else ()
 
 

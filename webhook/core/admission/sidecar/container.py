@@ -85,14 +85,13 @@ def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
     if user is None:
         return None
     enforcement = rule.enforcement
-    container = _of_rule(enforcement, rule.placement)
+    container = _of_rule(enforcement, rule.placement).copy()
     cap = {"name": CAP_BYTES_ENV, "value": str(demand.per_gpu_bytes)}
-    return {
-        **container,
-        "env": [cap, *container["env"]],
-        "resources": _resources(pod, enforcement.resources),
-        "securityContext": {**_security_context(user, enforcement), **profiles},
-    }
+    container["env"] = [cap, *container["env"]]
+    container["resources"] = _resources(pod, enforcement.resources)
+    context = _security_context(user, enforcement.run_as)
+    container["securityContext"] = {**context, **profiles} if profiles else context
+    return container
 
 
 @lru_cache(maxsize=64)
@@ -223,10 +222,11 @@ def _probe(timing: Mapping[str, int], *arguments: str) -> Json:
     return {"exec": {"command": [ENFORCER_PROBE, *arguments]}, **timing}
 
 
-def _security_context(user: int, enforcement: Enforcement) -> Json:
+@lru_cache(maxsize=64)
+def _security_context(user: int, run_as: RunAs) -> Json:
     """Drop all capabilities except what stopping other users' processes needs."""
     capabilities: Json = {"drop": ["ALL"]}
-    if user == ROOT_UID and enforcement.run_as is not RunAs.WORKLOAD:
+    if user == ROOT_UID and run_as is not RunAs.WORKLOAD:
         capabilities["add"] = ["KILL"]
     return {
         "runAsUser": user,

@@ -50,12 +50,22 @@ class Confinement:
 def confinements(pod: Pod, demand: Demand) -> Iterator[Confinement]:
     """Yield how the containers with VRAM are confined, by each setting that one of them has."""
     holders = holders_of(demand, pod)
+    of_pod = mapping(pod.spec, "securityContext", "spec")
+    contexts = [container.security_context() for container in holders]
+    annotated = [pod.annotations.get(APP_ARMOR_ANNOTATION_PREFIX + one.name) for one in holders]
+    if not (of_pod or any(contexts) or any(annotated)):
+        return
     for setting in (_APP_ARMOR, _SELINUX):
-        of_pod = _read(pod.spec, setting, "spec")
-        each = [_own(container, pod, setting) for container in holders]
+        default = _read(of_pod, setting, "spec")
+        inherited = setting.default if default is None else default
+        each = [
+            _read(context, setting, container.path)
+            for container, context in zip(holders, contexts, strict=True)
+        ]
+        if setting is _APP_ARMOR:
+            each = list(map(_or_annotated, each, annotated))
         if each.count(None) == len(each):
             continue
-        inherited = setting.default if of_pod is None else of_pod
         wanted, *others = (inherited if own is None else own for own in each)
         odd = (one for one, own in zip(holders[1:], others, strict=True) if own != wanted)
         yield Confinement(setting.name, inherited, holders[0], wanted, next(odd, None))
@@ -81,16 +91,8 @@ def enforcer_profiles(pod: Pod, demand: Demand) -> dict[str, Json]:
     }
 
 
-def _own(container: Container, pod: Pod, setting: _Setting) -> Json | None:
-    own = _read(container.raw, setting, container.path)
-    if own is None and setting is _APP_ARMOR:
-        return _annotated(pod.annotations.get(APP_ARMOR_ANNOTATION_PREFIX + container.name))
-    return own
-
-
-def _read(holder: Mapping[str, Any], setting: _Setting, path: str) -> Json | None:
-    """Read the field from a holder's security context, as the API server stores it."""
-    context = mapping(holder, "securityContext", path)
+def _read(context: Mapping[str, Any], setting: _Setting, path: str) -> Json | None:
+    """Read the field from a security context, as the API server stores it."""
     if context.get(setting.name) is None:
         return None
     value = mapping(context, setting.name, path, "securityContext")
@@ -98,13 +100,13 @@ def _read(holder: Mapping[str, Any], setting: _Setting, path: str) -> Json | Non
     return {key: found for key in setting.keys if (found := text(value, key, path))}
 
 
-def _annotated(profile: str | None) -> Json | None:
+def _or_annotated(own: Json | None, profile: str | None) -> Json | None:
     """Read an annotation as the API server does, which makes it a field before it stores the pod.
 
     Source: k8s.io/kubernetes/pkg/registry/core/pod/strategy.go.
     """
-    if profile is None:
-        return None
+    if own is not None or not profile:
+        return own
     kind, _, name = profile.partition("/")
     if profile == "unconfined":
         return {"type": "Unconfined"}

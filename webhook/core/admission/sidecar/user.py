@@ -83,11 +83,14 @@ def _meets_restricted(pod: Pod) -> bool:
 
 def _is_restricted(container: Container, of_pod: Mapping[str, Any]) -> bool:
     """Check a container's security context, over its pod's."""
-    own, path = container.security_context(), f"{container.path}.securityContext"
-    non_root = flag(own, "runAsNonRoot", path)
+    own = container.security_context()
+    non_root = flag(own, "runAsNonRoot", container.path, "securityContext")
     if non_root is None:
         non_root = flag(of_pod, "runAsNonRoot", "spec.securityContext")
-    if not non_root or flag(own, "allowPrivilegeEscalation", path) is not False:
+    if not non_root:
+        return False
+    path = f"{container.path}.securityContext"
+    if flag(own, "allowPrivilegeEscalation", path) is not False:
         return False
     capabilities = mapping(own, "capabilities", path)
     if "ALL" not in texts(capabilities, "drop", path):
