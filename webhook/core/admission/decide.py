@@ -156,7 +156,7 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
                 skip=skip,
                 before=request.obj,
             )
-        excess = too_complex(request.obj) or too_complex(request.old)
+        excess = too_complex(request.obj) or (request.old and too_complex(request.old))
         if excess:
             return _unread(request, rule, policy, excess)
         return _read(request, rule, policy, mutating=phase is Phase.MUTATE)

@@ -87,8 +87,9 @@ class Edits:
         """
         if after is present:
             return
-        before, wanted = _by_name(present), _by_name(after)
-        if not before or wanted is None or not _same_order(before, wanted):
+        before = _by_name(present)
+        wanted = _by_name(after) if before else None
+        if before is None or wanted is None or not _same_order(before, wanted):
             self.put(place, key, after)
             return
         here = f"{place}/{key}"

@@ -191,16 +191,25 @@ def _mounts(enforcement: Enforcement, placement: Placement) -> Iterator[Json]:
         yield {"name": ENFORCER_GPU_VOLUME, "mountPath": ENFORCER_GPU_PATH, "readOnly": True}
 
 
-def enforcer_volumes(rule: Rule) -> Iterator[Json]:
-    """Yield the volumes that the sidecar mounts, with the API server's defaults."""
-    for name in (ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME):
-        yield {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
-    if _waits_for_gpus(rule.enforcement, rule.placement):
-        files = [
-            {"path": key.removeprefix(PREFIX), "fieldRef": _field(key)}
-            for key in (GPU_ANNOTATION, GPU_WAITS_ANNOTATION)
-        ]
-        yield {"name": ENFORCER_GPU_VOLUME, "downwardAPI": {"items": files, "defaultMode": 0o644}}
+def enforcer_volumes(rule: Rule) -> tuple[Json, ...]:
+    """Return the volumes that the sidecar mounts, with the API server's defaults."""
+    return _VOLUMES if _waits_for_gpus(rule.enforcement, rule.placement) else _VOLUMES[:-1]
+
+
+_VOLUMES: Final[tuple[Json, ...]] = (
+    {"name": ENFORCER_RUN_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+    {"name": ENFORCER_NO_TOKEN_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+    {
+        "name": ENFORCER_GPU_VOLUME,
+        "downwardAPI": {
+            "items": [
+                {"path": key.removeprefix(PREFIX), "fieldRef": _field(key)}
+                for key in (GPU_ANNOTATION, GPU_WAITS_ANNOTATION)
+            ],
+            "defaultMode": 0o644,
+        },
+    },
+)
 
 
 def _waits_for_gpus(enforcement: Enforcement, placement: Placement) -> bool:

@@ -53,6 +53,9 @@ def _remove_enforcers(edits: Edits, pod: Pod) -> None:
 def _set_volumes(edits: Edits, pod: Pod, wanted: Iterable[Json]) -> None:
     """Replace the sidecar's volumes by the wanted ones, each where it stands."""
     present: list[Json] = pod.spec.get("volumes") or []
+    if all(volume.get("name") not in VOLUME_NAMES for volume in present):
+        edits.append("/spec", "volumes", present, [*wanted])
+        return
     missing = {volume["name"]: volume for volume in wanted}
     after = []
     for volume in present:
