@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -69,16 +69,6 @@ class Demand:
         return self.amounts[container] * self.gpu_count
 
 
-@dataclass(slots=True)
-class _Reading:
-    """What has been found so far."""
-
-    findings: list[Finding] = field(default_factory=list)
-
-    def add(self, reason: Reason, path: str, detail: str) -> None:
-        self.findings.append(Finding(reason, path, detail))
-
-
 def read_demand(pod: Pod) -> tuple[Demand | None, tuple[Finding, ...]]:
     """Read a pod's demand: None without findings where it asks for nothing.
 
@@ -93,19 +83,19 @@ def read_demand(pod: Pod) -> tuple[Demand | None, tuple[Finding, ...]]:
     memory = pod.annotations.get(GPU_MEMORY_ANNOTATION)
     gpu_class = pod.annotations.get(GPU_CLASS_ANNOTATION)
     count_text = pod.annotations.get(GPU_COUNT_ANNOTATION)
-    reading = _Reading()
-    count = 1 if count_text is None else _read_count(count_text, reading)
-    explicit = _explicit_amounts(pod, count, reading)
+    findings: list[Finding] = []
+    count = 1 if count_text is None else _read_count(count_text, findings)
+    explicit = _explicit_amounts(pod, count, findings)
     if memory is None and not explicit:
-        if not reading.findings:
-            _check_orphans(gpu_class, count_text, reading)
-        return None, tuple(reading.findings)
+        if not findings:
+            _check_orphans(gpu_class, count_text, findings)
+        return None, tuple(findings)
 
-    annotated = {} if memory is None else _annotated_amounts(pod, memory, reading)
-    if annotated and not reading.findings:
-        _check_agreement(pod, annotated, explicit, count, reading)
-    if reading.findings:
-        return None, tuple(reading.findings)
+    annotated = {} if memory is None else _annotated_amounts(pod, memory, findings)
+    if annotated and not findings:
+        _check_agreement(pod, annotated, explicit, count, findings)
+    if findings:
+        return None, tuple(findings)
     amounts = annotated or explicit
     per_gpu_bytes = effective_amount(pod.containers, amounts, 0)
     path = _MEMORY_PATH if memory is not None else _explicit_path(pod, amounts)
@@ -135,57 +125,59 @@ def asks_for_vram(pod: Json) -> bool:
     )
 
 
-def _annotated_amounts(pod: Pod, memory: str, reading: _Reading) -> dict[str, int]:
+def _annotated_amounts(pod: Pod, memory: str, findings: list[Finding]) -> dict[str, int]:
     """Read the annotation `gpu-memory`: one quantity, or a list by container."""
     if "=" in memory:
-        return _listed_amounts(pod, memory, reading)
+        return _listed_amounts(pod, memory, findings)
     if "," in memory:
         detail = (
             f"{quoted(memory)} is a list without names; write name=size for each container, "
             "e.g. trainer=8Gi, loader=512Mi"
         )
-        reading.add(Reason.INVALID_QUANTITY, _MEMORY_PATH, detail)
+        findings.append(Finding(Reason.INVALID_QUANTITY, _MEMORY_PATH, detail))
         return {}
-    amount = _read_amount(memory, _MEMORY_PATH, reading)
-    name = _default_container(pod, reading)
+    amount = _read_amount(memory, _MEMORY_PATH, findings)
+    name = _default_container(pod, findings)
     return {name: amount} if name is not None and amount else {}
 
 
-def _listed_amounts(pod: Pod, memory: str, reading: _Reading) -> dict[str, int]:
+def _listed_amounts(pod: Pod, memory: str, findings: list[Finding]) -> dict[str, int]:
     known = dict.fromkeys(container.name for container in pod.containers)
     amounts: dict[str, int] = {}
     for entry in memory.split(","):
-        if len(reading.findings) >= _MOST_FINDINGS:
+        if len(findings) >= _MOST_FINDINGS:
             break
         name, equals, size = (part.strip(" ") for part in entry.partition("="))
         if not equals or not name:
             detail = f"the entry {quoted(entry)} is not of the form name=size"
-            reading.add(Reason.INVALID_QUANTITY, _MEMORY_PATH, detail)
+            findings.append(Finding(Reason.INVALID_QUANTITY, _MEMORY_PATH, detail))
         elif name not in known:
-            reading.add(Reason.UNKNOWN_CONTAINER, _MEMORY_PATH, _unknown(name, known))
+            findings.append(Finding(Reason.UNKNOWN_CONTAINER, _MEMORY_PATH, _unknown(name, known)))
         elif name in amounts:
             detail = f"container {quoted(name)} stands twice in the list; keep one entry"
-            reading.add(Reason.INVALID_QUANTITY, _MEMORY_PATH, detail)
+            findings.append(Finding(Reason.INVALID_QUANTITY, _MEMORY_PATH, detail))
         else:
             amounts[name] = _read_amount(
-                size, _MEMORY_PATH, reading, f"{shortened(name, _SHOWN_LENGTH)}="
+                size, _MEMORY_PATH, findings, f"{shortened(name, _SHOWN_LENGTH)}="
             )
     return amounts
 
 
-def _default_container(pod: Pod, reading: _Reading) -> str | None:
+def _default_container(pod: Pod, findings: list[Finding]) -> str | None:
     """Return the container that one quantity goes to, as `kubectl` would choose it."""
-    known = dict.fromkeys(container.name for container in pod.containers)
     named = pod.annotations.get(DEFAULT_CONTAINER_ANNOTATION)
     if named is not None:
+        known = dict.fromkeys(container.name for container in pod.containers)
         if named in known:
             return named
-        reading.add(Reason.UNKNOWN_CONTAINER, _DEFAULT_CONTAINER_PATH, _unknown(named, known))
+        findings.append(
+            Finding(Reason.UNKNOWN_CONTAINER, _DEFAULT_CONTAINER_PATH, _unknown(named, known))
+        )
         return None
     first = next(pod.app_containers(), None)
     if first is None:
         detail = "the pod has no container that could get the VRAM"
-        reading.add(Reason.UNKNOWN_CONTAINER, "spec.containers", detail)
+        findings.append(Finding(Reason.UNKNOWN_CONTAINER, "spec.containers", detail))
         return None
     return first.name
 
@@ -196,7 +188,7 @@ def _unknown(name: str, known: Collection[str]) -> str:
     return f"the pod has no container {quoted(name)}; it has {have or 'none'}"
 
 
-def _explicit_amounts(pod: Pod, count: int, reading: _Reading) -> dict[str, int]:
+def _explicit_amounts(pod: Pod, count: int, findings: list[Finding]) -> dict[str, int]:
     """Read the amounts of the extended resource that the pod sets itself, per GPU."""
     amounts: dict[str, int] = {}
     for container in pod.containers:
@@ -207,15 +199,15 @@ def _explicit_amounts(pod: Pod, count: int, reading: _Reading) -> dict[str, int]
             continue
         kind = "limits" if limit is not None else "requests"
         path = f"{container.path}.resources.{kind}[{VRAM_RESOURCE}]"
-        total = _read_amount(written, path, reading)
+        total = _read_amount(written, path, findings)
         amounts[container.name] = -(-total // (count * MIB)) * MIB
         mismatch = requests_limits_mismatch(container, VRAM_RESOURCE, request, limit)
         if mismatch:
-            reading.findings.append(mismatch)
+            findings.append(mismatch)
     return amounts
 
 
-def _read_amount(written: str, path: str, reading: _Reading, prefix: str = "") -> int:
+def _read_amount(written: str, path: str, findings: list[Finding], prefix: str = "") -> int:
     """Read one amount in bytes; 0 together with a finding where it is not one."""
     try:
         return parse_vram(written)
@@ -223,25 +215,25 @@ def _read_amount(written: str, path: str, reading: _Reading, prefix: str = "") -
         too_small = isinstance(error, QuantityTooSmallError)
         reason = Reason.TOO_SMALL if too_small else Reason.INVALID_QUANTITY
         shown = written if _PLAIN.fullmatch(written) else quoted(written)
-        reading.add(reason, path, f"{prefix}{shown} {error}")
+        findings.append(Finding(reason, path, f"{prefix}{shown} {error}"))
         return 0
 
 
-def _read_count(count: str, reading: _Reading) -> int:
+def _read_count(count: str, findings: list[Finding]) -> int:
     if _COUNT.fullmatch(count):
         return int(count)
     detail = f"{quoted(count)} is not a number of GPUs; write a positive integer, e.g. 2"
-    reading.add(Reason.INVALID_COUNT, _COUNT_PATH, detail)
+    findings.append(Finding(Reason.INVALID_COUNT, _COUNT_PATH, detail))
     return 1
 
 
-def _check_orphans(gpu_class: str | None, count: str | None, reading: _Reading) -> None:
+def _check_orphans(gpu_class: str | None, count: str | None, findings: list[Finding]) -> None:
     """Reject annotations that shape a demand on a pod that has none: it would run without a GPU."""
     missing = f"needs {GPU_MEMORY_ANNOTATION} beside it; add the VRAM per GPU, e.g. 8Gi"
     if count is not None:
-        reading.add(Reason.INVALID_COUNT, _COUNT_PATH, missing)
+        findings.append(Finding(Reason.INVALID_COUNT, _COUNT_PATH, missing))
     if gpu_class is not None:
-        reading.add(Reason.INVALID_QUANTITY, _CLASS_PATH, missing)
+        findings.append(Finding(Reason.INVALID_QUANTITY, _CLASS_PATH, missing))
 
 
 def _check_agreement(
@@ -249,7 +241,7 @@ def _check_agreement(
     annotated: Mapping[str, int],
     explicit: Mapping[str, int],
     count: int,
-    reading: _Reading,
+    findings: list[Finding],
 ) -> None:
     """Compare the annotation with the amounts set by hand, container by container."""
     for container in pod.containers:
@@ -264,7 +256,7 @@ def _check_agreement(
             "remove one of the two, or make them agree"
         )
         path = f"{container.path}.resources.limits[{VRAM_RESOURCE}]"
-        reading.add(Reason.CONFLICTING_AMOUNTS, path, detail)
+        findings.append(Finding(Reason.CONFLICTING_AMOUNTS, path, detail))
 
 
 def _explicit_path(pod: Pod, amounts: Mapping[str, int]) -> str:

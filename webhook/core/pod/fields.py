@@ -50,14 +50,12 @@ def strings(
 
 def items(holder: Mapping[str, Any], key: str, *path: str) -> list[Json]:
     """Return a list of objects; absent and null read as empty."""
-    value = holder.get(key)
-    return [] if value is None else _list(value, dict, "an object", *path, key)
+    return _list(holder, key, path, dict, "an object")
 
 
 def texts(holder: Mapping[str, Any], key: str, *path: str) -> list[str]:
     """Return a list of strings; absent and null read as empty."""
-    value = holder.get(key)
-    return [] if value is None else _list(value, str, "a string", *path, key)
+    return _list(holder, key, path, str, "a string")
 
 
 def text(holder: Mapping[str, Any], key: str, *path: str) -> str:
@@ -86,13 +84,18 @@ def integer(holder: Mapping[str, Any], key: str, *path: str) -> int | None:
     return value
 
 
-def _list(value: object, kind: type, wanted: str, *path: str) -> list[Any]:
+def _list(
+    holder: Mapping[str, Any], key: str, path: tuple[str, ...], kind: type, wanted: str
+) -> list[Any]:
+    value = holder.get(key)
+    if value is None:
+        return []
     if type(value) is not list:
-        raise MalformedObjectError(_join(*path), "a list", value)
+        raise MalformedObjectError(_join(*path, key), "a list", value)
     for item in value:
         if type(item) is not kind:
             index = next(index for index, found in enumerate(value) if type(found) is not kind)
-            raise MalformedObjectError(f"{_join(*path)}[{index}]", wanted, item)
+            raise MalformedObjectError(f"{_join(*path, key)}[{index}]", wanted, item)
     return value
 
 

@@ -38,6 +38,9 @@ class QuantityTooSmallError(QuantityError):
     """An amount of VRAM below one MiB."""
 
 
+# Both readers remember what they could read, which has at most _MAX_LENGTH characters.
+
+
 @lru_cache(maxsize=4096)
 def parse_quantity(text: str) -> Fraction:
     """Read a Kubernetes quantity exactly; raises QuantityError.
@@ -64,6 +67,7 @@ def parse_quantity(text: str) -> Fraction:
     return value
 
 
+@lru_cache(maxsize=4096)
 def parse_vram(text: str) -> int:
     """Read an amount of VRAM in bytes, rounded up to a whole MiB.
 

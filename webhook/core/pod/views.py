@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,6 +36,10 @@ class Container:
     """A native sidecar: an init container with `restartPolicy: Always` (KEP-753)."""
     path: str
     """The field path, as Kubernetes' own messages write it."""
+    _resources: dict[str, Mapping[str, str]] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Those that have been read: many rules ask."""
 
     @property
     def is_ordinary_init(self) -> bool:
@@ -43,9 +48,13 @@ class Container:
 
     def resources(self, kind: str) -> Mapping[str, str]:
         """Return `requests` or `limits` with each amount as text."""
+        amounts = self._resources.get(kind)
+        if amounts is None:
+            amounts = self._resources[kind] = self._read_resources(kind)
+        return amounts
+
+    def _read_resources(self, kind: str) -> Mapping[str, str]:
         resources = mapping(self.raw, "resources", self.path)
-        if not resources:
-            return resources
         amounts = mapping(resources, kind, self.path, "resources")
         for value in amounts.values():
             if type(value) is not str:

@@ -38,6 +38,7 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
         for key in filter(case.pod.annotations.__contains__, BINDING_ANNOTATIONS):
             detail = "the GPU is chosen when the pod is bound to a node; remove the annotation"
             yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, annotation_path(key), detail)
+    denies = rule.visible_devices is VisibleDevices.DENY
     for container in case.pod.containers:
         env = container.env()
         if not env:
@@ -45,16 +46,17 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
         names = [entry["name"] for entry in env]
         ours = names.count(VISIBLE_DEVICES_ENV) == 1 and DRIVER_CAPABILITIES_ENV in names
         for index, entry in enumerate(env):
-            path = f"{container.path}.env[{index}]"
-            if limits_memory(entry) and entry not in rule.env:
-                detail = f"{entry['name']} is set by the platform for pods with VRAM; remove it"
-                yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
+            if limits_memory(entry):
+                if entry not in rule.env:
+                    detail = f"{entry['name']} is set by the platform for pods with VRAM; remove it"
+                    path = f"{container.path}.env[{index}]"
+                    yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
             elif (
-                rule.visible_devices is VisibleDevices.DENY
+                denies
                 and not sees_no_gpu(entry)
                 and not _is_translations(entry, container, case, beside=ours)
             ):
-                yield _override(path)
+                yield _override(f"{container.path}.env[{index}]")
 
 
 def _is_translations(entry: Json, container: Container, case: Case, *, beside: bool) -> bool:

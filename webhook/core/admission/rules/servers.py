@@ -37,8 +37,8 @@ class Server:
     reads_env: bool = False
 
 
-def _word(text: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<![a-z0-9]){text}(?![a-z0-9])")
+def _word(*texts: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![a-z0-9])(?:{'|'.join(texts)})(?![a-z0-9])")
 
 
 SERVERS: Final = (
@@ -58,12 +58,15 @@ SERVERS: Final = (
     ),
     Server(
         "Text Generation Inference",
-        _word("(?:text-generation-inference|tgi)"),
+        _word("text-generation-inference", "tgi"),
         "--cuda-memory-fraction",
         re.compile("cuda[-_]memory[-_]fraction|CUDA_MEMORY_FRACTION"),
         reads_env=True,
     ),
 )
+
+# Most images are none of them.
+_ANY: Final = re.compile("|".join(server.image.pattern for server in SERVERS))
 
 _LONGEST_IMAGE: Final = 1024
 _MOST_TEXTS: Final = 256
@@ -80,17 +83,21 @@ def unbounded_servers(case: Case) -> tuple[str, ...]:
 
     It returns warnings and not findings: an image's name is no proof of what it runs.
     """
-    return tuple(islice(_warnings(case), _SHOWN))
-
-
-def _warnings(case: Case) -> Iterator[str]:
     if case.asked is None:
-        return
+        return ()
     amounts = case.asked.amounts
+    holders = (container for container in case.pod.containers if container.name in amounts)
+    servers = [
+        (container, server) for container in holders if (server := _server(container)) is not None
+    ]
     known = case.rule.chooses_gpus and len(amounts) == 1
-    for container in case.pod.containers:
-        server = _server(container) if container.name in amounts else None
-        if server is None or _may_be_bounded(container, server):
+    return tuple(islice(_warnings(servers, known=known), _SHOWN)) if servers else ()
+
+
+def _warnings(servers: list[tuple[Container, Server]], *, known: bool) -> Iterator[str]:
+    """Yield what to do about the servers that nothing bounds; `known` is whether a share is."""
+    for container, server in servers:
+        if _may_be_bounded(container, server):
             continue
         value = FRACTION_REFERENCE if known else "0.1 for a tenth of the GPU"
         yield (
@@ -105,7 +112,9 @@ def _server(container: Container) -> Server | None:
         return None
     # registry.example:5000/vllm/name:tag@sha256:digest
     name = image.rpartition("/")[2].partition(":")[0].lower()
-    return next((server for server in SERVERS if server.image.search(name)), None)
+    if not _ANY.search(name):
+        return None
+    return next(server for server in SERVERS if server.image.search(name))
 
 
 def _may_be_bounded(container: Container, server: Server) -> bool:

@@ -122,5 +122,7 @@ def findings_of(case: Case, kind: Kind) -> tuple[Finding, ...]:
 
 def hints_of(case: Case, *, fine: bool) -> tuple[str, ...]:
     """Return what the user should know although it denies nothing."""
-    rules = (*HINTS, *HINTS_IF_FINE) if fine else HINTS
-    return tuple(hint for rule in rules for hint in rule(case))
+    hints: list[str] = []
+    for rule in (*HINTS, *HINTS_IF_FINE) if fine else HINTS:
+        hints += rule(case)
+    return tuple(hints)
