@@ -50,7 +50,7 @@ format: $(READY)  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## what a review costs (decision, TLS, API server), what the enforcer costs and how soon it acts
+bench: $(READY)  ## what a review costs beside a baseline commit, what the enforcer costs; tests/bench/README.md
 	@$(BIN)/python -m tests.bench.run
 
 image:  ## both container images, by buildah, podman or docker; settings at the head of deploy/images/build
@@ -60,4 +60,4 @@ generate: $(READY)  ## write what is derived: schema, tables in READMEs, the cha
 	@$(BIN)/python deploy/generate.py
 
 clean:  ## remove what these commands made
-	rm -rf $(VENV) .venv-min .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
+	rm -rf $(VENV) .venv-min .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench dist

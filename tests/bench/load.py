@@ -3,27 +3,67 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import ssl
 import time
 from dataclasses import dataclass
+from http.client import HTTPSConnection
 from typing import TYPE_CHECKING
 
 import uvloop
 
+from tests.bench.figures import percentile
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
+NUMBER = b"{number}"
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding: chunked", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is posted again and again, and to whom."""
+
+    port: int
+    ca: Path
+    path: str
+    body: bytes
+    client_certificate: tuple[Path, Path] | None = None
+    headers: str = "User-Agent: kube-apiserver-admission\r\nAccept-Encoding: gzip\r\n"
+    numbers: Iterator[int] | None = None
+    """Where there are any, each request has the next one in place of NUMBER."""
+
+    def context(self) -> ssl.SSLContext:
+        """Return a context that verifies the server, with the client's certificate, if any."""
+        context = ssl.create_default_context(cafile=str(self.ca))
+        if self.client_certificate:
+            context.load_cert_chain(*self.client_certificate)
+        return context
+
+    def next_body(self) -> bytes:
+        """Return the body of the next request, each as long as the others."""
+        if self.numbers is None:
+            return self.body
+        return self.body.replace(NUMBER, b"%0*d" % (len(NUMBER), next(self.numbers)))
+
+    def head(self) -> bytes:
+        """Return what comes before each body."""
+        return (
+            f"POST {self.path} HTTP/1.1\r\nHost: localhost:{self.port}\r\n{self.headers}"
+            f"Content-Type: application/json\r\nContent-Length: {len(self.body)}\r\n\r\n"
+        ).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Latencies of one run, and how many requests were answered per second."""
+    """Latencies of one run, how long it took, and the number of all answers, warm-up included."""
 
     latencies_s: list[float]
     duration_s: float
+    answers: int
 
     @property
     def rate(self) -> float:
@@ -32,82 +72,129 @@ class Figures:
 
     def percentile_us(self, share: float) -> float:
         """Return a percentile of the latencies in microseconds."""
-        ordered = sorted(self.latencies_s)
-        return ordered[min(int(len(ordered) * share), len(ordered) - 1)] * 1e6
+        return percentile(self.latencies_s, share) * 1e6
+
+
+def ask(target: Target) -> tuple[int, bytes]:
+    """Post once, on a connection of its own; return status and body."""
+    connection = HTTPSConnection("localhost", target.port, timeout=20, context=target.context())
+    try:
+        connection.request(
+            "POST", target.path, target.next_body(), {"Content-Type": "application/json"}
+        )
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
 
 
 class _Caller(asyncio.Protocol):
-    """Sends the same request again as soon as the last one is answered."""
+    """Sends the same request again after each answer, as long as `answered` says so."""
 
     def __init__(
-        self, request: bytes, latencies_s: list[float], done: asyncio.Future[None]
+        self,
+        request: Callable[[], bytes],
+        answered: Callable[[float], bool],
+        failed: Callable[[str], None],
     ) -> None:
         self._request = request
-        self._latencies_s = latencies_s
-        self._done = done
+        self._answered = answered
+        self._failed = failed
         self._received = b""
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]  # uvloop's own class
-        self._send()
 
-    def _send(self) -> None:
+    def send(self) -> None:
+        request = self._request()
         self._sent = time.perf_counter()
-        self.transport.write(self._request)
+        self.transport.write(request)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
         head = self._received.find(b"\r\n\r\n")
-        if head < 0:
+        if head < 0 or not self._is_whole(head):
             return
-        length = _LENGTH.search(self._received, 0, head)
-        assert length, self._received[:head]
-        if len(self._received) < head + 4 + int(length[1]):
+        latency_s = time.perf_counter() - self._sent
+        if not self._received.startswith(b"HTTP/1.1 20"):
+            self._failed(repr(self._received[:500]))
             return
-        assert self._received.startswith(b"HTTP/1.1 200"), self._received[:200]
-        self._latencies_s.append(time.perf_counter() - self._sent)
         self._received = b""
-        self._send()
+        if self._answered(latency_s):
+            self.send()
+
+    def _is_whole(self, head: int) -> bool:
+        length = _LENGTH.search(self._received, 0, head)
+        if length:
+            return len(self._received) >= head + 4 + int(length[1])
+        assert _CHUNKED.search(self._received, 0, head), self._received[:head]
+        return self._received.endswith(b"\r\n0\r\n\r\n")  # JSON has no such bytes
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self._done.done() and error is not None:
-            self._done.set_exception(error)
+        self._failed(f"the connection was lost: {error}")
 
 
-def load(port: int, ca_file: Path, body: bytes, connections: int, duration_s: float) -> Figures:
-    """Post a body without pause over some connections, after a short warm-up."""
-    return uvloop.run(_load(port, ca_file, body, connections, duration_s))
-
-
-async def _load(
-    port: int, ca_file: Path, body: bytes, connections: int, duration_s: float
+def load(
+    target: Target, connections: int, *, duration_s: float = 0.0, requests: int = 0
 ) -> Figures:
-    context = ssl.create_default_context(cafile=str(ca_file))
-    head = (
-        f"POST /mutate?timeout=10s HTTP/1.1\r\nHost: localhost:{port}\r\n"
-        "User-Agent: kube-apiserver-admission\r\nAccept-Encoding: gzip\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
+    """Post without pause over some connections, for a time or a number of requests.
+
+    A tenth of either comes before as a warm-up, at least 0.2 s or one request of each connection.
+    """
+    return uvloop.run(_load(target, connections, duration_s, requests))
+
+
+async def _load(target: Target, connections: int, duration_s: float, requests: int) -> Figures:
     loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+    warm_up = max(connections, requests // 10) if requests else 0
     latencies_s: list[float] = []
-    done: asyncio.Future[None] = loop.create_future()
+    answers = sent = 0
+    started = time.perf_counter()
+
+    def may_send() -> bool:
+        nonlocal sent
+        sent += 1
+        return not requests or sent <= warm_up + requests
+
+    def answered(latency_s: float) -> bool:
+        nonlocal answers, started
+        answers += 1
+        if answers == warm_up:
+            started = time.perf_counter()
+        elif answers > warm_up:
+            latencies_s.append(latency_s)
+        if answers == warm_up + requests and requests and not over.done():
+            over.set_result(None)
+        return not over.done() and may_send()
+
+    def failed(reason: str) -> None:
+        if not over.done():
+            over.set_exception(RuntimeError(f"port {target.port}: {reason}"))
+
+    context, head = target.context(), target.head()
     callers = []
     for _ in range(connections):
         _, caller = await loop.create_connection(
-            lambda: _Caller(head.encode() + body, latencies_s, done),
+            lambda: _Caller(lambda: head + target.next_body(), answered, failed),
             "localhost",
-            port,
+            target.port,
             ssl=context,
         )
         callers.append(caller)
-    await asyncio.sleep(0.5)
-    latencies_s.clear()
     started = time.perf_counter()
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(asyncio.shield(done), duration_s)
-    figures = Figures(list(latencies_s), time.perf_counter() - started)
+    for caller in callers:
+        if may_send():
+            caller.send()
+    if not requests:
+        await asyncio.sleep(max(0.2, duration_s / 10))
+        latencies_s.clear()
+        started = time.perf_counter()
+        loop.call_later(duration_s, lambda: over.done() or over.set_result(None))
+    await over
+    figures = Figures(list(latencies_s), time.perf_counter() - started, answers)
     for caller in callers:
         caller.transport.abort()
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.02)
     return figures

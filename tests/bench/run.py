@@ -1,11 +1,40 @@
-"""`make bench`: what reviews, attacks and lists cost, and what the enforcer does."""
+"""`make bench`: the tables, or those that BENCH_ONLY names."""
 
+from __future__ import annotations
+
+import sys
+
+from tests.bench import settings
 from tests.bench.attacks import bench_attacks
+from tests.bench.creations import bench_creations
+from tests.bench.decisions import bench_decisions
 from tests.bench.enforcer import bench_enforcer
 from tests.bench.lists import bench_lists
-from tests.bench.reviews import bench_reviews
+from tests.bench.over_tls import bench_over_tls
+from tests.bench.replicas import bench_replicas
 
-bench_reviews()
-bench_attacks()
-bench_lists()
-bench_enforcer()
+TABLES = {
+    "decide": bench_decisions,
+    "tls": bench_over_tls,
+    "create": bench_creations,
+    "replica": bench_replicas,
+    "attacks": bench_attacks,
+    "lists": bench_lists,
+    "enforcer": bench_enforcer,
+}
+
+
+def main():
+    unknown = set(settings.ONLY) - TABLES.keys()
+    if unknown:
+        sys.exit(
+            f"BENCH_ONLY: no table {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}"
+        )
+    for name, table in TABLES.items():
+        if not settings.ONLY or name in settings.ONLY:
+            print(f"\n[{name}]", flush=True)
+            table()
+
+
+if __name__ == "__main__":
+    main()

@@ -26,7 +26,7 @@ PODS = (ROOT / "policies" / "pods.md").read_text()
 DOCUMENTS = [
     path
     for path in ROOT.rglob("*.md")
-    if not any(part.startswith((".venv", ".git")) for part in path.relative_to(ROOT).parts)
+    if not path.relative_to(ROOT).parts[0].startswith((".venv", ".git", ".bench"))
 ]
 
 

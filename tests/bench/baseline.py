@@ -1,0 +1,102 @@
+"""The two sides of a comparison: the working tree, and a commit installed beside it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench import settings
+from tests.support.paths import ROOT
+
+CACHE = ROOT / ".bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A commit that can be run: its interpreter, with its own package installed, and its files."""
+
+    label: str
+    python: Path
+    root: Path
+
+
+OURS = Side("ours", Path(sys.executable), ROOT)
+
+
+class Unusable(Exception):  # noqa: N818 - a reason to go on without
+    """The baseline cannot be had here; says why, in one line."""
+
+
+class Failed(Unusable):
+    """A program that was to fetch or install it failed."""
+
+
+def sides():
+    """Return the working tree and, where it can be had, the baseline; say which that is."""
+    try:
+        commit = _commit(settings.BASELINE)
+        found = _installed(commit)
+    except Unusable as reason:
+        print(f"baseline: skipped: {reason}")
+        return [OURS]
+    print(f"baseline: {_git('log', '-1', '--format=%h of %cs, %s', commit).strip()}")
+    return [found, OURS]
+
+
+def _commit(name):
+    if not name:
+        raise Unusable("BENCH_BASELINE is empty")
+    try:
+        return _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}").strip()
+    except Failed:
+        raise Unusable(
+            f"git has no commit {name} here; fetch it (`git fetch --unshallow` in a shallow clone) "
+            "or name another by BENCH_BASELINE"
+        ) from None
+
+
+def _installed(commit):
+    """Check a commit out and install it with the libraries of our own environment, once."""
+    folder = CACHE / commit
+    tree, environment, versions = folder / "tree", folder / "venv", folder / "versions.txt"
+    side = Side("baseline", environment / "bin" / "python", tree)
+    uv = shutil.which("uv", path=Path(sys.executable).parent) or shutil.which("uv")
+    if uv is None:
+        raise Unusable("there is no uv to install it with; `make bench` brings it")
+    freeze = [uv, "pip", "freeze", "--quiet", "--exclude-editable", f"--python={sys.executable}"]
+    wanted = _run(*freeze)
+    if versions.exists() and versions.read_text() == wanted:
+        return side
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    _git("archive", f"--output={folder / 'tree.tar'}", commit)
+    with tarfile.open(folder / "tree.tar") as archive:
+        archive.extractall(tree, filter="data")
+    _run(uv, "venv", "--quiet", f"--python={sys.executable}", str(environment))
+    # The same version of each library on both sides, or the comparison would be of libraries.
+    beside = folder / "versions.new"
+    beside.write_text(wanted)
+    install = [uv, "pip", "install", "--quiet", f"--python={side.python}"]
+    _run(*install, f"--constraint={beside}", f"--editable={tree}")
+    beside.rename(versions)
+    return side
+
+
+def _git(*arguments):
+    return _run("git", "-C", str(ROOT), *arguments)
+
+
+def _run(*command):
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise Unusable(f"there is no {error.filename}") from None
+    if done.returncode:
+        words = done.stderr.split("\n")
+        line = next((line.strip() for line in words if line.strip()), "no reason given")
+        raise Failed(f"{' '.join(command[:3])} failed: {line}")
+    return done.stdout

@@ -1,0 +1,69 @@
+"""The bench's arithmetic: ratios, percentiles, what /proc says of a process and its children."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from pathlib import Path
+
+PROC = Path("/proc")
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def percentile(values, share):
+    """Return the value that a share of all values, such as 0.99, does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+def ratio(baseline, ours):
+    """Return how many times as much the baseline takes, as the median over rounds.
+
+    The rounds are compared one by one: the two figures of a round were taken within seconds of each
+    other, so that a machine which was busy for a while was busy for both.
+    """
+    return statistics.median(theirs / own for theirs, own in zip(baseline, ours, strict=True))
+
+
+def times(value):
+    """Write a ratio; a dash where there is none."""
+    return "-" if value is None else f"x{value:.2f}"
+
+
+def family(pid, proc=PROC):
+    """Return the IDs of a process and of all that descend from it."""
+    found = [int(pid)]
+    for task in sorted((proc / str(pid) / "task").iterdir()):
+        for child in (task / "children").read_text().split():
+            found += family(child, proc)
+    return found
+
+
+def cpu_s(pid, proc=PROC):
+    """Return the seconds of CPU that a process and its living descendants have taken so far."""
+    return sum(map(_ticks, (proc / str(member) / "stat" for member in family(pid, proc)))) * TICK_S
+
+
+def _ticks(stat):
+    # The second field is the program's name, in parentheses, and may contain some.
+    fields = stat.read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(
+        fields[12]
+    )  # utime and stime, the 14th and 15th (proc_pid_stat(5))
+
+
+def resident_bytes(pid, proc=PROC):
+    """Return the memory of a process and its descendants, pages that they share counted once.
+
+    Anonymous pages are divided among those that share them, which is only the family. File pages
+    are shared with strangers, too, so the largest member's stand for all.
+    """
+    members = [proc / str(member) for member in family(pid, proc)]
+    anonymous_kib = sum(_kib(member / "smaps_rollup", "Pss_Anon") for member in members)
+    files_kib = max(_kib(member / "status", "RssFile") for member in members)
+    return (anonymous_kib + files_kib) * 2**10
+
+
+def _kib(table, name):
+    (line,) = [line for line in table.read_text().splitlines() if line.startswith(f"{name}:")]
+    return int(line.split()[1])

@@ -1,0 +1,13 @@
+"""What can be set for a run, by environment variables; README.md explains them."""
+
+from __future__ import annotations
+
+import os
+
+ONLY = os.environ.get("BENCH_ONLY", "").replace(",", " ").split()
+# Before reviews were made faster: what later commits are compared with until a release is tagged.
+BASELINE = os.environ.get("BENCH_BASELINE", "a3f7560")
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "11"))
+SECONDS = float(os.environ.get("BENCH_SECONDS", "0.6"))
+PODS = int(os.environ.get("BENCH_PODS", "40"))
+CORES = sorted(os.sched_getaffinity(0))
