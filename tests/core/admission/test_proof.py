@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
+import jsonpatch
 import pytest
 from hypothesis import given
 
@@ -12,7 +14,7 @@ from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.admission.proof import prove
-from webhook.core.pod.patch import PatchError
+from webhook.core.pod.patch import PatchError, condense
 from webhook.core.policy.values import VisibleDevices
 
 
@@ -22,6 +24,24 @@ def test_the_patch_of_every_pod_with_a_demand_holds(pod, rule):
     decision = decide(request, policy, Phase.MUTATE)
     assert decision.outcome is Outcome.MUTATED
     prove(request, decision, policy)
+
+
+@given(asking_pods(), RULES, RULES)
+def test_a_condensed_patch_says_the_same(pod, rule, other):
+    again = decide(a_request(pod), a_policy(other), Phase.MUTATE).obj
+    for comes in (pod, again):
+        untouched = copy.deepcopy(comes)
+        decision = decide(a_request(comes), a_policy(rule), Phase.MUTATE)
+        patch = condense(comes, decision.patch, "spec")
+        assert jsonpatch.apply_patch(comes, patch) == decision.obj
+        assert comes == untouched
+        inside = [one for one in decision.patch if one["path"].startswith("/spec/")]
+        assert len(patch) <= len(decision.patch) - (len(inside) - 1) * (len(inside) > 3)
+
+
+def test_a_patch_of_a_few_operations_stays_as_it_is():
+    patch = [{"op": "add", "path": f"/spec/{key}", "value": 1} for key in "abc"]
+    assert condense({"spec": {}}, patch, "spec") == patch
 
 
 def test_the_patch_of_a_pod_whose_gpus_are_hidden_holds():

@@ -6,16 +6,19 @@ that came is never changed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import jsonpatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from webhook.core.pod.fields import Json
 
 Operation = dict[str, Any]
+
+_WORTH_CONDENSING: Final = 4
+"""Operations: of a few, what is saved is less than what the field adds to the answer."""
 
 
 class PatchError(RuntimeError):
@@ -119,6 +122,42 @@ class Edits:
         self.operations.append({"op": "remove", "path": f"{place}/{index}"})
 
 
+def condense(document: Json, operations: Sequence[Operation], field: str) -> list[Operation]:
+    """Say the same with one operation for all that changes inside a field of the document.
+
+    The API server works less for it: it decodes and encodes what is on the way of each operation
+    (evanphx/json-patch, `partialDoc`), which for the dozen in a pod's `spec` takes more than half
+    as long again as to take all of it anew. `make bench` shows what that saves.
+    """
+    inside = f"/{field}/"
+    edits = [operation for operation in operations if operation["path"].startswith(inside)]
+    if len(edits) < _WORTH_CONDENSING:
+        return [*operations]
+    after = {field: document[field]}
+    copied: set[int] = set()
+    for operation in edits:
+        *way, last = operation["path"].split("/")[1:]
+        holder: Any = after
+        for part in way:
+            key = part if type(holder) is dict else int(part)
+            found = holder[key]
+            if id(found) not in copied:
+                found = holder[key] = found.copy()
+                copied.add(id(found))
+            holder = found
+        if type(holder) is list:
+            if operation["op"] == "add":
+                holder.insert(int(last), operation["value"])
+            else:
+                del holder[int(last)]
+        elif operation["op"] == "add":
+            holder[_unescaped(last)] = operation["value"]
+        else:
+            del holder[_unescaped(last)]
+    rest = [operation for operation in operations if not operation["path"].startswith(inside)]
+    return [{"op": "replace", "path": f"/{field}", "value": after[field]}, *rest]
+
+
 def _by_name(items: list[Any]) -> dict[str, Json] | None:
     """Index items by name; None where one has none, or two share one."""
     named = {item.get("name"): item for item in items}
@@ -138,6 +177,10 @@ def _copy(value: Any) -> Any:
             for key, item in value.items()
         }
     return [_copy(item) for item in value] if type(value) is list else value
+
+
+def _unescaped(key: str) -> str:
+    return key.replace("~1", "/").replace("~0", "~") if "~" in key else key
 
 
 def _escaped(key: str) -> str:
