@@ -117,15 +117,17 @@ def labels_of(raw: Json) -> Mapping[str, str]:
     return strings(mapping(raw, "metadata", ""), "labels", "metadata", by_hand=True)
 
 
-def read_containers(spec: Mapping[str, Any], field: str) -> Iterator[Container]:
-    """Yield the containers of one of the pod's container lists."""
+def read_containers(spec: Mapping[str, Any], field: str) -> list[Container]:
+    """Return the containers of one of the pod's container lists."""
+    containers = []
     for index, raw in enumerate(items(spec, field, "spec")):
         path = f"spec.{field}[{index}]"
         name = raw.get("name")
         if type(name) is not str:
             raise MalformedObjectError(f"{path}.name", "a string", name)
         is_sidecar = field == "initContainers" and text(raw, "restartPolicy", path) == "Always"
-        yield Container(field, index, name, raw, is_sidecar, path)
+        containers.append(Container(field, index, name, raw, is_sidecar, path))
+    return containers
 
 
 def effective_amount(
