@@ -197,16 +197,24 @@ def _mounts(enforcement: Enforcement, placement: Placement) -> Iterator[Json]:
         yield {"name": ENFORCER_GPU_VOLUME, "mountPath": ENFORCER_GPU_PATH, "readOnly": True}
 
 
-def enforcer_volumes(rule: Rule) -> Iterator[Json]:
-    """Yield the volumes that the sidecar mounts, with the API server's defaults."""
-    for name in (ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME):
-        yield {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
-    if _waits_for_gpus(rule.enforcement, rule.placement):
-        files = [
-            {"path": key.removeprefix(PREFIX), "fieldRef": _field(key)}
-            for key in (GPU_ANNOTATION, GPU_WAITS_ANNOTATION)
-        ]
-        yield {"name": ENFORCER_GPU_VOLUME, "downwardAPI": {"items": files, "defaultMode": 0o644}}
+_VOLUMES: Final = tuple(
+    {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
+    for name in (ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME)
+)
+_GPU_FILES: Final = [
+    {"path": key.removeprefix(PREFIX), "fieldRef": _field(key)}
+    for key in (GPU_ANNOTATION, GPU_WAITS_ANNOTATION)
+]
+_GPU_VOLUME: Final = {
+    "name": ENFORCER_GPU_VOLUME,
+    "downwardAPI": {"items": _GPU_FILES, "defaultMode": 0o644},
+}
+
+
+def enforcer_volumes(rule: Rule) -> tuple[Json, ...]:
+    """Return the volumes that the sidecar mounts, with the API server's defaults."""
+    waits = _waits_for_gpus(rule.enforcement, rule.placement)
+    return (*_VOLUMES, _GPU_VOLUME) if waits else _VOLUMES
 
 
 def _waits_for_gpus(enforcement: Enforcement, placement: Placement) -> bool:
