@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.pod.fields import items, mapping
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted, shortened
@@ -50,8 +49,7 @@ _MOST_FINDINGS: Final = 16
 """Of a list that has more than this wrong nobody reads the rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """The VRAM that a pod asks for."""
 
     amounts: Mapping[str, int]
@@ -174,12 +172,12 @@ def _default_container(pod: Pod, findings: list[Finding]) -> str | None:
             Finding(Reason.UNKNOWN_CONTAINER, _DEFAULT_CONTAINER_PATH, _unknown(named, known))
         )
         return None
-    first = next(pod.app_containers(), None)
-    if first is None:
-        detail = "the pod has no container that could get the VRAM"
-        findings.append(Finding(Reason.UNKNOWN_CONTAINER, "spec.containers", detail))
-        return None
-    return first.name
+    for container in pod.containers:
+        if container.field == "containers":
+            return container.name
+    detail = "the pod has no container that could get the VRAM"
+    findings.append(Finding(Reason.UNKNOWN_CONTAINER, "spec.containers", detail))
+    return None
 
 
 def _unknown(name: str, known: Collection[str]) -> str:

@@ -50,12 +50,26 @@ def strings(
 
 def items(holder: Mapping[str, Any], key: str, *path: str) -> list[Json]:
     """Return a list of objects; absent and null read as empty."""
-    return _list(holder, key, path, dict, "an object")
+    value = holder.get(key)
+    if value is None:
+        return []
+    if type(value) is list:
+        for item in value:
+            if type(item) is not dict:
+                break
+        else:
+            return value
+    raise _not_a_list_of(dict, "an object", value, _join(*path, key))
 
 
 def texts(holder: Mapping[str, Any], key: str, *path: str) -> list[str]:
     """Return a list of strings; absent and null read as empty."""
-    return _list(holder, key, path, str, "a string")
+    value = holder.get(key)
+    if value is None:
+        return []
+    if type(value) is not list or any(type(item) is not str for item in value):
+        raise _not_a_list_of(str, "a string", value, _join(*path, key))
+    return value
 
 
 def text(holder: Mapping[str, Any], key: str, *path: str) -> str:
@@ -84,19 +98,11 @@ def integer(holder: Mapping[str, Any], key: str, *path: str) -> int | None:
     return value
 
 
-def _list(
-    holder: Mapping[str, Any], key: str, path: tuple[str, ...], kind: type, wanted: str
-) -> list[Any]:
-    value = holder.get(key)
-    if value is None:
-        return []
-    if type(value) is not list:
-        raise MalformedObjectError(_join(*path, key), "a list", value)
-    for item in value:
-        if type(item) is not kind:
-            index = next(index for index, found in enumerate(value) if type(found) is not kind)
-            raise MalformedObjectError(f"{_join(*path, key)}[{index}]", wanted, item)
-    return value
+def _not_a_list_of(kind: type, wanted: str, found: Any, path: str) -> MalformedObjectError:
+    if type(found) is not list:
+        return MalformedObjectError(path, "a list", found)
+    index = next(index for index, item in enumerate(found) if type(item) is not kind)
+    return MalformedObjectError(f"{path}[{index}]", wanted, found[index])
 
 
 def _put_in_quotes(value: object) -> str:

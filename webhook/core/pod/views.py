@@ -12,7 +12,7 @@ from webhook.core.pod.findings import MalformedObjectError
 from webhook.names import ENFORCER_CONTAINER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from webhook.core.pod.fields import Json
 
@@ -91,10 +91,6 @@ class Pod:
     enforcers: tuple[Container, ...]
     """Containers that bear the sidecar's reserved name, ours or not."""
 
-    def app_containers(self) -> Iterator[Container]:
-        """Yield the containers of `spec.containers`."""
-        return (container for container in self.containers if container.field == "containers")
-
 
 def read_pod(raw: Json) -> Pod:
     """Read a pod once; raises MalformedObjectError for a type that the API does not allow."""
@@ -109,23 +105,25 @@ def read_pod(raw: Json) -> Pod:
 
 def annotations_of(raw: Json) -> Mapping[str, str]:
     """Return a pod's annotations; raises MalformedObjectError."""
-    return strings(mapping(raw, "metadata", ""), "annotations", "metadata", by_hand=True)
+    return strings(mapping(raw, "metadata"), "annotations", "metadata", by_hand=True)
 
 
 def labels_of(raw: Json) -> Mapping[str, str]:
     """Return a pod's labels; raises MalformedObjectError."""
-    return strings(mapping(raw, "metadata", ""), "labels", "metadata", by_hand=True)
+    return strings(mapping(raw, "metadata"), "labels", "metadata", by_hand=True)
 
 
-def read_containers(spec: Mapping[str, Any], field: str) -> Iterator[Container]:
-    """Yield the containers of one of the pod's container lists."""
+def read_containers(spec: Mapping[str, Any], field: str) -> list[Container]:
+    """Return the containers of one of the pod's container lists."""
+    containers = []
     for index, raw in enumerate(items(spec, field, "spec")):
         path = f"spec.{field}[{index}]"
         name = raw.get("name")
         if type(name) is not str:
             raise MalformedObjectError(f"{path}.name", "a string", name)
         is_sidecar = field == "initContainers" and text(raw, "restartPolicy", path) == "Always"
-        yield Container(field, index, name, raw, is_sidecar, path)
+        containers.append(Container(field, index, name, raw, is_sidecar, path))
+    return containers
 
 
 def effective_amount(

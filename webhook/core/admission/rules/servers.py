@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.programs import FRACTION_REFERENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from webhook.core.admission.rules.case import Case
     from webhook.core.pod.views import Container
@@ -37,8 +38,8 @@ class Server:
     reads_env: bool = False
 
 
-def _word(*texts: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<![a-z0-9])(?:{'|'.join(texts)})(?![a-z0-9])")
+def _word(text: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![a-z0-9]){text}(?![a-z0-9])")
 
 
 SERVERS: Final = (
@@ -58,15 +59,12 @@ SERVERS: Final = (
     ),
     Server(
         "Text Generation Inference",
-        _word("text-generation-inference", "tgi"),
+        _word("(?:text-generation-inference|tgi)"),
         "--cuda-memory-fraction",
         re.compile("cuda[-_]memory[-_]fraction|CUDA_MEMORY_FRACTION"),
         reads_env=True,
     ),
 )
-
-# Most images are none of them.
-_ANY: Final = re.compile("|".join(server.image.pattern for server in SERVERS))
 
 _LONGEST_IMAGE: Final = 1024
 _MOST_TEXTS: Final = 256
@@ -85,19 +83,14 @@ def unbounded_servers(case: Case) -> tuple[str, ...]:
     """
     if case.asked is None:
         return ()
-    amounts = case.asked.amounts
-    holders = (container for container in case.pod.containers if container.name in amounts)
-    servers = [
-        (container, server) for container in holders if (server := _server(container)) is not None
-    ]
+    return tuple(islice(_warnings(case, case.asked.amounts), _SHOWN))
+
+
+def _warnings(case: Case, amounts: Collection[str]) -> Iterator[str]:
     known = case.rule.chooses_gpus and len(amounts) == 1
-    return tuple(islice(_warnings(servers, known=known), _SHOWN)) if servers else ()
-
-
-def _warnings(servers: list[tuple[Container, Server]], *, known: bool) -> Iterator[str]:
-    """Yield what to do about the servers that nothing bounds; `known` is whether a share is."""
-    for container, server in servers:
-        if _may_be_bounded(container, server):
+    for container in case.pod.containers:
+        server = _server(container) if container.name in amounts else None
+        if server is None or _may_be_bounded(container, server):
             continue
         value = FRACTION_REFERENCE if known else "0.1 for a tenth of the GPU"
         yield (
@@ -110,11 +103,14 @@ def _server(container: Container) -> Server | None:
     image = container.raw.get("image")
     if type(image) is not str or len(image) > _LONGEST_IMAGE:
         return None
+    return _runs(image)
+
+
+@lru_cache(maxsize=256)
+def _runs(image: str) -> Server | None:
     # registry.example:5000/vllm/name:tag@sha256:digest
     name = image.rpartition("/")[2].partition(":")[0].lower()
-    if not _ANY.search(name):
-        return None
-    return next(server for server in SERVERS if server.image.search(name))
+    return next((server for server in SERVERS if server.image.search(name)), None)
 
 
 def _may_be_bounded(container: Container, server: Server) -> bool:

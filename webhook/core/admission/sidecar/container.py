@@ -54,10 +54,10 @@ def _field(key: str) -> Json:
 GPUS_VARIABLE: Final = {"name": GPUS_ENV, "valueFrom": {"fieldRef": _field(GPU_ANNOTATION)}}
 
 _MEMORY: Final = "64Mi"
-_CPU_REQUEST: Final = "10m"
-_CPU_LIMIT: Final = "1"
-"""The interpreter and the self-test take about half a second of a core, before anybody starts."""
-_CPU_GUARANTEED: Final = "200m"
+_USUAL: Final = ("10m", "1")
+"""Request and limit of CPU. The interpreter and the self-test take about half a second of a core,
+before anybody starts."""
+_GUARANTEED: Final = ("200m", "200m")
 # The kubelet starts a program in the container for each probe, which costs a start on a busy node
 # more than the probe itself: hence one that waits until the enforcer rings, instead of many. It
 # fails for as long as the pod has no GPU, and a kill would put the sidecar under the kubelet's
@@ -84,30 +84,28 @@ def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
     user, profiles = enforcer_user(pod, demand, rule), enforcer_profiles(pod, demand)
     if user is None:
         return None
-    enforcement = rule.enforcement
-    container = _of_rule(enforcement, rule.placement).copy()
-    cap = {"name": CAP_BYTES_ENV, "value": str(demand.per_gpu_bytes)}
-    container["env"] = [cap, *container["env"]]
-    container["resources"] = _resources(pod, enforcement.resources)
-    context = _security_context(user, enforcement.run_as)
-    container["securityContext"] = {**context, **profiles} if profiles else context
-    return container
+    container = _shared(rule.enforcement, rule.placement, demand.per_gpu_bytes, user)
+    changed = {"resources": _resources(pod, rule.enforcement.resources)}
+    if profiles:
+        changed["securityContext"] = {**container["securityContext"], **profiles}
+    return {**container, **changed}
 
 
-@lru_cache(maxsize=64)
-def _of_rule(enforcement: Enforcement, placement: Placement) -> Json:
-    """Build what all containers of a rule have in common, and therefore share."""
+# What differs between pods is bounded in size, so little memory is taken however often it changes.
+@lru_cache(maxsize=256)
+def _shared(enforcement: Enforcement, placement: Placement, cap_bytes: int, user: int) -> Json:
+    """Build the container without amounts and profiles; pods share it, and nobody changes it."""
     container: Json = {
         "name": ENFORCER_CONTAINER,
         "image": enforcement.image,
         "imagePullPolicy": "IfNotPresent",
         "command": list(ENFORCER_COMMAND),
-        "env": list(_variables(enforcement, placement)),
+        "env": list(_variables(enforcement, placement, cap_bytes)),
         "resources": {},
         "volumeMounts": list(_mounts(enforcement, placement)),
         "startupProbe": _probe(_STARTUP, "startup", str(_STARTUP_WAIT_S)),
         "livenessProbe": _probe(_LIVENESS, "liveness"),
-        "securityContext": {},
+        "securityContext": _security_context(user, enforcement),
     }
     if enforcement.style is Style.NATIVE:
         container["restartPolicy"] = "Always"
@@ -139,21 +137,29 @@ def _resources(pod: Pod, given: Amounts) -> Json:
 
     There is always a limit: where we set none a tenant could, too low for the sidecar to live.
     """
-    request, limit = _CPU_REQUEST, _CPU_LIMIT
     of_pod = mapping(pod.spec, "resources", "spec")
-    if is_guaranteed(pod) and _leaves(of_pod, pod, parse_quantity(_CPU_GUARANTEED)):
-        request = limit = _CPU_GUARANTEED
-    request, limit = _given(given.cpu_request, given.cpu_limit, (request, limit))
+    guaranteed = is_guaranteed(pod) and _leaves(of_pod, pod, parse_quantity(_GUARANTEED[0]))
+    amounts = _amounts(given, *(_GUARANTEED if guaranteed else _USUAL))
     most = mapping(of_pod, "limits", "spec.resources").get("cpu")
-    if most is not None:
-        least, ours = parse_quantity(request), parse_quantity(limit)
-        amount = amount_or(most, ours)
-        if amount < ours:
-            limit = str(most) if amount >= least else request
+    if most is None:
+        return amounts
+    request, limit = amounts["requests"]["cpu"], amounts["limits"]["cpu"]
+    least, ours = parse_quantity(request), parse_quantity(limit)
+    amount = amount_or(most, ours)
+    if amount >= ours:
+        return amounts
+    limit = str(most) if amount >= least else request
+    return {**amounts, "limits": {**amounts["limits"], "cpu": limit}}
+
+
+@lru_cache(maxsize=64)
+def _amounts(given: Amounts, request: str, limit: str) -> Json:
+    """Build the amounts of a rule, from what is usual for CPU; pods share them as `_shared`."""
+    cpu = _given(given.cpu_request, given.cpu_limit, (request, limit))
     memory = _given(given.memory_request, given.memory_limit, (_MEMORY, _MEMORY))
     return {
-        "requests": {"cpu": request, "memory": memory[0]},
-        "limits": {"cpu": limit, "memory": memory[1]},
+        "requests": {"cpu": cpu[0], "memory": memory[0]},
+        "limits": {"cpu": cpu[1], "memory": memory[1]},
     }
 
 
@@ -170,8 +176,8 @@ def _leaves(of_pod: Mapping[str, Any], pod: Pod, cpu: Fraction) -> bool:
     return written is None or amount_or(written, cpu) - requested(pod, "cpu") >= cpu
 
 
-def _variables(enforcement: Enforcement, placement: Placement) -> Iterator[Json]:
-    """Yield the variables that stand behind the cap."""
+def _variables(enforcement: Enforcement, placement: Placement, cap_bytes: int) -> Iterator[Json]:
+    yield {"name": CAP_BYTES_ENV, "value": str(cap_bytes)}
     yield {"name": POLL_INTERVAL_ENV, "value": enforcement.poll_interval}
     yield {"name": GRACE_ENV, "value": enforcement.grace}
     yield {"name": TOLERANCE_ENV, "value": enforcement.tolerance}
@@ -191,25 +197,24 @@ def _mounts(enforcement: Enforcement, placement: Placement) -> Iterator[Json]:
         yield {"name": ENFORCER_GPU_VOLUME, "mountPath": ENFORCER_GPU_PATH, "readOnly": True}
 
 
+_VOLUMES: Final = tuple(
+    {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
+    for name in (ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME)
+)
+_GPU_FILES: Final = [
+    {"path": key.removeprefix(PREFIX), "fieldRef": _field(key)}
+    for key in (GPU_ANNOTATION, GPU_WAITS_ANNOTATION)
+]
+_GPU_VOLUME: Final = {
+    "name": ENFORCER_GPU_VOLUME,
+    "downwardAPI": {"items": _GPU_FILES, "defaultMode": 0o644},
+}
+
+
 def enforcer_volumes(rule: Rule) -> tuple[Json, ...]:
     """Return the volumes that the sidecar mounts, with the API server's defaults."""
-    return _VOLUMES if _waits_for_gpus(rule.enforcement, rule.placement) else _VOLUMES[:-1]
-
-
-_VOLUMES: Final[tuple[Json, ...]] = (
-    {"name": ENFORCER_RUN_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
-    {"name": ENFORCER_NO_TOKEN_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
-    {
-        "name": ENFORCER_GPU_VOLUME,
-        "downwardAPI": {
-            "items": [
-                {"path": key.removeprefix(PREFIX), "fieldRef": _field(key)}
-                for key in (GPU_ANNOTATION, GPU_WAITS_ANNOTATION)
-            ],
-            "defaultMode": 0o644,
-        },
-    },
-)
+    waits = _waits_for_gpus(rule.enforcement, rule.placement)
+    return (*_VOLUMES, _GPU_VOLUME) if waits else _VOLUMES
 
 
 def _waits_for_gpus(enforcement: Enforcement, placement: Placement) -> bool:
@@ -231,11 +236,10 @@ def _probe(timing: Mapping[str, int], *arguments: str) -> Json:
     return {"exec": {"command": [ENFORCER_PROBE, *arguments]}, **timing}
 
 
-@lru_cache(maxsize=64)
-def _security_context(user: int, run_as: RunAs) -> Json:
+def _security_context(user: int, enforcement: Enforcement) -> Json:
     """Drop all capabilities except what stopping other users' processes needs."""
     capabilities: Json = {"drop": ["ALL"]}
-    if user == ROOT_UID and run_as is not RunAs.WORKLOAD:
+    if user == ROOT_UID and enforcement.run_as is not RunAs.WORKLOAD:
         capabilities["add"] = ["KILL"]
     return {
         "runAsUser": user,

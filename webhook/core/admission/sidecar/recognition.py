@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 from fractions import Fraction
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.sidecar.container import GPUS_VARIABLE, restart_rules
@@ -69,12 +68,14 @@ def is_intact(container: Container, wanted: Json) -> bool:
     raw = container.raw
     if raw.keys() - wanted.keys() - _DEFAULTED:
         return False
-    plain = wanted.keys() - {"env", "imagePullPolicy", "resources", "volumeMounts"}
+    # Most are as we wrote them, or differ in what the API server fills in alone.
+    differs = {key: value for key, value in wanted.items() if raw.get(key) != value}
+    env, amounts, mounts = map(differs.pop, ("env", "resources", "volumeMounts"), (None,) * 3)
     return (
-        all(_covers(raw.get(key), wanted[key]) for key in plain)
-        and _holds_env(container, wanted["env"])
-        and _holds_amounts(container, wanted["resources"])
-        and _holds_mounts(raw, wanted["volumeMounts"])
+        all(_covers(raw.get(key), differs[key]) for key in differs.keys() - {"imagePullPolicy"})
+        and (env is None or _holds_env(container, env))
+        and (amounts is None or _holds_amounts(container, amounts))
+        and (mounts is None or _holds_mounts(raw, mounts))
     )
 
 
@@ -247,7 +248,6 @@ def _is_harmless_variable(name: str) -> bool:
     return name.startswith(_HARMLESS_PREFIXES) or name in _HARMLESS_NAMES
 
 
-@lru_cache(maxsize=256)
 def _repository(image: str) -> str:
     """Return an image reference without its tag and digest."""
     name = image.partition("@")[0]
