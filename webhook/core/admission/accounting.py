@@ -27,12 +27,14 @@ def count(container: Json, demand: Demand) -> Json:
     if container["name"] not in demand.amounts:
         return container
     amount_bytes = demand.resource_bytes(container["name"])
+    written = format_bytes(amount_bytes)
     resources = container.get("resources") or {}
     changed = {}
     for kind in ("requests", "limits"):
         amounts = resources.get(kind) or {}
-        if not _equals(amounts.get(VRAM_RESOURCE), amount_bytes):
-            changed[kind] = {**amounts, VRAM_RESOURCE: format_bytes(amount_bytes)}
+        present = amounts.get(VRAM_RESOURCE)
+        if present != written and not _equals(present, amount_bytes):
+            changed[kind] = {**amounts, VRAM_RESOURCE: written}
     return {**container, "resources": {**resources, **changed}} if changed else container
 
 
