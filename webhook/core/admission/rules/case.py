@@ -44,8 +44,8 @@ class Kind(Flag):
 class Case:
     """One pod to judge; like `Pod` it is changed by nobody, though it is not frozen.
 
-    What several rules ask for is found out once, and only where one asks. Without
-    `cached_property`, whose instances have no slots: that costs more than all rules together.
+    What several rules ask for is found out once, and only where one asks; by hand, since
+    `cached_property` takes a lock and wants instances without slots, whose fields are slower.
     """
 
     pod: Pod
