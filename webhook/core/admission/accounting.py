@@ -38,7 +38,8 @@ def count(edits: Edits, place: str, container: Json, demand: Demand) -> None:
         return
     for kind in _KINDS:
         amounts = resources.get(kind)
-        if not (amounts and _equals(amounts.get(VRAM_RESOURCE), amount_bytes)):
+        present = amounts.get(VRAM_RESOURCE) if amounts else None
+        if present != written and not _equals(present, amount_bytes):
             edits.merge(f"{place}/resources", kind, amounts, {VRAM_RESOURCE: written})
 
 

@@ -67,9 +67,13 @@ def texts(holder: Mapping[str, Any], key: str, *path: str) -> list[str]:
     value = holder.get(key)
     if value is None:
         return []
-    if type(value) is not list or any(type(item) is not str for item in value):
-        raise _not_a_list_of(str, "a string", value, _join(*path, key))
-    return value
+    if type(value) is list:
+        for item in value:
+            if type(item) is not str:
+                break
+        else:
+            return value
+    raise _not_a_list_of(str, "a string", value, _join(*path, key))
 
 
 def text(holder: Mapping[str, Any], key: str, *path: str) -> str:

@@ -12,11 +12,12 @@ from webhook.core.policy.values import class_names
 from webhook.names import GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from webhook.core.admission.rules.case import Case
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.views import Container
+    from webhook.core.policy.values import Policy
 
 
 def readable_demand(case: Case) -> Iterable[Finding]:
@@ -85,15 +86,13 @@ def whole_gpus(case: Case) -> Iterable[Finding]:
     Fields: spec.[initContainers,containers][*].resources.requests|limits[nvidia.com/gpu, ...]
     Allowed values: integers (`2000m` is 2); a limit alone, or both equal
     """
-    return _not_whole(case) if case.whole_gpus else ()
+    return _not_whole(case) if case.names_whole_gpus else ()
 
 
 def _not_whole(case: Case) -> Iterator[Finding]:
     for container in (*case.pod.containers, *case.pod.enforcers):
         requests, limits = container.resources("requests"), container.resources("limits")
-        for resource in dict.fromkeys((*limits, *requests)):
-            if resource not in case.whole_gpus:
-                continue
+        for resource in filter(case.policy.is_whole_gpu, dict.fromkeys((*limits, *requests))):
             for kind, amounts in (("limits", limits), ("requests", requests)):
                 if resource in amounts:
                     path = f"{container.path}.resources.{kind}[{resource}]"
@@ -132,8 +131,8 @@ def whole_gpu_and_share(case: Case) -> Iterator[Finding]:
     Allowed values: no whole-GPU resource above zero, no claim
     """
     for container in case.pod.containers:
-        if case.whole_gpus:
-            yield from _beside_share(container, case.whole_gpus)
+        if case.names_whole_gpus:
+            yield from _beside_share(container, case.policy)
         resources = mapping(container.raw, "resources", container.path)
         if resources and items(resources, "claims", container.path, "resources"):
             yield _claimed(f"{container.path}.resources.claims")
@@ -141,10 +140,10 @@ def whole_gpu_and_share(case: Case) -> Iterator[Finding]:
         yield _claimed("spec.resourceClaims")
 
 
-def _beside_share(container: Container, whole: Collection[str]) -> Iterator[Finding]:
+def _beside_share(container: Container, policy: Policy) -> Iterator[Finding]:
     requests, limits = container.resources("requests"), container.resources("limits")
     for resource, amount in {**requests, **limits}.items():
-        if resource in whole and not _is_zero(amount):
+        if policy.is_whole_gpu(resource) and not _is_zero(amount):
             kind = "limits" if resource in limits else "requests"
             detail = (
                 f"the pod asks for {resource} and for a share of a GPU; remove "

@@ -44,8 +44,8 @@ class Kind(Flag):
 class Case:
     """One pod to judge; like `Pod` it is changed by nobody, though it is not frozen.
 
-    What several rules ask for is found out once, and only where one asks. Without
-    `cached_property`, whose instances have no slots: that costs more than all rules together.
+    What several rules ask for is found out once, and only where one asks; by hand, since
+    `cached_property` takes a lock and wants instances without slots, whose fields are slower.
     """
 
     pod: Pod
@@ -59,7 +59,7 @@ class Case:
     """Why the demand cannot be read."""
     mutating: bool = False
     """Whether translation may follow."""
-    _whole_gpus: frozenset[str] | None = field(default=None, init=False)
+    _names_whole_gpus: bool | None = field(default=None, init=False)
     _enforcer: tuple[Json | None, ...] = field(default=(), init=False)
     """Empty until it is asked for."""
 
@@ -93,14 +93,14 @@ class Case:
         return tier_of(self.rule)
 
     @property
-    def whole_gpus(self) -> frozenset[str]:
-        """Those of the containers' resources that stand for whole GPUs."""
-        if self._whole_gpus is None:
+    def names_whole_gpus(self) -> bool:
+        """Whether any container names a resource that stands for whole GPUs."""
+        if self._names_whole_gpus is None:
             names: set[str] = set()
             for container in (*self.pod.containers, *self.pod.enforcers):
                 names.update(container.resources("requests"), container.resources("limits"))
-            self._whole_gpus = frozenset(filter(self.policy.is_whole_gpu, names))
-        return self._whole_gpus
+            self._names_whole_gpus = any(map(self.policy.is_whole_gpu, names))
+        return self._names_whole_gpus
 
     @property
     def enforcer(self) -> Json | None:

@@ -59,20 +59,22 @@ def privileged_pod(case: Case) -> Iterator[Finding]:
             yield Finding(Reason.PRIVILEGED_CONTAINER, f"{path}.path", detail)
 
 
-def defeating(container: Container, *, with_capabilities: bool) -> Iterator[tuple[str, str]]:
-    """Yield the path of each security setting that defeats the cap, and what it grants."""
+def defeating(container: Container, *, with_capabilities: bool) -> list[tuple[str, str]]:
+    """Return the path of each security setting that defeats the cap, and what it grants."""
     context = container.security_context()
+    found: list[tuple[str, str]] = []
     if not context:
-        return
+        return found
     path = f"{container.path}.securityContext"
     if flag(context, "privileged", path):
-        yield f"{path}.privileged", f"container {quoted(container.name)} is privileged"
+        found.append((f"{path}.privileged", f"container {quoted(container.name)} is privileged"))
     capabilities = mapping(context, "capabilities", path)
     for index, name in enumerate(texts(capabilities, "add", f"{path}.capabilities")):
         bare = name.upper().removeprefix("CAP_")
         if bare in _DEFEATING_CAPABILITIES and with_capabilities:
             what = f"container {quoted(container.name)} adds the capability {bare}"
-            yield f"{path}.capabilities.add[{index}]", what
+            found.append((f"{path}.capabilities.add[{index}]", what))
+    return found
 
 
 def _holds_devices(host_path: str) -> bool:
