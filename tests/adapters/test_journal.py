@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from webhook.adapters import journal
 from webhook.adapters.journal import Journal
 from webhook.server.log import JsonLog
 
@@ -107,3 +108,41 @@ def test_the_server_s_lines_say_what_all_others_do(values):
         if "ts" not in values:
             assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", line.pop("ts"))
     assert lines[0] == lines[1]
+
+
+def test_a_time_is_that_of_the_line_s_own_second(monkeypatch):
+    now_s = iter([1_700_000_000.9, 1_700_000_000.99, 1_700_000_001.0])
+    monkeypatch.setattr(journal.time, "time", lambda: next(now_s))
+    out = io.BytesIO()
+    written = Journal(out.write)
+    for _ in range(3):
+        written.event("info", "said")
+    stamps = [json.loads(line)["ts"] for line in out.getvalue().splitlines()]
+    assert stamps == ["2023-11-14T22:13:20Z"] * 2 + ["2023-11-14T22:13:21Z"]
+
+
+class Narrow(io.RawIOBase):
+    """An output that takes so many bytes in one call, and then none for once."""
+
+    def __init__(self, takes):
+        self.takes = list(takes)
+        self.written = b""
+
+    def write(self, data):
+        if not self.takes:
+            return None  # it would block
+        taken = bytes(data)[: self.takes.pop(0)]
+        self.written += taken
+        return len(taken)
+
+
+def test_an_output_that_takes_a_line_in_parts_gets_all_of_it():
+    out = Narrow([5, 7, 10_000])
+    JsonLog(out).event("info", "said", what="x" * 100)
+    assert json.loads(out.written)["what"] == "x" * 100
+
+
+def test_an_output_that_would_block_is_not_waited_for():
+    out = Narrow([5])
+    JsonLog(out).event("info", "said")
+    assert out.written == b'{"ts"'

@@ -9,51 +9,32 @@ from pathlib import Path
 import orjson
 
 from webhook.adapters.policy.files import shipped_policy_path
+from webhook.server.door import Door
 from webhook.server.folder_certificates import FolderKeeper
+from webhook.server.reviews import Answer
 from webhook.server.service import ServerSettings, Service
 
-JSON = [(b"content-type", b"application/json")]
 
-
-class EmptyApplication:
+class EmptyDoor(Door):
     """Allows every review as it is."""
 
-    def __init__(self, on_start):
-        self._on_start = on_start
-
-    async def __call__(self, scope, receive, send):
+    def answer(self, _phase, body):
         """Echo the uid, and nothing else."""
-        if scope["type"] == "lifespan":
-            await receive()
-            self._on_start()
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-            await send({"type": "lifespan.shutdown.complete"})
-            return
-        message = await receive()
-        body = message["body"]
-        while message.get("more_body"):
-            message = await receive()
-            body += message["body"]
         uid = orjson.loads(body)["request"]["uid"]
-        answer = orjson.dumps(
-            {
-                "apiVersion": "admission.k8s.io/v1",
-                "kind": "AdmissionReview",
-                "response": {"uid": uid, "allowed": True},
-            }
-        )
-        length = (b"content-length", str(len(answer)).encode())
-        await send({"type": "http.response.start", "status": 200, "headers": [*JSON, length]})
-        await send({"type": "http.response.body", "body": answer})
+        answer = {
+            "apiVersion": "admission.k8s.io/v1",
+            "kind": "AdmissionReview",
+            "response": {"uid": uid, "allowed": True},
+        }
+        return Answer(200, orjson.dumps(answer))
 
 
 class EmptyService(Service):
     """The webhook's service with nothing behind its port."""
 
-    def load(self):
-        """Return the empty application."""
-        return EmptyApplication(self._loop_started)
+    def door(self):
+        """Return the empty door."""
+        return EmptyDoor(None, None, self._metrics, self._log, binds_at=lambda _: False)
 
 
 if __name__ == "__main__":

@@ -395,7 +395,7 @@ def test_alerts_ask_for_metrics_that_exist(helm):
     assert len(asked) > 4
     assert {re.sub("_bucket$", "", name) for name in asked} <= known
     labelled = re.findall(r"vramwarden_\w+\{(\w+)=", json.dumps(rules))
-    assert set(labelled) <= {"reason"}
+    assert set(labelled) <= {"reason", "result"}
     (endpoint,) = one(objects, "ServiceMonitor")["spec"]["endpoints"]
     assert endpoint["port"] in {port["name"] for port in one(objects, "Service")["spec"]["ports"]}
 

@@ -10,10 +10,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.support import doors
 from tests.support.pods import a_pod, a_policy, a_review
 from webhook.adapters import review_json
-from webhook.server import asgi, reviews
-from webhook.server.asgi import MAX_BODY_BYTES, ReviewApplication
+from webhook.server import door as server_door
+from webhook.server import http, reviews
+from webhook.server.door import MAX_BODY_BYTES
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 from webhook.server.reviews import SMALL_BODY_BYTES, PodReviews
@@ -22,7 +24,7 @@ FILLER = {"note": "x" * SMALL_BODY_BYTES}
 
 
 class Door:
-    """The application, without the server in front of it; large reviews wait for `may_go_on`."""
+    """The webhook's door, without the server in front of it; large reviews wait for `may_go_on`."""
 
     def __init__(self, monkeypatch, **bounds):
         self.log = io.BytesIO()
@@ -38,32 +40,15 @@ class Door:
             return decide(request, policy, phase)
 
         monkeypatch.setattr(reviews, "decide", slow)
-        pods = PodReviews(a_policy, self.metrics, JsonLog(self.log))
-        self.application = ReviewApplication(
-            pods, None, self.metrics, binds_at="/bind".__eq__, **bounds
+        log = JsonLog(self.log)
+        pods = PodReviews(a_policy, self.metrics, log)
+        self.application = server_door.Door(
+            pods, None, self.metrics, log, binds_at="/bind".__eq__, **bounds
         )
 
     async def post(self, *parts, announced=None):
         """Post a body in parts; return status, headers, body, and the parts left unread."""
-        left = list(parts)
-        length = sum(map(len, parts)) if announced is None else announced
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % length)]
-        scope = {"type": "http", "path": "/mutate", "method": "POST", "headers": headers}
-        sent, unread = [], []
-
-        async def receive():
-            if not left:
-                await asyncio.Event().wait()  # the rest never comes
-            part = left.pop(0)
-            return {"type": "http.request", "body": part, "more_body": bool(left)}
-
-        async def send(message):
-            sent.append(message)
-            unread[:] = left
-
-        await self.application(scope, receive, send)
-        start, content = sent
-        return start["status"], dict(start["headers"]), content["body"], list(unread)
+        return await doors.post(self.application, "/mutate", *parts, announced=announced)
 
     async def review(self, uid, *, large=False):
         """Post one review; return its status and the uid of the answer."""
@@ -169,7 +154,7 @@ def test_without_a_uid_in_its_first_kib_it_is_413(door):
 
 
 def test_of_a_body_whose_beginning_does_not_come_nobody_waits_for_long(door, monkeypatch):
-    monkeypatch.setattr(asgi, "PREFIX_S", 0.02)
+    monkeypatch.setattr(http, "PREFIX_S", 0.02)
     assert asyncio.run(door.post(announced=MAX_BODY_BYTES + 1))[0] == 413
 
 

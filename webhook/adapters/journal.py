@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 
 class Journal:
@@ -32,11 +32,15 @@ class Journal:
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write
         self._said: dict[str, tuple[str, Any]] = {}
+        self._stamped = 0, ""
 
     def event(self, level: str, message: str, /, **values: Any) -> None:
         """Write one line: a constant message, then keys and JSON values."""
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        line = self._line({"ts": stamp, "level": level, "msg": message, **values})
+        self.line(level, message, values)
+
+    def line(self, level: str, message: str, values: Mapping[str, Any]) -> None:
+        """Write one line, as `event`, of values that are a mapping already."""
+        line = self._line({"ts": self._stamp(), "level": level, "msg": message, **values})
         with contextlib.suppress(OSError, ValueError):  # the latter: a closed stream
             self._write(line)
 
@@ -54,6 +58,13 @@ class Journal:
     def forget(self, about: str) -> None:
         """Let the next event about the same thing be written, whatever the last one was."""
         self._said.pop(about, None)
+
+    def _stamp(self) -> str:
+        """Return the time of now, which is formatted once a second."""
+        second = int(time.time())
+        if self._stamped[0] != second:
+            self._stamped = second, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second))
+        return self._stamped[1]
 
     def _line(self, values: dict[str, Any]) -> bytes:
         return f"{json.dumps(values)}\n".encode()

@@ -1,7 +1,8 @@
 """The webhook's server: HTTP, TLS, metrics; review bytes in, review bytes out.
 
 `reviews`     one review from bytes to bytes, counted and logged; knows no HTTP server
-`asgi`        the TLS port: the callable that gunicorn's asgi worker runs
+`door`        which requests to the TLS port may come in, who answers each, how much waits at once
+`http`        HTTP/1.1 on one connection: requests out of bytes, answers into bytes
 `operations`  the plain port: a Flask application with probes and metrics
 `connections` how many connections there may be, and how long each may take
 `bind_path`   the path of /bind, which nobody can guess
@@ -21,5 +22,5 @@
 
 Reviews do not pass through Flask, by measurement: on one core a Flask route under gunicorn's
 gthread worker answered 1,750 empty reviews per second, and each idle connection held a thread; a
-plain callable under the asgi worker answers 13,000, and idle connections cost nothing.
+plain callable under its asgi worker 13,000, `http` 27,000, and idle connections cost nothing.
 """

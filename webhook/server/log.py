@@ -38,7 +38,10 @@ class JsonLog(Journal):
     """The server's journal: written by orjson, since every review may be a line of it."""
 
     def __init__(self, stream: IO[bytes] | None = None) -> None:
-        self._stream = stream or sys.stderr.buffer
+        # Unbuffered: each line is one call of the system, and what it does not take is lost.
+        if stream is None:
+            stream = getattr(sys.stderr.buffer, "raw", sys.stderr.buffer)
+        self._stream: IO[bytes] = stream
         super().__init__(self._put)
 
     def info(self, message: str, **values: Any) -> None:
@@ -58,8 +61,8 @@ class JsonLog(Journal):
         self.event("error", message, trace=traceback.format_exc(), **values)
 
     def _put(self, line: bytes) -> None:
-        self._stream.write(line)
-        self._stream.flush()
+        while line and (written := self._stream.write(line)):
+            line = line[written:]
 
     def _line(self, values: dict[str, Any]) -> bytes:
         """Write a line as JSON; one that is too long is cut in its texts, or loses its values."""

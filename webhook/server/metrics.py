@@ -20,8 +20,6 @@ from webhook import __version__
 
 if TYPE_CHECKING:
     from certs import Status
-    from webhook.core.pod.request import Request
-    from webhook.core.pod.review import Answerable
     from webhook.core.policy.values import Policy
 
 # A review takes a fraction of a millisecond; the API server's own histogram begins at 5 ms.
@@ -42,6 +40,7 @@ class Metrics:
             "Reviews answered, by webhook, operation, decision and first reason.",
             ["webhook", "operation", "decision", "reason"],
         )
+        self._counted: dict[tuple[str, str, str, str], Counter] = {}
         self._duration = Histogram(
             "vramwarden_admission_duration_seconds",
             "Time from a review's last byte in to its answer's first byte out.",
@@ -49,6 +48,7 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self.registry,
         )
+        self._durations: dict[str, Histogram] = {}
         self.in_flight = gauge(
             "vramwarden_admission_in_flight", "Requests whose body is being received or answered."
         )
@@ -65,6 +65,13 @@ class Metrics:
         )
         for reason in ("full", "slow", "unfair"):  # shown before the first of each
             self._closed.labels(reason)
+        self._proofs = counter(
+            "vramwarden_patch_proofs",
+            "Patches that were applied before they were sent, the first under each policy and "
+            "then one in 256, by result; failed is a bug of ours.",
+            ["result"],
+        )
+        self._proven = {held: self._proofs.labels(result) for held, result in _RESULTS.items()}
         self.policy_loads = counter(
             "vramwarden_policy_loads", "Policies read after a change, by result.", ["result"]
         )
@@ -98,24 +105,37 @@ class Metrics:
         for result in ("loaded", "refused"):  # shown before the first of each
             self.policy_loads.labels(result)
 
-    def count(self, webhook: str, request: Request, answer: Answerable, duration_s: float) -> None:
-        """Count an answer."""
-        self._requests.labels(
-            webhook,
-            request.operation if request.operation in _OPERATIONS else "other",
-            answer.outcome.value,
-            next(iter(answer.reasons), ""),
-        ).inc()
-        self._duration.labels(webhook).observe(duration_s)
+    def count(
+        self, webhook: str, operation: str, decision: str, reason: str, duration_s: float
+    ) -> None:
+        """Count an answer, by its first reason."""
+        if operation not in _OPERATIONS:
+            operation = "other"
+        self._answered(webhook, operation, decision, reason)
+        taken = self._durations.get(webhook)
+        if taken is None:
+            taken = self._durations[webhook] = self._duration.labels(webhook)
+        taken.observe(duration_s)
+
+    def _answered(self, webhook: str, operation: str, decision: str, reason: str) -> None:
+        """Count by labels of closed sets; to find the counter of some anew took longer than it."""
+        labels = webhook, operation, decision, reason
+        counted = self._counted.get(labels)
+        if counted is None:
+            counted = self._counted[labels] = self._requests.labels(*labels)
+        counted.inc()
 
     def count_failure(self, webhook: str, duration_s: float) -> None:
         """Count a review that was not decided because of a bug of ours."""
-        self._requests.labels(webhook, "other", "failed", "InternalError").inc()
-        self._duration.labels(webhook).observe(duration_s)
+        self.count(webhook, "other", "failed", "InternalError", duration_s)
 
     def count_unread(self, webhook: str, reason: str) -> None:
         """Count a review that was denied without being decoded."""
-        self._requests.labels(webhook, "other", "denied", reason).inc()
+        self._answered(webhook, "other", "denied", reason)
+
+    def count_proof(self, *, held: bool) -> None:
+        """Count a patch that was applied before it was sent."""
+        self._proven[held].inc()
 
     def count_refused(self, code: int) -> None:
         """Count a request rejected before a decision."""
@@ -200,4 +220,5 @@ class SharedCertificateMetrics:
         )
 
 
+_RESULTS: Final = {True: "held", False: "failed"}
 _OPERATIONS: Final = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})

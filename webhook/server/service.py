@@ -9,6 +9,7 @@ import os
 import socket
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gunicorn.app.base import BaseApplication
@@ -17,9 +18,11 @@ from webhook.adapters.kube.client import connect
 from webhook.adapters.kube.fence import FenceApi
 from webhook.adapters.policy.source import PolicySource
 from webhook.core.policy.values import Rollout
-from webhook.server.asgi import ReviewApplication
+from webhook.server.connections import Connections
+from webhook.server.door import Door
 from webhook.server.fence import FenceKeeper
 from webhook.server.health import Health
+from webhook.server.http import Connection
 from webhook.server.log import JsonLog, ServerLogger
 from webhook.server.metrics import Metrics
 from webhook.server.operations import OperationsServer, create_app
@@ -38,9 +41,6 @@ if TYPE_CHECKING:
     from webhook.server.bind_path import BindPath
     from webhook.server.registration import Registration
     from webhook.server.tls import CertificateKeeper
-
-KEEPALIVE_S: Final = 120
-"""The API server drops idle connections after 90 s; were we first, a call could meet an EOF."""
 
 _BACKLOG: Final = 2048  # gunicorn's own
 _GARBAGE: Final = 100_000
@@ -82,7 +82,7 @@ class CannotListenError(Exception):
 
 
 class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
-    """The webhook under gunicorn: one worker process, of its asgi worker class.
+    """The webhook under gunicorn, which is the master of one worker process.
 
     One process holds one policy and one set of counters; a platform scales by replicas.
     """
@@ -138,13 +138,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             "proc_name": "vramwarden",
             "worker_class": DrainingWorker,
             "workers": 1,
-            "keepalive": KEEPALIVE_S,
-            # Who hung up waits for nothing; for each second of grace their buffers would stay.
-            "asgi_disconnect_grace_period": 0,
             "graceful_timeout": int(DRAIN_S) + 5,
-            # Only says that there is TLS: the context below has no files.
-            "certfile": os.devnull,
-            "ssl_context": lambda _config, _default: self.certificates.serving.context(),
             "logger_class": ServerLogger,
             "loglevel": "warning",
             "post_worker_init": self._worker_started,
@@ -155,15 +149,33 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         for name, value in options.items():
             self.cfg.set(name, value)
 
-    def load(self) -> ReviewApplication:
-        """Return the application that the worker runs."""
-        return ReviewApplication(
+    def load(self) -> Callable[[asyncio.AbstractEventLoop, socket.socket], Connections]:
+        """Return what the worker runs."""
+        return self._serve
+
+    def _serve(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> Connections:
+        """Make the TLS port's connections, and let the event loop show that it turns."""
+        self._beating = loop.create_task(_beat(self._health.beat))
+        self._log.info(
+            "serving",
+            address=address(self._settings.host, self.port),
+            policy=self._policies.current.short_digest,
+            rules=[rule.name for rule in self._policies.current.rules],
+            certificates=str(self.certificates),
+            operations=address(self._settings.operations_host, self._operations.port),
+        )
+        context = self.certificates.serving.context()
+        connect = partial(Connection, self.door())
+        return Connections(loop, listener, context, connect, self._metrics.count_closed)
+
+    def door(self) -> Door:
+        """Return what answers requests."""
+        return Door(
             self._reviews,
             self._bindings,
             self._metrics,
+            self._log,
             binds_at=self.certificates.bind_path.answers,
-            on_start=self._loop_started,
-            draining=self._is_draining,
         )
 
     def _worker_started(self, worker: Any) -> None:
@@ -173,7 +185,6 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         # The collector would go through them a dozen times while the event loop waits.
         gc.freeze()
         gc.set_threshold(_GARBAGE)
-        worker.count_closed = self._metrics.count_closed
         self._health.serve_while(lambda: not self._is_draining())
         self._policy_reload.show()
         self._operations.start(create_app(self._health, self._metrics, self._details))
@@ -195,18 +206,6 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
 
     def _is_draining(self) -> bool:
         return bool(self._worker.draining)
-
-    def _loop_started(self) -> None:
-        """Let the event loop show that it turns."""
-        self._beating = asyncio.get_running_loop().create_task(_beat(self._health.beat))
-        self._log.info(
-            "serving",
-            address=address(self._settings.host, self.port),
-            policy=self._policies.current.short_digest,
-            rules=[rule.name for rule in self._policies.current.rules],
-            certificates=str(self.certificates),
-            operations=address(self._settings.operations_host, self._operations.port),
-        )
 
     def _details(self) -> dict[str, str]:
         problems = self._policies.problems

@@ -1,77 +1,82 @@
-"""Gunicorn's asgi worker, with bounds on connections and a drain that breaks no promise.
+"""Gunicorn's worker: one event loop that serves, and a drain that breaks no promise.
 
-The worker of gunicorn 27 closes a connection after the answer during which SIGTERM came, although
-that answer said keep-alive; a caller's next POST then meets an EOF, which the API server does not
-retry. Here SIGTERM first makes every answer say `Connection: close`, and the worker ends when no
-connection is left, or after `DRAIN_S`.
-
-Nor has it a bound on connections (`worker_connections` is for other workers), or on the time to a
-first request; `connections` has.
+SIGTERM first makes every answer say `Connection: close`, and the worker ends when no connection is
+left, or after `DRAIN_S`: to end a connection whose last answer said keep-alive would meet the
+caller's next POST with an EOF, which the API server does not retry.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Final
 
 import uvloop
-from gunicorn.workers.gasgi import ASGIWorker
-
-from webhook.server.connections import Connection, Connections
+from gunicorn.workers.base import Worker
 
 if TYPE_CHECKING:
-    import socket
-    import ssl
-    from collections.abc import Callable
+    from webhook.server.connections import Connections
 
 DRAIN_S: Final = 10.0
 """How long connections that are kept alive may still bring a last review each."""
 
 QUIET_S: Final = 1.0
-"""A connection in its handshake is not counted yet; after this long without any, none is."""
+"""Who was sent here last is about to connect; after this long without any connection, none is."""
 
+_BEAT_S: Final = 1.0
 _POLL_S: Final = 0.1
 
 
-class _Loop(uvloop.Loop):
-    """The event loop; it makes the one server that gunicorn asks it for, where ours has a place."""
-
-    def __init__(self, worker: DrainingWorker) -> None:
-        super().__init__()
-        self._worker = worker
-
-    async def create_server(  # type: ignore[override]  # of all its uses, gunicorn's
-        self, _factory: object, *, sock: socket.socket, ssl: ssl.SSLContext, **_: object
-    ) -> Connections:
-        """Accept connections at a socket that listens."""
-        worker = self._worker
-        made = Connections(
-            self,
-            sock,
-            ssl,
-            lambda held, forget: Connection(worker, held, forget),
-            worker.count_closed,
-        )
-        made.start()
-        return made
-
-
-class DrainingWorker(ASGIWorker):  # type: ignore[misc]  # gunicorn is not typed
-    """The worker that serves reviews."""
+class DrainingWorker(Worker):  # type: ignore[misc]  # gunicorn is not typed
+    """The worker process: serves what the application makes of a loop and a listening socket."""
 
     draining = False
-    count_closed: Callable[[str], None] = staticmethod(lambda _why: None)
-    """Counts a connection that was closed, by why; set before the worker serves."""
 
-    def _setup_event_loop(self) -> None:
-        """Create the event loop, of which gunicorn would take uvloop's own."""
-        self.loop: Any = _Loop(self)
+    def init_process(self) -> None:
+        """Make the event loop, to which the signals are bound."""
+        self.loop = uvloop.new_event_loop()
         asyncio.set_event_loop(self.loop)
+        super().init_process()
 
-    def handle_exit_signal(self) -> None:
-        """Begin to drain on SIGTERM."""
+    def init_signals(self) -> None:
+        """Handle signals in the loop, between two reviews."""
+        for number in self.SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        self.loop.add_signal_handler(signal.SIGTERM, self._begin_to_drain)
+        for number in (signal.SIGQUIT, signal.SIGINT):
+            self.loop.add_signal_handler(number, self.loop.stop)
+        self.loop.add_signal_handler(signal.SIGUSR1, self.log.reopen_files)
+        self.loop.add_signal_handler(signal.SIGWINCH, lambda: None)
+        # Gunicorn's for a worker that shows no sign of life.
+        self.loop.add_signal_handler(signal.SIGABRT, sys.exit, 1)
+
+    def run(self) -> None:
+        """Serve until the end."""
+        listener = self.sockets[0].sock
+        self._connections: Connections = self.wsgi(self.loop, listener)
+        self._connections.start()
+        self._beat()
+        self.loop.run_forever()
+        self._connections.close()
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self.loop.close()
+
+    def _beat(self) -> None:
+        """Show the master a sign of life, each second; end where it is gone."""
+        self.notify()
+        if self.ppid == os.getppid():
+            self.loop.call_later(_BEAT_S, self._beat)
+        else:
+            self.loop.stop()
+
+    def _begin_to_drain(self) -> None:
         if not self.draining:
-            self.draining = True
+            self.draining = self._connections.is_draining = True
             self._draining = self.loop.create_task(self._drain())
 
     async def _drain(self) -> None:
@@ -80,7 +85,7 @@ class DrainingWorker(ASGIWorker):  # type: ignore[misc]  # gunicorn is not typed
         while now_s < min(deadline_s, last_seen_s + QUIET_S):
             await asyncio.sleep(_POLL_S)
             now_s = self.loop.time()
-            if self.nr_conns:
+            if self._connections.held:
                 last_seen_s = now_s
-        # What is open now has been idle; SIGQUIT's handler ends the worker without waiting for it.
-        self.handle_quit_signal()
+        # What is open now has been idle.
+        self.loop.stop()

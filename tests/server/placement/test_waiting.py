@@ -10,12 +10,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.server.placement.binding_reviews import review
+from tests.support import doors
 from webhook.adapters.kube.placement import GpuNode
 from webhook.core.placement.assignments import PodState
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import Gpu
-from webhook.server import asgi, reviews
-from webhook.server.asgi import ReviewApplication
+from webhook.server import door as server_door
+from webhook.server import reviews
 from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement import reviews as placement_reviews
 from webhook.server.placement.binder import AT_ONCE, Binder
@@ -41,7 +42,7 @@ class SlowApi:
 
 
 class Door:
-    """The application, without the server in front of it."""
+    """The webhook's door, without the server in front of it."""
 
     def __init__(self):
         self.api = SlowApi()
@@ -53,8 +54,8 @@ class Door:
             listed.set()
         bindings = BindingReviews(Binder(self.api, tracker, counted), metrics, Log())
         self.tracker = tracker
-        self.application = ReviewApplication(
-            None, bindings, metrics, binds_at="/bind".__eq__, max_buffered_bytes=2**20
+        self.application = server_door.Door(
+            None, bindings, metrics, Log(), binds_at="/bind".__eq__, max_buffered_bytes=2**20
         )
 
     async def bind(self, node, *, in_parts=False, **metadata):
@@ -62,27 +63,10 @@ class Door:
         target = {"kind": "Node", "name": node}
         obj = {"metadata": {"name": "plain", "uid": "plain"} | metadata, "target": target}
         body = json.dumps(review(object=obj)).encode()
-        scope = {
-            "type": "http",
-            "path": "/bind",
-            "method": "POST",
-            "headers": [(b"content-type", b"application/json")],
-        }
-        sent = []
-
         size = 2**16 if in_parts else len(body)
         parts = [body[start : start + size] for start in range(0, len(body), size)]
-
-        async def receive():
-            part = parts.pop(0)
-            return {"type": "http.request", "body": part, "more_body": bool(parts)}
-
-        async def send(message):
-            sent.append(message)
-
-        await self.application(scope, receive, send)
-        start, content = sent
-        return start["status"], dict(start["headers"]), content["body"]
+        status, headers, answer, _ = await doors.post(self.application, "/bind", *parts)
+        return status, headers, answer
 
     async def until(self, waiting):
         """Wait until so many bindings wait."""
@@ -116,7 +100,7 @@ def test_a_pod_without_a_demand_does_not_queue_behind_those_with_one(door):
 
 
 def test_beyond_a_bound_callers_are_asked_to_come_back(door, monkeypatch):
-    monkeypatch.setattr(asgi, "MAX_WAITING_BINDINGS", 3)
+    monkeypatch.setattr(server_door, "MAX_WAITING_BINDINGS", 3)
 
     async def story():
         async with door.waiting(3):

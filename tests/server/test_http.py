@@ -1,0 +1,417 @@
+"""HTTP/1.1 as it comes over a real TLS socket, and what one connection may cost."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import json
+import re
+import time
+import weakref
+
+import pytest
+
+from tests.support.doors import connected, post
+from tests.support.pods import a_container, a_pod, a_policy, a_review
+from webhook.server import http
+from webhook.server.connections import State
+from webhook.server.door import Door
+from webhook.server.http import MAX_HEAD_BYTES, MAX_HEADERS, MAX_UNSENT_BYTES
+from webhook.server.log import JsonLog
+from webhook.server.metrics import Metrics
+from webhook.server.reviews import Answer, PodReviews
+
+REVIEW = json.dumps(a_review(a_pod(), uid="here")).encode()
+LINE = b"POST /mutate HTTP/1.1\r\n"
+HEAD = b"Host: x\r\nContent-Type: application/json\r\n"
+LENGTH = b"Content-Length: %d\r\n" % len(REVIEW)
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+WHOLE = LINE + HEAD + LENGTH + b"\r\n" + REVIEW
+
+
+def chunk(data, extension=b""):
+    return b"%x%b\r\n%b\r\n" % (len(data), extension, data)
+
+
+END = b"0\r\n\r\n"
+
+
+def exchanged(server, *parts, bodies=True):
+    """Send parts, each after what came for the last; return that, and whether the line is open.
+
+    Each answer is its status, its headers in lower case, and its body.
+    """
+    came, is_open = b"", True
+    with server.raw() as connection:
+        for part in parts:
+            connection.sendall(part)
+            connection.settimeout(0.3)
+            try:
+                while data := connection.recv(65536):
+                    came += data
+                is_open = False
+            except TimeoutError:
+                pass
+            except OSError:
+                is_open = False
+    answers = []
+    while came:
+        head, _, rest = came.partition(b"\r\n\r\n")
+        status, *lines = head.decode().split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in lines)
+        size = int(headers.get("content-length", 0)) if bodies else 0
+        answers.append((int(status.split()[1]), headers, rest[:size]))
+        came = rest[size:]
+    return answers, is_open
+
+
+def statuses(server, *parts):
+    answers, is_open = exchanged(server, *parts)
+    return [status for status, *_ in answers], is_open
+
+
+GOOD = {
+    "a length": (WHOLE,),
+    "byte by byte": (*(WHOLE[i : i + 1] for i in range(3)), WHOLE[3:]),
+    "in chunks": (LINE + HEAD + CHUNKED + b"\r\n" + chunk(REVIEW[:50]) + chunk(REVIEW[50:]) + END,),
+    "chunks that come late": (
+        LINE + HEAD + CHUNKED + b"\r\n",
+        chunk(REVIEW[:50])[:20],
+        chunk(REVIEW[:50])[20:] + chunk(REVIEW[50:]) + END,
+    ),
+    "a chunk's extension": (LINE + HEAD + CHUNKED + b"\r\n" + chunk(REVIEW, b";name=value") + END,),
+    "a trailer that counts for nothing": (
+        LINE + HEAD + CHUNKED + b"\r\n" + chunk(REVIEW) + b"0\r\nContent-Type: text/plain\r\n\r\n",
+    ),
+    "an empty line before": (b"\r\n" + WHOLE,),
+    "an empty line after": (WHOLE + b"\r\n",),
+    "a query": (WHOLE.replace(b"/mutate", b"/mutate?timeout=5s"),),
+    "headers in any case": (LINE + HEAD.upper() + LENGTH.lower() + b"\r\n" + REVIEW,),
+    "bytes that are no ASCII": (LINE + HEAD + LENGTH + b"X: \xff\r\n\r\n" + REVIEW,),
+}
+
+
+@pytest.mark.parametrize("parts", GOOD.values(), ids=GOOD)
+def test_a_review_is_answered_and_so_is_the_next_one(server, parts):
+    answers, is_open = exchanged(server, *parts, WHOLE)
+    assert [(status, json.loads(body)["response"]["uid"]) for status, _, body in answers] == [
+        (200, "here"),
+        (200, "here"),
+    ]
+    assert is_open
+
+
+def test_an_answer_has_the_headers_that_it_needs(server):
+    ((status, headers, body),), _ = exchanged(server, WHOLE)
+    date = headers.pop("date")
+    assert re.fullmatch(r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d gmt", date)
+    length = str(len(body))
+    assert (status, headers) == (
+        200,
+        {"content-type": "application/json", "content-length": length},
+    )
+
+
+LAST = {
+    "asked to close": (WHOLE.replace(HEAD, HEAD + b"Connection: close\r\n"), 200),
+    "HTTP/1.0": (WHOLE.replace(b"1.1", b"1.0"), 200),
+    "HTTP/1.0 that would keep alive": (
+        WHOLE.replace(b"1.1", b"1.0").replace(HEAD, HEAD + b"Connection: keep-alive\r\n"),
+        200,
+    ),
+    "CONNECT": (b"CONNECT x:443 HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+    "a websocket": (
+        b"GET /mutate HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        405,
+    ),
+    "HTTP/2 by an upgrade": (
+        LINE + HEAD + b"Connection: Upgrade\r\nUpgrade: h2c\r\n" + LENGTH + b"\r\n" + REVIEW,
+        400,
+    ),
+    "HTTP/2 at once": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    "HTTP/2 by its name": (WHOLE.replace(b"1.1", b"2.0"), 400),
+    "HTTP/0.9": (WHOLE.replace(b"1.1", b"0.9"), 400),
+    "a body that is not wanted": (
+        LINE + b"Host: x\r\nContent-Type: text/plain\r\n" + LENGTH + b"\r\n",
+        415,
+    ),
+}
+
+
+@pytest.mark.parametrize(("request_", "status"), LAST.values(), ids=LAST)
+def test_it_is_answered_and_the_connection_closed(server, request_, status):
+    ((found, headers, _),), is_open = exchanged(server, request_)
+    assert (found, headers["connection"], is_open) == (status, "close", False)
+
+
+AMBIGUOUS = {
+    "both lengths": LINE + HEAD + LENGTH + CHUNKED + b"\r\n" + chunk(REVIEW) + END,
+    "both lengths, the other first": LINE + HEAD + CHUNKED + LENGTH + b"\r\n" + chunk(REVIEW) + END,
+    "a length twice": LINE + HEAD + LENGTH + LENGTH + b"\r\n" + REVIEW,
+    "two lengths": LINE + HEAD + b"Content-Length: 5\r\n" + LENGTH + b"\r\n" + REVIEW,
+    "a list of lengths": LINE + HEAD + b"Content-Length: 5, 5\r\n\r\n" + REVIEW,
+    "a signed length": LINE + HEAD + b"Content-Length: +5\r\n\r\n" + REVIEW,
+    "a negative length": LINE + HEAD + b"Content-Length: -5\r\n\r\n" + REVIEW,
+    "a length in hex": LINE + HEAD + b"Content-Length: 0x5\r\n\r\n" + REVIEW,
+    "no digits of a length": LINE + HEAD + b"Content-Length: \r\n\r\n" + REVIEW,
+    "a length beyond 64 bits": LINE + HEAD + b"Content-Length: 99999999999999999999\r\n\r\n",
+    "a length on two lines": LINE + HEAD + b"Content-Length: 1\r\n 2\r\n\r\n" + REVIEW,
+    "a folded header": LINE + HEAD + b"X: a\r\n b\r\n" + LENGTH + b"\r\n" + REVIEW,
+    "chunks of HTTP/1.0": LINE.replace(b"1.1", b"1.0") + HEAD + CHUNKED + b"\r\n" + END,
+    "another coding": LINE + HEAD + b"Transfer-Encoding: gzip\r\n\r\n" + END,
+    "another coding below": LINE + HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + END,
+    "another coding above": LINE + HEAD + b"Transfer-Encoding: chunked, gzip\r\n\r\n" + END,
+    "a coding of nearly that name": LINE + HEAD + b"Transfer-Encoding: xchunked\r\n\r\n" + END,
+    "a coding twice": LINE + HEAD + CHUNKED + CHUNKED + b"\r\n" + END,
+    "a coding on the next line": LINE + HEAD + b"Transfer-Encoding:\r\n chunked\r\n\r\n" + END,
+    "two hosts": LINE + HEAD + b"Host: y\r\n" + LENGTH + b"\r\n" + REVIEW,
+    "two content types": LINE + HEAD + b"Content-Type: text/plain\r\n" + LENGTH + b"\r\n" + REVIEW,
+    "lines that end without CR": WHOLE.replace(b"\r\n", b"\n"),
+    "a CR within a line": LINE + HEAD + b"X: a\rY: b\r\n" + LENGTH + b"\r\n" + REVIEW,
+    "a NUL": LINE + HEAD + b"X: a\0b\r\n" + LENGTH + b"\r\n" + REVIEW,
+    "a space before the colon": LINE + HEAD + b"Content-Length : 5\r\n\r\n" + REVIEW,
+    "a space before a header": LINE + b" Host: x\r\n" + HEAD + LENGTH + b"\r\n" + REVIEW,
+    "no colon": LINE + HEAD + b"Xabc\r\n" + LENGTH + b"\r\n" + REVIEW,
+    "a chunk's size that is none": LINE + HEAD + CHUNKED + b"\r\nzz\r\n" + REVIEW,
+    "a chunk's size beyond 64 bits": LINE + HEAD + CHUNKED + b"\r\nfffffffffffffffff\r\n",
+    "a space after a chunk's size": LINE + HEAD + CHUNKED + b"\r\n2 \r\n{}\r\n" + END,
+    "chunks that end without CR": LINE + HEAD + CHUNKED + b"\r\n2\n{}\n0\n\n",
+    "a chunk longer than its size": LINE + HEAD + CHUNKED + b"\r\n2\r\n{}x\r\n" + END,
+    "a method in lower case": WHOLE.replace(b"POST", b"post"),
+    "an unknown method": WHOLE.replace(b"POST", b"BREW"),
+    "another protocol": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "many headers": LINE + HEAD + b"a: b\r\n" * MAX_HEADERS + LENGTH + b"\r\n" + REVIEW,
+}
+
+
+@pytest.mark.parametrize("request_", AMBIGUOUS.values(), ids=AMBIGUOUS)
+def test_what_may_mean_two_things_is_rejected_and_nothing_after_it_is_read(server, request_):
+    before = refused(server, 400)
+    answers, is_open = exchanged(server, request_, WHOLE)
+    ((status, headers, sentence),) = answers
+    assert (status, headers["connection"], is_open) == (400, "close", False)
+    assert headers["content-type"] == "text/plain"
+    assert sentence
+    assert refused(server, 400) == before + 1
+
+
+def refused(server, code):
+    found = re.findall(rf'http_refused_total{{code="{code}"}} (\S+)', server.get("/metrics")[1])
+    return float(found[0]) if found else 0
+
+
+def test_who_asks_whether_to_go_on_is_told_so_once(server):
+    expecting = LINE + HEAD + b"Expect: 100-Continue\r\n" + LENGTH + b"\r\n"
+    answers, is_open = exchanged(server, expecting, REVIEW[:20], REVIEW[20:])
+    assert [(status, body[:1]) for status, _, body in answers] == [(100, b""), (200, b"{")]
+    assert is_open
+    assert statuses(server, expecting + REVIEW) == ([200], True)
+    bad = expecting.replace(b"/json", b"/xml")
+    assert statuses(server, bad) == ([415], False)
+    large = expecting.replace(LENGTH, b"Content-Length: 99999999\r\n")
+    assert statuses(server, large, b" " * 2000) == ([413], False)
+
+
+def test_an_answer_to_head_has_no_body(server):
+    head = b"HEAD /mutate HTTP/1.1\r\nHost: x\r\n\r\n"
+    answers, is_open = exchanged(server, head, bodies=False)
+    ((status, headers, body),) = answers
+    assert (status, body, is_open) == (405, b"", True)
+    assert int(headers["content-length"]) > 0
+    with server.raw() as connection:
+        connection.sendall(head)
+        first = connection.recv(4096)
+        connection.sendall(WHOLE)
+        assert first.endswith(b"\r\n\r\n")
+        assert connection.recv(20).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_rejection_of_a_request_that_came_whole_leaves_the_connection_open(server):
+    wrong = WHOLE.replace(b"application/json", b"text/plain")
+    elsewhere = WHOLE.replace(b"/mutate", b"/x")
+    assert statuses(server, wrong, elsewhere, WHOLE) == ([415, 404, 200], True)
+
+
+def test_requests_one_after_another_are_fair_and_two_at_once_are_not(server):
+    assert statuses(server, WHOLE, WHOLE, WHOLE) == ([200, 200, 200], True)
+    assert statuses(server, WHOLE + WHOLE) == ([], False)
+    assert statuses(server, WHOLE + b"x") == ([], False)
+
+
+def test_a_head_that_is_too_long_is_cut_off_however_it_comes(server):
+    long = LINE + HEAD + b"X: %b\r\n" % (b"x" * MAX_HEAD_BYTES) + LENGTH + b"\r\n" + REVIEW
+    assert statuses(server, long) == ([], False)
+    target = WHOLE.replace(b"/mutate", b"/mutate?" + b"x" * MAX_HEAD_BYTES)
+    assert statuses(server, target) == ([], False)
+    extension = chunk(REVIEW, b";" + b"x" * MAX_HEAD_BYTES)
+    assert statuses(server, LINE + HEAD + CHUNKED + b"\r\n" + extension) == ([], False)
+    trailer = b"0\r\nX: %b\r\n\r\n" % (b"x" * MAX_HEAD_BYTES)
+    assert statuses(server, LINE + HEAD + CHUNKED + b"\r\n" + chunk(REVIEW) + trailer) == (
+        [],
+        False,
+    )
+    empty_lines = b"\r\n" * MAX_HEAD_BYTES
+    assert statuses(server, empty_lines) == ([], False)
+
+
+def test_who_does_not_read_answers_is_not_read_from(server):
+    """Each answer is 40 KB here: what the sockets keep is soon full, and no more is made."""
+    privileged = {"privileged": True}
+    containers = [
+        a_container(f"c{i}{'x' * 50}", env=[{"name": "A" * 100}], securityContext=privileged)
+        for i in range(100)
+    ]
+    body = json.dumps(a_review(a_pod("8Gi", containers=containers), namespace="unread")).encode()
+    whole = LINE + HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    def answered():
+        return server.log_file.read_bytes().count(b'"namespace":"unread"')
+
+    with server.raw(timeout=30) as connection:
+        for sent in range(1, 400):
+            connection.sendall(whole)
+            began = time.monotonic()
+            while answered() < sent and time.monotonic() < began + 3:
+                time.sleep(0.001)
+            if answered() < sent:
+                break
+        assert 1 < answered() == sent - 1
+        read = 0
+        while read < sent:
+            came = connection.recv(2**20)
+            assert came
+            read += came.count(b"HTTP/1.1 200 ")
+        assert answered() == sent
+
+
+# One connection without a socket: what cannot be seen from outside.
+
+
+@pytest.fixture
+def door():
+    metrics, log = Metrics(), JsonLog()
+    pods = PodReviews(a_policy, metrics, log)
+    return Door(pods, None, metrics, log, binds_at=lambda _: False)
+
+
+def test_a_caller_who_does_not_read_is_read_from_once_they_do(door):
+    async def story():
+        connection, line, held = connected(door)
+        connection.pause_writing()
+        connection.data_received(WHOLE)
+        paused = line.limit, line.is_paused, held.state, held.due_s - line.connections.loop.time()
+        connection.resume_writing()
+        return paused, (line.is_paused, held.state)
+
+    (limit, is_paused, state, patience_s), afterwards = asyncio.run(story())
+    assert (limit, is_paused, state) == (MAX_UNSENT_BYTES, True, State.ANSWERING)
+    assert 0 < patience_s <= http.ANSWER_S
+    assert afterwards == (False, State.IDLE)
+
+
+def test_an_idle_connection_is_kept_for_longer_than_the_api_server_keeps_it(door):
+    async def story():
+        connection, line, held = connected(door)
+        connection.data_received(WHOLE)
+        connections = line.connections
+        left_s = held.due_s - connections.loop.time()
+        held.close = line.abort
+        held.due_s = 0.0
+        connections._sweep()
+        return left_s, line.is_closed, list(connections.held), line.counted
+
+    left_s, is_closed, held, counted = asyncio.run(story())
+    assert 90 < left_s <= http.KEEPALIVE_S
+    assert (is_closed, held, counted) == (True, [], [])
+
+
+@pytest.mark.parametrize("sent", [LINE + HEAD + LENGTH + b"\r\n{", WHOLE[:30], WHOLE, b""])
+def test_a_connection_that_ends_leaves_nothing_behind(door, sent):
+    """Without the collector: it would come too late for what a transport holds."""
+
+    async def story():
+        connection, line, _ = connected(door)
+        gone = weakref.ref(connection)
+        connection.data_received(sent)
+        in_flight = door.in_flight
+        connection.connection_lost(None)
+        held = dict(line.connections.held)
+        del connection
+        return in_flight, gone(), held
+
+    gc.disable()
+    try:
+        in_flight, gone, held = asyncio.run(story())
+    finally:
+        gc.enable()
+    assert (gone, held) == (None, {})
+    assert in_flight == (1 if sent.endswith(b"\r\n{") else 0)
+    assert (door.in_flight, door._large_bytes) == (0, 0)
+
+
+def test_who_hung_up_is_not_answered_and_holds_nothing(door):
+    class Slow(Door):
+        cancelled = False
+
+        def answer(self, _phase, _body):
+            return self.wait()
+
+        async def wait(self):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                Slow.cancelled = True
+                raise
+
+    door.__class__ = Slow
+
+    async def story():
+        connection, line, held = connected(door)
+        connection.data_received(WHOLE)
+        await asyncio.sleep(0)
+        state = held.state
+        connection.connection_lost(None)
+        await asyncio.sleep(0.01)
+        return state, line.written
+
+    assert asyncio.run(story()) == (State.ANSWERING, b"")
+    assert Slow.cancelled
+    assert door.in_flight == 0
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
+def test_a_bug_outside_of_a_review_is_answered_and_said(door, late):
+    log = io.BytesIO()
+    door._log = JsonLog(log)
+
+    async def stumble():
+        raise RuntimeError("a bug")
+
+    def answer(_phase, _body):
+        if late:
+            return stumble()
+        raise RuntimeError("a bug")
+
+    door.answer = answer
+    status, _, body, _ = asyncio.run(post(door, "/mutate", REVIEW))
+    assert (status, body) == (500, b"vramwarden failed on this request; its log has the cause\n")
+    line = json.loads(log.getvalue())
+    assert (line["level"], line["msg"]) == ("error", "request failed")
+    assert "RuntimeError: a bug" in line["trace"]
+
+
+def test_one_answer_is_one_write(door):
+    async def story():
+        connection, line, _ = connected(door)
+        writes = []
+        line.write = writes.append
+        connection.data_received(WHOLE)
+        return len(writes), connection._timer, connection._task
+
+    assert asyncio.run(story()) == (1, None, None)
+
+
+def test_constant_answers_are_not_built_again(door):
+    assert isinstance(door.asked(b"GET", b"/", b""), Answer)
+    assert door.asked(b"GET", b"/", b"") is door.asked(b"PUT", b"/mutate", b"")

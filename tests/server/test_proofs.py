@@ -1,0 +1,118 @@
+"""A sample of patches is proven before it is sent, and one that does not hold is not sent."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.support.pods import a_pod, a_policy, a_review
+from webhook.core.admission.decide import Phase
+from webhook.core.pod.patch import PatchError
+from webhook.server import reviews
+from webhook.server.log import JsonLog
+from webhook.server.metrics import Metrics
+from webhook.server.reviews import PROVEN_EVERY, PodReviews
+
+
+class Scene:
+    """Reviews under a policy that may be replaced; `wrong` is a bug in whatever is proven."""
+
+    def __init__(self, monkeypatch):
+        self.policy = a_policy()
+        self.proven, self.wrong = [], None
+        self.log = io.BytesIO()
+        self.metrics = Metrics()
+        self.reviews = PodReviews(lambda: self.policy, self.metrics, JsonLog(self.log))
+        prove = reviews.prove
+
+        def noted(request, decision, policy):
+            self.proven.append((request.uid, policy.digest))
+            if self.wrong:
+                raise self.wrong
+            prove(request, decision, policy)
+
+        monkeypatch.setattr(reviews, "prove", noted)
+
+    def asks(self, uid, pod=None):
+        body = json.dumps(a_review(pod or a_pod("8Gi"), uid=str(uid))).encode()
+        answer = self.reviews.answer(Phase.MUTATE, body)
+        assert answer.status == 200
+        return json.loads(answer.body)["response"]
+
+    def counted(self):
+        """Return how many proofs held and how many failed."""
+        name = "vramwarden_patch_proofs_total"
+        value = self.metrics.registry.get_sample_value
+        return tuple(value(name, {"result": result}) for result in ("held", "failed"))
+
+
+@pytest.fixture
+def scene(monkeypatch):
+    return Scene(monkeypatch)
+
+
+def test_the_first_patch_under_each_policy_is_proven_and_then_one_in_256(scene):
+    assert scene.counted() == (0, 0)
+    assert scene.asks("plain", a_pod())["allowed"] is True
+    assert scene.proven == []  # nothing was patched
+    for number in range(PROVEN_EVERY + 1):
+        assert scene.asks(number)["patch"]
+    first = scene.policy.digest
+    assert scene.proven == [("0", first), (str(PROVEN_EVERY), first)]
+    assert scene.counted() == (2, 0)
+
+    scene.policy = replace(scene.policy, digest="f" * 64)
+    for uid in ("new policy", "again"):
+        assert scene.asks(uid)["patch"]
+    assert scene.proven[2:] == [("new policy", "f" * 64)]
+
+
+@pytest.mark.parametrize("wrong", [PatchError("planted"), KeyError("planted")])
+def test_a_patch_that_fails_its_proof_is_not_sent_and_none_after_it_counts_as_proven(scene, wrong):
+    assert scene.asks("good")["patch"]
+    for uid in range(PROVEN_EVERY - 1):
+        scene.asks(uid)
+    scene.wrong = wrong
+    for uid in ("bad", "bad too"):
+        response = scene.asks(uid)
+        assert (response["uid"], response["allowed"], "patch" in response) == (uid, False, False)
+        status = response["status"]
+        assert (status["code"], status["reason"]) == (500, "InternalError")
+        assert "planted" not in status["message"]
+    assert scene.counted() == (1, 2)
+    lines = [json.loads(line) for line in scene.log.getvalue().splitlines()]
+    said = [(line["uid"], line["msg"]) for line in lines if line["level"] == "error"]
+    assert said == [("bad", "review failed"), ("bad too", "review failed")]
+    assert "planted" in lines[-1]["trace"]
+
+    scene.wrong = None
+    for uid in ("mended", "and on"):
+        assert scene.asks(uid)["patch"]
+    assert [uid for uid, _ in scene.proven] == ["good", "bad", "bad too", "mended"]
+    assert scene.counted() == (2, 2)
+
+
+def test_after_a_failure_under_another_policy_the_one_before_is_proven_again(scene):
+    before = scene.policy
+    assert scene.asks("good")["patch"]
+    scene.policy, scene.wrong = replace(before, digest="f" * 64), PatchError("planted")
+    assert scene.asks("bad")["allowed"] is False
+    scene.policy, scene.wrong = before, None
+    for uid in ("good again", "and on"):
+        assert scene.asks(uid)["patch"]
+    assert [uid for uid, _ in scene.proven] == ["good", "bad", "good again"]
+
+
+def test_a_proof_really_applies_the_patch(scene, monkeypatch):
+    decide = reviews.decide
+
+    def bad(request, policy, phase):
+        decision = decide(request, policy, phase)
+        return replace(decision, patch=decision.patch[:-1])
+
+    monkeypatch.setattr(reviews, "decide", bad)
+    assert scene.asks("bad")["status"]["code"] == 500
+    assert scene.counted() == (0, 1)

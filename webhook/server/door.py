@@ -1,0 +1,193 @@
+"""The TLS port's door: which requests may come in, who answers each, and how much waits at once.
+
+The port has no authentication: any pod that reaches it can post, so nothing is trusted until read.
+Small reviews are answered where they arrive, on the event loop, since that costs less than any
+hand-over. Large ones take their turn on one thread, so that the loop goes on answering the others.
+Decoding holds the interpreter, for 25 ms at most (`review_json.MAX_VALUES`); deciding shares it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from webhook.server.reviews import PHASES, SMALL_BODY_BYTES, Answer, PodReviews, Review, rejection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from webhook.core.admission.decide import Phase
+    from webhook.server.log import JsonLog
+    from webhook.server.metrics import Metrics
+    from webhook.server.placement.reviews import BindingReviews
+
+MAX_BODY_BYTES: Final = 8 * 2**20
+"""The API server accepts objects of 3 MiB; a review holds the object, the old one and options."""
+
+MAX_BINDING_BYTES: Final = 256 * 2**10
+"""A Binding is a name, a node and annotations, which the API server bounds at 256 KiB."""
+
+MAX_BUFFERED_BYTES: Final = 64 * 2**20
+"""Bindings waiting at once; the scheduler is asked to retry beyond that."""
+
+MAX_LARGE_BYTES: Final = 24 * 2**20
+"""Large bodies being received or waiting at once; callers beyond that are asked to retry.
+
+Small ones are bounded by the number of connections, and always pass.
+"""
+
+READ_BYTES_PER_BYTE: Final = 32
+"""The most memory that a byte of JSON takes once it is read: `{"a":{}}` took 28."""
+
+BODY_TIMEOUT_S: Final = 5.0
+"""Our webhooks are registered with `timeoutSeconds: 5` at most: afterwards nobody waits."""
+
+WAIT_S: Final = 4.0
+"""A large review waits for its turn, and is answered, within this time, so that a caller who still
+waits learns that it may retry."""
+
+MAX_WAITING_BINDINGS: Final = 1024
+"""Far more than kube-scheduler sends at once (its client's default is 50 requests per second)."""
+
+JSON: Final = b"application/json"
+
+
+class Door:
+    """Takes POST /mutate, /validate and bindings; rejects everything else in one sentence."""
+
+    def __init__(
+        self,
+        reviews: PodReviews,
+        bindings: BindingReviews,
+        metrics: Metrics,
+        log: JsonLog,
+        *,
+        binds_at: Callable[[str], bool],
+        body_timeout_s: float = BODY_TIMEOUT_S,
+        wait_s: float = WAIT_S,
+        max_buffered_bytes: int = MAX_BUFFERED_BYTES,
+        max_large_bytes: int = MAX_LARGE_BYTES,
+    ) -> None:
+        """Take bindings at the paths for which `binds_at` holds (`bind_path`)."""
+        self._binds_at = binds_at
+        self._reviews = reviews
+        self._bindings = bindings
+        # One: two would decode at the same time, and hold up the event loop twice as long.
+        self._large_reviews = ThreadPoolExecutor(1, "large-review")
+        self._metrics = metrics
+        self._log = log
+        self.body_timeout_s = body_timeout_s
+        self._wait_s = wait_s
+        self._max_buffered_bytes = max_buffered_bytes
+        self._buffered_bytes = 0
+        self._max_large_bytes = max_large_bytes
+        self._large_bytes = 0
+        self._waiting_bindings = 0
+        self.in_flight = 0
+        """Requests whose body is being received or answered."""
+        metrics.in_flight.set_function(lambda: self.in_flight)
+
+    def asked(self, method: bytes, path: bytes, content_type: bytes) -> Phase | Answer | None:
+        """Return what a request asks for, None for a binding; or the answer where it is nothing."""
+        if method != b"POST":
+            return self._refused(_NOT_POSTED)
+        if content_type != JSON and content_type.split(b";", 1)[0].strip().lower() != JSON:
+            return self._refused(_NOT_JSON)
+        phase = _PHASES.get(path)
+        if phase is None and not self._binds_at(path.decode(errors="surrogateescape")):
+            return self._refused(_NOT_FOUND)
+        return phase
+
+    def limit(self, phase: Phase | None) -> int:
+        """Return how many bytes a body may have."""
+        return MAX_BODY_BYTES if phase else MAX_BINDING_BYTES
+
+    def answer(self, phase: Phase | None, body: bytes) -> Answer | Coroutine[Any, Any, Answer]:
+        """Answer a request: at once where that is possible."""
+        if phase is None:
+            return self._bound(body)
+        if len(body) <= SMALL_BODY_BYTES:
+            return self._reviews.answer(phase, body)
+        return self._in_turn(phase, body)
+
+    def too_large(self, phase: Phase | None, first: bytes) -> Answer:
+        """Answer a body that is too large; the review of a pod has a uid in its first bytes."""
+        if phase is None:
+            return self._refused(_TOO_LARGE)
+        return self._reviews.too_large(phase, first, MAX_BODY_BYTES)
+
+    def hold(self, more: int, size: int) -> Answer | None:
+        """Count bytes of a body of `size` so far; return the answer where there are too many."""
+        self._large_bytes += more
+        if size > SMALL_BODY_BYTES and self._large_bytes > self._max_large_bytes:
+            return self._refused(_OVERLOADED)
+        return None
+
+    def too_slow(self) -> Answer:
+        """Answer a body that does not come."""
+        sentence = f"the body did not arrive within {self.body_timeout_s:g} s"
+        return self._refused(rejection(408, sentence))
+
+    def cut_off(self) -> None:
+        """Count a request that ended before it was complete; nobody is left to answer."""
+        self._metrics.count_refused(400)
+
+    def malformed(self, sentence: str) -> Answer:
+        """Answer what is no HTTP."""
+        return self._refused(Answer(400, sentence.encode(), b"text/plain"))
+
+    def failed(self) -> Answer:
+        """Answer a request on which we failed outside of a review; to be called as it happens."""
+        self._log.exception("request failed")
+        return self._refused(_FAILED)
+
+    def _refused(self, answer: Answer) -> Answer:
+        self._metrics.count_refused(answer.status)
+        return answer
+
+    async def _in_turn(self, phase: Phase, body: bytes) -> Answer:
+        """Answer a large review on the thread for those."""
+        if self._large_bytes + len(body) > self._max_large_bytes:
+            return self._refused(_OVERLOADED)
+        self._large_bytes += len(body)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._wait_s):
+                judged = self._reviews.answer
+                return await loop.run_in_executor(self._large_reviews, judged, phase, body)
+        except TimeoutError:
+            return self._refused(_OVERLOADED)
+        finally:
+            self._large_bytes -= len(body)
+
+    def _bound(self, body: bytes) -> Answer | Coroutine[Any, Any, Answer]:
+        """Answer a Binding: at once from memory, else when its turn has come."""
+        review = self._bindings.read(body)
+        if isinstance(review, Answer):
+            return review
+        answer = self._bindings.at_once(review)
+        return answer or self._waited(review, READ_BYTES_PER_BYTE * len(body))
+
+    async def _waited(self, review: Review, size: int) -> Answer:
+        full = self._buffered_bytes + size > self._max_buffered_bytes
+        if full or self._waiting_bindings >= MAX_WAITING_BINDINGS:
+            return self._refused(_OVERLOADED)
+        self._waiting_bindings += 1
+        self._buffered_bytes += size
+        try:
+            return await self._bindings.answer(review)
+        finally:
+            self._buffered_bytes -= size
+            self._waiting_bindings -= 1
+
+
+_PHASES: Final = {path.encode(): phase for path, phase in PHASES.items()}
+_OR: Final = " or ".join(PHASES)
+_NOT_POSTED: Final = rejection(405, f"reviews are posted: POST {_OR}")
+_NOT_JSON: Final = rejection(415, "the content type must be application/json")
+_NOT_FOUND: Final = rejection(404, f"reviews of pods go to {_OR}")
+_TOO_LARGE: Final = rejection(413, f"the body is larger than {MAX_BINDING_BYTES // 2**10} KiB")
+_OVERLOADED: Final = rejection(503, "too many reviews at once; retry in a second")
+_FAILED: Final = rejection(500, "vramwarden failed on this request; its log has the cause")
