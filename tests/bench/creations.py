@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.bench import peers, settings
 from tests.bench.baseline import OURS, sides
-from tests.bench.figures import cpu_s, percentile, times
+from tests.bench.figures import cpu_s, percentile, ratio, times
 from tests.bench.load import NUMBER, Target, ask, load
 from tests.bench.servers import RECORDED, empty, on_core, temporary_folder, webhook
 from tests.support.control_planes import MISSING, available
@@ -24,6 +24,8 @@ from webhook import names
 
 CLIENTS = (1, 8)
 NONE = "no webhook"
+NOTHING = (None, None, None)
+ROUNDS = settings.ROUNDS * 2  # of a fifth of a second each
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Scene:
 
     label: str
     target: Target
+    pid: int | None
+    """The webhook's process, if there is one."""
 
 
 def bench_creations():
@@ -44,16 +48,25 @@ def bench_creations():
         for side in sides():
             server = stack.enter_context(webhook(side, folder))
             both = ours(server, side.root)
-            scenes.append(scene(plane, side.label, *both, acted=admitted))
+            scenes.append(scene(plane, side.label, *both, server=server, acted=admitted))
             if side is OURS:
                 alone = ours(server, side.root)[:1]
-                scenes.append(scene(plane, "ours, mutate", *alone, acted=admitted))
+                scenes.append(scene(plane, "ours, mutate", *alone, server=server, acted=admitted))
         server = stack.enter_context(empty(folder))
-        scenes.append(scene(plane, "empty", *ours(server, OURS.root)))
+        scenes.append(scene(plane, "empty", *ours(server, OURS.root), server=server))
         for peer, server in peers.all_started(stack, folder, plane):
             label = peer.label if peer.validate_path else f"{peer.label}, mutate"
             configurations = peers.configurations(peer, server)
-            scenes.append(scene(plane, label, *configurations, dress=peer.dress, acted=peer.acted))
+            scenes.append(
+                scene(
+                    plane,
+                    label,
+                    *configurations,
+                    server=server,
+                    dress=peer.dress,
+                    acted=peer.acted,
+                )
+            )
         show([scene.label for scene in scenes], measured(scenes, plane))
 
 
@@ -67,11 +80,11 @@ def admitted(pod):
     return names.ADMITTED_ANNOTATION in pod["metadata"]["annotations"]
 
 
-def unchanged(pod):
-    return True
+def as_it_is(pod):
+    return pod
 
 
-def scene(plane, label, *configurations, dress=unchanged, acted=unchanged):
+def scene(plane, label, *configurations, server=None, dress=as_it_is, acted=as_it_is):
     """Make a namespace with its configurations; create one pod, and see that they act on it."""
     namespace = "-".join(label.lower().replace(",", "").split())
     metadata = {"name": namespace}
@@ -84,7 +97,7 @@ def scene(plane, label, *configurations, dress=unchanged, acted=unchanged):
         apply(plane.api, configuration)
     pod = written_pod()
     dress(pod)
-    made = Scene(label, target(plane, namespace, pod))
+    made = Scene(label, target(plane, namespace, pod), server and server.pid)
     status, body = ask(made.target)
     if status != 201 or not acted(json.loads(body)):
         raise RuntimeError(f"{label}: not as it should be: {status}: {body[:2000]!r}")
@@ -117,58 +130,79 @@ def target(plane, namespace, pod):
 
 
 def measured(scenes, plane):
-    """Return latencies in ms and ms of the API server's CPU per pod, of each round, in turns."""
+    """Return each round's latencies in ms, and ms of CPU per pod of API server and webhook."""
     figures = {}
     api_server = plane._processes["kube-apiserver"].pid
     with on_core(-1):
-        for _ in range(settings.ROUNDS):
+        for _ in range(ROUNDS):
             for clients in CLIENTS:
                 for scene in scenes:
-                    before_s = cpu_s(api_server)
+                    pids = [pid for pid in (api_server, scene.pid) if pid]
+                    before_s = [cpu_s(pid) for pid in pids]
                     run = load(scene.target, clients, requests=settings.PODS)
-                    cpu_ms = (cpu_s(api_server) - before_s) / run.answers * 1e3
-                    latencies_ms = [latency_s * 1e3 for latency_s in run.latencies_s]
-                    figures.setdefault((scene.label, clients), []).append((latencies_ms, cpu_ms))
+                    taken_s = [cpu_s(pid) - then for pid, then in zip(pids, before_s, strict=True)]
+                    figures.setdefault((scene.label, clients), []).append(
+                        (
+                            [latency_s * 1e3 for latency_s in run.latencies_s],
+                            [each_s / run.answers * 1e3 for each_s in taken_s],
+                        )
+                    )
     return figures
 
 
 def show(labels, figures):
     print(
         "creating the recorded annotated pod through a real API server, "
-        f"{settings.ROUNDS} rounds of {settings.PODS} pods; servers on one core\n"
+        f"{ROUNDS} rounds of {settings.PODS} pods; servers on one core\n"
         "added: to no webhook in the same round, median of the rounds; p99 of all rounds\n"
-        "together; CPU: the API server's, per pod; x: baseline / this, of what is added"
+        "together; CPU per pod; x: baseline / this, of what is added"
     )
-    columns = ("p50 ms", "p99 ms", "CPU ms")
-    heads = "".join(f"{name:>9}{'added':>8}{'x':>7}" for name in columns)
-    print(f"  {'':<14}{'clients':>8}{heads}")
+    heads = "".join(f"{head:>9}{'added':>8}{'x':>7}" for head in ("p50 ms", "p99 ms", "API ms"))
+    print(f"  {'':<14}{'clients':>8}{heads}{'webhook ms':>12}{'x':>7}")
     for clients in CLIENTS:
-        plain = summary(figures[NONE, clients])
-        base = figures.get(("baseline", clients))
+        plain = Summary(figures[NONE, clients])
+        base = Summary(figures["baseline", clients]) if "baseline" in labels else None
         for label in labels:
-            own = summary(figures[label, clients])
+            own = Summary(figures[label, clients])
             cells = ""
-            for number, values in enumerate(own):
-                cells += f"{statistics.median(values):9.2f}"
-                cells += added(values, plain[number], base and summary(base)[number])
-            print(f"  {label:<14}{clients:>8}{cells}")
+            for values, none, theirs in zip(
+                own.rows, plain.rows, base.rows if base else NOTHING, strict=True
+            ):
+                cells += f"{statistics.median(values):9.2f}" + added(values, none, theirs)
+            print(f"  {label:<14}{clients:>8}{cells}{own.webhook(base)}")
 
 
-def summary(rounds):
-    """Return the medians of all rounds, one p99 of them together, and the CPU of all rounds."""
-    medians = [statistics.median(latencies) for latencies, _ in rounds]
-    together = [latency for latencies, _ in rounds for latency in latencies]
-    # CPU comes in ticks of 10 ms, and a round has only a few.
-    cpu = statistics.mean(cpu_ms for _, cpu_ms in rounds)
-    return medians, [percentile(together, 0.99)], [cpu]
+class Summary:
+    """What the rounds of one side come to."""
+
+    def __init__(self, rounds):
+        latencies, cpu = zip(*rounds, strict=True)
+        api_ms, *webhook_ms = (statistics.mean(column) for column in zip(*cpu, strict=True))
+        together = [latency for some in latencies for latency in some]
+        # CPU comes in ticks of 10 ms, and a round has only a few.
+        self.rows = (
+            [statistics.median(some) for some in latencies],
+            [percentile(together, 0.99)],
+            [api_ms],
+        )
+        self._webhook_ms = webhook_ms[0] if webhook_ms else None
+
+    def webhook(self, base):
+        """Write what the webhook itself takes, and how many times as much the baseline's does."""
+        if self._webhook_ms is None:
+            return f"{'-':>12}{'-':>7}"
+        of_base = ratio([base._webhook_ms], [self._webhook_ms]) if base else None
+        return f"{self._webhook_ms:12.2f}{times(of_base):>7}"
 
 
 def added(own, plain, base):
     """Write what a side adds to no webhook, and how many times as much the baseline adds."""
     if own == plain:
         return f"{'-':>8}{'-':>7}"
-    more = statistics.median(mine - none for mine, none in zip(own, plain, strict=True))
-    if base is None:
-        return f"{more:8.2f}{'-':>7}"
-    of_base = statistics.median(mine - none for mine, none in zip(base, plain, strict=True))
-    return f"{more:8.2f}{times(of_base / more if more > 0 else None):>7}"
+    more = more_than(plain, own)
+    of_base = ratio([more_than(plain, base)], [more]) if base else None
+    return f"{more:8.2f}{times(of_base):>7}"
+
+
+def more_than(plain, values):
+    return statistics.median(value - none for value, none in zip(values, plain, strict=True))

@@ -44,9 +44,9 @@ class Child:
                     text=True,
                 )
             )
-        found = self._process.stdout.readline().strip()
+        found = self._process.stdout.readline().strip()  # empty where it ended with a trace
         if not Path(found).is_relative_to(side.root):
-            raise RuntimeError(f"{side.label}: found the package in {found}, not in {side.root}")
+            raise RuntimeError(f"{side.label}: wants its package in {side.root}, found {found!r}")
 
     def figures(self, calls):
         self._process.stdin.write(f"{calls}\n")
@@ -64,7 +64,9 @@ def bench_decisions():
         for _ in range(settings.ROUNDS):
             for label, child in children.items():
                 taken[label].append(child.figures(CALLS))
-    print(f"one review in process, µs, medians of {settings.ROUNDS} rounds; x: baseline / ours")
+    print(
+        f"one review in process, µs of CPU, medians of {settings.ROUNDS} rounds; x: baseline / ours"
+    )
     print(f"  {'':<36}" + "".join(f"{part:>7}{'base':>7}{'x':>7}" for part in (*PARTS, "all")))
     for title, *_ in CASES:
         cells = ""

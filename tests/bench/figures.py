@@ -19,15 +19,17 @@ def percentile(values, share):
 def ratio(baseline, ours):
     """Return how many times as much the baseline takes, as the median over rounds.
 
-    The rounds are compared one by one: the two figures of a round were taken within seconds of each
-    other, so that a machine which was busy for a while was busy for both.
+    The rounds are compared one by one: the two figures of a round were taken within seconds of
+    each other, so a machine that was busy for a while was busy for both. A round in which ours took
+    nothing, as CPU does in less than a tick, is left out; None if all did.
     """
-    return statistics.median(theirs / own for theirs, own in zip(baseline, ours, strict=True))
+    ratios = [theirs / own for theirs, own in zip(baseline, ours, strict=True) if own > 0]
+    return statistics.median(ratios) if ratios else None
 
 
 def times(value):
-    """Write a ratio; a dash where there is none."""
-    return "-" if value is None else f"x{value:.2f}"
+    """Write a ratio; a dash where there is none that means anything."""
+    return "-" if value is None or value <= 0 else f"x{value:.2f}"
 
 
 def family(pid, proc=PROC):

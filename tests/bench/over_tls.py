@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from tests.bench import peers, settings
 from tests.bench.baseline import sides
-from tests.bench.figures import cpu_s, ratio, times
+from tests.bench.figures import cpu_s, ratio, resident_bytes, times
 from tests.bench.load import load
 from tests.bench.servers import empty, on_core, temporary_folder, webhook
 
@@ -30,6 +30,7 @@ def bench_over_tls():
             said = f"{len(patch)} operations" if patch else "no patch"
             print(f"  {server.label} answers with {said}")
         figures = measured(servers)
+        resident = {server.label: resident_bytes(server.pid) / 2**20 for server in servers}
     print(
         f"  {'':<10}{'connections':>12}{'p50 µs':>9}{'x':>7}{'p99 µs':>9}{'x':>7}"
         f"{'requests/s':>12}{'x':>7}{'CPU µs':>9}{'x':>7}"
@@ -37,6 +38,8 @@ def bench_over_tls():
     for connections in CONNECTIONS:
         for server in servers:
             show(server.label, connections, figures)
+    held = ", ".join(f"{label} {mib:.0f}" for label, mib in resident.items())
+    print(f"  resident after that, MiB: {held}")
 
 
 def measured(servers):

@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -72,7 +72,8 @@ def started(log, program, *arguments, folder, **environment):
     try:
         yield process
     finally:
-        os.killpg(process.pid, signal.SIGQUIT)  # no drain
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGQUIT)  # no drain
         stop(process)
 
 

@@ -33,6 +33,7 @@ def proc(tmp_path):
 
 def test_a_ratio_compares_round_by_round():
     assert ratio([10, 20, 300], [5, 5, 200]) == 2  # the machine was slow in the last round
+    assert [ratio([3, 4], [0, 2]), ratio([3], [0])] == [2, None]
     with pytest.raises(ValueError, match="shorter"):
         ratio([1, 2], [1])
 
@@ -44,7 +45,8 @@ def test_a_percentile_is_one_of_the_values():
 
 
 def test_a_ratio_is_written_with_its_sign():
-    assert [times(2.0), times(0.456), times(None)] == ["x2.00", "x0.46", "-"]
+    assert [times(2.0), times(0.456)] == ["x2.00", "x0.46"]
+    assert [times(None), times(-1.0)] == ["-", "-"]  # what is added may be less than nothing
 
 
 def test_cpu_is_that_of_a_process_and_of_all_that_descend_from_it(proc):
