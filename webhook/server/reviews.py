@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, overload
 
@@ -17,6 +17,7 @@ from webhook.adapters.review_json import (
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.admission.proof import prove
 from webhook.core.pod.findings import Reason
+from webhook.core.pod.patch import condense
 from webhook.core.pod.review import BadReviewError, uid_in_prefix
 from webhook.server.log import short
 
@@ -174,11 +175,15 @@ class PodReviews:
         if isinstance(review, Answer):
             return review
 
+        small = len(body) <= SMALL_BODY_BYTES
+
         def decided(request: Request) -> Decision:
             # Read once: a policy that is replaced meanwhile cannot split a decision.
             policy = self._policy()
             decision = decide(request, policy, phase)
-            if decision.patch:
+            if decision.patch and small:
+                patch = condense(request.obj, decision.patch, "spec")
+                decision = replace(decision, patch=tuple(patch))
                 self._proofs.sample(request, decision, policy)
             return decision
 
