@@ -337,7 +337,9 @@ def test_a_connection_that_ends_leaves_nothing_behind(door, sent):
         connection, line, _ = connected(door)
         gone = weakref.ref(connection)
         connection.data_received(sent)
+        shown = door._metrics.registry.get_sample_value("vramwarden_admission_in_flight")
         in_flight = door.in_flight
+        assert shown == in_flight
         connection.connection_lost(None)
         held = dict(line.connections.held)
         del connection
