@@ -207,6 +207,9 @@ def test_who_asks_whether_to_go_on_is_told_so_once(server):
     assert [(status, body[:1]) for status, _, body in answers] == [(100, b""), (200, b"{")]
     assert is_open
     assert statuses(server, expecting + REVIEW) == ([200], True)
+    last = expecting.replace(b"Host: x", b"Host: x\r\nConnection: close")
+    assert statuses(server, last, REVIEW) == ([100, 200], False)
+    assert statuses(server, expecting.replace(b"1.1", b"1.0"), REVIEW) == ([200], False)
     bad = expecting.replace(b"/json", b"/xml")
     assert statuses(server, bad) == ([415], False)
     large = expecting.replace(LENGTH, b"Content-Length: 99999999\r\n")
@@ -334,7 +337,9 @@ def test_a_connection_that_ends_leaves_nothing_behind(door, sent):
         connection, line, _ = connected(door)
         gone = weakref.ref(connection)
         connection.data_received(sent)
+        shown = door._metrics.registry.get_sample_value("vramwarden_admission_in_flight")
         in_flight = door.in_flight
+        assert shown == in_flight
         connection.connection_lost(None)
         held = dict(line.connections.held)
         del connection
@@ -373,11 +378,58 @@ def test_who_hung_up_is_not_answered_and_holds_nothing(door):
         state = held.state
         connection.connection_lost(None)
         await asyncio.sleep(0.01)
-        return state, line.written
+        return state, line.written, Slow.cancelled
 
-    assert asyncio.run(story()) == (State.ANSWERING, b"")
-    assert Slow.cancelled
+    assert asyncio.run(story()) == (State.ANSWERING, b"", True)
     assert door.in_flight == 0
+
+
+def test_who_hangs_up_as_an_answer_is_ready_is_not_answered(door):
+    async def ready():
+        return Answer(200, b"{}")
+
+    door.answer = lambda *_: ready()
+
+    async def story():
+        problems = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, found: problems.append(found))
+        connection, line, _ = connected(door)
+        connection.data_received(WHOLE)
+        task = connection._task
+        while not task.done():  # noqa: ASYNC110 - in the same turn as its callbacks are due
+            await asyncio.sleep(0)
+        connection.connection_lost(None)
+        await asyncio.sleep(0.01)
+        return line.written, problems
+
+    assert asyncio.run(story()) == (b"", [])
+    assert door.in_flight == 0
+
+
+def test_who_is_cut_off_while_an_answer_is_made_is_counted_once(door):
+    async def story():
+        wait = asyncio.Event()
+
+        async def answer():
+            await wait.wait()
+            return Answer(200, b"{}")
+
+        door.answer = lambda *_: answer()
+        connection, line, _ = connected(door)
+        connection.data_received(WHOLE)
+        await asyncio.sleep(0)
+        connection.data_received(WHOLE)
+        counted = line.is_closed, line.counted, door.in_flight
+        wait.set()
+        await asyncio.sleep(0.01)
+        connection.connection_lost(None)
+        return counted, line.written
+
+    assert asyncio.run(story()) == ((True, ["unfair"], 0), b"")
+    refused_400 = door._metrics.registry.get_sample_value(
+        "vramwarden_http_refused_total", {"code": "400"}
+    )
+    assert refused_400 is None
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])

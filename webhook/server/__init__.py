@@ -22,5 +22,5 @@
 
 Reviews do not pass through Flask, by measurement: on one core a Flask route under gunicorn's
 gthread worker answered 1,750 empty reviews per second, and each idle connection held a thread; a
-plain callable under its asgi worker 13,000, `http` 27,000, and idle connections cost nothing.
+plain callable under its asgi worker 13,000, `http` twice as many. Idle connections cost nothing.
 """

@@ -154,16 +154,12 @@ class Connections:
         held.close = handshake.cancel
 
     async def _shake_hands(self, held: Held, accepted: socket.socket) -> None:
-        connection = self._connect(self, held)
         try:
-            transport, _ = await self.loop.connect_accepted_socket(
-                lambda: connection, accepted, ssl=self._context
+            await self.loop.connect_accepted_socket(
+                lambda: self._connect(self, held), accepted, ssl=self._context
             )
         except (OSError, asyncio.CancelledError):
             self.forget(held)
-        else:
-            if held in self.held:
-                held.close = transport.abort
 
     def _end(self, held: Held) -> None:
         close = held.close

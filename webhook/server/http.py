@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
         self._door = door
         self._connections = connections
         self._held = held
-        self._parser: Any = HttpRequestParser(self)
+        self._parser: Any = None
         self._transport: Any = None
         self._task: asyncio.Task[Answer] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -104,12 +104,15 @@ class Connection(asyncio.Protocol):
         self._is_complete = False
         self._is_last = False
         self._has_no_body = False
+        self._is_expected = False
+        """The caller waits to be told that they may send the body."""
 
     # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport, once the handshake is over."""
         self._transport = transport
+        self._parser = HttpRequestParser(self)
         self._transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES)
         self._held.close = self._transport.abort
 
@@ -199,6 +202,7 @@ class Connection(asyncio.Protocol):
         self._is_last = version != "1.1" or not self._parser.should_keep_alive()
         method = self._parser.get_method()
         self._has_no_body = method == b"HEAD"
+        self._is_expected = version == "1.1" and read.get(b"expect", b"").lower() == b"100-continue"
         path = self._target.partition(b"?")[0]
         self._in_flight = True
         self._door.in_flight += 1
@@ -252,7 +256,7 @@ class Connection(asyncio.Protocol):
                 self._timer = call_later(PREFIX_S, self._give_up_large)
                 return
             self._timer = call_later(self._door.body_timeout_s, self._give_up_slow)
-            if self._read.get(b"expect", b"").lower() == b"100-continue" and not self._is_last:
+            if self._is_expected:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _give_up_large(self) -> None:
@@ -287,7 +291,7 @@ class Connection(asyncio.Protocol):
 
     def _respond_late(self, task: asyncio.Task[Answer]) -> None:
         self._task = None
-        if not task.cancelled():
+        if not (self._is_over or task.cancelled()):
             try:
                 answer = task.result()
             except Exception:  # noqa: BLE001 - as above
@@ -305,6 +309,7 @@ class Connection(asyncio.Protocol):
         """End a connection on which something else came than a request that has its turn."""
         if isinstance(error, _UnfairError) or self._is_complete:
             self._connections.count_closed("unfair")
+            self._settle()
             self._is_over = True
             self._transport.abort()
         elif isinstance(error, _MalformedError | HttpParserError):

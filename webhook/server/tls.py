@@ -1,9 +1,9 @@
 """The serving certificate: a replaced one is shown on the next handshake.
 
-Gunicorn's asgi worker builds one TLS context when it starts. OpenSSL's server-name callback may
-hand a handshake another context, and is called even where the client sends no name; so the context
-to listen with has no certificate, each handshake gets the current one, and open connections keep
-what they have. Its keeper decides where the certificate comes from.
+The worker makes one TLS context when it starts. OpenSSL's server-name callback may hand a handshake
+another context, and is called even where the client sends no name; so the context to listen with
+has no certificate, each handshake gets the current one, and open connections keep what they have.
+Its keeper decides where the certificate comes from.
 """
 
 from __future__ import annotations
