@@ -20,6 +20,7 @@ from webhook.core.pod.findings import Reason
 from webhook.core.pod.patch import condense
 from webhook.core.pod.review import BadReviewError, uid_in_prefix
 from webhook.server.log import short
+from webhook.server.remembered import LONGEST_BYTES, RememberedDecisions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,6 +166,7 @@ class PodReviews:
         self._log = log
         self._reviews = Reviews(metrics, log)
         self._proofs = _SampledProofs(metrics)
+        self._remembered = RememberedDecisions()
 
     def answer(self, phase: Phase, body: bytes) -> Answer:
         """Answer one review."""
@@ -180,7 +182,8 @@ class PodReviews:
         def decided(request: Request) -> Decision:
             # Read once: a policy that is replaced meanwhile cannot split a decision.
             policy = self._policy()
-            decision = decide(request, policy, phase)
+            judge = self._remembered.decide if len(body) <= LONGEST_BYTES else decide
+            decision = judge(request, policy, phase)
             if decision.patch and small:
                 patch = condense(request.obj, decision.patch, "spec")
                 decision = replace(decision, patch=tuple(patch))

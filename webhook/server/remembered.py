@@ -1,0 +1,115 @@
+"""Decisions about pods of one template, remembered: a controller creates many that differ by name.
+
+A decision about a creation follows from the policy, the phase and the namespace, and of the pod
+from its annotations, its labels and its spec alone. Pods of a template differ in one more thing:
+the name of the volume with the token, to which the ServiceAccount plugin appends five random
+characters (k8s.io/kubernetes/plugin/pkg/admission/serviceaccount/admission.go). It is left out of
+what is compared where it names that volume and its mounts, and stands nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from webhook.core.admission.decide import decide
+from webhook.names import NODES_GROUP
+
+if TYPE_CHECKING:
+    from webhook.core.admission.decide import Decision, Phase
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.request import Request
+    from webhook.core.policy.values import Policy
+
+MOST: Final = 256
+"""Decisions that are remembered at a time."""
+
+LONGEST_BYTES: Final = 16 * 2**10
+"""Of the body of a review whose decision is remembered. With MOST of them: 4 MiB, and what the
+patches hold."""
+
+_TOKEN: Final = re.compile("kube-api-access-[a-z0-9]{5}")
+_ANY_TOKEN: Final = b"\0"
+"""In place of the name: JSON has none, so no pod can write it."""
+
+
+class RememberedDecisions:
+    """Decides as `decide` does, and about a template that it knows only once.
+
+    | a request | is remembered |
+    | --- | --- |
+    | the creation of a pod that is allowed or mutated in silence | yes |
+    | one that its user is told something about: the text may quote the pod | no |
+    | one whose patch names the volume with the token | no |
+    | an update, a subresource, a pod that a kubelet creates | no |
+
+    All is forgotten when the policy changes, and when it is too much. Safe from any thread.
+    """
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._policy: tuple[Any, ...] = ()
+        self._known: dict[tuple[Phase, bytes], Decision] = {}
+
+    def decide(self, request: Request, policy: Policy, phase: Phase) -> Decision:
+        """Decide a review whose body has at most LONGEST_BYTES."""
+        template = _template(request)
+        if template is None:
+            return decide(request, policy, phase)
+        key, token = template
+        in_force = (policy.digest, policy.rollout, policy.runtime_classes)
+        if in_force != self._policy or len(self._known) >= MOST:
+            self._known, self._policy = {}, in_force
+        known = self._known
+        decision = known.get((phase, key))
+        if decision is not None:
+            return replace(decision, before=request.obj)
+        decision = decide(request, policy, phase)
+        told = decision.findings or decision.notes or decision.malformed
+        if not told and not (token and token in orjson.dumps(decision.patch)):
+            known[phase, key] = replace(decision, before={})
+        return decision
+
+
+def _template(request: Request) -> tuple[bytes, bytes] | None:
+    """Return what a decision follows from, and the name that is left out of it, if any."""
+    if request.kind != "Pod" or request.operation != "CREATE" or request.subresource:
+        return None
+    metadata, spec = request.obj.get("metadata"), request.obj.get("spec")
+    if type(metadata) is not dict or type(spec) is not dict or NODES_GROUP in request.groups:
+        return None
+    read = (request.namespace, metadata.get("annotations"), metadata.get("labels"), spec)
+    key = orjson.dumps(read)
+    token = _token(spec)
+    if not token:
+        return key, b""
+    name = token.encode()
+    if key.count(name) != _count_uses(spec, token):
+        return None
+    return key.replace(name, _ANY_TOKEN), name
+
+
+def _token(spec: Json) -> str:
+    """Return the name of the volume with the token; empty for none."""
+    for volume in _objects(spec.get("volumes")):
+        name = volume.get("name")
+        if type(name) is str and _TOKEN.fullmatch(name):
+            return name
+    return ""
+
+
+def _count_uses(spec: Json, name: str) -> int:
+    """Count the volumes and the mounts of a name."""
+    uses = sum(1 for volume in _objects(spec.get("volumes")) if volume.get("name") == name)
+    for field in ("containers", "initContainers"):
+        for container in _objects(spec.get(field)):
+            mounts = _objects(container.get("volumeMounts"))
+            uses += sum(1 for mount in mounts if mount.get("name") == name)
+    return uses
+
+
+def _objects(found: object) -> list[Json]:
+    return [one for one in found if type(one) is dict] if type(found) is list else []
