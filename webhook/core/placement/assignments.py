@@ -182,21 +182,9 @@ def plan(
     | is not entered, and GPUs are free | entered with them |
     | otherwise | denied |
     """
-    kept = {uid: one for uid, one in assignments.items() if _may_use(pods.get(uid), node)}
-    entered = kept.pop(pod.uid, None)
-    changed = len(kept) + (entered is not None) < len(assignments)
-    if entered and set(entered.uuids) <= {gpu.uuid for gpu in gpus}:
-        renew = now_s - entered.since_s > RENEW_S
-        kept[pod.uid] = replace(entered, since_s=int(now_s)) if renew else entered
-        return Plan(entered.uuids, kept, changed or renew)
-    if pod.need is None:
-        return Plan((), kept, len(kept) < len(assignments))
-    free = free_on(node, gpus, kept, pods, but=pod.uid)
-    uuids = place(node, gpus, free, pod.need, order)
-    if isinstance(uuids, Denial):
-        return uuids
-    kept[pod.uid] = Assignment(pod.name, uuids, pod.need.memory_bytes, int(now_s))
-    return Plan(uuids, kept, changed=True)
+    draft = plan_all(node, gpus, assignments, pods, [pod], now_s, order)
+    (got,) = draft.gets
+    return got if isinstance(got, Denial) else Plan(got, draft.assignments, draft.changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,18 +203,44 @@ def plan_all(
     pods: Mapping[str, PodState],
     wanted: Iterable[PodState],
     now_s: float,
+    order: Order = best_fit,
 ) -> Draft:
-    """Plan pods one after the other, each on what the one before left; see `plan`."""
+    """Plan pods one after the other, each on what the one before left; see `plan`.
+
+    The list and the pods are gone through once, however many are planned. Where all are denied the
+    list stays as it is.
+    """
+    kept = {uid: one for uid, one in assignments.items() if _may_use(pods.get(uid), node)}
+    free = free_on(node, gpus, kept, pods)
     gets: list[tuple[str, ...] | Denial] = []
-    changed = False
+    is_new = False
     for pod in wanted:
-        made = plan(node, gpus, assignments, pods, pod, now_s)
-        if isinstance(made, Denial):
-            gets.append(made)
-        else:
-            gets.append(made.uuids)
-            assignments, changed = made.assignments, changed or made.changed
-    return Draft(assignments, tuple(gets), changed)
+        entered = kept.get(pod.uid)
+        if entered and all(uuid in free for uuid in entered.uuids):
+            if now_s - entered.since_s > RENEW_S:
+                kept[pod.uid] = replace(entered, since_s=int(now_s))
+                is_new = True
+            gets.append(entered.uuids)
+            continue
+        left = dict(free)
+        known = pods.get(pod.uid)
+        if entered:
+            _give_back(left, entered.uuids, entered.memory_bytes)
+        elif known:
+            _give_back(left, *_taken_unlisted(known, node, tuple(free)))
+        got = place(node, gpus, left, pod.need, order) if pod.need else ()
+        gets.append(got)
+        if isinstance(got, Denial):
+            continue
+        is_new |= kept.pop(pod.uid, None) is not None or bool(pod.need)
+        if pod.need:
+            kept[pod.uid] = Assignment(pod.name, got, pod.need.memory_bytes, int(now_s))
+            for uuid in got:
+                left[uuid] -= pod.need.memory_bytes
+        free = left
+    if all(isinstance(got, Denial) for got in gets):
+        return Draft(assignments, tuple(gets), changed=False)
+    return Draft(kept, tuple(gets), is_new or len(kept) < len(assignments))
 
 
 def free_on(
@@ -234,7 +248,6 @@ def free_on(
     gpus: Sequence[Gpu],
     assignments: Assignments,
     pods: Mapping[str, PodState],
-    but: str = "",
 ) -> dict[str, int]:
     """Return what is free on each GPU, by what is entered and by pods that are not.
 
@@ -249,11 +262,24 @@ def free_on(
     taken = [(one.uuids, one.memory_bytes) for one in assignments.values()]
     every = tuple(gpu.uuid for gpu in gpus)
     for uid, pod in pods.items():
-        there = pod.node == node and not pod.finished and not pod.gone
-        if there and uid != but and uid not in assignments:
-            uuids = pod.uuids if pod.at_binding else every
-            taken.append((uuids, pod.need.memory_bytes if pod.need else 0))
+        if uid not in assignments:
+            taken.append(_taken_unlisted(pod, node, every))
     return free_bytes(gpus, taken)
+
+
+def _taken_unlisted(
+    pod: PodState, node: str, every: tuple[str, ...]
+) -> tuple[tuple[str, ...], int]:
+    """Return what a pod takes of a node that is not entered there: on which GPUs, and how much."""
+    if pod.need is None or pod.node != node or pod.finished or pod.gone:
+        return (), 0
+    return pod.uuids if pod.at_binding else every, pod.need.memory_bytes
+
+
+def _give_back(free: dict[str, int], uuids: Iterable[str], freed_bytes: int) -> None:
+    for uuid in uuids:
+        if uuid in free:
+            free[uuid] += freed_bytes
 
 
 def adopt(
