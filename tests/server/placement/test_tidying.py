@@ -30,8 +30,9 @@ class Binder:
         self._failures = failures
         self._broken = broken
 
-    def nodes_of(self, uid):
-        return {"p1": ["n1"], "p2": ["n1", "n2"]}.get(uid, [])
+    def nodes_of(self, pods):
+        entered = {"p1": {"n1"}, "p2": {"n1", "n2"}}
+        return set().union(*(entered.get(pod.uid, ()) for pod in pods))
 
     def tidy(self, name, stored=None):
         if self._failures:

@@ -88,4 +88,4 @@ class Tidying:
                 ended.append(self._ended.get_nowait())
         except Empty:
             pass
-        return sorted({name for pod in ended for name in binder.nodes_of(pod.uid)})
+        return sorted(binder.nodes_of(ended))
