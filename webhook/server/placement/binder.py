@@ -214,6 +214,10 @@ class Binder:
     def _is_gone(self, name: str) -> bool:
         return self._tracker.node(name) is None and self._api.node(name) is None
 
+    def copy(self, node: str) -> Stored | None:
+        """Return a node's list as it was last read here, if it was."""
+        return self._copies.get(node)
+
     def nodes_of(self, pods: Iterable[PodState]) -> set[str]:
         """Return the nodes in whose lists, as last read here, some of these pods are entered.
 

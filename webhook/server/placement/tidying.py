@@ -64,7 +64,8 @@ class Tidying:
 
     def round(self, binder: Binder) -> None:
         """Tidy the lists of all nodes; raises KubeError."""
-        read = {stored.node: stored for stored in self._api.all_assignments() if stored.node}
+        lists = self._api.all_assignments(binder.copy)
+        read = {stored.node: stored for stored in lists if stored.node}
         self._tidy(binder, read)
 
     def _tidy(self, binder: Binder, lists: Mapping[str, Stored | None]) -> None:
