@@ -15,6 +15,7 @@ import jsonpatch
 
 from tests.support.pods import a_pod, a_request
 from webhook.adapters.kube.client import Kube, KubeError
+from webhook.adapters.kube.reading import free_at_once
 from webhook.adapters.policy.files import load_policy, shipped_policy_path
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.node.inventory import Inventory, Known
@@ -36,6 +37,7 @@ class StoredCluster(Kube):
 
     def __init__(self, nodes: int, pods: int, *, gpu_bytes: int = 2**50, waiting: int = 0) -> None:
         """Have so many; the last ones `waiting` were bound without a GPU."""
+        free_at_once()  # as the real one does
         self._tries, self._answer_s, self._ahead_s, self.url = 1, 1.0, None, "https://stored"
         self.nodes, self.pods, self.waiting = nodes, pods, waiting
         self.gpus = [Gpu(_uuid(i), gpu_bytes, "NVIDIA H200", i, gpu_bytes) for i in range(8)]

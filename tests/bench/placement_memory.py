@@ -1,7 +1,7 @@
 """A real replica beside a real API server with many pods: its memory, and its start until ready.
 
-Takes minutes, so it runs only where it is asked for: `VRAMWARDEN_BENCH_REPLICA=10000,1000` is so
-many managed pods, bound to so many nodes. Needs KUBEBUILDER_ASSETS.
+Takes minutes, so it runs only where it is asked for: `BENCH_PODS=10000,1000` is so many
+managed pods, bound to so many nodes. Needs KUBEBUILDER_ASSETS.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tests.support.servers import running
 from webhook.core.placement.assignments import Assignment, config_map_name, write_assignments
 from webhook.names import ASSIGNMENTS_LABEL, ASSIGNMENTS_NODE_ANNOTATION, GPU_ANNOTATION
 
-ASKED = os.environ.get("VRAMWARDEN_BENCH_REPLICA", "")
+ASKED = os.environ.get("BENCH_PODS", "")
 WATCHED_S = 45.0
 """How long its memory is watched: all lists are tidied once within this time."""
 
 
-def bench_replica() -> None:
+def bench_memory() -> None:
     """Print what a replica needs, without and with what was asked for."""
     if not ASKED:
         return
@@ -112,4 +112,4 @@ def _held(pid: int | str) -> str:
 
 
 if __name__ == "__main__":
-    bench_replica()
+    bench_memory()
