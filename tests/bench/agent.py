@@ -22,7 +22,7 @@ from webhook.adapters.kube.follow import Collection, follow
 from webhook.agent.loop import PACE_S, Agent
 from webhook.agent.observer import scan
 from webhook.agent.settings import INTERVAL_S, AgentSettings
-from webhook.agent.watcher import AssignmentsSeen, NodeSeen
+from webhook.agent.watcher import WATCH_S, AssignmentsSeen, NodeSeen
 from webhook.core.placement.assignments import Assignment, read_assignments, write_assignments
 
 GPUS, PODS, ROUNDS, TIMES = (1, 8, 16), 100, 5, 200
@@ -146,7 +146,13 @@ def _asked_in_an_hour() -> Counter:
     quiet = _Quiet()
     one = Collection(quiet, "/api/v1/things", lambda thing: thing, name="one")
     with contextlib.suppress(_OverError):
-        follow(one, lambda _: None, clock=lambda: quiet.now_s, sleep=quiet.sleep)
+        follow(
+            one,
+            lambda _: None,
+            watch_s=WATCH_S,
+            clock=lambda: quiet.now_s,
+            sleep=quiet.sleep,
+        )
     return quiet.asked + quiet.asked
 
 

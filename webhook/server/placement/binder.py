@@ -329,7 +329,9 @@ class Binder:
         Those are planned also where nobody in the line speaks for them: what is free is theirs.
         """
         gone = {item for job in jobs for item in job.leaving.items()}
-        entered = {uid: one for uid, one in stored.assignments.items() if (uid, one) not in gone}
+        entered = stored.assignments
+        if gone:
+            entered = {uid: one for uid, one in entered.items() if (uid, one) not in gone}
         is_for_good = any(not job.dry_run for job in jobs)
         keeps = gpus and is_for_good and self.assigns_late
         waiting = [
