@@ -15,9 +15,15 @@ CROWDED, WAITING = (10, 100, 1000), (10, 100, 1000)
 
 def bench_placement() -> None:
     """Print what grows with nodes and pods; then the agent's cost, and a real replica's memory."""
-    print("one replica: MiB resident; ms for the first list; us for a stranger's binding, one of")
-    print("ours, an event of a node and of a pod, a pod that ended; ms for a round of tidying")
-    _print("nodes", "pods", "MiB", "list", "stranger", "binding", "node", "pod", "ended", "round")
+    print(
+        "one replica: MiB resident; ms for the first list; us for a stranger's binding, and for one"
+    )
+    print(
+        "of ours, which asks so often; us for an event of a node, of a pod, and of one that ended,"
+    )
+    print("with what is written for it; ms for a round of tidying")
+    heads = "nodes pods MiB list stranger binding asks node pod ended round"
+    _print(*heads.split())
     for nodes in NODES:
         for pods in PODS:
             _print(nodes, pods, *_in_a_child("measured", nodes, pods))

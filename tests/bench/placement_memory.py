@@ -35,7 +35,8 @@ def bench_memory() -> None:
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             control_plane.api.create(namespace)
         control_plane.ensure_service_account("team")
-        print("\na replica beside a real API server: its processes' memory in MiB")
+        print("\na replica beside a real API server; its processes in MiB: resident / at most / as")
+        print("its part, where what several processes have in common is divided among them")
         _measure(control_plane, Path(folder), 0, 0)
         started_s = time.monotonic()
         _fill(control_plane.api, pods, nodes)
@@ -108,7 +109,7 @@ def _held(pid: int | str) -> str:
     now, most = (int(re.search(rf"{key}:\s+(\d+)", status)[1]) / 1024 for key in ("VmRSS", "VmHWM"))
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     share = int(re.search(r"Pss:\s+(\d+)", rollup)[1]) / 1024
-    return f"{now:.0f} (at most {most:.0f}; {share:.0f} where what both have counts half)"
+    return f"{now:.0f} / {most:.0f} / {share:.0f}"
 
 
 if __name__ == "__main__":
