@@ -152,7 +152,6 @@ def connect(
     loader: Any = config  # its functions have no types
     settings = client.Configuration()
     settings.retries = False  # ours are below
-    settings.socket_options = _socket_options()
     named = kubeconfig or context or os.environ.get("KUBECONFIG")
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and not named
     try:
@@ -165,7 +164,10 @@ def connect(
             )
         if not settings.verify_ssl:  # once: urllib3 would warn at every request
             warnings.simplefilter("once", urllib3.exceptions.InsecureRequestWarning)
-        return Kube(client.ApiClient(settings), tries, answer_s)
+        api_client = client.ApiClient(settings)
+        pool: urllib3.PoolManager = api_client.rest_client.pool_manager
+        pool.connection_pool_kw["socket_options"] = _socket_options()
+        return Kube(api_client, tries, answer_s)
     except (ConfigException, yaml.YAMLError, OSError, LookupError, *_MALFORMED) as error:
         said = " ".join(str(error).split()) or type(error).__name__
         where, cure = _sought(kubeconfig, in_pod=in_pod)
@@ -175,7 +177,7 @@ def connect(
 
 
 def _socket_options() -> list[tuple[int, int, int]]:
-    """Return what is set for each connection; older versions of the client set nothing of it."""
+    """Return what is set for each connection; older versions of the client cannot set it."""
     usual: list[tuple[int, int, int]] = urllib3.connection.HTTPConnection.default_socket_options
     alive = [
         (socket.IPPROTO_TCP, getattr(socket, name), value)
