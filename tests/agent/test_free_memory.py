@@ -4,10 +4,14 @@ import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, ZEROED, Bench
 from webhook.adapters.kube.client import Kube, KubeError
-from webhook.adapters.kube.follow import WATCH_S
 from webhook.agent import assigned, loop
 from webhook.agent.assigned import EVERY_S, Assigned
-from webhook.agent.watcher import AssignmentsSeen, AssignmentsUnread, watch_assignments
+from webhook.agent.watcher import (
+    WATCH_S,
+    AssignmentsSeen,
+    AssignmentsUnread,
+    watch_assignments,
+)
 from webhook.core.placement.assignments import Assignment, write_assignments
 from webhook.core.pod.quantity import MIB
 

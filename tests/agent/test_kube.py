@@ -229,6 +229,19 @@ def _silent(handler):
 # Finding the API server
 
 
+def test_a_connection_on_which_nothing_arrives_any_more_is_found_out(kube, api_server):
+    kube.read("/api/v1/nodes/n")
+    (connection,) = [
+        one for one in kube._pool.connection_from_url(api_server.url).pool.queue if one
+    ]
+    option = connection.sock.getsockopt
+    assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert option(socket.IPPROTO_TCP, socket.TCP_NODELAY)  # urllib3's own is kept
+    names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+    values = [option(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
+    assert values == [30, 10, 3]
+
+
 @pytest.fixture
 def _nowhere(monkeypatch, tmp_path):
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):

@@ -294,3 +294,12 @@ def test_a_fixed_amount_needs_no_scan(monkeypatch):
     bench.hear(after_s=10_000)
     assert bench.unready() == ""
     assert bench.said() == ["node patched"]
+
+
+def test_where_nothing_changes_nothing_is_written(bench):
+    bench.hear(bench.see_node(), FINE).hear(bench.see_node(), FINE)
+    sent = list(bench.kube.sent)
+    assert sent
+    for _ in range(120):
+        bench.hear(FINE, bench.see_node(), after_s=30.0)
+    assert bench.kube.sent == sent

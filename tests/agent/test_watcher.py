@@ -1,13 +1,13 @@
 """What the watching thread reports, and how often it asks an API server that fails."""
 
+import functools
 import itertools
 
 import pytest
 
 from webhook.adapters.kube.client import Kube, KubeError
-from webhook.adapters.kube.follow import WATCH_S
 from webhook.agent import watcher
-from webhook.agent.watcher import NodeSeen, WatchFailed, watch, watch_gpus
+from webhook.agent.watcher import WATCH_S, NodeSeen, WatchFailed, watch, watch_gpus
 
 NODE = {"metadata": {"resourceVersion": "7"}}
 LATER = {"metadata": {"resourceVersion": "8"}}
@@ -125,3 +125,33 @@ def test_gpus_are_scanned_with_a_pause_after_each_scan_or_at_once(monkeypatch):
     assert scanned == [("nvml", "file")] * 4
     assert wanted.pauses == [30.0] * 3
     assert wanted.cleared == 4  # before each scan: what asks for one meanwhile gets another
+
+
+class Quiet:
+    """An API server where nothing changes for an hour; time passes as it is waited."""
+
+    def __init__(self):
+        self.now_s, self.asked = 0.0, []
+
+    def find(self, path):
+        self.asked.append(path)
+        return NODE
+
+    def watch(self, path, *, lasting_s, **_):
+        self.asked.append(path)
+        self.sleep(lasting_s)
+        return iter(())
+
+    def sleep(self, seconds):
+        self.now_s += seconds
+        if self.now_s > 3600:
+            raise Enough
+
+
+def test_a_node_where_nothing_changes_costs_the_api_server_a_request_in_two_minutes(monkeypatch):
+    quiet = Quiet()
+    unhurried = functools.partial(watcher.follow, clock=lambda: quiet.now_s, sleep=quiet.sleep)
+    monkeypatch.setattr(watcher, "follow", unhurried)
+    with pytest.raises(Enough):
+        watch(quiet, "n", lambda _: None)
+    assert len(quiet.asked) <= 2 * 3600 / (0.75 * WATCH_S) + 2

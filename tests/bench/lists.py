@@ -42,7 +42,7 @@ class _Watched:
     """Looks a thousand times a second at what this process holds."""
 
     def __enter__(self):
-        self.before_mib = self.peak_mib = _resident_mib()
+        self.before_mib = self.peak_mib = resident_mib()
         self.stalled_s = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look)
@@ -58,10 +58,10 @@ class _Watched:
         while not self._over.wait(0.001):
             now_s = time.perf_counter()
             self.stalled_s, last_s = max(self.stalled_s, now_s - last_s), now_s
-            self.peak_mib = max(self.peak_mib, _resident_mib())
+            self.peak_mib = max(self.peak_mib, resident_mib())
 
 
-def _resident_mib():
+def resident_mib():
     with Path("/proc/self/statm").open(encoding="ascii") as file:
         return int(file.read().split()[1]) * 4 / 1024
 

@@ -11,6 +11,7 @@ from tests.bench.decisions import bench_decisions
 from tests.bench.enforcer import bench_enforcer
 from tests.bench.lists import bench_lists
 from tests.bench.over_tls import bench_over_tls
+from tests.bench.placement import bench_placement
 from tests.bench.replicas import bench_replicas
 
 TABLES = {
@@ -20,6 +21,7 @@ TABLES = {
     "replica": bench_replicas,
     "attacks": bench_attacks,
     "lists": bench_lists,
+    "placement": bench_placement,
     "enforcer": bench_enforcer,
 }
 

@@ -28,6 +28,10 @@ FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 15.0
 """Between retries to patch the node; doubled from the first to the longest."""
 
+WATCH_S: Final = 300.0
+"""A watch is only renewed this often: each time the object is read from etcd, too, on behalf of
+each node of the cluster. A connection that died silently is found within a minute (`connect`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
@@ -99,7 +103,7 @@ def _follow_one(
             case Failed(error):
                 raise error
 
-    follow(collection, hear)
+    follow(collection, hear, watch_s=WATCH_S)
 
 
 def read_assigned(kube: Kube, namespace: str, node: str) -> Assignments:

@@ -303,6 +303,16 @@ def test_what_an_api_server_says_of_a_failure_is_cut(kube, api_server):
 
 
 @pytest.mark.usefixtures("_small")
+def test_what_is_large_is_read_without_a_copy_of_it(monkeypatch):
+    sizes = []
+    loads = reading.orjson.loads
+    monkeypatch.setattr(reading.orjson, "loads", lambda data: sizes.append(1) or loads(data))
+    small, large = an_object("a", 100), an_object("b", LARGE_BYTES)
+    assert [reading.read_object(written(one)) for one in (small, large)] == [small, large]
+    assert len(sizes) == 1
+
+
+@pytest.mark.usefixtures("_small")
 def test_large_answers_are_read_by_one_thread_at_a_time_and_small_ones_by_all(kube, api_server):
     inside, most, small = 0, 0, []
 

@@ -89,7 +89,7 @@ class Script(Kube):
         self.slept.append(pause_s)
         self.now_s += pause_s
 
-    def follow(self, report=None, keep=name_of, **of):
+    def follow(self, report=None, keep=name_of, spread=max, **of):
         """Follow to the script's end; return what was reported."""
         reported = []
         collection = Collection(self, "/api/v1/things", keep, **of)
@@ -99,7 +99,7 @@ class Script(Kube):
                 report or reported.append,
                 clock=lambda: self.now_s,
                 sleep=self.sleep,
-                spread=lambda _, most: most,
+                spread=spread,
             )
         return reported
 
@@ -119,6 +119,12 @@ def test_what_exists_and_each_change_is_reported_from_the_version_of_the_list():
     assert script.read_paths == [("/api/v1/things", {"labelSelector": "ours=true"})]
     query = {"allowWatchBookmarks": "true", "labelSelector": "ours=true", "resourceVersion": "5"}
     assert script.watched[0] == ("/api/v1/things", WATCH_S, query)
+
+
+def test_watches_that_began_together_do_not_all_end_together():
+    script = Script([("5", "a")], [[]])
+    script.follow(spread=min)
+    assert [lasting_s for _, lasting_s, _ in script.watched] == [0.75 * WATCH_S]
 
 
 def test_without_labels_all_of_a_kind_are_followed():

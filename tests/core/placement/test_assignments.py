@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -9,12 +10,14 @@ import pytest
 from tests.support.assignments import NODE, NOW_S, TWO, entry, pod
 from tests.support.gpus import a_gpu
 from tests.support.pods import a_container, a_pod
+from webhook.core.placement import assignments
 from webhook.core.placement.assignments import (
     RENEW_S,
     Assignment,
     Plan,
     free_on,
     plan,
+    plan_all,
     read_pod_state,
 )
 from webhook.core.placement.fit import Denial, worst_fit
@@ -83,6 +86,43 @@ def test_a_pod_that_was_entered_with_a_gpu_that_left_gets_others(gone):
 def test_its_own_entry_does_not_stand_in_the_way_when_it_gets_others():
     again = pod("u", 900, 2)
     assert planned({"u": entry("a", "x", mib=900)}, [again], again).uuids == ("GPU-a", "GPU-b")
+
+
+@pytest.mark.parametrize("at_binding", [True, False])
+def test_what_a_pod_has_that_is_not_entered_does_not_stand_in_its_way(at_binding):
+    again = pod("u", 800, node=NODE, gpus="a", at_binding=at_binding)
+    result = planned({}, [again], again)
+    assert (result.uuids, list(result.assignments)) == (("GPU-a",), ["u"])
+
+
+def test_who_is_planned_after_another_gets_what_that_one_left():
+    has = pod("has", 800, node=NODE, gpus="a")  # and is not entered
+    wanted = [pod("one", 300), has, pod("two", 900), pod("three", 700), pod("four", 200)]
+    draft = plan_all(NODE, TWO, {}, {"has": has}, wanted, NOW_S)
+    got = [None if isinstance(one, Denial) else one for one in draft.gets]
+    assert got == [("GPU-b",), ("GPU-a",), None, ("GPU-b",), ("GPU-a",)]
+    assert list(draft.assignments) == ["one", "has", "three", "four"]
+
+
+def test_the_list_and_the_pods_are_gone_through_once_however_many_are_planned(monkeypatch):
+    visited = Counter()
+
+    def counted(name):
+        real = getattr(assignments, name)
+
+        def call(*arguments):
+            visited[name] += 1
+            return real(*arguments)
+
+        monkeypatch.setattr(assignments, name, call)
+
+    for name in ("_may_use", "_taken_unlisted", "free_bytes"):
+        counted(name)
+    entered = {f"in{number}": entry("a", mib=1) for number in range(40)}
+    beside = {f"out{number}": pod(f"out{number}", 1, node=NODE, gpus="b") for number in range(30)}
+    wanted = [pod(f"new{number}", 1) for number in range(50)]
+    assert plan_all(NODE, TWO, entered, beside, wanted, NOW_S).changed
+    assert visited == {"_may_use": 40, "_taken_unlisted": 30, "free_bytes": 1}
 
 
 def test_a_pod_that_does_not_fit_is_denied_and_names_the_largest_free_amount():
@@ -169,12 +209,11 @@ def test_two_gpus_of_8gi_take_5_5_then_3_3_and_never_5_5_5():
         (pod("p", 300, node=NODE, gpus="a", gone=True), (1000, 1000)),
         (pod("p", None, node=NODE, gpus="a"), (1000, 1000)),
         (pod("in", 300, node=NODE, gpus="b"), (900, 1000)),  # entered: counts once, as entered
-        (pod("but", 300, node=NODE, gpus="a"), (1000, 1000)),
     ],
 )
 def test_what_is_free_counts_pods_that_are_not_entered(known, free):
     entered = {"in": entry("a")} if known.uid == "in" else {}
-    found = free_on(NODE, TWO, entered, {known.uid: known}, but="but")
+    found = free_on(NODE, TWO, entered, {known.uid: known})
     assert found == {"GPU-a": free[0] * MIB, "GPU-b": free[1] * MIB}
 
 

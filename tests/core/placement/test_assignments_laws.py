@@ -18,10 +18,12 @@ from tests.support.strategies import ANY_JSON
 from webhook.core.placement.assignments import (
     UNBOUND_S,
     Assignment,
+    Draft,
     Plan,
     adopt,
     free_on,
     plan,
+    plan_all,
     read_assignments,
     settle,
     to_ask,
@@ -103,6 +105,22 @@ def test_it_is_told_exactly_when_the_list_has_changed(entered, pods, one, now_s)
     result = plan(NODE, GPUS, entered, pods, one, now_s)
     if isinstance(result, Plan):
         assert result.changed == (result.assignments != entered)
+
+
+@given(LISTS, KNOWN, st.lists(BINDABLE, max_size=5, unique_by=lambda one: one.uid), TIMES)
+def test_planning_many_is_planning_each_on_what_the_one_before_left(entered, pods, wanted, now_s):
+    uids = {one.uid for one in wanted}
+    pods = {uid: one for uid, one in pods.items() if uid not in uids}
+    pods |= {one.uid: one for one in wanted[::2]}  # of the others the watch has not said anything
+    gets, assignments, changed = [], entered, False
+    for one in wanted:
+        made = plan(NODE, GPUS, assignments, pods, one, now_s)
+        gets.append(made)
+        if isinstance(made, Plan):
+            gets[-1], assignments = made.uuids, made.assignments
+            changed = changed or made.changed
+    found = plan_all(NODE, GPUS, entered, pods, wanted, now_s)
+    assert found == Draft(assignments, tuple(gets), changed)
 
 
 @given(LISTS, KNOWN, TIMES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,16 @@ from tests.support.assignments import NODE, TWO
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import ANY_JSON
 from webhook.core.admission.decide import Phase, decide
-from webhook.core.placement.assignments import PodState, Waits, adopt, free_on, read_pod_state
+from webhook.core.placement.assignments import (
+    Assignment,
+    PodState,
+    Waits,
+    adopt,
+    free_on,
+    read_assignments,
+    read_pod_state,
+    write_assignments,
+)
 from webhook.core.placement.counted import LONGEST_UUID, MOST_GPUS
 from webhook.core.placement.fit import Need
 from webhook.core.pod.demand import read_demand
@@ -111,6 +122,17 @@ def test_the_peak_of_init_containers_counts():
         initContainers=[asking("5Gi", a_container("fetch"))],
     )
     assert read_pod_state(raw).need == Need(5 * GIB)
+
+
+def test_what_many_pods_have_in_common_is_in_memory_once():
+    more = {"annotations": {"vramwarden.io/gpu": "GPU-a"}, "nodeName": NODE}
+    raw = json.dumps(stored("8Gi", containers=[asking("8Gi", from_field())], **more))
+    one, other = (read_pod_state(json.loads(raw)) for _ in range(2))
+    written = write_assignments({"u": Assignment(one.name, one.uuids, 1, 1)})
+    (entry,) = read_assignments(json.loads(json.dumps(written)))[0].values()
+    assert (one.node, one.uuids) == (NODE, ("GPU-a",))
+    assert one.node is other.node
+    assert one.uuids[0] is other.uuids[0] is entry.uuids[0]
 
 
 @pytest.mark.parametrize("memory", ["8Gi", "8GB", "x=1Gi", None])

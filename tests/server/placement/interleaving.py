@@ -402,7 +402,7 @@ class Replica:
 
     def late(self) -> Task:
         """Begin to assign late."""
-        waiting = self.tracker.waiting()
+        waiting = {node: self.tracker.waiting(node) for node in self.tracker.waited_on()}
         self.assigning.append(self.run(lambda: self.late_assignments.attempt(self.binder, waiting)))
         return self.assigning[-1]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.server.placement.interleaving import Replica, Task, World
-from webhook.adapters.kube.placement import GpuNode
+from webhook.adapters.kube.placement import GpuNode, Stored
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import RENEW_S, UNBOUND_S
 from webhook.core.placement.binding_review import BindingOutcome, BindingReason
@@ -213,7 +215,7 @@ def test_what_the_last_pod_of_a_node_that_is_gone_held_is_forgotten(world, repli
     world.delete(uid)
     replicas[0].resync()
     replicas[0].tidy_now("n0", fresh=False)
-    assert replicas[0].binder.nodes_of(uid) == []
+    assert replicas[0].binder.nodes_of([replicas[0].tracker.pod(uid)]) == set()
 
 
 def test_what_another_replica_removed_is_read_before_a_denial(world, replicas):
@@ -367,7 +369,32 @@ def test_nothing_is_kept_of_a_node_once_nobody_waits_for_it_and_it_is_gone(world
     assert (first.binder._lines._lines, list(first.binder._copies)) == ({}, ["n0"])
     first.binder.forget("n0")
     assert first.binder._copies == {}
-    assert first.binder.nodes_of(uid) == []
+    assert first.binder.nodes_of([first.tracker.pod(uid)]) == set()
+
+
+class Untouched(dict):
+    """A list that nobody may look into."""
+
+    def __contains__(self, _uid):
+        raise AssertionError("looked into")
+
+    __iter__ = __contains__
+
+
+def test_where_a_pod_that_ended_is_entered_is_found_without_reading_all_lists(world, replicas):
+    first, *_ = replicas
+    bound, reserved = create(world, replicas, 1, 1)
+    bind(first, bound)
+    bind(first, reserved, arrives=False)
+    first.resync()
+    pods = [first.tracker.pod(uid) for uid in (bound, reserved)]
+    copies = first.binder._copies
+    copies |= {f"other-{number}": Stored("", {}, True, "1") for number in range(9)}
+    assert first.binder.nodes_of(pods[1:] * 50) == {"n0"}
+    copies |= {
+        name: replace(copies[name], assignments=Untouched()) for name in copies if name != "n0"
+    }
+    assert first.binder.nodes_of(pods[:1]) == {"n0"}
 
 
 def test_without_the_api_server_only_a_pod_known_to_be_ours_is_denied(world, replicas):

@@ -16,14 +16,17 @@ from webhook.names import (
     GPU_MEMORY_FRACTION_ANNOTATION,
     VISIBLE_DEVICES_ANNOTATION,
 )
+from webhook.server.placement import binder
 from webhook.server.placement.binder import AT_ONCE
 from webhook.server.placement.late import (
     ASK_EVERY_S,
     DELAY_S,
     EVERY_S,
     MOST_GIVEN_UP,
+    MOST_TOLD,
     PATIENCE_S,
     TELL_EVERY_S,
+    TOGETHER,
 )
 
 
@@ -255,7 +258,7 @@ def test_its_thread_leaves_a_pod_to_another_replica_first_and_then_takes_it_once
     assigning.waits(world.pods[uid])
     assert assigning._next(assigning._clock()) == []
     world.time_s += DELAY_S
-    assert assigning._next(assigning._clock() + 10) == [uid]
+    assert assigning._next(assigning._clock() + 10) == ["n0"]
     assert assigning._next(assigning._clock()) == []
 
 
@@ -300,6 +303,45 @@ def test_of_two_replicas_one_tells_a_pod_that_runs_already(world):
     assert (world.warned, world.asked["annotate"]) == ([uid], 1)
 
 
+def test_however_many_wait_on_a_node_its_list_is_read_and_planned_once(world, monkeypatch):
+    bare(world, *[3] * 3 * TOGETHER)
+    replica = Replica(world)
+    replica.binder._lines._run = lambda work: work()  # as if its thread were always the faster
+    planned = []
+    plan_all = binder.plan_all
+    monkeypatch.setattr(binder, "plan_all", lambda *some: planned.append(1) or plan_all(*some))
+    replica.late_now()
+    assert {what: world.asked[what] for what in ("assignments", "pods_on", "store")} == {
+        "assignments": 1,
+        "pods_on": 1,
+        "store": 1,
+    }
+    assert len(planned) == 2  # the second once it is known that none who denies room is gone
+    world.asked.clear()
+    late(replica)  # those who got nothing are tried again, and nothing is new
+    assert world.asked == {"assignments": 1}
+    assert len([pod for pod in world.pods.values() if pod.uuids]) == 3
+
+
+def test_many_that_wait_are_not_all_told_each_time_that_the_free_amount_changes(world):
+    waiting = bare(world, *[9] * 4 * MOST_TOLD)[1:]  # one of them gets a GPU
+    replica = Replica(world)
+    replica.late_now()
+    assert all("the largest free amount is 1," in world.told[uid] for uid in waiting)
+    world.asked.clear()
+    for mib in range(11, 18):
+        world.nodes["n0"] = World((mib,)).nodes["n0"]
+        replica.hear_node("n0")
+        world.time_s += TELL_EVERY_S
+        late(replica)
+    assert world.asked["annotate"] <= 7 * MOST_TOLD
+    assert all(amount_told(world, uid) > 1 for uid in waiting)  # and yet each is told in turn
+
+
+def amount_told(world, uid):
+    return int(world.told[uid].split("the largest free amount is ")[1].split(",")[0])
+
+
 def test_many_nodes_at_a_time_would_leave_bindings_no_thread(world):
     world = World(*[(10,)] * (3 * AT_ONCE))
     uids = [world.create(Need(6)) for _ in world.nodes]
@@ -318,14 +360,14 @@ def test_many_nodes_at_a_time_would_leave_bindings_no_thread(world):
 
 def test_when_something_ends_who_waits_on_that_node_is_tried_again(world):
     world = World((10,), (10,))
-    first, second = bare(world, 6, 6)
+    first, _ = bare(world, 6, 6)
     elsewhere = world.create(Need(6))
     world.bind_bare(elsewhere, "n1")
     replica = Replica(world)
     assigning = replica.late_assignments
     assigning.ended(world.pods[first], replica.tracker)
     world.time_s += DELAY_S
-    assert assigning._next(assigning._clock()) == [first, second]
+    assert assigning._next(assigning._clock()) == ["n0"]
 
 
 def test_pods_that_are_bound_without_us_again_and_again_are_deleted_slowly(world):
@@ -354,7 +396,7 @@ def test_on_a_node_whose_gpus_have_no_name_a_pod_waits_until_the_node_changes(wo
         f"{sentence}; it was bound while vramwarden was away, and is tried again whenever a pod "
         "ends there or the node changes"
     )
-    for heard, due in ((names, []), (DeviceNames.RUNTIME, [uid])):
+    for heard, due in ((names, []), (DeviceNames.RUNTIME, ["n0"])):
         world.relabel("n0", heard)
         replica.hear_node("n0")
         world.time_s += DELAY_S
@@ -374,7 +416,7 @@ def test_a_gpu_that_is_healthy_again_is_given_to_who_waits(world):
     world.nodes["n0"] = healthy
     replica.hear_node("n0")
     world.time_s += DELAY_S
-    assert replica.late_assignments._next(world.time_s) == [uid]
+    assert replica.late_assignments._next(world.time_s) == ["n0"]
 
 
 def test_a_pod_that_is_assigned_late_carries_all_that_a_binding_would_have_given_it(world):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.agents import ApiServer
+from webhook.adapters.kube import placement
 from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Stored
 from webhook.core.nvidia.device_names import DeviceNames
@@ -181,6 +182,20 @@ def test_all_lists_are_found_by_their_label(api, server):
         server.asked[0][1]
         == f"{LISTS}?labelSelector=vramwarden.io%2Fgpu-assignments%3Dtrue&limit=50"
     )
+
+
+@pytest.mark.parametrize(("version", "is_read"), [("7", False), ("6", True)])
+def test_of_a_list_that_is_as_it_was_read_before_nothing_is_read_again(
+    api, server, monkeypatch, version, is_read
+):
+    read = []
+    real = placement.read_assignments
+    monkeypatch.setattr(placement, "read_assignments", lambda data: read.append(1) or real(data))
+    server.answers = [(200, {"items": [a_list(version="7")]})]
+    before = Stored("n1", {"p9": ENTRY["p1"]}, whole=True, version=version)
+    (found,) = api.all_assignments({"n1": before}.get)
+    assert found == (Stored("n1", ENTRY, whole=True, version="7") if is_read else before)
+    assert bool(read) == is_read
 
 
 def test_pods_are_listed_as_they_are_now(api, server):

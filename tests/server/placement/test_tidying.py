@@ -17,7 +17,7 @@ LIST = Stored("n1", {}, whole=True, version="1")
 
 
 class Api:
-    def all_assignments(self):
+    def all_assignments(self, _known):
         return [LIST, Stored("", {}, whole=False, version="1")]
 
 
@@ -30,8 +30,12 @@ class Binder:
         self._failures = failures
         self._broken = broken
 
-    def nodes_of(self, uid):
-        return {"p1": ["n1"], "p2": ["n1", "n2"]}.get(uid, [])
+    def nodes_of(self, pods):
+        entered = {"p1": {"n1"}, "p2": {"n1", "n2"}}
+        return set().union(*(entered.get(pod.uid, ()) for pod in pods))
+
+    def copy(self, _name):
+        return None
 
     def tidy(self, name, stored=None):
         if self._failures:
@@ -68,7 +72,7 @@ def test_the_lists_in_which_pods_stand_that_ended_are_tidied_once_each(tidying, 
 
 
 def test_a_list_that_cannot_be_written_keeps_no_other_from_its_turn(tidying):
-    tidying._api.all_assignments = lambda: [
+    tidying._api.all_assignments = lambda _known: [
         Stored(name, {}, whole=True, version="1") for name in ("n1", "n2")
     ]
     binder = Binder(broken={"n1"})

@@ -199,6 +199,36 @@ def test_a_pod_that_turns_out_to_be_bound_without_gpus_is_reported_once(follow):
     assert "vramwarden_placement_waiting 0.0" in metrics
 
 
+class Untouched(dict):
+    """Pods of a node that nobody may look through."""
+
+    def __iter__(self):
+        raise AssertionError("looked through")
+
+    values = items = __iter__
+
+
+def test_who_waits_on_a_node_is_found_without_looking_at_other_nodes():
+    tracker = Tracker(None, PlacementMetrics(Metrics()), RecordedLog())
+    waits = replace(BOUND, uuids=(), waits=Waits())
+    tracker._take_pod("ADDED", waits)
+    tracker._waiting["n2"] = Untouched(p2=replace(waits, uid="p2", node="n2"))
+    assert tracker.waiting("n1") == [waits]
+    assert tracker.waited_on(["n3", "n1"]) == ["n1"]
+    assert tracker.waited_on() == ["n1", "n2"]
+    tracker._take_pod("MODIFIED", BOUND)
+    assert (tracker.waiting("n1"), tracker.waited_on()) == ([], ["n2"])
+
+
+def test_a_pod_that_waits_and_can_be_read_no_more_waits_no_more():
+    tracker = Tracker(None, PlacementMetrics(Metrics()), RecordedLog())
+    waits = replace(BOUND, uuids=(), waits=Waits())
+    tracker._take_pod("ADDED", POD)
+    tracker._take_pod("MODIFIED", waits)
+    tracker._take_pod("MODIFIED", PodState("p1", "team/train", None))
+    assert tracker.waited_on() == []
+
+
 def test_a_pod_that_waits_and_is_deleted_waits_no_more(follow):
     waits = replace(BOUND, uuids=(), waits=Waits())
     tracker, *_ = follow(Script([([waits], "5")], [[changed("DELETED", waits)]]))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import time
 import warnings
 from contextlib import closing
@@ -62,6 +63,10 @@ _ANSWER_S: Final = 10.0
 _TRIES: Final = 3
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 5.0
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""A connection on which nothing arrives any more ends after a minute, so that a watch may be long;
+systems other than Linux lack some of these (tcp(7))."""
+
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
@@ -159,13 +164,27 @@ def connect(
             )
         if not settings.verify_ssl:  # once: urllib3 would warn at every request
             warnings.simplefilter("once", urllib3.exceptions.InsecureRequestWarning)
-        return Kube(client.ApiClient(settings), tries, answer_s)
+        api_client = client.ApiClient(settings)
+        pool: urllib3.PoolManager = api_client.rest_client.pool_manager
+        pool.connection_pool_kw["socket_options"] = _socket_options()
+        return Kube(api_client, tries, answer_s)
     except (ConfigException, yaml.YAMLError, OSError, LookupError, *_MALFORMED) as error:
         said = " ".join(str(error).split()) or type(error).__name__
         where, cure = _sought(kubeconfig, in_pod=in_pod)
         if kubeconfig is not None and not kubeconfig.exists():
             said = "there is no such file"
         raise NoClusterError(f"no API server is known from {where}: {said}; {cure}") from error
+
+
+def _socket_options() -> list[tuple[int, int, int]]:
+    """Return what is set for each connection; older versions of the client cannot set it."""
+    usual: list[tuple[int, int, int]] = urllib3.connection.HTTPConnection.default_socket_options
+    alive = [
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in _KEEP_ALIVE.items()
+        if hasattr(socket, name)
+    ]
+    return [*usual, (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *alive]
 
 
 def _sought(kubeconfig: Path | None, *, in_pod: bool) -> tuple[str, str]:

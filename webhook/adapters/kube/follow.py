@@ -125,9 +125,9 @@ def follow(
     | ends with 410, or is answered so | likewise, after a pause |
     | fails | `Failed`; all are read, after a pause |
 
-    Pauses double until a try succeeds, last as long as the API server asks for (`Retry-After`), and
-    vary, since many follow one API server. A bug is reported as `Failed`, too, and costs the
-    longest pause; what `report` then raises ends it all.
+    Pauses double until a try succeeds, and last as long as the API server asks for (`Retry-After`).
+    They vary, as do watches, by a quarter: many follow one API server, and began together. A bug is
+    reported as `Failed`, too, and costs the longest pause; what `report` then raises ends it all.
     """
     pause_s, version, too_old = FIRST_PAUSE_S, "", ""
     while True:
@@ -139,7 +139,8 @@ def follow(
                 if version == too_old:  # of one object that did not change since
                     version = ANY
             started_s, silent = clock(), True
-            events = _begin(collection, things, version, watch_s, report)
+            lasting_s = watch_s * spread(0.75, 1.0)
+            events = _begin(collection, things, version, lasting_s, report)
             del things
             for kind, thing in events:
                 silent, version = False, _version(thing)

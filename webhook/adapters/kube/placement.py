@@ -27,7 +27,7 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from webhook.core.pod.gpus import Gpu
 
@@ -142,10 +142,22 @@ class PlacementApi:
         found = self._kube.find(f"{self._config_maps}/{config_map_name(node)}")
         return Stored(node, {}, whole=False, version="") if found is None else _stored(found)
 
-    def all_assignments(self) -> list[Stored]:
-        """Read the assignments of every node."""
+    def all_assignments(
+        self, known: Callable[[str], Stored | None] = lambda _node: None
+    ) -> list[Stored]:
+        """Read the assignments of every node; `known` returns those that were read before.
+
+        Of a list that is still what is known, the entries are not read again.
+        """
+
+        def keep(config_map: Json) -> Stored:
+            metadata = config_map["metadata"]
+            before = known(_node_of(metadata))
+            is_known = before is not None and before.version == metadata["resourceVersion"]
+            return before if before and is_known else _stored(config_map)
+
         ours = f"{ASSIGNMENTS_LABEL}=true"
-        return self._kube.list_all(self._config_maps, _stored, labelSelector=ours)[0]
+        return self._kube.list_all(self._config_maps, keep, labelSelector=ours)[0]
 
     def store(self, node: str, assignments: Assignments, version: str) -> Stored:
         """Write a node's assignments, unless somebody wrote them since `version`.
@@ -192,5 +204,9 @@ def _pod_path(name: str) -> str:
 def _stored(config_map: Json) -> Stored:
     metadata = config_map["metadata"]
     assignments, whole = read_assignments(config_map.get("data"))
-    node = (metadata.get("annotations") or {}).get(ASSIGNMENTS_NODE_ANNOTATION, "")
-    return Stored(node, assignments, whole, metadata["resourceVersion"])
+    return Stored(_node_of(metadata), assignments, whole, metadata["resourceVersion"])
+
+
+def _node_of(metadata: Json) -> str:
+    node: str = (metadata.get("annotations") or {}).get(ASSIGNMENTS_NODE_ANNOTATION, "")
+    return node

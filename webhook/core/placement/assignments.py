@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
+from json.encoder import encode_basestring_ascii as _quoted
+from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
@@ -126,8 +128,10 @@ def read_pod_state(raw: Json) -> PodState:
         at_binding = _is_placed_at_binding(pod)
     except MalformedObjectError:
         return PodState(uid, name, None, finished=finished)
-    uuids = named_gpus(pod)
-    found = PodState(uid, name, need, at_binding, node, uuids, finished, unreadable=unreadable)
+    uuids = tuple(map(intern, named_gpus(pod)))  # many pods have the same, and the same node
+    found = PodState(
+        uid, name, need, at_binding, intern(node), uuids, finished, unreadable=unreadable
+    )
     return _waiting(found, pod)
 
 
@@ -182,21 +186,9 @@ def plan(
     | is not entered, and GPUs are free | entered with them |
     | otherwise | denied |
     """
-    kept = {uid: one for uid, one in assignments.items() if _may_use(pods.get(uid), node)}
-    entered = kept.pop(pod.uid, None)
-    changed = len(kept) + (entered is not None) < len(assignments)
-    if entered and set(entered.uuids) <= {gpu.uuid for gpu in gpus}:
-        renew = now_s - entered.since_s > RENEW_S
-        kept[pod.uid] = replace(entered, since_s=int(now_s)) if renew else entered
-        return Plan(entered.uuids, kept, changed or renew)
-    if pod.need is None:
-        return Plan((), kept, len(kept) < len(assignments))
-    free = free_on(node, gpus, kept, pods, but=pod.uid)
-    uuids = place(node, gpus, free, pod.need, order)
-    if isinstance(uuids, Denial):
-        return uuids
-    kept[pod.uid] = Assignment(pod.name, uuids, pod.need.memory_bytes, int(now_s))
-    return Plan(uuids, kept, changed=True)
+    draft = plan_all(node, gpus, assignments, pods, [pod], now_s, order)
+    (got,) = draft.gets
+    return got if isinstance(got, Denial) else Plan(got, draft.assignments, draft.changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,18 +207,44 @@ def plan_all(
     pods: Mapping[str, PodState],
     wanted: Iterable[PodState],
     now_s: float,
+    order: Order = best_fit,
 ) -> Draft:
-    """Plan pods one after the other, each on what the one before left; see `plan`."""
+    """Plan pods one after the other, each on what the one before left; see `plan`.
+
+    The list and the pods are gone through once, however many are planned. Where all are denied the
+    list stays as it is.
+    """
+    kept = {uid: one for uid, one in assignments.items() if _may_use(pods.get(uid), node)}
+    free = free_on(node, gpus, kept, pods)
     gets: list[tuple[str, ...] | Denial] = []
-    changed = False
+    is_new = False
     for pod in wanted:
-        made = plan(node, gpus, assignments, pods, pod, now_s)
-        if isinstance(made, Denial):
-            gets.append(made)
-        else:
-            gets.append(made.uuids)
-            assignments, changed = made.assignments, changed or made.changed
-    return Draft(assignments, tuple(gets), changed)
+        entered = kept.get(pod.uid)
+        if entered and all(uuid in free for uuid in entered.uuids):
+            if now_s - entered.since_s > RENEW_S:
+                kept[pod.uid] = replace(entered, since_s=int(now_s))
+                is_new = True
+            gets.append(entered.uuids)
+            continue
+        left = dict(free)
+        known = pods.get(pod.uid)
+        if entered:
+            _give_back(left, entered.uuids, entered.memory_bytes)
+        elif known:
+            _give_back(left, *_taken_unlisted(known, node, tuple(free)))
+        got = place(node, gpus, left, pod.need, order) if pod.need else ()
+        gets.append(got)
+        if isinstance(got, Denial):
+            continue
+        is_new |= kept.pop(pod.uid, None) is not None or bool(pod.need)
+        if pod.need:
+            kept[pod.uid] = Assignment(pod.name, got, pod.need.memory_bytes, int(now_s))
+            for uuid in got:
+                left[uuid] -= pod.need.memory_bytes
+        free = left
+    if all(isinstance(got, Denial) for got in gets):
+        return Draft(assignments, tuple(gets), changed=False)
+    return Draft(kept, tuple(gets), is_new or len(kept) < len(assignments))
 
 
 def free_on(
@@ -234,7 +252,6 @@ def free_on(
     gpus: Sequence[Gpu],
     assignments: Assignments,
     pods: Mapping[str, PodState],
-    but: str = "",
 ) -> dict[str, int]:
     """Return what is free on each GPU, by what is entered and by pods that are not.
 
@@ -249,11 +266,24 @@ def free_on(
     taken = [(one.uuids, one.memory_bytes) for one in assignments.values()]
     every = tuple(gpu.uuid for gpu in gpus)
     for uid, pod in pods.items():
-        there = pod.node == node and not pod.finished and not pod.gone
-        if there and uid != but and uid not in assignments:
-            uuids = pod.uuids if pod.at_binding else every
-            taken.append((uuids, pod.need.memory_bytes if pod.need else 0))
+        if uid not in assignments:
+            taken.append(_taken_unlisted(pod, node, every))
     return free_bytes(gpus, taken)
+
+
+def _taken_unlisted(
+    pod: PodState, node: str, every: tuple[str, ...]
+) -> tuple[tuple[str, ...], int]:
+    """Return what a pod takes of a node that is not entered there: on which GPUs, and how much."""
+    if pod.need is None or pod.node != node or pod.finished or pod.gone:
+        return (), 0
+    return pod.uuids if pod.at_binding else every, pod.need.memory_bytes
+
+
+def _give_back(free: dict[str, int], uuids: Iterable[str], freed_bytes: int) -> None:
+    for uuid in uuids:
+        if uuid in free:
+            free[uuid] += freed_bytes
 
 
 def adopt(
@@ -336,21 +366,17 @@ def config_map_name(node: str) -> str:
 def write_assignments(assignments: Assignments) -> dict[str, str]:
     """Write the `data` of a ConfigMap: one line per pod, for people to read.
 
-    In one key, since the API server keeps a record of who wrote each key (`managedFields`).
+    Each is a JSON object, put together by hand: every binding writes all lines of its node, and
+    `json` takes four times as long. In one key, since the API server keeps a record of who wrote
+    each key (`managedFields`).
     """
     lines = (
-        json.dumps(
-            {
-                "uid": uid,
-                "pod": one.pod,
-                "gpus": list(one.uuids),
-                "memory": one.memory_bytes,
-                "since": one.since_s,
-            }
-        )
+        f'{{"uid": {_quoted(uid)}, "pod": {_quoted(one.pod)}, '
+        f'"gpus": [{", ".join(map(_quoted, one.uuids))}], '
+        f'"memory": {one.memory_bytes}, "since": {one.since_s}}}\n'
         for uid, one in assignments.items()
     )
-    return {_KEY: "".join(f"{line}\n" for line in lines)}
+    return {_KEY: "".join(lines)}
 
 
 def read_assignments(data: object) -> tuple[Assignments, bool]:
@@ -372,20 +398,18 @@ def _read_line(line: str) -> tuple[str, Assignment] | None:
         entry = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    match entry:
-        case {
-            "uid": str(uid),
-            "pod": str(pod),
-            "gpus": [str(), *_] as gpus,
-            "memory": int(memory),
-            "since": int(since),
-        } if (
-            type(memory) is type(since) is int
-            and 0 < memory <= MAX_BYTES
-            and 0 <= since <= _LATEST_S
-            and all(isinstance(uuid, str) for uuid in gpus)
-            and all(pod.partition("/"))
-            and pod.count("/") == 1
-        ):
-            return uid, Assignment(pod, tuple(gpus), memory, since)
+    if type(entry) is not dict:
+        return None
+    uid, pod, gpus, memory, since = map(entry.get, ("uid", "pod", "gpus", "memory", "since"))
+    if (
+        type(uid) is type(pod) is str
+        and type(gpus) is list
+        and set(map(type, gpus)) == {str}
+        and type(memory) is type(since) is int
+        and 0 < memory <= MAX_BYTES
+        and 0 <= since <= _LATEST_S
+        and pod.count("/") == 1
+        and "" not in pod.split("/")
+    ):
+        return uid, Assignment(pod, tuple(map(intern, gpus)), memory, since)
     return None

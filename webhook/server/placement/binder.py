@@ -174,11 +174,11 @@ class Binder:
         pod = self._tracker.pod(binding.uid)
         return pod is not None and pod.places
 
-    def late(self, pod: PodState) -> Future[Verdict]:
-        """Enter GPUs for a pod that was bound without; returns at once."""
-        job = _Job(pod=pod)
-        self._lines.join(pod.node, job)
-        return job.answer
+    def late(self, node: str, pods: Iterable[PodState]) -> list[Future[Verdict]]:
+        """Enter GPUs for pods that were bound to a node without, all at once; returns at once."""
+        jobs = [_Job(pod=pod) for pod in pods]
+        self._lines.join(node, *jobs)
+        return [job.answer for job in jobs]
 
     def tidy(self, name: str, stored: Stored | None = None) -> None:
         """Take out of a node's list what no pod uses any more; raises KubeError.
@@ -214,9 +214,28 @@ class Binder:
     def _is_gone(self, name: str) -> bool:
         return self._tracker.node(name) is None and self._api.node(name) is None
 
-    def nodes_of(self, uid: str) -> list[str]:
-        """Return the nodes in whose lists, as last read here, a pod is entered."""
-        return [name for name, stored in list(self._copies.items()) if uid in stored.assignments]
+    def copy(self, node: str) -> Stored | None:
+        """Return a node's list as it was last read here, if it was."""
+        return self._copies.get(node)
+
+    def nodes_of(self, pods: Iterable[PodState]) -> set[str]:
+        """Return the nodes in whose lists, as last read here, some of these pods are entered.
+
+        Of a pod that is bound, its own node alone: where else it is entered, it takes nothing. For
+        the others all lists are gone through, once for all of them.
+        """
+        found, unbound = set(), set()
+        for pod in pods:
+            stored = self._copies.get(pod.node)
+            if not pod.node:
+                unbound.add(pod.uid)
+            elif stored and pod.uid in stored.assignments:
+                found.add(pod.node)
+        if unbound:
+            for name, stored in list(self._copies.items()):
+                if not unbound.isdisjoint(stored.assignments):
+                    found.add(name)
+        return found
 
     def forget(self, node: str) -> None:
         """Forget the list of a node that is gone, or shows no GPUs any more."""
@@ -310,7 +329,9 @@ class Binder:
         Those are planned also where nobody in the line speaks for them: what is free is theirs.
         """
         gone = {item for job in jobs for item in job.leaving.items()}
-        entered = {uid: one for uid, one in stored.assignments.items() if (uid, one) not in gone}
+        entered = stored.assignments
+        if gone:
+            entered = {uid: one for uid, one in entered.items() if (uid, one) not in gone}
         is_for_good = any(not job.dry_run for job in jobs)
         keeps = gpus and is_for_good and self.assigns_late
         waiting = [

@@ -11,6 +11,8 @@ import random
 import time
 from collections import deque
 from functools import partial
+from heapq import heappop, heappush
+from itertools import islice
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +23,8 @@ from webhook.core.placement.fit import RETRIES
 from webhook.names import GPU_WAITS_ANNOTATION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from webhook.adapters.kube.placement import PlacementApi, StoredPod
     from webhook.core.placement.assignments import PodState, Waits
@@ -43,6 +46,11 @@ PATIENCE_S: Final = 300.0
 TELL_EVERY_S: Final = 30.0
 """A pod is told this often, at most, that the reason for which it waits is another one now."""
 
+MOST_TOLD: Final = 10
+"""So many pods are told so within that time: each pod that starts or ends on a full node changes
+the largest free amount, and so what all say who wait there. Where more wait they are told less
+often; the first time each is told at once."""
+
 MOST_GIVEN_UP: Final = 10
 """Pods without a native sidecar that are deleted within `EVERY_S`: where the API server never gets
 an answer of ours, each one that its controller makes would be bound without us, too."""
@@ -51,8 +59,8 @@ ASK_EVERY_S: Final = 300.0
 """How long an answer about our rights is believed."""
 
 TOGETHER: Final = 16
-"""Pods that are tried at a time, after an outage perhaps of thousands: each may hold one of the
-threads that bindings share (`binder.AT_ONCE`), and what is decided is done soon."""
+"""Nodes whose pods are tried at a time, after an outage perhaps of thousands: each may hold one of
+the threads that bindings share (`binder.AT_ONCE`)."""
 
 TRIES: Final = 3
 """To change a pod that others change, too: kubelets report the status of one that just came."""
@@ -85,7 +93,8 @@ class LateAssignments:
         self._log = log
         self._clock = clock
         self._changed = Condition()
-        self._due_s: dict[str, float] = {}
+        self._due: list[tuple[float, str]] = []
+        self._due_nodes: set[str] = set()
         self._first_s: dict[str, float] = {}
         self._told_s: dict[str, float] = {}
         self._given_up_s: deque[float] = deque(maxlen=MOST_GIVEN_UP)
@@ -94,23 +103,25 @@ class LateAssignments:
 
     def waits(self, pod: PodState) -> None:
         """Record that a pod is bound and has no GPU yet; returns at once."""
-        self._put([pod])
+        self._put([pod.node])
 
     def ended(self, pod: PodState, tracker: Tracker) -> None:
         """Record that a pod finished or is gone: others may have its place; returns at once."""
-        if pod.node:
-            self._put(tracker.waiting(pod.node))
+        self._put(tracker.waited_on([pod.node]))
 
     def changed(self, nodes: set[str], tracker: Tracker) -> None:
         """Record that nodes changed, so that GPUs of theirs may be had now; returns at once."""
-        self._put([pod for pod in tracker.waiting() if pod.node in nodes])
+        self._put(tracker.waited_on(nodes))
 
-    def _put(self, pods: Sequence[PodState]) -> None:
+    def _put(self, nodes: Iterable[str]) -> None:
+        """Let the pods that wait on these nodes be tried soon, each node's together."""
         with self._changed:
-            for pod in pods:
-                delay_s = random.uniform(0, DELAY_S)  # noqa: S311 - no secret
-                self._due_s.setdefault(pod.uid, self._clock() + delay_s)
-            self._changed.notify()
+            for node in nodes:
+                if node not in self._due_nodes:
+                    delay_s = random.uniform(0, DELAY_S)  # noqa: S311 - no secret
+                    self._due_nodes.add(node)
+                    heappush(self._due, (self._clock() + delay_s, node))
+                    self._changed.notify()
 
     def start(self, binder: Binder, tracker: Tracker) -> None:
         """Begin on a daemon thread."""
@@ -124,35 +135,35 @@ class LateAssignments:
                 due = self._next(next_round_s)
                 if self._clock() >= next_round_s:
                     next_round_s = self._clock() + EVERY_S * random.uniform(0.75, 1.25)  # noqa: S311
-                    due = [pod.uid for pod in tracker.waiting()]
-                    self._forget_all_but(due)
-                known = [tracker.pod(uid) for uid in due]
-                self.attempt(binder, [pod for pod in known if pod])
+                    due = tracker.waited_on()
+                    self._forget_all_but({pod.uid for pod in tracker.waiting()})
+                self.attempt(binder, {node: tracker.waiting(node) for node in due})
             except Exception:  # noqa: BLE001 - a bug must not end the thread silently
                 self._log.exception("late assignment failed")
                 time.sleep(EVERY_S)
 
     def _next(self, until_s: float) -> list[str]:
-        """Wait for pods that are due, until some time at most."""
+        """Wait for nodes that are due, until some time at most."""
         with self._changed:
-            while True:
-                now_s = self._clock()
-                due = [uid for uid, due_s in self._due_s.items() if due_s <= now_s]
-                if due or now_s >= until_s:
+            while not self._due or self._due[0][0] > self._clock():
+                wait_s = min([until_s, *(due_s for due_s, _ in self._due[:1])]) - self._clock()
+                if wait_s <= 0:
                     break
-                self._changed.wait(min([until_s, *self._due_s.values()]) - now_s)
-            for uid in due:
-                del self._due_s[uid]
+                self._changed.wait(wait_s)
+            due = []
+            while self._due and self._due[0][0] <= self._clock():
+                due.append(heappop(self._due)[1])
+            self._due_nodes.difference_update(due)
             return due
 
-    def _forget_all_but(self, uids: Sequence[str]) -> None:
+    def _forget_all_but(self, uids: set[str]) -> None:
         """Forget what is remembered of pods that do not wait any more."""
         for remembered in (self._first_s, self._told_s):
-            for uid in remembered.keys() - set(uids):
+            for uid in remembered.keys() - uids:
                 del remembered[uid]
 
-    def attempt(self, binder: Binder, pods: Sequence[PodState]) -> None:
-        """Try to give these pods their GPUs, those that wait still.
+    def attempt(self, binder: Binder, waiting: Mapping[str, Sequence[PodState]]) -> None:
+        """Try to give these pods their GPUs, by the node on which they wait: each list once.
 
         | the pod | then |
         | --- | --- |
@@ -164,14 +175,17 @@ class LateAssignments:
 
         A bug is raised once all of them had their turn.
         """
-        pods = [pod for pod in pods if pod.waits and not pod.gone]
-        if not pods or not self._may_assign(binder):
+        if not any(waiting.values()) or not self._may_assign(binder):
             return
         failed: dict[str, Exception] = {}
-        for start in range(0, len(pods), TOGETHER):
-            some = pods[start : start + TOGETHER]
-            asked = [(pod, binder.late(pod)) for pod in some if pod.waits and pod.waits.native]
-            for pod in some:
+        nodes = iter(waiting)
+        while some := list(islice(nodes, TOGETHER)):
+            asked: list[tuple[PodState, Future[Verdict]]] = []
+            for node in some:
+                native = [pod for pod in waiting[node] if pod.waits and pod.waits.native]
+                if native:
+                    asked += zip(native, binder.late(node, native), strict=True)
+            for pod in (pod for node in some for pod in waiting[node]):
                 if pod.waits and not pod.waits.native:
                     self._count(pod, partial(self._give_up, pod), failed)
             for pod, answer in asked:
@@ -259,8 +273,9 @@ class LateAssignments:
         sentence = sentence[:LONGEST_TOLD]
         now_s = self._clock()
         told_s = self._told_s.get(pod.uid)
+        pause_s = TELL_EVERY_S * max(1, len(self._told_s) / MOST_TOLD)
         if (pod.waits and pod.waits.told == sentence) or (
-            told_s is not None and now_s - told_s < TELL_EVERY_S
+            told_s is not None and now_s - told_s < pause_s
         ):
             return False
         self._told_s[pod.uid] = now_s

@@ -33,14 +33,14 @@ class Lines(Generic[T]):
         self._lock = Lock()
         self._lines: dict[str, list[T]] = {}
 
-    def join(self, name: str, item: T) -> None:
-        """Put somebody into a line; returns at once."""
+    def join(self, name: str, *items: T) -> None:
+        """Put somebody into a line, or several who are worked for together; returns at once."""
         with self._lock:
             line = self._lines.get(name)
             if line is not None:
-                line.append(item)
+                line += items
                 return
-            self._lines[name] = [item]
+            self._lines[name] = [*items]
         self._run(partial(self._serve, name))
 
     def _serve(self, name: str) -> None:

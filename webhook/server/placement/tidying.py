@@ -64,7 +64,8 @@ class Tidying:
 
     def round(self, binder: Binder) -> None:
         """Tidy the lists of all nodes; raises KubeError."""
-        read = {stored.node: stored for stored in self._api.all_assignments() if stored.node}
+        lists = self._api.all_assignments(binder.copy)
+        read = {stored.node: stored for stored in lists if stored.node}
         self._tidy(binder, read)
 
     def _tidy(self, binder: Binder, lists: Mapping[str, Stored | None]) -> None:
@@ -88,4 +89,4 @@ class Tidying:
                 ended.append(self._ended.get_nowait())
         except Empty:
             pass
-        return sorted({name for pod in ended for name in binder.nodes_of(pod.uid)})
+        return sorted(binder.nodes_of(ended))

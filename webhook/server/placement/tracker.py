@@ -59,12 +59,12 @@ class Tracker:
         self._pods: dict[str, PodState] = {}
         self._by_name: dict[str, str] = {}
         self._by_node: dict[str, set[str]] = {}
-        self._waiting: dict[str, PodState] = {}
+        self._waiting: dict[str, dict[str, PodState]] = {}
         self._gone: deque[str] = deque()
         self._nodes: dict[str, GpuNode] = {}
         self._listed = {"pods": Event(), "nodes": Event()}
         self._failing: dict[str, str] = {}
-        metrics.waiting.set_function(lambda: len(self._waiting))
+        metrics.waiting.set_function(lambda: len(self.waiting()))
 
     def start(self) -> None:
         """Begin to follow on daemon threads."""
@@ -98,7 +98,16 @@ class Tracker:
     def waiting(self, node: str = "") -> list[PodState]:
         """Return the pods that are bound and have no GPU yet, on a node or on all."""
         with self._lock:
-            return [pod for pod in self._waiting.values() if node in {"", pod.node}]
+            if node:
+                return list(self._waiting.get(node, {}).values())
+            return [pod for there in self._waiting.values() for pod in there.values()]
+
+    def waited_on(self, nodes: Iterable[str] | None = None) -> list[str]:
+        """Return the nodes on which such pods wait, of some or of all."""
+        with self._lock:
+            if nodes is None:
+                return list(self._waiting)
+            return [node for node in nodes if node in self._waiting]
 
     def _follow(
         self,
@@ -171,12 +180,13 @@ class Tracker:
                 self._remember(pod)
             else:
                 self._by_name[pod.name] = pod.uid
-            is_new = pod.uid not in self._waiting
+            there = self._waiting.get(before.node if before else now.node, {})
+            is_new = pod.uid not in there
             waits = now.waits is not None and not gone
             if waits:
-                self._waiting[pod.uid] = now
-            else:
-                self._waiting.pop(pod.uid, None)
+                self._waiting.setdefault(now.node, {})[pod.uid] = now
+            elif before and there.pop(pod.uid, None) and not there:
+                del self._waiting[before.node]
         if waits and is_new:
             self._waits(now)
         if _ended(now) and not (before and _ended(before)):

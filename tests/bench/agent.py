@@ -1,0 +1,198 @@
+"""What the node agent costs its node, and 1,000 of them the API server when nothing changes."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from statistics import median
+
+from tests.agent.stepped import CDI, FakeKube
+from tests.bench.stored_cluster import GIB, SINCE_S, StoredCluster, event
+from tests.support.agents import AgentProcess, ApiServer, ScriptedNvml, a_device
+from tests.support.nvml_stub import build, compiler
+from tests.support.programs import wait_until
+from webhook.adapters.journal import Journal
+from webhook.adapters.kube import client
+from webhook.adapters.kube.follow import Collection, follow
+from webhook.agent.loop import PACE_S, Agent
+from webhook.agent.observer import scan
+from webhook.agent.settings import INTERVAL_S, AgentSettings
+from webhook.agent.watcher import WATCH_S, AssignmentsSeen, NodeSeen
+from webhook.core.placement.assignments import Assignment, read_assignments, write_assignments
+
+GPUS, PODS, ROUNDS, TIMES = (1, 8, 16), 100, 5, 200
+HOUR_S = 3600.0
+
+
+def bench_agent() -> None:
+    """Print a table by the number of GPUs, and what many agents ask for."""
+    print(f"\nnode agent: us of CPU; a list is of {PODS} pods")
+    heads = ("GPUs", "turn", "scan", "node event", "own echo", "list", "writes", "ms per hour")
+    print(" ".join(f"{head:>11}" for head in heads))
+    for gpus in GPUS:
+        print(" ".join(f"{one:>11,}" for one in (gpus, *_measured(gpus))))
+    asked = _asked_in_an_hour()
+    print(
+        "1,000 idle agents, per minute: "
+        + ", ".join(f"{count / 60 * 1000:,.0f} {what}" for what, count in asked.items())
+    )
+    if compiler():
+        print(f"its process, idle: {_resident()}")
+
+
+def _measured(gpus: int) -> list[float]:
+    nvml = ScriptedNvml(*(a_device(f"{n:036}", 140_000, n) for n in range(gpus)))
+    kube = FakeKube()
+    kube.node = json.loads(StoredCluster(1, 0).node_text(0))
+    kube.node["metadata"]["name"] = "n"
+    journal = Journal(lambda _line: None)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = AgentSettings("n", access=CDI, namespace="sys", run_folder=folder)
+        agent = Agent(settings, kube, nvml, journal)
+
+        def turn(*messages):
+            agent._beat()
+            for message in messages:
+                agent._take(message)
+            now_s = time.monotonic()
+            agent._reconcile(now_s)
+            agent._check_driver(now_s)
+
+        def a_scan():
+            turn(scan(nvml))
+
+        def an_event():
+            kube.node["metadata"]["resourceVersion"] = str(int(_version(kube.node)) + 1)
+            return event("MODIFIED", json.dumps(kube.node))
+
+        def heard(line):
+            turn(NodeSeen(client._event(line, whole=True)[1]))
+
+        def a_list(data):
+            turn(AssignmentsSeen(read_assignments(data)[0]))
+
+        turn(NodeSeen(kube.node), AssignmentsSeen({}))
+        for _ in range(3):
+            a_scan()
+        turn(NodeSeen(kube.node))
+        sent = len(kube.sent)
+        figures = [
+            _median_us(turn),
+            _median_us(a_scan),
+            _median_us(heard, an_event),
+        ]
+        writes = len(kube.sent) - sent
+        agent._patched_s = float("inf")  # a moment ago, however long this takes
+        old = event("MODIFIED", json.dumps(kube.node | {"metadata": {"resourceVersion": "1"}}))
+        figures.append(_median_us(heard, lambda: old))
+        uuids = [gpu.uuid for gpu in agent._inventory.gpus]
+        entries = {
+            f"uid-{n}": Assignment(f"team/p{n}", (uuids[n % gpus],), GIB, SINCE_S)
+            for n in range(PODS)
+        }
+        figures.append(_median_us(a_list, lambda: write_assignments(entries)))
+    per_hour_us = figures[0] * HOUR_S / PACE_S + figures[1] * HOUR_S / INTERVAL_S
+    return [*(round(figure) for figure in figures), writes, round(per_hour_us / 1e3)]
+
+
+def _version(node: dict) -> str:
+    return node["metadata"]["resourceVersion"]
+
+
+def _median_us(work, make=None) -> float:
+    found = []
+    for _ in range(ROUNDS):
+        given = [(make(),) if make else () for _ in range(TIMES)]
+        gc.collect()
+        started_s = time.thread_time()
+        for one in given:
+            work(*one)
+        found.append((time.thread_time() - started_s) / TIMES * 1e6)
+    return median(found)
+
+
+class _OverError(BaseException):
+    """The hour is over."""
+
+
+class _Quiet:
+    """An API server where nothing changes, and time passes only as it is waited."""
+
+    def __init__(self) -> None:
+        self.now_s, self.asked = 0.0, Counter()
+
+    def find(self, _path):
+        self.asked["read"] += 1
+        return {"metadata": {"resourceVersion": "7"}}
+
+    def watch(self, _path, *, lasting_s, **_):
+        self.asked["watch"] += 1
+        self.sleep(lasting_s)
+        return iter(())
+
+    def sleep(self, seconds):
+        self.now_s += seconds
+        if self.now_s > HOUR_S:
+            raise _OverError
+
+
+def _asked_in_an_hour() -> Counter:
+    """Return the requests of one agent in an hour: it follows its node and its list."""
+    quiet = _Quiet()
+    one = Collection(quiet, "/api/v1/things", lambda thing: thing, name="one")
+    with contextlib.suppress(_OverError):
+        follow(
+            one,
+            lambda _: None,
+            watch_s=WATCH_S,
+            clock=lambda: quiet.now_s,
+            sleep=quiet.sleep,
+        )
+    return quiet.asked + quiet.asked
+
+
+def _resident() -> str:
+    """Return what a real agent with a driver of 8 GPUs holds."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        node = json.loads(StoredCluster(1, 0).node_text(0))
+        node["metadata"]["resourceVersion"] = "5"
+
+        def answer(handler):
+            if "watch=true" in handler.path:
+                handler.send_response(200)
+                handler.send_header("Transfer-Encoding", "chunked")
+                handler.end_headers()
+                handler.wfile.flush()
+                time.sleep(60)
+                return
+            status = 404 if "configmaps" in handler.path else 200
+            data = json.dumps(node).encode()
+            handler.send_response(status)
+            handler.send_header("Content-Length", str(len(data)))
+            handler.end_headers()
+            handler.wfile.write(data)
+
+        with ApiServer(folder) as server:
+            server.answers = [answer]
+            script = "driver 570.86.15\n" + "".join(
+                f"gpu GPU-{n:036} total={140 * GIB} reserved={GIB}\n" for n in range(8)
+            )
+            options = ("--node=n", f"--kubeconfig={server.kubeconfig}")
+            agent = AgentProcess(folder, build(folder), *options)
+            agent.script(script)
+            with agent:
+                wait_until("the agent", lambda: "GPUs" in (folder / "agent.log").read_text())
+                time.sleep(3)
+                status = Path(f"/proc/{agent.process.pid}/status").read_text()
+                mib = int(status.split("VmRSS:")[1].split()[0]) / 1024
+    return f"{mib:.0f} MiB resident"
+
+
+if __name__ == "__main__":
+    bench_agent()

@@ -1,0 +1,55 @@
+"""What a binding, a change of a node and one of a pod cost, by the number of nodes and pods."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from tests.bench.agent import bench_agent
+from tests.bench.placement_memory import bench_memory
+
+NODES, PODS = (10, 100, 1000), (100, 1000, 10_000)
+CROWDED, WAITING = (10, 100, 1000), (10, 100, 1000)
+
+
+def bench_placement() -> None:
+    """Print what grows with nodes and pods; then the agent's cost, and a real replica's memory."""
+    print(
+        "one replica: MiB resident; ms for the first list; us for a stranger's binding, and for one"
+    )
+    print(
+        "of ours, which asks so often; us for an event of a node, of a pod, and of one that ended,"
+    )
+    print("with what is written for it; ms for a round of tidying")
+    heads = "nodes pods MiB list stranger binding asks node pod ended round"
+    _print(*heads.split())
+    for nodes in NODES:
+        for pods in PODS:
+            _print(nodes, pods, *_in_a_child("measured", nodes, pods))
+    print("all on one node of 8 GPUs: us per binding, bytes of its list")
+    _print("pods", "binding", "bytes")
+    for pods in CROWDED:
+        _print(pods, *_in_a_child("crowded", 1, pods))
+    print("many wait on one full node: ms, reads and writes for a pod that ends there each 30 s")
+    _print("waiting", "ms", "reads", "writes")
+    for many in WAITING:
+        _print(many, *_in_a_child("waiting", 1, many))
+    bench_agent()
+    bench_memory()
+
+
+def _print(*row: object) -> None:
+    cells = (f"{one:,}" if isinstance(one, int | float) else one for one in row)
+    print(" ".join(f"{cell:>9}" for cell in cells), flush=True)
+
+
+def _in_a_child(function: str, *arguments: int) -> list[float]:
+    """Measure in a process of its own, whose memory nothing else has grown."""
+    command = [sys.executable, "-m", "tests.bench.placement_rows", function, *map(str, arguments)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+if __name__ == "__main__":
+    bench_placement()

@@ -1,0 +1,116 @@
+"""A real replica beside a real API server with many pods: its memory, and its start until ready.
+
+Takes minutes, so it runs only where it is asked for: `BENCH_PODS=10000,1000` is so many
+managed pods, bound to so many nodes. Needs KUBEBUILDER_ASSETS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.bench.stored_cluster import GIB, NAMESPACE, StoredCluster
+from tests.support.control_planes import ControlPlane
+from tests.support.servers import running
+from webhook.core.placement.assignments import Assignment, config_map_name, write_assignments
+from webhook.names import ASSIGNMENTS_LABEL, ASSIGNMENTS_NODE_ANNOTATION, GPU_ANNOTATION
+
+ASKED = os.environ.get("BENCH_PODS", "")
+WATCHED_S = 45.0
+"""How long its memory is watched: all lists are tidied once within this time."""
+
+
+def bench_memory() -> None:
+    """Print what a replica needs, without and with what was asked for."""
+    if not ASKED:
+        return
+    pods, nodes = map(int, ASKED.split(","))
+    with ControlPlane() as control_plane, tempfile.TemporaryDirectory() as folder:
+        for name in (NAMESPACE, "team"):
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+            control_plane.api.create(namespace)
+        control_plane.ensure_service_account("team")
+        print("\na replica beside a real API server; its processes in MiB: resident / at most / as")
+        print("its part, where what several processes have in common is divided among them")
+        _measure(control_plane, Path(folder), 0, 0)
+        started_s = time.monotonic()
+        _fill(control_plane.api, pods, nodes)
+        print(f"(stored within {time.monotonic() - started_s:.0f} s)")
+        _measure(control_plane, Path(folder), pods, nodes)
+
+
+def _fill(api, pods: int, nodes: int) -> None:
+    """Store nodes, pods that are bound to them, and who has which GPU of them."""
+    cluster = StoredCluster(nodes, pods)
+
+    def node(number):
+        api.request("POST", "/api/v1/nodes", _new(cluster.node_text(number)))
+
+    def pod(number):
+        stored = _new(cluster.pod_text(number))
+        return api.request("POST", "/api/v1/namespaces/team/pods", stored)["metadata"]
+
+    def list_of(number):
+        some = made[number::nodes]
+        entries = {
+            one["uid"]: Assignment(
+                f"team/{one['name']}", (one["annotations"][GPU_ANNOTATION],), GIB, int(time.time())
+            )
+            for one in some
+        }
+        metadata = {"name": config_map_name(f"n{number}"), "labels": {ASSIGNMENTS_LABEL: "true"},
+                    "annotations": {ASSIGNMENTS_NODE_ANNOTATION: f"n{number}"}}  # fmt: skip
+        body = {"metadata": metadata, "data": write_assignments(entries)}
+        api.request("POST", f"/api/v1/namespaces/{NAMESPACE}/configmaps", body)
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(node, range(nodes)))
+        made = list(pool.map(pod, range(pods)))
+        list(pool.map(list_of, range(nodes)))
+
+
+def _new(text: str) -> dict:
+    """Return an object as it is created, from one as it is stored."""
+    thing = json.loads(text)
+    for key in ("uid", "resourceVersion"):
+        del thing["metadata"][key]
+    return thing
+
+
+def _measure(control_plane, folder: Path, pods: int, nodes: int) -> None:
+    env = {"KUBECONFIG": str(control_plane.kubeconfig), "VRAMWARDEN_PLACEMENT_NAMESPACE": NAMESPACE}
+    folder = folder / str(pods)
+    folder.mkdir()
+    started_s = time.monotonic()
+    with running(folder, ready=False, **env) as server:
+        server.wait_for("readiness", server.ready, timeout_s=300)
+        ready_s = time.monotonic() - started_s
+        at_once = _memory(server.process.pid)
+        time.sleep(WATCHED_S if pods else 1)
+        print(f"{pods} pods on {nodes} nodes: ready after {ready_s:.1f} s; then {at_once}; "
+              f"{WATCHED_S:.0f} s later {_memory(server.process.pid)}")  # fmt: skip
+        server.quit()
+
+
+def _memory(master: int) -> str:
+    """Say how much the master and its worker hold now, and held at most."""
+    children = Path(f"/proc/{master}/task/{master}/children").read_text().split()
+    return ", ".join(f"{what} {_held(pid)}" for what, pid in
+                     [("master", master), *(("worker", child) for child in children)])  # fmt: skip
+
+
+def _held(pid: int | str) -> str:
+    status = Path(f"/proc/{pid}/status").read_text()
+    now, most = (int(re.search(rf"{key}:\s+(\d+)", status)[1]) / 1024 for key in ("VmRSS", "VmHWM"))
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    share = int(re.search(r"Pss:\s+(\d+)", rollup)[1]) / 1024
+    return f"{now:.0f} / {most:.0f} / {share:.0f}"
+
+
+if __name__ == "__main__":
+    bench_memory()

@@ -1,0 +1,222 @@
+"""The figures of one row of the tables of `placement`, each row in a process of its own."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from functools import partial
+from statistics import median
+
+from tests.bench.lists import resident_mib
+from tests.bench.stored_cluster import GIB, NAMESPACE, StoredCluster, event, uid
+from webhook.adapters.kube import client
+from webhook.adapters.kube.placement import PlacementApi
+from webhook.core.placement.binding_review import Binding, BindingOutcome
+from webhook.server.metrics import Metrics, PlacementMetrics
+from webhook.server.placement.binder import Binder
+from webhook.server.placement.late import TELL_EVERY_S, LateAssignments
+from webhook.server.placement.tidying import Tidying
+from webhook.server.placement.tracker import Tracker
+
+ROUNDS = 5
+
+
+class Log:
+    """Says nothing."""
+
+    def __getattr__(self, _level):
+        return lambda *_, **__: None
+
+
+class Replica:
+    """What `PlacementService` assembles, with nothing on a thread of its own."""
+
+    def __init__(self, cluster: StoredCluster) -> None:
+        self.api = PlacementApi(cluster, NAMESPACE)
+        counted = PlacementMetrics(Metrics())
+        self.clock_s = 0.0
+        self.late = LateAssignments(self.api, counted, Log(), lambda: self.clock_s)
+        self.tidying = Tidying(self.api, Log())
+        self.tracker = Tracker(
+            self.api, counted, Log(), self._ended, self.late.waits, self._forget, self._changed
+        )
+        self.binder = Binder(
+            self.api, self.tracker, counted, self.late.waits, run=lambda work: work()
+        )
+
+    def _ended(self, pod):
+        self.tidying.ended(pod)
+        self.late.ended(pod, self.tracker)
+
+    def _forget(self, node):
+        self.binder.forget(node)
+
+    def _changed(self, nodes):
+        self.late.changed(nodes, self.tracker)
+
+    def list_all(self):
+        """Read all pods and nodes, as at the start."""
+        for collection, take, listed in (
+            (self.api.nodes, self.tracker._take_nodes, "nodes"),
+            (self.api.pods, self.tracker._take_pods, "pods"),
+        ):
+            take(collection.read()[0])
+            self.tracker._listed[listed].set()
+
+    def hear_pod(self, line: bytearray) -> None:
+        """Take a line of the watch of pods."""
+        kind, thing = client._event(line, whole=True)
+        self.tracker._take_pod(kind, self.api.pods.keep(thing))
+
+    def hear_node(self, line: bytearray) -> None:
+        """Take a line of the watch of nodes."""
+        kind, thing = client._event(line, whole=True)
+        self.tracker._take_node(kind, self.api.nodes.keep(thing))
+
+    def bind(self, binding: Binding):
+        """Decide a binding."""
+        return self.binder.bind(binding).result()
+
+    def ends(self, line: bytearray) -> None:
+        """Take a line of a pod that ended, and give to others what it had."""
+        self.hear_pod(line)
+        self.assign_late()
+
+    def assign_late(self) -> None:
+        """Do what the thread of late assignments would do now."""
+        self.clock_s += 1
+        due = self.late._next(self.clock_s)
+        self.late.attempt(self.binder, {node: self.tracker.waiting(node) for node in due})
+
+
+def measured(nodes: int, pods: int) -> list[float]:
+    """Return the figures of a row."""
+    cluster = StoredCluster(nodes, pods)
+    replica = Replica(cluster)
+    list_s = cluster.timed(replica.list_all)
+    for number in range(nodes):  # so that each list was read here
+        replica.hear_pod(event("ADDED", cluster.pod_text(pods + number, bound=False)))
+        replica.bind(_binding(pods + number, number))
+    round_s = cluster.timed(lambda: replica.tidying.round(replica.binder))
+    gc.collect()
+    memory_mib = resident_mib()
+    first = pods + nodes
+    many = min(100, nodes)
+
+    def newcomers(start):
+        for number in range(start, start + many):
+            replica.hear_pod(event("ADDED", cluster.pod_text(number, bound=False)))
+        return [_binding(number, number % nodes) for number in range(start, start + many)]
+
+    def binding(start):
+        bindings = newcomers(start)
+
+        def run():
+            for one in bindings:
+                assert replica.bind(one).outcome is BindingOutcome.PLACED
+
+        return run, many
+
+    def stranger(start):
+        some = [Binding("team", f"x{n}", f"x{n}", "plain", {}) for n in range(start, start + many)]
+
+        def run():
+            for one in some:
+                assert replica.binder.from_memory(one)
+
+        return run, many
+
+    def events(make, hear):
+        def prepare(start):
+            lines = [make(number) for number in range(start, start + many)]
+
+            def run():
+                for line in lines:
+                    hear(line)
+
+            return run, many
+
+        return prepare
+
+    def ended(start):
+        numbers = [(start + n) % pods for n in range(min(many, pods // ROUNDS))]
+        lines = [event("MODIFIED", cluster.pod_text(n, phase="Succeeded")) for n in numbers]
+
+        def run():
+            for line in lines:
+                replica.hear_pod(line)
+                for node in replica.binder.nodes_of([replica.tidying._ended.get_nowait()]):
+                    replica.binder.tidy(node)
+
+        return run, len(lines)
+
+    node = events(lambda n: event("MODIFIED", cluster.node_text(n % nodes)), replica.hear_node)
+    pod = events(lambda n: event("MODIFIED", cluster.pod_text(n % pods)), replica.hear_pod)
+    figures = [_median_us(cluster, one, first) for one in (stranger, binding, node, pod)]
+    figures.append(_median_us(cluster, ended, 0, min(many, pods // ROUNDS)))
+    rounded = [round(figure, 1) for figure in figures]
+    run, times = binding(first + ROUNDS * 200)
+    cluster.asked.clear()
+    run()
+    rounded.insert(2, cluster.asked.total() / times)
+    return [round(memory_mib), round(list_s * 1e3), *rounded, round(round_s * 1e3)]
+
+
+def crowded(_nodes: int, pods: int) -> list[float]:
+    """Return the figures of a node with so many pods."""
+    cluster = StoredCluster(1, pods)
+    replica = Replica(cluster)
+    replica.list_all()
+
+    def binding(start):
+        bindings = []
+        for number in range(start, start + 8):
+            replica.hear_pod(event("ADDED", cluster.pod_text(number, bound=False)))
+            bindings.append(_binding(number, 0))
+
+        def run():
+            for one in bindings:
+                assert replica.bind(one).outcome is BindingOutcome.PLACED
+
+        return run, 8
+
+    us = _median_us(cluster, binding, pods, 8)
+    return [round(us), len(next(iter(cluster.lists.values()))["data"]["assignments"])]
+
+
+def waiting(_nodes: int, many: int) -> list[float]:
+    """Return what it costs each time that a pod ends on a node on which so many wait."""
+    cluster = StoredCluster(1, 8 + ROUNDS + many, gpu_bytes=GIB, waiting=many)
+    replica = Replica(cluster)
+    replica.list_all()
+    replica.assign_late()
+    took_s, asked = [], []
+    for number in range(ROUNDS):
+        cluster.asked.clear()
+        line = event("MODIFIED", cluster.pod_text(number, phase="Succeeded"))
+        replica.clock_s += TELL_EVERY_S
+        took_s.append(cluster.timed(partial(replica.ends, line)))
+        asked.append(dict(cluster.asked))
+    reads = sum(n for each in asked for what, n in each.items() if what.startswith("GET"))
+    writes = sum(n for each in asked for what, n in each.items() if not what.startswith("GET"))
+    return [round(median(took_s) * 1e3, 1), round(reads / ROUNDS, 1), round(writes / ROUNDS, 1)]
+
+
+def _binding(number: int, node: int) -> Binding:
+    return Binding("team", f"train-{number}", uid(number), f"n{node}", {})
+
+
+def _median_us(cluster, prepare, first: int, step: int = 200) -> float:
+    """Return the median of several rounds of what `prepare` returns, for one of its things."""
+    found = []
+    for number in range(ROUNDS):
+        run, many = prepare(first + number * step)
+        gc.collect()
+        found.append(cluster.timed(run) / many * 1e6)
+    return median(found)
+
+
+if __name__ == "__main__":
+    name, *numbers = sys.argv[1:]
+    print(json.dumps(globals()[name](*map(int, numbers))))

@@ -1,0 +1,208 @@
+"""A cluster of any size behind the real client, without a server: objects are made when asked for.
+
+So what is measured is ours alone: reading, deciding and writing, and neither sockets nor an API
+server. It keeps nothing of its pods and nodes but their numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections import Counter
+
+import jsonpatch
+
+from tests.support.pods import a_pod, a_request
+from webhook.adapters.kube.client import Kube, KubeError
+from webhook.adapters.kube.reading import free_at_once
+from webhook.adapters.policy.files import load_policy, shipped_policy_path
+from webhook.core.admission.decide import Phase, decide
+from webhook.core.node.inventory import Inventory, Known
+from webhook.core.node.state import desired
+from webhook.core.placement.assignments import Assignment, config_map_name, write_assignments
+from webhook.core.pod.gpus import Gpu
+
+NAMESPACE = "vramwarden-system"
+GIB = 2**30
+LISTS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+POD_BYTES, NODE_BYTES = 5 * 2**10, 12 * 2**10
+"""Of the JSON of an ordinary pod with a demand, and of a node with its images and conditions."""
+
+SINCE_S = 1_700_000_000
+
+
+class StoredCluster(Kube):
+    """Nodes of 8 GPUs, and pods of 1 GiB, bound to them in turn."""
+
+    def __init__(self, nodes: int, pods: int, *, gpu_bytes: int = 2**50, waiting: int = 0) -> None:
+        """Have so many; the last ones `waiting` were bound without a GPU."""
+        free_at_once()  # as the real one does
+        self._tries, self._answer_s, self._ahead_s, self.url = 1, 1.0, None, "https://stored"
+        self.nodes, self.pods, self.waiting = nodes, pods, waiting
+        self.gpus = [Gpu(_uuid(i), gpu_bytes, "NVIDIA H200", i, gpu_bytes) for i in range(8)]
+        self.lists: dict[str, dict] = {}
+        self.ended: set[str] = set()
+        self.version = 1000
+        self.own_s = 0.0
+        self.asked: Counter[str] = Counter()
+        self._pod = json.dumps(_pod())
+        self._node = json.dumps(_node(self.gpus))
+        for node in range(min(nodes, pods)):
+            self._put_list(node, range(node, pods - waiting, nodes))
+
+    def timed(self, work) -> float:
+        """Return the seconds of CPU that some work takes us."""
+        started_s, before_s = time.thread_time(), self.own_s
+        work()
+        return time.thread_time() - started_s - (self.own_s - before_s)
+
+    def pod_text(self, number: int, *, phase: str = "Running", bound: bool = True) -> str:
+        """Return a pod as JSON."""
+        self.version += 1
+        text = self._pod.replace("@number", str(number)).replace("@version", str(self.version))
+        text = text.replace("@phase", phase).replace("@uid", uid(number))
+        if bound:
+            text = text.replace('"@spec"', f'"n{number % self.nodes}"')
+        else:
+            text = text.replace('"nodeName": "@spec", ', "")
+        if not bound or number >= self.pods - self.waiting:
+            return text.replace('"vramwarden.io/gpu": "@gpu", ', "")
+        return text.replace("@gpu", _uuid(number // self.nodes % 8))
+
+    def node_text(self, number: int) -> str:
+        """Return a node as JSON, with one label that is another one each time."""
+        self.version += 1
+        text = self._node.replace("@number", str(number))
+        return text.replace("@version", str(self.version))
+
+    def _put_list(self, node: int, numbers: range) -> None:
+        entries = {
+            uid(number): Assignment(
+                f"team/train-{number}", (_uuid(number // self.nodes % 8),), GIB, SINCE_S
+            )
+            for number in numbers
+        }
+        self._put({"metadata": {"name": config_map_name(f"n{node}"),
+                                "annotations": {"vramwarden.io/node": f"n{node}"}},
+                   "data": write_assignments(entries)})  # fmt: skip
+
+    def _put(self, config_map: dict) -> dict:
+        self.version += 1
+        config_map["metadata"]["resourceVersion"] = str(self.version)
+        self.lists[f"{LISTS}/{config_map['metadata']['name']}"] = config_map
+        return config_map
+
+    def _send(self, method, path, body, query, _read_s, _content_type=""):
+        """Answer as an API server; what that takes is none of our work."""
+        sent = json.dumps(body).encode() if body else b""
+        started_s = time.thread_time()
+        try:
+            return Answer(self._answered(method, path, json.loads(sent or "{}"), query))
+        finally:
+            self.own_s += time.thread_time() - started_s
+
+    def _answered(self, method, path, sent, query):
+        *_, kind, name = path.removesuffix("/status").split("/")
+        self.asked[f"{method} {kind if name not in {'pods', 'nodes', 'configmaps'} else name}"] += 1
+        if "limit" in query:
+            return self._list(path, query)
+        if method in {"PUT", "POST"} and LISTS in path:
+            return json.dumps(self._put(sent))
+        found = None
+        if path in self.lists:
+            found = json.dumps(self.lists[path])
+        elif kind == "pods" and name not in self.ended:
+            found = self.pod_text(int(name.rpartition("-")[2]))
+        elif kind == "nodes":
+            found = self.node_text(int(name[1:]))
+        elif name == "selfsubjectaccessreviews":
+            found = '{"status": {"allowed": true}}'
+        if found is None:
+            raise KubeError("not found", code=404)
+        return found
+
+    def _list(self, path, query):
+        if path == LISTS:
+            made = [json.dumps(one) for one in self.lists.values()]
+        begin, limit = int(query.get("continue", 0)), int(query["limit"])
+        if path.endswith("/nodes"):
+            many, make = self.nodes, self.node_text
+        elif path.endswith("/pods"):
+            many, make = self.pods, self.pod_text
+        else:
+            many, make = len(made), made.__getitem__
+        end = min(many, begin + limit)
+        metadata = {"resourceVersion": "9"} | ({"continue": str(end)} if end < many else {})
+        items = ",".join(map(make, range(begin, end)))
+        return f'{{"metadata":{json.dumps(metadata)},"items":[{items}]}}'
+
+
+class Answer:
+    """The body of an answer, in the parts in which it arrives."""
+
+    def __init__(self, text: str) -> None:
+        self._data = text.encode()
+
+    def stream(self, size: int, **_):
+        """Yield the parts."""
+        return (self._data[at : at + size] for at in range(0, len(self._data), size))
+
+    def close(self) -> None:
+        """Free nothing."""
+
+
+def uid(number: int) -> str:
+    """Return a pod's UID."""
+    return f"00000000-0000-4000-8000-{10**11 + number}"
+
+
+def event(kind: str, thing: str) -> bytearray:
+    """Return a line of a watch."""
+    return bytearray(f'{{"type":"{kind}","object":{thing}}}'.encode())
+
+
+def _uuid(index: int) -> str:
+    return f"GPU-00000000-0000-4000-8000-{index:012}"
+
+
+@functools.cache
+def _pod():
+    """Return a pod as the webhook translates it and an API server stores it."""
+    plain = a_pod("1Gi")
+    policy = load_policy(shipped_policy_path(), enforcer_image="example")
+    decided = decide(a_request(plain), policy, Phase.MUTATE)
+    pod = jsonpatch.apply_patch(plain, list(decided.patch))
+    metadata = pod["metadata"]
+    metadata["annotations"] = {"vramwarden.io/gpu": "@gpu", **metadata["annotations"]}
+    pod["metadata"] = {
+        "name": "train-@number", "namespace": "team", "uid": "@uid",
+        "resourceVersion": "@version",
+        **{key: metadata[key] for key in ("annotations", "labels")},
+    }  # fmt: skip
+    pod["spec"] = {"nodeName": "@spec", **pod["spec"]}
+    pod["status"] = {"phase": "@phase", "podIP": "10.0.0.1"}
+    return _padded(pod, POD_BYTES)
+
+
+def _node(gpus):
+    inventory = Inventory(
+        tuple(map(Known, gpus)), driver_version="570.86.15", enforcement="sidecar",
+        device_names="uuid", advertised=True,
+    )  # fmt: skip
+    state = desired(inventory, {})
+    metadata = {"name": "n@number", "uid": "uid-n@number", "resourceVersion": "@version",
+                "labels": {**state.labels, "changes": "@version"},
+                "annotations": dict(state.annotations)}  # fmt: skip
+    images = [{"names": [f"registry.example/team/image-{n}@sha256:{n:064}"], "sizeBytes": n}
+              for n in range(50)]  # fmt: skip
+    return _padded({"metadata": metadata, "spec": {}, "status": {"images": images}}, NODE_BYTES)
+
+
+def _padded(thing, size):
+    """Let a thing be as large as stored ones are, by the fields that say who wrote what."""
+    fields: dict = {}
+    thing["metadata"]["managedFields"] = [{"fieldsV1": {"f:spec": fields}}]
+    while len(json.dumps(thing)) < size:
+        fields[f"f:field-{len(fields)}"] = {".": {}, "f:name": {}}
+    return thing
