@@ -17,6 +17,7 @@ CONNECTIONS = (1, 8)
 def bench_over_tls():
     with temporary_folder() as folder, ExitStack() as stack:
         servers = [stack.enter_context(webhook(side, folder)) for side in sides()]
+        servers.append(servers[-1].with_new_pods())
         servers.append(stack.enter_context(empty(folder)))
         if peers.named():
             plane = peers.control_plane(stack)
@@ -32,7 +33,7 @@ def bench_over_tls():
         figures = measured(servers)
         resident = {server.label: resident_bytes(server.pid) / 2**20 for server in servers}
     print(
-        f"  {'':<10}{'connections':>12}{'p50 µs':>9}{'x':>7}{'p99 µs':>9}{'x':>7}"
+        f"  {'':<15}{'connections':>12}{'p50 µs':>9}{'x':>7}{'p99 µs':>9}{'x':>7}"
         f"{'requests/s':>12}{'x':>7}{'CPU µs':>9}{'x':>7}"
     )
     for connections in CONNECTIONS:
@@ -67,4 +68,4 @@ def show(label, connections, figures):
         cells += f"{1e6 / value if number == 2 else value:{width}.0f}"
         base = baseline and [figure[number] for figure in baseline]
         cells += f"{times(ratio(base, column) if base else None):>7}"
-    print(f"  {label:<10}{connections:>12}{cells}")
+    print(f"  {label:<15}{connections:>12}{cells}")

@@ -1,6 +1,6 @@
 """A real replica beside a real API server with many pods: its memory, and its start until ready.
 
-Takes minutes, so it runs only where it is asked for: `BENCH_PODS=10000,1000` is so many
+Takes minutes, so it runs only where it is asked for: `BENCH_CLUSTER=10000,1000` is so many
 managed pods, bound to so many nodes. Needs KUBEBUILDER_ASSETS.
 """
 
@@ -20,7 +20,7 @@ from tests.support.servers import running
 from webhook.core.placement.assignments import Assignment, config_map_name, write_assignments
 from webhook.names import ASSIGNMENTS_LABEL, ASSIGNMENTS_NODE_ANNOTATION, GPU_ANNOTATION
 
-ASKED = os.environ.get("BENCH_PODS", "")
+ASKED = os.environ.get("BENCH_CLUSTER", "")
 WATCHED_S = 45.0
 """How long its memory is watched: all lists are tidied once within this time."""
 

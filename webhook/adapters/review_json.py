@@ -17,7 +17,7 @@ from webhook.core.pod.review import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.request import Request
@@ -49,9 +49,10 @@ def read_review(body: bytes) -> Request:
     return decode_review(document)
 
 
-def write_review(uid: str, answer: Answerable) -> bytes:
-    """Write the answer to a review."""
-    encoded = b64encode(patch_bytes(answer.patch)).decode("ascii") if answer.patch else ""
+def write_review(uid: str, answer: Answerable, patch: Sequence[Operation] | None = None) -> bytes:
+    """Write the answer to a review, with its patch or another that says the same."""
+    patch = answer.patch if patch is None else patch
+    encoded = b64encode(patch_bytes(patch)).decode("ascii") if patch else ""
     return orjson.dumps(encode_review(uid, answer, encoded))
 
 

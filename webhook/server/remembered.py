@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 MOST: Final = 256
 """Decisions that are remembered at a time."""
 
+MOST_SEEN: Final = 4096
+"""Templates that were seen once."""
+
 LONGEST_BYTES: Final = 16 * 2**10
 """Of the body of a review whose decision is remembered. With MOST of them: 4 MiB, and what the
 patches hold."""
@@ -46,12 +49,15 @@ class RememberedDecisions:
     | one whose patch names the volume with the token | no |
     | an update, a subresource, a pod that a kubelet creates | no |
 
-    All is forgotten when the policy changes, and when it is too much. Safe from any thread.
+    It is remembered from the second one on, so that what comes once costs next to nothing. All is
+    forgotten when the policy changes, and when it is too much. Safe from any thread.
     """
 
     def __init__(self) -> None:
         """Begin without any."""
         self._policy: tuple[Any, ...] = ()
+        self._seen: set[int] = set()
+        """Hashes: two templates of one hash make one be remembered too early, which harms none."""
         self._known: dict[tuple[Phase, bytes], Decision] = {}
 
     def decide(self, request: Request, policy: Policy, phase: Phase) -> Decision:
@@ -59,19 +65,24 @@ class RememberedDecisions:
         template = _template(request)
         if template is None:
             return decide(request, policy, phase)
-        key, token = template
+        key, token = (phase, template[0]), template[1]
         in_force = (policy.digest, policy.rollout, policy.runtime_classes)
-        if in_force != self._policy or len(self._known) >= MOST:
-            self._known, self._policy = {}, in_force
-        known = self._known
-        decision = known.get((phase, key))
+        if in_force != self._policy or len(self._known) >= MOST or len(self._seen) >= MOST_SEEN:
+            self._known, self._seen, self._policy = {}, set(), in_force
+        known, seen = self._known, self._seen
+        decision = known.get(key)
         if decision is not None:
             return replace(decision, before=request.obj)
         decision = decide(request, policy, phase)
-        told = decision.findings or decision.notes or decision.malformed
-        if not told and not (token and token in orjson.dumps(decision.patch)):
-            known[phase, key] = replace(decision, before={})
+        if hash(key) not in seen:
+            seen.add(hash(key))
+        elif _is_silent(decision) and not (token and token in orjson.dumps(decision.patch)):
+            known[key] = replace(decision, before={})
         return decision
+
+
+def _is_silent(decision: Decision) -> bool:
+    return not (decision.findings or decision.notes or decision.malformed)
 
 
 def _template(request: Request) -> tuple[bytes, bytes] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, overload
 
@@ -23,14 +23,17 @@ from webhook.server.log import short
 from webhook.server.remembered import LONGEST_BYTES, RememberedDecisions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from webhook.core.admission.decide import Decision
+    from webhook.core.pod.patch import Operation
     from webhook.core.pod.request import Request
     from webhook.core.pod.review import Answerable
     from webhook.core.policy.values import Policy
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
+
+    Shape = Callable[[Request, Sequence[Operation]], Sequence[Operation]]
 
 PHASES: Final = {"/mutate": Phase.MUTATE, "/validate": Phase.VALIDATE}
 
@@ -96,21 +99,30 @@ class Reviews:
             return rejection(400, str(error))
 
     @overload
-    def answer(self, review: Review, decide: Callable[[Request], Answerable]) -> Answer: ...
+    def answer(
+        self, review: Review, decide: Callable[[Request], Answerable], shape: Shape = ...
+    ) -> Answer: ...
     @overload
     def answer(
-        self, review: Review, decide: Callable[[Request], Answerable | None]
+        self, review: Review, decide: Callable[[Request], Answerable | None], shape: Shape = ...
     ) -> Answer | None: ...
     def answer(
-        self, review: Review, decide: Callable[[Request], Answerable | None]
+        self,
+        review: Review,
+        decide: Callable[[Request], Answerable | None],
+        shape: Shape = lambda _request, patch: patch,
     ) -> Answer | None:
-        """Answer a review with what `decide` returns; None where it cannot decide yet."""
+        """Answer a review with what `decide` returns; None where it cannot decide yet.
+
+        `shape` returns the patch as it is sent.
+        """
         webhook, request = review.webhook, review.request
         try:
             made = decide(request)
             if made is None:
                 return None
-            answer = Answer(200, write_review(request.uid, made))
+            patch = shape(request, made.patch) if made.patch else ()
+            answer = Answer(200, write_review(request.uid, made, patch))
             decision, reasons = made.outcome.value, made.reasons
         except Exception:  # noqa: BLE001 - whatever the bug, the API server gets an answer
             self._metrics.count_failure(webhook, perf_counter() - review.started_s)
@@ -142,14 +154,14 @@ class _SampledProofs:
         """The digest of the policy under which a patch held last."""
         self._left = 0
 
-    def sample(self, request: Request, decision: Decision, policy: Policy) -> None:
+    def sample(self, request: Request, patch: Sequence[Operation], policy: Policy) -> None:
         """Prove a patch, if it is its turn; raises PatchError, or another bug, where it fails."""
         if policy.digest == self._policy and self._left > 0:
             self._left -= 1
             return
         self._policy = None
         try:
-            prove(request, decision, policy)
+            prove(request, patch, policy)
         except Exception:
             self._metrics.count_proof(held=False)
             raise
@@ -177,20 +189,21 @@ class PodReviews:
         if isinstance(review, Answer):
             return review
 
-        small = len(body) <= SMALL_BODY_BYTES
+        # Read once: a policy that is replaced meanwhile cannot split a decision.
+        policy = self._policy()
 
         def decided(request: Request) -> Decision:
-            # Read once: a policy that is replaced meanwhile cannot split a decision.
-            policy = self._policy()
             judge = self._remembered.decide if len(body) <= LONGEST_BYTES else decide
-            decision = judge(request, policy, phase)
-            if decision.patch and small:
-                patch = condense(request.obj, decision.patch, "spec")
-                decision = replace(decision, patch=tuple(patch))
-                self._proofs.sample(request, decision, policy)
-            return decision
+            return judge(request, policy, phase)
 
-        return self._reviews.answer(review, decided)
+        def shaped(request: Request, patch: Sequence[Operation]) -> Sequence[Operation]:
+            if len(body) > SMALL_BODY_BYTES:
+                return patch
+            patch = condense(request.obj, patch, "spec")
+            self._proofs.sample(request, patch, policy)
+            return patch
+
+        return self._reviews.answer(review, decided, shaped)
 
     def too_large(self, phase: Phase, first_bytes: bytes, limit_bytes: int) -> Answer:
         """Answer a body of which only the beginning was read, since it is larger than the limit."""

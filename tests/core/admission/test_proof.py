@@ -23,7 +23,7 @@ def test_the_patch_of_every_pod_with_a_demand_holds(pod, rule):
     request, policy = a_request(pod), a_policy(rule)
     decision = decide(request, policy, Phase.MUTATE)
     assert decision.outcome is Outcome.MUTATED
-    prove(request, decision, policy)
+    prove(request, decision.patch, policy)
 
 
 @given(asking_pods(), RULES, RULES)
@@ -50,7 +50,7 @@ def test_the_patch_of_a_pod_whose_gpus_are_hidden_holds():
     policy = a_policy(a_rule(visible_devices=VisibleDevices.VOID))
     decision = decide(request, policy, Phase.MUTATE)
     assert decision.outcome is Outcome.MUTATED
-    prove(request, decision, policy)
+    prove(request, decision.patch, policy)
 
 
 def decided(**changes):
@@ -71,7 +71,7 @@ def decided(**changes):
 def test_a_patch_that_does_not_hold_is_found(patch, why):
     request, decision, policy = decided(patch=tuple(patch))
     with pytest.raises(PatchError, match=why):
-        prove(request, decision, policy)
+        prove(request, decision.patch, policy)
 
 
 def test_a_patch_that_lacks_any_operation_is_found():
@@ -79,4 +79,4 @@ def test_a_patch_that_lacks_any_operation_is_found():
     for index in range(len(decision.patch)):
         rest = (*decision.patch[:index], *decision.patch[index + 1 :])
         with pytest.raises(PatchError):
-            prove(request, replace(decision, patch=rest), policy)
+            prove(request, rest, policy)

@@ -10,16 +10,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from webhook.core.admission.decide import Phase, decide
-from webhook.core.pod.patch import PatchError
+from webhook.core.pod.patch import PatchError, apply_patch
 
 if TYPE_CHECKING:
-    from webhook.core.admission.decide import Decision
+    from collections.abc import Sequence
+
+    from webhook.core.pod.patch import Operation
     from webhook.core.pod.request import Request
     from webhook.core.policy.values import Policy
 
 
-def prove(request: Request, decision: Decision, policy: Policy) -> None:
-    """Apply a decision's patch and decide again; raises PatchError where it does not hold (a bug).
+def prove(request: Request, patch: Sequence[Operation], policy: Policy) -> None:
+    """Apply a patch and decide again; raises PatchError where it does not hold (a bug).
 
     | the pod with the patch | |
     | --- | --- |
@@ -30,7 +32,7 @@ def prove(request: Request, decision: Decision, policy: Policy) -> None:
 
     The API server rejects a pod whose patch does not apply, even where `failurePolicy` is Ignore.
     """
-    patched = replace(request, obj=decision.obj)
+    patched = replace(request, obj=apply_patch(request.obj, patch))
     for phase in Phase:
         again = decide(patched, policy, phase)
         if not again.allowed or again.patch:

@@ -122,7 +122,7 @@ class Edits:
         self.operations.append({"op": "remove", "path": f"{place}/{index}"})
 
 
-def condense(document: Json, operations: Sequence[Operation], field: str) -> list[Operation]:
+def condense(document: Json, operations: Sequence[Operation], field: str) -> Sequence[Operation]:
     """Say the same with one operation for all that changes inside a field of the document.
 
     The API server works less for it: it decodes and encodes what is on the way of each operation
@@ -132,20 +132,14 @@ def condense(document: Json, operations: Sequence[Operation], field: str) -> lis
     inside = f"/{field}/"
     edits = [operation for operation in operations if operation["path"].startswith(inside)]
     if len(edits) < _WORTH_CONDENSING:
-        return [*operations]
-    after = {field: document[field]}
-    copied: set[int] = set()
+        return operations
+    copies: dict[str, Any] = {"": {field: document[field]}}
     for operation in edits:
-        *way, last = operation["path"].split("/")[1:]
-        holder: Any = after
-        for part in way:
-            key = part if type(holder) is dict else int(part)
-            found = holder[key]
-            if id(found) not in copied:
-                found = holder[key] = found.copy()
-                copied.add(id(found))
-            holder = found
+        place, _, last = operation["path"].rpartition("/")
+        holder = _copied(copies, place)
         if type(holder) is list:
+            for inner in [inner for inner in copies if inner.startswith(f"{place}/")]:
+                del copies[inner]  # its index may change
             if operation["op"] == "add":
                 holder.insert(int(last), operation["value"])
             else:
@@ -155,7 +149,18 @@ def condense(document: Json, operations: Sequence[Operation], field: str) -> lis
         else:
             del holder[_unescaped(last)]
     rest = [operation for operation in operations if not operation["path"].startswith(inside)]
-    return [{"op": "replace", "path": f"/{field}", "value": after[field]}, *rest]
+    return [{"op": "replace", "path": f"/{field}", "value": copies[""][field]}, *rest]
+
+
+def _copied(copies: dict[str, Any], place: str) -> Any:
+    """Return the copy of what is at a place, made when it is first asked for."""
+    found = copies.get(place)
+    if found is None:
+        above, _, name = place.rpartition("/")
+        holder = _copied(copies, above)
+        key = int(name) if type(holder) is list else name
+        found = copies[place] = holder[key] = holder[key].copy()
+    return found
 
 
 def _by_name(items: list[Any]) -> dict[str, Json] | None:
