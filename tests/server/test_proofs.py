@@ -11,7 +11,7 @@ import pytest
 from tests.support.pods import a_pod, a_policy, a_review
 from webhook.core.admission.decide import Phase
 from webhook.core.pod.patch import PatchError
-from webhook.server import reviews
+from webhook.server import remembered, reviews
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 from webhook.server.reviews import PROVEN_EVERY, PodReviews
@@ -28,11 +28,11 @@ class Scene:
         self.reviews = PodReviews(lambda: self.policy, self.metrics, JsonLog(self.log))
         prove = reviews.prove
 
-        def noted(request, decision, policy):
+        def noted(request, patch, policy):
             self.proven.append((request.uid, policy.digest))
             if self.wrong:
                 raise self.wrong
-            prove(request, decision, policy)
+            prove(request, patch, policy)
 
         monkeypatch.setattr(reviews, "prove", noted)
 
@@ -107,12 +107,12 @@ def test_after_a_failure_under_another_policy_the_one_before_is_proven_again(sce
 
 
 def test_a_proof_really_applies_the_patch(scene, monkeypatch):
-    decide = reviews.decide
+    decide = remembered.decide
 
     def bad(request, policy, phase):
         decision = decide(request, policy, phase)
         return replace(decision, patch=decision.patch[:-1])
 
-    monkeypatch.setattr(reviews, "decide", bad)
+    monkeypatch.setattr(remembered, "decide", bad)
     assert scene.asks("bad")["status"]["code"] == 500
     assert scene.counted() == (0, 1)
