@@ -159,19 +159,17 @@ def test_under_another_policy_all_is_decided_anew(decided):
     asking, plain = a_pod("8Gi"), a_pod(containers=[a_container(env=env)])
     memory = RememberedDecisions()
     policy = a_policy(a_rule(visible_devices=VisibleDevices.VOID))
-    for other in (
-        policy,
-        replace(policy, digest="0" * 64),
-        replace(policy, digest="0" * 64, rollout=Rollout.OBSERVE),
-        replace(policy, digest="0" * 64, runtime_classes=frozenset({"nvidia"})),
-    ):
+    edited = replace(policy, digest="0" * 64)
+    observed = replace(edited, rollout=Rollout.OBSERVE)
+    told = replace(observed, runtime_classes=frozenset({"nvidia"}))
+    for other in (policy, edited, observed, told):
         assert times(decided, asking, asking, asking, policy=other, memory=memory) == 2
         assert times(decided, plain, policy=other, memory=memory) == 1
 
 
 def test_a_memory_has_a_bound(decided):
     memory, policy = RememberedDecisions(), a_policy()
-    for number in range(MOST_SEEN + 2):
+    for number in range(MOST_SEEN + 2 * MOST):
         pod = a_pod("8Gi", labels={"app": str(number)})
         for _ in range(2 if number < MOST + 2 else 1):
             memory.decide(a_request(pod), policy, Phase.MUTATE)
