@@ -293,7 +293,7 @@ def server(cluster, tmp_path, kubeconfig, monkeypatch):
 def test_a_replica_has_the_right_to_know_the_runtime_class(cluster, server):
     def chosen():
         patch = server.review(a_review(a_pod("8Gi"), namespace="default"))["patch"]
-        return '"/spec/runtimeClassName"' in base64.b64decode(patch).decode()
+        return '"runtimeClassName":"nvidia"' in base64.b64decode(patch).decode()
 
     assert not chosen()
     kind = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia"}

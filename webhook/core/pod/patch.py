@@ -103,9 +103,10 @@ class Edits:
             if name not in before:
                 self.insert(here, index, item)
             elif before[name] is not item:
-                self._rewrite(f"{here}/{index}", before[name], item)
+                self.rewrite(f"{here}/{index}", before[name], item)
 
-    def _rewrite(self, place: str, present: Json, after: Json) -> None:
+    def rewrite(self, place: str, present: Json, after: Json) -> None:
+        """Make another object of the one at a place, which is `present`, field by field."""
         for key in present:
             if key not in after:
                 self.remove(place, key)

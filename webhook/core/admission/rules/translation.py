@@ -62,7 +62,8 @@ def translated(case: Case) -> Iterator[Finding]:
         missing = list(_missing_essentials(pod, demand, case.enforcer))
     else:
         edits = mutate_pod(pod, demand, case.rule, policy, case.enforcer, stored=True)
-        missing = [_dotted(operation["path"]) for operation in edits.operations]
+        # Sorted, so that the marks come first: without them the call was skipped.
+        missing = [_dotted(path) for path in sorted(one["path"] for one in edits.operations)]
     if missing:
         shown = list(dict.fromkeys(missing))
         more = f" and {len(shown) - _SHOWN_DIFFERENCES} more" * (len(shown) > _SHOWN_DIFFERENCES)

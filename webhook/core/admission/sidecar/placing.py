@@ -28,13 +28,7 @@ def place_enforcer(edits: Edits, pod: Pod, demand: Demand, rule: Rule, wanted: J
     native = rule.enforcement.style is Style.NATIVE
     field = "initContainers" if native else "containers"
     if not _stands_intact(pod, field, wanted, demand):
-        _remove_enforcers(edits, pod)
-        count = len(pod.spec.get(field) or ())
-        if not count:
-            edits.put("/spec", field, [wanted])
-        else:
-            others = count - sum(1 for enforcer in pod.enforcers if enforcer.field == field)
-            edits.insert(f"/spec/{field}", 0 if native else others, wanted)
+        _replace_enforcers(edits, pod, field, wanted, last=not native)
     _set_volumes(edits, pod, enforcer_volumes(rule))
     _add_pull_secrets(edits, pod, rule.enforcement.image_pull_secrets)
 
@@ -43,6 +37,21 @@ def remove_enforcer(edits: Edits, pod: Pod) -> None:
     """Take out the sidecar and its volumes, where a pod brings them to a rule without a sidecar."""
     _remove_enforcers(edits, pod)
     _set_volumes(edits, pod, ())
+
+
+def _replace_enforcers(edits: Edits, pod: Pod, field: str, wanted: Json, *, last: bool) -> None:
+    """Put the wanted sidecar in the place of what a pod has of it: the first place, or the last."""
+    count = len(pod.spec.get(field) or ())
+    place = max(count - 1, 0) if last else 0
+    if [(enforcer.field, enforcer.index) for enforcer in pod.enforcers] == [(field, place)]:
+        edits.rewrite(f"/spec/{field}/{place}", pod.enforcers[0].raw, wanted)
+        return
+    _remove_enforcers(edits, pod)
+    if not count:
+        edits.put("/spec", field, [wanted])
+        return
+    others = count - sum(1 for enforcer in pod.enforcers if enforcer.field == field)
+    edits.insert(f"/spec/{field}", others if last else 0, wanted)
 
 
 def _remove_enforcers(edits: Edits, pod: Pod) -> None:
