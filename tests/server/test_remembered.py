@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
+import tracemalloc
 from dataclasses import replace
 
 import orjson
@@ -152,6 +154,29 @@ def test_a_patch_that_names_the_token_is_not_remembered(decided):
         found = memory.decide(a_request(pod), policy, Phase.MUTATE)
         assert token in str(found.patch)
     assert len(decided) == 4
+
+
+def test_a_patch_that_quotes_much_of_a_pod_is_not_remembered(decided):
+    # Two variables of one name: the list is set as a whole.
+    pod = a_pod("8Gi", containers=[a_container(env=[{"name": "A"}] * 1000)])
+    assert times(decided, pod, pod, pod, pod) == 4
+
+
+@pytest.mark.parametrize("count", [10, 100, 180, 1000])
+def test_what_a_tenant_writes_takes_little_memory(count):
+    memory, policy, pods = RememberedDecisions(), a_policy(), 8
+    env = orjson.dumps([{"name": "A"}] * count)
+    tracemalloc.start()
+    try:
+        for number in [*range(pods)] * 2:
+            pod = a_pod("8Gi", labels={"app": str(number)})
+            pod["spec"]["containers"] = [a_container(env=orjson.loads(env))]
+            memory.decide(a_request(pod), policy, Phase.MUTATE)
+        del pod
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < pods * 2**16
+    finally:
+        tracemalloc.stop()
 
 
 def test_under_another_policy_all_is_decided_anew(decided):

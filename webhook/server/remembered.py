@@ -31,8 +31,11 @@ MOST_SEEN: Final = 4096
 """Templates that were seen once."""
 
 LONGEST_BYTES: Final = 16 * 2**10
-"""Of the body of a review whose decision is remembered. With MOST of them: 4 MiB, and what the
-patches hold."""
+"""Of the body of a review whose decision is remembered: with MOST of them 4 MiB."""
+
+LONGEST_PATCH_BYTES: Final = 6 * 2**10
+"""Of its patch, which has 4 KiB in most cases and may quote what a tenant wrote: that takes twenty
+times as much in memory as in JSON, so that MOST of them are 32 MiB at worst."""
 
 _TOKEN: Final = re.compile("kube-api-access-[a-z0-9]{5}")
 _ANY_TOKEN: Final = b"\0"
@@ -46,7 +49,7 @@ class RememberedDecisions:
     | --- | --- |
     | the creation of a pod that is allowed or mutated in silence | yes |
     | one that its user is told something about: the text may quote the pod | no |
-    | one whose patch names the volume with the token | no |
+    | one whose patch names the volume with the token, or is long | no |
     | an update, a subresource, a pod that a kubelet creates | no |
 
     It is remembered from the second one on, so that what comes once costs next to nothing. All is
@@ -76,13 +79,18 @@ class RememberedDecisions:
         decision = decide(request, policy, phase)
         if hash(key) not in seen:
             seen.add(hash(key))
-        elif _is_silent(decision) and not (token and token in orjson.dumps(decision.patch)):
-            known[key] = replace(decision, before={})
+        elif _is_silent(decision) and _is_fit(orjson.dumps(decision.patch), token):
+            exact = bytes(memoryview(template[0]))  # orjson holds up to twenty times as much
+            known[phase, exact] = replace(decision, before={})
         return decision
 
 
 def _is_silent(decision: Decision) -> bool:
     return not (decision.findings or decision.notes or decision.malformed)
+
+
+def _is_fit(patch: bytes, token: bytes) -> bool:
+    return len(patch) <= LONGEST_PATCH_BYTES and not (token and token in patch)
 
 
 def _template(request: Request) -> tuple[bytes, bytes] | None:
