@@ -192,12 +192,33 @@ def test_under_another_policy_all_is_decided_anew(decided):
         assert times(decided, plain, policy=other, memory=memory) == 1
 
 
+def test_a_policy_that_is_replaced_meanwhile_leaves_no_decision_of_the_one_before():
+    class Digest(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            while replacing:
+                memory.decide(a_request(replacing.pop()), new, Phase.MUTATE)
+            return super().__eq__(other)
+
+    memory, pod, replacing = RememberedDecisions(), a_pod("8Gi"), []
+    old, again = (replace(a_policy(), digest=Digest("0" * 64)) for _ in range(2))
+    new = replace(a_policy(a_rule(programs=("pytorch",))), digest="1" * 64)
+    memory.decide(a_request(pod), old, Phase.MUTATE)
+    replacing.append(pod)  # as another thread would, while this one compares
+    memory.decide(a_request(pod), again, Phase.MUTATE)
+    assert replacing == []
+    wanted = decide(a_request(pod), new, Phase.MUTATE)
+    assert memory.decide(a_request(pod), new, Phase.MUTATE) == wanted
+
+
 def test_a_memory_has_a_bound(decided):
     memory, policy = RememberedDecisions(), a_policy()
     for number in range(MOST_SEEN + 2 * MOST):
         pod = a_pod("8Gi", labels={"app": str(number)})
         for _ in range(2 if number < MOST + 2 else 1):
             memory.decide(a_request(pod), policy, Phase.MUTATE)
-            assert len(memory._known) <= MOST
-            assert len(memory._seen) <= MOST_SEEN
-    assert all(decision.before == {} for decision in memory._known.values())
+            assert len(memory._memory.known) <= MOST
+            assert len(memory._memory.seen) <= MOST_SEEN
+    assert all(decision.before == {} for decision in memory._memory.known.values())

@@ -10,7 +10,7 @@ what is compared where it names that volume and its mounts, and stands nowhere e
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -42,6 +42,16 @@ _ANY_TOKEN: Final = b"\0"
 """In place of the name: JSON has none, so no pod can write it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """What is remembered under one policy."""
+
+    in_force: tuple[Any, ...] = ()
+    seen: set[int] = field(default_factory=set)
+    """Hashes: two templates of one hash make one be remembered too early, which harms none."""
+    known: dict[tuple[Phase, bytes], Decision] = field(default_factory=dict)
+
+
 class RememberedDecisions:
     """Decides as `decide` does, and about a template that it knows only once.
 
@@ -58,10 +68,7 @@ class RememberedDecisions:
 
     def __init__(self) -> None:
         """Begin without any."""
-        self._policy: tuple[Any, ...] = ()
-        self._seen: set[int] = set()
-        """Hashes: two templates of one hash make one be remembered too early, which harms none."""
-        self._known: dict[tuple[Phase, bytes], Decision] = {}
+        self._memory = _Memory()
 
     def decide(self, request: Request, policy: Policy, phase: Phase) -> Decision:
         """Decide a review whose body has at most LONGEST_BYTES."""
@@ -70,9 +77,11 @@ class RememberedDecisions:
             return decide(request, policy, phase)
         key, token = (phase, template[0]), template[1]
         in_force = (policy.digest, policy.rollout, policy.runtime_classes)
-        if in_force != self._policy or len(self._known) >= MOST or len(self._seen) >= MOST_SEEN:
-            self._known, self._seen, self._policy = {}, set(), in_force
-        known, seen = self._known, self._seen
+        memory = self._memory  # once: another thread may replace it
+        is_full = len(memory.known) >= MOST or len(memory.seen) >= MOST_SEEN
+        if is_full or memory.in_force != in_force:
+            memory = self._memory = _Memory(in_force)
+        known, seen = memory.known, memory.seen
         decision = known.get(key)
         if decision is not None:
             return replace(decision, before=request.obj)
@@ -123,8 +132,8 @@ def _token(spec: Json) -> str:
 def _count_uses(spec: Json, name: str) -> int:
     """Count the volumes and the mounts of a name."""
     uses = sum(1 for volume in _objects(spec.get("volumes")) if volume.get("name") == name)
-    for field in ("containers", "initContainers"):
-        for container in _objects(spec.get(field)):
+    for place in ("containers", "initContainers"):
+        for container in _objects(spec.get(place)):
             mounts = _objects(container.get("volumeMounts"))
             uses += sum(1 for mount in mounts if mount.get("name") == name)
     return uses
