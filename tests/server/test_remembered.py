@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
+import tracemalloc
 from dataclasses import replace
 
 import orjson
@@ -154,6 +156,29 @@ def test_a_patch_that_names_the_token_is_not_remembered(decided):
     assert len(decided) == 4
 
 
+def test_a_patch_that_quotes_much_of_a_pod_is_not_remembered(decided):
+    # Two variables of one name: the list is set as a whole.
+    pod = a_pod("8Gi", containers=[a_container(env=[{"name": "A"}] * 1000)])
+    assert times(decided, pod, pod, pod, pod) == 4
+
+
+@pytest.mark.parametrize("count", [10, 100, 180, 1000])
+def test_what_a_tenant_writes_takes_little_memory(count):
+    memory, policy, pods = RememberedDecisions(), a_policy(), 8
+    env = orjson.dumps([{"name": "A"}] * count)
+    tracemalloc.start()
+    try:
+        for number in [*range(pods)] * 2:
+            pod = a_pod("8Gi", labels={"app": str(number)})
+            pod["spec"]["containers"] = [a_container(env=orjson.loads(env))]
+            memory.decide(a_request(pod), policy, Phase.MUTATE)
+        del pod
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < pods * 2**16
+    finally:
+        tracemalloc.stop()
+
+
 def test_under_another_policy_all_is_decided_anew(decided):
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
     asking, plain = a_pod("8Gi"), a_pod(containers=[a_container(env=env)])
@@ -167,12 +192,33 @@ def test_under_another_policy_all_is_decided_anew(decided):
         assert times(decided, plain, policy=other, memory=memory) == 1
 
 
+def test_a_policy_that_is_replaced_meanwhile_leaves_no_decision_of_the_one_before():
+    class Digest(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            while replacing:
+                memory.decide(a_request(replacing.pop()), new, Phase.MUTATE)
+            return super().__eq__(other)
+
+    memory, pod, replacing = RememberedDecisions(), a_pod("8Gi"), []
+    old, again = (replace(a_policy(), digest=Digest("0" * 64)) for _ in range(2))
+    new = replace(a_policy(a_rule(programs=("pytorch",))), digest="1" * 64)
+    memory.decide(a_request(pod), old, Phase.MUTATE)
+    replacing.append(pod)  # as another thread would, while this one compares
+    memory.decide(a_request(pod), again, Phase.MUTATE)
+    assert replacing == []
+    wanted = decide(a_request(pod), new, Phase.MUTATE)
+    assert memory.decide(a_request(pod), new, Phase.MUTATE) == wanted
+
+
 def test_a_memory_has_a_bound(decided):
     memory, policy = RememberedDecisions(), a_policy()
     for number in range(MOST_SEEN + 2 * MOST):
         pod = a_pod("8Gi", labels={"app": str(number)})
         for _ in range(2 if number < MOST + 2 else 1):
             memory.decide(a_request(pod), policy, Phase.MUTATE)
-            assert len(memory._known) <= MOST
-            assert len(memory._seen) <= MOST_SEEN
-    assert all(decision.before == {} for decision in memory._known.values())
+            assert len(memory._memory.known) <= MOST
+            assert len(memory._memory.seen) <= MOST_SEEN
+    assert all(decision.before == {} for decision in memory._memory.known.values())

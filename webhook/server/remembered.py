@@ -10,7 +10,7 @@ what is compared where it names that volume and its mounts, and stands nowhere e
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -31,12 +31,25 @@ MOST_SEEN: Final = 4096
 """Templates that were seen once."""
 
 LONGEST_BYTES: Final = 16 * 2**10
-"""Of the body of a review whose decision is remembered. With MOST of them: 4 MiB, and what the
-patches hold."""
+"""Of the body of a review whose decision is remembered: with MOST of them 4 MiB."""
+
+LONGEST_PATCH_BYTES: Final = 6 * 2**10
+"""Of its patch, which has 4 KiB in most cases and may quote what a tenant wrote: that takes twenty
+times as much in memory as in JSON, so that MOST of them are 32 MiB at worst."""
 
 _TOKEN: Final = re.compile("kube-api-access-[a-z0-9]{5}")
 _ANY_TOKEN: Final = b"\0"
 """In place of the name: JSON has none, so no pod can write it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """What is remembered under one policy."""
+
+    in_force: tuple[Any, ...] = ()
+    seen: set[int] = field(default_factory=set)
+    """Hashes: two templates of one hash make one be remembered too early, which harms none."""
+    known: dict[tuple[Phase, bytes], Decision] = field(default_factory=dict)
 
 
 class RememberedDecisions:
@@ -46,7 +59,7 @@ class RememberedDecisions:
     | --- | --- |
     | the creation of a pod that is allowed or mutated in silence | yes |
     | one that its user is told something about: the text may quote the pod | no |
-    | one whose patch names the volume with the token | no |
+    | one whose patch names the volume with the token, or is long | no |
     | an update, a subresource, a pod that a kubelet creates | no |
 
     It is remembered from the second one on, so that what comes once costs next to nothing. All is
@@ -55,10 +68,7 @@ class RememberedDecisions:
 
     def __init__(self) -> None:
         """Begin without any."""
-        self._policy: tuple[Any, ...] = ()
-        self._seen: set[int] = set()
-        """Hashes: two templates of one hash make one be remembered too early, which harms none."""
-        self._known: dict[tuple[Phase, bytes], Decision] = {}
+        self._memory = _Memory()
 
     def decide(self, request: Request, policy: Policy, phase: Phase) -> Decision:
         """Decide a review whose body has at most LONGEST_BYTES."""
@@ -67,22 +77,29 @@ class RememberedDecisions:
             return decide(request, policy, phase)
         key, token = (phase, template[0]), template[1]
         in_force = (policy.digest, policy.rollout, policy.runtime_classes)
-        if in_force != self._policy or len(self._known) >= MOST or len(self._seen) >= MOST_SEEN:
-            self._known, self._seen, self._policy = {}, set(), in_force
-        known, seen = self._known, self._seen
+        memory = self._memory  # once: another thread may replace it
+        is_full = len(memory.known) >= MOST or len(memory.seen) >= MOST_SEEN
+        if is_full or memory.in_force != in_force:
+            memory = self._memory = _Memory(in_force)
+        known, seen = memory.known, memory.seen
         decision = known.get(key)
         if decision is not None:
             return replace(decision, before=request.obj)
         decision = decide(request, policy, phase)
         if hash(key) not in seen:
             seen.add(hash(key))
-        elif _is_silent(decision) and not (token and token in orjson.dumps(decision.patch)):
-            known[key] = replace(decision, before={})
+        elif _is_silent(decision) and _is_fit(orjson.dumps(decision.patch), token):
+            exact = bytes(memoryview(template[0]))  # orjson holds up to twenty times as much
+            known[phase, exact] = replace(decision, before={})
         return decision
 
 
 def _is_silent(decision: Decision) -> bool:
     return not (decision.findings or decision.notes or decision.malformed)
+
+
+def _is_fit(patch: bytes, token: bytes) -> bool:
+    return len(patch) <= LONGEST_PATCH_BYTES and not (token and token in patch)
 
 
 def _template(request: Request) -> tuple[bytes, bytes] | None:
@@ -115,8 +132,8 @@ def _token(spec: Json) -> str:
 def _count_uses(spec: Json, name: str) -> int:
     """Count the volumes and the mounts of a name."""
     uses = sum(1 for volume in _objects(spec.get("volumes")) if volume.get("name") == name)
-    for field in ("containers", "initContainers"):
-        for container in _objects(spec.get(field)):
+    for place in ("containers", "initContainers"):
+        for container in _objects(spec.get(place)):
             mounts = _objects(container.get("volumeMounts"))
             uses += sum(1 for mount in mounts if mount.get("name") == name)
     return uses

@@ -18,6 +18,7 @@ from tests.core.admission.decisions import VISIBLE
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.adapters.review_json import write_review
 from webhook.core.admission.decide import Phase, decide
+from webhook.core.pod.patch import condense
 from webhook.core.policy.values import VisibleDevices
 
 if TYPE_CHECKING:
@@ -220,6 +221,14 @@ def test_a_pod_of_ours_beyond_a_bound_costs_next_to_nothing(name):
     size_bytes = len(orjson.dumps(pod))
     # Who has to look for a demand in the containers makes one pass over them.
     assert creation(pod, Phase.MUTATE, VisibleDevices.DENY) <= 20_000 + size_bytes // 50
+
+
+def test_a_patch_is_condensed_by_a_few_calls_for_each_operation():
+    many = named(240, env=[{"name": "A"}])
+    pod = a_pod(",".join(f"{one['name']}=1Gi" for one in many), containers=many)
+    patch = decide(a_request(pod), a_policy(), Phase.MUTATE).patch
+    assert len(patch) > 900
+    assert calls(lambda: condense(pod, patch, "spec")) <= 20 * len(patch)
 
 
 COUNTS = st.sampled_from([0, 1, 30, 60, 255, 257, 1024, 1025, 20_000])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.core.pod.patch import Edits, apply_patch
+from webhook.core.pod.patch import Edits, apply_patch, condense
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["", "a", "b"])
 KEYS = st.sampled_from(["name", "a", "b", "a/b", "~", "vramwarden.io/gpu-memory"])
@@ -141,3 +141,19 @@ def test_keys_are_escaped_as_rfc_6901_says(key):
     assert applied(put, {"m": {key: 1, "x": 2}}) == {"m": {key: 3, "x": 2}}
     removed.remove("/m", key)
     assert applied(removed, {"m": {key: 1, "x": 2}}) == {"m": {"x": 2}}
+
+
+def test_a_patch_is_condensed_whatever_keys_are_on_the_way_and_whatever_was_edited_before():
+    document = {"spec": {"a/b~c": {"x": [{"y": 1}]}, "z": {"y": {"x": 1}}}}
+    edits = Edits()
+    edits.put("/spec/a~1b~0c/x/0", "y", 2)
+    edits.insert("/spec/a~1b~0c/x", 0, {"y": 3})
+    edits.put("/spec/a~1b~0c/x/1", "z", 4)
+    edits.put("/spec/z/y", "x", 5)
+    edits.put("/spec/z", "y", {"x": 6})
+    edits.put("/spec/z/y", "a", 7)
+    after = applied(edits, document)
+    assert condense(document, edits.operations, "spec") == [
+        {"op": "replace", "path": "/spec", "value": after["spec"]}
+    ]
+    assert applied(edits, document) == after
