@@ -406,6 +406,34 @@ def test_who_hangs_up_as_an_answer_is_ready_is_not_answered(door):
     assert door.in_flight == 0
 
 
+def test_a_bug_is_said_even_if_nobody_waits_for_the_answer_any_more(door):
+    """Unasked for, the event loop would say so instead, and not as a line of our log."""
+    log = io.BytesIO()
+    door._log = JsonLog(log)
+
+    async def stumble():
+        raise RuntimeError("a bug")
+
+    door.answer = lambda *_: stumble()
+
+    async def story():
+        problems = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, found: problems.append(found))
+        connection, line, _ = connected(door)
+        connection.data_received(WHOLE)
+        task = connection._task
+        while not task.done():  # noqa: ASYNC110 - in the same turn as its callbacks are due
+            await asyncio.sleep(0)
+        connection.connection_lost(None)
+        await asyncio.sleep(0.01)
+        del task, connection
+        gc.collect()
+        return line.written, problems
+
+    assert asyncio.run(story()) == (b"", [])
+    assert json.loads(log.getvalue())["msg"] == "request failed"
+
+
 def test_who_is_cut_off_while_an_answer_is_made_is_counted_once(door):
     async def story():
         wait = asyncio.Event()

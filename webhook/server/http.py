@@ -291,11 +291,13 @@ class Connection(asyncio.Protocol):
 
     def _respond_late(self, task: asyncio.Task[Answer]) -> None:
         self._task = None
-        if not (self._is_over or task.cancelled()):
-            try:
-                answer = task.result()
-            except Exception:  # noqa: BLE001 - as above
-                answer = self._door.failed()
+        if task.cancelled():
+            return
+        try:
+            answer = task.result()
+        except Exception:  # noqa: BLE001 - as above
+            answer = self._door.failed()
+        if not self._is_over:
             self._write(answer)
 
     def _reject_upgrade(self) -> None:
