@@ -308,9 +308,32 @@ def test_a_caller_who_does_not_read_is_read_from_once_they_do(door):
         return paused, (line.is_paused, held.state)
 
     (limit, is_paused, state, patience_s), afterwards = asyncio.run(story())
-    assert (limit, is_paused, state) == (MAX_UNSENT_BYTES, True, State.ANSWERING)
+    assert (limit, is_paused, state) == (MAX_UNSENT_BYTES, True, State.RECEIVING)
     assert 0 < patience_s <= http.ANSWER_S
     assert afterwards == (False, State.IDLE)
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["reads", "does not read"])
+def test_whoever_was_answered_may_have_to_go_for_another(door, read):
+    """Else those who do not read, or do not close, would keep everybody else out."""
+
+    async def story():
+        states = []
+        for sent in (WHOLE, LAST["asked to close"][0], LINE + b"\r\n"):
+            connection, line, held = connected(door)
+            if not read:
+                connection.pause_writing()
+            connection.data_received(sent)
+            states.append((line.written[9:12], held.state))
+            connection.connection_lost(None)
+        return states
+
+    after = State.IDLE if read else State.RECEIVING
+    assert asyncio.run(story()) == [
+        (b"200", after),
+        (b"200", State.RECEIVING),
+        (b"415", after),
+    ]
 
 
 def test_an_idle_connection_is_kept_for_longer_than_the_api_server_keeps_it(door):

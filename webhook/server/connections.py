@@ -45,8 +45,9 @@ class State(IntEnum):
     """No request was answered on it yet."""
     IDLE = 1
     RECEIVING = 2
+    """Sends a request, or has not read an answer yet."""
     ANSWERING = 3
-    """Never given up."""
+    """Waits for us; never given up."""
 
 
 @dataclass(eq=False, slots=True)

@@ -332,7 +332,7 @@ class Connection(asyncio.Protocol):
         self._settle()
         if ends:
             self._is_over = True
-            held.state = State.ANSWERING
+            held.state = State.RECEIVING
             held.due_s = min(held.due_s, connections.loop.time() + CLOSE_S)
             # What they still send is received and dropped by uvloop until the answer is out
             # (sslproto.pyx, FLUSHING), so nobody's write fails; `CLOSE_S` bounds for how long.
@@ -341,7 +341,7 @@ class Connection(asyncio.Protocol):
         self._framing_bytes = 0
         self._begin()
         if self._is_paused:
-            held.state = State.ANSWERING
+            held.state = State.RECEIVING
             held.due_s = connections.loop.time() + ANSWER_S
         else:
             self._be_idle()
