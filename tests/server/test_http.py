@@ -336,6 +336,17 @@ def test_whoever_was_answered_may_have_to_go_for_another(door, read):
     ]
 
 
+def test_an_answer_that_comes_early_leaves_nothing_of_the_body(door):
+    """The connection may stay for seconds yet, and its bytes do not count any more."""
+
+    async def story():
+        connection, line, _ = connected(door)
+        connection.data_received(LINE + HEAD + b"Content-Length: 9999999\r\n\r\n" + b" " * 100_000)
+        return line.written[9:12], connection._body, door._large_bytes
+
+    assert asyncio.run(story()) == (b"413", b"", 0)
+
+
 def test_an_idle_connection_is_kept_for_longer_than_the_api_server_keeps_it(door):
     async def story():
         connection, line, held = connected(door)

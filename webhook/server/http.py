@@ -275,7 +275,6 @@ class Connection(asyncio.Protocol):
             self._give_up_large()
         else:
             body = self._body if type(self._body) is bytes else bytes(self._body)
-            self._body = b""
             self._release()
             try:
                 answer = self._door.answer(asked, body)
@@ -359,6 +358,7 @@ class Connection(asyncio.Protocol):
 
     def _release(self) -> None:
         """Hold no part of a body any more, nor wait for one."""
+        self._body = b""
         if self._timer:
             self._timer.cancel()
             self._timer = None
