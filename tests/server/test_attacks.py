@@ -17,6 +17,7 @@ from tests.support.attacks import (
 )
 from tests.support.pods import a_pod, a_review
 from tests.support.servers import running
+from webhook.server.connections import MAX_CONNECTIONS
 
 pytestmark = pytest.mark.process
 
@@ -64,3 +65,20 @@ def test_while_somebody_holds_a_thousand_connections_others_are_answered(tmp_pat
         watched(server, damage, WATCH_S)
         assert damage.worst_s() < GENEROUS_S, damage
         assert peak_bytes(server) < LIMIT_BYTES
+
+
+def test_every_connection_may_have_sent_much_within_the_memory_that_there_is(tmp_path):
+    """Below the limit by what the kernel keeps for sockets, which counts too."""
+    size = 260 * 2**10
+    head = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+    request = head + b"Content-Length: %d\r\n\r\n" % size + b" " * size
+    with running(tmp_path) as server, contextlib.ExitStack() as stack:
+        held = [stack.enter_context(server.raw()) for _ in range(MAX_CONNECTIONS)]
+        for connection in held:
+            with contextlib.suppress(OSError):
+                connection.sendall(request)
+        for connection in held:
+            with contextlib.suppress(OSError):
+                connection.recv(100)
+        assert peak_bytes(server) < LIMIT_BYTES * 3 // 4
+        assert server.review(a_review(a_pod("8Gi")))["allowed"] is True

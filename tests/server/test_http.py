@@ -308,9 +308,43 @@ def test_a_caller_who_does_not_read_is_read_from_once_they_do(door):
         return paused, (line.is_paused, held.state)
 
     (limit, is_paused, state, patience_s), afterwards = asyncio.run(story())
-    assert (limit, is_paused, state) == (MAX_UNSENT_BYTES, True, State.ANSWERING)
+    assert (limit, is_paused, state) == (MAX_UNSENT_BYTES, True, State.RECEIVING)
     assert 0 < patience_s <= http.ANSWER_S
     assert afterwards == (False, State.IDLE)
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["reads", "does not read"])
+def test_whoever_was_answered_may_have_to_go_for_another(door, read):
+    """Else those who do not read, or do not close, would keep everybody else out."""
+
+    async def story():
+        states = []
+        for sent in (WHOLE, LAST["asked to close"][0], LINE + b"\r\n"):
+            connection, line, held = connected(door)
+            if not read:
+                connection.pause_writing()
+            connection.data_received(sent)
+            states.append((line.written[9:12], held.state))
+            connection.connection_lost(None)
+        return states
+
+    after = State.IDLE if read else State.RECEIVING
+    assert asyncio.run(story()) == [
+        (b"200", after),
+        (b"200", State.RECEIVING),
+        (b"415", after),
+    ]
+
+
+def test_an_answer_that_comes_early_leaves_nothing_of_the_body(door):
+    """The connection may stay for seconds yet, and its bytes do not count any more."""
+
+    async def story():
+        connection, line, _ = connected(door)
+        connection.data_received(LINE + HEAD + b"Content-Length: 9999999\r\n\r\n" + b" " * 100_000)
+        return line.written[9:12], connection._body, door._large_bytes
+
+    assert asyncio.run(story()) == (b"413", b"", 0)
 
 
 def test_an_idle_connection_is_kept_for_longer_than_the_api_server_keeps_it(door):
@@ -404,6 +438,34 @@ def test_who_hangs_up_as_an_answer_is_ready_is_not_answered(door):
 
     assert asyncio.run(story()) == (b"", [])
     assert door.in_flight == 0
+
+
+def test_a_bug_is_said_even_if_nobody_waits_for_the_answer_any_more(door):
+    """Unasked for, the event loop would say so instead, and not as a line of our log."""
+    log = io.BytesIO()
+    door._log = JsonLog(log)
+
+    async def stumble():
+        raise RuntimeError("a bug")
+
+    door.answer = lambda *_: stumble()
+
+    async def story():
+        problems = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, found: problems.append(found))
+        connection, line, _ = connected(door)
+        connection.data_received(WHOLE)
+        task = connection._task
+        while not task.done():  # noqa: ASYNC110 - in the same turn as its callbacks are due
+            await asyncio.sleep(0)
+        connection.connection_lost(None)
+        await asyncio.sleep(0.01)
+        del task, connection
+        gc.collect()
+        return line.written, problems
+
+    assert asyncio.run(story()) == (b"", [])
+    assert json.loads(log.getvalue())["msg"] == "request failed"
 
 
 def test_who_is_cut_off_while_an_answer_is_made_is_counted_once(door):

@@ -1,9 +1,9 @@
 """The connections to the TLS port: how many there are, from whom, and how long each may take.
 
-Whoever reaches the port may connect, and each connection costs some 50 KiB of a pod's 256 MiB. So
-their number has a bound; when it is reached, who connects next takes the place of somebody who
-asked nothing yet, of the address with most connections first. An API server gets in, however many
-a tenant's pod holds.
+Whoever reaches the port may connect, and each connection costs 50 KiB of a pod's 256 MiB, and up
+to 200 once it sent much. So their number has a bound; when it is reached, who connects next takes
+the place of somebody who asked nothing yet, of the address with most connections first. An API
+server gets in, however many a tenant's pod holds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 MAX_CONNECTIONS: Final = 512
-"""An API server keeps up to 25 idle (client-go) and opens more in a burst; 25 MiB in all."""
+"""An API server keeps up to 25 idle (client-go) and opens more in a burst."""
 
 REQUEST_S: Final = 10.0
 """From the connection to the end of its first request, and from the first byte of each other one
@@ -29,6 +29,10 @@ to its last: twice the time-out that our webhooks are registered with."""
 
 CLOSE_S: Final = 2.0
 """From our end of a connection to the caller's: until then what they still send is dropped."""
+
+RECEIVE_BYTES: Final = 32 * 2**10
+"""What the kernel takes in before we read it; it doubles this. uvloop reads all of it at once, and
+as long as a connection is open it keeps room for the most that came so: up to 600 KiB each."""
 
 _SWEEP_S: Final = 1.0
 _AT_ONCE: Final = 16
@@ -45,8 +49,9 @@ class State(IntEnum):
     """No request was answered on it yet."""
     IDLE = 1
     RECEIVING = 2
+    """Sends a request, or has not read an answer yet."""
     ANSWERING = 3
-    """Never given up."""
+    """Waits for us; never given up."""
 
 
 @dataclass(eq=False, slots=True)
@@ -111,6 +116,8 @@ class Connections:
     def start(self) -> None:
         """Begin to accept connections."""
         self._listener.setblocking(False)
+        # Whoever is accepted inherits it.
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
         self.loop.add_reader(self._listener, self._accept)
         self._sweep()
 

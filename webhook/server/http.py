@@ -275,7 +275,6 @@ class Connection(asyncio.Protocol):
             self._give_up_large()
         else:
             body = self._body if type(self._body) is bytes else bytes(self._body)
-            self._body = b""
             self._release()
             try:
                 answer = self._door.answer(asked, body)
@@ -291,11 +290,13 @@ class Connection(asyncio.Protocol):
 
     def _respond_late(self, task: asyncio.Task[Answer]) -> None:
         self._task = None
-        if not (self._is_over or task.cancelled()):
-            try:
-                answer = task.result()
-            except Exception:  # noqa: BLE001 - as above
-                answer = self._door.failed()
+        if task.cancelled():
+            return
+        try:
+            answer = task.result()
+        except Exception:  # noqa: BLE001 - as above
+            answer = self._door.failed()
+        if not self._is_over:
             self._write(answer)
 
     def _reject_upgrade(self) -> None:
@@ -330,7 +331,7 @@ class Connection(asyncio.Protocol):
         self._settle()
         if ends:
             self._is_over = True
-            held.state = State.ANSWERING
+            held.state = State.RECEIVING
             held.due_s = min(held.due_s, connections.loop.time() + CLOSE_S)
             # What they still send is received and dropped by uvloop until the answer is out
             # (sslproto.pyx, FLUSHING), so nobody's write fails; `CLOSE_S` bounds for how long.
@@ -339,7 +340,7 @@ class Connection(asyncio.Protocol):
         self._framing_bytes = 0
         self._begin()
         if self._is_paused:
-            held.state = State.ANSWERING
+            held.state = State.RECEIVING
             held.due_s = connections.loop.time() + ANSWER_S
         else:
             self._be_idle()
@@ -357,6 +358,7 @@ class Connection(asyncio.Protocol):
 
     def _release(self) -> None:
         """Hold no part of a body any more, nor wait for one."""
+        self._body = b""
         if self._timer:
             self._timer.cancel()
             self._timer = None

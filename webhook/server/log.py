@@ -110,6 +110,7 @@ class ServerLogger(GunicornLogger):  # type: ignore[misc]  # gunicorn is not typ
     """Gunicorn's logger, its lines as JSON."""
 
     def setup(self, cfg: Any) -> None:
-        """Send gunicorn's own messages through our log; the per-request log is ours already."""
+        """Send messages of gunicorn and the event loop through our log, which has each request."""
         super().setup(cfg)
-        self.error_log.handlers = [_Handler(JsonLog())]
+        handlers: list[logging.Handler] = [_Handler(JsonLog())]
+        self.error_log.handlers = logging.getLogger("asyncio").handlers = handlers
