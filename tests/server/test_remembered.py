@@ -76,8 +76,8 @@ def test_what_is_remembered_of_a_pod_is_what_would_be_decided_of_another(pod, ru
     second["metadata"] |= others
     second["status"] = others
     for phase in Phase:
-        for comes in (first, first, second):
-            asked = a_request(comes)
+        for comes, by in ((first, "a"), (first, "b"), (second, "c")):
+            asked = a_request(comes, user=by, groups=(by,), name=by)
             known, wanted = memory.decide(asked, policy, phase), decide(asked, policy, phase)
             assert known == wanted
             assert known.obj == wanted.obj

@@ -187,7 +187,10 @@ class Rule:
     """File and line, for messages."""
 
     def matches(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Say whether this rule governs a pod; absent criteria match everything."""
+        """Say whether this rule governs a pod; absent criteria match everything.
+
+        What it looks at is part of what `webhook/server/remembered.py` remembers a decision by.
+        """
         if self.namespaces and not matches_any(namespace, self.namespaces):
             return False
         return all(labels.get(key) == value for key, value in self.pod_labels.items())
