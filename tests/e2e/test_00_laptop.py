@@ -17,6 +17,7 @@ from tests.e2e.pods import is_ready
 from tests.e2e.team import Team
 from tests.e2e.test_00_bad_install import delete_namespace
 from tests.support import charts
+from tests.support.control_planes import wait_until
 from tests.support.documents import commands
 from tests.support.paths import ROOT
 
@@ -84,8 +85,12 @@ def waits_for_memory(reader, name):
 
 
 def test_each_node_says_that_it_has_what_the_values_say(node, installed):
-    status = node.api.get(NODE_MANIFEST)["status"]
-    assert status["allocatable"]["vramwarden.io/vram"] == "16Gi"
+    def says_so():
+        status = node.api.get(NODE_MANIFEST)["status"]
+        return status["allocatable"].get("vramwarden.io/vram") == "16Gi"
+
+    # The kubelet works out what is allocatable every ten seconds.
+    wait_until("the node says that it has 16Gi", says_so)
 
 
 def test_the_first_pod_runs_and_the_second_waits_until_it_is_gone(reader):
