@@ -27,9 +27,10 @@ _KINDS: Final = ("requests", "limits")
 
 def count(edits: Edits, place: str, container: Json, demand: Demand) -> None:
     """Set requests and limits of what the container at a place gets."""
-    if container["name"] not in demand.amounts:
+    amount = demand.amounts.get(container["name"])
+    if amount is None:
         return
-    amount_bytes = demand.resource_bytes(container["name"])
+    amount_bytes = amount * demand.gpu_count
     written = format_bytes(amount_bytes)
     resources = container.get("resources")
     if not resources:

@@ -6,6 +6,7 @@ two steps, so that none has to see what another one did.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.accounting import count, preferred_on_nodes, required_on_nodes
@@ -199,11 +200,22 @@ def _env(container: Json, env: list[Json], demand: Demand, rule: Rule) -> list[J
         return hide(show_cap(env, None, fraction=False))
     # The annotation is of the whole pod: of two containers neither may take all of it.
     fraction = rule.chooses_gpus and len(demand.amounts) == 1
+    # What envFrom brings, `env` would override.
+    programs = () if container.get("envFrom") else rule.programs
+    if not env and not rule.env:
+        return _env_of_ours(amount, programs, chosen=rule.chooses_gpus, fraction=fraction)
     env = show_cap(env, amount, fraction=fraction)
     env = show_devices(env, chosen=rule.chooses_gpus, defaults=rule.env)
-    if container.get("envFrom"):
-        return env  # what it brings, `env` would override
-    return configure_programs(env, rule.programs, amount)
+    return configure_programs(env, programs, amount)
+
+
+# Most containers bring no variables; those of one amount share the list, and nobody changes it.
+@lru_cache(maxsize=256)
+def _env_of_ours(
+    amount: int, programs: tuple[str, ...], *, chosen: bool, fraction: bool
+) -> list[Json]:
+    env = show_devices(show_cap([], amount, fraction=fraction), chosen=chosen, defaults=())
+    return configure_programs(env, programs, amount)
 
 
 def _mark(edits: Edits, pod: Pod, rule: Rule, policy: Policy) -> None:

@@ -178,8 +178,9 @@ def _measure_containers(over: list[_Excess], spec: Json) -> None:
             for bound, path, size in found:
                 over.append((bound, f"spec.{field}[{index}].{path}", size))
         count += len(containers)
-    totals = ((ALL_VARIABLES, variables), (ALL_MOUNTS, mounts), (CONTAINERS, count))
-    over += [(bound, "spec.containers", total) for bound, total in totals if total > bound.most]
+    for bound, total in ((ALL_VARIABLES, variables), (ALL_MOUNTS, mounts), (CONTAINERS, count)):
+        if total > bound.most:
+            over.append((bound, "spec.containers", total))
 
 
 def _measure_container(over: list[_Excess], container: Json) -> None:

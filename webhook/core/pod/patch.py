@@ -55,8 +55,9 @@ class Edits:
 
     def put(self, place: str, key: str, value: Any) -> None:
         """Set a field of the object at a place."""
-        path = f"{place}/{_escaped(key)}"
-        self.operations.append({"op": "add", "path": path, "value": value})
+        if "/" in key or "~" in key:
+            key = _escaped(key)
+        self.operations.append({"op": "add", "path": f"{place}/{key}", "value": value})
 
     def remove(self, place: str, key: str) -> None:
         """Remove a field of the object at a place."""
@@ -207,4 +208,4 @@ def _unescaped(key: str) -> str:
 
 
 def _escaped(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1") if "/" in key or "~" in key else key
+    return key.replace("~", "~0").replace("/", "~1")

@@ -87,12 +87,14 @@ def parse_vram(text: str) -> int:
     return mebibytes * MIB
 
 
+_UNITS: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+
+
 def format_bytes(amount_bytes: int) -> str:
     """Write bytes as the API server would: the largest binary unit that divides them."""
-    for power, letter in ((6, "E"), (5, "P"), (4, "T"), (3, "G"), (2, "M"), (1, "K")):
-        if amount_bytes and amount_bytes % 1024**power == 0:
-            return f"{amount_bytes // 1024**power}{letter}i"
-    return str(amount_bytes)
+    zeros = (amount_bytes & -amount_bytes).bit_length() - 1  # at the end, in binary
+    power = min(zeros // 10, len(_UNITS) - 1) if amount_bytes else 0
+    return f"{amount_bytes >> 10 * power}{_UNITS[power]}"
 
 
 def _has_unit(text: str) -> bool:

@@ -145,6 +145,10 @@ class Enforcement:
     """Names of Secrets in the pod's namespace by which the kubelet may pull the image."""
     resources: Amounts
 
+    def __hash__(self) -> int:
+        """Hash one field: decisions look up what belongs to a rule, and a rule has few alike."""
+        return hash(self.image)
+
     @property
     def restarts_pod(self) -> bool:
         """Whether an excess can be ended without a signal to any process."""
@@ -193,7 +197,7 @@ class Rule:
         """
         if self.namespaces and not matches_any(namespace, self.namespaces):
             return False
-        return all(labels.get(key) == value for key, value in self.pod_labels.items())
+        return not self.pod_labels or self.pod_labels.items() <= labels.items()
 
     @property
     def chooses_gpus(self) -> bool:

@@ -98,6 +98,7 @@ HINTS: Final = (unread_keys,)
 """Rules that deny nothing: for each creation, from a case to warnings."""
 HINTS_IF_FINE: Final = (unbounded_servers,)
 """The same, where nothing is wrong: about what the pod will do."""
+_HINTS: Final = (*HINTS, *HINTS_IF_FINE)
 
 
 @cache
@@ -123,6 +124,6 @@ def findings_of(case: Case, kind: Kind) -> tuple[Finding, ...]:
 def hints_of(case: Case, *, fine: bool) -> tuple[str, ...]:
     """Return what the user should know although it denies nothing."""
     hints: list[str] = []
-    for rule in (*HINTS, *HINTS_IF_FINE) if fine else HINTS:
+    for rule in _HINTS if fine else HINTS:
         hints += rule(case)
     return tuple(hints)

@@ -30,7 +30,8 @@ def place_enforcer(edits: Edits, pod: Pod, demand: Demand, rule: Rule, wanted: J
     if not _stands_intact(pod, field, wanted, demand):
         _replace_enforcers(edits, pod, field, wanted, last=not native)
     _set_volumes(edits, pod, enforcer_volumes(rule))
-    _add_pull_secrets(edits, pod, rule.enforcement.image_pull_secrets)
+    if rule.enforcement.image_pull_secrets:
+        _add_pull_secrets(edits, pod, rule.enforcement.image_pull_secrets)
 
 
 def remove_enforcer(edits: Edits, pod: Pod) -> None:
@@ -42,14 +43,15 @@ def remove_enforcer(edits: Edits, pod: Pod) -> None:
 def _replace_enforcers(edits: Edits, pod: Pod, field: str, wanted: Json, *, last: bool) -> None:
     """Put the wanted sidecar in the place of what a pod has of it: the first place, or the last."""
     count = len(pod.spec.get(field) or ())
-    place = max(count - 1, 0) if last else 0
+    if not count:
+        _remove_enforcers(edits, pod)
+        edits.put("/spec", field, [wanted])
+        return
+    place = count - 1 if last else 0
     if [(enforcer.field, enforcer.index) for enforcer in pod.enforcers] == [(field, place)]:
         edits.rewrite(f"/spec/{field}/{place}", pod.enforcers[0].raw, wanted)
         return
     _remove_enforcers(edits, pod)
-    if not count:
-        edits.put("/spec", field, [wanted])
-        return
     others = count - sum(1 for enforcer in pod.enforcers if enforcer.field == field)
     edits.insert(f"/spec/{field}", others if last else 0, wanted)
 

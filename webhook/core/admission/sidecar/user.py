@@ -74,11 +74,11 @@ def _meets_restricted(pod: Pod) -> bool:
     """
     if flag(pod.spec, "hostNetwork", "spec") or flag(pod.spec, "hostIPC", "spec"):
         return False
-    for volume in items(pod.spec, "volumes", "spec"):
-        if volume.get("hostPath"):
-            return False
     of_pod = _context(pod)
-    return all(_is_restricted(container, of_pod) for container in pod.containers)
+    for container in pod.containers:
+        if not _is_restricted(container, of_pod):
+            return False
+    return not any(volume.get("hostPath") for volume in items(pod.spec, "volumes", "spec"))
 
 
 def _is_restricted(container: Container, of_pod: Mapping[str, Any]) -> bool:
