@@ -23,8 +23,8 @@ def applied(edits, document):
     """Apply edits to a document that they must not change, as two appliers do."""
     untouched = copy.deepcopy((document, edits.operations))
     after = apply_patch(document, edits.operations)
-    assert jsonpatch.apply_patch(document, edits.operations) == after
     assert (document, edits.operations) == untouched
+    assert jsonpatch.apply_patch(document, copy.deepcopy(edits.operations)) == after
     return after
 
 

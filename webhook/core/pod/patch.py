@@ -26,11 +26,12 @@ class PatchError(RuntimeError):
 
 
 def apply_patch(document: Json, operations: Iterable[Operation]) -> Json:
-    """Return the document with the operations applied; the document itself is not changed.
+    """Return the document with the operations applied; neither is changed, or shared with it.
 
     Raises PatchError where one names what is not there.
     """
-    patch = jsonpatch.JsonPatch(list(operations))
+    # jsonpatch 1.33 puts values in as they are, where a later operation would change them.
+    patch = jsonpatch.JsonPatch(_copy([*operations]))
     try:
         result: Json = patch.apply(_copy(document), in_place=True)
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
