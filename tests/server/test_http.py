@@ -418,6 +418,14 @@ def test_who_hung_up_is_not_answered_and_holds_nothing(door):
     assert door.in_flight == 0
 
 
+async def hang_up_as_the_answer_is_ready(connection):
+    task = connection._task
+    while not task.done():  # noqa: ASYNC110 - in the same turn as its callbacks are due
+        await asyncio.sleep(0)
+    connection.connection_lost(None)
+    await asyncio.sleep(0.01)
+
+
 def test_who_hangs_up_as_an_answer_is_ready_is_not_answered(door):
     async def ready():
         return Answer(200, b"{}")
@@ -429,11 +437,7 @@ def test_who_hangs_up_as_an_answer_is_ready_is_not_answered(door):
         asyncio.get_running_loop().set_exception_handler(lambda _, found: problems.append(found))
         connection, line, _ = connected(door)
         connection.data_received(WHOLE)
-        task = connection._task
-        while not task.done():  # noqa: ASYNC110 - in the same turn as its callbacks are due
-            await asyncio.sleep(0)
-        connection.connection_lost(None)
-        await asyncio.sleep(0.01)
+        await hang_up_as_the_answer_is_ready(connection)
         return line.written, problems
 
     assert asyncio.run(story()) == (b"", [])
@@ -455,12 +459,8 @@ def test_a_bug_is_said_even_if_nobody_waits_for_the_answer_any_more(door):
         asyncio.get_running_loop().set_exception_handler(lambda _, found: problems.append(found))
         connection, line, _ = connected(door)
         connection.data_received(WHOLE)
-        task = connection._task
-        while not task.done():  # noqa: ASYNC110 - in the same turn as its callbacks are due
-            await asyncio.sleep(0)
-        connection.connection_lost(None)
-        await asyncio.sleep(0.01)
-        del task, connection
+        await hang_up_as_the_answer_is_ready(connection)
+        del connection
         gc.collect()
         return line.written, problems
 
