@@ -5,9 +5,9 @@ Source: Kubernetes API concepts, "Efficient detection of changes".
 
 from __future__ import annotations
 
-import random
 import time
 from dataclasses import dataclass
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 from urllib.parse import quote
 
@@ -28,6 +28,9 @@ WATCH_S: Final = 60.0
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 15.0
 """Between retries; doubled from the first to the longest."""
+
+SPREAD: Final = SystemRandom().uniform
+"""Draws from the kernel, so that threads leave the process' one generator to whoever seeds it."""
 
 LONGEST_ASKED_S: Final = 60.0
 """An API server that is overloaded may ask for a longer pause (`Retry-After`), up to this."""
@@ -111,7 +114,7 @@ def follow(
     watch_s: float = WATCH_S,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-    spread: Callable[[float, float], float] = random.uniform,
+    spread: Callable[[float, float], float] = SPREAD,
 ) -> NoReturn:
     """Report what exists, each change of it, and each failure, forever.
 

@@ -7,7 +7,6 @@ annotations never change.
 
 from __future__ import annotations
 
-import random
 import time
 from collections import deque
 from functools import partial
@@ -17,6 +16,7 @@ from threading import Condition, Thread
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.follow import SPREAD
 from webhook.core.placement.assignments import LONGEST_TOLD
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.placement.fit import RETRIES
@@ -118,7 +118,7 @@ class LateAssignments:
         with self._changed:
             for node in nodes:
                 if node not in self._due_nodes:
-                    delay_s = random.uniform(0, DELAY_S)  # noqa: S311 - no secret
+                    delay_s = SPREAD(0, DELAY_S)
                     self._due_nodes.add(node)
                     heappush(self._due, (self._clock() + delay_s, node))
                     self._changed.notify()
@@ -134,7 +134,7 @@ class LateAssignments:
             try:
                 due = self._next(next_round_s)
                 if self._clock() >= next_round_s:
-                    next_round_s = self._clock() + EVERY_S * random.uniform(0.75, 1.25)  # noqa: S311
+                    next_round_s = self._clock() + EVERY_S * SPREAD(0.75, 1.25)
                     due = tracker.waited_on()
                     self._forget_all_but({pod.uid for pod in tracker.waiting()})
                 self.attempt(binder, {node: tracker.waiting(node) for node in due})

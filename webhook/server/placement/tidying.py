@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import time
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.follow import SPREAD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,13 +44,13 @@ class Tidying:
 
     def _run(self, binder: Binder) -> None:
         # Replicas take turns, more or less, so that one of them does the work of all.
-        next_round_s = time.monotonic() + random.uniform(0, EVERY_S)  # noqa: S311 - no secret
+        next_round_s = time.monotonic() + SPREAD(0, EVERY_S)
         while True:
             try:
                 names = self._nodes_to_tidy(binder, next_round_s - time.monotonic())
                 self._tidy(binder, dict.fromkeys(names))
                 if time.monotonic() >= next_round_s:
-                    next_round_s = time.monotonic() + EVERY_S * random.uniform(0.75, 1.25)  # noqa: S311
+                    next_round_s = time.monotonic() + EVERY_S * SPREAD(0.75, 1.25)
                     self.round(binder)
             except KubeError as error:
                 self._log.once(
