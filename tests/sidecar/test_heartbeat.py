@@ -221,8 +221,8 @@ class Waiting:
 
     def __init__(self, folder, seconds, shell=("sh",)):
         command = [*shell, SCRIPT, "startup", str(seconds), folder]
-        self.program = subprocess.Popen(command, stdout=subprocess.PIPE, env={})
         self.began = time.monotonic()
+        self.program = subprocess.Popen(command, stdout=subprocess.PIPE, env={})
         wait_until((folder / "bell").exists)
 
     def end(self):

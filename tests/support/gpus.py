@@ -60,11 +60,17 @@ SCANS = st.just(DOWN) | st.builds(
     never_measures=st.booleans(),
 )
 PAST = st.lists(st.tuples(st.floats(0, 1e6), SCANS), max_size=4)
-INVENTORIES = st.builds(
+ANY_PAST = st.builds(
     lambda past, names: replace(after(*sorted(past, key=lambda one: one[0])), device_names=names),
     PAST,
     st.sampled_from(["", *(one.value for one in DeviceNames)]),
 )
+WITH_GPUS = st.builds(
+    lambda past, gpus: after((1e6, a_scan(*gpus, seen("whole", 80 * 1024, 8))), start=past),
+    ANY_PAST,
+    GPUS,
+)
+INVENTORIES = ANY_PAST | WITH_GPUS
 
 FOREIGN = {"nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.memory": "143771"}
 NODE = {

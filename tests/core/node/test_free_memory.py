@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.gpus import FIXED, GONE, INVENTORIES, NODE, TWO, a_gpu, merged
+from tests.support.gpus import FIXED, GONE, INVENTORIES, NODE, TWO, WITH_GPUS, a_gpu, merged
 from webhook.core.node.inventory import Inventory, Known
 from webhook.core.node.state import Patches, desired, is_free_alone, patches
 from webhook.core.placement.assignments import Assignment, free_on
@@ -139,7 +139,7 @@ def test_a_node_that_was_patched_needs_no_patch(inventory, assignments):
 
 
 @given(
-    INVENTORIES.filter(lambda inventory: inventory.gpus),
+    WITH_GPUS,
     ASSIGNMENTS,
     st.integers(1, 4000),
     st.integers(1, MOST_COUNTED),

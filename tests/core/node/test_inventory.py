@@ -263,7 +263,7 @@ def test_a_driver_that_is_down_changes_nothing_for_ever(inventory, times):
     )
 
 
-@given(INVENTORIES, SCANS, st.floats(1e6, 2e6))
+@given(INVENTORIES, SCANS, st.integers(1_000_000, 2_000_000))
 def test_only_what_the_driver_just_showed_as_it_is_advertised_is_healthy(inventory, scan, now_s):
     later = observe(inventory, scan, now_s, GRACE_S)
     if scan.failed:
@@ -282,7 +282,7 @@ def test_what_is_advertised_first_is_never_more_than_what_is_usable(scan):
     assert all(gpu.memory_bytes % MIB == 0 and gpu.memory_bytes for gpu in inventory.gpus)
 
 
-@given(INVENTORIES, SCANS, st.floats(1e6, 2e6))
+@given(INVENTORIES, SCANS, st.integers(1_000_000, 2_000_000))
 def test_after_the_grace_it_is_what_the_driver_says(inventory, scan, now_s):
     """Where it says it of every GPU."""
     scan = replace(scan, unsure=frozenset(), failed="", fault=None)
@@ -291,7 +291,7 @@ def test_after_the_grace_it_is_what_the_driver_says(inventory, scan, now_s):
     assert {gpu for gpu in later.gpus if gpu.uuid not in silent} == set(after((0.0, scan)).gpus)
 
 
-@given(INVENTORIES, SCANS, st.floats(1e6, 2e6))
+@given(INVENTORIES, SCANS, st.integers(1_000_000, 2_000_000))
 def test_the_same_scan_twice_changes_nothing_more(inventory, scan, now_s):
     once = observe(inventory, scan, now_s, GRACE_S)
     assert observe(once, scan, now_s, GRACE_S) == once

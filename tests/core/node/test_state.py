@@ -19,6 +19,7 @@ from tests.support.gpus import (
     INVENTORIES,
     NODE,
     TWO,
+    WITH_GPUS,
     a_gpu,
     a_scan,
     after,
@@ -356,7 +357,7 @@ def test_what_others_put_on_a_node_is_not_touched(node, inventory):
     assert others_of(put_right(node, inventory)) == others_of(node)
 
 
-@given(NODES, INVENTORIES.filter(lambda inventory: inventory.gpus))
+@given(NODES, WITH_GPUS)
 def test_an_agent_that_restarts_while_the_driver_is_down_changes_nothing(node, inventory):
     shown = put_right(node, inventory)
     again = after((0.0, DOWN), start=read_inventory(shown))
@@ -364,7 +365,7 @@ def test_an_agent_that_restarts_while_the_driver_is_down_changes_nothing(node, i
     assert not patches(shown, desired(again))
 
 
-@given(NODES, INVENTORIES.filter(lambda inventory: inventory.gpus))
+@given(NODES, WITH_GPUS)
 def test_it_restores_what_the_kubelet_zeroed_meanwhile(node, inventory):
     shown = put_right(node, inventory)
     zeroed = copy.deepcopy(shown)
