@@ -34,6 +34,7 @@ class Script:
         self.watches = list(watches)
         self.watched_from = []
         self.at_the_end = threading.Event()
+        self.nodes_taken = threading.Event()
         self.pods = Collection(self, "pods", itemgetter("pod"))
         self.nodes = Collection(self, "nodes", None)
 
@@ -41,14 +42,16 @@ class Script:
         if path == "nodes":
             return [NODE], "1"
         if not self.lists:
-            self._end()
+            self._end(self.at_the_end)
         return self._next(self.lists)
 
     def watch(self, path, *, resourceVersion, **_):  # noqa: N803 - Kubernetes' own
         if path == "nodes":
-            return (threading.Event().wait() for _ in "1")
+            return (self._end(self.nodes_taken) for _ in "1")
         self.watched_from.append(resourceVersion)
-        return iter(self._next(self.watches)) if self.watches else (self._end() for _ in "1")
+        if self.watches:
+            return iter(self._next(self.watches))
+        return (self._end(self.at_the_end) for _ in "1")
 
     def _next(self, answers):
         answer = answers.pop(0)
@@ -56,8 +59,8 @@ class Script:
             raise answer
         return answer
 
-    def _end(self):
-        self.at_the_end.set()
+    def _end(self, reached):
+        reached.set()
         threading.Event().wait()
 
 
@@ -74,6 +77,7 @@ def follow(monkeypatch):
         tracker.reported = reported
         tracker.start()
         assert script.at_the_end.wait(10)
+        assert script.nodes_taken.wait(10)
         return tracker, log, freed, metrics.exposition().decode()
 
     return run
