@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.support.agents import write_kubeconfig
+from tests.support.programs import free_port
 from webhook.adapters.kube import client as adapter
 from webhook.adapters.kube.client import KubeError, NoClusterError, connect
 
@@ -95,8 +96,7 @@ def test_an_answer_that_is_no_object_is_a_failure_with_a_sentence(body, kube, ap
 
 
 def test_a_server_that_does_not_exist_is_tried_three_times(tmp_path, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     pauses = []
     monkeypatch.setattr(adapter.time, "sleep", pauses.append)
     with pytest.raises(KubeError, match=f"{url} does not answer") as caught:

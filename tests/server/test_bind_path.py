@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +14,7 @@ import pytest
 
 from certs import Bundle, ensure, issue_ca, issue_serving, read
 from tests.server.placement.binding_reviews import review
+from tests.support.programs import free_port
 from tests.support.servers import running
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.registration import Registered
@@ -274,8 +274,7 @@ def test_at_any_other_path_a_binding_is_404_before_its_body_comes(tmp_path):
 
 @pytest.mark.process
 def test_a_configuration_that_nobody_can_reach_ends_the_start_in_a_sentence(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    port = free_port()
     done = subprocess.run(
         [
             *(sys.executable, "-m", "webhook.cli", "serve", f"--cert-dir={tmp_path}/certs"),

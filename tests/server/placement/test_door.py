@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import socket
 
 import pytest
 
 from tests.server.placement.binding_reviews import review
 from tests.support.paths import REVIEWS
+from tests.support.programs import free_port
 from tests.support.servers import running
 
 pytestmark = pytest.mark.process
@@ -38,8 +38,7 @@ def alone(tmp_path_factory):
 @pytest.fixture
 def cut_off(tmp_path):
     """Run a server that is to place, and that reaches no API server."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        address = f"http://127.0.0.1:{found.getsockname()[1]}"
+    address = f"http://127.0.0.1:{free_port()}"
     KUBECONFIG["clusters"][0]["cluster"]["server"] = address
     (tmp_path / "kubeconfig").write_text(json.dumps(KUBECONFIG))
     env = {
