@@ -418,12 +418,24 @@ def test_who_hung_up_is_not_answered_and_holds_nothing(door):
     assert door.in_flight == 0
 
 
-async def hang_up_as_the_answer_is_ready(connection):
-    task = connection._task
-    while not task.done():  # noqa: ASYNC110 - in the same turn as its callbacks are due
-        await asyncio.sleep(0)
-    connection.connection_lost(None)
-    await asyncio.sleep(0.01)
+def hang_up_as_the_answer_is_ready(door):
+    """Return what was written, and what the event loop was left to complain of."""
+
+    async def story():
+        problems = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, found: problems.append(found))
+        connection, line, _ = connected(door)
+        connection.data_received(WHOLE)
+        task = connection._task
+        while not task.done():  # noqa: ASYNC110 - in the same turn as its callbacks are due
+            await asyncio.sleep(0)
+        connection.connection_lost(None)
+        await asyncio.sleep(0.01)
+        del connection, task
+        gc.collect()
+        return line.written, problems
+
+    return asyncio.run(story())
 
 
 def test_who_hangs_up_as_an_answer_is_ready_is_not_answered(door):
@@ -431,16 +443,7 @@ def test_who_hangs_up_as_an_answer_is_ready_is_not_answered(door):
         return Answer(200, b"{}")
 
     door.answer = lambda *_: ready()
-
-    async def story():
-        problems = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, found: problems.append(found))
-        connection, line, _ = connected(door)
-        connection.data_received(WHOLE)
-        await hang_up_as_the_answer_is_ready(connection)
-        return line.written, problems
-
-    assert asyncio.run(story()) == (b"", [])
+    assert hang_up_as_the_answer_is_ready(door) == (b"", [])
     assert door.in_flight == 0
 
 
@@ -453,18 +456,7 @@ def test_a_bug_is_said_even_if_nobody_waits_for_the_answer_any_more(door):
         raise RuntimeError("a bug")
 
     door.answer = lambda *_: stumble()
-
-    async def story():
-        problems = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, found: problems.append(found))
-        connection, line, _ = connected(door)
-        connection.data_received(WHOLE)
-        await hang_up_as_the_answer_is_ready(connection)
-        del connection
-        gc.collect()
-        return line.written, problems
-
-    assert asyncio.run(story()) == (b"", [])
+    assert hang_up_as_the_answer_is_ready(door) == (b"", [])
     assert json.loads(log.getvalue())["msg"] == "request failed"
 
 
