@@ -110,6 +110,16 @@ ASSIGNED_LATE_EXIT_CODE: Final = 76
 POD_RESTART_EXIT_CODE: Final = 88
 """The sidecar ends with it where the whole pod must start anew."""
 
+# What the sentry writes.
+CAP_HELD_CONDITION: Final = PREFIX + "CapHeld"
+"""Type of a pod's condition: `False` where the sentry stopped the pod for what it held."""
+CAP_EXCEEDED_REASON: Final = "VRAMCapExceeded"
+"""Reason of that condition, and of the Event on the pod."""
+UNMANAGED_REASON: Final = "VRAMUnmanaged"
+"""Reason of an Event on a node: GPU memory is held that nobody was promised."""
+SENTRY_REPORTER: Final = PREFIX + "sentry"
+"""The `reportingController` of its Events."""
+
 # Names that belong to others.
 DEFAULT_CONTAINER_ANNOTATION: Final = "kubectl.kubernetes.io/default-container"
 MIRROR_POD_ANNOTATION: Final = "kubernetes.io/config.mirror"

@@ -41,6 +41,9 @@ RENEW_S: Final = 30.0
 """An entry older than this is renewed when its pod's binding comes again, so that all of that
 request lies within `UNBOUND_S`."""
 
+EVERY_GPU: Final = "*"
+"""Stands in a line for each GPU of the node."""
+
 LONGEST_TOLD: Final = 1024
 """Characters of the sentence that says why a pod waits."""
 
@@ -50,16 +53,31 @@ _LATEST_S: Final = 2**53  # the largest time that JSON carries exactly
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """What a pod is held to on each of its GPUs, as the sentry has to know it."""
+
+    cap_bytes: int
+    tolerance_bytes: int
+    late_s: float
+    """How long a healthy sidecar may take: its poll, one confirmation, its grace."""
+    may_act: bool
+    """Whether the sentry may stop it; otherwise it is measured alone."""
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """GPUs of a node that a pod has, or is about to get."""
 
     pod: str
     """`namespace/name`, for people."""
     uuids: tuple[str, ...]
+    """`EVERY_GPU` alone for a pod that sees all of the node's."""
     memory_bytes: int
     """On each of them."""
     since_s: int
     """Unix time at which it was entered."""
+    hold: Hold | None = None
+    """None in the lines of older releases: nobody acts on them."""
 
 
 Assignments = dict[str, Assignment]
