@@ -37,6 +37,7 @@ from webhook.core.admission.rules.enforcement import (
 )
 from webhook.core.admission.rules.injection import device_annotations, device_mounts
 from webhook.core.admission.rules.isolation import (
+    non_root,
     privileged_pod,
     reserved_marks,
     reserved_names,
@@ -74,6 +75,7 @@ RULES: Final = (
     Row(Kind.ASKING, operating_system),
     Row(Kind.ASKING, node_name),
     Row(Kind.ASKING, privileged_pod),
+    Row(Kind.ASKING, non_root),
     Row(Kind.ASKING, visible_devices_of_demand),
     Row(Kind.CREATED | Kind.UPDATED, device_annotations),
     Row(Kind.CREATED, device_mounts),
