@@ -33,6 +33,7 @@ from webhook.core.admission.rules.enforcement import (
     one_profile,
     one_user,
     process_namespace,
+    room_after_resize,
     room_for_enforcer,
 )
 from webhook.core.admission.rules.injection import device_annotations, device_mounts
@@ -90,6 +91,7 @@ RULES: Final = (
     Row(Kind.READABLE, room_for_enforcer, tier=SIDECAR),
     Row(Kind.TRANSLATED, translated),
     Row(Kind.UPDATED, immutable),
+    Row(Kind.UPDATED, room_after_resize),
     Row(Kind.DEBUGGED, debugging_containers),
     Row(Kind.DEBUGGED_WITHOUT_DEMAND, debugging_without_demand),
     Row(Kind.DEBUGGING, debugging_mounts),
