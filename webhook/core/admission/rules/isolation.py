@@ -77,8 +77,8 @@ def _mounts(host_path: str, rule: Rule) -> str:
     allowed = rule.host_paths
     if allowed is None:
         return (
-            f"{quoted(host_path)} leads to the node's devices, container runtime or kubelet; mount "
-            "a path that does not, or remove the volume"
+            f"{quoted(host_path)} gives the pod the node's devices, container runtime or kubelet; "
+            "mount another path, or remove the volume"
         )
     what = f"{quoted(host_path)} is no path of the node that rule {quoted(rule.name)} allows"
     listed = f"mount one of {', '.join(allowed)}, or " if allowed else ""
