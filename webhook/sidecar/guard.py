@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -10,13 +11,25 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters import processes, surroundings
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement.step import Cap, EndPod, Kill, State, Terminate, name_victim, step
+from webhook.core.enforcement.step import (
+    Cap,
+    EndPod,
+    Kill,
+    State,
+    StopContainer,
+    Terminate,
+    name_victim,
+    step,
+)
 from webhook.names import POD_RESTART_EXIT_CODE
+from webhook.sidecar.ending import go_on_while
 from webhook.sidecar.events import report, values_of
 from webhook.sidecar.heartbeat import Heartbeat
 from webhook.sidecar.observer import Observer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from webhook.adapters.nvml import Nvml
     from webhook.core.enforcement.step import Action, Process
     from webhook.sidecar.journal import EnforcerJournal
@@ -28,9 +41,19 @@ JUDGING_S: Final = 0.5
 ENDING_S: Final = 0.1
 """Between checks of who is left while the pod ends."""
 
+SWEEPS: Final = 10
+SWEEPING_S: Final = 5.0
+"""How often, and for how long, what starts processes again is searched for more of them: a fork
+bomb may outrun us, and must not keep us from the next observation."""
+
 PAUSE_INTERVALS: Final = 5
 PAUSE_S: Final = 5.0
 """A gap between two observations that is longer than both is reported: nobody guarded then."""
+
+
+STUCK_INTERVALS: Final = 3
+STUCK_S: Final = 15.0
+"""Without an observation for longer than both, nobody guards: as `probe.sh` judges a heartbeat."""
 
 
 class Guard:
@@ -43,14 +66,15 @@ class Guard:
         journal: EnforcerJournal,
         run_folder: str,
         *,
+        counts_strangers: bool = False,
         proc: str = "/proc",
     ) -> None:
         me = os.getpid()
         self._settings = settings
         self._journal = journal
         self._proc = proc
-        self._heartbeat: Heartbeat | None = Heartbeat(run_folder, settings.poll_interval_s)
-        self._observer = Observer(nvml, settings.cap_bytes, proc=proc)
+        self._heartbeat = Heartbeat(run_folder)
+        self._beats = True
         self._cap = Cap(
             cap_bytes=settings.cap_bytes,
             tolerance_bytes=settings.tolerance_bytes,
@@ -59,11 +83,20 @@ class Guard:
             terminate_when_blind=settings.terminate_when_blind,
             protected=frozenset({1, me, *processes.parents(me, proc=proc)}),
         )
+        self._observer = Observer(
+            nvml,
+            settings.cap_bytes,
+            ceiling_bytes=self._cap.ceiling_bytes,
+            counts_strangers=counts_strangers,
+            proc=proc,
+        )
+        self._observed_s = time.monotonic()
         self._rejected: set[Process] = set()
         self._state = State()
 
     def run(self) -> int:
         """Guard, and return the exit code; raises DriverChangedError."""
+        go_on_while(self._is_needed)
         last_s = time.monotonic()
         while True:
             now_s = time.monotonic()
@@ -76,9 +109,17 @@ class Guard:
                     self._end_pod(action)
                     return POD_RESTART_EXIT_CODE
                 self._perform(action)
-            self._beat()
-            last_s = now_s
+            if not self._beat():
+                return POD_RESTART_EXIT_CODE
+            last_s = self._observed_s = now_s
             time.sleep(max(0.0, now_s + self._pause_s(now_s) - time.monotonic()))
+
+    def _is_needed(self) -> bool:
+        """Say whether we work, and other containers run anything; safe to ask in any thread."""
+        stuck_after_s = max(STUCK_S, STUCK_INTERVALS * self._settings.poll_interval_s)
+        if time.monotonic() - self._observed_s > stuck_after_s:
+            return False
+        return next(self._others(), None) is not None
 
     def _judge(self, now_s: float) -> tuple[Action, ...]:
         judged = {gpu for gpu, samples in self._state.over.items() if samples}
@@ -103,14 +144,23 @@ class Guard:
                 pause_s = min(pause_s, left_s)
         return pause_s
 
-    def _beat(self) -> None:
-        if self._heartbeat is None:
-            return
+    def _beat(self) -> bool:
+        """Beat; return False where that shows that we can see nothing any more.
+
+        A process of our user may lower our limit of descriptors (prlimit(2)). Nothing of proc can
+        be opened then, and a new container has its own limit. What else fails is said once.
+        """
         try:
             self._heartbeat.beat()
         except OSError as error:
-            self._heartbeat = None  # said once; the probes will report it
-            self._journal.event("error", "no heartbeat", why=str(error))
+            if error.errno == errno.EMFILE:
+                why = f"{error}: somebody lowered our limit, and we cannot see any process"
+                self._journal.event("error", "out of descriptors", why=why)
+                return False
+            if self._beats:
+                self._beats = False
+                self._journal.event("error", "no heartbeat", why=str(error))
+        return True
 
     def _perform(self, action: Action) -> None:
         """Report first: whoever reads why a process ended finds the reason already written."""
@@ -125,6 +175,11 @@ class Guard:
             self._signal(action.process, signal.SIGTERM)
         elif isinstance(action, Kill):
             self._signal(action.process, signal.SIGKILL)
+        elif isinstance(action, StopContainer):
+            self._kill_all(action.container)
+            for victim in self._state.victims:
+                if victim.gpu == action.excess.gpu:
+                    self._signal(victim.process, signal.SIGKILL)
 
     def _signal(self, process: Process, number: signal.Signals) -> None:
         delivery = processes.stop(process, number, proc=self._proc)
@@ -137,27 +192,51 @@ class Guard:
         """Stop what the other containers run, for the kubelet to restart or to leave stopped.
 
         Where the pod asks for RestartAllContainers, the kubelet does it on our exit code. The
-        policy wants no workload rather than one that nobody measures.
+        policy wants no workload rather than one that nobody measures. Where stops were not enough
+        there is no grace: each process that was stopped had one.
         """
         report(self._journal, action, self._settings.grace_s)
-        deadline_s = time.monotonic() + self._settings.grace_s
-        left = self._others()
+        grace_s = self._settings.grace_s if action.excess is None else 0.0
+        deadline_s = time.monotonic() + grace_s
+        left = list(self._others()) if grace_s else []
         for process in left:
             processes.stop(process, signal.SIGTERM, proc=self._proc)
         while left and time.monotonic() < deadline_s:
             self._beat()
             time.sleep(ENDING_S)
             left = [process for process in left if not processes.is_gone(process, proc=self._proc)]
-        for process in left:
-            processes.stop(process, signal.SIGKILL, proc=self._proc)
+            left = left or list(self._others())
+        self._kill_all()
 
-    def _others(self) -> list[Process]:
-        """Return the processes of other containers; what holds the pod together is none of them."""
-        known = [processes.identify(pid, proc=self._proc) for pid in (1, os.getpid())]
-        spared = {"", *(process.container for process in known if process)}
-        found = (
-            processes.identify(pid, proc=self._proc)
-            for pid in processes.pids(proc=self._proc)
-            if pid not in self._cap.protected
-        )
-        return [process for process in found if process and process.container not in spared]
+    def _kill_all(self, container: str = "") -> None:
+        """Kill what a container runs, or all that the others run; whoever starts more, too.
+
+        All is stopped first, and killed once nothing new appears: what is stopped starts nothing,
+        and is still in the way of a limit to processes that it has reached.
+        """
+        found: set[Process] = set()
+        deadline_s = time.monotonic() + SWEEPING_S
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for process in found:
+                processes.stop(process, number, proc=self._proc)
+            for _ in range(SWEEPS):
+                self._beat()
+                before = len(found)
+                for process in self._others(container):
+                    if time.monotonic() >= deadline_s:
+                        break
+                    if process not in found:
+                        found.add(process)
+                        processes.stop(process, number, proc=self._proc)
+                if len(found) == before:
+                    break
+
+    def _others(self, container: str = "") -> Iterator[Process]:
+        """Yield what other containers run, or one of them; never what holds the pod together."""
+        first, me = (processes.identify(pid, proc=self._proc) for pid in (1, os.getpid()))
+        spared = {"", *(process.container for process in (first, me) if process)}
+        for process in processes.running(proc=self._proc):
+            if process.pid in self._cap.protected or process.container in spared:
+                continue
+            if container in ("", process.container):
+                yield process
