@@ -12,9 +12,12 @@ import errno
 import os
 import re
 import signal
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.step import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _LONGEST_COMMAND: Final = 200
 _LARGEST_FILE: Final = 65536
@@ -47,6 +50,21 @@ def identify(pid: int, *, proc: str = "/proc") -> Process | None:
     except OSError:
         return None
     return process
+
+
+def running(*, proc: str = "/proc") -> Iterator[Process]:
+    """Yield every visible process as it is found, with its container and without its command.
+
+    What starts meanwhile may be missed, so call it again until nothing is new.
+    """
+    for pid in pids(proc=proc):
+        try:
+            started = _start_time(pid, proc)
+            process = Process(pid, started, container=container_in(read_cgroups(pid, proc)))
+            require_same(process, proc)
+        except OSError:
+            continue
+        yield process
 
 
 def is_gone(process: Process, *, proc: str = "/proc") -> bool:
