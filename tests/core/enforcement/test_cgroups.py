@@ -58,6 +58,16 @@ def test_where_the_unified_hierarchy_is_empty_the_others_say_it():
     assert place_of(theirs, ours, OURS) == Place(THEIRS, ID)
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(CONTAINERD, "/system.slice/x.service"), ("/", "/../../../../x.service")]
+)
+def test_in_a_hierarchy_that_nobody_uses_no_process_of_the_node_is_taken_for_ours(ours, theirs):
+    hybrid = [f"1:name=systemd:{path}\n2:memory:{used}\n0::/\n" for path, used in
+              ((theirs, "/elsewhere"), (ours, "/elsewhere"))]  # fmt: skip
+    assert place_of(*hybrid, OURS) == NOWHERE
+    assert place_of(hybrid[1], hybrid[1], OURS) == Place(OURS)
+
+
 def test_where_hierarchies_name_different_pods_nobody_is_believed():
     ours = f"1:pids:{FS}\n2:cpu:{FS}\n"
     theirs = f"1:pids:/kubepods/pod{THEIRS}/{ID}\n2:cpu:/kubepods/pod{OTHERS}/{ID}\n"

@@ -62,26 +62,27 @@ def place_of(cgroups: str, own_cgroups: str, own_uid: str) -> Place:
     | `/`: a cgroup namespace of our own | `/`, or anything without `/..` before | our own pod |
     | | `/../x`, once up | our own pod |
     | | `/../../x`, twice or more | the first pod in x, if any |
-    | anything else | any | no pod: nothing is known |
+    | anything else | any | not read: nothing is known |
 
     PREFIX is what stands before our own pod, less the kubelet's parts for qualities of service
     (`kubepods*`, `burstable`, `besteffort`), since other pods are of other qualities: empty on most
     nodes, kubelet's `cgroupRoot` on others, and a whole path where the node is itself a container.
 
     The container is the first with 64 hex digits after the pod. Where hierarchies name different
-    pods, nobody is believed. A line end cannot be in a name (cgroup_mkdir of the kernel).
+    pods, nobody is believed; a process is ours only where all say so, since in a hierarchy that
+    nobody uses, everybody is at its root. A name holds no line end (cgroup_mkdir of the kernel).
     """
     ours, own = _lines(own_cgroups), comparable_uid(own_uid)
     read = [
         _private(path, own) if ours[hierarchy] == "/" else _absolute(path, ours[hierarchy], own)
         for hierarchy, path in _lines(cgroups).items()
-        if hierarchy in ours
+        if _is_known(ours.get(hierarchy), own)
     ]
     others = {place for place in read if place.pod not in ("", own)}
     if len({place.pod for place in others}) > 1:
         return NOWHERE
     if not others:
-        return Place(own) if any(place.pod == own != "" for place in read) else NOWHERE
+        return Place(own) if read and all(place.pod == own for place in read) else NOWHERE
     containers = {place.container for place in others} - {""}
     return Place(others.pop().pod, containers.pop() if len(containers) == 1 else "")
 
@@ -92,13 +93,14 @@ def _lines(cgroups: str) -> dict[str, str]:
     return {parts[1]: parts[2] for parts in lines if len(parts) == 3}  # noqa: PLR2004 - proc(5)
 
 
+def _is_known(our_path: str | None, own: str) -> bool:
+    """Say whether our path in a hierarchy tells how to read others'."""
+    return our_path is not None and (our_path == "/" or own in _uids(our_path)) and own != ""
+
+
 def _absolute(path: str, our_path: str, own: str) -> Place:
-    """Read a path from the root, beside ours."""
-    ours = _parts(our_path)
-    uids = [_uid_in(part) for part in ours]
-    if not own or own not in uids:
-        return NOWHERE
-    prefix = ours[: uids.index(own)]
+    """Read a path from the root, beside ours, which names our own pod."""
+    prefix = _parts(our_path)[: _uids(our_path).index(own)]
     while prefix and _QUALITY.fullmatch(prefix[-1]):
         prefix.pop()
     parts = _parts(path)
@@ -122,6 +124,11 @@ def _first_pod(parts: list[str]) -> Place:
             containers = (_CONTAINER.fullmatch(below) for below in parts[at + 1 :])
             return Place(uid, next((found[1] for found in containers if found), ""))
     return NOWHERE
+
+
+def _uids(path: str) -> list[str]:
+    """Return the UID in each part of a path, empty where there is none."""
+    return [_uid_in(part) for part in _parts(path)]
 
 
 def _uid_in(part: str) -> str:
