@@ -97,3 +97,54 @@ def watched(node, sent):
         "ready": node.ask("/readyz"),
         "live": node.ask("/livez"),
     }
+
+
+def measured(node, sent):
+    """Let the sentry see eight GPUs with four processes each, nobody over the cap."""
+    pods = [uid_of(number) for number in range(1, 9)]
+    gpus = [f"GPU-{number:08}-2222-3333-4444-555555555555" for number in range(8)]
+    line = {"memory": 8 * 2**30, "since": 1, "cap": 8 * 2**30, "tolerance": 2**27}
+    lines = [
+        line | {"uid": uid, "pod": f"team/p{n}", "gpus": [gpus[n]], "late_s": 6.5, "act": True}
+        for n, uid in enumerate(pods)
+    ]
+    Path(sent["lines"]).write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    script = ["driver 580.65.06\n"]
+    script += [f"gpu {gpu} total={80 * 2**30} used={sent['used']}\n" for gpu in gpus]
+    sleeps = [python, "-I", "-S", "-c", "import time; time.sleep(3600)"]
+    for number in range(32):
+        gpu = number % 8
+        cgroup = f"kubepods/burstable/pod{pods[gpu]}/{number:064x}"
+        script.append(f"process {gpu} compute {node.process(cgroup, sleeps)} {2**30}\n")
+    (node.driver.folder / "stub.txt").write_text("".join(script))
+    node.start_sentry(uid_of(200), sent["kubeconfig"])
+    time.sleep(5)
+    before, looks = cpu_ns(node.sentry), figures(node)
+    time.sleep(sent["for_s"])
+    used_ns = cpu_ns(node.sentry) - before
+    status = Path(f"/proc/{node.sentry}/status").read_text()
+    after = figures(node)
+    count = after["count"] - looks["count"]
+    return {
+        "rss_kb": int(status.split("VmRSS:")[1].split()[0]),
+        "cpu_percent": used_ns / sent["for_s"] / 1e7,
+        "looks_per_s": count / sent["for_s"],
+        "look_ms": (after["sum"] - looks["sum"]) / count * 1000,
+        "cpu_per_look_ms": used_ns / count / 1e6,
+    }
+
+
+def cpu_ns(pid):
+    return sum(int(path.read_text().split()[0])
+               for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))  # fmt: skip
+
+
+def figures(node):
+    name = "vramwarden_sentry_look_duration_seconds_"
+    found = [line.removeprefix(name) for line in node.ask("/metrics").splitlines()]
+    return {
+        one: float(line.rpartition(" ")[2])
+        for line in found
+        for one in ("count", "sum")
+        if line.startswith(f"{one}{{")
+    }
