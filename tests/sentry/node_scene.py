@@ -26,6 +26,7 @@ CAP_MIB = 8192
 PATH = "/usr/bin:/bin"
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEWNS, NEWPID = 0x00020000, 0x20000000
+CAP_KILL = 5
 BIND, REC_PRIVATE, DETACH = 0x1000, 0x4000 | 0x40000, 2
 TENANT = Path(__file__).with_name("tenant.py")
 GPU = "GPU-11111111-2222-3333-4444-555555555555"
@@ -227,22 +228,24 @@ class Node:
             traceback.print_exc()
         os._exit(1)
 
-    def process(self, cgroup, command, environment=None, output=None, private=False):
-        """Start a process of the node itself in a cgroup."""
+    def process(self, cgroup, command, environment=None, output=None, private=False, may=None):
+        """Start a process of the node itself in a cgroup; root that `may` do one thing alone."""
         made = self.cgroups / cgroup
         made.mkdir(parents=True, exist_ok=True)
         if pid := os.fork():
             return pid
 
-        def become():
+        def execute():
             (made / "cgroup.procs").write_text("0")
             if private:
                 check(LIBC.unshare(0x02000000))  # CLONE_NEWCGROUP
             with Path(output or os.devnull).open("ab") as out:
                 os.dup2(out.fileno(), 1)
+            if may is not None:
+                become(0, may)
             os.execve(command[0], command, {"PATH": PATH, **(environment or {})})  # noqa: S606
 
-        return self.quietly(become)
+        return self.quietly(execute)
 
     def follow(self, pods, more=()):
         """Let the driver list what the pods hold, and others of the node."""
@@ -262,7 +265,7 @@ class Node:
             "PYTHONPATH": str(Path(__file__).parents[2]),
         }  # fmt: skip
         cgroup = f"kubepods/besteffort/pod{uid}/{'5' * 64}"
-        self.sentry = self.process(cgroup, command, environment, log, private)
+        self.sentry = self.process(cgroup, command, environment, log, private, CAP_KILL)
 
     def events(self):
         text = (self.folder / "sentry.log").read_text()
