@@ -15,6 +15,7 @@ from tests.sentry.worlds import (
     hold,
 )
 from webhook.core.enforcement.step import EndPod, Kill, Terminate
+from webhook.core.nvidia.drivers import Fault
 from webhook.sentry.judge import LATER_S, Judge
 from webhook.sentry.observer import Look
 
@@ -42,9 +43,11 @@ def stops(looks, lines=None, **more):
 
 
 def test_the_largest_is_stopped_after_the_sidecars_time_and_five_seconds():
-    look = a_look(held(50, 700), held(51, 900))
-    assert stops([look] * 24) == [(LATE_S, TRAINER, 51)]
-    assert stops([look] * 23) == []
+    looks = [a_look(held(50, 700), held(51, 900))] * 10 + [
+        a_look(held(50, 800), held(51, 900))
+    ] * 14
+    assert stops(looks) == [(LATE_S, TRAINER, 51)]  # and not the one that grew last
+    assert stops(looks[:-1]) == []
 
 
 def test_what_was_not_enough_ends_the_pod_at_once():
@@ -104,9 +107,11 @@ def test_while_the_driver_gives_no_answer_nothing_is_judged_and_nothing_forgotte
     judge.know({TRAINER: a_line()})
     for second in range(8):
         judge.judge(a_look(held(50, 5000)), float(second))
-    broken = Look(failed="the driver is down", fault=object())
+    broken = Look(failed="the driver is down", fault=Fault.DRIVER_DOWN)
     assert [judge.judge(broken, 8.0 + second) for second in range(3)] == [[], [], []]
     assert judge.judged() == {TRAINER}
+    actions = [judge.judge(a_look(held(50, 5000)), 10.0 + second) for second in range(3)]
+    assert [bool(done) for done in actions] == [False, False, True]
 
 
 def test_lists_are_wanted_of_gpus_whose_pods_may_be_over():

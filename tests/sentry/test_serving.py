@@ -13,7 +13,7 @@ from webhook.sentry.audit import Unmanaged
 from webhook.sentry.health import LATE_S, Health
 from webhook.sentry.metrics import SentryMetrics
 from webhook.sentry.observer import SeenGpu
-from webhook.sentry.serving import MOST_CONNECTIONS, serve
+from webhook.sentry.serving import MOST_CONNECTIONS, SILENT_S, serve
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_other_paths_are_named(port):
 def test_silent_connections_keep_nobody_else_out(port):
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(3 * MOST_CONNECTIONS)]
     assert ask(port, "/livez") == (200, "ok\n")
-    silent[0].settimeout(20)
+    silent[0].settimeout(SILENT_S / 2)
     assert silent[0].recv(1) == b""  # the oldest was closed
     for one in silent:
         one.close()

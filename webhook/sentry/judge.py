@@ -83,12 +83,9 @@ class Judge:
     def judge(self, look: Look, now_s: float) -> list[tuple[str, Action]]:
         """Return what to do about whom.
 
-        Nothing where the driver as a whole gave no answer: then the judgement waits as it is. A pod
-        that is calm and within its cap is left out, which changes nothing: `step` remembers of it
-        only a peak, and one over the cap is higher.
+        A pod that is calm and within its cap is left out, which changes nothing: `step` remembers
+        of it only a peak, and one over the cap is higher.
         """
-        if look.fault is not None:
-            return []
         held = self._held(look)
         self._note_dead(look, now_s)
         judged = self.judged()
