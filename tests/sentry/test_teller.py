@@ -15,7 +15,8 @@ from webhook.sentry.teller import OF_A_POD, RETRY_S, WAITING, OfNode, OfPod, Tel
 DOWN = KubeError("down")
 FORBIDDEN = KubeError("forbidden", code=403)
 NOT_FOUND = KubeError("not found", code=404)
-CONFLICT = KubeError("another uid", code=409)
+ANOTHER = KubeError("metadata.uid: Invalid value: field is immutable", code=422)
+INVALID = KubeError("status.conditions: Invalid value", code=422)
 STOPPED = OfPod("team/train", TRAINER, "it held too much", stopped=True)
 REPORTED = OfPod("team/train", TRAINER, "it holds too much", stopped=False)
 
@@ -103,7 +104,8 @@ def test_unmanaged_memory_is_an_event_of_the_node(kube, teller):
         (DOWN, None, True, []),
         (None, DOWN, True, ["patch"]),
         (NOT_FOUND, None, False, []),
-        (CONFLICT, None, False, []),
+        (ANOTHER, None, False, []),
+        (INVALID, None, False, []),
         (FORBIDDEN, None, False, ["create"]),
         (None, FORBIDDEN, False, ["patch"]),
     ],
@@ -112,6 +114,13 @@ def test_what_fails_is_retried_where_that_may_help(kube, teller, patch, create, 
     kube.fails = {"patch": [patch], "create": [create]}
     assert teller.write(STOPPED) is again
     assert [what for what, _, _ in kube.sent] == sent
+
+
+@pytest.mark.parametrize(("error", "lines"), [(ANOTHER, 0), (NOT_FOUND, 0), (INVALID, 1)])
+def test_only_what_somebody_should_know_is_logged(kube, teller, said, error, lines):
+    kube.fails["patch"] = [error]
+    teller.write(STOPPED)
+    assert len(said) == lines
 
 
 class OverError(Exception):

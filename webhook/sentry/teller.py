@@ -43,6 +43,8 @@ MOST_PODS: Final = 500
 RETRY_S: Final = 600.0
 """For how long one report is retried while the API server does not answer."""
 
+_INVALID: Final = 422
+
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 
@@ -115,7 +117,7 @@ class Teller:
                 about = node_reference(self._node)
                 self._write_event(about, UNMANAGED_REASON, report.sentence)
         except KubeError as error:
-            if isinstance(report, OfPod) and (error.not_found or error.conflict):
+            if isinstance(report, OfPod) and _is_another(error):
                 return False
             what = "Events and conditions cannot be written"
             self._journal.once("telling", "warning", what, str(error))
@@ -162,3 +164,8 @@ class Teller:
         if left is not None:
             self._of_pods[report.uid] = left
         return left is not None
+
+
+def _is_another(error: KubeError) -> bool:
+    """Say whether the pod is gone, or has another UID: that is answered as an invalid change."""
+    return error.not_found or (error.code == _INVALID and "metadata.uid" in str(error))
