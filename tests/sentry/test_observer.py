@@ -130,12 +130,25 @@ def test_a_driver_that_does_not_answer_is_a_fault_and_no_figure(call, code, tmp_
     assert (look.gpus, dict(look.lists), look.fault, look.driver_loaded) == ((), {}, fault, True)
 
 
-def test_lists_that_this_driver_lays_out_in_its_own_way_are_not_read():
-    driver = Driver()
-    driver.version = "535.54.03"
-    look = Observer(driver, Node(owner(50))).look(0.0, ALWAYS)
-    assert (look.gpus, dict(look.lists), lists_read(driver)) == ((), {}, [])
-    assert "535.54.03" in look.failed
+@pytest.mark.parametrize(
+    ("version", "outermost", "read"),
+    [
+        ("580.65.06", True, True),
+        ("580.65.06", False, True),
+        ("550.54.15", True, True),
+        ("550.54.15", False, False),
+        ("525.60.13", True, True),
+        ("525.60.13", False, False),
+        ("535.54.03", True, False),
+        ("535.54.03", False, False),
+    ],
+)
+def test_lists_are_read_where_they_mean_our_processes_and_their_memory(version, outermost, read):
+    driver = Driver("GPU-a")
+    driver.version = version
+    look = Observer(driver, Node(owner(50)), outermost=outermost).look(0.0, ALWAYS)
+    assert (bool(look.gpus), bool(lists_read(driver)), look.fault) == (read, read, None)
+    assert (version in look.failed) is not read
 
 
 def test_containers_ids_are_kept():

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
     from webhook.adapters.node_processes import NodeProcesses, Owner
 
-ROUNDS: Final = 20
-"""Each finds who was started since the one before; the next look goes on where that is not over."""
+ROUNDS: Final = 10
+"""Each finds who was started since the one before. The next look goes on where that is not over:
+the other pods of the node must not wait for long."""
 
 ROUND_S: Final = 0.05
 """Between rounds: what was killed has ended then, and starts nobody any more."""

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.adapters import surroundings
 from webhook.adapters.kube.assigned import (
     AssignmentsSeen,
     AssignmentsUnread,
@@ -71,7 +72,12 @@ class Sentry:
         self._health = health
         node = NodeProcesses(settings.pod_uid, proc=settings.proc)
         self._lame = _lameness(node)
-        self._observer = Observer(nvml, node, kernel_driver=settings.kernel_driver)
+        self._observer = Observer(
+            nvml,
+            node,
+            kernel_driver=settings.kernel_driver,
+            outermost=surroundings.own_pid_namespace(proc=settings.proc).holds is False,
+        )
         self._judge = Judge()
         self._audit = Audit()
         self._actor = Actor(node)

@@ -79,11 +79,18 @@ class Observer:
     """Looks at the GPUs, and remembers whose the listed processes are."""
 
     def __init__(
-        self, nvml: Nvml, node: NodeProcesses, *, kernel_driver: str = KERNEL_DRIVER
+        self,
+        nvml: Nvml,
+        node: NodeProcesses,
+        *,
+        kernel_driver: str = KERNEL_DRIVER,
+        outermost: bool = True,
     ) -> None:
+        """Prepare; `outermost` is whether our processes' numbers are the kernel's own."""
         self._nvml = nvml
         self._node = node
         self._kernel_driver = kernel_driver
+        self._outermost = outermost
         self._known: dict[int, _Known] = {}
         self._listed: dict[str, frozenset[int]] = {}
         """The pids of each GPU's last list."""
@@ -111,7 +118,7 @@ class Observer:
         try:
             with self._nvml:
                 version = self._nvml.driver_version()
-                if driver_class(version) is DriverClass.UNREADABLE:
+                if not self._is_trusted(version):
                     look = Look(failed=explain_driver(version))
                 else:
                     look = self._look(now_s, above, pods)
@@ -146,6 +153,20 @@ class Observer:
         failed += [str(error) for error in self._nvml.unreachable]
         self._forget(now_s)
         return Look(tuple(gpus), lists, "; ".join(failed))
+
+    def _is_trusted(self, version: str) -> bool:
+        """Say whether a driver's lists mean our processes, and have their figures.
+
+        | the driver | on a node of its own | where the node is itself a container |
+        | --- | --- | --- |
+        | works in containers | yes | yes |
+        | lists host PIDs, or is blind in containers | yes | no: others' numbers, or figures |
+        | lays its lists out in its own way | no | no |
+        """
+        kind = driver_class(version)
+        if kind is DriverClass.UNREADABLE:
+            return False
+        return self._outermost or kind is DriverClass.WORKS
 
     def _devices(self) -> tuple[Device, ...]:
         """Return the GPUs that answer; where none does, but the driver does, none."""
