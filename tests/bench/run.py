@@ -13,6 +13,7 @@ from tests.bench.lists import bench_lists
 from tests.bench.over_tls import bench_over_tls
 from tests.bench.placement import bench_placement
 from tests.bench.replicas import bench_replicas
+from tests.bench.sentry import bench_sentry
 
 TABLES = {
     "decide": bench_decisions,
@@ -23,6 +24,7 @@ TABLES = {
     "lists": bench_lists,
     "placement": bench_placement,
     "enforcer": bench_enforcer,
+    "sentry": bench_sentry,
 }
 
 

@@ -4,24 +4,62 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Final
+from collections.abc import MutableMapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from webhook import __version__
-from webhook.cli.admit.command import admit_command
-from webhook.cli.agent import agent_command
-from webhook.cli.certs.command import certs_group
-from webhook.cli.demo import demo_command
-from webhook.cli.enforce import enforce_command
-from webhook.cli.policy import policy_group
-from webhook.cli.serve import serve_command
-from webhook.cli.simulate.command import simulate_command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _BROKEN_PIPE: Final = 141
 """What shells report of a program that SIGPIPE ended; 1 would mean that something was denied."""
+
+_COMMANDS: Final = {
+    "admit": "webhook.cli.admit.command:admit_command",
+    "agent": "webhook.cli.agent:agent_command",
+    "certs": "webhook.cli.certs.command:certs_group",
+    "demo": "webhook.cli.demo:demo_command",
+    "enforce": "webhook.cli.enforce:enforce_command",
+    "policy": "webhook.cli.policy:policy_group",
+    "sentry": "webhook.cli.sentry:sentry_command",
+    "serve": "webhook.cli.serve:serve_command",
+    "simulate": "webhook.cli.simulate.command:simulate_command",
+}
+"""Where each is. Only the one that is asked for is imported: on every node, agent and sentry would
+hold 20 MB of what reads policies."""
+
+
+class _Imported(MutableMapping[str, click.Command]):
+    """The commands by name, each imported when it is asked for."""
+
+    def __init__(self) -> None:
+        self._imported: dict[str, click.Command] = {}
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._imported:
+            module, _, attribute = _COMMANDS[name].partition(":")
+            command = getattr(import_module(module), attribute)
+            _show_version_everywhere(command)
+            self._imported[name] = command
+        return self._imported[name]
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._imported[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._imported[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMANDS)
+
+    def __len__(self) -> int:
+        return len(_COMMANDS)
 
 
 class _Commands(click.Group):
@@ -49,24 +87,10 @@ def _drop_what_is_left() -> None:
             os.dup2(nowhere, stream.fileno())
 
 
-@click.group(cls=_Commands, context_settings=CONTEXT)
+@click.version_option(__version__, prog_name="vramwarden")
+@click.group(cls=_Commands, commands=_Imported(), context_settings=CONTEXT)
 def main() -> None:
     """Share NVIDIA GPUs by memory on any Kubernetes cluster, with the stock scheduler."""
-
-
-COMMANDS = (
-    admit_command,
-    agent_command,
-    certs_group,
-    demo_command,
-    enforce_command,
-    policy_group,
-    serve_command,
-    simulate_command,
-)
-
-for command in COMMANDS:
-    main.add_command(command)
 
 
 def _show_version_everywhere(command: click.Command) -> None:
@@ -74,6 +98,3 @@ def _show_version_everywhere(command: click.Command) -> None:
     click.version_option(__version__, prog_name="vramwarden")(command)
     for sub in getattr(command, "commands", {}).values():
         _show_version_everywhere(sub)
-
-
-_show_version_everywhere(main)

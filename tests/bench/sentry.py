@@ -1,0 +1,41 @@
+"""What a running sentry costs its node: the real program, the stub for a driver."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from tests.sentry import nodes
+from tests.support.nvml_stub import build
+
+SECONDS = float(os.environ.get("BENCH_SENTRY_SECONDS", "40"))
+GIB = 2**30
+USED = {"within the caps": 4 * GIB, "fuller than a cap": 40 * GIB}
+"""Bytes of each GPU. Nobody can be over the cap of a pod while no more than that is in use, so
+lists are read each ten seconds then, and each second otherwise."""
+
+
+def bench_sentry():
+    print()
+    if reason := nodes.missing():
+        print(f"the sentry: skipped: {reason}")
+        return
+    print("the sentry with 8 GPUs and 32 processes, 4 on each, of 8 pods")
+    for title, used_bytes in USED.items():
+        with tempfile.TemporaryDirectory(prefix="vramwarden-bench-") as name:
+            folder = Path(name)
+            (folder / "node").mkdir()
+            library = build(folder / "library")
+            with nodes.Api(folder) as api:
+                sent = {"used": used_bytes, "for_s": SECONDS}
+                cost = nodes.play(folder / "node", library, api, "measured", **sent)
+        print(
+            f"  {title:<26}{cost['rss_kb'] / 1000:6.1f} MB resident"
+            f"{cost['cpu_percent']:8.3f} % of a core{cost['looks_per_s']:8.2f} looks/s"
+            f"{cost['look_ms']:8.2f} ms each{cost['cpu_per_look_ms']:8.2f} ms of CPU each"
+        )
+
+
+if __name__ == "__main__":
+    bench_sentry()

@@ -1,0 +1,150 @@
+"""What happens on the node of `node_scene.py`; runs there, where `Pod` and the like are known."""
+# ruff: noqa: F821 - the scene gives this file its names
+
+ATTACKS = {
+    "stop": ("stop", 0, 0),
+    "stop-as-user": ("stop", 1000, 1000),
+    "kill": ("kill", 0, 0),
+    "starve": ("starve", 1000, 1000),
+    "rename": ("rename", 0, 0),
+    "fork": ("fork", 0, 0),
+    "supervisor": ("supervisor", 1000, 0),
+    "again": ("again", 0, 0),
+    "ghost": ("ghost", 0, 0),
+    "crowd": ("crowd", 0, 0),
+    "nested": ("stop", 0, 0),
+}
+"""What the workload does, as which user, and the sidecar's."""
+
+
+def uid_of(number):
+    return f"{number:08x}-aaaa-4bbb-8ccc-dddddddddddd"
+
+
+def attacked(node, sent):
+    """Let every tenant attack at once, beside an honest one and bystanders."""
+    pods = {name: Pod(node, name, uid_of(n)) for n, name in enumerate(ATTACKS, 1)}
+    bystander = Pod(node, "bystander", uid_of(100))
+    honest = Pod(node, "honest", uid_of(101))
+    stranger = Pod(node, "stranger", uid_of(102), "besteffort")
+    everybody = [*pods.values(), bystander, honest, stranger]
+    promise(sent, *pods.values(), bystander, honest)
+    node.start_sentry(uid_of(200), sent["kubeconfig"], private=sent["private"])
+    others = node.process("system.slice/x.service", [python, "-I", "-S", tenant_script, "modest"])
+    for name, (how, user, of_sidecar) in ATTACKS.items():
+        pods[name].sidecar(of_sidecar)
+        pods[name].tenant(how, user)
+    bystander.sidecar()
+    bystander.tenant("modest")
+    stranger.tenant("modest")
+    honest.sidecar()
+    time.sleep(3)
+    greedy = honest.tenant("honest")
+    moved = False
+    started_s = time.monotonic()
+    while time.monotonic() - started_s < 60:
+        node.follow(everybody, {others: 1024})
+        if not moved and pods["nested"].held:
+            moved = nest(pods["nested"], bystander)
+        if all(pod.is_over(2.0) for pod in [*pods.values(), honest]):
+            break
+        time.sleep(0.05)
+    return {
+        "pods": {pod.name: pod.report() for pod in everybody},
+        "others": is_alive(others),
+        "greedy": is_alive(greedy),
+        "events": node.events(),
+        "ready": node.ask("/readyz"),
+        "live": node.ask("/livez"),
+        "metrics": node.ask("/metrics"),
+        "moved": moved,
+    }
+
+
+def promise(sent, *pods, **more):
+    """Put these pods on the node's list."""
+    lines = Path(sent["lines"])
+    text = "".join(f"{json.dumps(pod.line() | more)}\n" for pod in pods)
+    lines.with_suffix(".new").write_text(text)
+    lines.with_suffix(".new").replace(lines)
+
+
+def nest(pod, other):
+    """Move who holds memory into a child cgroup that is named like another pod's container."""
+    (pid,) = pod.held
+    child = pod.container("train") / f"kubepods/burstable/pod{other.uid}" / ("e" * 64)
+    child.mkdir(parents=True)
+    (child / "cgroup.procs").write_text(str(pid))
+    return f"pod{other.uid}" in Path(f"/proc/{pid}/cgroup").read_text()
+
+
+def watched(node, sent):
+    """Let one pod be over its cap with nobody to guard it, for longer than the sentry waits."""
+    pod = Pod(node, "greedy", uid_of(1))
+    promise(sent, pod, **sent["line"])
+    node.start_sentry(uid_of(200), sent["kubeconfig"], *sent["options"])
+    pod.tenant("modest")
+    greedy = pod.tenant("alone")
+    others = node.process("system.slice/x.service", [python, "-I", "-S", tenant_script, "modest"])
+    started_s = time.monotonic()
+    while time.monotonic() - started_s < sent["for_s"]:
+        node.follow([pod], {others: 1024})
+        time.sleep(0.05)
+    return {
+        "greedy": is_alive(greedy),
+        "events": node.events(),
+        "metrics": node.ask("/metrics"),
+        "ready": node.ask("/readyz"),
+        "live": node.ask("/livez"),
+    }
+
+
+def measured(node, sent):
+    """Let the sentry see eight GPUs with four processes each, nobody over the cap."""
+    pods = [uid_of(number) for number in range(1, 9)]
+    gpus = [f"GPU-{number:08}-2222-3333-4444-555555555555" for number in range(8)]
+    line = {"memory": 8 * 2**30, "since": 1, "cap": 8 * 2**30, "tolerance": 2**27}
+    lines = [
+        line | {"uid": uid, "pod": f"team/p{n}", "gpus": [gpus[n]], "late_s": 6.5, "act": True}
+        for n, uid in enumerate(pods)
+    ]
+    Path(sent["lines"]).write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    script = ["driver 580.65.06\n"]
+    script += [f"gpu {gpu} total={80 * 2**30} used={sent['used']}\n" for gpu in gpus]
+    sleeps = [python, "-I", "-S", "-c", "import time; time.sleep(3600)"]
+    for number in range(32):
+        gpu = number % 8
+        cgroup = f"kubepods/burstable/pod{pods[gpu]}/{number:064x}"
+        script.append(f"process {gpu} compute {node.process(cgroup, sleeps)} {2**30}\n")
+    (node.driver.folder / "stub.txt").write_text("".join(script))
+    node.start_sentry(uid_of(200), sent["kubeconfig"])
+    time.sleep(5)
+    before, looks = cpu_ns(node.sentry), figures(node)
+    time.sleep(sent["for_s"])
+    used_ns = cpu_ns(node.sentry) - before
+    status = Path(f"/proc/{node.sentry}/status").read_text()
+    after = figures(node)
+    count = after["count"] - looks["count"]
+    return {
+        "rss_kb": int(status.split("VmRSS:")[1].split()[0]),
+        "cpu_percent": used_ns / sent["for_s"] / 1e7,
+        "looks_per_s": count / sent["for_s"],
+        "look_ms": (after["sum"] - looks["sum"]) / count * 1000,
+        "cpu_per_look_ms": used_ns / count / 1e6,
+    }
+
+
+def cpu_ns(pid):
+    return sum(int(path.read_text().split()[0])
+               for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))  # fmt: skip
+
+
+def figures(node):
+    name = "vramwarden_sentry_look_duration_seconds_"
+    found = [line.removeprefix(name) for line in node.ask("/metrics").splitlines()]
+    return {
+        one: float(line.rpartition(" ")[2])
+        for line in found
+        for one in ("count", "sum")
+        if line.startswith(f"{one}{{")
+    }

@@ -1,0 +1,74 @@
+"""The sentry's reports in a real API server: what it stores of them, and what it rejects."""
+
+from __future__ import annotations
+
+import pytest
+
+from webhook.adapters.journal import Journal
+from webhook.adapters.kube.client import connect
+from webhook.sentry.teller import OfNode, OfPod, Teller
+
+SENTENCE = "over the VRAM cap on GPU GPU-a: " + "x" * 2000
+OTHERS = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+
+
+@pytest.fixture
+def pod(control_plane):
+    api = control_plane.api
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "train", "namespace": "default"},
+        "spec": {
+            "nodeName": "n1",
+            "automountServiceAccountToken": False,
+            "containers": [{"name": "a", "image": "example"}],
+        },
+    }
+    account = {"apiVersion": "v1", "kind": "ServiceAccount",
+               "metadata": {"name": "default", "namespace": "default"}}  # fmt: skip
+    api.apply(account)
+    api.create(pod)
+    path = "/api/v1/namespaces/default/pods/train/status"
+    content_type = "application/strategic-merge-patch+json"
+    api.request("PATCH", path, {"status": {"conditions": [OTHERS]}}, content_type=content_type)
+    yield lambda: api.get(pod)
+    api.delete(pod, gracePeriodSeconds="0")
+
+
+def events(control_plane, reason):
+    listed = control_plane.api.list("/api/v1/namespaces/default/events")
+    return [event for event in listed if event["reason"] == reason]
+
+
+def test_condition_and_event_are_stored_beside_others(control_plane, pod):
+    said = []
+    teller = Teller(connect(control_plane.kubeconfig), "n1", "sentry-x", Journal(said.append))
+    uid = pod()["metadata"]["uid"]
+    for sentence in (SENTENCE, "again"):
+        assert teller.write(OfPod("default/train", uid, sentence, stopped=True)) is False
+    conditions = {one["type"]: one for one in pod()["status"]["conditions"]}
+    assert conditions["PodScheduled"]["status"] == "True"
+    held = conditions["vramwarden.io/CapHeld"]
+    assert [held[key] for key in ("status", "reason", "message")] == [
+        "False", "VRAMCapExceeded", "again",
+    ]  # fmt: skip
+    assert teller.write(OfNode("3072Mi are held")) is False
+    (node,) = events(control_plane, "VRAMUnmanaged")
+    assert node["involvedObject"]["name"] == "n1"
+    stored = events(control_plane, "VRAMCapExceeded")
+    assert {event["involvedObject"]["uid"] for event in stored} == {uid}
+    assert {event["message"] for event in stored} == {SENTENCE[:1024], "again"}
+    reporters = {(event["reportingComponent"], event["reportingInstance"]) for event in stored}
+    assert reporters == {("vramwarden.io/sentry", "sentry-x")}
+    assert said == []
+
+
+def test_another_pod_of_that_name_is_not_written_to(control_plane, pod):
+    said = []
+    teller = Teller(connect(control_plane.kubeconfig), "n1", "sentry-x", Journal(said.append))
+    gone = "00000000-aaaa-4bbb-8ccc-dddddddddddd"
+    assert teller.write(OfPod("default/train", gone, "held too much", stopped=True)) is False
+    assert teller.write(OfPod("default/none", gone, "held too much", stopped=True)) is False
+    assert [one["type"] for one in pod()["status"]["conditions"]] == ["PodScheduled"]
+    assert said == []

@@ -1,0 +1,132 @@
+"""The loop's turns: what it hears, what it reports, and when it has to end."""
+
+from __future__ import annotations
+
+import json
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from tests.sentry.worlds import OTHER, TRAINER, Driver, a_line
+from tests.support.fake_proc import put
+from webhook.adapters.journal import Journal
+from webhook.adapters.kube.assigned import AssignmentsSeen, AssignmentsUnread
+from webhook.core.node.driver import CHANGED_AFTER_S
+from webhook.sentry import loop
+from webhook.sentry.health import Health
+from webhook.sentry.loop import UNREAD, NewContainerNeededError, Sentry
+from webhook.sentry.metrics import SentryMetrics
+from webhook.sentry.settings import SentrySettings
+
+GIB = 2**30
+SEEN = AssignmentsSeen({TRAINER: a_line()})
+
+
+class Bench:
+    """A sentry without threads, whose proc is a folder."""
+
+    def __init__(self, proc, clock, **settings):
+        self.driver = Driver("GPU-a")
+        self.said = []
+        self.health = Health(lambda: clock[0])
+        self.metrics = SentryMetrics("n1")
+        self.sentry = Sentry(
+            SentrySettings("n1", "sys", proc=str(proc), pod_uid="", **settings),
+            None, self.driver, Journal(self.said.append), self.metrics, self.health,
+        )  # fmt: skip
+
+    def events(self):
+        return [json.loads(line)["msg"] for line in self.said]
+
+    def reported(self):
+        waiting = self.sentry._teller.waiting
+        return [waiting.get_nowait() for _ in range(waiting.qsize())]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    return now
+
+
+@pytest.fixture
+def bench(tmp_path, clock):
+    return Bench(tmp_path, clock)
+
+
+def test_it_is_ready_once_it_can_place_processes_has_the_list_and_sees_the_gpus(tmp_path, clock):
+    bench = Bench(tmp_path, clock)
+    bench.sentry.turn(0.0)
+    assert bench.health.unready().startswith("our own cgroup names no pod")
+    bench.sentry._lame = ""
+    bench.sentry.turn(1.0)
+    assert bench.health.unready() == UNREAD
+    bench.sentry.hear(AssignmentsUnread("forbidden"))
+    bench.sentry.turn(2.0)
+    assert bench.health.unready() == f"{UNREAD}: forbidden"
+    bench.sentry.hear(SEEN)
+    bench.driver.codes["open"] = 9
+    bench.sentry.turn(3.0)
+    assert bench.health.unready().startswith("the NVIDIA driver is not loaded")
+    bench.driver.codes.clear()
+    bench.sentry.turn(4.0)
+    assert bench.health.unready() == ""
+
+
+def test_a_list_is_news_where_it_differs(bench):
+    assert [bench.sentry.hear(SEEN), bench.sentry.hear(SEEN)] == [True, False]
+    assert bench.sentry.hear(AssignmentsSeen({})) is True
+
+
+def test_a_bug_of_a_thread_ends_the_sentry(bench):
+    with pytest.raises(ZeroDivisionError):
+        bench.sentry.hear(ZeroDivisionError())
+
+
+def test_unmanaged_memory_is_reported_once_and_again_after_it_was_gone(tmp_path, bench, clock):
+    put(tmp_path, 50, cgroup="0::/system.slice/x.service\n")
+    bench.sentry.hear(SEEN)
+    for second, held in enumerate((GIB, 2 * GIB, 0, GIB, 2**20)):
+        bench.driver.lists["GPU-a"] = {50: held} if held else {}
+        bench.sentry.turn(100.0 * second)
+    assert bench.events().count("unmanaged memory") == 2
+    assert [one.sentence.partition(" on ")[0] for one in bench.reported()] == ["1024Mi", "1024Mi"]
+
+
+def test_while_the_list_cannot_be_followed_unmanaged_memory_is_absent(tmp_path, bench, clock):
+    put(tmp_path, 50, cgroup="0::/system.slice/x.service\n")
+    bench.driver.lists["GPU-a"] = {50: GIB}
+    shown = []
+    for message in (
+        None,
+        SEEN,
+        AssignmentsUnread("down"),
+        AssignmentsSeen({}, watched=False),
+        SEEN,
+    ):
+        if message:
+            bench.sentry.hear(message)
+        clock[0] += 100.0
+        bench.sentry.turn(clock[0])
+        shown.append(b"vramwarden_gpu_memory_unmanaged_bytes{" in bench.metrics.exposition())
+    assert shown == [False, True, False, False, True]
+
+
+def test_a_driver_that_was_replaced_needs_a_new_container(bench):
+    bench.sentry.turn(1000.0)
+    bench.driver.codes["open"] = 18
+    bench.sentry.turn(1001.0)
+    with pytest.raises(NewContainerNeededError):
+        bench.sentry.turn(1001.0 + CHANGED_AFTER_S)
+
+
+def test_a_driver_that_gives_no_figure_acts_on_nobody(tmp_path, bench):
+    put(tmp_path, 50, cgroup="0::/\n")
+    bench.sentry.hear(AssignmentsSeen({TRAINER: a_line(), OTHER: a_line("*")}))
+    bench.driver.lists["GPU-a"] = {50: None}
+    bench.driver.used["GPU-a"] = None
+    for second in range(60):
+        bench.sentry.turn(float(second))
+    assert (bench.events(), bench.reported()) == ([], [])
