@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.support.gpus import a_gpu
 from webhook.core.placement.assignments import Assignment, PodState
 from webhook.core.placement.fit import Need
+from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
 
 NODE = "n1"
@@ -12,8 +13,9 @@ TWO = [a_gpu("a", 1000), a_gpu("b", 1000, 1)]
 NOW_S = 10_000.0
 
 
-def entry(*names, mib=100, since_s=10_000, pod="ns/p"):
-    return Assignment(pod, tuple(f"GPU-{name}" for name in names), mib * MIB, since_s)
+def entry(*names, mib=100, since_s=10_000, pod="ns/p", hold=None):
+    uuids = tuple(EVERY_GPU if name == EVERY_GPU else f"GPU-{name}" for name in names)
+    return Assignment(pod, uuids, mib * MIB, since_s, hold)
 
 
 def pod(uid="u", mib=100, count=1, *, node="", gpus="", **more):

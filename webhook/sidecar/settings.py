@@ -10,9 +10,9 @@ from webhook.core.enforcement.bounds import (
     BLIND_AFTER,
     GRACE,
     POLL_INTERVAL,
-    TOLERANCE,
     Span,
-    parse_permille,
+    parse_cap,
+    parse_tolerance,
 )
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.duration import parse_seconds
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _UUID: Final = re.compile(r"GPU-[0-9A-Za-z-]+")
-_LARGEST_BYTES: Final = 2**63 - 1
 _WHEN_BLIND: Final = ("Report", "Terminate")
 
 
@@ -80,13 +79,13 @@ def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
         default_s, *bounds_s = map(parse_seconds, (span.default, span.least, span.most))
         return read(name, lambda text: parse_seconds(text, *bounds_s), default_s) or 0.0
 
-    cap_bytes = read(CAP_BYTES_ENV, _cap) or 0
+    cap_bytes = read(CAP_BYTES_ENV, parse_cap) or 0
     # The runtime of a node may overwrite NVIDIA's variable, or spell the GPUs its own way. Releases
     # before 0.2 wrote no other.
     gpus = GPUS_ENV if GPUS_ENV in environment else VISIBLE_DEVICES_ENV
     settings = EnforcerSettings(
         cap_bytes=cap_bytes,
-        tolerance_bytes=read(TOLERANCE_ENV, lambda text: _tolerance(text, cap_bytes)) or 0,
+        tolerance_bytes=read(TOLERANCE_ENV, lambda text: parse_tolerance(text, cap_bytes)) or 0,
         poll_interval_s=seconds(POLL_INTERVAL_ENV, POLL_INTERVAL),
         grace_s=seconds(GRACE_ENV, GRACE),
         blind_after_s=seconds(BLIND_AFTER_ENV, BLIND_AFTER),
@@ -96,27 +95,6 @@ def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
     if problems:
         raise SettingsError(tuple(problems))
     return settings
-
-
-def _cap(text: str) -> int:
-    if not text:
-        raise ValueError("is not set; it is the cap per GPU in bytes, e.g. 8589934592")
-    if not re.fullmatch("[0-9]{1,19}", text) or not 0 < int(text) <= _LARGEST_BYTES:
-        raise ValueError(f"{text!r} is not a number of bytes above 0, e.g. 8589934592")
-    return int(text)
-
-
-def _tolerance(text: str, cap_bytes: int) -> int:
-    """Read `2%` of the cap, rounded down, or a number of bytes."""
-    text = text or TOLERANCE
-    if text.endswith("%"):
-        try:
-            return cap_bytes * parse_permille(text) // 1000
-        except ValueError as error:
-            raise ValueError(f"{text!r} {error}") from None
-    if re.fullmatch("[0-9]{1,19}", text) and int(text) <= _LARGEST_BYTES:
-        return int(text)
-    raise ValueError(f"{text!r} is neither a percentage, e.g. 2%, nor a number of bytes")
 
 
 def _when_blind(text: str) -> str:

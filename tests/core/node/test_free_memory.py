@@ -13,7 +13,7 @@ from webhook.core.node.inventory import Inventory, Known
 from webhook.core.node.state import Patches, desired, is_free_alone, patches
 from webhook.core.placement.assignments import Assignment, free_on
 from webhook.core.placement.fit import Denial, Need, place
-from webhook.core.pod.gpus import MOST_COUNTED, free_label
+from webhook.core.pod.gpus import EVERY_GPU, MOST_COUNTED, free_label
 from webhook.core.pod.quantity import MIB
 
 FREE = "vramwarden.io/gpu-memory-free-mib"
@@ -24,7 +24,10 @@ def assigned(*taken):
     """Return assignments: pairs of GPUs and MiB on each of them."""
     return {
         f"uid-{number}": Assignment(
-            "ns/p", tuple(f"GPU-{name}" for name in names), mib * MIB, since_s=0
+            "ns/p",
+            (EVERY_GPU,) if names == EVERY_GPU else tuple(f"GPU-{name}" for name in names),
+            mib * MIB,
+            since_s=0,
         )
         for number, (names, mib) in enumerate(taken)
     }
@@ -57,6 +60,7 @@ def test_the_labels_are_one_for_each_number_of_gpus():
         ([("b", 1500), ("b", 500)], "1000", "0"),
         ([("ab", 700)], "1280", "288"),
         ([("ab", 1)], "1984", "992"),
+        ([("*", 700)], "1280", "288"),  # it sees all
         ([("b", 2500)], "1000", "0"),  # taken past us: no number below zero
         ([("ab", 2500)], "0", "0"),
         ([("x", 2500)], "2000", "1000"),  # a GPU that left

@@ -14,6 +14,7 @@ from webhook.core.placement import assignments
 from webhook.core.placement.assignments import (
     RENEW_S,
     Assignment,
+    Hold,
     Plan,
     free_on,
     plan,
@@ -22,6 +23,8 @@ from webhook.core.placement.assignments import (
 )
 from webhook.core.placement.fit import Denial, worst_fit
 from webhook.core.pod.quantity import MIB
+
+HOLD = Hold(300 * MIB, 6 * MIB, 6.5, may_act=True)
 
 
 def planned(assignments, pods, one, gpus=TWO, **more):
@@ -88,11 +91,54 @@ def test_its_own_entry_does_not_stand_in_the_way_when_it_gets_others():
     assert planned({"u": entry("a", "x", mib=900)}, [again], again).uuids == ("GPU-a", "GPU-b")
 
 
-@pytest.mark.parametrize("at_binding", [True, False])
-def test_what_a_pod_has_that_is_not_entered_does_not_stand_in_its_way(at_binding):
-    again = pod("u", 800, node=NODE, gpus="a", at_binding=at_binding)
+def test_what_a_pod_has_that_is_not_entered_does_not_stand_in_its_way():
+    again = pod("u", 800, node=NODE, gpus="a")
     result = planned({}, [again], again)
     assert (result.uuids, list(result.assignments)) == (("GPU-a",), ["u"])
+
+
+@pytest.mark.parametrize("known", [pod("u", 800, node=NODE, at_binding=False), pod("u", 800)])
+def test_what_a_pod_took_that_saw_all_gpus_does_not_stand_in_its_way(known):
+    again = replace(known, at_binding=True)
+    entered = {} if known.node else {"u": entry("*", mib=800)}
+    assert planned(entered, [known], again).uuids == ("GPU-a",)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_pod_that_sees_all_gpus_is_entered_with_all_and_never_denied(full):
+    new = pod("new", 300, 2, at_binding=False, hold=HOLD)
+    entered = {"old": entry("a", mib=900)} if full else {}
+    expected = entered | {"new": Assignment("ns/new", ("*",), 300 * MIB, 10_000, HOLD)}
+    for gpus in (TWO, []):
+        assert planned(entered, [new], new, gpus=gpus) == Plan(("*",), expected, True)
+
+
+@pytest.mark.parametrize(("age_s", "renewed"), [(RENEW_S, False), (RENEW_S + 1, True)])
+def test_a_pod_that_sees_all_gpus_is_entered_once(age_s, renewed):
+    again = pod("u", 300, at_binding=False)
+    before = entry("*", mib=300, since_s=int(NOW_S - age_s))
+    after = replace(before, since_s=int(NOW_S)) if renewed else before
+    assert planned({"u": before}, [again], again) == Plan(("*",), {"u": after}, renewed)
+
+
+def test_what_a_pod_takes_that_sees_all_gpus_is_not_free_on_any():
+    seeing, after = pod("seeing", 700, at_binding=False), pod("after", 400)
+    draft = plan_all(NODE, TWO, {}, {}, [seeing, after], NOW_S)
+    assert isinstance(draft.gets[1], Denial)
+    assert list(draft.assignments) == ["seeing"]
+    assert isinstance(planned(draft.assignments, [], after), Denial)
+
+
+def test_whoever_is_planned_entries_of_older_releases_are_completed():
+    old, new = pod("old", 300, node=NODE, hold=HOLD), pod("new", 300, hold=HOLD)
+    result = planned({"old": entry("a"), "else": entry("a")}, [old, new], new)
+    assert {uid: one.hold for uid, one in result.assignments.items()} == {
+        "old": HOLD,
+        "else": None,
+        "new": HOLD,
+    }
+    again = planned({"old": entry("a"), "new": entry("b")}, [old], replace(new, hold=None))
+    assert again.changed
 
 
 def test_who_is_planned_after_another_gets_what_that_one_left():

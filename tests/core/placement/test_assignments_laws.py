@@ -19,8 +19,10 @@ from webhook.core.placement.assignments import (
     UNBOUND_S,
     Assignment,
     Draft,
+    Hold,
     Plan,
     adopt,
+    complete,
     free_on,
     plan,
     plan_all,
@@ -29,10 +31,18 @@ from webhook.core.placement.assignments import (
     to_ask,
     write_assignments,
 )
+from webhook.core.pod.gpus import EVERY_GPU
 
 GPUS = [a_gpu("a", 100), a_gpu("b", 60, 1), a_gpu("c", 100, 2)]
 UUIDS = st.lists(st.sampled_from("abcx"), min_size=1, unique=True).map(
     lambda names: tuple(f"GPU-{name}" for name in names)
+)
+HOLDS = st.builds(
+    Hold,
+    st.integers(1, 2**63 - 1),
+    st.integers(0, 2**63 - 1),
+    st.floats(0, 86_400),
+    may_act=st.booleans(),
 )
 PODS = st.builds(
     pod,
@@ -44,6 +54,7 @@ PODS = st.builds(
     finished=st.booleans(),
     gone=st.booleans(),
     at_binding=st.booleans(),
+    hold=st.none() | HOLDS,
 )
 BINDABLE = PODS.filter(lambda one: one.need and not one.finished and one.node != "n2")
 KNOWN = st.lists(PODS, max_size=5, unique_by=lambda one: one.uid).map(
@@ -55,6 +66,7 @@ ENTRIES = st.builds(
     uuids=UUIDS | st.lists(st.text(), min_size=1, max_size=3).map(tuple),
     memory_bytes=st.integers(1, 2**63 - 1),
     since_s=st.integers(0, 2**53),
+    hold=st.none() | HOLDS,
 )
 LISTS = st.dictionaries(st.sampled_from("uvwxyz") | st.text(), ENTRIES, max_size=5)
 TIMES = st.floats(0, 1e9)
@@ -84,7 +96,7 @@ def test_nothing_that_is_read_is_an_accident(data):
 def test_gpus_that_are_given_have_room_after_all_that_is_known(entered, pods, one, now_s):
     pods = pods | {one.uid: one}
     result = plan(NODE, GPUS, entered, pods, one, now_s)
-    if isinstance(result, Plan) and one.uid not in entered:
+    if isinstance(result, Plan) and one.uid not in entered and one.at_binding:
         free = free_on(NODE, GPUS, result.assignments, pods)
         assert all(free[uuid] >= 0 for uuid in result.uuids)
         assert result.assignments[one.uid].memory_bytes == one.need.memory_bytes
@@ -126,9 +138,26 @@ def test_planning_many_is_planning_each_on_what_the_one_before_left(entered, pod
 @given(LISTS, KNOWN, TIMES)
 def test_adopting_loses_nothing_and_comes_to_an_end(entered, pods, now_s):
     adopted = adopt(NODE, entered, pods.values(), now_s)
-    assert {uid: adopted[uid] for uid in entered} == entered
+    assert {uid: adopted[uid] for uid in entered} == complete(entered, pods)
     assert adopt(NODE, adopted, pods.values(), now_s + 99) == adopted
     assert all(pods[uid].node == NODE for uid in adopted.keys() - entered)
+
+
+@given(LISTS, KNOWN, BINDABLE, TIMES)
+def test_who_sees_all_gpus_is_never_denied(entered, pods, one, now_s):
+    one = replace(one, at_binding=False)
+    result = plan(NODE, GPUS, entered, pods, one, now_s)
+    assert result.uuids == result.assignments[one.uid].uuids == (EVERY_GPU,)
+
+
+@given(LISTS, KNOWN)
+def test_completing_changes_nothing_that_is_said_and_comes_to_an_end(entered, pods):
+    found = complete(entered, pods)
+    assert {uid: replace(one, hold=entered[uid].hold) for uid, one in found.items()} == entered
+    assert complete(found, pods) is found
+    for uid, one in found.items():
+        known = pods[uid].hold if uid in pods else None
+        assert one.hold == (entered[uid].hold or known)
 
 
 @given(LISTS, KNOWN, KNOWN, TIMES)

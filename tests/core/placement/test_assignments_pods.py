@@ -14,6 +14,7 @@ from tests.support.strategies import ANY_JSON
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.placement.assignments import (
     Assignment,
+    Hold,
     PodState,
     Waits,
     adopt,
@@ -66,6 +67,7 @@ def test_a_bound_pod_is_read_with_all_that_placement_needs():
         uuids=("GPU-a", "GPU-b"),
         finished=False,
         unreadable="",
+        hold=Hold(8 * GIB, 8 * GIB // 50, 6.5, may_act=False),
     )
 
 
@@ -128,9 +130,11 @@ def test_what_many_pods_have_in_common_is_in_memory_once():
     more = {"annotations": {"vramwarden.io/gpu": "GPU-a"}, "nodeName": NODE}
     raw = json.dumps(stored("8Gi", containers=[asking("8Gi", from_field())], **more))
     one, other = (read_pod_state(json.loads(raw)) for _ in range(2))
-    written = write_assignments({"u": Assignment(one.name, one.uuids, 1, 1)})
+    written = write_assignments({"u": Assignment(one.name, one.uuids, 1, 1, one.hold)})
     (entry,) = read_assignments(json.loads(json.dumps(written)))[0].values()
+    assert entry.hold is one.hold
     assert (one.node, one.uuids) == (NODE, ("GPU-a",))
+    assert one.hold is other.hold
     assert one.node is other.node
     assert one.uuids[0] is other.uuids[0] is entry.uuids[0]
 
@@ -234,6 +238,8 @@ def test_a_pod_that_no_api_server_stores_takes_nothing(phase):
         (",".join(map(str, range(9999))), tuple(map(str, range(MOST_GPUS)))),
         (",".join(map(str, range(MOST_GPUS + 1))), tuple(map(str, range(MOST_GPUS)))),
         ("," * 9999 + "GPU-a", ()),
+        ("*,GPU-a", ("GPU-a",)),  # which stands for all in the list
+        ('GPU-",GPU-\\,GPU-\u0663,GPU-a', ("GPU-a",)),  # longer in the list than here
     ],
 )
 def test_what_somebody_else_writes_as_gpus_is_bounded(written, uuids):
@@ -289,6 +295,7 @@ def test_of_a_pod_of_ours_exactly_its_cap_counts(mib, count, placement):
     demand, _ = read_demand(read_pod(raw))
     decision = decide(a_request(raw), a_policy(a_rule(placement=placement)), Phase.MUTATE)
     state = read_pod_state(apply_patch(raw, decision.patch))
+    assert (state.hold.cap_bytes, state.hold.may_act) == (demand.per_gpu_bytes, True)
     at_binding = placement is Placement.BINDING
     assert (state.need, state.at_binding) == (Need(demand.per_gpu_bytes, count), at_binding)
     assert state.unreadable == ""

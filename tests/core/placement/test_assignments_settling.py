@@ -5,8 +5,20 @@ from __future__ import annotations
 import pytest
 
 from tests.support.assignments import NODE, NOW_S, entry, pod
-from webhook.core.placement.assignments import UNBOUND_S, Assignment, adopt, settle, to_ask
+from webhook.core.placement.assignments import (
+    UNBOUND_S,
+    Assignment,
+    Hold,
+    adopt,
+    complete,
+    settle,
+    to_adopt,
+    to_ask,
+)
+from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
+
+HOLD, OTHER = Hold(300 * MIB, 6 * MIB, 6.5, may_act=True), Hold(1, 0, 0.0, may_act=False)
 
 
 @pytest.mark.parametrize(
@@ -14,7 +26,7 @@ from webhook.core.pod.quantity import MIB
     [
         (pod("p", 300, node=NODE, gpus="b"), True),
         (pod("p", 300, node=NODE), False),
-        (pod("p", 300, node=NODE, gpus="b", at_binding=False), False),  # it counts on each
+        (pod("p", 300, node=NODE, gpus="b", gone=True), False),
         (pod("p", None, node=NODE, gpus="b"), False),
         (pod("p", 300, node=NODE, gpus="b", finished=True), False),
         (pod("p", 300, node="n2", gpus="b"), False),
@@ -26,10 +38,46 @@ def test_pods_that_have_gpus_here_are_entered_where_the_list_was_lost(known, ado
     assert adopt(NODE, {}, [known], 77.9) == expected
 
 
+@pytest.mark.parametrize("gpus", ["", "b"])
+def test_a_pod_that_sees_all_gpus_is_adopted_with_all_whatever_it_names(gpus):
+    known = pod("p", 300, node=NODE, gpus=gpus, at_binding=False, hold=HOLD)
+    assert adopt(NODE, {}, [known], 77.9) == {
+        "p": Assignment("ns/p", (EVERY_GPU,), 300 * MIB, 77, HOLD)
+    }
+
+
 def test_what_is_entered_already_is_not_changed_by_adopting():
-    known = pod("p", 300, node=NODE, gpus="b")
-    entered = {"p": entry("a", since_s=1), "q": entry("b")}
+    known = pod("p", 300, node=NODE, gpus="b", hold=HOLD)
+    entered = {"p": entry("a", since_s=1, hold=OTHER), "q": entry("b")}
     assert adopt(NODE, entered, [known], NOW_S) == entered
+
+
+def test_entries_of_older_releases_learn_what_their_pods_are_held_to():
+    pods = [pod("p", 300, node=NODE, gpus="b", hold=HOLD), pod("q", 300, node=NODE, gpus="b")]
+    old = {"p": entry("a", since_s=1), "q": entry("b"), "unknown": entry("b")}
+    new = old | {"p": entry("a", since_s=1, hold=HOLD)}
+    known = {one.uid: one for one in pods}
+    assert complete(old, known) == adopt(NODE, old, pods, NOW_S) == new
+    assert complete(new, known) is new
+
+
+@pytest.mark.parametrize(
+    ("known", "is_found"),
+    [
+        (pod("p", 300, node=NODE, gpus="b"), True),
+        (pod("p", 300, node=NODE, at_binding=False), True),
+        (pod("p", 300, node=NODE), False),  # it waits
+        (pod("p", None, node=NODE, gpus="b"), False),
+        (pod("p", 300, node=NODE, gpus="b", finished=True), False),
+        (pod("p", 300, node=NODE, gpus="b", gone=True), False),
+        (pod("p", 300, node="n2", at_binding=False), False),
+        (pod("p", 300, at_binding=False), False),
+        (pod("in", 300, node=NODE, at_binding=False), False),
+    ],
+)
+def test_pods_that_came_past_us_are_found(known, is_found):
+    found = to_adopt(NODE, {"in": entry("*")}, {known.uid: known})
+    assert found == ([known] if is_found else [])
 
 
 YOUNG, OLD = int(NOW_S - UNBOUND_S), int(NOW_S - UNBOUND_S - 1)

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from tests.support.assignments import entry
+from tests.support.assignments import NODE, entry
+from tests.support.pods import a_container, a_pod
+from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
 from webhook.core.placement.assignments import (
     Assignment,
+    Hold,
+    adopt,
     config_map_name,
     read_assignments,
+    read_pod_state,
     write_assignments,
 )
+from webhook.core.placement.counted import LONGEST_UUID, MOST_GPUS
 from webhook.core.pod.quantity import MIB
+from webhook.names import GPU_ANNOTATION, VRAM_RESOURCE
 
 
 def test_the_config_map_is_named_after_the_node():
@@ -28,9 +36,11 @@ def test_a_name_that_would_be_too_long_is_a_digest_of_its_own():
     assert all(len(name) == 80 for name in names)
 
 
+HOLD = Hold(300 * MIB, 6 * MIB, 6.5, may_act=True)
 ENTERED = {
-    "u-2": entry("a", "b", mib=300, since_s=5, pod="ns/two"),
+    "u-2": entry("a", "b", mib=300, since_s=5, pod="ns/two", hold=HOLD),
     "u-1": entry("a", mib=1, since_s=6, pod="ns/one"),
+    "u-3": entry("*", mib=1, since_s=7, hold=replace(HOLD, late_s=0.2, may_act=False)),
 }
 
 
@@ -44,8 +54,23 @@ def test_one_line_is_written_for_each_pod():
             "gpus": ["GPU-a", "GPU-b"],
             "memory": 300 * MIB,
             "since": 5,
+            "cap": 300 * MIB,
+            "tolerance": 6 * MIB,
+            "late_s": 6.5,
+            "act": True,
         },
         {"uid": "u-1", "pod": "ns/one", "gpus": ["GPU-a"], "memory": MIB, "since": 6},
+        {
+            "uid": "u-3",
+            "pod": "ns/p",
+            "gpus": ["*"],
+            "memory": MIB,
+            "since": 7,
+            "cap": 300 * MIB,
+            "tolerance": 6 * MIB,
+            "late_s": 0.2,
+            "act": False,
+        },
     ]
 
 
@@ -105,6 +130,66 @@ def test_a_line_that_cannot_be_read_hides_no_other_and_is_reported(line):
     read, whole = read_assignments({"assignments": f"{line}\n{text}"})
     assert read == ENTERED
     assert not whole
+
+
+HELD = {"cap": 5, "tolerance": 0, "late_s": 6, "act": True}
+
+
+def test_what_a_pod_is_held_to_is_read():
+    read = read_assignments({"assignments": written(**HELD)})
+    hold = Hold(5, 0, 6.0, may_act=True)
+    assert read == ({"u": Assignment("ns/p", ("GPU-a",), 5, 1, hold)}, True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({key: ...} for key in HELD),
+        *({key: None} for key in HELD),
+        {"cap": 0},
+        {"cap": -1},
+        {"cap": 2**63},
+        {"cap": "5"},
+        {"cap": 5.0},
+        {"cap": True},
+        {"tolerance": -1},
+        {"tolerance": 2**63},
+        {"tolerance": "2%"},
+        {"tolerance": False},
+        {"late_s": -0.1},
+        {"late_s": 86_401},
+        {"late_s": 10**400},
+        {"late_s": float("inf")},
+        {"late_s": float("nan")},
+        {"late_s": "6.5"},
+        {"late_s": True},
+        {"act": 1},
+        {"act": "true"},
+        {"act": []},
+    ],
+)
+def test_a_line_that_does_not_say_well_what_a_pod_is_held_to_counts_and_is_reported(change):
+    """Nobody acts on it, and once the pods are read it is written again (`adopt`)."""
+    read, whole = read_assignments({"assignments": written(**HELD | change)})
+    assert read == {"u": Assignment("ns/p", ("GPU-a",), 5, 1, None)}
+    assert not whole
+
+
+def test_no_pod_has_a_line_that_is_much_longer_than_others():
+    """The API server stores 1 MiB of a list."""
+    raw = a_pod(
+        annotations={GPU_ANNOTATION: ",".join(f"{n:0{LONGEST_UUID}}" for n in range(9999))},
+        containers=[a_container(resources={"limits": {VRAM_RESOURCE: "1"}})],
+        nodeName=NODE,
+    )
+    raw["metadata"] |= {"name": "n" * 253, "namespace": "s" * 63, "uid": "u" * 36}
+    raw["spec"]["containers"][0]["env"] = [
+        {"name": VISIBLE_DEVICES_ENV, "valueFrom": {"fieldRef": {"fieldPath": min(CHOSEN_PATHS)}}}
+    ]
+    state = read_pod_state(raw)
+    assert len(state.uuids) == MOST_GPUS
+    (text,) = write_assignments(adopt(NODE, {}, [state], 2**40)).values()
+    assert len(text) < 4096
 
 
 def test_fields_of_the_future_are_passed_over():

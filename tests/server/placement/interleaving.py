@@ -24,7 +24,7 @@ from webhook.core.placement.assignments import (
     read_assignments,
     write_assignments,
 )
-from webhook.core.placement.binding_review import Binding, BindingOutcome, Verdict
+from webhook.core.placement.binding_review import Binding, Verdict
 from webhook.core.pod.gpus import Gpu
 from webhook.names import GPU_ANNOTATION, GPU_WAITS_ANNOTATION
 from webhook.server.metrics import Metrics, PlacementMetrics
@@ -139,12 +139,12 @@ class World:
 
     # What people, kubelets and the scheduler do.
 
-    def create(self, need: Need, *, owned: bool = False) -> str:
-        """Create a pod that waits for a node."""
+    def create(self, need: Need, *, owned: bool = False, at_binding: bool = True) -> str:
+        """Create a pod that waits for a node; it sees all GPUs where none is chosen at binding."""
         uid = f"p{next(self._numbers)}"
         if owned:
             self.owned.add(uid)
-        self._write("ADDED", PodState(uid, f"ns/{uid}", need))
+        self._write("ADDED", PodState(uid, f"ns/{uid}", need, at_binding))
         return uid
 
     def change(self, uid: str, **values) -> None:
@@ -164,7 +164,9 @@ class World:
     def commit(self, uid: str, node: str, verdict: Verdict) -> None:
         """Write what a binding says, where the pod is still there to be bound."""
         pod = self.pods.get(uid)
-        if pod and not pod.node and not pod.finished:
+        if pod and not pod.at_binding:
+            self.bind_bare(uid, node)
+        elif pod and not pod.node and not pod.finished:
             self.given[uid] = dict(verdict.annotations)
             self.change(uid, node=node, uuids=_named(self.given[uid]))
 
@@ -192,12 +194,20 @@ class World:
                     used[uuid] += pod.need.memory_bytes
         return used
 
+    def seen(self, node: GpuNode) -> int:
+        """Return what pods use that see all of a node's GPUs: of whichever they like."""
+        return sum(
+            pod.need.memory_bytes
+            for pod in self.pods.values()
+            if pod.node == node.name and not (pod.finished or pod.at_binding) and pod.need
+        )
+
     def fits(self, node: GpuNode, need: Need) -> bool:
         """Say whether a node has room by what its pods use, and can show it to a pod."""
         if node.device_names in {None, DeviceNames.NONE}:
             return False
-        used = self.used(node)
-        free = [gpu.memory_bytes - used[gpu.uuid] for gpu in node.gpus]
+        used, seen_bytes = self.used(node), self.seen(node)
+        free = [gpu.memory_bytes - used[gpu.uuid] - seen_bytes for gpu in node.gpus]
         return sum(one >= need.memory_bytes for one in free) >= need.gpu_count
 
     # What replicas ask.
@@ -434,5 +444,5 @@ class Replica:
         self.requests.remove(request)
         verdict = request.answer.result()
         in_time = self.world.time_s - request.began_s < REQUEST_S
-        if verdict.outcome is BindingOutcome.PLACED and arrives and in_time:
+        if verdict.allowed and arrives and in_time:
             self.world.commit(request.uid, request.node, verdict)

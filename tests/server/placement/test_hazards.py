@@ -9,15 +9,18 @@ import pytest
 from tests.server.placement.interleaving import Replica, Task, World
 from webhook.adapters.kube.placement import GpuNode, Stored
 from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.placement.assignments import RENEW_S, UNBOUND_S
-from webhook.core.placement.binding_review import BindingOutcome, BindingReason
+from webhook.core.placement.assignments import RENEW_S, UNBOUND_S, Hold
+from webhook.core.placement.binding_review import Binding, BindingOutcome, BindingReason
 from webhook.core.placement.fit import Need
+from webhook.core.pod.gpus import EVERY_GPU
 from webhook.names import (
     GPU_ANNOTATION,
     GPU_MEMORY_FRACTION_ANNOTATION,
     VISIBLE_DEVICES_ANNOTATION,
 )
+from webhook.server.placement import binder
 
+HOLD = Hold(6, 1, 6.5, may_act=True)
 PLACED, DENIED = BindingOutcome.PLACED, BindingOutcome.DENIED
 
 
@@ -285,6 +288,184 @@ def test_a_pod_that_sees_all_gpus_counts_on_each(world, replicas):
     world.change(uid, at_binding=False, node="n0")
     replicas[0].resync()
     assert bind(replicas[0], rival).outcome is DENIED
+
+
+UNTOUCHED = BindingOutcome.UNTOUCHED, BindingReason.NO_DEMAND
+AWAY = BindingOutcome.UNTOUCHED, BindingReason.API_SERVER_AWAY
+
+
+def seeing_all(world, replicas, *sizes, **values):
+    """Create pods that see all GPUs, of which all replicas know."""
+    uids = [world.create(Need(size)) for size in sizes]
+    for uid in uids:
+        world.change(uid, at_binding=False, **values)
+    for replica in replicas:
+        replica.resync()
+    return uids
+
+
+def says(verdict):
+    return verdict.outcome, verdict.reason
+
+
+def test_a_pod_that_sees_all_gpus_is_entered_before_it_is_bound(world, replicas):
+    (uid,) = seeing_all(world, replicas, 6, hold=HOLD)
+    rival, small = create(world, replicas, 6, 4)
+    assert says(bind(replicas[0], uid)) == UNTOUCHED
+    (entry,) = world.assignments("n0").assignments.values()
+    assert (entry.uuids, entry.memory_bytes, entry.hold) == ((EVERY_GPU,), 6, HOLD)
+    assert bind(replicas[1], rival).outcome is DENIED  # which has not heard of its binding
+    assert bind(replicas[1], small).outcome is PLACED
+    assert says(bind(replicas[1], uid)) == UNTOUCHED
+    assert entered(world) == {uid, small}
+
+
+def test_a_pod_that_sees_all_gpus_is_never_denied(world, replicas):
+    full, uid, over, unread = seeing_all(world, replicas, 10, 9, 9, 9)
+    world.change(unread, unreadable="8GB")
+    world.create(Need(4))
+    replicas[0].resync()
+    for one in (full, uid, over, unread):
+        assert says(bind(replicas[0], one)) == UNTOUCHED
+    assert entered(world) == {full, uid, over, unread}
+    world.relabel("n0", DeviceNames.NONE)
+    replicas[0].hear_node("n0")
+    for node in ("n0", "elsewhere"):
+        (one,) = seeing_all(world, replicas, 9)
+        assert says(bind(replicas[0], one, node)) == UNTOUCHED
+        assert one in entered(world, node)
+    world.is_away = True
+    (one,) = seeing_all(world, replicas, 9)
+    verdict = bind(replicas[0], one)
+    assert says(verdict) == AWAY
+    assert "could not be entered in its list: the API server is away" in verdict.message
+    verdict = replicas[0].binder.uncertain(Binding("ns", one, one, "n0", {}), "slow")
+    assert says(verdict) == AWAY
+    assert verdict.message.endswith("could not be entered in its list: slow")
+
+
+def test_one_that_is_denied_does_not_keep_out_one_that_sees_all_gpus(world, replicas):
+    (uid,) = seeing_all(world, replicas, 6)
+    (large,) = create(world, replicas, 11)
+    asked = [replicas[0].ask(one, "n0") for one in (large, uid)]
+    assert [says(done(one)) for one in asked] == [(DENIED, BindingReason.NO_GPU_FITS), UNTOUCHED]
+    world.relabel("n0", DeviceNames.NONE)
+    replicas[0].hear_node("n0")
+    (other,) = seeing_all(world, replicas, 6)
+    asked = [replicas[0].ask(one, "n0") for one in (large, other)]
+    assert [done(one).outcome for one in asked] == [DENIED, BindingOutcome.UNTOUCHED]
+    assert entered(world) == {uid, other}
+
+
+def test_a_dry_run_enters_nobody(world, replicas):
+    (uid,) = seeing_all(world, replicas, 6)
+    request = replicas[0].ask(uid, "n0", dry_run=True)
+    assert says(done(request)) == UNTOUCHED
+    assert world.lists == {}
+
+
+def test_a_pod_that_sees_all_gpus_and_is_not_known_yet_is_entered_too(world):
+    blind = Replica(world, knows=False)
+    (uid,) = seeing_all(world, [], 6)
+    assert says(bind(blind, uid)) == UNTOUCHED
+    assert entered(world) == {uid}
+
+
+def test_late_assignment_leaves_alone_who_sees_all_gpus(world, replicas):
+    (uid,) = seeing_all(world, replicas, 6)
+    world.bind_bare(uid, "n0")
+    replicas[0].resync()
+    replicas[0].late_now()
+    assert (world.given, entered(world), replicas[0].tracker.waiting()) == ({}, set(), [])
+
+
+def test_tidying_enters_who_was_bound_past_us(world, replicas):
+    missed, forged = seeing_all(world, replicas, 2, 2, hold=HOLD)
+    named, other = create(world, replicas, 3, 3)
+    bind(replicas[0], other)
+    world.bind_bare(missed, "n0")
+    world.change(named, node="n0", uuids=("G0-0",))
+    world.bind_bare(forged, "n0")
+    replicas[1].resync()
+    world.delete(forged)  # of which this replica has not heard
+    world.asked.clear()
+    replicas[1].tidy_now("n0")
+    found = world.assignments("n0").assignments
+    assert {uid: one.uuids for uid, one in found.items()} == {
+        other: ("G0-0",),
+        named: ("G0-0",),
+        missed: (EVERY_GPU,),
+    }
+    assert found[missed].hold == HOLD
+    asked = {what: world.asked[what] for what in ("pods_on", "pod", "store")}
+    assert asked == {"pods_on": 0, "pod": 3, "store": 1}
+    world.asked.clear()
+    replicas[0].resync()
+    replicas[0].tidy_now("n0")
+    assert world.asked == {"assignments": 1}
+
+
+def test_many_who_were_bound_past_us_are_asked_for_in_several_rounds(world, replicas, monkeypatch):
+    monkeypatch.setattr(binder, "ADOPTED_AT_ONCE", 3)
+    (other,) = create(world, replicas, 1)
+    bind(replicas[0], other)
+    uids = seeing_all(world, replicas, *[1] * 5)
+    for uid in uids:
+        world.bind_bare(uid, "n0")
+    replicas[0].resync()
+    many = []
+    for _ in range(3):
+        world.asked.clear()
+        replicas[0].tidy_now("n0")
+        many.append((world.asked["pod"], len(entered(world))))
+    assert many == [(3, 4), (2, 6), (0, 6)]
+
+
+def test_a_list_that_was_never_made_is_made_of_the_pods_that_are_there(world, replicas):
+    """As after an upgrade, on a node to which nobody is bound any more."""
+    (uid,) = seeing_all(world, replicas, 2, node="n0")
+    first, *_ = replicas
+    assert first.binder.unlisted([]) == {"n0"}
+    first.finish(first.run(lambda: first.binder.tidy("n0", Stored("n0", {}, False, ""))))
+    assert entered(world) == {uid}
+    assert first.binder.unlisted(["n0"]) == set()
+
+
+def test_nothing_is_written_for_a_node_whose_pods_have_no_gpus(world, replicas):
+    create(world, replicas, 2)
+    world.bind_bare(*create(world, replicas, 2), "n0")
+    first, *_ = replicas
+    first.resync()
+    world.asked.clear()
+    first.finish(first.run(lambda: first.binder.tidy("n0", Stored("n0", {}, False, ""))))
+    assert (world.lists, world.asked) == ({}, {})
+
+
+def test_tidying_completes_what_a_replica_of_an_older_release_wrote(world, replicas):
+    (uid,) = create(world, replicas, 2)
+    bind(replicas[0], uid)
+    assert world.assignments("n0").assignments[uid].hold is None
+    world.change(uid, hold=HOLD)
+    for replica in replicas:
+        replica.resync()
+    replicas[1].tidy_now("n0")
+    assert world.assignments("n0").assignments[uid].hold == HOLD
+    version = world.lists["n0"]
+    replicas[0].tidy_now("n0")
+    assert world.lists["n0"] is version
+
+
+def test_a_line_that_says_badly_what_a_pod_is_held_to_is_written_again(world, replicas):
+    (uid,) = create(world, replicas, 2)
+    world.change(uid, hold=HOLD)
+    replicas[0].resync()
+    bind(replicas[0], uid)
+    data, version = world.lists["n0"]
+    spoilt = data["assignments"].replace('"act": true', '"act": 1')
+    assert spoilt != data["assignments"]
+    world.lists["n0"] = {"assignments": spoilt}, version + 1000
+    replicas[0].tidy_now("n0")
+    assert world.lists["n0"][0] == data
 
 
 def test_a_demand_that_cannot_be_read_stops_only_who_waits_for_a_gpu_of_ours(world, replicas):

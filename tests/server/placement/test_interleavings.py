@@ -3,6 +3,7 @@
 Replicas take steps between which anything may happen: other bindings, deletions, finishes,
 restarts, lists that are lost, watches that are late, answers that never arrive, pods that the API
 server bound without us and that are assigned late, nodes whose runtime resolves other names now.
+Some pods see all GPUs of their node: nobody denies them, and all are in the lists in the end.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from webhook.core.nvidia.device_names import DeviceNames, spell
 from webhook.core.placement.assignments import UNBOUND_S, read_assignments
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.placement.fit import Need
+from webhook.core.pod.gpus import EVERY_GPU
 from webhook.names import (
     GPU_ANNOTATION,
     GPU_MEMORY_FRACTION_ANNOTATION,
@@ -42,7 +44,7 @@ class Story:
         self.world = World(*map(tuple, sizes))
         self.needs = needs
         for number, need in enumerate(needs):
-            self.world.create(need, owned=bool(number % 2))
+            self.world.create(need, owned=bool(number % 2), at_binding=number != 1)
         self.replicas = [Replica(self.world), Replica(self.world)]
         self.checked = set()
 
@@ -50,8 +52,9 @@ class Story:
         """Return what is under way and not done."""
         return [task for replica in self.replicas for task in replica.tasks if not task.done]
 
-    def create(self, need, owned, *_):
-        self.world.create(pick(self.needs, need), owned=bool(owned % 2))
+    def create(self, need, owned, seeing):
+        owned, at_binding = bool(owned % 2), bool(seeing % 4)
+        self.world.create(pick(self.needs, need), owned=owned, at_binding=at_binding)
 
     def ask(self, pod, node, replica):
         waiting = [uid for uid, one in self.world.pods.items() if not one.node]
@@ -90,6 +93,8 @@ class Story:
         ]
         if done:
             replica, request = pick(done, which)
+            pod = self.world.pods.get(request.uid)
+            assert not pod or pod.at_binding or request.answer.result().allowed
             replica.answer(request, arrives=bool(lost % 5))
 
     def delete(self, pod, *_):
@@ -158,6 +163,9 @@ class Story:
         replica = Replica(self.world)
         for name in self.world.nodes:
             replica.tidy_now(name)
+        for pod in self.world.pods.values():
+            if pod.node and not pod.finished and not pod.at_binding:
+                assert self.world.assignments(pod.node).assignments[pod.uid].uuids == (EVERY_GPU,)
         replica.late_now()
         self.check()
         replica.resync()
@@ -166,6 +174,9 @@ class Story:
         for uid, pod in list(self.world.pods.items()):
             for node in self.world.nodes.values():
                 if not self.world.pods[uid].node and not pod.finished:
+                    if not pod.at_binding:
+                        assert not self.bind(replica, uid, node.name)
+                        continue
                     room = self.world.fits(node, pod.need)
                     assert self.bind(replica, uid, node.name) == room, self.world.lists
                     self.check()

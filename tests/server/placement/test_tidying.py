@@ -37,6 +37,9 @@ class Binder:
     def copy(self, _name):
         return None
 
+    def unlisted(self, listed):
+        return {"n1", "lost"} - set(listed)
+
     def tidy(self, name, stored=None):
         if self._failures:
             self._failures -= 1
@@ -78,7 +81,14 @@ def test_a_list_that_cannot_be_written_keeps_no_other_from_its_turn(tidying):
     binder = Binder(broken={"n1"})
     with pytest.raises(KubeError):
         tidying.round(binder)
-    assert [name for name, _ in binder.tidied] == ["n2"]
+    assert [name for name, _ in binder.tidied] == ["n2", "lost"]
+
+
+def test_a_list_that_should_be_there_is_tidied_too(tidying):
+    binder = Binder()
+    tidying.round(binder)
+    lost = Stored("lost", {}, whole=False, version="")
+    assert binder.tidied == [("n1", LIST), ("lost", lost)]
 
 
 def test_all_lists_are_tidied_now_and_then_and_failures_are_reported_once(tidying, monkeypatch):

@@ -22,6 +22,9 @@ BLIND_AFTER: Final = Span("60s", "1s", "1h")
 TOLERANCE: Final = "2%"
 MOST_PERCENT: Final = 50
 
+LARGEST_BYTES: Final = 2**63 - 1
+
+_BYTES: Final = re.compile("[0-9]{1,19}")
 _PERCENTAGE: Final = re.compile(r"([0-9]{1,3})(?:\.([0-9]))?%")
 
 
@@ -37,3 +40,25 @@ def parse_permille(text: str) -> int:
     if permille > MOST_PERCENT * 10:
         raise ValueError(f"is more than {MOST_PERCENT}%; write less")
     return permille
+
+
+def parse_cap(text: str) -> int:
+    """Read the enforcer's cap, a number of bytes above 0; raises ValueError."""
+    if not text:
+        raise ValueError("is not set; it is the cap per GPU in bytes, e.g. 8589934592")
+    if not _BYTES.fullmatch(text) or not 0 < int(text) <= LARGEST_BYTES:
+        raise ValueError(f"{text!r} is not a number of bytes above 0, e.g. 8589934592")
+    return int(text)
+
+
+def parse_tolerance(text: str, cap_bytes: int) -> int:
+    """Read `2%` of the cap, rounded down, or a number of bytes; raises ValueError."""
+    text = text or TOLERANCE
+    if text.endswith("%"):
+        try:
+            return cap_bytes * parse_permille(text) // 1000
+        except ValueError as error:
+            raise ValueError(f"{text!r} {error}") from None
+    if _BYTES.fullmatch(text) and int(text) <= LARGEST_BYTES:
+        return int(text)
+    raise ValueError(f"{text!r} is neither a percentage, e.g. 2%, nor a number of bytes")

@@ -220,8 +220,8 @@ def _free_labels(
     """Return what one GPU, two, and so on have free, each at least; nothing where nobody knows.
 
     In steps (`_in_steps`); a GPU that is not healthy has nothing to give.
-    Pods that came past the webhook, or that see all GPUs, are not among the assignments: this is
-    advice for the scheduler, and the webhook counts them when it decides.
+    Pods that came past the webhook may not be among the assignments: this is advice for the
+    scheduler, and the webhook counts them when it decides.
     """
     if assignments is None:
         return {}

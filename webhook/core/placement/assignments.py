@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _quoted
 from sys import intern
 from typing import TYPE_CHECKING, Final
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
 from webhook.core.placement.counted import counted_need, named_gpus
 from webhook.core.placement.fit import Denial, best_fit, place
+from webhook.core.placement.held import held_to, held_without_sidecar
 from webhook.core.pod.fields import mapping, text
 from webhook.core.pod.findings import MalformedObjectError
-from webhook.core.pod.gpus import free_bytes
+from webhook.core.pod.gpus import EVERY_GPU, free_bytes, take
 from webhook.core.pod.quantity import MAX_BYTES
 from webhook.core.pod.views import read_pod
 from webhook.names import GPU_WAITS_ANNOTATION
@@ -41,15 +43,15 @@ RENEW_S: Final = 30.0
 """An entry older than this is renewed when its pod's binding comes again, so that all of that
 request lies within `UNBOUND_S`."""
 
-EVERY_GPU: Final = "*"
-"""Stands in a line for each GPU of the node."""
-
 LONGEST_TOLD: Final = 1024
 """Characters of the sentence that says why a pod waits."""
 
 _KEY: Final = "assignments"
 _LONGEST_NAME: Final = 253  # of a ConfigMap, as of a node
 _LATEST_S: Final = 2**53  # the largest time that JSON carries exactly
+_LONGEST_LATE_S: Final = 86_400.0
+_HOLD_KEYS: Final = ("cap", "tolerance", "late_s", "act")
+_NO_HOLD: Final = (None,) * len(_HOLD_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Assignment:
     since_s: int
     """Unix time at which it was entered."""
     hold: Hold | None = None
-    """None in the lines of older releases: nobody acts on them."""
+    """None in the lines of older releases, and where it cannot be read: nobody acts on them."""
 
 
 Assignments = dict[str, Assignment]
@@ -116,6 +118,8 @@ class PodState:
     before the API server confirms it."""
     unreadable: str = ""
     """Why its demand cannot be read, although it has one: who wrote the pod bypassed admission."""
+    hold: Hold | None = None
+    """What it is held to; None where it needs nothing."""
     waits: Waits | None = None
     """Set where it is bound and has no GPU yet, so that it is to be assigned late."""
 
@@ -144,11 +148,12 @@ def read_pod_state(raw: Json) -> PodState:
         node = text(mapping(raw, "spec", ""), "nodeName", "spec")
         need, unreadable = counted_need(pod)
         at_binding = _is_placed_at_binding(pod)
+        hold = _hold_of(pod, need)
     except MalformedObjectError:
         return PodState(uid, name, None, finished=finished)
     uuids = tuple(map(intern, named_gpus(pod)))  # many pods have the same, and the same node
     found = PodState(
-        uid, name, need, at_binding, intern(node), uuids, finished, unreadable=unreadable
+        uid, name, need, at_binding, intern(node), uuids, finished, False, unreadable, hold
     )
     return _waiting(found, pod)
 
@@ -176,6 +181,20 @@ def _object(value: object) -> Json:
     return value if isinstance(value, dict) else {}
 
 
+def _hold_of(pod: Pod, need: Need | None) -> Hold | None:
+    """Return what a pod is held to, which is acted on only where a sidecar of ours holds it."""
+    if need is None:
+        return None
+    held = held_to(pod)
+    return _hold(*(held or held_without_sidecar(need.memory_bytes)), may_act=held is not None)
+
+
+# Many pods are held to the same.
+@lru_cache(maxsize=1024)
+def _hold(cap_bytes: int, tolerance_bytes: int, late_s: float, *, may_act: bool) -> Hold:
+    return Hold(cap_bytes, tolerance_bytes, late_s, may_act)
+
+
 def _is_placed_at_binding(pod: Pod) -> bool:
     for container in pod.containers:
         for entry in container.env():
@@ -200,9 +219,12 @@ def plan(
 
     | the pod | then |
     | --- | --- |
+    | sees all GPUs | entered with `EVERY_GPU`, whatever is free |
     | is entered, with GPUs that still exist | the same GPUs: its binding came twice |
     | is not entered, and GPUs are free | entered with them |
     | otherwise | denied |
+
+    Entries of other pods are completed, see `complete`.
     """
     draft = plan_all(node, gpus, assignments, pods, [pod], now_s, order)
     (got,) = draft.gets
@@ -232,37 +254,76 @@ def plan_all(
     The list and the pods are gone through once, however many are planned. Where all are denied the
     list stays as it is.
     """
-    kept = {uid: one for uid, one in assignments.items() if _may_use(pods.get(uid), node)}
+    kept: Assignments = {}
+    is_new = False
+    for uid, one in assignments.items():
+        known = pods.get(uid)
+        if not _may_use(known, node):
+            continue
+        kept[uid] = one
+        if one.hold is None and known is not None and known.hold is not None:
+            kept[uid] = replace(one, hold=known.hold)
+            is_new = True
     free = free_on(node, gpus, kept, pods)
     gets: list[tuple[str, ...] | Denial] = []
-    is_new = False
     for pod in wanted:
         entered = kept.get(pod.uid)
-        if entered and all(uuid in free for uuid in entered.uuids):
+        if entered and _has_its_gpus(pod, entered, free):
             if now_s - entered.since_s > RENEW_S:
                 kept[pod.uid] = replace(entered, since_s=int(now_s))
                 is_new = True
             gets.append(entered.uuids)
             continue
         left = dict(free)
-        known = pods.get(pod.uid)
+        before = pods.get(pod.uid)
         if entered:
-            _give_back(left, entered.uuids, entered.memory_bytes)
-        elif known:
-            _give_back(left, *_taken_unlisted(known, node, tuple(free)))
-        got = place(node, gpus, left, pod.need, order) if pod.need else ()
+            take(left, entered.uuids, -entered.memory_bytes)
+        elif before:
+            uuids, taken_bytes = _taken_unlisted(before, node)
+            take(left, uuids, -taken_bytes)
+        got = _choose(node, gpus, left, pod, order)
         gets.append(got)
         if isinstance(got, Denial):
             continue
         is_new |= kept.pop(pod.uid, None) is not None or bool(pod.need)
         if pod.need:
-            kept[pod.uid] = Assignment(pod.name, got, pod.need.memory_bytes, int(now_s))
-            for uuid in got:
-                left[uuid] -= pod.need.memory_bytes
+            kept[pod.uid] = _entry(pod, got, pod.need, now_s)
+            take(left, got, pod.need.memory_bytes)
         free = left
     if all(isinstance(got, Denial) for got in gets):
         return Draft(assignments, tuple(gets), changed=False)
     return Draft(kept, tuple(gets), is_new or len(kept) < len(assignments))
+
+
+def _choose(
+    node: str, gpus: Sequence[Gpu], left: Mapping[str, int], pod: PodState, order: Order
+) -> tuple[str, ...] | Denial:
+    if pod.need is None:
+        return ()
+    return place(node, gpus, left, pod.need, order) if pod.at_binding else (EVERY_GPU,)
+
+
+def _has_its_gpus(pod: PodState, entered: Assignment, free: Mapping[str, int]) -> bool:
+    if not pod.at_binding:
+        return entered.uuids == (EVERY_GPU,)
+    return all(uuid in free for uuid in entered.uuids)
+
+
+def _entry(pod: PodState, uuids: tuple[str, ...], need: Need, now_s: float) -> Assignment:
+    return Assignment(pod.name, uuids, need.memory_bytes, int(now_s), pod.hold)
+
+
+def complete(assignments: Assignments, pods: Mapping[str, PodState]) -> Assignments:
+    """Add what pods are held to where their entries, as of older releases, do not say it.
+
+    Returns the same list where nothing is missing.
+    """
+    found = {
+        uid: replace(one, hold=pods[uid].hold)
+        for uid, one in assignments.items()
+        if one.hold is None and uid in pods and pods[uid].hold
+    }
+    return assignments | found if found else assignments
 
 
 def free_on(
@@ -275,33 +336,29 @@ def free_on(
 
     | the pod on this node | counts on |
     | --- | --- |
-    | is entered | the GPUs of its entry, with the amount of its entry |
+    | is entered | the GPUs of its entry, with the amount of its entry; `EVERY_GPU` is each |
     | is placed at binding, and its annotation `gpu` names GPUs | these: it bypassed us |
     | is placed at binding, and nothing names its GPUs | none: it waits for one |
     | sees all GPUs: its rule does not place at binding | each: it may use any |
     | asks for nothing in `resources`, finished, or is gone | none |
     """
     taken = [(one.uuids, one.memory_bytes) for one in assignments.values()]
-    every = tuple(gpu.uuid for gpu in gpus)
     for uid, pod in pods.items():
         if uid not in assignments:
-            taken.append(_taken_unlisted(pod, node, every))
+            taken.append(_taken_unlisted(pod, node))
     return free_bytes(gpus, taken)
 
 
-def _taken_unlisted(
-    pod: PodState, node: str, every: tuple[str, ...]
-) -> tuple[tuple[str, ...], int]:
+def _taken_unlisted(pod: PodState, node: str) -> tuple[tuple[str, ...], int]:
     """Return what a pod takes of a node that is not entered there: on which GPUs, and how much."""
     if pod.need is None or pod.node != node or pod.finished or pod.gone:
         return (), 0
-    return pod.uuids if pod.at_binding else every, pod.need.memory_bytes
+    return _gpus_of(pod), pod.need.memory_bytes
 
 
-def _give_back(free: dict[str, int], uuids: Iterable[str], freed_bytes: int) -> None:
-    for uuid in uuids:
-        if uuid in free:
-            free[uuid] += freed_bytes
+def _gpus_of(pod: PodState) -> tuple[str, ...]:
+    """Return the GPUs that a bound pod has; each for one that sees all, whatever it names."""
+    return pod.uuids if pod.at_binding else (EVERY_GPU,)
 
 
 def adopt(
@@ -309,14 +366,22 @@ def adopt(
 ) -> Assignments:
     """Enter the pods of a node that have GPUs already, where the list was lost or never made.
 
-    One that sees all GPUs stays out, whatever its annotation names: it counts on each.
+    Entries of theirs that are there already are completed, see `complete`.
     """
+    known = {pod.uid: pod for pod in pods}
     found = {
-        pod.uid: Assignment(pod.name, pod.uuids, pod.need.memory_bytes, int(now_s))
-        for pod in pods
-        if pod.node == node and pod.uuids and pod.need and pod.at_binding and not pod.finished
+        pod.uid: _entry(pod, _gpus_of(pod), pod.need, now_s)
+        for pod in to_adopt(node, {}, known)
+        if pod.need
     }
-    return found | assignments
+    return found | complete(assignments, known)
+
+
+def to_adopt(node: str, assignments: Assignments, pods: Mapping[str, PodState]) -> list[PodState]:
+    """Return the pods that have GPUs of a node and are not entered: they came past us."""
+    return [
+        pod for uid, pod in pods.items() if uid not in assignments and _taken_unlisted(pod, node)[0]
+    ]
 
 
 def to_ask(
@@ -386,15 +451,28 @@ def write_assignments(assignments: Assignments) -> dict[str, str]:
 
     Each is a JSON object, put together by hand: every binding writes all lines of its node, and
     `json` takes four times as long. In one key, since the API server keeps a record of who wrote
-    each key (`managedFields`).
+    each key (`managedFields`). Readers of older releases pass over what they do not know.
+
+    No line is longer than some 4 KiB, whatever anybody wrote on the pod (`counted.named_gpus`).
     """
+    holds = {id(one.hold): one.hold for one in assignments.values()}
+    ends = {number: _write_hold(hold) for number, hold in holds.items()}  # many have the same
     lines = (
         f'{{"uid": {_quoted(uid)}, "pod": {_quoted(one.pod)}, '
         f'"gpus": [{", ".join(map(_quoted, one.uuids))}], '
-        f'"memory": {one.memory_bytes}, "since": {one.since_s}}}\n'
+        f'"memory": {one.memory_bytes}, "since": {one.since_s}{ends[id(one.hold)]}}}\n'
         for uid, one in assignments.items()
     )
     return {_KEY: "".join(lines)}
+
+
+def _write_hold(hold: Hold | None) -> str:
+    if hold is None:
+        return ""
+    return (
+        f', "cap": {hold.cap_bytes}, "tolerance": {hold.tolerance_bytes}, '
+        f'"late_s": {hold.late_s}, "act": {"true" if hold.may_act else "false"}'
+    )
 
 
 def read_assignments(data: object) -> tuple[Assignments, bool]:
@@ -402,16 +480,31 @@ def read_assignments(data: object) -> tuple[Assignments, bool]:
 
     Where it could not, somebody edited it, and the node's pods must be read to find what is
     missing (`adopt`).
+
+    | of a line | then |
+    | --- | --- |
+    | the pod, its GPUs or its amount cannot be read | not all could be read; it does not count |
+    | what the pod is held to cannot be read | not all could be read; it counts, nobody acts on it |
+    | it does not say what the pod is held to: an older release | it counts, nobody acts on it |
     """
     written = data.get(_KEY) if isinstance(data, dict) else None
     if not isinstance(written, str):
         return {}, False
     lines = written.splitlines()
-    read = dict(filter(None, map(_read_line, lines)))
-    return read, len(read) == len(lines)
+    read: Assignments = {}
+    whole = True
+    for found in map(_read_line, lines):
+        if found is None:
+            whole = False
+        else:
+            uid, one, said_all = found
+            read[uid] = one
+            whole = whole and said_all
+    return read, whole and len(read) == len(lines)
 
 
-def _read_line(line: str) -> tuple[str, Assignment] | None:
+def _read_line(line: str) -> tuple[str, Assignment, bool] | None:
+    """Read a line; also say whether what the pod is held to could be read."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -429,5 +522,22 @@ def _read_line(line: str) -> tuple[str, Assignment] | None:
         and pod.count("/") == 1
         and "" not in pod.split("/")
     ):
-        return uid, Assignment(pod, tuple(map(intern, gpus)), memory, since)
+        hold, could = _read_hold(entry)
+        return uid, Assignment(pod, tuple(map(intern, gpus)), memory, since, hold), could
     return None
+
+
+def _read_hold(entry: Json) -> tuple[Hold | None, bool]:
+    cap, tolerance, late_s, act = written = tuple(map(entry.get, _HOLD_KEYS))
+    if written == _NO_HOLD:
+        return None, True
+    if (
+        type(cap) is type(tolerance) is int
+        and 0 < cap <= MAX_BYTES
+        and 0 <= tolerance <= MAX_BYTES
+        and (type(late_s) is int or type(late_s) is float)
+        and 0 <= late_s <= _LONGEST_LATE_S
+        and type(act) is bool
+    ):
+        return _hold(cap, tolerance, float(late_s), may_act=act), True
+    return None, False

@@ -8,6 +8,7 @@ asks for nothing, takes nothing from anybody.
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,7 @@ MOST_GPUS: Final = 64
 """So many GPUs of a pod are read; servers have 16 at most."""
 LONGEST_UUID: Final = 48
 """NVML's are of 40 characters."""
+_UUID: Final = re.compile(f"[0-9A-Za-z-]{{1,{LONGEST_UUID}}}")
 _LONGEST_REASON: Final = 500
 
 
@@ -60,7 +62,7 @@ def named_gpus(pod: Pod) -> tuple[str, ...]:
     Whoever may patch `pods/status` can write it, so it is bounded.
     """
     written = pod.annotations.get(GPU_ANNOTATION, "").split(",", MOST_GPUS)[:MOST_GPUS]
-    return tuple(dict.fromkeys(uuid for uuid in written if 0 < len(uuid) <= LONGEST_UUID))
+    return tuple(dict.fromkeys(filter(_UUID.fullmatch, written)))
 
 
 def _requested(container: Container) -> Fraction:

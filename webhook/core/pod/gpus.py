@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+EVERY_GPU: Final = "*"
+"""Stands in place of UUIDs for each GPU of a node."""
+
 MOST_COUNTED: Final = 16
 """For how many GPUs of a node the labels say what is free; few nodes have more."""
 
@@ -55,12 +58,24 @@ def free_label(gpu_count: int) -> str:
 def free_bytes(gpus: Iterable[Gpu], taken: Iterable[tuple[Iterable[str], int]]) -> dict[str, int]:
     """Return what is free on each GPU, given UUIDs and the bytes taken on each of them.
 
-    Below zero where a GPU shrank, or where a binding bypassed us. GPUs that left the node's
-    list are ignored.
+    Below zero where a GPU shrank, where a binding bypassed us, or by who sees all GPUs, whom nobody
+    denies. GPUs that left the node's list are ignored.
     """
     free = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
     for uuids, taken_bytes in taken:
-        for uuid in uuids:
+        for uuid in uuids:  # as `take` has it, which would be a call for each pod
             if uuid in free:
                 free[uuid] -= taken_bytes
+            elif uuid == EVERY_GPU:
+                take(free, (uuid,), taken_bytes)
     return free
+
+
+def take(free: dict[str, int], uuids: Iterable[str], taken_bytes: int) -> None:
+    """Take so many bytes of each of these GPUs; `EVERY_GPU` is each that there is."""
+    for uuid in uuids:
+        if uuid in free:
+            free[uuid] -= taken_bytes
+        elif uuid == EVERY_GPU:
+            for each in free:
+                free[each] -= taken_bytes

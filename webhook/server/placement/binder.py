@@ -16,8 +16,10 @@ from webhook.adapters.kube.client import KubeError
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import (
     adopt,
+    complete,
     plan_all,
     settle,
+    to_adopt,
     to_ask,
     to_ask_at_once,
 )
@@ -27,7 +29,7 @@ from webhook.core.placement.given import gpu_annotations
 from webhook.server.placement.lines import Lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from webhook.adapters.kube.placement import GpuNode, PlacementApi, Stored
     from webhook.core.placement.assignments import Assignment, Assignments, Draft, PodState
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 TRIES: Final = 20
 """To write a list that others write, too; each conflict is another's success."""
 
+ADOPTED_AT_ONCE: Final = 64
+"""Pods that are not entered, although they have GPUs of a node, and are asked for in one round."""
+
 AT_ONCE: Final = 32
 """Threads that ask the API server: one per node in whose line somebody stands, and one per pod
 that is not known yet."""
@@ -46,6 +51,7 @@ that is not known yet."""
 _UNTOUCHED: Final = BindingOutcome.UNTOUCHED
 _NO_SUCH_POD: Final = Verdict(_UNTOUCHED, BindingReason.NO_SUCH_POD)
 _DONE: Final = Verdict(_UNTOUCHED)
+_NO_DEMAND: Final = Verdict(_UNTOUCHED, BindingReason.NO_DEMAND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +61,22 @@ class _Job:
     answer: Future[Verdict] = field(default_factory=Future)
     """Cancelled by who does not wait any more."""
     pod: PodState | None = None
-    """To be planned."""
+    """To be planned; None where the list is to be tidied."""
     dry_run: bool = False
     leaving: Mapping[str, Assignment] = field(default_factory=dict)
     """Entries to be taken out, unless they were renewed meanwhile."""
+    joining: Sequence[PodState] = ()
+    """Pods to be entered, which have GPUs of the node already."""
 
     @property
     def enters(self) -> PodState | None:
         """The pod that is to be entered in the list."""
         return None if self.dry_run else self.pod
+
+    @property
+    def chooses(self) -> bool:
+        """Whether GPUs are to be chosen; who sees all is only entered, and never denied."""
+        return self.pod is not None and self.pod.at_binding
 
     def be(self, verdict: Verdict) -> None:
         """Answer, where somebody still waits."""
@@ -124,9 +137,9 @@ class Binder:
         | the pod | the node | answer |
         | --- | --- | --- |
         | unknown | without GPUs, as far as known | untouched |
-        | without a demand, or it sees all GPUs | any | untouched |
+        | without a demand | any | untouched |
         | finished | any | untouched; the API server rejects it itself |
-        | with a demand that cannot be read | any | denied |
+        | placed here, with a demand that cannot be read | any | denied |
         """
         pod = self._tracker.pod(binding.uid)
         if pod is not None:
@@ -134,7 +147,7 @@ class Binder:
         known = self._tracker.node(binding.node) or self._tracker.has(binding.pod)
         if known or self._tracker.obstacle():
             return None
-        return Verdict(_UNTOUCHED, BindingReason.NO_DEMAND)
+        return _NO_DEMAND
 
     def bind(self, binding: Binding, *, dry_run: bool = False) -> Future[Verdict]:
         """Decide a binding; returns at once. Cancel what is not waited for any more.
@@ -143,6 +156,8 @@ class Binder:
         | --- | --- | --- |
         | as in `from_memory` | | the same, after one request at most |
         | gone | any | untouched; the API server rejects it itself |
+        | it sees all GPUs | any | untouched, once it is entered |
+        | it sees all GPUs | any, and the API server is away | untouched |
         | with a demand | without GPUs, or without names of them, as read now | denied |
         | with a demand | with GPUs | placed or denied (`plan`) |
         | any | the API server is away | `uncertain` |
@@ -166,6 +181,9 @@ class Binder:
         """
         if self.is_ours(binding):
             return _unavailable(binding.node, why)
+        pod = self._tracker.pod(binding.uid)
+        if pod is not None and pod.need:
+            return _not_entered(binding.node, why)
         sentence = f"whether this pod needs a GPU of node {binding.node} is not known now"
         return Verdict(_UNTOUCHED, BindingReason.API_SERVER_AWAY, f"{sentence}: {why}")
 
@@ -184,8 +202,9 @@ class Binder:
         """Take out of a node's list what no pod uses any more; raises KubeError.
 
         `stored` is the list as it was just read; without, it is as it was last read here. What the
-        API server has to be asked, others do not wait for. A list that is damaged is restored; one
-        of a node that is gone is deleted, once it is empty.
+        API server has to be asked, others do not wait for. A list that is damaged or lost is
+        restored, pods that came past us are entered, and entries of older releases completed; a
+        list of a node that is gone is deleted, once it is empty.
         """
         stored = stored or self._copies.get(name) or self._api.assignments(name)
         pods = self._tracker.relevant(name, stored.assignments)
@@ -197,11 +216,23 @@ class Binder:
             self._remove(stored)
             return
         leaving = {uid: one for uid, one in stored.assignments.items() if uid not in left}
-        is_damaged = stored.version and not stored.whole
-        if leaving or is_damaged:
-            job = _Job(leaving=leaving)
+        unlisted = to_adopt(name, stored.assignments, pods)
+        # What a list that is not whole lacks is read with it (`_read`).
+        joining = self._still(unlisted[:ADOPTED_AT_ONCE]) if stored.whole else []
+        is_lost = not stored.whole and (stored.version or unlisted)
+        if leaving or joining or is_lost or complete(left, pods) is not left:
+            job = _Job(leaving=leaving, joining=joining)
             self._lines.join(name, job)
             self.wait(job.answer)
+
+    def _still(self, pods: Iterable[PodState]) -> list[PodState]:
+        """Return the pods as the API server has them now: a watch may be old."""
+        found = ((pod, self._api.pod(*pod.name.split("/"))) for pod in pods)
+        return [now for pod, now in found if now is not None and now.uid == pod.uid]
+
+    def unlisted(self, listed: Iterable[str]) -> set[str]:
+        """Return the nodes with pods of ours whose lists are not among these."""
+        return self._tracker.nodes_with_pods().difference(listed)
 
     def _remove(self, stored: Stored) -> None:
         """Delete a list, unless somebody wrote it since, or deleted it first."""
@@ -273,8 +304,10 @@ class Binder:
             for job in jobs:
                 if job.pod is None:
                     job.fail(error)
-                else:
+                elif job.chooses:
                     job.be(_unavailable(name, str(error)))
+                else:
+                    job.be(_not_entered(name, str(error)))
         except Exception as error:  # noqa: BLE001 - whatever the bug, who waits gets an answer
             for job in jobs:
                 job.fail(error)
@@ -312,14 +345,14 @@ class Binder:
         raise KubeError(f"others keep writing the list of node {name}")
 
     def _gpus(self, name: str, jobs: list[_Job]) -> tuple[tuple[Gpu, ...], DeviceNames]:
-        """Return a node's GPUs and how it names them; where none can be given, deny all."""
+        """Return a node's GPUs and how it names them; where there are none, deny who wants one."""
         shown = _shown(name, self._tracker.node(name))
-        if isinstance(shown, Verdict) and any(job.pod for job in jobs):
+        if isinstance(shown, Verdict) and any(job.chooses for job in jobs):
             shown = _shown(name, self._api.node(name))
         if not isinstance(shown, Verdict):
             return shown
         for job in jobs:
-            if job.pod is not None:
+            if job.chooses:
                 job.be(shown)
         return (), DeviceNames.NONE
 
@@ -332,6 +365,11 @@ class Binder:
         entered = stored.assignments
         if gone:
             entered = {uid: one for uid, one in entered.items() if (uid, one) not in gone}
+        joining = [pod for job in jobs for pod in job.joining]
+        if joining:
+            entered = adopt(name, entered, joining, self._api.now_s())
+        if any(job.pod is None for job in jobs):
+            entered = complete(entered, self._tracker.relevant(name, entered))
         is_for_good = any(not job.dry_run for job in jobs)
         keeps = gpus and is_for_good and self.assigns_late
         waiting = [
@@ -349,10 +387,11 @@ class Binder:
         for job in jobs:
             if job.dry_run and job.pod:
                 (gets[job.pod.uid],) = draft(made.assignments, [job.pod]).gets
-        is_damaged = bool(stored.version) and not stored.whole and is_for_good
+        is_tidied = entered is not stored.assignments
+        is_lost = not stored.whole and bool(stored.version or entered) and is_for_good
         return _Made(
             made.assignments,
-            made.changed or len(entered) < len(stored.assignments) or is_damaged,
+            made.changed or is_lost or (is_tidied and entered != stored.assignments),
             gets,
             tuple(
                 pod
@@ -375,6 +414,8 @@ class Binder:
             if isinstance(got, Denial):
                 reason = BindingReason.NO_GPU_FITS
                 job.be(Verdict(BindingOutcome.DENIED, reason, got.sentence))
+            elif not job.chooses:
+                job.be(_NO_DEMAND)
             else:
                 cap_bytes = job.pod.need.memory_bytes if job.pod.need else 0
                 given = gpu_annotations(got, gpus, names, cap_bytes)
@@ -439,13 +480,18 @@ def _unavailable(node: str, why: str) -> Verdict:
     return Verdict(BindingOutcome.UNAVAILABLE, BindingReason.API_SERVER_AWAY, sentence)
 
 
+def _not_entered(node: str, why: str) -> Verdict:
+    sentence = f"this pod sees all GPUs of node {node} and could not be entered in its list: {why}"
+    return Verdict(_UNTOUCHED, BindingReason.API_SERVER_AWAY, sentence)
+
+
 def _without_placing(binding: Binding, pod: PodState | None) -> Verdict | None:
-    """Return the answer for a pod that gets no GPU from us; None for all others."""
+    """Return the answer for a pod that is not entered in any list; None for all others."""
     if pod is None or pod.finished or binding.uid not in {"", pod.uid}:
         return _NO_SUCH_POD
-    if pod.need is None or not pod.at_binding:
-        return Verdict(_UNTOUCHED, BindingReason.NO_DEMAND)
-    if pod.unreadable:
+    if pod.need is None:
+        return _NO_DEMAND
+    if pod.at_binding and pod.unreadable:
         sentence = f"the pod's demand cannot be read: {pod.unreadable}; create the pod again"
         return Verdict(BindingOutcome.DENIED, BindingReason.UNREADABLE_DEMAND, sentence)
     return None

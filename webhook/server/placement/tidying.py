@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import SPREAD
+from webhook.adapters.kube.placement import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from webhook.adapters.kube.placement import PlacementApi, Stored
+    from webhook.adapters.kube.placement import PlacementApi
     from webhook.core.placement.assignments import PodState
     from webhook.server.log import JsonLog
     from webhook.server.placement.binder import Binder
@@ -63,10 +64,12 @@ class Tidying:
                 self._log.over("tidying", "lists of GPUs are tidied again")
 
     def round(self, binder: Binder) -> None:
-        """Tidy the lists of all nodes; raises KubeError."""
+        """Tidy the lists of all nodes, also those that should be there; raises KubeError."""
         lists = self._api.all_assignments(binder.copy)
         read = {stored.node: stored for stored in lists if stored.node}
-        self._tidy(binder, read)
+        names = sorted(binder.unlisted(read))
+        lost = {name: Stored(name, {}, whole=False, version="") for name in names}
+        self._tidy(binder, read | lost)
 
     def _tidy(self, binder: Binder, lists: Mapping[str, Stored | None]) -> None:
         """Tidy some lists; raises the first KubeError, after all were tried."""

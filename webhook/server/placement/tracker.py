@@ -95,6 +95,11 @@ class Tracker:
             wanted = {*uids, *self._by_node.get(node, ())}
             return {uid: self._pods[uid] for uid in wanted if uid in self._pods}
 
+    def nodes_with_pods(self) -> set[str]:
+        """Return the nodes to which pods are bound that have not ended."""
+        with self._lock:
+            return set(self._by_node)
+
     def waiting(self, node: str = "") -> list[PodState]:
         """Return the pods that are bound and have no GPU yet, on a node or on all."""
         with self._lock:
