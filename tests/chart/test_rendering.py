@@ -26,6 +26,7 @@ from webhook.adapters.settings import default_enforcer_image
 from webhook.agent.heartbeat import RUN_FOLDER
 from webhook.cli.agent import agent_command
 from webhook.cli.serve import serve_command
+from webhook.sentry.metrics import SentryMetrics
 from webhook.server.metrics import Metrics, PlacementMetrics, SharedCertificateMetrics
 from webhook.server.worker import DRAIN_S
 
@@ -400,7 +401,9 @@ def test_alerts_ask_for_metrics_that_exist(helm):
     metrics = Metrics()
     SharedCertificateMetrics(metrics)
     PlacementMetrics(metrics)
-    exposition = metrics.exposition().decode()
+    sentry = SentryMetrics("node-1")
+    sentry.show(0.0, ())
+    exposition = (metrics.exposition() + sentry.exposition()).decode()
     known = set(re.findall(r"^# TYPE (\w+)", exposition, re.MULTILINE))
     assert len(asked) > 4
     assert {re.sub("_bucket$", "", name) for name in asked} <= known

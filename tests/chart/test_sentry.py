@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.chart.test_rendering import options
 from tests.support.charts import CHART, NAMESPACE, binding_webhook, one, webhook
 from webhook import names
+from webhook.cli.sentry import sentry_command
 
 SENTRY = "vramwarden-sentry"
 ENFORCE = "pod-security.kubernetes.io/enforce"
@@ -75,7 +77,7 @@ def test_it_has_root_and_kill_where_it_acts_and_else_nothing(helm, act, user, ca
         "capabilities": capabilities,
         **profile,
     }
-    assert ("--act" in container["args"], "--no-act" in container["args"]) == (act, not act)
+    assert options(sentry_command, container)["act"] is act
 
 
 def test_before_the_field_for_it_an_annotation_keeps_profiles_from_its_signals(helm):
@@ -102,14 +104,15 @@ def test_it_is_told_who_and_where_it_is_and_answers_where_it_is_asked(helm):
         "POD_NAME": "metadata.name",
         "POD_UID": "metadata.uid",
     }
-    assert container["args"] == [
-        "sentry",
-        "--node=$(NODE_NAME)",
-        f"--namespace={NAMESPACE}",
-        "--act",
-        "--host=::",
-        "--metrics-port=10081",
-    ]
+    found = options(sentry_command, container)
+    assert {key: found[key] for key in ("node", "namespace", "host", "metrics_port")} == {
+        "node": "$(NODE_NAME)",
+        "namespace": NAMESPACE,
+        "host": "::",
+        "metrics_port": 10081,
+    }
+    named = {parameter.envvar for parameter in sentry_command.params}
+    assert fields.keys() <= named
     (port,) = container["ports"]
     assert port == {"name": "metrics", "containerPort": 10081}
     probes = [container[probe]["httpGet"] for probe in ("livenessProbe", "readinessProbe")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import uuid
 
 import pytest
@@ -15,7 +16,10 @@ from tests.support.charts import NAMESPACE, one
 from tests.support.control_planes import Api, ApiError, wait_until
 from tests.support.pods import a_pod
 from webhook import names
+from webhook.adapters.journal import Journal
+from webhook.adapters.kube.client import connect
 from webhook.core.placement.assignments import config_map_name
+from webhook.sentry.teller import OfNode, OfPod, Teller
 
 NAME = "vramwarden-sentry"
 RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
@@ -75,7 +79,7 @@ class Sentries:
         path = f"/api/v1/namespaces/{NAME}/serviceaccounts/{NAME}/token"
         token = self.api.request("POST", path, request)["status"]["token"]
         found = Api(self._url, self._pool, {"Authorization": f"Bearer {token}"})
-        found.pod = name
+        found.pod, found.token = name, token
         return found
 
     def pod(self, node=OWN, labels=LABEL, **status):
@@ -164,6 +168,35 @@ def test_it_says_of_a_pod_of_its_node_that_its_cap_was_not_held(cluster):
 def test_it_says_so_of_a_pod_of_which_nothing_was_said(cluster):
     pod = cluster.pod(conditions=None, containerStatuses=None)
     assert tries(cluster.sentry, pod, told()) == ""
+
+
+@pytest.fixture
+def teller(cluster, control_plane, tmp_path):
+    """Return what the sentry's own code writes with."""
+    config = json.loads(control_plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": cluster.sentry.token}
+    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+    said = []
+    kube = connect(tmp_path / "kubeconfig", tries=1)
+    found = Teller(kube, OWN, cluster.sentry.pod, Journal(said.append))
+    yield found
+    assert said == []
+
+
+def test_what_the_sentry_writes_is_let_through(cluster, teller):
+    pod = cluster.pod()
+    name, uid = (pod["metadata"][key] for key in ("name", "uid"))
+    for stopped in (True, False, True):
+        assert not teller.write(OfPod(f"default/{name}", uid, "why", stopped=stopped))
+    assert not teller.write(OfNode("who holds what"))
+    after = cluster.api.request("GET", path_of(pod))
+    assert conditions(after) == {"PodScheduled": "True", "Ready": "True", HELD["type"]: "False"}
+    about = {"fieldSelector": f"reportingComponent={names.SENTRY_REPORTER}"}
+    written = cluster.api.list("/api/v1/namespaces/default/events", **about)
+    reasons = [one["reason"] for one in written]
+    assert sorted(reasons) == [names.CAP_EXCEEDED_REASON] * 3 + [names.UNMANAGED_REASON]
+    for event in written:
+        cluster.api.delete({**event, "apiVersion": "v1", "kind": "Event"})
 
 
 NOT_ITS_OWN = {
