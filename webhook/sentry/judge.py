@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.cgroups import comparable_uid
 from webhook.core.enforcement.step import Cap, First, Observation, State, Usage, step
-from webhook.core.placement.assignments import EVERY_GPU
+from webhook.core.pod.gpus import EVERY_GPU
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
