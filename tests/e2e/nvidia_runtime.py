@@ -64,7 +64,7 @@ def equip(folder: Path, role: str, config: dict) -> bool:
     scenes = folder / "scenes"
     scene = scenes / annotations["io.kubernetes.cri.sandbox-id"]
     paths = [one.get("path") for one in config["linux"]["namespaces"] if one["type"] == "pid"]
-    if not paths or (paths[0] and os.path.samefile(paths[0], "/proc/self/ns/pid")):
+    if not paths or (paths[0] and Path(paths[0]).samefile("/proc/self/ns/pid")):
         gpus.append("pods /scenes")
         config["mounts"].append(mount(scenes, "/scenes", "ro"))
     pod = re.search("pod[-0-9a-f]{36}", config["linux"]["cgroupsPath"])

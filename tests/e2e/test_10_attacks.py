@@ -157,26 +157,26 @@ def bystanders(intruder, quiet, team):
     return Seen((team, quiet), (intruder[1], "intruder"))
 
 
-def test_a_sentry_that_comes_back_stops_nobody(bystanders, intruder, sentry):
-    uid = intruder[0]["metadata"]["uid"]
+def test_without_an_api_server_it_shows_no_figure_rather_than_0(
+    bystanders, intruder, sentry, gpu_node, tenant
+):
+    before = bystanders.now()
+    address = sentry.pod()["status"]["podIP"]
+    assert sentry.unmanaged(address) == {intruder[0]["metadata"]["uid"]: UNPROMISED}
+    with gpu_node.without_api_server():
+        wait_until("no figure", lambda: sentry.unmanaged(address) == {}, timeout=60)
+    assert sentry.pod()["status"]["podIP"] == address
+    assert bystanders.now() == before
+
+
+def test_a_sentry_that_comes_back_stops_nobody_and_finds_what_it_knew(
+    bystanders, intruder, sentry, tenant
+):
     before = bystanders.now()
     for away in (sentry.delete, sentry.crash):
         away()
         # Nothing is said of whom it has seen for less than a minute.
-        assert uid not in sentry.unmanaged()
-    assert bystanders.now() == before
-
-
-def test_without_an_api_server_it_shows_no_figure_rather_than_0(
-    bystanders, intruder, sentry, gpu_node, tenant
-):
-    uid = intruder[0]["metadata"]["uid"]
-    before = bystanders.now()
-    address = sentry.pod()["status"]["podIP"]
-    known = tenant.wait("the figure", lambda: sentry.unmanaged(address))
-    assert known == {uid: UNPROMISED}
-    with gpu_node.without_api_server():
-        wait_until("no figure", lambda: sentry.unmanaged(address) == {}, timeout=60)
-    tenant.wait("the figure again", lambda: sentry.unmanaged(address) == known)
-    assert sentry.pod()["status"]["podIP"] == address
+        assert sentry.unmanaged() == {}
+    tenant.wait("the figure again", sentry.unmanaged)
+    assert sentry.unmanaged() == {intruder[0]["metadata"]["uid"]: UNPROMISED}
     assert bystanders.now() == before
