@@ -27,7 +27,7 @@ test-fast: $(READY)  ## the inner loop: core, policies, commands; no test waits 
 
 # What the version of a dependency can break: the tests of each part that imports one. The rest of the
 # core and the replays import none; the enforcer calls pynvml through adapters/nvml.py alone.
-MIN := tests/adapters tests/agent tests/certs tests/cli tests/contracts tests/core/pod tests/server
+MIN := tests/adapters tests/agent tests/certs tests/cli tests/contracts tests/core/pod tests/sentry tests/server
 test-min: .venv-min/.ready  ## the parts with dependencies, with the oldest versions that pyproject.toml allows
 	.venv-min/bin/pytest --numprocesses 2 --dist loadgroup -m 'not cluster' \
 	    --ignore tests/adapters/processes $(MIN)

@@ -7,7 +7,7 @@ import pytest
 from tests.agent.nodes import account, make_agent, node
 from tests.agent.stepped import Bench
 from tests.support.agents import ApiServer, stub_library
-from webhook.agent import watcher
+from webhook.adapters.kube import assigned
 
 __all__ = ["account", "make_agent", "node"]  # fixtures from beside
 
@@ -32,6 +32,6 @@ def bench(monkeypatch):
 def pauses(monkeypatch):
     """Let the watching threads pause no time, and keep how long they would have."""
     slept = []
-    unhurried = partial(watcher.follow, sleep=slept.append, spread=lambda _, most: most)
-    monkeypatch.setattr(watcher, "follow", unhurried)
+    unhurried = partial(assigned.follow, sleep=slept.append, spread=lambda _, most: most)
+    monkeypatch.setattr(assigned, "follow", unhurried)
     return slept

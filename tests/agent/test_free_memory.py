@@ -3,15 +3,15 @@
 import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, ZEROED, Bench
-from webhook.adapters.kube.client import Kube, KubeError
-from webhook.agent import assigned, loop
-from webhook.agent.assigned import EVERY_S, Assigned
-from webhook.agent.watcher import (
+from webhook.adapters.kube.assigned import (
     WATCH_S,
     AssignmentsSeen,
     AssignmentsUnread,
     watch_assignments,
 )
+from webhook.adapters.kube.client import Kube, KubeError
+from webhook.agent import assigned, loop
+from webhook.agent.assigned import EVERY_S, Assigned
 from webhook.core.placement.assignments import Assignment, write_assignments
 from webhook.core.pod.quantity import MIB
 

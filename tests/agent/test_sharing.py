@@ -11,9 +11,9 @@ import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, GPU, MISSING, ZEROED, Bench
 from tests.support.agents import VRAM
+from webhook.adapters.kube.assigned import AssignmentsSeen, AssignmentsUnread
 from webhook.adapters.kube.client import KubeError
 from webhook.agent.loop import PACE_S, NewContainerNeededError
-from webhook.agent.watcher import AssignmentsSeen, AssignmentsUnread
 from webhook.core.node.access import Access
 from webhook.core.node.driver import LOADED_AFTER_S, Driver, after_scan, why_unready
 from webhook.core.node.inventory import Scan, SeenGpu

@@ -5,9 +5,11 @@ import itertools
 
 import pytest
 
+from webhook.adapters.kube import assigned
+from webhook.adapters.kube.assigned import WATCH_S
 from webhook.adapters.kube.client import Kube, KubeError
 from webhook.agent import watcher
-from webhook.agent.watcher import WATCH_S, NodeSeen, WatchFailed, watch, watch_gpus
+from webhook.agent.watcher import NodeSeen, WatchFailed, watch, watch_gpus
 
 NODE = {"metadata": {"resourceVersion": "7"}}
 LATER = {"metadata": {"resourceVersion": "8"}}
@@ -150,8 +152,8 @@ class Quiet:
 
 def test_a_node_where_nothing_changes_costs_the_api_server_a_request_in_two_minutes(monkeypatch):
     quiet = Quiet()
-    unhurried = functools.partial(watcher.follow, clock=lambda: quiet.now_s, sleep=quiet.sleep)
-    monkeypatch.setattr(watcher, "follow", unhurried)
+    unhurried = functools.partial(assigned.follow, clock=lambda: quiet.now_s, sleep=quiet.sleep)
+    monkeypatch.setattr(assigned, "follow", unhurried)
     with pytest.raises(Enough):
         watch(quiet, "n", lambda _: None)
     assert len(quiet.asked) <= 2 * 3600 / (0.75 * WATCH_S) + 2

@@ -18,11 +18,12 @@ from tests.support.nvml_stub import build, compiler
 from tests.support.programs import wait_until
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube import client
+from webhook.adapters.kube.assigned import WATCH_S, AssignmentsSeen
 from webhook.adapters.kube.follow import Collection, follow
 from webhook.agent.loop import PACE_S, Agent
 from webhook.agent.observer import scan
 from webhook.agent.settings import INTERVAL_S, AgentSettings
-from webhook.agent.watcher import WATCH_S, AssignmentsSeen, NodeSeen
+from webhook.agent.watcher import NodeSeen
 from webhook.core.placement.assignments import Assignment, read_assignments, write_assignments
 
 GPUS, PODS, ROUNDS, TIMES = (1, 8, 16), 100, 5, 200

@@ -12,9 +12,12 @@ import errno
 import os
 import re
 import signal
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.step import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _LONGEST_COMMAND: Final = 200
 _LARGEST_FILE: Final = 65536
@@ -38,7 +41,7 @@ def identify(pid: int, *, proc: str = "/proc") -> Process | None:
     """
     folder = f"{proc}/{pid}"
     try:
-        started = _start_time(pid, proc)
+        started = start_time(pid, proc)
         command = printable(read_file(f"{folder}/cmdline")) or printable(
             read_file(f"{folder}/comm")
         )
@@ -49,6 +52,21 @@ def identify(pid: int, *, proc: str = "/proc") -> Process | None:
     return process
 
 
+def running(*, proc: str = "/proc") -> Iterator[Process]:
+    """Yield every visible process as it is found, with its container and without its command.
+
+    What starts meanwhile may be missed, so call it again until nothing is new.
+    """
+    for pid in pids(proc=proc):
+        try:
+            started = start_time(pid, proc)
+            process = Process(pid, started, container=container_in(read_cgroups(pid, proc)))
+            require_same(process, proc)
+        except OSError:
+            continue
+        yield process
+
+
 def is_gone(process: Process, *, proc: str = "/proc") -> bool:
     """Return whether this very process has ended, whoever has its PID now.
 
@@ -56,7 +74,7 @@ def is_gone(process: Process, *, proc: str = "/proc") -> bool:
     them, before it becomes one. What proc hides from us is not known to be gone.
     """
     try:
-        return _start_time(process.pid, proc) != process.started
+        return start_time(process.pid, proc) != process.started
     except ProcessLookupError:
         return True
     except OSError:
@@ -126,11 +144,11 @@ def _send_by_pidfd(process: Process, number: signal.Signals, proc: str) -> None:
 
 def require_same(process: Process, proc: str) -> None:
     """Raise ProcessLookupError where the PID was reused, and OSError as proc does."""
-    if _start_time(process.pid, proc) != process.started:
+    if start_time(process.pid, proc) != process.started:
         raise ProcessLookupError
 
 
-def _start_time(pid: int, proc: str) -> int:
+def start_time(pid: int, proc: str) -> int:
     """Return when the process started; raise ProcessLookupError for a zombie or a thread.
 
     A main thread that ended while others run on shows Z as well, proc(5), and its process keeps

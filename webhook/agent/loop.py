@@ -7,6 +7,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.adapters.kube.assigned import (
+    AssignmentsSeen,
+    AssignmentsUnread,
+    watch_assignments,
+)
 from webhook.adapters.kube.client import KubeError
 from webhook.agent.assigned import Assigned
 from webhook.agent.events import report
@@ -16,12 +21,9 @@ from webhook.agent.telling import NodeEvents
 from webhook.agent.watcher import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
-    AssignmentsSeen,
-    AssignmentsUnread,
     NodeSeen,
     WatchFailed,
     watch,
-    watch_assignments,
     watch_gpus,
 )
 from webhook.core.node.access import advise, named

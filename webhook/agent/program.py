@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook import __version__
 from webhook.adapters.journal import Journal
+from webhook.adapters.kube.assigned import read_assigned
 from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.nvml import Nvml
 from webhook.agent.loop import Agent, NewContainerNeededError
 from webhook.agent.observer import scan
-from webhook.agent.watcher import read_assigned
 from webhook.core.node.access import advise, named
 from webhook.core.node.inventory import Inventory, Scan, observe, skipped
 from webhook.core.node.sharing import Shared, gpus_in_use, is_advertised, judge, limited

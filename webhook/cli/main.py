@@ -15,6 +15,7 @@ from webhook.cli.certs.command import certs_group
 from webhook.cli.demo import demo_command
 from webhook.cli.enforce import enforce_command
 from webhook.cli.policy import policy_group
+from webhook.cli.sentry import sentry_command
 from webhook.cli.serve import serve_command
 from webhook.cli.simulate.command import simulate_command
 
@@ -61,6 +62,7 @@ COMMANDS = (
     demo_command,
     enforce_command,
     policy_group,
+    sentry_command,
     serve_command,
     simulate_command,
 )

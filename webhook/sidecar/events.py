@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from webhook.core.enforcement.explanation import describe, explain_end, explain_stop, mebibytes
-from webhook.core.enforcement.step import EndPod, Freed, Kill, ReportBlind, Terminate
+from webhook.core.enforcement.explanation import (
+    describe,
+    explain_container_stop,
+    explain_end,
+    explain_stop,
+    mebibytes,
+)
+from webhook.core.enforcement.step import (
+    EndPod,
+    Freed,
+    Kill,
+    ReportBlind,
+    StopContainer,
+    Terminate,
+)
 
 if TYPE_CHECKING:
-    from webhook.core.enforcement.step import Action, Process
+    from webhook.core.enforcement.step import Action, Excess, Process
     from webhook.sidecar.journal import EnforcerJournal
 
 
@@ -20,13 +33,13 @@ def report(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
                 "warning",
                 "stopping a process",
                 explain_stop(process, excess),
-                gpu=excess.gpu,
-                used_bytes=excess.used_bytes,
-                sum_bytes=excess.sum_bytes,
-                cap_bytes=excess.cap_bytes,
-                peak_bytes=excess.peak_bytes,
+                **_figures(excess),
                 **values_of(process),
             )
+        case StopContainer(_, excess, process):
+            why = explain_container_stop(action)
+            values = _figures(excess) | values_of(process)
+            journal.verdict("warning", "stopping a container", why, **values)
         case Kill(process, gpu):
             why = f"{describe(process)} is still there {grace_s:g} s after SIGTERM"
             journal.event("warning", "killing a process", why=why, gpu=gpu, **values_of(process))
@@ -35,13 +48,13 @@ def report(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
             after_s = round(after_s, 3)
             if returned:
                 why = (
-                    f"{describe(process)} left the driver's list {after_s:.1f} s after SIGTERM, "
-                    f"and its {mebibytes(freed_bytes)} with it"
+                    f"{describe(process)} left the driver's list {after_s:.1f} s after its first "
+                    f"signal, and its {mebibytes(freed_bytes)} with it"
                 )
                 values = {"gpu": gpu, "after_s": after_s, "freed_bytes": freed_bytes}
                 journal.event("info", "memory came back", why=why, **values, **who)
             else:
-                why = f"{describe(process)} still holds it {after_s:.0f} s after SIGTERM"
+                why = f"{describe(process)} still holds it {after_s:.0f} s after its first signal"
                 journal.verdict(
                     "error", "memory did not come back", why, gpu=gpu, after_s=after_s, **who
                 )
@@ -51,6 +64,16 @@ def report(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
             journal.verdict("info", "measuring again", "the driver reports every process's memory")
         case EndPod():
             journal.verdict("error", "the pod must restart", explain_end(action))
+
+
+def _figures(excess: Excess) -> dict[str, Any]:
+    return {
+        "gpu": excess.gpu,
+        "used_bytes": excess.used_bytes,
+        "sum_bytes": excess.sum_bytes,
+        "cap_bytes": excess.cap_bytes,
+        "peak_bytes": excess.peak_bytes,
+    }
 
 
 def values_of(process: Process) -> dict[str, Any]:

@@ -10,13 +10,24 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters import processes, surroundings
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement.step import Cap, EndPod, Kill, State, Terminate, name_victim, step
+from webhook.core.enforcement.step import (
+    Cap,
+    EndPod,
+    Kill,
+    State,
+    StopContainer,
+    Terminate,
+    name_victim,
+    step,
+)
 from webhook.names import POD_RESTART_EXIT_CODE
 from webhook.sidecar.events import report, values_of
 from webhook.sidecar.heartbeat import Heartbeat
 from webhook.sidecar.observer import Observer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from webhook.adapters.nvml import Nvml
     from webhook.core.enforcement.step import Action, Process
     from webhook.sidecar.journal import EnforcerJournal
@@ -27,6 +38,11 @@ JUDGING_S: Final = 0.5
 
 ENDING_S: Final = 0.1
 """Between checks of who is left while the pod ends."""
+
+SWEEPS: Final = 10
+SWEEPING_S: Final = 5.0
+"""How often, and for how long, what starts processes again is searched for more of them: a fork
+bomb may outrun us, and must not keep us from the next observation."""
 
 PAUSE_INTERVALS: Final = 5
 PAUSE_S: Final = 5.0
@@ -125,6 +141,11 @@ class Guard:
             self._signal(action.process, signal.SIGTERM)
         elif isinstance(action, Kill):
             self._signal(action.process, signal.SIGKILL)
+        elif isinstance(action, StopContainer):
+            for victim in self._state.victims:
+                if victim.gpu == action.excess.gpu:
+                    self._signal(victim.process, signal.SIGKILL)
+            self._kill_all(action.container)
 
     def _signal(self, process: Process, number: signal.Signals) -> None:
         delivery = processes.stop(process, number, proc=self._proc)
@@ -137,27 +158,51 @@ class Guard:
         """Stop what the other containers run, for the kubelet to restart or to leave stopped.
 
         Where the pod asks for RestartAllContainers, the kubelet does it on our exit code. The
-        policy wants no workload rather than one that nobody measures.
+        policy wants no workload rather than one that nobody measures. Where stops were not enough
+        there is no grace: each process that was stopped had one.
         """
         report(self._journal, action, self._settings.grace_s)
-        deadline_s = time.monotonic() + self._settings.grace_s
-        left = self._others()
+        grace_s = self._settings.grace_s if action.excess is None else 0.0
+        deadline_s = time.monotonic() + grace_s
+        left = list(self._others()) if grace_s else []
         for process in left:
             processes.stop(process, signal.SIGTERM, proc=self._proc)
         while left and time.monotonic() < deadline_s:
             self._beat()
             time.sleep(ENDING_S)
             left = [process for process in left if not processes.is_gone(process, proc=self._proc)]
-        for process in left:
-            processes.stop(process, signal.SIGKILL, proc=self._proc)
+            left = left or list(self._others())
+        self._kill_all()
 
-    def _others(self) -> list[Process]:
-        """Return the processes of other containers; what holds the pod together is none of them."""
-        known = [processes.identify(pid, proc=self._proc) for pid in (1, os.getpid())]
-        spared = {"", *(process.container for process in known if process)}
-        found = (
-            processes.identify(pid, proc=self._proc)
-            for pid in processes.pids(proc=self._proc)
-            if pid not in self._cap.protected
-        )
-        return [process for process in found if process and process.container not in spared]
+    def _kill_all(self, container: str = "") -> None:
+        """Kill what a container runs, or all that the others run; whoever starts more, too.
+
+        All is stopped first, and killed once nothing new appears: what is stopped starts nothing,
+        and is still in the way of a limit to processes that it has reached.
+        """
+        found: set[Process] = set()
+        deadline_s = time.monotonic() + SWEEPING_S
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for process in found:
+                processes.stop(process, number, proc=self._proc)
+            for _ in range(SWEEPS):
+                self._beat()
+                before = len(found)
+                for process in self._others(container):
+                    if time.monotonic() >= deadline_s:
+                        break
+                    if process not in found:
+                        found.add(process)
+                        processes.stop(process, number, proc=self._proc)
+                if len(found) == before:
+                    break
+
+    def _others(self, container: str = "") -> Iterator[Process]:
+        """Yield what other containers run, or one of them; never what holds the pod together."""
+        first, me = (processes.identify(pid, proc=self._proc) for pid in (1, os.getpid()))
+        spared = {"", *(process.container for process in (first, me) if process)}
+        for process in processes.running(proc=self._proc):
+            if process.pid in self._cap.protected or process.container in spared:
+                continue
+            if container in ("", process.container):
+                yield process

@@ -297,6 +297,11 @@ def test_under_non_root_a_denial_names_the_profile_that_works_there(fault, user)
     assert debugged(pod, by_profile("restricted", custom), policy=NON_ROOT).allowed
 
 
+def test_a_pod_without_a_demand_is_debugged_with_the_usual_profile_under_non_root_too():
+    (finding,) = debugged(a_pod(), a_debugger(volumeMounts=[MOUNTED]), policy=NON_ROOT).findings
+    assert finding.detail.endswith("use kubectl debug --profile=baseline")
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [("runAsNonRoot", None), ("runAsUser", 0), ("allowPrivilegeEscalation", True)],

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from tests.core.enforcement.observations import CAP, MIB
 from webhook.core.enforcement.step import (
     ESCALATE_AFTER,
-    ESCALATION_S,
     EndPod,
     Freed,
     Kill,
     Observation,
     Process,
     State,
+    StopContainer,
     Terminate,
     Usage,
     step,
@@ -49,6 +49,7 @@ def observations(mib):
     )
 
 
+ACTS = Terminate | Kill | StopContainer | EndPod
 ANY_USE = st.none() | st.integers(0, 3000)
 
 
@@ -64,7 +65,7 @@ def played(script, cap=CAP):
 def test_no_action_while_use_never_exceeds_the_cap(script):
     """Five processes of at most 200 MiB stay under 1000."""
     for _, _, actions in played(script):
-        assert not [a for a in actions if isinstance(a, Terminate | Kill | EndPod)]
+        assert not [a for a in actions if isinstance(a, ACTS)]
 
 
 @given(st.lists(observations(ANY_USE), max_size=40))
@@ -72,7 +73,7 @@ def test_no_action_names_the_protected_or_the_absent(script):
     for _, observation, actions in played(script):
         present = {usage.process for usage in observation.usages}
         for action in actions:
-            if isinstance(action, Terminate | Kill):
+            if isinstance(action, Terminate | Kill | StopContainer):
                 assert action.process in present
                 assert action.process.pid not in CAP.protected
 
@@ -106,7 +107,7 @@ def test_an_excess_that_lasts_is_always_acted_on(before, listed):
         action
         for now_s, _, actions in played(script)
         for action in actions
-        if now_s >= len(before) and isinstance(action, Terminate | Kill | EndPod)
+        if now_s >= len(before) and isinstance(action, ACTS)
     ]
     assert acted or not over
 
@@ -114,7 +115,7 @@ def test_an_excess_that_lasts_is_always_acted_on(before, listed):
 @given(st.lists(observations(st.none() | st.just(0)), max_size=40))
 def test_unknown_use_alone_never_stops_anybody(script):
     for _, _, actions in played(script):
-        assert not [a for a in actions if isinstance(a, Terminate | Kill | EndPod)]
+        assert not [a for a in actions if isinstance(a, ACTS)]
 
 
 @given(
@@ -128,7 +129,7 @@ def test_unknown_use_alone_never_stops_anybody(script):
     )
 )
 def test_a_victim_is_let_go_of_as_soon_as_its_gpu_is_seen_without_it_and_no_sooner(script):
-    waiting = set()
+    waiting, given_up = set(), set()
     seen = [
         Observation(tuple(listed), fault, listed_at_s=dict.fromkeys(gpus, 0.0) if fault else {})
         for listed, fault, gpus in script
@@ -137,6 +138,8 @@ def test_a_victim_is_let_go_of_as_soon_as_its_gpu_is_seen_without_it_and_no_soon
         listed = {(usage.gpu, usage.process) for usage in observation.usages}
         let_go = [action for action in actions if isinstance(action, Freed)]
         waiting -= {(one.gpu, one.process) for one in let_go if not one.returned}
+        given_up |= {one.process for one in let_go if not one.returned}
+        given_up &= {process for _, process in listed}
         freed = {(one.gpu, one.process) for one in let_go if one.returned}
         assert freed == {
             (gpu, process)
@@ -144,11 +147,18 @@ def test_a_victim_is_let_go_of_as_soon_as_its_gpu_is_seen_without_it_and_no_soon
             if not observation.fault or gpu in observation.listed_at_s
         }
         waiting -= freed
-        waiting |= {
-            (action.excess.gpu, action.process)
-            for action in actions
-            if isinstance(action, Terminate)
-        }
+        for action in actions:
+            if isinstance(action, Terminate):
+                waiting.add((action.excess.gpu, action.process))
+            elif getattr(action, "excess", None):
+                waiting |= {
+                    (gpu, process)
+                    for gpu, process in listed
+                    if gpu == action.excess.gpu
+                    and process.pid not in CAP.protected
+                    and process not in given_up
+                    and getattr(action, "container", "") in ("", process.container)
+                }
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(800, 1200)), min_size=1, max_size=40))
@@ -172,24 +182,20 @@ def test_growth_is_reported_as_the_lists_show_it_however_often_they_are_read(lis
 
 @given(st.lists(observations(st.integers(600, 3000)), min_size=30, max_size=60))
 def test_one_process_is_stopped_at_a_time_until_that_was_not_enough_then_a_container(script):
-    stops = {}
-    for now_s, observation, actions in played(script):
-        for gpu in ("GPU-a", "GPU-b"):
-            stopped = [
-                action.process
-                for action in actions
-                if isinstance(action, Terminate) and action.excess.gpu == gpu
-            ]
-            if not stopped:
-                continue
-            recent = [at_s for at_s in stops.setdefault(gpu, []) if now_s - at_s < ESCALATION_S]
-            stops[gpu].append(now_s)
-            there = {usage.process for usage in observation.usages if usage.gpu == gpu}
-            if len(recent) < ESCALATE_AFTER:
-                assert len(stopped) == 1
+    """A script is shorter than the time for which a stop counts."""
+    stops = {"GPU-a": 0, "GPU-b": 0}
+    for _, observation, actions in played(script):
+        measures = [action for action in actions if getattr(action, "excess", None)]
+        assert len({action.excess.gpu for action in measures}) == len(measures)
+        for action in measures:
+            gpu = action.excess.gpu
+            assert action.process in {one.process for one in observation.usages if one.gpu == gpu}
+            assert action.process.pid not in CAP.protected
+            if stops[gpu] < ESCALATE_AFTER:
+                assert isinstance(action, Terminate)
+            elif stops[gpu] == ESCALATE_AFTER:
+                assert isinstance(action, StopContainer)
+                assert action.container == action.process.container
             else:
-                allowed = {one for one in there if one.pid not in CAP.protected}
-                container = stopped[0].container
-                whose = {one for one in allowed if container in ("", one.container)}
-                assert len(stopped) == len(set(stopped))
-                assert set(stopped) <= whose
+                assert isinstance(action, EndPod)
+            stops[gpu] += 1

@@ -1,4 +1,4 @@
-"""Excesses that come back: who is stopped when stopping one process was not enough."""
+"""Excesses that come back: what is stopped when stopping one process was not enough."""
 
 from __future__ import annotations
 
@@ -7,8 +7,20 @@ from dataclasses import replace
 import pytest
 
 from tests.core.enforcement.observations import CAP, MIB, names, run_script, using
-from webhook.core.enforcement.explanation import explain_stop
-from webhook.core.enforcement.step import ESCALATE_AFTER, ESCALATION_S, Process, Terminate
+from webhook.core.enforcement.explanation import explain_container_stop, explain_end
+from webhook.core.enforcement.step import (
+    ESCALATE_AFTER,
+    ESCALATION_S,
+    LONGEST_BAN_S,
+    MOST_STOPS,
+    EndPod,
+    Freed,
+    Kill,
+    Process,
+    StopContainer,
+    Terminate,
+    step,
+)
 
 ONE, TWO = "1" * 64, "2" * 64
 MINE = [Process(number, number, container=ONE) for number in (101, 102, 103)]
@@ -28,97 +40,161 @@ def earlier(times=ESCALATE_AFTER, start_s=0.0, gpu="GPU-0"):
 
 
 def excess(calm, hogs, start_s=100.0):
-    """Return a script: some exist, others start and are over the cap together."""
+    """Return a script: some exist, others start and are over the cap together, and are gone."""
     there = [(process, 300) for process in calm]
     over = using(*there, *((process, 1100) for process in hogs))
     return [(start_s, using(*there)), (start_s + 1, over), (start_s + 2, over)]
 
 
-def stopped(log, after_s=100.0):
+def measures(log, after_s=100.0):
+    """Return what was done to whom, except what follows from it."""
     return [
-        action.process
+        (type(action).__name__, getattr(action, "container", ""), action.process)
         for now_s, action in log
-        if isinstance(action, Terminate) and now_s >= after_s
+        if isinstance(action, Terminate | StopContainer | EndPod) and now_s >= after_s
     ]
 
 
-def test_after_three_stops_all_that_the_victims_container_runs_on_the_gpu_is_stopped():
-    log, state = run_script([*earlier(), *excess(FOREIGN, MINE)])
-    assert stopped(log) == MINE[::-1]
-    assert [victim.process for victim in state.victims] == MINE[::-1]
+@pytest.mark.parametrize(
+    ("stops", "want"),
+    [
+        (0, ("Terminate", "", MINE[2])),
+        (2, ("Terminate", "", MINE[2])),
+        (3, ("StopContainer", ONE, MINE[2])),
+        (4, ("EndPod", "", MINE[2])),
+    ],
+)
+def test_the_fourth_stop_is_of_a_container_and_the_next_ends_the_pod(stops, want):
+    log, _ = run_script([*earlier(stops), *excess(FOREIGN, MINE)])
+    assert measures(log) == [want]
 
 
-def test_two_stops_are_not_enough_for_that():
-    log, _ = run_script([*earlier(ESCALATE_AFTER - 1), *excess(FOREIGN, MINE)])
-    assert stopped(log) == MINE[-1:]
+@pytest.mark.parametrize(
+    ("container_after", "pod_after", "want"),
+    [
+        (None, 1, ["Terminate", "EndPod", "EndPod", "EndPod"]),
+        (None, 3, ["Terminate", "Terminate", "Terminate", "EndPod"]),
+        (1, 2, ["Terminate", "StopContainer", "EndPod", "EndPod"]),
+        (0, 1, ["StopContainer", "EndPod", "EndPod", "EndPod"]),
+        (3, 0, ["EndPod"] * 4),
+    ],
+)
+def test_each_program_says_after_how_many_stops(container_after, pod_after, want):
+    cap = replace(CAP, grace_s=0.0, container_after=container_after, pod_after=pod_after)
+    assert [what for what, _, _ in measures(run_script(earlier(4), cap)[0], 0)] == want
 
 
-def test_each_explanation_says_who_and_why():
-    log, _ = run_script([*earlier(), *excess(FOREIGN, MINE)])
-    stops = [action for now_s, action in log if isinstance(action, Terminate) and now_s > 100]
-    for action in stops:
-        assert action.excess.used_bytes == 1100 * MIB
-        assert action.excess.sum_bytes == action.excess.peak_bytes == 3900 * MIB
-        text = explain_stop(action.process, action.excess)
-        assert f"process {action.process.pid} of container 111111111111 holds 1100Mi" in text
-        assert (
-            "; 3 stops in 10 minutes were not enough, so all processes of its container on this "
-            "GPU end; the pod's peak was 3900Mi"
-        ) in text
-
-
-def test_where_the_victims_container_is_unknown_all_of_the_pods_processes_are_stopped():
-    log, _ = run_script([*earlier(), *excess([OTHER, *MINE], [UNKNOWN])])
-    assert stopped(log) == [UNKNOWN, OTHER, *MINE[::-1]]
-    (first, *_) = [action for now_s, action in log if now_s > 100]
-    assert "so all processes of the pod on this GPU end" in explain_stop(
-        first.process, first.excess
+def test_the_explanations_say_what_was_not_enough():
+    log, _ = run_script([*earlier(), *excess(FOREIGN, MINE), (103, using())])
+    (stop,) = [action for _, action in log if isinstance(action, StopContainer)]
+    assert explain_container_stop(stop) == (
+        "over the VRAM cap on GPU GPU-0: process 103 of container 111111111111 holds 1100Mi, other "
+        "processes of the pod 2800Mi, the cap is 1000Mi; 3 stops were not enough in 101 s, so all "
+        "processes of its container end; the pod's peak was 3900Mi, so vramwarden.io/gpu-memory: "
+        "3900Mi would have been enough until then"
+    )
+    log, _ = run_script([*earlier(), *excess(FOREIGN, MINE), *excess([], [OTHER], 200)])
+    (end,) = [action for _, action in log if isinstance(action, EndPod)]
+    assert explain_end(end) == (
+        "over the VRAM cap on GPU GPU-0: process 200 of container 222222222222 holds 1100Mi, the "
+        "cap is 1000Mi; 4 stops were not enough in 201 s, so all processes of the pod end; the "
+        "pod's peak was 3900Mi, so vramwarden.io/gpu-memory: 3900Mi would have been enough until "
+        "then"
     )
 
 
-@pytest.mark.parametrize(("later_s", "count"), [(ESCALATION_S - 1, 3), (ESCALATION_S, 1)])
-def test_a_stop_counts_for_ten_minutes(later_s, count):
+def test_one_stop_is_one_in_words():
+    cap = replace(CAP, grace_s=0.0, pod_after=1, container_after=None)
+    log, _ = run_script([*earlier(1), *excess([], [OTHER], 16)], cap)
+    (end,) = [action for _, action in log if isinstance(action, EndPod)]
+    assert "; 1 stop was not enough in 17 s, so all processes of the pod end; " in explain_end(end)
+
+
+def test_where_the_victims_container_is_unknown_all_of_the_pod_that_may_be_is_stopped():
+    log, state = run_script([*earlier(), *excess([OTHER, *MINE], [UNKNOWN])])
+    assert measures(log) == [("StopContainer", "", UNKNOWN)]
+    assert {victim.process for victim in state.victims} == {UNKNOWN, OTHER, *MINE}
+    (stop,) = [action for _, action in log if isinstance(action, StopContainer)]
+    assert "so all processes of the pod end" in explain_container_stop(stop)
+
+
+@pytest.mark.parametrize(
+    ("later_s", "want"), [(ESCALATION_S - 1, "StopContainer"), (ESCALATION_S, "Terminate")]
+)
+def test_a_stop_counts_for_ten_minutes(later_s, want):
     """The first of the three stops was at 1 s, the next one comes two seconds after its start."""
     start_s = later_s + 1 - 2
     log, _ = run_script([*earlier(), *excess(FOREIGN, MINE, start_s)])
-    assert len(stopped(log, start_s)) == count
+    assert [what for what, _, _ in measures(log, start_s)] == [want]
+
+
+@pytest.mark.parametrize(
+    ("later_s", "want"), [(2 * ESCALATION_S - 1, "EndPod"), (2 * ESCALATION_S, "Terminate")]
+)
+def test_after_an_escalation_all_that_led_to_it_counts_for_twice_as_long(later_s, want):
+    """The container was stopped at 102 s."""
+    script = [*earlier(), *excess([], MINE), (103, using())]
+    start_s = 102 + later_s - 2
+    log, _ = run_script([*script, *excess(FOREIGN, MINE, start_s)])
+    assert [what for what, _, _ in measures(log, start_s)] == [want]
+
+
+def test_a_ban_doubles_with_each_escalation_up_to_a_day():
+    cap = replace(CAP, grace_s=0.0, pod_after=1, container_after=None)
+    _, state = run_script(earlier(1), cap)
+    now_s, bans = 100.0, []
+    for number in range(1, 12):
+        process = Process(400 + number, number, container=ONE)
+        script = [*excess([], [process], now_s), (now_s + 3, using())]
+        log, state = run_script(script, cap, state)
+        assert names(log)[0] == (now_s + 2, "EndPod")
+        bans.append(state.bans["GPU-0"].until_s - now_s - 2)
+        now_s += bans[-1] - 1
+    assert bans[:7] == [1200 * 2**number for number in range(7)]
+    assert bans[7:] == [LONGEST_BAN_S] * 4
+
+
+def test_a_day_of_stops_costs_no_memory():
+    cap = replace(CAP, grace_s=0.0, pod_after=1, container_after=None)
+    _, state = run_script(earlier(4 * MOST_STOPS), cap)
+    assert len(state.stops["GPU-0"]) == MOST_STOPS
 
 
 def test_stops_on_one_gpu_say_nothing_of_another():
-    log, _ = run_script([*earlier(gpu="GPU-1"), *excess(FOREIGN, MINE)])
-    assert stopped(log) == MINE[-1:]
+    log, _ = run_script([*earlier(4, gpu="GPU-1"), *excess(FOREIGN, MINE)])
+    assert measures(log) == [("Terminate", "", MINE[2])]
 
 
-def test_it_stays_so_while_stops_follow_each_other():
-    again = [Process(number, number, container=ONE) for number in (104, 105)]
-    script = [*earlier(), *excess(FOREIGN, MINE), *excess(FOREIGN, again, 400)]
-    assert stopped(run_script(script)[0], 400) == again[::-1]
-
-
-def test_each_of_them_gets_its_grace_and_is_killed_by_itself():
-    script = [*earlier(), *excess(FOREIGN, MINE)]
-    left = using((MINE[0], 1100), (MINE[1], 1100))
-    log, state = run_script([*script, (104, left), (107, left), (108, using())])
-    who = [(now_s, type(action).__name__, action.process) for now_s, action in log if now_s > 102]
-    assert who == [
-        (104, "Freed", MINE[2]),
-        (107, "Kill", MINE[1]),
-        (107, "Kill", MINE[0]),
-        (108, "Freed", MINE[1]),
-        (108, "Freed", MINE[0]),
+@pytest.mark.parametrize(
+    ("stops", "whose"), [(3, set(MINE)), (4, {OTHER, UNKNOWN, *MINE})], ids=["container", "pod"]
+)
+def test_what_an_escalation_kills_is_followed_until_its_memory_is_back(stops, whose):
+    script = [*earlier(stops), *excess(FOREIGN, MINE)]
+    left = using((MINE[0], 900))
+    log, state = run_script([*script, (104, left), (130, left), (133, left)])
+    assert {action.process for _, action in log[-len(whose) :]} == whose
+    assert all(isinstance(action, Freed) for _, action in log[-len(whose) :])
+    assert [action.process for _, action in log if getattr(action, "returned", 1) is False] == [
+        MINE[0]
     ]
+    assert not [action for _, action in log if isinstance(action, Kill)]
     assert state.victims == ()
 
 
-def test_without_a_grace_each_is_asked_and_killed():
-    log, _ = run_script([*earlier(), *excess([], MINE[:2])], replace(CAP, grace_s=0.0))
-    assert names([one for one in log if one[0] > 100]) == [
-        (102, "Terminate"), (102, "Kill"), (102, "Terminate"), (102, "Kill"),
-    ]  # fmt: skip
-
-
-def test_who_may_not_be_stopped_is_not_among_them():
+def test_who_may_not_be_stopped_is_not_among_the_victims():
     ours = Process(7, 7, container=ONE)
-    rejecting = using((ours, 1100), *((process, 1100) for process in MINE), rejected=MINE[:1])
-    script = [*earlier(), *excess([], [ours, MINE[0]]), (103, rejecting), (104, rejecting)]
-    assert stopped(run_script(script)[0]) == [MINE[0], MINE[2], MINE[1]]
+    script = [*earlier(), *excess([], [ours, *MINE])]
+    _, state = run_script(script)
+    assert {victim.process for victim in state.victims} == set(MINE)
+
+
+def test_a_process_that_is_stopped_in_time_is_not_judged_by_an_old_escalation():
+    """A history that is over leaves one process to stop, and one grace."""
+    script = [*earlier(), *excess([], MINE), (103, using())]
+    _, state = run_script(script)
+    late_s = 103 + 3 * ESCALATION_S
+    state, _ = step(state, using((OTHER, 1500)), CAP, late_s)
+    state, actions = step(state, using((OTHER, 1500)), CAP, late_s + 1)
+    assert [type(action) for action in actions] == [Terminate]
+    assert actions[0].excess.stops_before == 0
+    assert actions[0].excess.used_bytes == 1500 * MIB

@@ -6,6 +6,7 @@
 | reading | reads what the API server sends in bounded memory, whatever tenants have stored |
 | follow | reports what exists and each change of it, forever: of a collection or one object |
 | placement | what placement reads, writes and follows |
+| assigned | one object for long, as each node follows its own: who has its GPUs |
 | events | events of pods and nodes |
 | fence | the rules that the API server's admission policies read |
 | registration | our webhook configurations: where /bind is called, whose they are |

@@ -25,11 +25,17 @@ _LONGEST_PREFIX: Final = 240  # of a generated name, which the API server adds t
 
 
 def write_event(
-    kube: Kube, about: Json, reason: str, sentence: str, *, warning: bool = True
+    kube: Kube,
+    about: Json,
+    reason: str,
+    sentence: str,
+    *,
+    warning: bool = True,
+    reporter: tuple[str, str] = ("", ""),
 ) -> None:
     """Write an event about an object, given as an ObjectReference; raises KubeError.
 
-    `reason` is one word in UpperCamelCase.
+    `reason` is one word in UpperCamelCase; `reporter` a controller and the name of its instance.
     """
     namespace = about.get("namespace") or OF_NODES
     at = datetime.fromtimestamp(kube.now_s(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -46,6 +52,8 @@ def write_event(
         "lastTimestamp": at,
         "count": 1,
     }
+    if any(reporter):
+        event["reportingComponent"], event["reportingInstance"] = reporter
     kube.create(joined("namespaces", namespace, "events"), event)
 
 

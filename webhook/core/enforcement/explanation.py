@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from webhook.core.enforcement.step import ESCALATE_AFTER, ESCALATION_S
+from webhook.core.enforcement.step import First
 
 if TYPE_CHECKING:
-    from webhook.core.enforcement.step import EndPod, Excess, Process
+    from webhook.core.enforcement.step import EndPod, Excess, Process, StopContainer
 
 MIB = 2**20
 _LONGEST_COMMAND = 80  # in a sentence; events have all that is known of it
@@ -17,10 +17,39 @@ def explain_stop(process: Process, excess: Excess) -> str:
     """Say why a process is stopped, and which request would have been enough."""
     within = f"within {excess.grew_within_s:.1f} s" if excess.grew_within_s else "at first sight"
     reason = f"it grew last, by {mebibytes(excess.grew_bytes)} {within}"
-    if excess.stops_before >= ESCALATE_AFTER:
-        whose = "its container" if process.container else "the pod"
-        stops = f"{excess.stops_before} stops in {ESCALATION_S / 60:.0f} minutes were not enough"
-        reason = f"{stops}, so all processes of {whose} on this GPU end"
+    if excess.first is First.LARGEST:
+        reason = "it holds the most"
+    return _explain(process, excess, reason)
+
+
+def explain_container_stop(action: StopContainer) -> str:
+    """Say why all processes of a container are stopped."""
+    whose = "its container" if action.container else "the pod"
+    reason = f"{_not_enough(action.excess)}, so all processes of {whose} end"
+    return _explain(action.process, action.excess, reason)
+
+
+def explain_end(action: EndPod) -> str:
+    """Say why the whole pod has to end."""
+    if action.process is not None and action.excess is not None:
+        reason = f"{_not_enough(action.excess)}, so all processes of the pod end"
+        return _explain(action.process, action.excess, reason)
+    if (over := action.powerless) is None:
+        return action.why
+    return (
+        f"over the VRAM cap on GPU {over.gpu}: the pod holds {mebibytes(over.sum_bytes)}, the cap "
+        f"is {mebibytes(over.cap_bytes)}, and none of its processes can be stopped from here; "
+        f"vramwarden.io/gpu-memory: {enough(over.peak_bytes)} would have been enough until then"
+    )
+
+
+def _not_enough(excess: Excess) -> str:
+    count = excess.stops_before
+    stops = "1 stop was" if count == 1 else f"{count} stops were"
+    return f"{stops} not enough in {excess.stops_within_s:.0f} s"
+
+
+def _explain(process: Process, excess: Excess, reason: str) -> str:
     others = excess.sum_bytes - excess.used_bytes
     beside = f", other processes of the pod {mebibytes(others)}" if others else ""
     return (
@@ -28,17 +57,6 @@ def explain_stop(process: Process, excess: Excess) -> str:
         f"{mebibytes(excess.used_bytes)}{beside}, the cap is {mebibytes(excess.cap_bytes)}; "
         f"{reason}; the pod's peak was {mebibytes(excess.peak_bytes)}, so "
         f"vramwarden.io/gpu-memory: {enough(excess.peak_bytes)} would have been enough until then"
-    )
-
-
-def explain_end(action: EndPod) -> str:
-    """Say why the whole pod has to end."""
-    if (over := action.powerless) is None:
-        return action.why
-    return (
-        f"over the VRAM cap on GPU {over.gpu}: the pod holds {mebibytes(over.sum_bytes)}, the cap "
-        f"is {mebibytes(over.cap_bytes)}, and none of its processes can be stopped from here; "
-        f"vramwarden.io/gpu-memory: {enough(over.peak_bytes)} would have been enough until then"
     )
 
 

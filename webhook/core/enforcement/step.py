@@ -1,21 +1,33 @@
-"""The enforcer's judgement: observations in, actions out; no NVML, no signal, no clock.
+"""The judgement that holds a cap: observations in, actions out; no NVML, no signal, no clock.
 
-A complete incident is a list of observations in a test. `webhook.adapters.nvml` says where figures
-come from, `webhook.adapters.processes` how a process is stopped.
+The sidecar and the sentry share it, each with a `Cap` of its own. A complete incident is a list of
+observations in a test. `webhook.adapters.nvml` says where figures come from,
+`webhook.adapters.processes` how a process is stopped.
 
 Per GPU, a step goes through these states; `blind` is kept beside them for the pod as a whole.
 
 | state | holds while | then |
 | --- | --- | --- |
 | watching | the known sum is within cap and tolerance | one sample over: suspecting |
-| suspecting | one sample was over | the next one is, too: terminate a victim |
-| escalated | three stops lie less than ten minutes back | as suspecting, but all of a container |
+| suspecting | one sample was over, or too few seconds were | the next one is, too: stop |
 | terminating | the victim got SIGTERM and is still listed | gone: watching; grace over: kill |
 | killing | the victim got SIGKILL and is still listed | gone: watching; long after: next victim |
+
+What a stop is of depends on how many stops of the last ten minutes were not enough:
+
+| stops that count | by default | then |
+| --- | --- | --- |
+| fewer than `container_after` and `pod_after` | 0 to 2 | one process: SIGTERM, then `Kill` |
+| at least `container_after`, fewer than `pod_after` | 3 | `StopContainer`, which has no grace |
+| at least `pod_after` | 4 or more | `EndPod` |
+
+The last two are escalations. After one, all the stops that led to it count for longer than ten
+minutes: twice as long with each escalation, at most for a day.
 """
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +44,26 @@ ESCALATE_AFTER: Final = 3
 """Stops on one GPU that were not enough: what restarts processes must end, not the next one."""
 
 ESCALATION_S: Final = 600.0
-"""For how long a stop counts towards that."""
+"""For how long a stop counts towards that, while there was no escalation."""
+
+LONGEST_BAN_S: Final = 86_400.0
+"""The longest for which stops count after an escalation."""
+
+MOST_STOPS: Final = 100
+"""Stops on one GPU that are remembered: a day of them must not cost memory."""
+
+LONGEST_STEP_S: Final = 10.0
+"""Between two samples over the cap, at most so much counts as time over: what nobody saw in a
+longer gap proves nothing."""
+
+
+class First(enum.Enum):
+    """Which process is stopped first."""
+
+    GREW_LAST = "grew-last"
+    """It is the likeliest cause; ties: the largest, then the youngest."""
+    LARGEST = "largest"
+    """It gives the most back at once; ties: the youngest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +115,15 @@ class Cap:
     terminate_when_blind: bool
     protected: frozenset[int]
     """Pids that are never stopped: PID 1, the enforcer itself."""
+    late_s: float = 0.0
+    """For how long a sum must have been over before anything is stopped, in seconds, besides
+    `CONFIRMATIONS` samples. Time within the cap takes as much off, so a process that is started
+    again does not begin at zero."""
+    first: First = First.GREW_LAST
+    container_after: int | None = ESCALATE_AFTER
+    """After so many stops that were not enough a whole container is stopped; None: never."""
+    pod_after: int = ESCALATE_AFTER + 1
+    """After so many stops that were not enough the pod is ended."""
 
     @property
     def ceiling_bytes(self) -> int:
@@ -117,17 +157,41 @@ class Victim:
 
 
 @dataclass(frozen=True, slots=True)
+class Lateness:
+    """For how long one GPU's sum was over, in seconds, less the time for which it was not."""
+
+    over_s: float
+    at_s: float
+    """When the last sample was taken."""
+    over: bool
+    """Whether that sample was over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ban:
+    """What escalations on one GPU left behind."""
+
+    escalations: int
+    until_s: float
+    """Until then, all stops that led to the last escalation count."""
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """All that a step remembers."""
 
     tracks: Mapping[tuple[str, Process], Track] = field(default_factory=dict)
     over: Mapping[str, int] = field(default_factory=dict)
     """Samples over the ceiling in a row, by GPU."""
+    lateness: Mapping[str, Lateness] = field(default_factory=dict)
+    """By GPU."""
     peaks: Mapping[str, int] = field(default_factory=dict)
     """The highest sum seen, in bytes, by GPU."""
     victims: tuple[Victim, ...] = ()
     stops: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """When processes were stopped recently, by GPU."""
+    bans: Mapping[str, Ban] = field(default_factory=dict)
+    """By GPU."""
     given_up: frozenset[Process] = frozenset()
     """Processes that outlived their SIGKILL, or may not be signalled."""
     blind_since_s: float | None = None
@@ -136,7 +200,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """Why a process is stopped: the figures behind the explanation, all in bytes."""
+    """Why a process is stopped: the figures behind the explanation."""
 
     gpu: str
     used_bytes: int
@@ -147,7 +211,11 @@ class Excess:
     grew_bytes: int
     grew_within_s: float
     stops_before: int = 0
-    """On this GPU, less than `ESCALATION_S` ago."""
+    """On this GPU, that count still."""
+    stops_within_s: float = 0.0
+    """How long ago the first of them was, in seconds."""
+    first: First = First.GREW_LAST
+    """By which order the process was chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +232,20 @@ class Kill:
 
     process: Process
     gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopContainer:
+    """Kill all processes of a container: SIGKILL without a grace, whether they hold memory or not.
+
+    What starts processes again need not hold any, so the caller finds them by their cgroup.
+    """
+
+    container: str
+    """Its id; empty where it is unknown: then all of the pod that may be stopped."""
+    excess: Excess
+    process: Process
+    """The victim whose container it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +280,18 @@ class Powerless:
 
 @dataclass(frozen=True, slots=True)
 class EndPod:
-    """End the whole pod: it is blind and the policy says so, or nothing else can be stopped."""
+    """End the whole pod: it is blind and the policy says so, or nothing less was enough."""
 
     why: str
     powerless: Powerless | None = None
     """Where nothing can be stopped."""
+    process: Process | None = None
+    """The victim, where stops were not enough."""
+    excess: Excess | None = None
+    """With `process`: why."""
 
 
-Action = Terminate | Kill | Freed | ReportBlind | EndPod
+Action = Terminate | Kill | StopContainer | Freed | ReportBlind | EndPod
 
 
 def step(
@@ -220,12 +306,14 @@ def step(
     state = replace(
         state,
         over={gpu: state.over.get(gpu, 0) + 1 for gpu in sums if sums[gpu] > cap.ceiling_bytes},
+        lateness=_count_time_over(state, observation, sums, cap, now_s),
         peaks={
             gpu: max(state.peaks.get(gpu, 0), sums.get(gpu, 0)) for gpu in {*state.peaks, *sums}
         },
     )
     for gpu in sorted(state.over):
-        if state.over[gpu] >= CONFIRMATIONS and not _is_busy(state, gpu):
+        late = state.lateness[gpu].over_s >= cap.late_s
+        if late and state.over[gpu] >= CONFIRMATIONS and not _is_busy(state, gpu):
             state, chosen = _stop(state, gpu, sums[gpu], cap, now_s)
             stopped += chosen
     return state, actions + stopped
@@ -257,6 +345,29 @@ def _sums(known: Mapping[tuple[str, Process], int | None]) -> dict[str, int]:
     for (gpu, _), used_bytes in known.items():
         sums[gpu] = sums.get(gpu, 0) + (used_bytes or 0)
     return sums
+
+
+def _count_time_over(
+    state: State, observation: Observation, sums: Mapping[str, int], cap: Cap, now_s: float
+) -> Mapping[str, Lateness]:
+    """Add the time between two samples over the cap, and take off that between two within it.
+
+    Between one of each it is unknown when the sum changed, so that time counts for neither. No more
+    is kept than is asked for.
+    """
+    lateness = dict(state.lateness)
+    for gpu in {*sums, *lateness}:
+        if gpu not in sums and observation.fault and gpu not in observation.listed_at_s:
+            continue  # not seen is not within the cap
+        over = sums.get(gpu, 0) > cap.ceiling_bytes
+        before = lateness.get(gpu, Lateness(0.0, now_s, over))
+        over_s, since_s = before.over_s, now_s - before.at_s
+        if over and before.over:
+            over_s = min(over_s + min(since_s, LONGEST_STEP_S), cap.late_s)
+        elif not over and not before.over:
+            over_s = max(over_s - since_s, 0.0)
+        lateness[gpu] = Lateness(over_s, now_s, over)
+    return lateness
 
 
 def _judge_blindness(
@@ -348,11 +459,7 @@ def _is_busy(state: State, gpu: str) -> bool:
 def _stop(
     state: State, gpu: str, sum_bytes: int, cap: Cap, now_s: float
 ) -> tuple[State, tuple[Action, ...]]:
-    """Stop the process that grew last (ties: the largest, then the youngest).
-
-    Where that did not help often enough, stop all that its container runs on this GPU; where its
-    container is unknown, all that may be stopped.
-    """
+    """Stop one process; where that did not help often enough its container, and then the pod."""
     candidates = [
         track
         for (where, process), track in state.tracks.items()
@@ -362,32 +469,63 @@ def _stop(
     if not candidates:
         over_cap = Powerless(gpu, sum_bytes, cap.cap_bytes, state.peaks[gpu])
         return replace(state, over=over), (EndPod("none can be stopped", over_cap),)
-    candidates.sort(
-        key=lambda track: (track.grew_at_s, track.used_bytes, track.process.started), reverse=True
+    track = max(candidates, key=_grew_last if cap.first is First.GREW_LAST else _largest)
+    recent = _stops_that_count(state, gpu, now_s)
+    excess = Excess(
+        gpu=gpu,
+        used_bytes=track.used_bytes,
+        sum_bytes=sum_bytes,
+        cap_bytes=cap.cap_bytes,
+        peak_bytes=state.peaks[gpu],
+        grew_bytes=track.grew_bytes,
+        grew_within_s=track.grew_within_s,
+        stops_before=len(recent),
+        stops_within_s=now_s - recent[0] if recent else 0.0,
+        first=cap.first,
     )
-    chosen = candidates[:1]
-    recent = tuple(at_s for at_s in state.stops.get(gpu, ()) if now_s - at_s < ESCALATION_S)
-    if len(recent) >= ESCALATE_AFTER:
-        container = chosen[0].process.container
-        chosen = [track for track in candidates if container in ("", track.process.container)]
-    victims = list(state.victims)
-    actions: list[Action] = []
-    for track in chosen:
-        excess = Excess(
-            gpu=gpu,
-            used_bytes=track.used_bytes,
-            sum_bytes=sum_bytes,
-            cap_bytes=cap.cap_bytes,
-            peak_bytes=state.peaks[gpu],
-            grew_bytes=track.grew_bytes,
-            grew_within_s=track.grew_within_s,
-            stops_before=len(recent),
-        )
-        actions.append(Terminate(track.process, excess))
-        victim = Victim(gpu, track.process, track.used_bytes, now_s)
-        if cap.grace_s <= 0:
-            victim = replace(victim, killed_at_s=now_s)
-            actions.append(Kill(track.process, gpu))
-        victims.append(victim)
-    stops = {**state.stops, gpu: (*recent, now_s)}
-    return replace(state, victims=tuple(victims), stops=stops, over=over), tuple(actions)
+    actions, killed, killed_at_s = _choose(track, candidates, excess, cap, now_s)
+    bans = state.bans
+    if isinstance(actions[0], StopContainer | EndPod):
+        escalations = bans[gpu].escalations + 1 if gpu in bans else 1
+        longer_s = min(ESCALATION_S * 2 ** min(escalations, 10), LONGEST_BAN_S)
+        bans = {**bans, gpu: Ban(escalations, now_s + longer_s)}
+    victims = [Victim(gpu, one.process, one.used_bytes, now_s, killed_at_s) for one in killed]
+    state = replace(
+        state,
+        victims=(*state.victims, *victims),
+        stops={**state.stops, gpu: (*recent, now_s)[-MOST_STOPS:]},
+        bans=bans,
+        over=over,
+    )
+    return state, actions
+
+
+def _choose(
+    track: Track, candidates: list[Track], excess: Excess, cap: Cap, now_s: float
+) -> tuple[tuple[Action, ...], list[Track], float | None]:
+    """Return what to do, whose memory must then come back, and when they were killed, if now."""
+    process, container = track.process, track.process.container
+    if excess.stops_before >= cap.pod_after:
+        return (EndPod("stops were not enough", None, process, excess),), candidates, now_s
+    if cap.container_after is not None and excess.stops_before >= cap.container_after:
+        whose = [one for one in candidates if container in ("", one.process.container)]
+        return (StopContainer(container, excess, process),), whose, now_s
+    ask = Terminate(process, excess)
+    if cap.grace_s > 0:
+        return (ask,), [track], None
+    return (ask, Kill(process, excess.gpu)), [track], now_s
+
+
+def _stops_that_count(state: State, gpu: str, now_s: float) -> tuple[float, ...]:
+    stops = state.stops.get(gpu, ())
+    if gpu in state.bans and now_s < state.bans[gpu].until_s:
+        return stops
+    return tuple(at_s for at_s in stops if now_s - at_s < ESCALATION_S)
+
+
+def _grew_last(track: Track) -> tuple[float, int, int]:
+    return track.grew_at_s, track.used_bytes, track.process.started
+
+
+def _largest(track: Track) -> tuple[float, int, int]:
+    return 0.0, track.used_bytes, track.process.started

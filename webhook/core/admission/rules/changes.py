@@ -8,12 +8,13 @@ from webhook.core.admission.accounting import counted_limits
 from webhook.core.admission.rules.complexity import is_managed
 from webhook.core.admission.rules.injection import mounts_of_devices
 from webhook.core.admission.rules.isolation import (
+    DEBUG_PROFILE,
     EVERYBODYS_CAPABILITIES,
+    debug_profile,
     defeating,
     like_the_sidecar,
     mounted_volumes_of_ours,
 )
-from webhook.core.admission.sidecar.user import ROOT_UID
 from webhook.core.nvidia.variables import (
     VISIBLE_DEVICES_ENV,
     chooses_devices,
@@ -21,7 +22,7 @@ from webhook.core.nvidia.variables import (
     sees_no_gpu,
 )
 from webhook.core.pod.demand import read_demand
-from webhook.core.pod.fields import integer, items, mapping, text
+from webhook.core.pod.fields import items, text
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.views import read_containers
 from webhook.core.policy.values import Isolation, VisibleDevices
@@ -43,10 +44,6 @@ if TYPE_CHECKING:
 _FIXED_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
 # No profile of `kubectl debug` asks for KILL, which reaches a sidecar that runs as another user.
 _DEBUGGERS_CAPABILITIES: Final = EVERYBODYS_CAPABILITIES - {"KILL"}
-_PROFILE: Final = "kubectl debug --profile=baseline"
-"""The profile that works in every pod where users are free: it grants nothing."""
-_NON_ROOT_PROFILE: Final = "kubectl debug --profile=restricted"
-"""The one that works where they are not: it drops what may become root, and names no user."""
 
 
 def immutable(case: Case) -> Iterator[Finding]:
@@ -145,19 +142,8 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
 
 
 def _profile(case: Case) -> str:
-    """Name a profile of `kubectl debug` that works in a pod.
-
-    Source: k8s.io/kubectl/pkg/cmd/debug/profiles.go. `general`, the default, adds SYS_PTRACE, and
-    `sysadmin` is privileged; `netadmin` adds NET_ADMIN and NET_RAW, which a rule may not allow;
-    `baseline` sets nothing, and `restricted` all that `isolation: NonRoot` asks for except a user,
-    which is the pod's or stands in a file for `--custom`.
-    """
-    if case.rule.isolation is not Isolation.NON_ROOT or not is_managed(case.old.raw):
-        return _PROFILE
-    context = mapping(case.pod.spec, "securityContext", "spec")
-    if integer(context, "runAsUser", "spec.securityContext") not in {None, ROOT_UID}:
-        return _NON_ROOT_PROFILE
-    return f"{_NON_ROOT_PROFILE} --custom=FILE, with securityContext.runAsUser in FILE"
+    managed = is_managed(case.old.raw)
+    return debug_profile(case.pod, case.rule) if managed else DEBUG_PROFILE
 
 
 def debugging_without_demand(case: Case) -> Iterator[Finding]:
@@ -173,7 +159,9 @@ def debugging_without_demand(case: Case) -> Iterator[Finding]:
     for container in new_debuggers(case.old, case.pod):
         for index, entry in enumerate(container.env()):
             if not sees_no_gpu(entry):
-                yield _shown(f"{container.path}.env[{index}]", f"{entry['name']} shows", _PROFILE)
+                yield _shown(
+                    f"{container.path}.env[{index}]", f"{entry['name']} shows", DEBUG_PROFILE
+                )
 
 
 def debugging_mounts(case: Case) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from webhook.core.admission.rules.host_paths import may_mount
 from webhook.core.admission.sidecar.container import VOLUME_NAMES
 from webhook.core.admission.sidecar.recognition import is_enforcer, is_enforcers_volume
 from webhook.core.admission.sidecar.user import ROOT_UID, own_or_pods, user_of
-from webhook.core.pod.fields import flag, items, mapping, text, texts
+from webhook.core.pod.fields import flag, integer, items, mapping, text, texts
 from webhook.core.pod.findings import (
     Finding,
     Reason,
@@ -56,7 +56,10 @@ def privileged_pod(case: Case) -> Iterator[Finding]:
     given = EVERYBODYS_CAPABILITIES if case.tier.in_pod else None
     for container in pod.containers:
         for path, what in defeating(container, rule, given):
-            detail = f"{what}, which defeats the VRAM cap; remove it"
+            # What `kubectl debug --copy-to` adds, where its user chooses nothing.
+            by_kubectl = what.endswith(" SYS_PTRACE")
+            do = f"remove it, or use {debug_profile(pod, rule)}" if by_kubectl else "remove it"
+            detail = f"{what}, which defeats the VRAM cap; {do}"
             yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
     if flag(pod.spec, "hostIPC", "spec"):
         detail = (
@@ -115,6 +118,28 @@ def like_the_sidecar(container: Container, pod: Pod) -> Iterator[tuple[str, str,
     if flag(context, "allowPrivilegeEscalation", path) is not False:
         what = f"container {quoted(container.name)} may become root"
         yield f"{path}.allowPrivilegeEscalation", what, "set allowPrivilegeEscalation: false"
+
+
+DEBUG_PROFILE: Final = "kubectl debug --profile=baseline"
+"""The profile that works in every pod where users are free: it grants nothing."""
+_NON_ROOT_PROFILE: Final = "kubectl debug --profile=restricted"
+"""The one that works where they are not: it drops what may become root, and names no user."""
+
+
+def debug_profile(pod: Pod, rule: Rule) -> str:
+    """Name a profile of `kubectl debug` that works in a pod with VRAM.
+
+    Source: k8s.io/kubectl/pkg/cmd/debug/profiles.go. `general`, the default, adds SYS_PTRACE, and
+    `sysadmin` is privileged; `netadmin` adds NET_ADMIN and NET_RAW, which a rule may not allow;
+    `baseline` sets nothing, and `restricted` all that `isolation: NonRoot` asks for except a user,
+    which is the pod's or stands in a file for `--custom`.
+    """
+    if rule.isolation is not Isolation.NON_ROOT:
+        return DEBUG_PROFILE
+    context = mapping(pod.spec, "securityContext", "spec")
+    if integer(context, "runAsUser", "spec.securityContext") not in {None, ROOT_UID}:
+        return _NON_ROOT_PROFILE
+    return f"{_NON_ROOT_PROFILE} --custom=FILE, with securityContext.runAsUser in FILE"
 
 
 def defeating(

@@ -1,0 +1,171 @@
+"""Whose the node's processes are, which is the enforcer's, and how exactly one is ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.core.enforcement.cgroup_trees import ID, OTHERS, OURS, THEIRS
+from tests.support.fake_proc import put, stat_line, status_lines
+from webhook.adapters.node_processes import NodeProcesses, Owner
+from webhook.adapters.processes import Delivery
+from webhook.core.enforcement.cgroups import NOWHERE, Place
+from webhook.core.enforcement.step import Process
+
+OUR_CGROUP = f"0::/kubepods/besteffort/pod{OURS}/{'1' * 64}\n"
+THEIR_CGROUP = f"0::/kubepods/burstable/pod{THEIRS}/{ID}\n"
+RUN = f"/var/lib/kubelet/pods/{THEIRS}/volumes/kubernetes.io~empty-dir/vram-enforcer-run"
+SLEEPS = "import time; print('ready', flush=True); time.sleep(60)"
+
+
+def mount(device, root, at, kind="tmpfs"):
+    return f"36 35 {device} {root} {at} rw,noatime shared:1 - {kind} {kind} rw\n"
+
+
+@pytest.fixture
+def node(tmp_path):
+    put(tmp_path, os.getpid(), cgroup=OUR_CGROUP)
+    return lambda: NodeProcesses(OURS, proc=str(tmp_path))
+
+
+@pytest.fixture
+def sleeper():
+    command = [sys.executable, "-I", "-S", "-c", SLEEPS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        started.stdout.readline()
+        yield started
+        started.kill()
+
+
+def test_a_process_is_its_pid_start_and_place_without_its_command_line(node, tmp_path):
+    put(tmp_path, 50, cgroup=THEIR_CGROUP, comm="train\n", cmdline="train\0--token=secret\0")
+    owner = node().owner(50)
+    assert owner == Owner(Process(50, 4711), Place(THEIRS, ID))
+    assert (owner.process.command, owner.process.container) == ("train", ID)
+
+
+def test_who_ended_or_never_was_is_nobody(node, tmp_path):
+    put(tmp_path, 50, stat=stat_line(50, state="Z"))
+    assert [node().owner(pid) for pid in (50, 51)] == [None, None]
+
+
+def test_only_the_pods_own_processes_are_found(node, tmp_path):
+    put(tmp_path, 50, cgroup=THEIR_CGROUP)
+    put(tmp_path, 51, cgroup="0::/system.slice/x.service\n")
+    put(tmp_path, 52, cgroup=f"0::/kubepods/burstable/pod{OTHERS}/{ID}\n")
+    inner = THEIR_CGROUP.strip() + f"/kubepods/pod{OTHERS}/{ID}\n"
+    put(tmp_path, 53, cgroup=inner)
+    assert [one.process.pid for one in node().of_pod(THEIRS)] == [50, 53]
+    assert [one.process.pid for one in node().of_pod(OTHERS)] == [52]
+
+
+def test_without_our_own_uid_nobody_is_placed(tmp_path):
+    put(tmp_path, os.getpid(), cgroup=OUR_CGROUP)
+    put(tmp_path, 50, cgroup=THEIR_CGROUP)
+    node = NodeProcesses("", proc=str(tmp_path))
+    assert (node.knows_itself(), node.owner(50).place) == (False, NOWHERE)
+    assert NodeProcesses(OURS, proc=str(tmp_path)).knows_itself()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "inner"),
+    [("8000\t1", 1), ("8000\t7", 7), ("8000\t7\t1", 7), ("8000", 0), ("", 0), ("8000\tx", 0)],
+)
+def test_the_number_in_the_pod_is_the_second(node, tmp_path, numbers, inner):
+    put(tmp_path, 50, status=f"{status_lines(50)}NSpid:\t{numbers}\n")
+    assert node().inner_pid(50) == inner
+
+
+MOUNTS = [
+    (mount("0:99", "/", RUN), {"0:99"}),
+    (mount("0:99", "/", RUN) + mount("0:7", "/", "/data"), {"0:99"}),
+    (mount("8:1", "/", RUN, "ext4"), set()),
+    (mount("0:99", "/sub", RUN), set()),
+    (mount("0:99", "/", RUN.replace(THEIRS, OTHERS)), set()),
+    (mount("0:99", "/", f"{RUN}/below"), set()),
+    ("", set()),
+    ("garbage\n - tmpfs\n", set()),
+]
+
+
+@pytest.mark.parametrize(("seen", "devices"), MOUNTS)
+def test_the_enforcers_volume_is_a_tmpfs_that_the_kubelet_mounts(node, tmp_path, seen, devices):
+    put(tmp_path, 1, mountinfo=seen)
+    assert node().enforcer_mounts(THEIRS) == devices
+
+
+@pytest.mark.parametrize(
+    ("seen", "has"),
+    [
+        (mount("0:99", "/", "/run/vram-enforcer"), True),
+        (mount("0:98", "/", "/run/vram-enforcer"), False),
+        (mount("0:99", "/", "/elsewhere"), False),
+        (mount("0:99", "/sub", "/run/vram-enforcer"), False),
+        (mount("0:98", "/", "/run/vram-enforcer", "ext4"), False),
+    ],
+)
+def test_who_has_that_volume_at_its_path_is_the_enforcer(node, tmp_path, seen, has):
+    put(tmp_path, 50, mountinfo=seen)
+    assert node().has_mounted(50, frozenset({"0:99"})) is has
+
+
+def started_s(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+@pytest.fixture
+def real(node, tmp_path, sleeper):
+    """Show a real process as one of the pod's."""
+    put(tmp_path, sleeper.pid, stat=stat_line(sleeper.pid, started=started_s(sleeper.pid)),
+        cgroup=THEIR_CGROUP)  # fmt: skip
+    made = node()
+    return made, made.owner(sleeper.pid), sleeper
+
+
+def test_exactly_this_process_is_ended(real):
+    node, owner, sleeper = real
+    assert node.kill(owner) is Delivery.DELIVERED
+    assert sleeper.wait(20) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("change", "delivery"),
+    [
+        ({"cgroup": f"0::/kubepods/burstable/pod{OTHERS}/{ID}\n"}, Delivery.REJECTED),
+        ({"cgroup": "0::/system.slice/x.service\n"}, Delivery.REJECTED),
+        ({"cgroup": ""}, Delivery.REJECTED),
+        ({"stat": "started"}, Delivery.GONE),
+    ],
+)
+def test_nobody_is_signalled_who_is_another_or_elsewhere_by_now(real, tmp_path, change, delivery):
+    node, owner, sleeper = real
+    if "stat" in change:
+        change = {"stat": stat_line(sleeper.pid, started=owner.process.started + 1)}
+    shown = {"stat": stat_line(sleeper.pid, started=owner.process.started)} | change
+    put(tmp_path, sleeper.pid, **{"cgroup": THEIR_CGROUP, **shown})
+    assert node.kill(owner) is delivery
+    assert sleeper.poll() is None
+
+
+def test_who_is_of_no_pod_ourselves_and_our_parents_are_never_signalled(node, tmp_path):
+    put(tmp_path, os.getpid(), cgroup=THEIR_CGROUP, stat=stat_line(os.getpid(), parent=77))
+    made = node()
+    for pid in (1, os.getpid(), 77):
+        assert made.kill(Owner(Process(pid, 4711), Place(THEIRS, ID))) is Delivery.REJECTED
+    assert made.kill(Owner(Process(78, 4711), NOWHERE)) is Delivery.REJECTED
+
+
+def test_without_pidfds_nobody_is_signalled(real, monkeypatch):
+    node, owner, sleeper = real
+
+    def refuse(_pid):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    assert node.kill(owner) is Delivery.REJECTED
+    assert sleeper.poll() is None

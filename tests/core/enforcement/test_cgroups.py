@@ -1,0 +1,123 @@
+"""Which pod and container a process is of, by the paths of every kind of node."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.enforcement.cgroup_trees import (
+    BURST,
+    CONTAINERD,
+    FS,
+    ID,
+    LIKE_ANOTHER,
+    OTHER_ID,
+    OTHERS,
+    OUR_ID,
+    OURS,
+    SCOPE,
+    THEIRS,
+    TREES,
+    Tree,
+    systemd,
+)
+from webhook.core.enforcement.cgroups import NOWHERE, Place, comparable_uid, place_of
+
+V1 = ("name=systemd", "cpu,cpuacct", "memory", "pids")
+
+
+@pytest.mark.parametrize("hierarchies", [("",), V1], ids=["v2", "v1"])
+@pytest.mark.parametrize("kind", TREES)
+def test_each_kind_of_node_names_its_pods_and_containers(kind, hierarchies):
+    tree = TREES[kind]
+    ours, theirs = tree.lines(*hierarchies)
+    assert place_of(theirs, ours, OURS) == Place(tree.pod, tree.container)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "place"),
+    [
+        (CONTAINERD, f"{BURST}/{SCOPE}", Place(THEIRS, ID)),
+        (CONTAINERD, "/kubepods.slice", NOWHERE),
+        ("/a/kubepods/pod" + OURS, f"/b/kubepods/pod{THEIRS}/{ID}", NOWHERE),
+        ("/", f"/{LIKE_ANOTHER}", Place(OURS)),
+        ("/", f"/../{LIKE_ANOTHER}", Place(OURS)),
+        ("/", f"/../../pod{THEIRS}/{ID}", Place(THEIRS, ID)),
+        ("/init.scope", f"{BURST}/{SCOPE}", NOWHERE),
+    ],
+)
+def test_the_table_of_the_docstring(ours, theirs, place):
+    assert place_of(f"0::{theirs}\n", f"0::{ours}\n", OURS) == place
+
+
+def test_where_the_unified_hierarchy_is_empty_the_others_say_it():
+    """Hybrid nodes: every process is at the root of version 2."""
+    tree = Tree(CONTAINERD, f"{BURST}/{SCOPE}")
+    ours, theirs = (f"{lines}0::/\n" for lines in tree.lines(*V1))
+    assert place_of(theirs, ours, OURS) == Place(THEIRS, ID)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(CONTAINERD, "/system.slice/x.service"), ("/", "/../../../../x.service")]
+)
+def test_in_a_hierarchy_that_nobody_uses_no_process_of_the_node_is_taken_for_ours(ours, theirs):
+    hybrid = [f"1:name=systemd:{path}\n2:memory:{used}\n0::/\n" for path, used in
+              ((theirs, "/elsewhere"), (ours, "/elsewhere"))]  # fmt: skip
+    assert place_of(*hybrid, OURS) == NOWHERE
+    assert place_of(hybrid[1], hybrid[1], OURS) == Place(OURS)
+
+
+def test_where_hierarchies_name_different_pods_nobody_is_believed():
+    ours = f"1:pids:{FS}\n2:cpu:{FS}\n"
+    theirs = f"1:pids:/kubepods/pod{THEIRS}/{ID}\n2:cpu:/kubepods/pod{OTHERS}/{ID}\n"
+    assert place_of(theirs, ours, OURS) == NOWHERE
+
+
+def test_where_hierarchies_name_different_containers_the_pod_stands_alone():
+    ours = f"1:pids:{FS}\n2:cpu:{FS}\n"
+    theirs = f"1:pids:/kubepods/pod{THEIRS}/{ID}\n2:cpu:/kubepods/pod{THEIRS}/{OTHER_ID}\n"
+    assert place_of(theirs, ours, OURS) == Place(THEIRS)
+
+
+def test_without_our_own_uid_nothing_is_known_of_absolute_paths():
+    ours, theirs = TREES["systemd, containerd, burstable"].lines()
+    assert place_of(theirs, ours, "") == NOWHERE
+
+
+@pytest.mark.parametrize("cgroups", ["", "\n", "0::", "garbage", "0:/x", "::", "\0:\0:\0"])
+def test_what_is_no_cgroup_file_names_nobody(cgroups):
+    assert place_of(cgroups, f"0::{CONTAINERD}\n", OURS) == NOWHERE
+    assert place_of(f"0::{BURST}/{SCOPE}\n", cgroups, OURS) == NOWHERE
+
+
+def test_uids_are_compared_in_lower_case_and_with_dashes():
+    assert comparable_uid("FEEDFACE_AAAA_4BBB_9CCC_DDDD00001111") == THEIRS
+    assert comparable_uid(THEIRS) == THEIRS
+    assert place_of(f"0::{BURST}/{SCOPE}\n", f"0::{CONTAINERD}\n", OURS.upper()).pod == THEIRS
+
+
+NAMES = st.one_of(
+    st.sampled_from([
+        "..", "kubepods.slice", "kubepods", "burstable", f"pod{OTHERS}", f"pod{OURS}",
+        f"kubepods-burstable-pod{systemd(OTHERS)}.slice", f"cri-containerd-{OTHER_ID}.scope",
+        OTHER_ID, f"crio-{OUR_ID}.scope", "container", " (deleted)", f"pod{OTHERS} (deleted)",
+    ]),
+    st.text(st.characters(blacklist_characters="/\n\0", codec="utf-8"), min_size=1, max_size=255),
+)  # fmt: skip
+
+
+@given(
+    st.sampled_from([kind for kind, tree in TREES.items() if tree.pod and tree.container]),
+    st.lists(NAMES.filter(lambda name: name != ".."), max_size=6),
+)
+def test_whatever_a_tenant_makes_below_its_container_is_that_containers(kind, names):
+    tree = TREES[kind]
+    theirs = "/".join([tree.theirs.removesuffix(" (deleted)"), *names])
+    found = place_of(f"0::{theirs}\n", f"0::{tree.ours}\n", OURS)
+    assert found == Place(tree.pod, tree.container)
+
+
+@given(st.lists(NAMES, max_size=8).map("/".join), st.lists(NAMES, max_size=8).map("/".join))
+def test_any_paths_are_read(ours, theirs):
+    place_of(f"0::/{theirs}", f"0::/{ours}", OURS)

@@ -1,0 +1,118 @@
+"""What the sentry asks of a step: an excess that lasted, and the largest process first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.enforcement.observations import CAP, LOADER, TRAINER, names, run_script, using
+from webhook.core.enforcement.explanation import explain_stop
+from webhook.core.enforcement.step import (
+    LONGEST_STEP_S,
+    First,
+    Process,
+    State,
+    Terminate,
+    step,
+)
+
+LATE = replace(CAP, late_s=12.0)
+OVER, UNDER, UNSEEN = using((TRAINER, 1500)), using((TRAINER, 10)), using(fault="x")
+
+
+def stopped_at(script, cap=LATE):
+    return [now_s for now_s, action in run_script(script, cap)[0] if isinstance(action, Terminate)]
+
+
+@pytest.mark.parametrize(
+    ("every_s", "want"), [(0.5, [12.0]), (1, [12]), (5, [15]), (8, [16]), (20, [40])]
+)
+def test_an_excess_must_have_lasted(every_s, want):
+    """A gap counts as ten seconds at most: what nobody saw proves nothing."""
+    script = [(number * every_s, OVER) for number in range(int(60 / every_s))]
+    assert stopped_at(script)[:1] == want
+    assert LONGEST_STEP_S == 10
+
+
+@pytest.mark.parametrize(
+    ("pattern", "want"),
+    [
+        ("O" * 13, [12]),
+        ("O" * 12, []),
+        ("O" * 7 + "U" * 7 + "O" * 12, []),  # 6 s over, 6 s within: nothing is left
+        ("O" * 12 + "UU" + "O" * 5, [16]),  # 11 over, 1 within, then 2 of 12 more
+        ("O" * 9 + "U" + "O" * 6, [14]),  # a moment within the cap costs the time around it
+        ("OU" * 30, []),  # when it changed is unknown each time
+        ("O" * 6 + "?" * 3 + "O" * 6, [12]),  # not seen is not within the cap
+        ("O" * 12 + "?" * 3 + "O" * 3, [16]),  # two samples in a row, still
+    ],
+)
+def test_time_over_adds_up_and_time_within_the_cap_takes_it_off(pattern, want):
+    samples = {"O": OVER, "U": UNDER, "?": UNSEEN}
+    assert stopped_at([(t, samples[letter]) for t, letter in enumerate(pattern)]) == want
+
+
+def test_what_is_started_again_does_not_begin_at_zero():
+    again = Process(102, 2000)
+    script = [(t, OVER) for t in range(13)] + [(13, using())]
+    script += [(t, using((again, 1500))) for t in range(14, 30)]
+    assert stopped_at(script) == [12, 15]
+
+
+def test_no_more_time_is_kept_than_is_asked_for():
+    """After a day over the cap that nobody could stop, twelve seconds within it clear it."""
+    script = [(t, using((Process(1, 1), 1500))) for t in range(0, 3600, 10)]
+    script += [(3600 + t, UNDER) for t in range(13)]
+    _, state = run_script(script, LATE)
+    assert state.lateness["GPU-0"].over_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("first", "want", "why"),
+    [
+        (First.GREW_LAST, LOADER, "it grew last, by 200Mi within 1.0 s"),
+        (First.LARGEST, TRAINER, "it holds the most"),
+    ],
+)
+def test_who_is_first_is_said_by_the_program(first, want, why):
+    script = [(0, using((TRAINER, 800), (LOADER, 100)))]
+    script += [(t, using((TRAINER, 800), (LOADER, 300))) for t in (1, 2)]
+    ((_, action),) = run_script(script, replace(CAP, first=first))[0]
+    assert action.process == want
+    assert f"; {why}; " in explain_stop(action.process, action.excess)
+
+
+def test_of_the_largest_the_youngest_is_first():
+    both = using((TRAINER, 650), (LOADER, 650))
+    log, _ = run_script([(0, both), (1, both)], replace(CAP, first=First.LARGEST))
+    assert log[0][1].process == LOADER
+
+
+def test_each_gpu_has_its_own_time():
+    script = [(t, using((TRAINER, 1500, "GPU-a"))) for t in range(12)]
+    script += [(t, using((TRAINER, 1500, "GPU-b"))) for t in range(12, 25)]
+    assert names(run_script(script, LATE)[0]) == [(24, "Terminate")]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 30), st.sampled_from("OU?")), max_size=60),
+    st.floats(0, 60),
+)
+def test_nothing_is_stopped_before_an_excess_lasted_and_an_excess_that_lasts_is(script, late_s):
+    """Time over is bounded by what passed between samples over, from above and from below."""
+    cap = replace(CAP, late_s=late_s)
+    samples = {"O": OVER, "U": UNDER, "?": UNSEEN}
+    state, now_s, longest_s, before = State(), 0.0, 0.0, ""
+    script = [*script, *[(LONGEST_STEP_S, "O")] * (20 + int(late_s / LONGEST_STEP_S))]
+    for since_s, letter in script:
+        now_s += since_s
+        longest_s += since_s if "U" not in (before, letter) else 0.0
+        before = letter if letter != "?" or not before else before
+        state, actions = step(state, samples[letter], cap, now_s)
+        if [action for action in actions if isinstance(action, Terminate)]:
+            assert longest_s >= late_s - 1e-6
+            return
+    pytest.fail("nothing was stopped")

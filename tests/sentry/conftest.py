@@ -1,0 +1,15 @@
+"""The stub and an API server for nodes of their own, or one line that says why there are none."""
+
+import pytest
+
+from tests.sentry import nodes
+from tests.support.nvml_stub import build
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    if why := nodes.missing():
+        pytest.skip(why)
+    folder = tmp_path_factory.mktemp("library")
+    folder.chmod(0o755)
+    return build(folder)

@@ -1,0 +1,320 @@
+"""A node in namespaces of its own: pods with sidecars, tenants, bystanders, and the sentry.
+
+    node_scene.py JSON
+
+Pods are as a runtime makes them: a first process that only waits, per container a cgroup and a
+mount namespace, all in one PID namespace. What NVML lists is the stub's; who is in a list is taken
+from the processes' names, see `tenant.py`.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+import urllib.request
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.sidecar.incident_scene import become
+
+MIB = 2**20
+CAP_MIB = 8192
+PATH = "/usr/bin:/bin"
+LIBC = ctypes.CDLL(None, use_errno=True)
+NEWNS, NEWPID = 0x00020000, 0x20000000
+BIND, REC_PRIVATE, DETACH = 0x1000, 0x4000 | 0x40000, 2
+TENANT = Path(__file__).with_name("tenant.py")
+GPU = "GPU-11111111-2222-3333-4444-555555555555"
+OTHER_GPU = "GPU-99999999-2222-3333-4444-555555555555"
+PAUSES = """
+import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+while True:
+    signal.pause()
+"""
+VOLUME = "volumes/kubernetes.io~empty-dir/vram-enforcer-run"
+
+
+def check(result):
+    if result != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def mount(source, target, kind=None, flags=0):
+    check(LIBC.mount(os.fsencode(source), os.fsencode(target), kind, flags, None))
+
+
+def write(path, text):
+    beside = path.with_name(f"{path.name}.new")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
+
+
+class Driver:
+    """The stub's file as one PID namespace sees it."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
+        self._listed = None
+        self.lists({})
+
+    def lists(self, listed):
+        """List these processes: MiB by number."""
+        if listed == self._listed:
+            return
+        self._listed = listed
+        lines = [f"process 0 compute {pid} {mib * MIB}\n" for pid, mib in listed.items()]
+        used = sum(listed.values()) * MIB
+        gpus = (
+            f"gpu {GPU} total={used + MIB} used={used} mig=0\ngpu {OTHER_GPU} total={MIB} mig=0\n"
+        )
+        write(self.folder / "stub.txt", "".join(["driver 580.65.06\n", gpus, *lines]))
+
+    @property
+    def environment(self):
+        return {"NVML_STUB_FILE": str(self.folder / "stub.txt")}
+
+
+class Pod:
+    """A pod of the node."""
+
+    def __init__(self, node, name, uid, quality="burstable"):
+        self.node, self.name, self.uid = node, name, uid
+        self.cgroup = node.cgroups / "kubepods" / quality / f"pod{uid}"
+        self.driver = Driver(node.folder / name)
+        self.run = node.folder / "kubelet/pods" / uid / VOLUME
+        self.run.mkdir(parents=True)
+        mount("tmpfs", self.run, b"tmpfs")
+        self.run.chmod(0o777)
+        self.began_s = self.ended_s = None
+        self.held = {}
+        self.inner = {}
+        self.ghosts = set()
+        self.started = {}
+        self.pause = self._start("pause", [sys.executable, "-I", "-S", "-c", PAUSES])
+
+    def container(self, name):
+        made = self.cgroup / (name.encode().hex() + "0" * 64)[:64]
+        made.mkdir(parents=True, exist_ok=True)
+        return made
+
+    def sidecar(self, user=0):
+        environment = self.driver.environment | {
+            "LD_LIBRARY_PATH": self.node.library,
+            "VRAM_CAP_BYTES": str(CAP_MIB * MIB),
+            "VRAM_TOLERANCE": "2%",
+            "VRAM_GPUS": f"{GPU},{OTHER_GPU}",
+        }
+        log = self.node.folder / f"{self.name}.log"
+        log.touch()
+        log.chmod(0o666)
+        termination = self.node.folder / f"{self.name}.termination"
+        termination.touch()
+        termination.chmod(0o666)
+        command = [sys.executable, "-I", "-m", "webhook.sidecar", "--run-folder",
+                   "/run/vram-enforcer", "--termination-log", str(termination)]  # fmt: skip
+        return self._start("enforcer", command, user=user, environment=environment, output=log)
+
+    def tenant(self, how, user=0):
+        return self._start("train", [sys.executable, "-I", "-S", str(TENANT), how], user=user)
+
+    def _start(self, container, command, user=0, environment=None, output=None):
+        """Start it in its container; return its number on the node."""
+        joined = (self.container(container) / "cgroup.procs").open("w")
+        answer, tell = os.pipe()
+        if not os.fork():
+            self.node.quietly(lambda: self._runtime(container, command, user, environment or {},
+                                                    output, joined, tell))  # fmt: skip
+        os.close(tell)
+        joined.close()
+        with os.fdopen(answer) as lines:
+            pid = int(lines.readline())
+        self.started[container] = pid
+        return pid
+
+    def _runtime(self, container, command, user, environment, output, joined, tell):
+        """Be the runtime's process: it makes the container's first one, and waits for it."""
+        if container == "pause":
+            check(LIBC.unshare(NEWPID))
+        else:
+            with Path(f"/proc/{self.pause}/ns/pid").open() as namespace:
+                check(LIBC.setns(namespace.fileno(), NEWPID))
+        if child := os.fork():
+            os.write(tell, f"{child}\n".encode())
+            os.close(tell)
+            os.waitpid(child, 0)
+            os._exit(0)
+        os.close(tell)
+        joined.write("0")
+        joined.flush()
+        check(LIBC.unshare(NEWNS))
+        mount("none", "/", None, REC_PRIVATE)
+        mount("proc", "/proc", b"proc")
+        if container == "enforcer":
+            mount(self.run, "/run/vram-enforcer", None, BIND)
+        check(LIBC.umount2(os.fsencode(self.run), DETACH))
+        with Path(output or os.devnull).open("ab") as out:
+            os.dup2(out.fileno(), 1)
+        if user:
+            become(user)
+        os.execve(command[0], command, {"PATH": PATH, **environment})  # noqa: S606 - our own
+
+    def follow(self, now_s):
+        """Take note of who is named so, and of when the excess began and ended."""
+        alive = set()
+        for path in self.cgroup.rglob("cgroup.procs"):
+            alive |= set(map(int, path.read_text().split()))
+        tenants = alive - {self.started.get("pause"), self.started.get("enforcer")}
+        for pid in tenants - self.held.keys():
+            with contextlib.suppress(OSError):
+                named = Path(f"/proc/{pid}/comm").read_text().strip()
+                kind = "ghost" if named.startswith("ghost") else "gpu"
+                if named.startswith(kind) and named.removeprefix(kind).isdecimal():
+                    self.inner[pid] = int(status(pid)["NSpid"].split()[1])
+                    self.held[pid] = int(named.removeprefix(kind))
+                    self.ghosts |= {pid} if kind == "ghost" else set()
+        self.tenants = len([pid for pid in tenants if is_alive(pid)])
+        kept = self.ghosts if self.tenants else set()
+        self.listed = {pid: mib for pid, mib in self.held.items() if pid in alive | kept}
+        self.driver.lists({self.inner[pid]: mib for pid, mib in self.listed.items()})
+        if sum(self.listed.values()) > CAP_MIB * 1.02:
+            self.began_s = self.began_s or now_s
+            self.ended_s = None
+        elif self.began_s and self.ended_s is None:
+            self.ended_s = now_s
+
+    def is_over(self, since_s):
+        """Say whether the excess ended so long ago, and did not begin again."""
+        return bool(self.ended_s) and time.monotonic() - self.ended_s > since_s
+
+    def report(self):
+        return {
+            "excess": self.began_s is not None,
+            "lasted_s": self.ended_s and round(self.ended_s - self.began_s, 2),
+            "pause": is_alive(self.pause),
+            "enforcer": is_alive(self.started.get("enforcer", 0)),
+            "tenants": self.tenants,
+        }
+
+    def line(self):
+        return {
+            "uid": self.uid, "pod": f"team/{self.name}", "gpus": [GPU], "memory": CAP_MIB * MIB,
+            "since": 1, "cap": CAP_MIB * MIB, "tolerance": CAP_MIB * MIB // 50, "late_s": 6.5,
+            "act": True,
+        }  # fmt: skip
+
+
+class Node:
+    def __init__(self, sent):
+        self.folder = Path(sent["folder"])
+        self.library = sent["library"]
+        self.cgroups = Path(sent["cgroups"])
+        mount("tmpfs", "/run", b"tmpfs")
+        Path("/run/vram-enforcer").mkdir()
+        self.driver = Driver(self.folder / "node")
+        self.sentry = None
+
+    def quietly(self, work):
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - a forked copy must end here
+            traceback.print_exc()
+        os._exit(1)
+
+    def process(self, cgroup, command, environment=None, output=None, private=False):
+        """Start a process of the node itself in a cgroup."""
+        made = self.cgroups / cgroup
+        made.mkdir(parents=True, exist_ok=True)
+        if pid := os.fork():
+            return pid
+
+        def become():
+            (made / "cgroup.procs").write_text("0")
+            if private:
+                check(LIBC.unshare(0x02000000))  # CLONE_NEWCGROUP
+            with Path(output or os.devnull).open("ab") as out:
+                os.dup2(out.fileno(), 1)
+            os.execve(command[0], command, {"PATH": PATH, **(environment or {})})  # noqa: S606
+
+        return self.quietly(become)
+
+    def follow(self, pods, more=()):
+        """Let the driver list what the pods hold, and others of the node."""
+        listed = dict(more)
+        for pod in pods:
+            pod.follow(time.monotonic())
+            listed |= pod.listed
+        self.driver.lists(listed)
+
+    def start_sentry(self, uid, kubeconfig, *options, private=False):
+        log = self.folder / "sentry.log"
+        command = [sys.executable, "-m", "webhook.cli", "sentry", "--node=n1", "--namespace=sys",
+                   "--host=127.0.0.1", "--metrics-port=0", f"--kubeconfig={kubeconfig}",
+                   *options]  # fmt: skip
+        environment = self.driver.environment | {
+            "LD_LIBRARY_PATH": self.library, "POD_UID": uid, "POD_NAME": "sentry-x",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        }  # fmt: skip
+        cgroup = f"kubepods/besteffort/pod{uid}/{'5' * 64}"
+        self.sentry = self.process(cgroup, command, environment, log, private)
+
+    def events(self):
+        text = (self.folder / "sentry.log").read_text()
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
+
+    def ask(self, path):
+        port = next(one["port"] for one in self.events() if one["msg"] == "started")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+                return answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return f"{error.code} {error.read().decode()}"
+
+
+def status(pid):
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def is_alive(pid):
+    try:
+        return status(pid)["State"][0] not in "ZX"
+    except OSError:
+        return False
+
+
+def play(sent):
+    node = Node(sent)
+    source = Path(sent["scenario"]).read_text()
+    scope = {"__name__": "scenario", "Pod": Pod, "is_alive": is_alive, "time": time, "os": os,
+             "signal": signal, "Path": Path, "GPU": GPU, "OTHER_GPU": OTHER_GPU,
+             "tenant_script": str(TENANT), "python": sys.executable, "json": json}  # fmt: skip
+    exec(compile(source, sent["scenario"], "exec"), scope)  # noqa: S102 - our own
+    try:
+        result = scope[sent["name"]](node, sent)
+        os.kill(node.sentry, signal.SIGTERM)
+        result["code"] = os.waitstatus_to_exitcode(os.waitpid(node.sentry, 0)[1])
+        print(json.dumps(result), flush=True)
+    except BaseException:  # noqa: BLE001 - this copy of the interpreter must end here
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def main():
+    if not (child := os.fork()):
+        play(json.loads(sys.argv[1]))
+    while True:
+        ended, code = os.wait()
+        if ended == child:
+            sys.exit(os.waitstatus_to_exitcode(code))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Plays a scenario on a node of its own (`node_scene.py`), beside an API server of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+from tests.support.agents import ApiServer
+from tests.support.nvml_stub import compiler
+from webhook.adapters import surroundings
+
+SCENE = Path(__file__).with_name("node_scene.py")
+SCENARIOS = Path(__file__).with_name("scenarios.py")
+NAMESPACE = ["unshare", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
+HIERARCHIES = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
+
+
+@cache
+def missing():
+    """Say why no scenario can run here; empty where it can."""
+    if os.geteuid() != 0:
+        return "only root can make the cgroups of a node"
+    if compiler() is None:
+        return "the stub of NVML needs a C compiler, and there is none here"
+    if not _hierarchy():
+        return "no cgroup can be made here"
+    ended = subprocess.run([*NAMESPACE, "true"], capture_output=True, text=True, check=False)
+    if ended.stderr.strip():
+        return f"no new namespaces can be made here: {ended.stderr.strip()}"
+    kernel = surroundings.trustworthy_kernel()
+    return kernel.reason if kernel.holds is False else ""
+
+
+@cache
+def _hierarchy():
+    """Return where a cgroup can be made, or nothing."""
+    for hierarchy in HIERARCHIES:
+        made = Path(hierarchy, f"vramwarden-sentry-{os.getpid()}-try")
+        with contextlib.suppress(OSError):
+            made.mkdir()
+            usable = (made / "cgroup.procs").exists()
+            made.rmdir()
+            if usable:
+                return hierarchy
+    return ""
+
+
+@contextlib.contextmanager
+def own_cgroup():
+    """Make a cgroup for a node; everything in it has ended when this does."""
+    made = Path(_hierarchy(), f"vramwarden-sentry-{os.getpid()}-{time.monotonic_ns()}")
+    made.mkdir()
+    try:
+        yield made
+    finally:
+        deadline_s = time.monotonic() + 20
+        while made.exists() and time.monotonic() < deadline_s:
+            with contextlib.suppress(OSError):
+                for folder, _, _ in os.walk(made, topdown=False):
+                    Path(folder).rmdir()
+            time.sleep(0.02)
+
+
+class Api(ApiServer):
+    """Serves the list from a file, and takes Events and conditions."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.lines = folder / "lines"
+        self.lines.write_text("")
+        self.written = []
+        self.answers = [self._serve]
+        self.away = False
+
+    def _serve(self, handler):
+        if self.away:
+            handler.close_connection = True
+            return
+        if handler.command != "GET":
+            method, path, _, body = self.asked[-1]
+            self.written.append((method, path.partition("?")[0], body))
+            self._say(handler, 201, body)
+        elif "watch=true" in handler.path:
+            self._watch(handler)
+        else:
+            self._say(handler, 200, self._list())
+
+    def _list(self):
+        data = {"assignments": self.lines.read_text()}
+        version = str(self.lines.stat().st_mtime_ns)
+        return {"metadata": {"resourceVersion": version}, "data": data}
+
+    def _watch(self, handler):
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        before = None
+        with contextlib.suppress(OSError):
+            while not self.away:
+                if (now := self._list()) != before:
+                    before = now
+                    line = json.dumps({"type": "MODIFIED", "object": now}).encode() + b"\n"
+                    handler.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+                time.sleep(0.05)
+        handler.close_connection = True
+
+    def _say(self, handler, status, content):
+        data = json.dumps(content).encode()
+        handler.send_response(status)
+        handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        handler.wfile.write(data)
+
+
+def play(folder, library, api, name, **sent):
+    """Return what the scenario returns."""
+    with own_cgroup() as cgroups:
+        content = {
+            "folder": str(folder), "library": str(library), "cgroups": str(cgroups),
+            "scenario": str(SCENARIOS), "name": name, "kubeconfig": str(api.kubeconfig),
+            "lines": str(api.lines), **sent,
+        }  # fmt: skip
+        ended = subprocess.run(
+            [*NAMESPACE, sys.executable, "-I", "-S", str(SCENE), json.dumps(content)],
+            capture_output=True, text=True, timeout=150, check=False,
+            env={"PATH": os.environ["PATH"]},
+        )  # fmt: skip
+    log = folder / "sentry.log"
+    said = log.read_text() if log.exists() else ""
+    assert ended.returncode == 0, f"{ended.stderr}\n{said}"
+    return json.loads(ended.stdout)

@@ -1,0 +1,119 @@
+"""A tenant's process: `HOW`; it names itself `gpu<MiB>` or `ghost<MiB>` once it holds so much.
+
+The scene (`node_scene.py`) makes the driver list it from then on, whatever it is named later.
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+RUN = "root/run/vram-enforcer"
+
+
+def holds(mib, kind="gpu"):
+    name(f"{kind}{mib}")
+
+
+def name(text):
+    assert LIBC.prctl(15, text.encode(), 0, 0, 0) == 0  # PR_SET_NAME
+
+
+def enforcer():
+    """Return the enforcer's number once it guards, as anybody in the pod finds it."""
+    while True:
+        for path in Path("/proc").glob("[1-9]*"):
+            try:
+                if b"webhook.sidecar" not in (path / "cmdline").read_bytes():
+                    continue
+                if list((path / RUN).glob("heartbeat")):
+                    return int(path.name)
+            except OSError:
+                continue
+        time.sleep(0.05)
+
+
+def stop(pid):
+    """Stop it, and forge its heartbeat: valid for years."""
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.2)
+    heartbeat = Path(f"/proc/{pid}/{RUN}/heartbeat")
+    words = heartbeat.read_text().split()
+    heartbeat.write_text(" ".join([*words[:-1], "999999999"]) + "\n")
+
+
+def wait():
+    while True:
+        signal.pause()
+
+
+def child(work):
+    if not (pid := os.fork()):
+        work()
+        os._exit(0)
+    return pid
+
+
+def greedy():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    holds(71680)
+    wait()
+
+
+def supervise():
+    """Hold nothing, and start who does again and again."""
+    while True:
+        os.waitpid(child(greedy), 0)
+
+
+def fork():
+    """Start somebody every moment, who does the same."""
+    for _ in range(6):
+        child(lambda: time.sleep(60))
+        time.sleep(0.3)
+    wait()
+
+
+def main(how):
+    alone = how in (
+        "modest",
+        "supervisor",
+        "alone",
+    )  # another's files are out of its reach, or no concern
+    pid = 0 if alone else enforcer()
+    if how in ("stop", "rename", "fork", "ghost", "crowd", "again"):
+        stop(pid)
+    if how == "kill":
+        os.kill(pid, signal.SIGKILL)
+    if how == "starve":
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, 3))
+    if how == "fork":
+        for _ in range(12):
+            child(fork)
+    if how == "ghost":
+        # It hands its files on to a child that holds nothing of its own, and ends.
+        child(wait)
+        holds(71680, "ghost")
+        time.sleep(4)
+        os._exit(0)
+    if how == "crowd":
+        for _ in range(200):
+            child(lambda: (holds(400), wait()))
+        wait()
+    if how in ("supervisor", "again"):
+        supervise()
+    if how == "modest":
+        holds(4096)
+    else:
+        holds(71680)
+        if how == "rename":
+            time.sleep(4)
+            name("vram-enforcer")
+    wait()
+
+
+main(sys.argv[1])

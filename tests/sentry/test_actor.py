@@ -1,0 +1,129 @@
+"""All of a pod ends, except for its sandbox and its enforcer, and nothing else does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.sentry.worlds import ID, OTHER, OTHER_ID, TRAINER, Node, owner
+from webhook.adapters.processes import Delivery
+from webhook.sentry.actor import ROUNDS, Actor, Ended
+
+ENFORCER_ID = "e" * 64
+
+
+def ended(node, holding=(ID,)):
+    return Actor(node, sleep=lambda _: None).end(TRAINER, holding)
+
+
+def pod():
+    """Make a pod: sandbox 40, enforcer 41, its probe 42, workload 50, 51 and 60 beside it."""
+    node = Node(
+        owner(40, container="f" * 64), owner(41, container=ENFORCER_ID),
+        owner(42, container=ENFORCER_ID), owner(50), owner(51), owner(60, container=OTHER_ID),
+        owner(70, OTHER), owner(80, ""),
+    )  # fmt: skip
+    node.inner = {40: 1}
+    node.enforcers = {41}
+    return node
+
+
+def test_all_of_a_pod_ends_except_for_sandbox_and_enforcer():
+    node = pod()
+    assert ended(node) == Ended(3, 0, sure=True)
+    assert (node.killed, sorted(node.alive)) == ([50, 51, 60], [40, 41, 42, 70, 80])
+
+
+def test_where_the_enforcer_is_gone_everybody_else_ends():
+    node = pod()
+    del node.alive[41], node.alive[42]
+    assert ended(node).stopped == 3
+
+
+def test_where_nothing_proves_who_the_enforcer_is_only_containers_that_hold_memory_end():
+    node = pod()
+    node.mounts = frozenset()
+    assert ended(node) == Ended(2, 0, sure=False)
+    assert sorted(node.alive) == [40, 41, 42, 60, 70, 80]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_who_has_no_number_of_its_own_in_the_pod_is_the_runtimes(number):
+    node = pod()
+    node.inner[50] = number
+    ended(node)
+    assert 50 in node.alive
+
+
+def test_who_is_started_meanwhile_ends_as_well_in_a_bounded_number_of_rounds():
+    node = pod()
+    node.forks = {pid: [owner(pid + 1, started=pid)] for pid in range(100, 100 + 10 * ROUNDS)} | {
+        50: [owner(100)]
+    }
+    found = ended(node)
+    assert found.stopped == 2 + ROUNDS
+    assert len([pid for pid in node.alive if pid >= 100]) == 1
+
+
+def test_who_may_not_be_signalled_is_counted_and_asked_once():
+    node = pod()
+    node.refused = {50}
+    assert ended(node) == Ended(2, 1, sure=True)
+
+
+def test_one_process_is_stopped_unless_it_is_sandbox_or_enforcer():
+    node = pod()
+    actor = Actor(node)
+    stopped = {pid: actor.stop(node.alive[pid]) for pid in (40, 41, 50)}
+    assert stopped == {
+        40: Delivery.REJECTED,
+        41: Delivery.REJECTED,
+        50: Delivery.DELIVERED,
+    }
+    assert actor.stop(owner(50)) is Delivery.GONE
+
+
+def test_a_process_whose_files_are_gone_is_gone():
+    node = pod()
+
+    def fail(_pid):
+        del node.alive[50]
+        raise ProcessLookupError
+
+    node.inner_pid = fail
+    assert Actor(node).stop(owner(50)) is Delivery.GONE
+
+
+OWNERS = st.builds(
+    owner,
+    st.integers(40, 60),
+    st.sampled_from([TRAINER, OTHER, ""]),
+    st.sampled_from([ID, OTHER_ID, ENFORCER_ID, ""]),
+)
+
+
+@given(
+    st.lists(OWNERS, max_size=20),
+    st.dictionaries(st.integers(40, 60), st.integers(0, 3)),
+    st.sets(st.integers(40, 60)),
+    st.booleans(),
+    st.sets(st.sampled_from([ID, OTHER_ID, ENFORCER_ID])),
+)
+def test_only_the_pods_processes_end_never_the_sandbox_nor_the_enforcers_container(
+    owners, inner, enforcers, shown, holding
+):
+    node = Node(*owners)
+    before = dict(node.alive)
+    node.inner, node.enforcers = inner, enforcers if shown else set()
+    node.mounts = frozenset({"0:99"}) if shown else frozenset()
+    spared = {before[pid].place.container for pid in enforcers & before.keys()
+              if before[pid].place.pod == TRAINER}  # fmt: skip
+    ended(node, holding)
+    for pid in node.killed:
+        assert before[pid].place.pod == TRAINER
+        assert inner.get(pid, 7) > 1
+        if shown:
+            assert before[pid].place.container not in spared
+        else:
+            assert before[pid].place.container in holding

@@ -1,0 +1,132 @@
+"""Eleven tenants attack at once on a node: sidecars and sentry as real programs, processes real.
+
+Each holds 70Gi of 8Gi, or more, and does something to its sidecar; how is in `tenant.py`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sentry import nodes
+from tests.sentry.scenarios import ATTACKS, uid_of
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("sentry")]
+
+PROMISED_S = 15.0
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["host cgroups", "private cgroups"])
+def played(request, library, tmp_path_factory):
+    """Play it once in the node's cgroup namespace, once in one of the sentry's own."""
+    folder = tmp_path_factory.mktemp("node")
+    for path in (folder, *folder.parents):
+        if path.stat().st_uid == 0 and "pytest" in path.name:
+            path.chmod(0o755)  # tenants of other users read here
+    with nodes.Api(tmp_path_factory.mktemp("api")) as api:
+        result = nodes.play(folder, library, api, "attacked", private=request.param)
+    return result | {"written": api.written}
+
+
+def of(events, uid):
+    return [event["msg"] for event in events if event.get("uid") == uid]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_the_excess_ends_within_fifteen_seconds(played, attack):
+    pod = played["pods"][attack]
+    assert pod["excess"]
+    assert pod["lasted_s"] is not None
+    assert pod["lasted_s"] < PROMISED_S
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_its_sandbox_and_its_enforcer_are_spared(played, attack):
+    pod = played["pods"][attack]
+    assert (pod["pause"], pod["enforcer"]) == (True, attack != "kill")
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_its_owner_is_told_by_condition_and_event(played, attack):
+    uid = uid_of(1 + list(ATTACKS).index(attack))
+    patches = [body for verb, path, body in played["written"]
+               if verb == "PATCH" and path.endswith(f"/team/pods/{attack}/status")]  # fmt: skip
+    events = [body for verb, _, body in played["written"]
+              if verb == "POST" and body["involvedObject"]["uid"] == uid]  # fmt: skip
+    assert patches
+    assert {body["metadata"]["uid"] for body in patches} == {uid}
+    said = [body["status"]["conditions"][0]["message"] for body in patches]
+    assert said == [event["message"] for event in events]
+    cap, enough = "the cap is 8192Mi", "would have been enough until then"
+    assert all(cap in one and enough in one for one in said)
+
+
+def test_one_process_is_enough_where_nobody_comes_after_it(played):
+    for attack in ("stop", "stop-as-user", "kill", "starve", "rename", "nested"):
+        uid = uid_of(1 + list(ATTACKS).index(attack))
+        assert of(played["events"], uid) == ["stopping a process", "memory came back"]
+
+
+def test_who_comes_again_ends_with_all_of_its_pod(played):
+    for attack in ("again", "crowd"):
+        uid = uid_of(1 + list(ATTACKS).index(attack))
+        assert of(played["events"], uid)[0] == "stopping a process"
+        assert "ending a pod" in of(played["events"], uid)
+        assert played["pods"][attack]["tenants"] == 0
+
+
+def test_whose_sidecar_is_at_work_is_stopped_by_both_together(played):
+    """Its fourth stop is of the whole container, and the sentry's comes about then."""
+    assert played["pods"]["supervisor"]["tenants"] == 0
+
+
+def test_memory_whose_owner_ended_is_found_by_whom_it_belonged_to(played):
+    uid = uid_of(1 + list(ATTACKS).index("ghost"))
+    assert of(played["events"], uid)[0] == "ending a pod"
+    assert played["pods"]["ghost"]["tenants"] == 0
+
+
+def test_a_child_cgroup_named_like_another_pod_deceives_nobody(played):
+    assert played["moved"]
+    assert of(played["events"], uid_of(100)) == []
+    assert played["pods"]["bystander"]["tenants"] == 1
+
+
+def test_an_honest_pod_is_stopped_by_its_sidecar_and_the_sentry_says_nothing(played):
+    honest = played["pods"]["honest"]
+    assert (played["greedy"], honest["excess"], honest["enforcer"]) == (False, True, True)
+    assert honest["lasted_s"] < 6.5
+    assert of(played["events"], uid_of(101)) == []
+
+
+def test_bystanders_live(played):
+    pods = played["pods"]
+    alive = {
+        name: (pods[name]["pause"], pods[name]["tenants"]) for name in ("bystander", "stranger")
+    }
+    assert alive == {"bystander": (True, 1), "stranger": (True, 1)}
+    assert played["others"]
+    reports = {"stopping a process", "ending a pod", "processes of the pod were stopped"}
+    attackers = {uid_of(1 + number) for number in range(len(ATTACKS))}
+    assert {one["uid"] for one in played["events"] if one["msg"] in reports} <= attackers
+
+
+def test_the_nodes_own_processes_are_reported_and_not_touched(played):
+    found = [one["why"] for one in played["events"] if one["msg"] == "unmanaged memory"]
+    assert [why.partition(" are held by ")[2] for why in found] == [
+        "processes of no pod; they can push pods out of memory"
+    ]
+    assert 'pod_uid="",uuid="gpu-1111' in played["metrics"]
+    nodes_events = [body["reason"] for verb, _, body in played["written"]
+                    if verb == "POST" and body["involvedObject"]["kind"] == "Node"]  # fmt: skip
+    assert nodes_events == ["VRAMUnmanaged"]
+
+
+def test_it_looks_on_and_ends_when_it_is_asked(played):
+    assert (played["ready"], played["live"], played["code"]) == ("ok\n", "ok\n", 0)
+
+
+def test_every_event_is_known(played):
+    assert {one["msg"] for one in played["events"]} <= {
+        "started", "stopping a process", "memory came back", "ending a pod",
+        "processes of the pod were stopped", "unmanaged memory",
+    }  # fmt: skip

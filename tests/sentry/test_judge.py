@@ -1,0 +1,229 @@
+"""Who is stopped, when, and who never is: incidents and laws."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.sentry.worlds import (
+    CAP_MIB,
+    OTHER,
+    TRAINER,
+    a_line,
+    a_look,
+    held,
+    hold,
+)
+from webhook.core.enforcement.step import EndPod, Kill, Terminate
+from webhook.sentry.judge import LATER_S, Judge
+from webhook.sentry.observer import Look
+
+LATE_S = 6.5 + LATER_S
+
+
+def played(looks, lines=None, *, every_s=0.5):
+    """Yield each time with its actions; looks are `every_s` apart."""
+    judge = Judge()
+    judge.know(lines if lines is not None else {TRAINER: a_line()})
+    for number, look in enumerate(looks):
+        yield number * every_s, judge.judge(look, number * every_s)
+
+
+def stops(looks, lines=None, **more):
+    """Return when which process was stopped, or a pod ended (None)."""
+    found = []
+    for now_s, actions in played(looks, lines, **more):
+        for uid, action in actions:
+            if isinstance(action, Terminate):
+                found.append((now_s, uid, action.process.pid))
+            elif isinstance(action, EndPod):
+                found.append((now_s, uid, None))
+    return found
+
+
+def test_the_largest_is_stopped_after_the_sidecars_time_and_five_seconds():
+    look = a_look(held(50, 700), held(51, 900))
+    assert stops([look] * 24) == [(LATE_S, TRAINER, 51)]
+    assert stops([look] * 23) == []
+
+
+def test_what_was_not_enough_ends_the_pod_at_once():
+    first, again = a_look(held(50, 5000)), a_look(held(51, 5000))
+    assert stops([first] * 24 + [again] * 2) == [
+        (LATE_S, TRAINER, 50),
+        (LATE_S + 1.0, TRAINER, None),
+    ]
+
+
+def test_a_dead_owner_that_is_listed_on_and_on_ends_the_pod():
+    looks = [a_look(held(50, 5000))] * 4 + [a_look(held(50, 5000, dead=True))] * 20
+    assert stops(looks) == [(LATE_S, TRAINER, None)]
+
+
+def test_who_ends_by_our_signal_and_leaves_its_memory_to_others_does_not_keep_it():
+    looks = [a_look(held(50, 5000))] * 24 + [a_look(held(50, 5000, dead=True))] * 4
+    assert [who for _, _, who in stops(looks)] == [50, None]
+    assert stops(looks)[-1][0] <= 15.0
+
+
+def test_processes_that_are_started_again_and_again_do_not_begin_at_zero():
+    greedy, none = [a_look(held(50, 5000))] * 6, [a_look()] * 1
+    found = stops((greedy + none) * 12)
+    assert found
+    assert found[0][0] < 2 * LATE_S
+
+
+def test_each_pod_has_a_judgement_of_its_own():
+    lines = {TRAINER: a_line(), OTHER: a_line(pod="team/other")}
+    look = a_look(held(50, 5000), held(60, 900, OTHER))
+    assert stops([look] * 24, lines) == [(LATE_S, TRAINER, 50)]
+
+
+def test_memory_on_a_gpu_that_the_line_does_not_name_is_not_judged():
+    look = a_look(b=(held(50, 5000),))
+    assert stops([look] * 60) == []
+    assert stops([look] * 24, {TRAINER: a_line("*")}) == [(LATE_S, TRAINER, 50)]
+
+
+def test_a_uid_is_found_whatever_its_case():
+    assert stops([a_look(held(50, 5000))] * 24, {TRAINER.upper(): a_line()}) != []
+
+
+def test_a_pod_that_left_the_list_keeps_nothing():
+    judge = Judge()
+    for now_s in (0.0, 10.0):
+        judge.know({TRAINER: a_line()})
+        assert judge.judge(a_look(held(50, 5000)), now_s) == []
+        assert judge.judged() == {TRAINER}
+        judge.know({})
+        assert (judge.judged(), judge.judge(a_look(held(50, 5000)), now_s + 9)) == (frozenset(), [])
+
+
+def test_while_the_driver_gives_no_answer_nothing_is_judged_and_nothing_forgotten():
+    judge = Judge()
+    judge.know({TRAINER: a_line()})
+    for second in range(8):
+        judge.judge(a_look(held(50, 5000)), float(second))
+    broken = Look(failed="the driver is down", fault=object())
+    assert [judge.judge(broken, 8.0 + second) for second in range(3)] == [[], [], []]
+    assert judge.judged() == {TRAINER}
+
+
+def test_lists_are_wanted_of_gpus_whose_pods_may_be_over():
+    judge = Judge()
+    lines = {
+        TRAINER: a_line(),
+        OTHER: a_line("GPU-a", "GPU-b", held=hold(cap_mib=3000)),
+        "reported": a_line("GPU-b", held=hold(cap_mib=1, may_act=False)),
+    }
+    judge.know(lines)
+    assert [judge.above(f"GPU-{name}") for name in "abc"] == [1020 * 2**20, 3020 * 2**20, None]
+    judge.judge(a_look(held(60, 5000, OTHER)), 0.0)
+    assert [judge.above(f"GPU-{name}") for name in "abc"] == [-1, -1, None]
+
+
+HELD = st.builds(
+    lambda pid, mib, pod, dead: held(pid, mib, pod, dead=dead),
+    st.integers(50, 54),
+    st.none() | st.integers(0, 3000),
+    st.sampled_from([TRAINER, OTHER, "", None]),
+    st.booleans(),
+)
+LOOKS = st.builds(
+    lambda on_a, on_b, failed: a_look(*on_a, failed=failed, b=tuple(on_b)),
+    st.lists(HELD, max_size=4),
+    st.lists(HELD, max_size=2),
+    st.sampled_from(["", "", "GPU-b fell off the bus"]),
+)
+
+
+def signals(script, lines):
+    for _, actions in played(script, lines):
+        for uid, action in actions:
+            if isinstance(action, Terminate | Kill | EndPod):
+                yield uid, action
+
+
+@given(st.lists(LOOKS, max_size=60))
+def test_only_a_pods_own_living_processes_are_stopped(script):
+    lines = {TRAINER: a_line("*"), OTHER: a_line("*")}
+    for number, (_, actions) in enumerate(played(script, lines, every_s=2.0)):
+        there = {
+            (one.owner.place.pod, one.owner.process)
+            for listed in script[number].lists.values()
+            for one in listed
+            if one.owner
+        }
+        gone = {
+            one.owner.process.pid
+            for listed in script[number].lists.values()
+            for one in listed
+            if one.owner and one.dead
+        }
+        for uid, action in actions:
+            assert uid in lines
+            if isinstance(action, Terminate | Kill):
+                assert (uid, action.process) in there
+                assert action.process.pid not in gone
+
+
+@given(st.lists(LOOKS, max_size=60), st.booleans())
+def test_a_pod_that_may_not_be_stopped_never_is(script, known):
+    lines = {TRAINER: a_line("*", held=hold(may_act=False))}
+    if not known:  # a line of an older release
+        lines = {TRAINER: a_line("*").__class__("team/train", ("*",), 1, 1)}
+    assert list(signals(script, lines)) == []
+
+
+@given(st.lists(LOOKS, max_size=60))
+def test_a_pod_that_is_not_on_the_list_is_never_stopped(script):
+    assert list(signals(script, {})) == []
+
+
+UNKNOWN = st.builds(lambda pid: held(pid, None), st.integers(50, 54))
+
+
+@given(st.lists(st.lists(UNKNOWN, max_size=4).map(lambda listed: a_look(*listed)), max_size=60))
+def test_what_has_no_figure_never_leads_to_a_signal(script):
+    assert list(signals(script, {TRAINER: a_line()})) == []
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 13),  # half seconds over: a sidecar ends it within late_s, 6.5 s
+            st.integers(CAP_MIB + 21, 80_000),
+            st.integers(14, 60),  # and the pod is within its cap at least as long
+            st.integers(0, CAP_MIB),
+        ),
+        max_size=6,
+    )
+)
+def test_an_excess_that_its_sidecar_ends_in_its_time_never_leads_to_a_signal(history):
+    script = []
+    for over, mib, within, rest in history:
+        script += [a_look(held(50, mib))] * over
+        script += [a_look(*([held(51, rest)] if rest else []))] * within
+    assert list(signals(script, {TRAINER: a_line()})) == []
+
+
+SMALL = st.builds(
+    lambda pid, mib, dead: held(pid, mib, dead=dead),
+    st.integers(50, 54),
+    st.none() | st.integers(0, 200),
+    st.booleans(),
+)
+
+
+@given(
+    st.lists(st.lists(SMALL, max_size=4).map(lambda listed: a_look(*listed)), max_size=20),
+    st.integers(CAP_MIB + 21, 80_000),
+)
+def test_an_excess_that_lasts_is_ended_in_fifteen_seconds_whatever_was_listed_before(before, mib):
+    found = [
+        now_s
+        for now_s, _, who in stops([*before, *[a_look(held(70, mib))] * 31], {TRAINER: a_line()})
+        if who == 70
+    ]
+    assert found
+    assert found[0] - len(before) * 0.5 <= 15.0

@@ -1,0 +1,145 @@
+"""When lists are read, and whose a listed process is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sentry.worlds import ID, MIB, OTHER, TRAINER, Driver, Node, owner
+from webhook.core.nvidia.drivers import Fault
+from webhook.sentry.observer import Held, Observer
+
+NEVER = lambda _gpu: None  # noqa: E731 - a table of three words
+ALWAYS = lambda _gpu: -1  # noqa: E731
+
+
+def lists_read(driver):
+    found = [call for call in driver.calls if call.startswith("list")]
+    driver.calls.clear()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("bound", "used", "after_s", "reads"),
+    [
+        (1000, 1001, 1, True),
+        (1000, None, 1, True),
+        (1000, 1000, 10, True),
+        (None, 5000, 10, True),
+        (1000, 1000, 9.9, False),
+        (None, 5000, 9.9, False),
+        (-1, 0, 0.5, True),
+    ],
+)
+def test_a_list_is_read_where_somebody_may_be_over_and_now_and_then(bound, used, after_s, reads):
+    driver = Driver("GPU-a")
+    observer = Observer(driver, Node())
+    observer.look(100.0, NEVER)
+    lists_read(driver)
+    driver.used["GPU-a"] = used
+    look = observer.look(100.0 + after_s, lambda _gpu: bound)
+    assert (lists_read(driver), list(look.lists)) == (
+        (["list GPU-a"], ["GPU-a"]) if reads else ([], [])
+    )
+
+
+def test_the_driver_is_let_go_after_each_look():
+    driver = Driver()
+    Observer(driver, Node()).look(0.0, NEVER)
+    assert (driver.calls[0], driver.calls[-1]) == ("open", "close")
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        ("same", Held(50, owner(50), 500 * MIB)),
+        ("gone", Held(50, owner(50), 500 * MIB, dead=True)),
+        ("another of the pod", Held(50, owner(50, started=20), 500 * MIB)),
+        ("another pod's", Held(50, owner(50), None, dead=True)),
+        ("the node's", Held(50, owner(50), None, dead=True)),
+    ],
+)
+def test_whose_a_pid_is_that_was_listed_before(now, expected):
+    driver, node = Driver("GPU-a"), Node(owner(50))
+    driver.lists["GPU-a"] = {50: 500 * MIB}
+    observer = Observer(driver, node)
+    observer.look(0.0, ALWAYS, {TRAINER})
+    node.alive = {
+        "same": {50: owner(50)},
+        "gone": {},
+        "another of the pod": {50: owner(50, started=20)},
+        "another pod's": {50: owner(50, OTHER, started=20)},
+        "the node's": {50: owner(50, "", started=20)},
+    }[now]
+    for now_s in (1.0, 2.0):
+        (found,) = observer.look(now_s, ALWAYS, {TRAINER}).lists["GPU-a"]
+        assert found == expected
+
+
+def test_who_ended_before_anybody_saw_whose_it_is_is_nobodys():
+    driver = Driver("GPU-a")
+    driver.lists["GPU-a"] = {50: 500 * MIB}
+    look = Observer(driver, Node()).look(0.0, ALWAYS)
+    assert look.lists["GPU-a"] == (Held(50, None, 500 * MIB),)
+
+
+def test_who_left_every_list_is_forgotten_so_a_number_begins_again():
+    driver, node = Driver("GPU-a"), Node(owner(50))
+    observer = Observer(driver, node)
+    for now_s, listed, alive in (
+        (0.0, {50: 1}, {50: owner(50)}),
+        (1.0, {}, {}),
+        (2.0, {50: 1}, {50: owner(50, OTHER, started=20)}),
+    ):
+        driver.lists["GPU-a"], node.alive = listed, alive
+        look = observer.look(now_s, ALWAYS, {TRAINER})
+    assert look.lists["GPU-a"] == (Held(50, owner(50, OTHER, started=20), 1),)
+
+
+def test_a_calm_pods_process_is_asked_whether_it_lives_only_now_and_then():
+    driver, node = Driver("GPU-a"), Node(owner(50))
+    driver.lists["GPU-a"] = {50: 500 * MIB}
+    observer = Observer(driver, node)
+    asked = []
+    for second in range(21):
+        node.asked.clear()
+        observer.look(float(second), ALWAYS)
+        asked += [second] * len(node.asked)
+    assert asked == [0, 10, 20]
+
+
+def test_a_gpu_that_fails_does_not_hide_the_others():
+    driver = Driver()
+    driver.codes["list GPU-a"] = 999
+    look = Observer(driver, Node()).look(0.0, ALWAYS)
+    assert (list(look.lists), look.fault) == (["GPU-b"], None)
+    assert look.failed.startswith("GPU-a: ")
+
+
+def test_a_gpu_in_mig_mode_is_left_alone():
+    driver = Driver()
+    driver.mig = {"GPU-a"}
+    assert list(Observer(driver, Node()).look(0.0, ALWAYS).lists) == ["GPU-b"]
+
+
+@pytest.mark.parametrize(("call", "code"), [("open", 9), ("devices", 9), ("open", 12)])
+def test_a_driver_that_does_not_answer_is_a_fault_and_no_figure(call, code, tmp_path):
+    driver = Driver()
+    driver.codes[call] = code
+    look = Observer(driver, Node(), kernel_driver=str(tmp_path)).look(0.0, ALWAYS)
+    fault = Fault.DRIVER_DOWN if code == 9 else Fault.LIBRARY_MISSING
+    assert (look.gpus, dict(look.lists), look.fault, look.driver_loaded) == ((), {}, fault, True)
+
+
+def test_lists_that_this_driver_lays_out_in_its_own_way_are_not_read():
+    driver = Driver()
+    driver.version = "535.54.03"
+    look = Observer(driver, Node(owner(50))).look(0.0, ALWAYS)
+    assert (look.gpus, dict(look.lists), lists_read(driver)) == ((), {}, [])
+    assert "535.54.03" in look.failed
+
+
+def test_containers_ids_are_kept():
+    driver, node = Driver("GPU-a"), Node(owner(50))
+    driver.lists["GPU-a"] = {50: 1}
+    (found,) = Observer(driver, node).look(0.0, ALWAYS).lists["GPU-a"]
+    assert found.owner.process.container == ID

@@ -1,0 +1,136 @@
+"""A scripted driver, processes and lists for the sentry's parts, and time that is an argument."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from webhook.adapters.node_processes import Owner
+from webhook.adapters.nvml import Device, ListedProcess, NvmlError
+from webhook.adapters.processes import Delivery
+from webhook.core.enforcement.cgroups import Place
+from webhook.core.enforcement.step import Process
+from webhook.core.placement.assignments import Assignment, Hold
+from webhook.sentry.observer import Held, Look, SeenGpu
+
+MIB = 2**20
+CAP_MIB = 1000
+GPUS = ("GPU-a", "GPU-b")
+TRAINER, OTHER = "aaaaaaaa-0000-4000-8000-000000000001", "bbbbbbbb-0000-4000-8000-000000000002"
+ID, OTHER_ID = "1" * 64, "2" * 64
+
+
+def hold(*, late_s=6.5, may_act=True, cap_mib=CAP_MIB):
+    return Hold(cap_mib * MIB, 20 * MIB, late_s, may_act)
+
+
+def a_line(*gpus, held=None, pod="team/train"):
+    return Assignment(pod, gpus or ("GPU-a",), CAP_MIB * MIB, 1, held or hold())
+
+
+def owner(pid, pod=TRAINER, container=ID, started=10):
+    process = Process(pid, started, "train", container)
+    return Owner(process, Place(pod, container) if pod else Place(""))
+
+
+def held(pid, mib, pod=TRAINER, *, dead=False, **more):
+    used_bytes = None if mib is None else mib * MIB
+    return Held(pid, owner(pid, pod, **more) if pod is not None else None, used_bytes, dead)
+
+
+def a_look(*on_a, failed="", **lists):
+    """Return a look in which these are listed on the first GPU."""
+    listed = {"GPU-a": on_a} | {f"GPU-{name}": there for name, there in lists.items()}
+    gpus = tuple(SeenGpu(gpu, index, 0) for index, gpu in enumerate(GPUS))
+    return Look(gpus, listed, failed)
+
+
+class Driver:
+    """Answers as `Nvml` does."""
+
+    def __init__(self, *gpus):
+        self.used = dict.fromkeys(gpus or GPUS, 0)
+        self.lists = {gpu: {} for gpu in self.used}
+        self.codes = {}
+        self.version = "580.65.06"
+        self.unreachable = ()
+        self.mig = frozenset()
+        self.calls = []
+
+    def __enter__(self):
+        self._meet("open")
+        return self
+
+    def __exit__(self, *_):
+        self.calls.append("close")
+
+    def driver_version(self):
+        return self.version
+
+    def devices(self):
+        self._meet("devices")
+        return tuple(
+            Device(gpu, "H200", n, 100, 0, gpu in self.mig) for n, gpu in enumerate(self.used)
+        )
+
+    def device_used_bytes(self, gpu):
+        self._meet(f"used {gpu}", gpu)
+        return self.used[gpu]
+
+    def processes(self, gpu):
+        self._meet(f"list {gpu}", gpu)
+        return tuple(ListedProcess(*one) for one in self.lists[gpu].items())
+
+    def _meet(self, call, gpu=""):
+        self.calls.append(call)
+        if call in self.codes:
+            raise NvmlError(call, self.codes[call], gpu=gpu)
+
+
+class Node:
+    """Answers as `NodeProcesses` does; `alive` are the processes by pid."""
+
+    def __init__(self, *alive):
+        self.alive = {one.process.pid: one for one in alive}
+        self.asked = []
+        self.killed = []
+        self.mounts = frozenset({"0:99"})
+        self.enforcers = set()
+        self.inner = {}
+        self.refused = set()
+        self.forks = {}
+        """Who is started while somebody is killed, by the latter's pid."""
+
+    def owner(self, pid):
+        self.asked.append(pid)
+        return self.alive.get(pid)
+
+    def is_gone(self, process):
+        self.asked.append(process.pid)
+        found = self.alive.get(process.pid)
+        return found is None or found.process != process
+
+    def of_pod(self, pod):
+        yield from [one for one in self.alive.values() if one.place.pod == pod]
+
+    def kill(self, owner):
+        pid = owner.process.pid
+        if pid in self.refused:
+            return Delivery.REJECTED
+        if self.alive.pop(pid, None) is None:
+            return Delivery.GONE
+        self.killed.append(pid)
+        self.alive |= {one.process.pid: one for one in self.forks.get(pid, ())}
+        return Delivery.DELIVERED
+
+    def inner_pid(self, pid):
+        return self.inner.get(pid, 7)
+
+    def enforcer_mounts(self, _pod):
+        return self.mounts
+
+    def has_mounted(self, pid, _devices):
+        return pid in self.enforcers
+
+
+def dead(one):
+    return replace(one, dead=True)

@@ -1,0 +1,157 @@
+"""The node's processes from outside their pods: whose they are, and how to stop exactly one.
+
+Reads no `cmdline`: it may hold secrets, and reading it waits for the target's memory lock. All else
+is readable by everybody (proc(5)), so nothing here needs a capability except the signal.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from webhook.adapters import processes
+from webhook.adapters.processes import Delivery
+from webhook.core.enforcement.cgroups import NOWHERE, Place, place_of
+from webhook.core.enforcement.step import Process
+from webhook.names import ENFORCER_RUN_PATH, ENFORCER_RUN_VOLUME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_INIT: Final = 1
+_MOST_MOUNTS: Final = 2**20
+"""Characters of a mountinfo that are read: nodes have thousands of mounts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process by its identity, and where it runs."""
+
+    process: Process
+    """With the node's own pid, and the container's id."""
+    place: Place
+
+
+class NodeProcesses:
+    """The processes that proc shows, placed by our own cgroup."""
+
+    def __init__(self, own_uid: str, *, proc: str = "/proc") -> None:
+        """Prepare; `own_uid` is our own pod's.
+
+        Without it nobody's pod is known, so nobody is ever stopped.
+        """
+        self._proc = proc
+        self._own_uid = own_uid
+        self._own_cgroups = processes.read_cgroups(os.getpid(), proc)
+        me = os.getpid()
+        self._spared = frozenset({_INIT, me, *processes.parents(me, proc=proc)})
+
+    def knows_itself(self) -> bool:
+        """Say whether processes can be placed: our own is."""
+        return self._place(os.getpid()) != NOWHERE
+
+    def owner(self, pid: int) -> Owner | None:
+        """Return who has this pid; None for a free one, a zombie, or where proc does not answer.
+
+        All is read between two reads of the start time, so none of it can be the next owner's.
+        """
+        try:
+            started = processes.start_time(pid, self._proc)
+            command = processes.printable(processes.read_file(f"{self._proc}/{pid}/comm"))
+            place = self._place(pid)
+            process = Process(pid, started, command, place.container)
+            processes.require_same(process, self._proc)
+        except OSError:
+            return None
+        return Owner(process, place)
+
+    def is_gone(self, process: Process) -> bool:
+        """Return whether this very process has ended, whoever has its pid now."""
+        return processes.is_gone(process, proc=self._proc)
+
+    def of_pod(self, pod: str) -> Iterator[Owner]:
+        """Yield the pod's processes as they are found; what starts meanwhile may be missed."""
+        for pid in processes.pids(proc=self._proc):
+            if self._place(pid).pod == pod:
+                owner = self.owner(pid)
+                if owner is not None and owner.place.pod == pod:
+                    yield owner
+
+    def kill(self, owner: Owner) -> Delivery:
+        """End this very process with SIGKILL, or nobody.
+
+        The pidfd means one process for good; start time and cgroup are read after it was opened, so
+        they are that process's. Without pidfds (a kernel before 5.3, an old seccomp profile) nobody
+        is signalled: a pid alone may be another's a moment later.
+        """
+        process = owner.process
+        if process.pid in self._spared or not owner.place.pod:
+            return Delivery.REJECTED
+        try:
+            pidfd = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            return Delivery.GONE
+        except (AttributeError, OSError):
+            return Delivery.REJECTED
+        try:
+            processes.require_same(process, self._proc)
+            if self._place(process.pid).pod != owner.place.pod:
+                return Delivery.REJECTED
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            return Delivery.GONE
+        except OSError:
+            return Delivery.REJECTED
+        finally:
+            os.close(pidfd)
+        return Delivery.DELIVERED
+
+    def inner_pid(self, pid: int) -> int:
+        """Return the number that a process has in its pod; 0 where it has none of its own.
+
+        The second number of `NSpid`: the first is the node's, and a namespace that a tenant makes
+        within its own adds a third. Raises OSError.
+        """
+        numbers = processes.read_status(pid, self._proc).get("NSpid", "").split()
+        return int(numbers[1]) if len(numbers) > 1 and numbers[1].isdecimal() else 0
+
+    def enforcer_mounts(self, pod: str) -> frozenset[str]:
+        """Return the devices (`major:minor`) of the volume that only the pod's enforcer mounts.
+
+        The kubelet mounts it as a tmpfs of its own, and the node's first process shows that. Empty
+        where it does not, or is hidden from us: then nothing proves who is the enforcer.
+        """
+        volume = rf"/pods/{re.escape(pod)}/volumes/kubernetes\.io~empty-dir/{ENFORCER_RUN_VOLUME}"
+        found = (
+            device
+            for device, root, at, kind in self._mounts(_INIT)
+            if kind == "tmpfs" and root == "/" and re.search(rf"{volume}$", at)
+        )
+        return frozenset(found)
+
+    def has_mounted(self, pid: int, devices: frozenset[str]) -> bool:
+        """Say whether the process sees one of these at the enforcer's path; raises OSError.
+
+        A tenant may mount what it likes in a namespace of its own, but not another's tmpfs: a mount
+        is made from one's own namespace, mount(2), and admission keeps others off that volume.
+        """
+        return any(
+            device in devices and root == "/" and at == ENFORCER_RUN_PATH
+            for device, root, at, _ in self._mounts(pid)
+        )
+
+    def _place(self, pid: int) -> Place:
+        cgroups = processes.read_cgroups(pid, self._proc)
+        return place_of(cgroups, self._own_cgroups, self._own_uid)
+
+    def _mounts(self, pid: int) -> Iterator[tuple[str, str, str, str]]:
+        """Yield device, root, mount point and type of each mount, proc_pid_mountinfo(5)."""
+        with open(f"{self._proc}/{pid}/mountinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - as in `processes`
+            for line in file.read(_MOST_MOUNTS).split("\n"):
+                before, _, after = line.partition(" - ")
+                parts, kind = before.split(" "), after.partition(" ")[0]
+                if len(parts) > 4:  # noqa: PLR2004 - the fields named below
+                    yield parts[2], parts[3], parts[4], kind

@@ -1,0 +1,101 @@
+"""`vramwarden sentry`: holds the caps of a node's pods from outside."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from webhook.core.node.driver import KERNEL_DRIVER
+from webhook.sentry.settings import HOST, METRICS_PORT, SentrySettings
+
+
+@click.command("sentry")
+@click.option(
+    "--node", default="", envvar="NODE_NAME", show_envvar=True, help="The node that this is."
+)
+@click.option(
+    "--namespace",
+    default="",
+    help="Namespace of the webhook's GPU assignments: the release's.",
+)
+@click.option(
+    "--act/--no-act",
+    default=True,
+    show_default=True,
+    help="Stop what its sidecar does not stop, as root with KILL; or report it alone.",
+)
+@click.option("--host", default=HOST, show_default=True, help="Where to answer probes.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    default=METRICS_PORT,
+    show_default=True,
+    help="Port of /metrics, /livez and /readyz; 0 for any that is free.",
+)
+@click.option(
+    "--pod-name",
+    default="",
+    envvar="POD_NAME",
+    show_envvar=True,
+    help="Name of our own pod, for the Events.",
+)
+@click.option(
+    "--pod-uid",
+    default="",
+    envvar="POD_UID",
+    show_envvar=True,
+    help="UID of our own pod, by which the node's names of cgroups are learned.",
+)
+@click.option(
+    "--kernel-driver",
+    metavar="FILE",
+    default=KERNEL_DRIVER,
+    envvar="VRAMWARDEN_KERNEL_DRIVER",
+    show_envvar=True,
+    show_default=True,
+    help="The file that exists while the kernel has a driver.",
+)
+@click.option(
+    "--kubeconfig",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the API server is.  [default: KUBECONFIG, the pod's account, ~/.kube/config]",
+)
+def sentry_command(
+    *,
+    node: str,
+    namespace: str,
+    act: bool,
+    host: str,
+    metrics_port: int,
+    pod_name: str,
+    pod_uid: str,
+    kernel_driver: str,
+    kubeconfig: Path | None,
+) -> None:
+    """Hold the pods of this node to their VRAM caps where their sidecars do not.
+
+    Runs on each GPU node with hostPID until SIGTERM; one JSON line per event on standard output.
+
+    Exit codes: 0 stopped, 1 failed, 75 a new container is needed for a new driver.
+    """
+    if not node:
+        raise click.UsageError("no node is named; use --node or set NODE_NAME")
+    if not namespace:
+        raise click.UsageError("no namespace is named; use --namespace, the release's")
+    settings = SentrySettings(
+        node=node,
+        namespace=namespace,
+        act=act,
+        host=host,
+        metrics_port=metrics_port,
+        pod_name=pod_name,
+        pod_uid=pod_uid,
+        kernel_driver=kernel_driver,
+        kubeconfig=kubeconfig,
+    )
+    # Imported here: pynvml and kubernetes would slow down every other command.
+    from webhook.sentry.program import sentry  # noqa: PLC0415
+
+    sys.exit(sentry(settings))

@@ -1,0 +1,140 @@
+"""Whose a process is: the pod and the container that its cgroups name.
+
+The kubelet makes a cgroup per pod, and the runtime one per container within it. What a container
+makes below its own is that container's, however it is named, so the *first* pod's name counts, and
+nobody but root of the node moves a process up.
+
+Sources: the kubelet's pkg/kubelet/cm/pod_container_manager_linux.go and cgroup_manager_linux.go
+(the names), containerd, cri-o and cri-dockerd (the scopes), cgroup_namespaces(7), proc(5).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_UID: Final = (
+    "[0-9a-f]{8}([-_])[0-9a-f]{4}{SEP}[0-9a-f]{4}{SEP}[0-9a-f]{4}{SEP}[0-9a-f]{12}|[0-9a-f]{32}"
+).replace("{SEP}", r"\2")
+_POD: Final = re.compile(rf"(?:.*-)?pod({_UID})(?:\.slice)?", re.DOTALL)
+"""A static pod's is a hash without dashes; systemd's drivers write `_` for `-`."""
+
+_CONTAINER: Final = re.compile(r"(?:[a-z][a-z0-9-]*-)?([0-9a-f]{64})(?:\.scope)?")
+_QUALITY: Final = re.compile(r"(?:[^/]*-)?(?:kubepods|burstable|besteffort)(?:\.slice)?")
+"""The kubelet's own parts between its root and a pod."""
+
+_DELETED: Final = " (deleted)"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process runs; both empty for one of no pod."""
+
+    pod: str
+    """The pod's UID, as `comparable_uid` writes it."""
+    container: str = ""
+    """64 hex digits; empty for the pod's own cgroup."""
+
+
+NOWHERE: Final = Place("")
+
+
+def comparable_uid(uid: str) -> str:
+    """Return a pod's UID as it is compared: in lower case, with `-` for `_`.
+
+    The API server's UIDs look so already; systemd's names of them do not. Dashes are kept: a static
+    pod's UID has none, so nobody else's is taken for it.
+    """
+    return uid.lower().replace("_", "-")
+
+
+def place_of(cgroups: str, own_cgroups: str, own_uid: str) -> Place:
+    """Return where a process runs, by its /proc/PID/cgroup and ours, and our own pod's UID.
+
+    Each hierarchy has a line: one with cgroup v2, many with v1. Ours says how to read it:
+
+    | our line | its line | the process is of |
+    | --- | --- | --- |
+    | PREFIX, our `pod<uid>`, ... | PREFIX, ..., `pod<uid>`, ... | the first such pod after PREFIX |
+    | | PREFIX without a pod after it | no pod |
+    | | does not begin with PREFIX | no pod |
+    | `/`: a cgroup namespace of our own | `/`, or anything without `/..` before | our own pod |
+    | | `/../x`, once up | our own pod |
+    | | `/../../x`, twice or more | the first pod in x, if any |
+    | anything else | any | not read: nothing is known |
+
+    PREFIX is what stands before our own pod, less the kubelet's parts for qualities of service
+    (`kubepods*`, `burstable`, `besteffort`), since other pods are of other qualities: empty on most
+    nodes, kubelet's `cgroupRoot` on others, and a whole path where the node is itself a container.
+
+    The container is the first with 64 hex digits after the pod. Where hierarchies name different
+    pods, nobody is believed; a process is ours only where all say so, since in a hierarchy that
+    nobody uses, everybody is at its root. A name holds no line end (cgroup_mkdir of the kernel).
+    """
+    ours, own = _lines(own_cgroups), comparable_uid(own_uid)
+    read = [
+        _private(path, own) if ours[hierarchy] == "/" else _absolute(path, ours[hierarchy], own)
+        for hierarchy, path in _lines(cgroups).items()
+        if _is_known(ours.get(hierarchy), own)
+    ]
+    others = {place for place in read if place.pod not in ("", own)}
+    if len({place.pod for place in others}) > 1:
+        return NOWHERE
+    if not others:
+        return Place(own) if read and all(place.pod == own for place in read) else NOWHERE
+    containers = {place.container for place in others} - {""}
+    return Place(others.pop().pod, containers.pop() if len(containers) == 1 else "")
+
+
+def _lines(cgroups: str) -> dict[str, str]:
+    """Return the path in each hierarchy, named by its controllers; empty for version 2's."""
+    lines = (line.split(":", 2) for line in cgroups.split("\n"))
+    return {parts[1]: parts[2] for parts in lines if len(parts) == 3}  # noqa: PLR2004 - proc(5)
+
+
+def _is_known(our_path: str | None, own: str) -> bool:
+    """Say whether our path in a hierarchy tells how to read others'."""
+    return our_path is not None and (our_path == "/" or own in _uids(our_path)) and own != ""
+
+
+def _absolute(path: str, our_path: str, own: str) -> Place:
+    """Read a path from the root, beside ours, which names our own pod."""
+    prefix = _parts(our_path)[: _uids(our_path).index(own)]
+    while prefix and _QUALITY.fullmatch(prefix[-1]):
+        prefix.pop()
+    parts = _parts(path)
+    if parts[: len(prefix)] != prefix:
+        return NOWHERE
+    return _first_pod(parts[len(prefix) :])
+
+
+def _private(path: str, own: str) -> Place:
+    """Read a path relative to our own container's cgroup."""
+    parts = _parts(path)
+    ups = 0
+    while parts[ups : ups + 1] == [".."]:
+        ups += 1
+    return Place(own) if ups <= 1 else _first_pod(parts[ups:])
+
+
+def _first_pod(parts: list[str]) -> Place:
+    for at, part in enumerate(parts):
+        if uid := _uid_in(part):
+            containers = (_CONTAINER.fullmatch(below) for below in parts[at + 1 :])
+            return Place(uid, next((found[1] for found in containers if found), ""))
+    return NOWHERE
+
+
+def _uids(path: str) -> list[str]:
+    """Return the UID in each part of a path, empty where there is none."""
+    return [_uid_in(part) for part in _parts(path)]
+
+
+def _uid_in(part: str) -> str:
+    found = _POD.fullmatch(part)
+    return comparable_uid(found[1]) if found else ""
+
+
+def _parts(path: str) -> list[str]:
+    return path.removesuffix(_DELETED).strip("/").split("/")

@@ -1,0 +1,30 @@
+"""The sentry: sees from outside the pods who holds how much GPU memory, and holds the caps.
+
+The sidecar lives in its tenant's pod, often as the tenant's user; this runs once per node in a pod
+of its own with `hostPID`, and turns the same wheel later than a healthy sidecar would. What it
+knows of pods is the node's list, which it reads as the node agent does; it has no right to read
+pods, and no other than these:
+
+| API group | resource | verbs |
+| --- | --- | --- |
+| "" | configmaps, in the release's namespace | get, watch |
+| "" | events | create |
+| "" | pods/status | patch |
+
+| thread | does |
+| --- | --- |
+| main | looks, judges, stops, takes note; never waits for the API server |
+| watcher | reports each change of the list of who has which of the node's GPUs |
+| teller | writes Events and conditions, and waits for the API server as long as that takes |
+| server | answers probes and shows metrics |
+
+What the list has to say before anything follows from it:
+
+| the list | a pod on it | a pod that is not on it |
+| --- | --- | --- |
+| was never read | | nothing: absent from the metrics |
+| was read, and is followed | may be stopped | held memory is unmanaged, a minute later |
+| was read, and cannot be followed now | may be stopped: pods only leave it as they end | nothing |
+
+May import: `webhook.adapters`, `webhook.core` and `webhook.names`.
+"""

@@ -1,0 +1,36 @@
+"""What probes learn: whether the main thread looks, and whether that is worth something."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LATE_S: Final = 60.0
+"""A look may come so much later than it is due: a driver may take its time, and a restart costs all
+that is remembered of who holds what."""
+
+
+class Health:
+    """The state behind /livez and /readyz; written by the main thread, read by the server's."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._due_s = clock()
+        self.obstacle = "no look yet"
+        """Why nobody can be held to a cap now; empty where they can."""
+
+    def expect(self, pause_s: float) -> None:
+        """Expect the next look after a pause."""
+        self._due_s = self._clock() + pause_s
+
+    def dead(self) -> str:
+        """Return why a restart might help, or nothing."""
+        late_s = self._clock() - self._due_s
+        return f"a look has been due for {late_s:.0f} s" if late_s > LATE_S else ""
+
+    def unready(self) -> str:
+        """Return why we cannot do our work, or nothing."""
+        return self.dead() or self.obstacle

@@ -1,0 +1,187 @@
+"""Who has to be stopped: the sidecar's own judgement, for each pod of the node's list, later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.enforcement.cgroups import comparable_uid
+from webhook.core.enforcement.step import Cap, First, Observation, State, Usage, step
+from webhook.core.pod.gpus import EVERY_GPU
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from webhook.core.enforcement.step import Action, Process
+    from webhook.core.placement.assignments import Assignment, Assignments, Hold
+    from webhook.sentry.observer import Held, Look
+
+LATER_S: Final = 5.0
+"""So much later than a healthy sidecar we act, so that in honest times we never have to."""
+
+HELD_ON_S: Final = 1.0
+"""How long a process that has ended may stay listed before its memory counts as kept by others: the
+driver takes a moment to give it back."""
+
+ALWAYS: Final = -1
+"""No use is as small."""
+
+
+class Judge:
+    """Remembers of each pod what `step` does, for as long as the list has it."""
+
+    def __init__(self, protected: frozenset[int] = frozenset()) -> None:
+        self._protected = protected
+        self._lines: dict[str, Assignment] = {}
+        self._states: dict[str, State] = {}
+        self._dead_since_s: dict[Process, float] = {}
+        self._rejected: dict[str, set[Process]] = {}
+
+    def know(self, assignments: Assignments) -> None:
+        """Take a list; what is remembered of pods that are no longer on it goes."""
+        self._lines = {
+            comparable_uid(uid): line
+            for uid, line in assignments.items()
+            if line.hold is not None and line.hold.may_act
+        }
+        self._states = {uid: one for uid, one in self._states.items() if uid in self._lines}
+        self._rejected = {uid: one for uid, one in self._rejected.items() if uid in self._lines}
+
+    @property
+    def lines(self) -> Mapping[str, Assignment]:
+        """The lines of pods that may be stopped, by UID as it is compared."""
+        return self._lines
+
+    def above(self, gpu: str) -> int | None:
+        """Return above which use of a GPU who holds it must be known, in bytes; None: never.
+
+        | the GPU is | |
+        | --- | --- |
+        | of a pod that is not calm | always |
+        | of pods that may be stopped | the smallest ceiling: within it none of them is over |
+        | of no such pod | never |
+        """
+        judged = self.judged()
+        ceilings = [
+            ALWAYS if uid in judged else ceiling_of(line.hold)
+            for uid, line in self._lines.items()
+            if line.hold is not None and has(line, gpu)
+        ]
+        return min(ceilings, default=None)
+
+    def judged(self) -> frozenset[str]:
+        """Return the pods of which something is still to be seen: they are not calm."""
+        return frozenset(uid for uid, state in self._states.items() if not is_calm(state))
+
+    def is_ending(self) -> bool:
+        """Say whether the memory of somebody who was stopped has still to come back."""
+        return any(state.victims for state in self._states.values())
+
+    def reject(self, uid: str, process: Process) -> None:
+        """Note that a process may not be signalled."""
+        self._rejected.setdefault(uid, set()).add(process)
+
+    def judge(self, look: Look, now_s: float) -> list[tuple[str, Action]]:
+        """Return what to do about whom.
+
+        Nothing where the driver as a whole gave no answer: then the judgement waits as it is. A pod
+        that is calm and within its cap is left out, which changes nothing: `step` remembers of it
+        only a peak, and one over the cap is higher.
+        """
+        if look.fault is not None:
+            return []
+        held = self._held(look)
+        self._note_dead(look, now_s)
+        judged = self.judged()
+        actions: list[tuple[str, Action]] = []
+        for uid, line in self._lines.items():
+            if line.hold is None:
+                continue
+            theirs = held.get(uid, [])
+            if uid not in judged and not _is_over(theirs, line.hold):
+                continue
+            observation = self._observation(uid, theirs, look, now_s)
+            dead = {one.owner.process.pid for _, one in theirs if one.owner and one.dead}
+            cap = cap_of(line.hold, self._protected | dead)
+            state = self._states.get(uid, State())
+            self._states[uid], chosen = step(state, observation, cap, now_s)
+            actions += ((uid, action) for action in chosen)
+        return actions
+
+    def _held(self, look: Look) -> dict[str, list[tuple[str, Held]]]:
+        """Return what each pod holds on the GPUs that its line names: GPU and process."""
+        held: dict[str, list[tuple[str, Held]]] = {}
+        for gpu, processes in look.lists.items():
+            for one in processes:
+                if one.owner is None:
+                    continue
+                line = self._lines.get(one.owner.place.pod)
+                if line is not None and has(line, gpu):
+                    held.setdefault(one.owner.place.pod, []).append((gpu, one))
+        return held
+
+    def _observation(
+        self, uid: str, held: list[tuple[str, Held]], look: Look, now_s: float
+    ) -> Observation:
+        usages = (
+            Usage(gpu, one.owner.process, one.used_bytes)
+            for gpu, one in held
+            if one.owner is not None
+        )
+        long_dead = {
+            process
+            for process, since_s in self._dead_since_s.items()
+            if now_s - since_s >= HELD_ON_S
+        }
+        rejected = long_dead | self._rejected.pop(uid, set())
+        seen_s = dict.fromkeys(look.lists, now_s)
+        return Observation(tuple(usages), look.failed, frozenset(rejected), seen_s)
+
+    def _note_dead(self, look: Look, now_s: float) -> None:
+        """Remember since when processes that ended are still listed."""
+        dead = {
+            one.owner.process
+            for held in look.lists.values()
+            for one in held
+            if one.dead and one.owner is not None
+        }
+        self._dead_since_s = {one: self._dead_since_s.get(one, now_s) for one in dead}
+
+
+def cap_of(hold: Hold, protected: frozenset[int]) -> Cap:
+    """Return what the sentry holds a pod to: the largest process first, then all of the pod."""
+    return Cap(
+        cap_bytes=hold.cap_bytes,
+        tolerance_bytes=hold.tolerance_bytes,
+        grace_s=0.0,
+        blind_after_s=float("inf"),
+        terminate_when_blind=False,
+        protected=protected,
+        late_s=hold.late_s + LATER_S,
+        first=First.LARGEST,
+        container_after=None,
+        pod_after=1,
+    )
+
+
+def ceiling_of(hold: Hold) -> int:
+    """Return above which sum a pod is over, in bytes."""
+    return hold.cap_bytes + hold.tolerance_bytes
+
+
+def has(line: Assignment, gpu: str) -> bool:
+    """Say whether a line gives this GPU to its pod."""
+    return gpu in line.uuids or EVERY_GPU in line.uuids
+
+
+def is_calm(state: State) -> bool:
+    """Say whether nothing of the past says anything about the next look."""
+    waiting = any(late.over_s > 0 or late.over for late in state.lateness.values())
+    return not (waiting or state.victims or any(state.over.values()))
+
+
+def _is_over(held: list[tuple[str, Held]], hold: Hold) -> bool:
+    """Say whether the known sum on one GPU is over; what has no figure never makes it so."""
+    sums: dict[str, int] = {}
+    for gpu, one in held:
+        sums[gpu] = sums.get(gpu, 0) + (one.used_bytes or 0)
+    return any(sum_bytes > ceiling_of(hold) for sum_bytes in sums.values())

@@ -1,0 +1,310 @@
+"""The sentry's loop: look, judge, stop, take note; one thread, which never waits for a request."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.adapters.kube.assigned import (
+    AssignmentsSeen,
+    AssignmentsUnread,
+    watch_assignments,
+)
+from webhook.adapters.node_processes import NodeProcesses, Owner
+from webhook.adapters.processes import Delivery
+from webhook.core.enforcement.cgroups import Place
+from webhook.core.enforcement.explanation import describe, explain_end, explain_stop, mebibytes
+from webhook.core.enforcement.step import EndPod, Freed, Terminate
+from webhook.core.node.driver import Driver, after_scan, needs_new_container, why_unready
+from webhook.core.node.inventory import Scan
+from webhook.sentry.actor import Actor
+from webhook.sentry.audit import REPORTED_BYTES, Audit
+from webhook.sentry.judge import LATER_S, Judge
+from webhook.sentry.observer import Observer
+from webhook.sentry.pace import HOLDING_S, SHARE, pause_s
+from webhook.sentry.teller import OfNode, OfPod, Teller
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from webhook.adapters.journal import Journal
+    from webhook.adapters.kube.client import Kube
+    from webhook.adapters.nvml import Nvml
+    from webhook.core.enforcement.step import Action, Process
+    from webhook.core.placement.assignments import Assignments
+    from webhook.sentry.audit import Unmanaged
+    from webhook.sentry.health import Health
+    from webhook.sentry.metrics import SentryMetrics
+    from webhook.sentry.observer import Look
+    from webhook.sentry.settings import SentrySettings
+
+    Message = AssignmentsSeen | AssignmentsUnread | Exception
+
+UNREAD: Final = "the list of who was promised what has not been read yet"
+
+_MOST_PIDS: Final = 8  # in a line
+
+
+class NewContainerNeededError(Exception):
+    """Only a new container gets the driver's library, or access to the GPUs, again."""
+
+
+class Sentry:
+    """Holds the pods of its node to their caps until it is stopped."""
+
+    def __init__(
+        self,
+        settings: SentrySettings,
+        kube: Kube,
+        nvml: Nvml,
+        journal: Journal,
+        metrics: SentryMetrics,
+        health: Health,
+    ) -> None:
+        self._settings = settings
+        self._kube = kube
+        self._journal = journal
+        self._metrics = metrics
+        self._health = health
+        node = NodeProcesses(settings.pod_uid, proc=settings.proc)
+        self._lame = _lameness(node)
+        self._observer = Observer(nvml, node, kernel_driver=settings.kernel_driver)
+        self._judge = Judge()
+        self._audit = Audit()
+        self._actor = Actor(node)
+        self._teller = Teller(kube, settings.node, settings.pod_name, journal)
+        self._driver = Driver(time.monotonic(), time.monotonic())
+        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._assignments: Assignments | None = None
+        self._fresh_s: float | None = None
+        self._unread = UNREAD
+        self._reported: set[tuple[str, str]] = set()
+        self._warned: set[str] = set()
+
+    def run(self) -> None:
+        """Run forever; raises NewContainerNeededError."""
+        of = (self._kube, self._settings.namespace, self._settings.node)
+        self._start(watch_assignments, *of, self._messages.put)
+        self._start(self._teller.write_all)
+        if self._lame:
+            self._journal.event("error", "no process can be placed", why=self._lame)
+        while True:
+            looked_s = time.monotonic()
+            look = self.turn(looked_s)
+            pause = self.pause_s(look)
+            self._health.expect(pause)
+            self._wait(looked_s + look.took_s, pause, SHARE * look.took_s)
+
+    def hear(self, message: Message) -> bool:
+        """Take what a thread reports; return whether the list is another one now."""
+        if isinstance(message, Exception):
+            raise message
+        if isinstance(message, AssignmentsUnread):
+            self._fresh_s = None
+            self._unread = self._unread and f"{UNREAD}: {message.why}"
+            what = "the list of who was promised what cannot be followed"
+            self._journal.once("list", "warning", what, message.why)
+            return False
+        self._unread = ""
+        if message.watched:
+            self._fresh_s = time.monotonic() if self._fresh_s is None else self._fresh_s
+            self._journal.over("list", "the list of who was promised what is followed again")
+        else:
+            self._fresh_s = None
+        is_new = message.assignments != self._assignments
+        self._assignments = message.assignments
+        self._judge.know(message.assignments)
+        self._audit.know(message.assignments)
+        return is_new
+
+    def turn(self, now_s: float) -> Look:
+        """Look once, and do what follows from it."""
+        pods = self._judge.judged()
+        look = self._observer.look(now_s, self._judge.above, pods)
+        actions = self._judge.judge(look, now_s)
+        for uid, action in actions:
+            self._perform(uid, action, look, now_s)
+        self._report_freed(actions)
+        self._metrics.looked(look.took_s)
+        self._audit.see(look, now_s)
+        if look.fault is None:
+            unmanaged = self._audit.unmanaged(now_s, self._fresh_s)
+            self._metrics.show(time.time(), unmanaged)
+            self._report_unmanaged(unmanaged, now_s)
+        self._warned &= self._judge.judged()
+        self._check_driver(look, now_s)
+        return look
+
+    def pause_s(self, look: Look) -> float:
+        """Return how long to wait after this look."""
+        return pause_s(
+            look.took_s,
+            ending=self._judge.is_ending(),
+            judging=bool(self._judge.judged()),
+            may_act=bool(self._judge.lines),
+            listed=bool(self._assignments),
+            held=self._audit.holds,
+        )
+
+    def _wait(self, since_s: float, pause: float, least_s: float) -> None:
+        """Wait for the next look; less where the list changed, for who is new may be over soon."""
+        until_s = since_s + pause
+        while (left_s := until_s - time.monotonic()) > 0:
+            try:
+                is_new = self.hear(self._messages.get(timeout=left_s))
+            except queue.Empty:
+                return
+            if is_new:
+                until_s = min(until_s, since_s + max(HOLDING_S, least_s))
+
+    def _start(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Run this on a thread; a bug in it ends the sentry, and not only the thread."""
+
+        def run() -> None:
+            try:
+                work(*arguments)
+            except Exception as error:  # noqa: BLE001 - handed to the main thread, which raises it
+                self._messages.put(error)
+
+        threading.Thread(target=run, name=work.__name__, daemon=True).start()
+
+    def _perform(self, uid: str, action: Action, look: Look, now_s: float) -> None:
+        """Log first, then signal, then report; a `Kill` comes with its `Terminate` at once."""
+        match action:
+            case Terminate(process, excess):
+                why = explain_stop(process, excess)
+                self._stop(uid, process, why, now_s)
+            case EndPod():
+                self._end(uid, explain_end(action), look, now_s)
+            case Freed(process, gpu, _, after_s, returned=False):
+                why = f"{describe(process)} still holds it {after_s:.0f} s after SIGKILL"
+                values = {"why": why, "gpu": gpu} | self._values_of(uid, process)
+                self._journal.line("error", "memory did not come back", values)
+
+    def _report_freed(self, actions: list[tuple[str, Action]]) -> None:
+        """Log what came back, in one line for each pod: it may have had hundreds of processes."""
+        for uid in {uid: None for uid, _ in actions}:
+            freed = [
+                action
+                for whose, action in actions
+                if whose == uid and isinstance(action, Freed) and action.returned
+            ]
+            if freed and self._settings.act:
+                self._journal.event(
+                    "info",
+                    "memory came back",
+                    pod=self._judge.lines[uid].pod,
+                    uid=uid,
+                    pids=[one.process.pid for one in freed[:_MOST_PIDS]],
+                    processes=len(freed),
+                    freed_bytes=sum(one.freed_bytes for one in freed),
+                    after_s=round(max(one.after_s for one in freed), 3),
+                )
+
+    def _stop(self, uid: str, process: Process, why: str, now_s: float) -> None:
+        if not self._settings.act:
+            self._warn(uid, why, now_s)
+            return
+        why += self._instead(uid)
+        values = {"why": why} | self._values_of(uid, process)
+        self._journal.line("warning", "stopping a process", values)
+        delivery = self._actor.stop(Owner(process, Place(uid, process.container)))
+        if delivery is Delivery.DELIVERED:
+            self._metrics.stopped("process")
+            self._tell(uid, why, now_s)
+        elif delivery is Delivery.REJECTED:
+            self._judge.reject(uid, process)
+            what = "it may not be signalled: see capabilities, pidfds and whether it was moved"
+            values = {"why": what} | self._values_of(uid, process)
+            self._journal.line("error", "a signal was rejected", values)
+
+    def _end(self, uid: str, why: str, look: Look, now_s: float) -> None:
+        if not self._settings.act:
+            self._warn(uid, why, now_s)
+            return
+        why += self._instead(uid)
+        pod = {"pod": self._judge.lines[uid].pod, "uid": uid}
+        self._journal.event("warning", "ending a pod", why=why, **pod)
+        holding = {
+            one.owner.place.container
+            for held in look.lists.values()
+            for one in held
+            if one.owner is not None and one.owner.place.pod == uid
+        }
+        ended = self._actor.end(uid, holding)
+        self._journal.event(
+            "info" if ended.stopped else "error",
+            "processes of the pod were stopped" if ended.stopped else "nobody could be stopped",
+            **pod,
+            stopped=ended.stopped,
+            rejected=ended.rejected,
+            enforcer_known=ended.sure,
+        )
+        if ended.stopped:
+            self._metrics.stopped("pod")
+            self._tell(uid, why, now_s)
+
+    def _instead(self, uid: str) -> str:
+        hold = self._judge.lines[uid].hold
+        late_s = (hold.late_s if hold else 0.0) + LATER_S
+        return f"; its sidecar did not stop it within {late_s:g} s, so the node's sentry does"
+
+    def _warn(self, uid: str, why: str, now_s: float) -> None:
+        """Report an excess once, where nothing is to be stopped."""
+        if uid in self._warned:
+            return
+        self._warned.add(uid)
+        why += "; nothing is stopped: the sentry only reports"
+        self._journal.event(
+            "warning", "a pod is over its cap", why=why, pod=self._judge.lines[uid].pod, uid=uid
+        )
+        self._tell(uid, why, now_s, stopped=False)
+
+    def _tell(self, uid: str, why: str, now_s: float, *, stopped: bool = True) -> None:
+        self._teller.tell(OfPod(self._judge.lines[uid].pod, uid, why, stopped), now_s)
+
+    def _values_of(self, uid: str, process: Process) -> dict[str, Any]:
+        return {
+            "pod": self._judge.lines[uid].pod,
+            "uid": uid,
+            "pid": process.pid,
+            "command": process.command,
+            "container": process.container,
+        }
+
+    def _report_unmanaged(self, unmanaged: tuple[Unmanaged, ...], now_s: float) -> None:
+        """Report what is large once, and again after it was gone."""
+        large = {(one.gpu.uuid, one.pod): one for one in unmanaged}
+        large = {key: one for key, one in large.items() if one.held_bytes >= REPORTED_BYTES}
+        for key, one in large.items():
+            if key not in self._reported:
+                values = {"gpu": one.gpu.uuid, "uid": one.pod, "held": mebibytes(one.held_bytes)}
+                self._journal.event("warning", "unmanaged memory", why=one.sentence(), **values)
+                self._teller.tell(OfNode(one.sentence()), now_s)
+        self._reported = set(large)
+
+    def _check_driver(self, look: Look, now_s: float) -> None:
+        scan = Scan(failed=look.failed, fault=look.fault, driver_loaded=look.driver_loaded)
+        self._driver = after_scan(self._driver, scan, now_s)
+        if needs_new_container(self._driver, now_s):
+            raise NewContainerNeededError(look.failed)
+        if look.failed:
+            self._journal.once("driver", "warning", "not everything can be seen", look.failed)
+        else:
+            self._journal.over("driver", "everything can be seen")
+        unseen = (why_unready(self._driver) or look.failed) if look.fault else ""
+        self._health.obstacle = self._lame or self._unread or unseen
+
+
+def _lameness(node: NodeProcesses) -> str:
+    """Say why no process can be placed here; empty where it can."""
+    if os.getpid() == 1:
+        return "this is a process namespace of our own; the pod needs hostPID: true"
+    if not node.knows_itself():
+        return (
+            "our own cgroup names no pod, so no other's can be read; set POD_UID to our pod's UID"
+        )
+    return ""
