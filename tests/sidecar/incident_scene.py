@@ -7,6 +7,7 @@ the parent of the enforcer and of every workload.
 import ctypes
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -19,13 +20,17 @@ MIB = 2**20
 CAP_MIB = 1000
 PROBE = Path(__file__).resolve().parents[2] / "webhook/sidecar/probe.sh"
 VERDICTS = {
-    "self-test", "stopping a process", "stopping a container", "memory did not come back", "cannot measure",
-    "measuring again", "the pod must restart", "the driver changed",
+    "self-test", "stopping a process", "stopping a container", "memory did not come back",
+    "cannot measure", "measuring again", "the pod must restart", "the driver changed",
 }  # fmt: skip
 EVENTS = VERDICTS | {
     "killing a process", "memory came back", "no observation for a while", "a signal was rejected",
-    "no heartbeat", "stopped",
+    "no heartbeat", "out of descriptors", "stopped",
 }  # fmt: skip
+CGROUPS = next(
+    (path for path in map(Path, ("/sys/fs/cgroup/unified", "/sys/fs/cgroup/freezer"))
+     if path.is_dir()), Path("/sys/fs/cgroup"),
+)  # fmt: skip
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -77,6 +82,8 @@ class Pod:
         (folder / "pids").mkdir()
         for path in self.outputs:
             path.touch()
+        (folder / "pids").chmod(0o777)  # a workload says by itself what it holds
+        self.cages = CGROUPS / f"vramwarden-{folder.parent.name}-{folder.name}"
         self._workloads = 0
         self.script()
 
@@ -88,16 +95,20 @@ class Pod:
         ]
         write(self.stub, "".join(shown) + text)
 
-    def process(self, how="stays", *, user=0, children=0, container=""):
-        """Start a workload; a container's name is a letter or digit of its id."""
+    def process(self, how="stays", *, user=0, children=0, container="", cage=""):
+        """Start a workload; a container's name is a letter or digit of its id.
+
+        What starts processes itself needs a cage, whose cgroup they inherit.
+        """
         self._workloads += 1
         notes = self.folder / f"notes-{self._workloads}.txt"
         script = Path(__file__).with_name("incident_workload.py")
         outputs = ",".join(map(str, self.outputs[:2]))
         command = [str(script), how, str(notes), outputs, str(user), str(children)]
         started = subprocess.Popen(
-            [sys.executable, "-I", "-S", *command], stdout=subprocess.PIPE, text=True
-        )
+            [sys.executable, "-I", "-S", *command], stdout=subprocess.PIPE, text=True,
+            preexec_fn=lambda: cage and self.cage(os.getpid(), cage),  # noqa: PLW1509
+        )  # fmt: skip
         ready, *children = started.stdout.readline().split()
         assert ready == "ready"
         for pid in (started.pid, *map(int, children)):
@@ -121,6 +132,17 @@ class Pod:
             cgroup.write_text(f"0::/../cri-containerd-{container * 64}.scope\n", encoding="ascii")
             where = f"/proc/{pid}/cgroup".encode()
             assert LIBC.mount(bytes(cgroup), where, None, 4096, None) == 0  # MS_BIND
+
+    def cage(self, pid, container):
+        """Put a process into a real cgroup that is named as a container's."""
+        cage = self.cages / f"cri-containerd-{container * 64}.scope"
+        cage.mkdir(parents=True, exist_ok=True)
+        (cage / "cgroup.procs").write_text(str(pid), encoding="ascii")
+
+    def caged(self, container):
+        """Return what runs in a cage."""
+        cage = self.cages / f"cri-containerd-{container * 64}.scope"
+        return (cage / "cgroup.procs").read_text(encoding="ascii").split()
 
     def holds(self, who, mib, gpu="GPU-a", *, more_bytes=0):
         """Make a process, or a number, hold memory on one GPU and nothing elsewhere."""
@@ -198,6 +220,17 @@ class Pod:
 
     def pause(self):
         os.kill(self.enforcer.pid, signal.SIGSTOP)
+        wait_until(lambda: self.stat(self.enforcer.pid)[0] == "T")
+
+    def stat(self, pid):
+        """Return the fields of proc(5) after the name: the state, and at 19 the start time."""
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+        return stat.rpartition(")")[2].split()
+
+    def forge(self, pid):
+        """Write a heartbeat as a tenant would, by which a process has observed just now."""
+        now = Path("/proc/uptime").read_text(encoding="ascii").split()[0].replace(".", "")
+        self.heartbeat.write_text(f"{pid} {self.stat(pid)[19]} {now}\n", encoding="ascii")
 
     def go_on(self):
         os.kill(self.enforcer.pid, signal.SIGCONT)
@@ -227,6 +260,16 @@ class Pod:
             assert event["ts"], event
             assert event["msg"] in EVENTS, event
             assert event["level"] in {"info", "warning", "error"}, event
+
+    def empty_cages(self):
+        """End what is caged, and remove the cgroups, which outlive us."""
+        for cage in self.cages.glob("cri-*"):
+            for pid in (cage / "cgroup.procs").read_text(encoding="ascii").split():
+                os.kill(int(pid), signal.SIGKILL)
+            wait_until(lambda: not (cage / "cgroup.procs").read_text(encoding="ascii"))  # noqa: B023
+            cage.rmdir()
+        if self.cages.exists():
+            self.cages.rmdir()
 
     def ends_with_the_last_verdict(self):
         """Say whether the termination message is what was reported last, so far."""
@@ -266,15 +309,17 @@ def become(user, kept=1):
 def play(sent):
     pod = Pod(Path(sent["folder"]), sent["library"])
     module = types.ModuleType("scenario")
-    module.__dict__.update(MIB=MIB, os=os, signal=signal, time=time)
+    module.__dict__.update(MIB=MIB, os=os, resource=resource, signal=signal, time=time)
     try:
         exec(compile(sent["source"], "scenario", "exec"), module.__dict__)  # noqa: S102  # our own
         result = module.__dict__[sent["name"]](pod, *sent["arguments"])
         pod.finish()
+        pod.empty_cages()
         print(json.dumps(result), flush=True)
     except BaseException:  # noqa: BLE001  # this copy of the interpreter must end here
         traceback.print_exc()
         print(*(path.read_text() for path in pod.outputs), file=sys.stderr)
+        pod.empty_cages()
         os._exit(1)
     os._exit(0)
 

@@ -5,11 +5,16 @@
 HOW is `plain` (a signal ends it, as most frameworks leave it), `leaves` (it notes what the files in
 OUTPUTS say at that moment, and exits with code 3) or `stays` (it notes every signal, and goes on).
 Children do the same, except for this: the parent notes how they ended, and continues.
+
+`restarts` and `breeds` start processes that hold 700 MiB and end by SIGKILL alone: the first holds
+none itself, and starts another for each that ends; the second starts them without an end.
 """
 
 import os
+import resource
 import signal
 import sys
+import time
 from pathlib import Path
 
 how, notes, outputs, user, amount = sys.argv[1:]
@@ -23,8 +28,9 @@ def note(*lines):
 
 
 def answer(number, _frame):
-    found = [Path(path).read_text(encoding="utf-8").strip() for path in outputs.split(",")]
-    note(signal.Signals(number).name, *(found if how == "leaves" else []))
+    read = outputs.split(",") if how == "leaves" else []
+    found = [Path(path).read_text(encoding="utf-8").strip() for path in read]
+    note(signal.Signals(number).name, *found)
     if how == "leaves":
         os._exit(3)
 
@@ -32,7 +38,26 @@ def answer(number, _frame):
 if how != "plain":
     for caught in CATCHABLE:
         signal.signal(caught, answer)
+holdings = os.open(Path(notes).parent / "pids", os.O_RDONLY)
 os.setresuid(int(user), int(user), int(user))
+if how == "breeds":
+    resource.setrlimit(resource.RLIMIT_NPROC, (40, 40))
+    print("ready", flush=True)
+while how in ("restarts", "breeds"):
+    try:
+        child = os.fork()
+    except OSError:  # as many as may be
+        time.sleep(0.002)
+        continue
+    if not child:
+        own = os.open(str(os.getpid()), os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=holdings)
+        os.write(own, f"GPU-a {700 << 20}\n".encode())
+        while how == "restarts":
+            signal.pause()
+    elif how == "restarts":
+        note(child)
+        print("ready", child, flush=True)
+        os.waitpid(child, 0)
 children = []
 for _ in range(int(amount)):
     if not (child := os.fork()):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import webhook
 from webhook.adapters import processes
+from webhook.sidecar.heartbeat import Heartbeat
 
 SCRIPT = Path(webhook.__file__).with_name("sidecar") / "probe.sh"
 SHELLS = [
@@ -17,11 +18,12 @@ SHELLS = [
 GUARDING = (0, "guarding\n")
 
 
-def asked(folder, kind="liveness", seconds=0, *, proc="/proc", shell=("sh",)):
+def asked(folder, kind="liveness", seconds=0, *, proc="/proc", shell=("sh",), interval=""):
     """Return a probe's exit code and what it said."""
     ended = subprocess.run(
         [*shell, SCRIPT, kind, str(seconds), folder, proc],
-        capture_output=True, check=False, timeout=60, env={},
+        capture_output=True, check=False, timeout=60,
+        env={"VRAM_POLL_INTERVAL": interval} if interval else {},
     )  # fmt: skip
     assert ended.stderr == b""
     return ended.returncode, ended.stdout.decode(errors="surrogateescape")
@@ -38,11 +40,12 @@ def uptime(proc="/proc"):
     return int(Path(proc, "uptime").read_text(encoding="ascii").split()[0].replace(".", ""))
 
 
-def a_beat(folder, *, pid=None, started=None, ago_s=0.0, limit="1500"):
+def a_beat(folder, *, pid=None, started=None, ago_s=0.0):
     """Write a heartbeat as one of our own, except for what is given."""
     me = os.getpid()
+    Heartbeat(str(folder))  # which wakes for a probe
     started = processes.identify(me).started if started is None else started
-    line = f"{pid or me} {started} {uptime() - round(ago_s * 100)} {limit}\n"
+    line = f"{pid or me} {started} {uptime() - round(ago_s * 100)}\n"
     (folder / "heartbeat").write_text(line, encoding="ascii")
 
 
@@ -51,7 +54,8 @@ class Clock:
 
     def __init__(self, folder):
         self.proc = folder
-        (folder / str(os.getpid())).symlink_to(f"/proc/{os.getpid()}")
+        for process in ("self", os.getpid()):
+            (folder / str(process)).symlink_to(f"/proc/{process}")
         self.set_s(1000.0)
 
     def set_s(self, now_s):

@@ -206,7 +206,7 @@ def test_a_probe_starts_no_program(kind, tmp_path):
     command = ["strace", "-f", "-e", "trace=process", "-o", tmp_path / "trace"]
     if not shutil.which("strace"):
         pytest.skip("needs strace")
-    Heartbeat(str(tmp_path), 1.0).beat()
+    Heartbeat(str(tmp_path)).beat()
     probe = ["sh", ROOT / PROBE, kind, "25", tmp_path]
     ended = subprocess.run([*command, *probe], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, "guarding\n")

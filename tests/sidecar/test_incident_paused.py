@@ -1,6 +1,7 @@
 """The enforcer itself is stopped, starved or signalled to end."""
 
 import signal
+import time
 
 import pytest
 
@@ -13,18 +14,19 @@ def test_a_pause_fails_the_probe_and_is_told_and_then_the_cap_holds_again(pod):
         before = p.probe()
         p.pause()
         p.holds(hog, 1200)
-        stuck = p.wait_until(lambda: [said for said in [p.probe()] if said[0]])[0]
+        stuck = p.probe()
+        time.sleep(5.5)
         alive = hog.code
         p.go_on()
         gap = p.wait_for("no observation for a while")
         p.wait_for("memory came back")
+        stuck[1] = stuck[1].replace(str(p.enforcer.pid), "PID")
         return before, stuck, alive, gap, hog.wait(), p.probe(), p.messages[1:]
 
-    before, (failed, stuck), alive, gap, code, after, messages = pod.run(incident)
+    before, stuck, alive, gap, code, after, messages = pod.run(incident)
     assert before == after == [0, "guarding"]
-    assert failed == 1
-    assert "s ago, more than 15: stuck or stopped" in stuck
-    assert gap["s"] > 15
+    assert stuck == [1, "process PID, which guarded, is stopped (state T)"]
+    assert gap["s"] > 5
     why = "we were stopped, starved of CPU, or kept waiting by the driver"
     assert (gap["level"], gap["why"]) == ("warning", why)
     assert (alive, code) == (None, -15)

@@ -1,5 +1,7 @@
 """A cap that is exceeded again and again: at last a whole container ends, and then the pod."""
 
+import pytest
+
 
 def test_the_fourth_stop_is_of_all_that_the_victims_container_runs(pod):
     def incident(p):
@@ -27,3 +29,65 @@ def test_the_fourth_stop_is_of_all_that_the_victims_container_runs(pod):
     (stop,) = [event for event in events if event["msg"] == "stopping a container"]
     assert "3 stops were not enough in " in stop["why"]
     assert ", so all processes of its container end; " in stop["why"]
+
+
+def caged(pod, scenario):
+    """Run a scenario with real cgroups, which what a workload starts inherits."""
+    found = pod.run(scenario)
+    if found is None:
+        pytest.skip("no cgroup can be made here")
+    return found
+
+
+def test_a_supervisor_that_starts_what_is_stopped_again_and_holds_nothing_ends_for_good(pod):
+    def incident(p):
+        try:
+            p.cages.mkdir(exist_ok=True)
+        except OSError:
+            return None
+        p.contain(1, "f")
+        neighbour = p.process("stays", container="b")
+        p.holds(neighbour, 400)
+        supervisor = p.process("restarts", user=1000, cage="a")
+        p.guard()
+        p.wait_for("memory came back", 4)
+        p.observations(5)
+        left = [p.caged("a"), neighbour.code or neighbour.notes]
+        children = [note for note in supervisor.notes if note.isdigit()]
+        asked = supervisor.notes.count("SIGTERM")
+        return supervisor.wait(), len(children), asked, left, p.messages[1:]
+
+    code, children, asked, left, messages = caged(pod, incident)
+    assert (code, children, asked) == (-9, 4, 3)
+    assert left == [[], []]
+    assert messages == [
+        *["stopping a process", "killing a process", "memory came back"] * 3,
+        "stopping a container",
+        "memory came back",
+    ]
+
+
+def test_what_breeds_ends_as_well_and_so_does_a_pod_that_does(pod):
+    """A fork bomb within a limit to processes, as kubelets set one; and one that asks again."""
+
+    def incident(p):
+        try:
+            p.cages.mkdir(exist_ok=True)
+        except OSError:
+            return None
+        p.contain(1, "f")
+        neighbour = p.process("plain", container="b")
+        restless = [p.process("plain", cage="a") for _ in range(3)]
+        for one in restless:
+            p.holds(one, 1100)
+        p.guard()
+        p.wait_for("memory came back", 3)
+        p.process("breeds", user=1000, cage="a")
+        p.wait_for("stopping a container")
+        p.wait_until(lambda: not p.caged("a"))
+        breeds = p.process("breeds", user=1000, cage="b")
+        code = p.end()
+        p.wait_until(lambda: not p.caged("b"))
+        return code, breeds.wait(), neighbour.wait(), p.messages[-1]
+
+    assert caged(pod, incident) == [88, -9, -9, "the pod must restart"]

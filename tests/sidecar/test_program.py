@@ -90,7 +90,7 @@ def test_a_probe_by_hand_answers_as_the_kubelets_does(kind, without_library):
 
 @pytest.mark.parametrize("command", BOTH, ids=" ".join)
 def test_a_liveness_probe_by_hand_reports_a_verdict_once(command, tmp_path, without_library):
-    Heartbeat(str(tmp_path), 60.0).beat()
+    Heartbeat(str(tmp_path)).beat()
     probe = [sys.executable, *command, "--probe", "liveness", "--run-folder", str(tmp_path)]
 
     def asked():

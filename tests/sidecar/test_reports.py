@@ -32,7 +32,7 @@ def shell(request):
 
 
 def beat(folder, proc="/proc"):
-    Heartbeat(str(folder), 1.0, proc=str(proc)).beat()
+    Heartbeat(str(folder), proc=str(proc)).beat()
 
 
 def names(folder):

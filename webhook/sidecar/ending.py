@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 STOPPED: Final = 0
 
+_ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 _VERDICT_S: Final = 0.5
 """How long a verdict that is being written may hold up the end: a disk may hang, too."""
 
@@ -31,7 +32,7 @@ def end_on_signals(journal: EnforcerJournal) -> None:
     os.set_blocking(far, False)
     signal.set_wakeup_fd(far, warn_on_full_buffer=False)
     _thread.start_new_thread(_end, (near, journal))
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _ENDING:
         signal.signal(number, _go_on)
 
 
@@ -40,7 +41,8 @@ def _go_on(_number: int, _frame: object) -> None:
 
 
 def _end(told: int, journal: EnforcerJournal) -> None:
-    os.read(told, 1)
+    while os.read(told, 1)[0] not in _ENDING:
+        pass  # a probe woke us
     journal.writing.acquire(timeout=_VERDICT_S)
     journal.event("info", "stopped")
     os._exit(STOPPED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -65,7 +66,8 @@ class Guard:
         self._settings = settings
         self._journal = journal
         self._proc = proc
-        self._heartbeat: Heartbeat | None = Heartbeat(run_folder, settings.poll_interval_s)
+        self._heartbeat = Heartbeat(run_folder)
+        self._beats = True
         self._observer = Observer(nvml, settings.cap_bytes, proc=proc)
         self._cap = Cap(
             cap_bytes=settings.cap_bytes,
@@ -92,7 +94,8 @@ class Guard:
                     self._end_pod(action)
                     return POD_RESTART_EXIT_CODE
                 self._perform(action)
-            self._beat()
+            if not self._beat():
+                return POD_RESTART_EXIT_CODE
             last_s = now_s
             time.sleep(max(0.0, now_s + self._pause_s(now_s) - time.monotonic()))
 
@@ -119,14 +122,23 @@ class Guard:
                 pause_s = min(pause_s, left_s)
         return pause_s
 
-    def _beat(self) -> None:
-        if self._heartbeat is None:
-            return
+    def _beat(self) -> bool:
+        """Beat; return False where that shows that we can see nothing any more.
+
+        A process of our user may lower our limit of descriptors (prlimit(2)). Nothing of proc can
+        be opened then, and a new container has its own limit. What else fails is said once.
+        """
         try:
             self._heartbeat.beat()
         except OSError as error:
-            self._heartbeat = None  # said once; the probes will report it
-            self._journal.event("error", "no heartbeat", why=str(error))
+            if error.errno == errno.EMFILE:
+                why = f"{error}: somebody lowered our limit, and we cannot see any process"
+                self._journal.event("error", "out of descriptors", why=why)
+                return False
+            if self._beats:
+                self._beats = False
+                self._journal.event("error", "no heartbeat", why=str(error))
+        return True
 
     def _perform(self, action: Action) -> None:
         """Report first: whoever reads why a process ended finds the reason already written."""
@@ -142,10 +154,10 @@ class Guard:
         elif isinstance(action, Kill):
             self._signal(action.process, signal.SIGKILL)
         elif isinstance(action, StopContainer):
+            self._kill_all(action.container)
             for victim in self._state.victims:
                 if victim.gpu == action.excess.gpu:
                     self._signal(victim.process, signal.SIGKILL)
-            self._kill_all(action.container)
 
     def _signal(self, process: Process, number: signal.Signals) -> None:
         delivery = processes.stop(process, number, proc=self._proc)

@@ -1,15 +1,18 @@
 """The heartbeat: how the kubelet's probes know that the enforcer works, and what they report.
 
 No port: the pod's network is the workload's. A line in a file of our own volume says which process
-guards, when it observed last, and how old that may get. Probes get a hundredth of a core, in which
-an interpreter is a long time, so they are a shell's script, `probe.sh`.
+guards and when it observed last. Probes get a hundredth of a core, in which an interpreter is a
+long time, so they are a shell's script, `probe.sh`.
+
+A workload that runs as our user can write that line as well, so it is not enough: the probe asks
+the kernel whether that process is of our container, and whether it runs when it is woken.
 
 The kubelet makes an Event of what a failing probe prints, and we have no token to make one by. So
 the enforcer leaves a sentence beside its heartbeat, and a probe takes it to the kubelet:
 
 | file | left by | what it says | holds until |
 | --- | --- | --- | --- |
-| `heartbeat` | the guard | its process, when it observed last, how old that may get | the next |
+| `heartbeat` | the guard | its process, when it observed last | the next |
 | `verdict` | the guard | a number of its own, a sentence | it is reported, or the next |
 | `failure` | a self-test that failed | its process, a sentence | the next one passes |
 | `waiting` | a sidecar whose pod has no GPU yet | its process, a sentence | that process is over |
@@ -26,6 +29,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import stat
 import time
 from typing import TYPE_CHECKING
@@ -35,11 +39,10 @@ if TYPE_CHECKING:
 
 RUN_FOLDER = "/run/vram-enforcer"
 _PROBE = f"{os.path.dirname(__file__)}/probe.sh"  # noqa: PTH120 - pathlib is large
-_FILE = "heartbeat"
-_STALE_AFTER_INTERVALS = 3
-_STALE_AFTER_S = 15.0
-"""At least: a throttled process with a slow driver is late, not dead."""
+WAKING = signal.SIGURG
+"""What a probe sends the guard: ignored by whoever has no handler for it."""
 
+_FILE = "heartbeat"
 _VERDICT, _FAILURE, _WAITING, _BELL = "verdict", "failure", "waiting", "bell"
 _LONGEST = 1000
 """In bytes: an Event's message may be as long in each of its APIs, the kubelet's words included."""
@@ -49,21 +52,22 @@ _LONGEST_WAITING = 480
 
 
 class Heartbeat:
-    """Beats after each observation."""
+    """Beats after each observation, and wakes for a probe; made in the main thread."""
 
-    def __init__(self, folder: str, poll_interval_s: float, *, proc: str = "/proc") -> None:
+    def __init__(self, folder: str, *, proc: str = "/proc") -> None:
         self._folder = folder
         self._proc = proc
         self._who = _me()
-        stale_after_s = max(_STALE_AFTER_S, _STALE_AFTER_INTERVALS * poll_interval_s)
-        self._stale_after = round(stale_after_s * 100)
+        # A probe wakes us by it, and sees that the kernel lets us run; what sleeps sleeps on.
+        signal.signal(WAKING, _go_on)
+        signal.siginterrupt(WAKING, False)  # a call of the driver is not to fail for it
 
     def beat(self) -> None:
         """Record that the pod was observed just now; raises OSError."""
         # Read where the probe reads: /proc/uptime goes on while a node sleeps, and may be mounted.
         with open(f"{self._proc}/uptime", encoding="ascii") as file:  # noqa: PTH123
             now = int(file.read().split()[0].replace(".", ""))
-        _leave(self._folder, _FILE, f"{self._who} {now} {self._stale_after}")
+        _leave(self._folder, _FILE, f"{self._who} {now}")
 
 
 def leave_verdict(folder: str, text: str) -> None:
@@ -132,6 +136,10 @@ def _ring(bell: str) -> None:
         return
     finally:
         os.close(pipe)
+
+
+def _go_on(_number: int, _frame: object) -> None:
+    """Do nothing: without a handler the kernel would not wake us."""
 
 
 def _try_to_leave(folder: str, name: str, text: str) -> None:

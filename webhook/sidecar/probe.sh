@@ -2,10 +2,14 @@
 # The kubelet's probes of the enforcer: `probe.sh startup [SECONDS]`, with how long it waits for the
 # guard, and `probe.sh liveness`; then, for tests, the run folder and proc. heartbeat.py says what
 # the files are. Each probe runs in the sidecar's hundredth of a core, so this starts no program,
-# except a startup probe that has to wait: mkfifo once, and sleep.
+# except where it has to wait: sleep, and a startup probe mkfifo once.
 #
 # What a file says is only ever compared or printed: a number is one before it is reckoned with, and
 # no word of a file is a pattern, a file's name or a command. Needs a POSIX shell and proc(5).
+#
+# A workload that runs as our user can write the files as well. So a heartbeat says which process to
+# look at, and the kernel says what it is worth: that process is of this very container, it is not
+# stopped, and it runs when it is woken. How old a beat may get is our own container's setting.
 
 exec 2>/dev/null # the kubelet makes Events of all that is printed; these are to be our words
 ulimit -t 1         # second of CPU: a tenant's file may have no end, and a probe takes a hundredth
@@ -28,11 +32,69 @@ tell_time() {
 }
 
 # Say whether a process is the one that started then: proc(5)'s field 22. A name may hold brackets.
+# Sets `state`, its third field.
 is_alive() {
   is_number "$1" && is_number "$2" && read -r stat <"$proc/$1/stat" || return
   # shellcheck disable=SC2086 # into words, on purpose
   set -- "$2" ${stat##*)}
+  state=$2
   [ "${21}" = "$1" ]
+}
+
+# Say whether a process is of our own container: in the same cgroups, as this probe sees both. In a
+# cgroup namespace of our own, ours is `/` and all others begin with `/..`. No tenant can enter it.
+# It may not be this probe itself either.
+is_of_our_container() {
+  [ "$1" != $$ ] && {
+    while read -r ours <&3; do
+      read -r theirs <&4 && [ "$ours" = "$theirs" ] || return 1
+    done
+    ! read -r _ <&4
+  } 3<"$proc/self/cgroup" 4<"$proc/$1/cgroup"
+}
+
+# Set `ran` to how long and how often a process has had a CPU, as the kernel counts it. Fails where
+# it does not count, or the process is over.
+tell_runs() {
+  ran= times=
+  read -r ran _ times <"$proc/$1/schedstat" && is_number "$times" && [ "$times" -gt 0 ] &&
+    ran="$ran $times"
+}
+
+# Say whether a process runs when it is woken. The guard may sleep for a minute, so it need not run
+# by itself while a probe lasts. What an earlier probe saw could be compared with, but a tenant could
+# write that too. So we wake it, by a signal that it has a handler for and others ignore. Where it
+# waits within the kernel (D), for a driver or a disk, no signal wakes it: its beat's age judges.
+runs_when_woken() {
+  [ "$state" != D ] && tell_runs "$1" || return 0
+  ran_before=$ran tries=0
+  kill -s URG "$1" || return
+  while tell_runs "$1" && [ "$ran" = "$ran_before" ]; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 105 ] || return
+    [ "$tries" -lt 100 ] || sleep 1
+  done
+}
+
+# Set `limit` to how old a beat may get, in hundredths of a second: three intervals of observation,
+# and 15 s at least, for a throttled process with a slow driver is late, not dead. An interval that
+# cannot be read is short.
+tell_limit() {
+  limit=1500 interval_ms=0 text=${VRAM_POLL_INTERVAL:-}
+  case $text in *[!0-9.hms]* | [!0-9]* | ?????????????????????????????????*) text= ;; esac
+  while [ -n "$text" ]; do
+    number=${text%%[hms]*} text=${text#"${text%%[hms]*}"}
+    unit=${text%%[0-9]*} text=${text#"${text%%[0-9]*}"}
+    whole=${number%%.*} part=000
+    case $number in *.*) part=${number#*.}000 ;; esac
+    case $part in *[!0-9]*) return ;; esac
+    while [ "$whole" != "${whole#0?}" ]; do whole=${whole#0}; done
+    case $unit in h) unit=3600000 ;; m) unit=60000 ;; s | '') unit=1000 ;; ms) unit=1 ;; *) return ;; esac
+    is_number "$whole" && [ "$whole" -le 60000 ] || return
+    interval_ms=$((interval_ms + whole * unit + (1${part%"${part#???}"} - 1000) * unit / 1000))
+  done
+  [ "$interval_ms" -le 5000 ] || limit=$((interval_ms * 3 / 10))
+  [ "$limit" -le 18000 ] || limit=18000 # 60 s is the most that a policy allows
 }
 
 # Say whether a file may be read, or made: a pipe of a tenant's would hold us up, a device fill us.
@@ -64,21 +126,29 @@ explain() {
 # after the self-test, so one answer serves startup and liveness. A beat of a process that is over is
 # from before a restart.
 look() {
-  why= failed= pid= began= beat= limit= rest=
-  if ! { is_plain heartbeat && read -r pid began beat limit rest <"$run/heartbeat"; } &&
+  why= failed= pid= began= beat= rest=
+  if ! { is_plain heartbeat && read -r pid began beat rest <"$run/heartbeat"; } &&
     [ ! -e "$run/heartbeat" ]; then
     explain "not guarding yet: the self-test has not finished"
     return
   fi
   tell_time
-  if ! { is_number "$pid" && is_number "$began" && is_number "$beat" && is_number "$limit" &&
+  tell_limit
+  if ! { is_number "$pid" && is_number "$began" && is_number "$beat" &&
     [ -z "$rest" ] && [ "$beat" -le "$now" ]; }; then
     why="the heartbeat in $run cannot be read"
   elif ! is_alive "$pid" "$began"; then
     explain "process $pid, which guarded, is over; no other has taken its place yet"
+  elif ! is_of_our_container "$pid"; then
+    why="process $pid is not of this container: the heartbeat in $run is not the enforcer's"
   elif [ $((now - beat)) -gt "$limit" ]; then
     why="the last observation was $(((now - beat) / 100)) s ago, more than $((limit / 100))"
     why="$why: stuck or stopped"
+  else
+    case $state in
+    T | t | Z | X | x) why="process $pid, which guarded, is stopped (state $state)" ;;
+    *) runs_when_woken "$pid" || why="process $pid, which guarded, does not run: starved or stopped" ;;
+    esac
   fi
 }
 
