@@ -145,6 +145,20 @@ def test_a_rule_may_allow_fewer_than_the_default(name):
     assert_denied(decided(pod, a_rule(capabilities=frozenset())), "PrivilegedContainer", path)
 
 
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        (capability("SYS_NICE"), "or ask your platform team for a rule whose capabilities name it"),
+        (capability("SYS_PTRACE"), "or use kubectl debug --profile=baseline"),
+        ({"securityContext": {"privileged": True}}, "which defeats the VRAM cap; remove it"),
+    ],
+)
+def test_a_denial_says_what_helps(fields, hint):
+    pod = a_full_pod()
+    put_in(pod, "main", fields)
+    assert decided(pod).message.endswith(hint)
+
+
 def test_all_capabilities_are_never_allowed():
     pod = a_full_pod()
     put_in(pod, "main", capability("ALL"))

@@ -125,7 +125,7 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
         for index, entry in enumerate(container.env()):
             if not sees_no_gpu(entry) or limits_memory(entry):
                 yield _shown(f"{container.path}.env[{index}]", f"{entry['name']} shows", profile)
-        for path, what in defeating(container, case.rule, _DEBUGGERS_CAPABILITIES):
+        for path, what, _ in defeating(container, case.rule, _DEBUGGERS_CAPABILITIES):
             detail = f"{what}, which defeats the VRAM cap; use {profile}"
             yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
         if case.rule.isolation is Isolation.NON_ROOT:

@@ -55,16 +55,17 @@ def privileged_pod(case: Case) -> Iterator[Finding]:
     pod, rule = case.pod, case.rule
     given = EVERYBODYS_CAPABILITIES if case.tier.in_pod else None
     for container in pod.containers:
-        for path, what in defeating(container, rule, given):
-            # What `kubectl debug --copy-to` adds, where its user chooses nothing.
-            by_kubectl = what.endswith(" SYS_PTRACE")
-            do = f"remove it, or use {debug_profile(pod, rule)}" if by_kubectl else "remove it"
-            detail = f"{what}, which defeats the VRAM cap; {do}"
+        for path, what, capability in defeating(container, rule, given):
+            detail = f"{what}, which defeats the VRAM cap; remove it"
+            if capability == "SYS_PTRACE":  # of `kubectl debug --copy-to` without a profile
+                detail += f", or use {debug_profile(pod, rule)}"
+            elif capability not in {"", "ALL"}:
+                detail += ", or ask your platform team for a rule whose capabilities name it"
             yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
     if flag(pod.spec, "hostIPC", "spec"):
         detail = (
-            "shares the node's memory segments, by which processes reach GPU memory of other pods; "
-            "remove it, and for more shared memory mount an emptyDir with medium Memory at /dev/shm"
+            "shares the node's memory segments, and through them GPU memory, with others; remove "
+            "it, and for more shared memory mount an emptyDir with medium Memory at /dev/shm"
         )
         yield Finding(Reason.PRIVILEGED_CONTAINER, "spec.hostIPC", detail)
     for index, volume in enumerate(items(pod.spec, "volumes", "spec")):
@@ -144,25 +145,26 @@ def debug_profile(pod: Pod, rule: Rule) -> str:
 
 def defeating(
     container: Container, rule: Rule, given: frozenset[str] | None
-) -> list[tuple[str, str]]:
-    """Return the path of each security setting that defeats the cap, and what it grants.
+) -> list[tuple[str, str, str]]:
+    """Return the path of each security setting that defeats the cap, what it does, the capability.
 
     Capabilities may be the `given` ones and the rule's; None where they do not matter. They are
     read as runtimes do: in any case, with `CAP_` before them or not.
     """
     context = container.security_context()
-    found: list[tuple[str, str]] = []
+    found: list[tuple[str, str, str]] = []
     if not context:
         return found
     path = f"{container.path}.securityContext"
     if flag(context, "privileged", path):
-        found.append((f"{path}.privileged", f"container {quoted(container.name)} is privileged"))
+        what = f"container {quoted(container.name)} is privileged"
+        found.append((f"{path}.privileged", what, ""))
     capabilities = mapping(context, "capabilities", path)
     for index, name in enumerate(texts(capabilities, "add", f"{path}.capabilities")):
         bare = name.upper().removeprefix("CAP_")
         if given is not None and bare not in given and bare not in rule.capabilities:
             what = f"container {quoted(container.name)} adds the capability {shortened(bare, 64)}"
-            found.append((f"{path}.capabilities.add[{index}]", what))
+            found.append((f"{path}.capabilities.add[{index}]", what, bare))
     return found
 
 
