@@ -78,10 +78,10 @@ def with_env(memory: str | None, *entries: Json, **fields: Any) -> Callable[[Ten
     return with_container(memory, env=list(entries), **fields)
 
 
-def with_our_volume(tenant: Tenant) -> Json:
-    mounts = [{"name": "vram-enforcer-run", "mountPath": "/x"}]
-    volumes = [{"name": "vram-enforcer-run", "emptyDir": {}}]
-    return with_container("8Gi", volumeMounts=mounts, spec={"volumes": volumes})(tenant)
+def with_mount(memory: str | None, volume: str, path: str) -> Callable[[Tenant], Json]:
+    mounts = [{"name": volume, "mountPath": path}]
+    volumes = [{"name": volume, "emptyDir": {}}]
+    return with_container(memory, volumeMounts=mounts, spec={"volumes": volumes})
 
 
 def from_source(**source: Json) -> Json:
@@ -380,7 +380,8 @@ def by(name: str) -> str:
 
 PRIVILEGED, DEBUGGING = "PrivilegedContainer: ", "EphemeralContainer: "
 BY_HAND, FIXED = "VisibleDevicesOverride: ", "Immutable: "
-POLICIES_MD = "policies/README.md"
+POLICIES_MD, SECURITY_MD = "policies/README.md", "SECURITY.md"
+SIDECARS = "tests/sidecar/test_incident_tenant.py"
 LESS = {"requests": {"cpu": "1m"}, "limits": {"cpu": "1m"}}
 HOST_PATHS = (
     *("/", "/dev", "//dev/./", "/dev/../dev/nvidia0", "/dev/./shm/../nvidia0", "/run"),
@@ -422,6 +423,7 @@ CHANGES = (
     ("its mark", annotations(admitted="x"), FIXED),
     ("its label", {"metadata": {"labels": {"vramwarden.io/managed": None}}}, by("marks")),
 )
+DEVICES = "/var/run/nvidia-container-devices/all"
 MIRROR = {"kubernetes.io/config.mirror": "x"}
 FORGED = {
     "labels": {"vramwarden.io/managed": "true"},
@@ -436,6 +438,52 @@ TABLE = [
         POLICIES_MD,
         "a container that is root can stop a sidecar that is",
         with_security("8Gi", runAsUser=0),
+    ),
+    shown(
+        "B1 stopped, its heartbeat forged: by its probe",
+        SIDECARS,
+        "def test_a_stopped_enforcer_is_found_whatever_its_heartbeat_says(",
+    ),
+    shown(
+        "B1 a process that poses as it",
+        SIDECARS,
+        "def test_a_process_of_the_tenants_own_is_not_taken_for_the_enforcer(",
+    ),
+    shown(
+        "B1 without descriptors",
+        SIDECARS,
+        "def test_an_enforcer_without_descriptors_ends_and_says_why(",
+    ),
+    *(
+        shown(f"{vector} {name}: from outside", "tests/sentry/scenarios.py", f'"{name}": (')
+        for vector, name in (
+            *(("B1", name) for name in ("stop", "stop-as-user", "kill", "starve", "rename")),
+            *(("B1", "fork"), ("B4", "supervisor"), ("B5", "ghost"), ("B9", "crowd")),
+            ("B10", "nested"),
+        )
+    ),
+    *(
+        shown(f"{vector} all of these", "tests/sentry/test_attacks.py", f"def {name}(")
+        for vector, name in (
+            ("B1", "test_the_excess_ends_within_fifteen_seconds"),
+            ("B5", "test_memory_whose_owner_ended_is_found_by_whom_it_belonged_to"),
+            ("B10", "test_bystanders_live"),
+        )
+    ),
+    shown(
+        "B4 a supervisor without GPU memory",
+        "tests/sidecar/test_incident_repeated.py",
+        "def test_a_supervisor_that_starts_what_is_stopped_again_and_holds_nothing_ends_for_good(",
+    ),
+    limit(
+        "B5 in the sidecar",
+        SECURITY_MD,
+        "is reported by the sidecar and not counted, until that was seen on a GPU",
+    ),
+    shown(
+        "B9 a list longer than the buffer",
+        "tests/sidecar/test_incident_figures.py",
+        "def test_a_list_that_outgrows_its_buffer_hides_nobody(",
     ),
     *(closed(f"B2 {how}", entering(how), by("enforcer")) for how in ("exec", "attach")),
     closed(
@@ -484,7 +532,7 @@ TABLE = [
         with_env("8Gi", {"name": "CUDA_MPS_PIPE_DIRECTORY", "value": "/x"}),
         BY_HAND,
     ),
-    closed("B11 our volume", with_our_volume, "ReservedName: "),
+    closed("B11 our volume", with_mount("8Gi", "vram-enforcer-run", "/x"), "ReservedName: "),
     closed("B11 the sidecar's image", changing_the_sidecar("", image="evil.example/x"), FIXED),
     closed("B11 the sidecar's amounts", changing_the_sidecar("/resize", resources=LESS), FIXED),
     limit("B12 managed memory", "README.md", "`cudaMallocManaged` memory is never seen"),
@@ -536,9 +584,30 @@ TABLE = [
         "policies/default.yaml",
         "strike out the patterns that your cluster does not need",
     ),
+    limit(
+        "C6 what a label buys without the fence",
+        SECURITY_MD,
+        "The namespace label `vramwarden.io/webhook: disabled`** without `fence.exemption`",
+    ),
     *(
         closed(f"C7 NVIDIA_VISIBLE_DEVICES {how}", with_env(None, *entries), BY_HAND)
         for how, entries in NAMED.items()
+    ),
+    *(
+        closed(f"C7 a mount, {how}", with_mount(memory, "gpus", DEVICES), BY_HAND)
+        for how, memory in (("without a share", None), ("with a share", "64Mi"))
+    ),
+    limit(
+        "C7 privileged without a share",
+        SECURITY_MD,
+        "**Privileged pods that ask for no VRAM**",
+        with_security(None, privileged=True),
+    ),
+    limit(
+        "C7 the node's PIDs without a share",
+        SECURITY_MD,
+        "host PIDs or capabilities, are Pod Security's business",
+        creating(hostPID=True),
     ),
     closed("C7 Windows", creating("8Gi", os={"name": "windows"}), "UnsupportedOS: "),
     closed("C7 a node of her choice", creating("8Gi", nodeName=NODE), "NodeNamePreset: "),
@@ -573,6 +642,12 @@ TABLE = [
     ),
     harmless("D2 marks in a Binding", binding_brings_marks),
     closed("D3 its GPU by pods/status", writing_status("pods/status"), by("marks")),
+    limit(
+        "D4 priority",
+        SECURITY_MD,
+        "a ResourceQuota by priority class holds that",
+        creating("8Gi", priorityClassName="system-node-critical"),
+    ),
     harmless("D5 dry runs", a_dry_run_reserves_nothing),
     harmless("E1 pods that nobody judged", poison_takes_nothing),
     limit(
@@ -585,9 +660,12 @@ VECTORS = {
     "B1": "stop the sidecar, blind it, forge its heartbeat",
     "B2": "exec and attach into it",
     "B3": "debugging containers",
+    "B4": "supervisors that start processes anew",
+    "B5": "memory of a process that is over",
     "B6": "limits as small as the sidecar's own",
     "B7": "a sidecar brought along",
     "B8": "capabilities",
+    "B9": "hundreds of processes",
     "B10": "namespaces and numbers",
     "B11": "what is ours in the pod",
     "B12": "what no sidecar sees",
@@ -603,6 +681,7 @@ VECTORS = {
     "D1": "bindings past the API server",
     "D2": "a Binding's own metadata",
     "D3": "the status of pods",
+    "D4": "priority",
     "D5": "dry runs",
     "E1": "pods that nobody judged",
     "E2": "while the webhook is gone",
@@ -635,6 +714,26 @@ def test_what_she_is_allowed_gains_nothing_or_is_said_to_be_a_limit(mallory, row
 def test_what_is_a_limit_is_said_and_what_takes_processes_is_tested(row):
     text = re.sub(r"\s+(# )?", " ", (ROOT / row.path).read_text())
     assert row.says in text
+
+
+HONEST = {
+    "a mesh's init container": with_capability("NET_ADMIN"),
+    "RDMA": with_capability("IPC_LOCK"),
+    "a packet socket": with_capability("NET_RAW"),
+    "what runtimes give all": with_capability("CHOWN"),
+    "a cache of models": with_host_path("/mnt/models"),
+    "shared memory": with_host_path("/dev/./shm"),
+    "huge pages": with_host_path("/dev/hugepages"),
+    "the node's time zone": with_host_path("/etc/localtime"),
+    "the node's network": creating("8Gi", hostNetwork=True),
+    "a debugging container": debugging("8Gi", securityContext={"runAsUser": 1000}),
+    "no GPU by hand": with_env(None, VOID),
+}
+
+
+@pytest.mark.parametrize("tries", HONEST.values(), ids=HONEST)
+def test_what_honest_pods_do_is_allowed(mallory, tries):
+    tries(mallory)
 
 
 def test_every_way_has_a_row_and_every_row_holds_something():
