@@ -38,6 +38,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 CHART: Final = ROOT / "deploy" / "chart" / "vramwarden"
 INSTALL: Final = ROOT / "deploy" / "install.yaml"
 NAMESPACE: Final = "vramwarden-system"
+OWN_NAMESPACES: Final = frozenset({NAMESPACE, "vramwarden-sentry"})
+"""Which the chart exempts by itself, under whatever names they have there."""
 IMAGES: Final = {"image": "WEBHOOK_IMAGE", "enforcer": "ENFORCER_IMAGE"}
 """What stands for the names of both images in install.yaml, by the value that gives them."""
 _DEFAULT_POLICY: Final = ROOT / "policies" / "default.yaml"
@@ -200,7 +202,7 @@ def _exempt_namespaces() -> Iterator[str]:
     policy = yaml.safe_load(_DEFAULT_POLICY.read_text(encoding="utf-8"))
     (system,) = (rule for rule in policy["spec"]["rules"] if rule["name"] == "system")
     for namespace in system["match"]["namespaces"]:
-        if namespace != NAMESPACE:
+        if namespace not in OWN_NAMESPACES:
             yield f"- {namespace}"
 
 

@@ -17,7 +17,7 @@ RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
 
 
 def pod_of(objects):
-    return one(objects, "DaemonSet")["spec"]["template"]["spec"]
+    return one(objects, "DaemonSet", "vramwarden-agent")["spec"]["template"]["spec"]
 
 
 def told(pod):

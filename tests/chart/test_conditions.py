@@ -24,7 +24,14 @@ from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod.review import decode_review
-from webhook.core.policy.values import Action, EnforceBy, VisibleDevices
+from webhook.core.policy.values import (
+    WHOLE_GPU_RESOURCES,
+    Action,
+    EnforceBy,
+    Isolation,
+    ResourceClaims,
+    VisibleDevices,
+)
 
 REVIEWS = {path.stem: json.loads(path.read_text()) for path in paths.REVIEWS.glob("*.json")}
 VRAM, VISIBLE = "vramwarden.io/vram", "NVIDIA_VISIBLE_DEVICES"
@@ -35,6 +42,15 @@ POLICIES = [
     a_policy(a_rule(visible_devices=VisibleDevices.VOID)),
     a_policy(a_rule(visible_devices=VisibleDevices.IGNORE, enforcement={"by": EnforceBy.NONE})),
     a_policy(a_rule(action=Action.WARN)),
+    a_policy(
+        a_rule(
+            isolation=Isolation.NON_ROOT,
+            host_paths=(),
+            capabilities=frozenset(),
+            resource_claims=ResourceClaims.DENY,
+        ),
+        whole_gpu_resources=WHOLE_GPU_RESOURCES,
+    ),
 ]
 LEFT_ALONE = {Outcome.ALLOWED, Outcome.SKIPPED}
 
@@ -138,7 +154,12 @@ ENTRIES = st.sampled_from(
     ]
 )
 AMOUNTS = st.dictionaries(
-    st.sampled_from(["cpu", VRAM, "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "example.com/fpga"]),
+    st.sampled_from(
+        [
+            *("cpu", VRAM, "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "example.com/fpga"),
+            *("nvidia.com/gpumem", "deviceclass.resource.kubernetes.io/gpu.nvidia.com"),
+        ]
+    ),
     st.sampled_from(["1", "2", "500m", "1Gi"]),
     max_size=2,
 )
@@ -151,23 +172,31 @@ MOUNTS = st.sampled_from(
         [{"name": "data", "mountPath": "/var/run/nvidia-container-devices/all"}],
     ]
 )
+NON_ROOT = {"runAsNonRoot": True, "runAsUser": 1000, "allowPrivilegeEscalation": False}
+CONTEXTS = st.sampled_from(
+    [
+        *({}, {"privileged": True}, NON_ROOT, {**NON_ROOT, "runAsUser": 0}),
+        *({"capabilities": {"add": [name]}} for name in ("NET_ADMIN", "SYS_NICE", "KILL")),
+    ]
+)
 CONTAINERS = st.fixed_dictionaries(
     {"image": st.just("example")},
     optional={
         "env": st.lists(ENTRIES, max_size=2),
         "resources": st.fixed_dictionaries({}, optional={"requests": AMOUNTS, "limits": AMOUNTS}),
         "volumeMounts": MOUNTS,
-        "securityContext": st.sampled_from([{}, {"privileged": True}]),
+        "securityContext": CONTEXTS,
     },
 )
 NAMES = st.sampled_from(["main", "second", "third", "vram-enforcer", "vram-enforcer-2"])
+PATHS = ("/x", "/run", "/var", "/dev/shm")  # noqa: S108 - of a node
 VOLUMES = st.lists(
     st.sampled_from(["data", "vram-enforcer-run", "vram-enforcer-no-token", "vram-enforcer-gpu"]),
     unique=True,
 ).flatmap(
     lambda names: st.tuples(
         *(
-            st.sampled_from([{"emptyDir": {}}, {"hostPath": {"path": "/x"}}]).map(
+            st.sampled_from([{"emptyDir": {}}, *({"hostPath": {"path": p}} for p in PATHS)]).map(
                 lambda source, name=name: {"name": name, **source}
             )
             for name in names
@@ -186,6 +215,10 @@ LABELS = st.dictionaries(
 )
 
 
+CLAIM = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]}
+SMALL = {"resources": {"limits": {"cpu": "1", "memory": "64Mi"}}}
+
+
 @st.composite
 def any_pods(draw):
     """Draw pods of which most do nothing that matters to us, and some do something odd."""
@@ -195,8 +228,10 @@ def any_pods(draw):
     spec = {"containers": containers[:split], "volumes": draw(VOLUMES)}
     if split < len(names):
         spec["initContainers"] = containers[split:]
-    if draw(st.booleans()):
-        spec["hostPID"] = True
+    for field in ("hostPID", "hostIPC"):
+        if draw(st.integers(0, 3)) == 0:
+            spec[field] = True
+    spec |= draw(st.sampled_from([{}, {}, {"securityContext": {"runAsUser": 1000}}, CLAIM, SMALL]))
     metadata = {"annotations": draw(ANNOTATIONS), "labels": draw(LABELS)}
     return {"metadata": metadata, "spec": spec}
 
@@ -380,7 +415,11 @@ def test_the_container_that_an_amount_is_for_is_watched(sent):
 
 DEBUGGERS = st.fixed_dictionaries(
     {"name": st.sampled_from(["debug", "vram-enforcer"]), "image": st.just("example")},
-    optional={"env": st.lists(ENTRIES, max_size=2), "volumeMounts": MOUNTS},
+    optional={
+        "env": st.lists(ENTRIES, max_size=2),
+        "volumeMounts": MOUNTS,
+        "securityContext": CONTEXTS,
+    },
 )
 
 
@@ -464,7 +503,8 @@ def test_a_resize_is_sent_where_it_concerns_the_sidecar(sent):
     assert sent.patching(name, ours, "/resize") == {"validate": (True, "demand")}
 
 
-def test_a_resize_of_the_whole_pod_is_sent(sent):
+@pytest.mark.parametrize(("cpu", "of_interest"), [("3", False), ("1", True)])
+def test_a_resize_of_the_whole_pod_is_sent(sent, cpu, of_interest):
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "resizing"}}
     sent.api.apply(node)
     status = {
@@ -475,12 +515,15 @@ def test_a_resize_of_the_whole_pod_is_sent(sent):
     sent.api.request("PATCH", path, {"status": status}, content_type=kind)
     pod = copy.deepcopy(GOVERNED)
     pod["spec"]["nodeName"] = "resizing"
+    amounts = {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"cpu": "1"}}
+    pod["spec"]["initContainers"][0]["resources"] = amounts
+    pod["spec"]["containers"][0]["resources"] = copy.deepcopy(amounts)
     pod["spec"]["resources"] = {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}
     _, name = sent.creating(pod, dry_run=False)
-    change = {"spec": {"resources": {"limits": {"cpu": "3"}}}}
+    change = {"spec": {"resources": {"limits": {"cpu": cpu}}}}
     found = sent.patching(name, change, "/resize")
     sent.api.delete(node)
-    assert found["validate"][1:] == ("demand",)
+    assert found["validate"] == (of_interest, "demand")
 
 
 def debugging(**container):

@@ -11,11 +11,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from deploy.generate import chart_values, policy_fields, values, values_schema
 from tests.support.charts import CHART, DEPLOY, KUBE_VERSION, NAMESPACE, one
 from tests.support.control_planes import find_binary
 from tests.support.documents import commands
 from tests.support.paths import ROOT
 from webhook import __version__
+from webhook.adapters.policy.schema import json_schema
 from webhook.adapters.policy.source import PolicySource
 from webhook.agent.sharing import GPUS_SHARED
 from webhook.cli.main import main
@@ -193,6 +195,35 @@ def test_what_autoscalers_need_is_printed_as_documented():
     assert overlay["kind"] == "NodeOverlay"
     assert NODE_GPU_LABEL in pool["spec"]["template"]["metadata"]["labels"]
     assert "`NodeOverlay=true`" in text
+
+
+SECURITY = (ROOT / "SECURITY.md").read_text()
+
+
+def test_every_switch_that_security_names_exists():
+    chart = {path for path, _ in chart_values(values_schema())}
+    policy = {path.rpartition(".")[2]: field for path, field in policy_fields(json_schema())}
+    rows = re.findall(r"^\| `([\w.]+)(?:: (\w+))?`.* \| .*(chart|policy)", SECURITY, re.MULTILINE)
+    assert len(rows) > 9
+    for name, value, where in rows:
+        if where == "chart":
+            assert tuple(name.split(".")) in chart, name
+        else:
+            field = policy[name.rpartition(".")[2]]
+            assert value in json.dumps(field), name
+
+
+def test_every_policy_of_the_fence_is_named_with_what_it_buys():
+    named = re.findall(r"^\| `fence\.(\w+)`", SECURITY, re.MULTILINE)
+    assert sorted(named) == sorted(values()["fence"])
+
+
+def test_every_test_that_security_names_exists():
+    rows = re.findall(r"^\| .+ \| \[tests/(\w+)\]\(\S+\): (.+) \|$", SECURITY, re.MULTILINE)
+    assert len(rows) == 3
+    for folder, patterns in rows:
+        for pattern in re.findall("`(.+?)`", patterns):
+            assert list((ROOT / "tests" / folder).glob(pattern)), pattern
 
 
 def test_every_event_of_a_node_is_listed_and_no_other():

@@ -11,7 +11,7 @@ POLICIES = {
     "void": {"void"},
     "enforcer": {"enforcer"},
     "exemption": {"exemption"},
-    "accounts": {"agent", "webhook"},
+    "accounts": {"agent", "sentry", "webhook", "registration"},
 }
 ALWAYS = {"parameter"}
 """Matches nothing, and keeps API servers reading ConfigMaps."""
@@ -57,10 +57,10 @@ def test_what_an_older_cluster_does_not_know_is_left_out(helm, version, expected
     assert policies(objects) == policies(objects, "Binding") == expected
 
 
-def test_without_agents_their_fence_is_left_out(helm):
-    objects = helm.render({"agent": {"enabled": False}})
-    assert "agent" not in policies(objects)
-    assert "webhook" in policies(objects)
+@pytest.mark.parametrize("part", ["agent", "sentry"])
+def test_the_fence_of_who_is_not_there_is_left_out(helm, part):
+    objects = helm.render({part: {"enabled": False}})
+    assert policies(helm.render()) - policies(objects) == {part}
 
 
 def test_whatever_reads_rules_holds_nothing_without_them(helm):

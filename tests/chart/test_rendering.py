@@ -26,6 +26,7 @@ from webhook.adapters.settings import default_enforcer_image
 from webhook.agent.heartbeat import RUN_FOLDER
 from webhook.cli.agent import agent_command
 from webhook.cli.serve import serve_command
+from webhook.sentry.metrics import SentryMetrics
 from webhook.server.metrics import Metrics, PlacementMetrics, SharedCertificateMetrics
 from webhook.server.worker import DRAIN_S
 
@@ -39,8 +40,8 @@ def rendered(helm):
     return helm.render()
 
 
-def container_of(objects, kind):
-    (container,) = one(objects, kind)["spec"]["template"]["spec"]["containers"]
+def container_of(objects, kind, name=""):
+    (container,) = one(objects, kind, name)["spec"]["template"]["spec"]["containers"]
     return container
 
 
@@ -79,9 +80,8 @@ def test_policies_reach_the_webhook_as_they_were_written(helm, tmp_path):
 def test_exempt_are_the_namespaces_that_the_shipped_policy_ignores(rendered):
     system = yaml.safe_load(shipped_policy_path().read_text())["spec"]["rules"][0]
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    assert [*values["exemptNamespaces"], NAMESPACE] == sorted(
-        system["match"]["namespaces"], key=[*values["exemptNamespaces"], NAMESPACE].index
-    )
+    exempt = [*values["exemptNamespaces"], NAMESPACE, values["sentry"]["namespace"]]
+    assert exempt == sorted(system["match"]["namespaces"], key=exempt.index)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "Binding"])
@@ -142,7 +142,13 @@ def test_selectors_find_the_pods_of_their_part_alone(rendered):
     selectors = [
         ("webhook", one(rendered, "Service")["spec"]["selector"]),
         ("webhook", one(rendered, "Deployment")["spec"]["selector"]["matchLabels"]),
-        ("agent", one(rendered, "DaemonSet")["spec"]["selector"]["matchLabels"]),
+        *(
+            (
+                part,
+                one(rendered, "DaemonSet", f"vramwarden-{part}")["spec"]["selector"]["matchLabels"],
+            )
+            for part in ("agent", "sentry")
+        ),
         ("webhook", one(rendered, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"]),
         *(
             (
@@ -151,7 +157,7 @@ def test_selectors_find_the_pods_of_their_part_alone(rendered):
                     "matchLabels"
                 ],
             )
-            for part in ("webhook", "agent")
+            for part in ("webhook", "agent", "sentry")
         ),
         *(
             ("webhook", constraint["labelSelector"]["matchLabels"])
@@ -167,9 +173,11 @@ def test_selectors_find_the_pods_of_their_part_alone(rendered):
 
 def test_labels_of_a_user_do_not_hide_a_pod_from_its_selector(helm):
     wrong = {"app.kubernetes.io/component": "other"}
-    objects = helm.render({"webhook": {"podLabels": wrong}, "agent": {"podLabels": wrong}})
-    for kind in ("Deployment", "DaemonSet"):
-        spec = one(objects, kind)["spec"]
+    parts = {part: {"podLabels": wrong} for part in ("webhook", "agent", "sentry")}
+    objects = helm.render(parts)
+    for part in parts:
+        kind = "Deployment" if part == "webhook" else "DaemonSet"
+        spec = one(objects, kind, f"vramwarden-{part}")["spec"]
         assert (
             spec["selector"]["matchLabels"].items()
             <= spec["template"]["metadata"]["labels"].items()
@@ -229,7 +237,7 @@ def test_the_rollout_is_observed_until_somebody_says_otherwise(helm, rollout):
 
 def test_the_agent_is_started_with_options_that_it_has(helm):
     values = {"vram": "48Gi", "startupTaint": "example.com/starting"}
-    container = container_of(helm.render({"agent": values}), "DaemonSet")
+    container = container_of(helm.render({"agent": values}), "DaemonSet", "vramwarden-agent")
     found = options(agent_command, container)
     assert found["node"] == "$(NODE_NAME)"
     assert found["namespace"] == "$(POD_NAMESPACE)"
@@ -258,6 +266,9 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
         ("vramwarden-agent-events", "events"),  # likewise
         ("vramwarden-agent", "configmaps"),  # named after its node, in this namespace alone
         ("vramwarden-webhook", "configmaps"),  # likewise
+        ("vramwarden-sentry", "configmaps"),  # likewise
+        ("vramwarden-sentry", "pods/status"),  # the fence narrows these two
+        ("vramwarden-sentry", "events"),
         ("vramwarden-webhook", "nodes", "pods"),  # to read
         ("vramwarden-webhook", "pods/status"),  # the fence narrows these two
         ("vramwarden-webhook", "pods"),
@@ -351,7 +362,7 @@ def test_cert_manager_issues_for_the_service_into_what_is_mounted(helm):
 
 
 @pytest.mark.parametrize(
-    ("version", "lines", "sleep"), [("1.28", 0, "exec"), ("1.29", 0, "exec"), ("1.30", 7, "sleep")]
+    ("version", "lines", "sleep"), [("1.28", 0, "exec"), ("1.29", 0, "exec"), ("1.30", 9, "sleep")]
 )
 def test_what_an_older_cluster_does_not_know_is_left_out(helm, version, lines, sleep):
     objects = helm.render(None, "--kube-version", version)
@@ -371,7 +382,7 @@ def test_who_applies_all_that_is_rendered_gets_each_object_once(rendered):
 
 
 def test_the_agent_sees_the_gpus_and_nothing_else_of_the_node(rendered):
-    pod = one(rendered, "DaemonSet")["spec"]["template"]["spec"]
+    pod = one(rendered, "DaemonSet", "vramwarden-agent")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     env = {entry["name"]: entry.get("value") for entry in container["env"]}
     assert env["NVIDIA_VISIBLE_DEVICES"] == "all"
@@ -390,7 +401,9 @@ def test_alerts_ask_for_metrics_that_exist(helm):
     metrics = Metrics()
     SharedCertificateMetrics(metrics)
     PlacementMetrics(metrics)
-    exposition = metrics.exposition().decode()
+    sentry = SentryMetrics("node-1")
+    sentry.show(0.0, ())
+    exposition = (metrics.exposition() + sentry.exposition()).decode()
     known = set(re.findall(r"^# TYPE (\w+)", exposition, re.MULTILINE))
     assert len(asked) > 4
     assert {re.sub("_bucket$", "", name) for name in asked} <= known

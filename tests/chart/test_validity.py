@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.chart.recorded_reviews import denial
-from tests.support.charts import DEPLOY, NAMESPACE, hooks, pod_templates
+from tests.support.charts import DEPLOY, NAMESPACE, hooks, one, pod_templates
 from tests.support.control_planes import find_binary
 from tests.support.paths import ROOT
 from webhook import __version__
@@ -19,6 +19,7 @@ from webhook import __version__
 # Kinds that come with an operator; their own schemas are not at hand here.
 OPERATORS = {
     "ServiceMonitor": "monitoring.coreos.com/v1",
+    "PodMonitor": "monitoring.coreos.com/v1",
     "PrometheusRule": "monitoring.coreos.com/v1",
     "Certificate": "cert-manager.io/v1",
     "Issuer": "cert-manager.io/v1",
@@ -32,6 +33,7 @@ MODES = {
     "existingSecret": {"existingSecret": {"name": "mine", "caBundle": "PEM"}},
 }
 ACCESS = ["Environment", "VolumeMounts", "Privileged", None]
+SENTRY = "vramwarden-sentry"
 FENCE = ("secondLine", "void", "enforcer", "exemption", "accounts")
 REST = {
     "as shipped": {},
@@ -43,6 +45,16 @@ REST = {
         "exemptNamespaces": [],
         "webhook": {"priorityClassName": "", "replicas": 1, "preStopSeconds": 0},
         "agent": {"priorityClassName": "", "affinity": None, "tolerations": []},
+        "sentry": {"enabled": False},
+    },
+    "a sentry that only looks, beside the webhook": {
+        "sentry": {
+            "act": False,
+            "namespace": NAMESPACE,
+            "priorityClassName": "",
+            "runtimeClassName": "",
+        },
+        "namespace": {"create": True},
     },
     "all on": {
         "image": {
@@ -69,7 +81,6 @@ REST = {
         },
         "agent": {
             "runtimeClassName": "nvidia",
-            "vram": "48Gi",
             "startupTaint": "startup-taint.cluster-autoscaler.kubernetes.io/vramwarden",
             "nodeSelector": {"a": "b"},
             "podLabels": {"a": "b"},
@@ -78,9 +89,23 @@ REST = {
             "extraVolumes": [{"name": "driver", "emptyDir": {}}],
             "extraVolumeMounts": [{"name": "driver", "mountPath": "/driver"}],
         },
+        "sentry": {
+            "runtimeClassName": "nvidia",
+            "host": "::",
+            "port": 10081,
+            "nodeSelector": {"a": "b"},
+            "affinity": {"podAntiAffinity": {}},
+            "tolerations": [TOLERATION],
+            "podLabels": {"a": "b"},
+            "podAnnotations": {"a": "b"},
+            "extraEnv": [{"name": "LD_LIBRARY_PATH", "value": "/other"}],
+            "extraVolumes": [{"name": "other", "emptyDir": {}}],
+            "extraVolumeMounts": [{"name": "other", "mountPath": "/other"}],
+        },
         "podDisruptionBudget": {"maxUnavailable": "50%"},
         "networkPolicy": {"apiServerCIDRs": ["192.0.2.0/24", "2001:db8::/32"], "metricsFrom": []},
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
         "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
         "fence": dict.fromkeys(FENCE, True),
         "criticalPodsQuota": True,
@@ -106,13 +131,17 @@ def cluster(control_plane):
     api, accounts = control_plane.api, []
     for namespace, level in (
         (NAMESPACE, None),
+        (SENTRY, None),
         ("at-restricted", "restricted"),
         ("at-privileged", "privileged"),
     ):
         labels = {"pod-security.kubernetes.io/enforce": level} if level else {}
         metadata = {"name": namespace, "labels": labels}
         api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-        for name in ("default", "vramwarden-webhook", "vramwarden-agent", "vramwarden-test"):
+        for name in (
+            "default",
+            *(f"vramwarden-{part}" for part in ("webhook", "agent", "sentry", "test")),
+        ):
             metadata = {"name": name, "namespace": namespace}
             accounts.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
             api.apply(accounts[-1])
@@ -160,7 +189,9 @@ def test_the_api_server_accepts_what_is_rendered(cluster, helm, mode, access, re
             namespaced = thing["metadata"].get("namespace")
             # Events of nodes, which have no namespace, are in this one.
             of_events = thing["metadata"]["name"] == "vramwarden-agent-events"
-            assert namespaced in (("default",) if of_events else (None, NAMESPACE))
+            of_sentry = thing["metadata"]["labels"]["app.kubernetes.io/component"] == "sentry"
+            own = (SENTRY,) * of_sentry
+            assert namespaced in (("default",) if of_events else (None, NAMESPACE, *own))
 
 
 def tried_at(api, level, pod):
@@ -172,9 +203,30 @@ def tried_at(api, level, pod):
 @pytest.mark.parametrize("mode", MODES)
 def test_all_pods_meet_pod_security_restricted(cluster, helm, mode):
     pods = pod_templates(helm.render(values_of(mode, "Environment", {})))
-    assert len(pods) == 4
+    assert len(pods) == 5
     for pod in pods:
-        assert tried_at(cluster, "restricted", pod) == ""
+        if pod["metadata"]["name"] != SENTRY:
+            assert tried_at(cluster, "restricted", pod) == ""
+
+
+@pytest.mark.parametrize("act", [True, False])
+def test_the_sentry_has_a_namespace_that_allows_what_it_needs_and_no_other_has(cluster, helm, act):
+    objects = helm.render({"sentry": {"act": act}, "namespace": {"create": True}})
+    (sentry,) = [pod for pod in pod_templates(objects) if pod["metadata"]["name"] == SENTRY]
+    asks_for = {"host namespaces (hostPID=true)"}
+    if act:
+        asks_for |= {'must not include "KILL"', "runAsUser=0"}
+    why = tried_at(cluster, "restricted", sentry)
+    assert "violates PodSecurity" in why
+    assert {said for said in asks_for if said in why} == asks_for
+    assert tried_at(cluster, "privileged", sentry) == ""
+    key = "pod-security.kubernetes.io/enforce"
+    levels = {
+        thing["metadata"]["name"]: thing["metadata"]["labels"][key]
+        for thing in objects
+        if thing["kind"] == "Namespace"
+    }
+    assert levels == {NAMESPACE: "restricted", sentry["metadata"]["namespace"]: "privileged"}
 
 
 @pytest.mark.parametrize("access", ["VolumeMounts", "Privileged"])
@@ -184,7 +236,7 @@ def test_hardened_toolkits_cost_the_level_and_the_namespace_says_so(cluster, hel
     (agent,) = [pod for pod in pod_templates(objects) if pod["metadata"]["name"].endswith("agent")]
     assert "violates PodSecurity" in tried_at(cluster, "restricted", agent)
     assert tried_at(cluster, "privileged", agent) == ""
-    (namespace,) = [thing for thing in objects if thing["kind"] == "Namespace"]
+    namespace = one(objects, "Namespace", NAMESPACE)
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
 
 

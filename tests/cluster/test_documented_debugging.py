@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.control_planes import find_binary
 from tests.support.paths import ROOT
-from tests.support.pods import a_pod
+from tests.support.pods import a_container, a_pod
 from webhook.names import GPU_ANNOTATION
 
 PODS = (ROOT / "policies" / "pods.md").read_text()
@@ -21,18 +21,28 @@ def profiles(answer: str) -> list[str]:
 
 
 @pytest.fixture
-def debug(control_plane, team):
-    """Return a function that debugs a pod with VRAM, and returns what kubectl says."""
+def debug_in(control_plane):
+    """Return a function that creates a pod, and returns one that debugs it: what kubectl says."""
     if not find_binary("kubectl"):
         pytest.skip("needs kubectl")
-    pod = team.accepts(a_pod("8Gi"))["metadata"]["name"]
 
-    def debugged(*options: str) -> str:
-        command = ("debug", pod, f"--namespace={team.namespace}", "--image=busybox", *options)
-        done = control_plane.kubectl(*command)
-        return done.stderr if done.returncode else ""
+    def created(team, pod):
+        name = team.accepts(pod)["metadata"]["name"]
 
-    return debugged
+        def debugged(*options: str) -> str:
+            command = ("debug", name, f"--namespace={team.namespace}", "--image=busybox", *options)
+            done = control_plane.kubectl(*command)
+            return done.stderr if done.returncode else ""
+
+        return debugged
+
+    return created
+
+
+@pytest.fixture
+def debug(debug_in, team):
+    """Return a function that debugs a pod with VRAM."""
+    return debug_in(team, a_pod("8Gi"))
 
 
 @pytest.mark.parametrize("profile", profiles("works"))
@@ -54,11 +64,39 @@ def test_the_sidecar_cannot_be_the_target(debug):
     assert "EphemeralContainer: " in debug("--profile=baseline", "--target=vram-enforcer")
 
 
+NON_ROOT = {"runAsNonRoot": True, "allowPrivilegeEscalation": False}
+USER = {"securityContext": {"runAsUser": 1000}}
+
+
+@pytest.mark.parametrize("of_pod", [True, False], ids=["user of the pod", "of the container"])
+@pytest.mark.parametrize("profile", [*profiles("works"), *profiles("denied"), "legacy", None])
+def test_under_non_root_one_profile_works_with_a_user(
+    debug_in, make_team, profile, of_pod, tmp_path
+):
+    team = make_team("isolated")
+    own = NON_ROOT if of_pod else {**NON_ROOT, "runAsUser": 1000}
+    pod = a_pod("8Gi", containers=[a_container(securityContext=own)], **(USER if of_pod else {}))
+    debug = debug_in(team, pod)
+    chosen = [f"--profile={profile}"] if profile else []
+    if profile != "restricted":
+        assert "use kubectl debug --profile=restricted" in debug(*chosen)
+        return
+    if not of_pod:
+        assert "--custom=FILE, with securityContext.runAsUser in FILE" in debug(*chosen)
+        assert "`securityContext: {runAsUser: 1000}`" in PODS
+        custom = tmp_path / "user.yaml"
+        custom.write_text("securityContext: {runAsUser: 1000}")
+        chosen.append(f"--custom={custom}")
+    assert debug(*chosen) == ""
+
+
 @pytest.mark.parametrize("profile", profiles("works"))
 def test_a_copy_gets_a_gpu_of_its_own_with_a_profile_that_works(debug, team, profile):
     (pod,) = team.pods()
     team.patch(pod, {"metadata": {"annotations": {GPU_ANNOTATION: "GPU-1"}}}, "/status")
-    assert "PrivilegedContainer: " in debug("--copy-to=copied")
+    said = debug("--copy-to=copied")
+    assert "PrivilegedContainer: " in said
+    assert "use kubectl debug --profile=baseline" in said
     assert debug(f"--profile={profile}", "--copy-to=copied") == ""
     (copy,) = (one for one in team.pods() if one["metadata"]["name"] == "copied")
     assert GPU_ANNOTATION not in copy["metadata"]["annotations"]

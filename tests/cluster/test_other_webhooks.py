@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 from tests.support.our_server import container, variables
@@ -42,9 +44,12 @@ def add_a_container(pod):
 
 def add_credentials(pod):
     for found in every_container(pod):
-        found.setdefault("env", []).append(TOKEN)
-        found.setdefault("volumeMounts", []).append(MOUNT)
-    pod["spec"]["volumes"].append({"name": "cloud", "emptyDir": {}})
+        if TOKEN not in found.setdefault("env", []):
+            found["env"].append(TOKEN)
+            found.setdefault("volumeMounts", []).append(MOUNT)
+    cloud = {"name": "cloud", "emptyDir": {}}
+    if cloud not in pod["spec"]["volumes"]:
+        pod["spec"]["volumes"].append(cloud)
     return pod
 
 
@@ -92,7 +97,7 @@ def raise_the_limit(pod):
     [
         (annotate, 0),
         (add_a_container, 1),  # hides the GPUs from the new container
-        (add_credentials, 0),
+        (add_credentials, 6),  # writes the sidecar again, with what the API server filled in
         (prepend_a_native_sidecar, 1),  # likewise
     ],
 )
@@ -118,11 +123,18 @@ def test_a_container_that_comes_after_us_sees_no_gpu(team, changed_by, change, n
     assert "vramwarden.io/vram" not in container(pod, name)["resources"]
 
 
-def test_credentials_in_our_sidecar_are_let_be(team, changed_by):
-    with changed_by(add_credentials):
+def test_credentials_in_our_sidecar_are_let_be_where_their_webhook_insists(team, changed_by):
+    with changed_by(add_credentials, stubborn=True):
         sidecar = container(team.accepts(a_pod("8Gi")), "vram-enforcer")
     assert TOKEN in sidecar["env"]
     assert MOUNT in sidecar["volumeMounts"]
+
+
+def test_credentials_that_a_user_writes_into_our_sidecar_are_taken_out(team):
+    plain = team.accepts(a_pod("8Gi"))
+    keep = {key: plain["metadata"][key] for key in ("annotations", "labels")}
+    pod = team.accepts(add_credentials(copy.deepcopy({**plain, "metadata": keep})))
+    assert container(pod, "vram-enforcer") == container(plain, "vram-enforcer")
 
 
 def test_our_sidecar_may_stand_behind_another_native_one(team, changed_by):

@@ -11,7 +11,12 @@ from webhook.core.admission.decide import Phase, decide
 from webhook.core.admission.sidecar.user import OWN_UID
 from webhook.core.policy.values import PodRestart
 
-OURS = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [88]}}]
+OURS = [
+    {
+        "action": "RestartAllContainers",
+        "exitCodes": {"operator": "NotIn", "values": [0, 70, 75, 76]},
+    }
+]
 GATE = "RestartAllContainersOnContainerExits"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 POLICY = a_policy(a_rule(enforcement={"pod_restart": PodRestart.ALL_CONTAINERS}))

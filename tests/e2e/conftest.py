@@ -19,6 +19,7 @@ from tests.e2e.agent import NodeAgent
 from tests.e2e.cluster import SYSTEM, NamedCluster, Release, image_names, impossible
 from tests.e2e.node import NodeCluster
 from tests.e2e.pods import GIB, holding, pod
+from tests.e2e.sentry import NAMESPACE as SENTRY
 from tests.e2e.team import Team
 from tests.support import charts
 
@@ -101,7 +102,8 @@ def release(cluster, values, tmp_path_factory):
     yield found
     if found.is_installed():
         found.uninstall()
-    cluster.api.delete(namespace(SYSTEM))
+    for name in (SYSTEM, SENTRY):  # which Helm leaves
+        cluster.api.delete(namespace(name))
 
 
 @pytest.fixture(scope="session")

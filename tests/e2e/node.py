@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +23,7 @@ from tests.support.control_planes import ControlPlane
 from tests.support.programs import find_binary, stop, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 NODE = "node1"
 NODE_MANIFEST = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
@@ -144,6 +146,24 @@ class NodeCluster(ControlPlane):
     def stop_kubelet(self) -> None:
         """Stop the kubelet; pods run on."""
         stop(self._processes.pop("kubelet"))
+
+    @contextlib.contextmanager
+    def without_api_server(self) -> Iterator[None]:
+        """Have no API server for the length of a block; what runs on the node runs on.
+
+        Killed, as with its machine: one that is asked to end serves watches for a minute more.
+        """
+        process = self._processes.pop("kube-apiserver")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        try:
+            yield
+        finally:
+            self._start_apiserver()
+
+    def run(self, *command: str) -> str:
+        """Run a command where the node's programs run; return its output."""
+        return self._namespaces.run(*command)
 
     @property
     def driver(self) -> Driver:

@@ -12,12 +12,14 @@ The driver is what nvidia_driver.py makes in FOLDER/driver. While that is away t
 nothing. What the library plays for a pod lies in FOLDER/scenes/SANDBOX, which the pod's containers
 find as /scene: a process that wants to hold VRAM writes `0 BYTES` into /scene/pids/<its number>.
 FOLDER/kernel, which they find as /kernel, plays /proc/driver/nvidia, where nobody can write.
+A container with hostPID sees all scenes as /scenes, and the node's numbers of their processes.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import sysconfig
 from pathlib import Path
@@ -59,8 +61,14 @@ def equip(folder: Path, role: str, config: dict) -> bool:
         if library.exists():
             config["mounts"].append(mount(library.resolve(), f"/{LIBRARIES}/{LIBRARY}", "ro"))
     annotations = config.get("annotations", {})
-    scene = folder / "scenes" / annotations["io.kubernetes.cri.sandbox-id"]
-    set_up(scene, play(annotations.get(DRIVER_ANNOTATION, DRIVER), gpus))
+    scenes = folder / "scenes"
+    scene = scenes / annotations["io.kubernetes.cri.sandbox-id"]
+    paths = [one.get("path") for one in config["linux"]["namespaces"] if one["type"] == "pid"]
+    if not paths or (paths[0] and Path(paths[0]).samefile("/proc/self/ns/pid")):
+        gpus.append("pods /scenes")
+        config["mounts"].append(mount(scenes, "/scenes", "ro"))
+    pod = re.search("pod[-0-9a-f]{36}", config["linux"]["cgroupsPath"])
+    set_up(scene, play(annotations.get(DRIVER_ANNOTATION, DRIVER), gpus), pod.group())
     config["mounts"] += [mount(scene, "/scene", "rw"), mount(folder / "kernel", "/kernel", "ro")]
     environment.append("NVML_STUB_FILE=/scene/stub.txt")
     return True
@@ -76,14 +84,15 @@ def play(driver: str, gpus: list[str]) -> str:
     return "\n".join([f"driver {driver}", *gpus, "live figures", ""])
 
 
-def set_up(scene: Path, text: str) -> None:
-    """Write what the library plays, once per pod."""
+def set_up(scene: Path, text: str, pod: str) -> None:
+    """Write what the library plays, and whose it is, once per pod."""
     if scene.exists():
         return
     pids = scene / "pids"
     pids.mkdir(parents=True)
     for folder in (scene, pids):
         folder.chmod(0o777)  # the pod's containers write as whoever they are
+    (scene / "pod").write_text(pod, encoding="ascii")
     (scene / "stub.txt").write_text(text, encoding="ascii")
 
 

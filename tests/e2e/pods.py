@@ -12,9 +12,12 @@ Json = dict[str, Any]
 GIB = 2**30
 IMAGE = os.environ.get("E2E_BUSYBOX") or BUSYBOX
 
-# In a pod's command $$ stands for $. The stub lists the shell with the bytes that it says it holds.
+# In a pod's command $$ stands for $. The stub lists the shell with the bytes that it says it holds,
+# on the first GPU that it sees; by UUID where it knows that: the sentry sees all of the node's.
 HOLD = """
-hold() { echo "0 $1" > /scene/pids/new.$$$$; mv /scene/pids/new.$$$$ /scene/pids/$$$$; }
+gpu=$NVIDIA_VISIBLE_DEVICES
+case $gpu in GPU-*) gpu=$${gpu%%,*} ;; *) gpu=0 ;; esac
+hold() { echo "$gpu $1" > /scene/pids/new.$$$$; mv /scene/pids/new.$$$$ /scene/pids/$$$$; }
 wait_for() { until [ -e /scene/$1 ]; do sleep 1; done; rm /scene/$1; }
 forever() { while true; do sleep 1; done; }
 """

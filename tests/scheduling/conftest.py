@@ -20,10 +20,10 @@ def control_plane(can_start_control_planes):
 
 @pytest.fixture
 def make_namespace(control_plane):
-    """Return a function that makes a namespace in which the shipped default rule governs."""
+    """Return a function that makes a namespace, in which the shipped default rule governs."""
 
-    def make():
-        name = f"team-{uuid.uuid4().hex[:8]}"
+    def make(prefix="team"):
+        name = f"{prefix}-{uuid.uuid4().hex[:8]}"
         metadata = {"name": name}
         manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
         control_plane.api.create(manifest)

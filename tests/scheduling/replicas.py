@@ -19,12 +19,21 @@ from webhook.core.placement.assignments import read_assignments
 
 BINDING = LOCAL.with_name("local-binding.yaml")
 SYSTEM = "vramwarden-system"
+# Comes before the shipped default, and governs only namespaces of this name.
+SEEING = """\
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: seeing}
+spec:
+  rules: [{name: seeing, match: {namespaces: ["seeing-*"]}, placement: None}]
+"""
 
 
 @contextlib.contextmanager
 def replica(control_plane, folder, kubeconfig=None):
     """Run a server that places pods until the block ends; by another kubeconfig, ready or not."""
     (folder / "policies").mkdir(parents=True, exist_ok=True)
+    (folder / "policies" / "00-seeing.yaml").write_text(SEEING)
     shutil.copy(shipped_policy_path(), folder / "policies" / "default.yaml")
     env = {
         "KUBECONFIG": str(kubeconfig or control_plane.kubeconfig),

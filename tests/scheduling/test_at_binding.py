@@ -13,7 +13,13 @@ from tests.support.our_server import refused
 from tests.support.pods import a_pod
 from tests.support.schedulers import GIB, bound, finish, messages, remove_pod
 from tests.support.webhook_configurations import installed, webhook_configurations
-from webhook.core.placement.assignments import Assignment, read_assignments, write_assignments
+from webhook.core.placement.assignments import (
+    Assignment,
+    Hold,
+    read_assignments,
+    write_assignments,
+)
+from webhook.core.pod.gpus import EVERY_GPU
 
 GIVEN = {  # to a pod of 5Gi on a node with a GPU of 8Gi
     "vramwarden.io/gpu": "GPU-n1-0",
@@ -112,6 +118,29 @@ def test_other_pods_are_bound_untouched(cluster):
     cluster.api.create(pod)
     assert cluster.wait(1) == {"plain": ("n1", "")}
     assert cluster.lists() == {}
+
+
+def test_a_pod_that_sees_all_gpus_is_entered_and_counts_on_each(cluster, make_namespace):
+    cluster.node("n1", 8, 8)
+    with Cluster(cluster.api, make_namespace("seeing")) as seeing:
+        seeing.create("all", "5Gi")
+        seeing.wait(1)
+        (entry,) = entries(cluster)
+        assert (entry.pod, entry.uuids) == (f"{seeing.namespace}/all", (EVERY_GPU,))
+        assert entry.hold == Hold(5 * GIB, 5 * GIB // 50, 6.5, may_act=True)
+        cluster.create("large", "5Gi")
+        cluster.create("small", "3Gi")
+        assert list(cluster.wait(1)) == ["small"]
+        said = wait_until("a refusal", lambda: messages(cluster.api, cluster.namespace, "large"))
+        assert any("the largest free amount is " in line for line in said)
+    cluster.wait(2)
+    wait_until("its entry left", lambda: cluster.lists().keys() == {"large", "small"})
+
+
+def entries(cluster):
+    """Return the entries in the lists of a test's only node."""
+    path = f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-assignments-{cluster.nodes[0]}"
+    return list(read_assignments(cluster.api.request("GET", path)["data"])[0].values())
 
 
 def binding(cluster, pod, node):

@@ -27,6 +27,11 @@
    adds to the GPU's `used` while it lives. Other file names are ignored, for renames. A pid is the
    one in the caller's PID namespace. A process that ended, or is a zombie, drops out by itself.
 
+   With `pods FOLDER` the caller sees all of a node, as with hostPID. FOLDER has a folder for each pod,
+   with its own `pids`, whose numbers are those of the pod's PID namespace, and a file `pod`: what is
+   in the cgroups' paths of its processes and of no others. They are listed with the caller's numbers.
+   A position of a GPU is one of the caller's, so such files name the UUID.
+
    NVML_STUB_LOG names a file that gets a line for every call.
 
    Built with -DWITHOUT_V3, -DWITHOUT_V2, -DWITHOUT_MEMORY_V2, -DWITHOUT_MPS, the functions of that
@@ -120,6 +125,7 @@ static struct {
     struct counter counters[64];
     unsigned gpu_count, gpu_lines, entry_count, rule_count;
     enum live live;
+    char pods[256];
     struct stat read;
 } script;
 
@@ -254,6 +260,8 @@ static void read_line(char *line)
         read_rule(&rest, 1, NULL);
     else if (!strcmp(word, "live"))
         script.live = (enum live)choice(word_of(&rest), LIVE_NAMES, LIVES);
+    else if (!strcmp(word, "pods"))
+        copy(script.pods, sizeof script.pods, word_of(&rest));
     else
         die("unknown line", word);
     if ((word = word_of(&rest)))
@@ -421,24 +429,80 @@ static void add_live_file(struct listing *listing, const char *path, unsigned pi
         fclose(file);
 }
 
-/* Add the live processes of one list, or with LISTS of all of them. */
-static void add_live(struct listing *listing, int gpu, int list)
+/* Read a small file as text; an empty one where it cannot be read. */
+static const char *text_of(char *text, size_t room, const char *path)
+{
+    FILE *file = fopen(path, "re");
+    text[file ? fread(text, 1, room - 1, file) : 0] = 0;
+    if (file)
+        fclose(file);
+    return text;
+}
+
+/* Return the number here of a process that its pod knows as `pid`; 0 where there is none. */
+static unsigned number_here(unsigned pid, const char *pod)
+{
+    char path[64], text[4096], *end;
+    unsigned found = 0;
+    DIR *processes = opendir("/proc");
+    for (struct dirent *one; !found && processes && (one = readdir(processes));) {
+        unsigned long here = strtoul(one->d_name, &end, 10);
+        if (*end || !here)
+            continue;
+        snprintf(path, sizeof path, "/proc/%lu/status", here);
+        char *numbers = strstr(text_of(text, sizeof text, path), "\nNSpid:");
+        if (!numbers)
+            continue;
+        numbers[1 + strcspn(numbers + 1, "\n")] = 0;
+        if (strtoul(strrchr(numbers, '\t') + 1, NULL, 10) != pid) /* the innermost namespace's */
+            continue;
+        snprintf(path, sizeof path, "/proc/%lu/cgroup", here);
+        if (strstr(text_of(text, sizeof text, path), pod))
+            found = (unsigned)here;
+    }
+    if (processes)
+        closedir(processes);
+    return found;
+}
+
+/* Add the live processes of a folder; those of a pod, or of our own PID namespace. */
+static void add_folder(struct listing *listing, const char *parent, const char *pod, int gpu, int list)
 {
     char folder[3072], path[4096], *end;
-    const char *script_path = getenv("NVML_STUB_FILE");
-    const char *slash = strrchr(script_path, '/');
-    int length = slash ? (int)(slash - script_path) : 1;
-    snprintf(folder, sizeof folder, "%.*s/pids", length, slash ? script_path : ".");
+    snprintf(folder, sizeof folder, "%s/pids", parent);
     DIR *pids = opendir(folder);
     for (struct dirent *one; pids && (one = readdir(pids));) {
         unsigned long pid = strtoul(one->d_name, &end, 10);
-        if (*end || !pid || !lives((pid_t)pid))
+        if (*end || !pid)
+            continue;
+        unsigned here = pod ? number_here((unsigned)pid, pod) : (unsigned)pid;
+        if (!here || !lives((pid_t)here))
             continue;
         snprintf(path, sizeof path, "%s/%s", folder, one->d_name);
-        add_live_file(listing, path, (unsigned)pid, gpu, list);
+        add_live_file(listing, path, here, gpu, list);
     }
     if (pids)
         closedir(pids);
+}
+
+/* Add the live processes of one list, or with LISTS of all of them. */
+static void add_live(struct listing *listing, int gpu, int list)
+{
+    char folder[2048], path[2560], pod[64];
+    const char *script_path = getenv("NVML_STUB_FILE");
+    const char *slash = strrchr(script_path, '/');
+    int length = slash ? (int)(slash - script_path) : 1;
+    snprintf(folder, sizeof folder, "%.*s", length, slash ? script_path : ".");
+    add_folder(listing, folder, NULL, gpu, list);
+    DIR *pods = *script.pods ? opendir(script.pods) : NULL;
+    for (struct dirent *one; pods && (one = readdir(pods));) {
+        snprintf(folder, sizeof folder, "%s/%s", script.pods, one->d_name);
+        snprintf(path, sizeof path, "%s/pod", folder);
+        if (*one->d_name != '.' && *text_of(pod, sizeof pod, path))
+            add_folder(listing, folder, pod, gpu, list);
+    }
+    if (pods)
+        closedir(pods);
 }
 
 /* The first lines of a function about one GPU: they leave `gpu` behind. */

@@ -36,6 +36,7 @@ spec:
   - name: restarted
     match: {namespaces: ["restarted-*"]}
     enforcement: {podRestart: RestartAllContainers}
+  - {name: isolated, match: {namespaces: ["isolated-*"]}, isolation: NonRoot}
   - {name: watched, match: {namespaces: ["watched-*"]}, action: Warn}
   - {name: audited, match: {namespaces: ["audited-*"]}, action: Audit}
   - {name: void, match: {namespaces: ["void-*"]}, visibleDevices: Void}

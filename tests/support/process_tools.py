@@ -39,7 +39,7 @@ __all__ = [
 
 def in_namespace(scenario, *, own_proc=True, timeout=60):
     """Return what the scenario returns in a new PID namespace, with its own proc or ours."""
-    if reason := _no_namespaces():
+    if reason := no_namespaces():
         pytest.skip(reason)
     options = ["--pid", "--fork", "--kill-child", *["--mount-proc"][: int(own_proc)]]
     return _run(["unshare", *options], scenario, timeout)
@@ -55,7 +55,8 @@ def needs_root():
 
 
 @cache
-def _no_namespaces():
+def no_namespaces():
+    """Return why no PID namespace can be made here, or nothing."""
     try:
         command = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)

@@ -144,6 +144,9 @@ def containers(draw: st.DrawFn, names: list[str], *, init: bool) -> list[Json]:
     return drawn
 
 
+MODELS = [{"name": "models", "hostPath": {"path": "/data/models"}}]
+
+
 @st.composite
 def asking_pods(draw: st.DrawFn) -> Json:
     """Draw a pod with a demand and no fault."""
@@ -169,7 +172,7 @@ def asking_pods(draw: st.DrawFn) -> Json:
                 optional={
                     "nodeSelector": st.sampled_from([None, {}, {"disk": "ssd"}]),
                     "tolerations": st.sampled_from([None, [], [{"operator": "Exists"}]]),
-                    "volumes": st.sampled_from([None, [], [{"name": "v", "emptyDir": {}}]]),
+                    "volumes": st.sampled_from([None, [], [{"name": "v", "emptyDir": {}}], MODELS]),
                     "imagePullSecrets": st.sampled_from(
                         [None, [], [{"name": "own"}], [{"name": "registry"}, {"name": "own"}]]
                     ),

@@ -4,8 +4,11 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+
+from tests.support import process_tools
 
 
 @pytest.mark.parametrize(
@@ -36,6 +39,43 @@ def test_it_lists_no_process_that_is_over_and_no_file_that_is_being_written(stub
     ended = subprocess.Popen([sys.executable, "-I", "-S", "-c", ""])
     ended.wait()
     assert stub.run(scenario, ended.pid) == [[], 10]
+
+
+HIDES = """
+import os, time
+with open("/proc/sys/kernel/ns_last_pid", "w") as last:
+    last.write("54320")
+if os.fork() == 0:
+    print(flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_whole_node_is_seen_with_ones_own_numbers_of_each_pods_processes(stub):
+    def scenario(s, cgroup, outer):
+        pods = s.file.parent / "pods"
+        for name, pod in (("a", cgroup), ("b", "another's")):
+            (pods / name / "pids").mkdir(parents=True)
+            (pods / name / "pod").write_text(pod)
+            (pods / name / "pids" / "54321").write_text("GPU-a 70\n")
+        s.script(f"live figures\npods {pods}\n")
+        nvml = s.open()
+        hidden = outer
+        for _ in range(2):  # of unshare, then of the first process there
+            children = type(s.file)(f"/proc/{hidden}/task/{hidden}/children")
+            (hidden,) = children.read_text().split()
+        return s.listed(nvml) == [[int(hidden), 70]], nvml.device_used_bytes("GPU-a")
+
+    if reason := process_tools.no_namespaces():
+        pytest.skip(reason)
+    command = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-I", "-S", "-c"]
+    cgroup = Path("/proc/self/cgroup").read_text().splitlines()[-1]
+    with subprocess.Popen([*command, HIDES], stdout=subprocess.PIPE) as outer:
+        try:
+            assert outer.stdout.readline() == b"\n"
+            assert stub.run(scenario, cgroup, outer.pid) == [True, 80]
+        finally:
+            outer.kill()
 
 
 def test_a_failure_lasts_from_one_call_to_another_and_counts_from_zero_with_a_new_file(stub):

@@ -31,6 +31,10 @@ WHOLE = {
                 "env": [{"name": "A", "value": "b"}, {"name": "B", "valueFrom": {"fieldRef": {}}}],
                 "programs": ["jax", "ollama"],
                 "visibleDevices": "Void",
+                "isolation": "Any",
+                "hostPaths": ["/data"],
+                "capabilities": ["NET_ADMIN", "IPC_LOCK"],
+                "resourceClaims": "Ignore",
                 "placement": "None",
                 "enforcement": {
                     "by": "Sidecar",

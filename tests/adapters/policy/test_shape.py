@@ -21,8 +21,10 @@ from webhook.core.policy.values import (
     Amounts,
     Bounds,
     EnforceBy,
+    Isolation,
     Placement,
     PodRestart,
+    ResourceClaims,
     RunAs,
     Style,
     VisibleDevices,
@@ -50,6 +52,8 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
     assert (rule.tolerations, rule.env, rule.runtime_class_name) == ((), (), "Auto")
     assert rule.programs == ("jax", "tensorflow")
     assert rule.visible_devices is VisibleDevices.DENY
+    assert (rule.isolation, rule.resource_claims) == (Isolation.ANY, ResourceClaims.DENY)
+    assert (rule.host_paths, rule.capabilities) == (None, {"NET_ADMIN", "NET_RAW", "IPC_LOCK"})
     assert rule.placement is Placement.BINDING
     held = rule.enforcement
     assert (held.by, held.style, held.run_as) == (EnforceBy.SIDECAR, Style.NATIVE, RunAs.AUTO)
@@ -59,6 +63,27 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
     assert held.pod_restart is PodRestart.NONE
     assert (held.image_pull_secrets, held.resources) == ((), Amounts())
     assert policy.whole_gpu_resources == WHOLE_GPU_RESOURCES
+
+
+@pytest.mark.parametrize(
+    ("written", "paths"),
+    [
+        ("Safe", None),
+        ("[]", ()),
+        ("[/]", ("/",)),
+        ("[/data, //mnt//models/./, /a b]", ("/data", "/mnt/models", "/a b")),
+    ],
+)
+def test_a_rule_allows_paths_of_the_node(tmp_path, written, paths):
+    (rule,) = load_spec(tmp_path, f"{MINIMAL}    hostPaths: {written}\n").rules
+    assert rule.host_paths == paths
+
+
+@pytest.mark.parametrize("run_as", ["Auto", "Root"])
+def test_a_rule_isolates_the_sidecar(tmp_path, run_as):
+    fields = f"isolation: NonRoot\n    enforcement: {{runAs: {run_as}}}"
+    (rule,) = load_spec(tmp_path, f"{MINIMAL}    {fields}\n").rules
+    assert rule.isolation is Isolation.NON_ROOT
 
 
 @pytest.mark.parametrize("programs", [[], ["cupy"], [*map(str, Program)]], ids=str)
@@ -112,6 +137,23 @@ def test_a_rule_names_programs_in_any_number(tmp_path, programs):
         ("tolerations: [{key: a, seconds: 5}]", "tolerations[0].seconds: unknown field"),
         ("runtimeClassName: Nvidia", "runtimeClassName: \"Nvidia\" is not a RuntimeClass's name; write Auto, null, or a name, e.g. nvidia"),
         ("runtimeClassName: ''", "runtimeClassName: \"\" is not a RuntimeClass's name"),
+        ("isolation: nonroot", 'isolation: "nonroot" is not one of Any, NonRoot; did you mean NonRoot?'),
+        ("enforcement: {runAs: Workload}\n    isolation: NonRoot", "enforcement: runAs Workload gives the sidecar a user that can be signalled, against isolation NonRoot; write runAs Auto, or isolation Any"),
+        ("resourceClaims: Allow", 'resourceClaims: "Allow" is not one of Deny, Ignore'),
+        ("hostPaths: safe", "hostPaths: must be Safe, or a list of paths, e.g. [/data]; [] allows none"),
+        ("hostPaths: null", "hostPaths: must be Safe, or a list of paths, e.g. [/data]; [] allows none"),
+        ("hostPaths: /data", "hostPaths: must be Safe, or a list of paths"),
+        ("hostPaths: [Safe]", 'hostPaths: "Safe" is not a path of the node; write an absolute one, e.g. /data'),
+        ("hostPaths: [data]", 'hostPaths: "data" is not a path of the node; write an absolute one, e.g. /data'),
+        ("hostPaths: ['']", 'hostPaths: "" is not a path of the node'),
+        ("hostPaths: [/data/../dev]", 'hostPaths: "/data/../dev" has .. in it; write the path that it leads to'),
+        ("hostPaths: [5]", 'hostPaths: must be text, e.g. /data, not "5"'),
+        (f"hostPaths: [/{'x' * 4096}]", "is longer than 4096 characters"),
+        ("capabilities: NET_ADMIN", 'capabilities: must be a list, not "NET_ADMIN"'),
+        ("capabilities: [CAP_NET_ADMIN]", 'capabilities[0]: "CAP_NET_ADMIN" is no capability of Linux; did you mean NET_ADMIN?'),
+        ("capabilities: [net_admin]", 'capabilities[0]: "net_admin" is no capability of Linux; did you mean NET_ADMIN?'),
+        ("capabilities: [ALL]", 'capabilities[0]: "ALL" is no capability of Linux; write e.g. NET_ADMIN, without CAP_'),
+        ("capabilities: [KILL, KILL]", "capabilities: names KILL more than once; keep one entry"),
         ("env: [{name: A}]", "env[0]: needs either value or valueFrom"),
         ("env: [{name: A, value: '', valueFrom: {fieldRef: {}}}]", "env[0]: needs either value or valueFrom"),
         ("env: [{name: A, valueFrom: {}}]", "env[0]: valueFrom needs exactly one source"),

@@ -24,8 +24,10 @@ from webhook.core.policy.values import (
     Action,
     Amounts,
     EnforceBy,
+    Isolation,
     Placement,
     PodRestart,
+    ResourceClaims,
     RunAs,
     Style,
     VisibleDevices,
@@ -36,6 +38,8 @@ RULES = st.builds(
     a_rule,
     placement=st.sampled_from(Placement),
     visible_devices=st.sampled_from(VisibleDevices),
+    host_paths=st.sampled_from([None, ("/data", "/mnt/models"), ("/",)]),
+    resource_claims=st.sampled_from(ResourceClaims),
     runtime_class_name=st.sampled_from([None, AUTO_RUNTIME_CLASS, "other"]),
     tolerations=st.sampled_from([(), ({"key": "gpu", "operator": "Exists"},)]),
     env=st.sampled_from([(), ({"name": "XLA_PYTHON_CLIENT_PREALLOCATE", "value": "false"},)]),
@@ -125,6 +129,29 @@ def shown(container):
 
 
 AMOUNTS = ("CUPY_GPU_MEMORY_LIMIT", "JULIA_CUDA_HARD_MEMORY_LIMIT")
+
+
+HARDENED = {"runAsNonRoot": True, "runAsUser": 1000, "allowPrivilegeEscalation": False}
+
+
+@given(asking_pods(), RULES)
+def test_under_non_root_nobody_but_the_sidecar_may_be_root(pod, rule):
+    policy = a_policy(replace(rule, isolation=Isolation.NON_ROOT))
+    assert decide(a_request(pod), policy, Phase.MUTATE).reasons == ("PrivilegedContainer",)
+    for field in ("containers", "initContainers"):
+        for container in pod["spec"].get(field) or []:
+            container["securityContext"] = {**(container.get("securityContext") or {}), **HARDENED}
+    once = mutated(pod, policy).obj
+    assert mutated(once, policy).patch == ()
+    decision = decide(a_request(once), policy, Phase.VALIDATE)
+    assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
+    roots = [
+        container["name"]
+        for field in ("containers", "initContainers")
+        for container in once["spec"].get(field) or []
+        if container["securityContext"]["runAsUser"] == 0
+    ]
+    assert roots == [ENFORCER_CONTAINER] * (rule.enforcement.by is EnforceBy.SIDECAR)
 
 
 @given(asking_pods(), RULES)

@@ -264,7 +264,7 @@ def newer(pod):
         {"name": "VRAM_TO_COME", "valueFrom": source},
     ]
     enforcer["resources"]["limits"]["cpu"] = "2"
-    codes = {"operator": "NotIn", "values": [0, 70, 75, 76]}
+    codes = {"operator": "NotIn", "values": [0, 70, 75, 76, 77]}
     enforcer["restartPolicyRules"] = [{"action": "RestartAllContainers", "exitCodes": codes}]
     mount = {"name": "vram-enforcer-to-come", "mountPath": "/run/vram-enforcer-to-come"}
     enforcer["volumeMounts"].append(mount)

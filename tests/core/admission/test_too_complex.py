@@ -367,6 +367,18 @@ def test_containers_of_a_large_pod_with_a_demand_stay_as_they_are(path):
     assert_denied(updated(old, new), "TooComplex", "spec.tolerations")
 
 
+@pytest.mark.parametrize("memory", [None, "8Gi"])
+def test_so_do_the_amounts_of_the_whole_pod(memory):
+    old = stored(memory=memory, resources={"limits": {"cpu": "2"}})
+    new = copy.deepcopy(old)
+    new["spec"]["resources"]["limits"]["cpu"] = "11m"
+    decision = updated(old, new, subresource="resize")
+    if memory:
+        assert_denied(decision, "TooComplex", "spec.tolerations")
+    else:
+        assert decision.outcome is Outcome.ALLOWED
+
+
 @pytest.mark.parametrize("phase", Phase)
 def test_a_large_pod_without_a_demand_may_be_debugged(phase):
     old = stored()

@@ -22,7 +22,7 @@ from tests.core.admission.decisions import (
 from tests.core.admission.faults import DEBUGGER_FAULTS, FROM_MAP
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Outcome, Phase
-from webhook.core.policy.values import Action, VisibleDevices
+from webhook.core.policy.values import Action, Isolation, VisibleDevices
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -214,6 +214,102 @@ def test_a_debugging_container_is_judged_by_the_rule_of_its_pod():
     policy = a_policy(a_rule(action=Action.WARN))
     decision = debugged(a_bound_pod(), a_debugger(**variable(VISIBLE, "all")), policy=policy)
     assert decision.outcome is Outcome.WARNED
+
+
+# --- the profiles of kubectl
+
+
+def by_profile(profile, custom=None):
+    """Return a debugging container as kubectl 1.36 makes it (pkg/cmd/debug/profiles.go)."""
+    context = {
+        "general": {"capabilities": {"add": ["SYS_PTRACE"]}},
+        "legacy": None,
+        "baseline": None,
+        "restricted": {
+            "runAsNonRoot": True,
+            "capabilities": {"drop": ["ALL"]},
+            "allowPrivilegeEscalation": False,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "netadmin": {"capabilities": {"add": ["NET_ADMIN", "NET_RAW"]}},
+        "sysadmin": {"privileged": True},
+    }[profile]
+    merged = {**(context or {}), **(custom or {})}
+    return a_debugger(**({"securityContext": merged} if merged else {}))
+
+
+NON_ROOT = a_policy(a_rule(isolation=Isolation.NON_ROOT))
+A_USER = {"runAsUser": 1000}
+
+
+def a_pod_of_user(user):
+    pod = a_bound_pod()
+    if user is not None:
+        pod["spec"]["securityContext"] = {"runAsUser": user}
+    return pod
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(
+    ("profile", "policy", "pod", "custom", "works"),
+    [
+        *(
+            (profile, a_policy(), a_bound_pod(), None, profile not in {"general", "sysadmin"})
+            for profile in ("general", "legacy", "baseline", "restricted", "netadmin", "sysadmin")
+        ),
+        (
+            "general",
+            a_policy(a_rule(capabilities=frozenset({"SYS_PTRACE"}))),
+            a_bound_pod(),
+            None,
+            True,
+        ),
+        ("netadmin", a_policy(a_rule(capabilities=frozenset())), a_bound_pod(), None, False),
+        *(
+            (profile, NON_ROOT, a_pod_of_user(1000), A_USER, profile == "restricted")
+            for profile in ("general", "legacy", "baseline", "restricted", "netadmin", "sysadmin")
+        ),
+        ("restricted", NON_ROOT, a_pod_of_user(1000), None, True),
+        ("restricted", NON_ROOT, a_pod_of_user(None), A_USER, True),
+        ("restricted", NON_ROOT, a_pod_of_user(None), None, False),
+        ("restricted", NON_ROOT, a_pod_of_user(0), None, False),
+        ("restricted", NON_ROOT, a_pod_of_user(1000), {"runAsUser": 0}, False),
+        ("baseline", NON_ROOT, a_pod(), None, True),
+    ],
+)
+def test_which_profiles_work(profile, policy, pod, custom, works, phase):
+    decision = debugged(pod, by_profile(profile, custom), policy=policy, phase=phase)
+    assert decision.allowed is works
+    assert set(decision.reasons) == (set() if works else {"EphemeralContainer"})
+
+
+@pytest.mark.parametrize("user", [1000, None, 0])
+@pytest.mark.parametrize("fault", ["general", "sysadmin", "baseline"])
+def test_under_non_root_a_denial_names_the_profile_that_works_there(fault, user):
+    pod = a_pod_of_user(user)
+    named = "use kubectl debug --profile=restricted"
+    if user != 1000:
+        named += " --custom=FILE, with securityContext.runAsUser in FILE"
+    findings = debugged(pod, by_profile(fault), policy=NON_ROOT).findings
+    assert findings
+    assert all(finding.detail.endswith(named) for finding in findings)
+    custom = None if user == 1000 else A_USER
+    assert debugged(pod, by_profile("restricted", custom), policy=NON_ROOT).allowed
+
+
+def test_a_pod_without_a_demand_is_debugged_with_the_usual_profile_under_non_root_too():
+    (finding,) = debugged(a_pod(), a_debugger(volumeMounts=[MOUNTED]), policy=NON_ROOT).findings
+    assert finding.detail.endswith("use kubectl debug --profile=baseline")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("runAsNonRoot", None), ("runAsUser", 0), ("allowPrivilegeEscalation", True)],
+)
+def test_under_non_root_a_debugging_container_that_may_be_root_is_denied(field, value):
+    debugger = by_profile("restricted", {**A_USER, field: value})
+    path = f"spec.ephemeralContainers[0].securityContext.{field}"
+    assert_denied(debugged(a_bound_pod(), debugger, policy=NON_ROOT), "EphemeralContainer", path)
 
 
 # --- what cannot be seen at admission

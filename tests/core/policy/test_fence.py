@@ -41,7 +41,7 @@ def test_the_shipped_policy_leaves_the_system_alone_and_holds_all_else():
     shipped = PolicySource(shipped_policy_path(), "vramwarden/enforcer:1").current
     data = fence_data(shipped)
     system, default = data[RULES_KEY].splitlines()
-    assert system.startswith(r"^(kube\-.*|vramwarden\-system|gpu\-operator|")
+    assert system.startswith(r"^(kube\-.*|vramwarden\-system|vramwarden\-sentry|gpu\-operator|")
     assert system.endswith(r"|amazon\-cloudwatch)$")
     assert default == f"^(.*)$ {ALL}"
     whole = data[WHOLE_GPUS_KEY]

@@ -425,6 +425,7 @@ def test_a_list_that_was_never_made_is_made_of_the_pods_that_are_there(world, re
     """As after an upgrade, on a node to which nobody is bound any more."""
     (uid,) = seeing_all(world, replicas, 2, node="n0")
     first, *_ = replicas
+    seeing_all(world, replicas, 2, node="named-by-somebody")
     assert first.binder.unlisted([]) == {"n0"}
     first.finish(first.run(lambda: first.binder.tidy("n0", Stored("n0", {}, False, ""))))
     assert entered(world) == {uid}

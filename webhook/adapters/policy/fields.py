@@ -6,8 +6,10 @@ stricter of the two, and says what to write instead.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -25,7 +27,7 @@ from webhook.core.enforcement.bounds import (
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.duration import DURATION, parse_ms
 from webhook.core.pod.quantity import MIB, format_bytes, parse_quantity, parse_vram
-from webhook.core.policy.values import AUTO_RUNTIME_CLASS, matches_any
+from webhook.core.policy.values import AUTO_RUNTIME_CLASS, SAFE_HOST_PATHS, matches_any
 from webhook.names import VRAM_RESOURCE
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ _MOST_CPU: Final = 1024
 """More than a node has: a size, such as 64Mi, is also a number."""
 _LEAST_CPU_LIMIT: Final = "10m"
 """The start takes about half a second of a core."""
+_LONGEST_HOST_PATH: Final = 4096
 _LEAST_MEMORY: Final = 48 * MIB
 """The sidecar has 18 MB without NVIDIA's library; a probe may be an interpreter more."""
 
@@ -50,6 +53,17 @@ NAMESPACE_PATTERN: Final = r"[a-z0-9*]([-a-z0-9*]*[a-z0-9*])?"
 RESOURCE_PATTERN: Final = r"[a-z0-9.*-]+/[A-Za-z0-9_.*-]+"
 ENV_NAME: Final = r"[-._A-Za-z][-._A-Za-z0-9]*"
 NO_SPACE: Final = r"\S+"
+HOST_PATH: Final = r"/.*"
+# As of Linux 5.9: include/uapi/linux/capability.h.
+CAPABILITIES: Final = (
+    *("AUDIT_CONTROL", "AUDIT_READ", "AUDIT_WRITE", "BLOCK_SUSPEND", "BPF", "CHECKPOINT_RESTORE"),
+    *("CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "IPC_LOCK", "IPC_OWNER"),
+    *("KILL", "LEASE", "LINUX_IMMUTABLE", "MAC_ADMIN", "MAC_OVERRIDE", "MKNOD", "NET_ADMIN"),
+    *("NET_BIND_SERVICE", "NET_BROADCAST", "NET_RAW", "PERFMON", "SETFCAP", "SETGID", "SETPCAP"),
+    *("SETUID", "SYSLOG", "SYS_ADMIN", "SYS_BOOT", "SYS_CHROOT", "SYS_MODULE", "SYS_NICE"),
+    *("SYS_PACCT", "SYS_PTRACE", "SYS_RAWIO", "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG"),
+    "WAKE_ALARM",
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +106,34 @@ def _resource_pattern(text: str) -> str:
     _check(text, RESOURCE_PATTERN, _SUBDOMAIN_LENGTH + 1 + _LABEL_LENGTH, what)
     if matches_any(VRAM_RESOURCE, (text,)):
         raise ValueError(f"{show(text)} covers {VRAM_RESOURCE} too, which is shared; narrow it")
+    return text
+
+
+def _host_path(text: object) -> str:
+    """Read a path of the node; return it without what changes nothing, such as a slash behind."""
+    what = "a path of the node; write an absolute one, e.g. /data"
+    if type(text) is not str:
+        raise ValueError(f"must be text, e.g. /data, not {show(str(text))}")
+    _check(text, HOST_PATH, _LONGEST_HOST_PATH, what)
+    if ".." in text.split("/"):
+        raise ValueError(f"{show(text)} has .. in it; write the path that it leads to")
+    return posixpath.normpath(f"/{text.lstrip('/')}")
+
+
+def _host_paths(value: object) -> tuple[str, ...] | None:
+    if value == SAFE_HOST_PATHS:
+        return None
+    if type(value) is not list:
+        hint = "or a list of paths, e.g. [/data]; [] allows none"
+        raise ValueError(f"must be {SAFE_HOST_PATHS}, {hint}")
+    return tuple(map(_host_path, value))
+
+
+def _capability(text: str) -> str:
+    if text not in CAPABILITIES:
+        meant = get_close_matches(text.upper().removeprefix("CAP_"), CAPABILITIES, n=1)
+        hint = f"did you mean {meant[0]}?" if meant else "write e.g. NET_ADMIN, without CAP_"
+        raise ValueError(f"{show(text)} is no capability of Linux; {hint}")
     return text
 
 
@@ -271,4 +313,16 @@ PollInterval = Annotated[str, *_within(POLL_INTERVAL)]
 Grace = Annotated[str, *_within(GRACE)]
 BlindAfter = Annotated[str, *_within(BLIND_AFTER)]
 GpuCount = Annotated[int, Field(ge=1, le=9999), Shape({"minimum": 1, "maximum": 9999})]
+HostPaths = Annotated[
+    Any,
+    BeforeValidator(_host_paths),
+    Shape(
+        {
+            "type": ["string", "array"],
+            "pattern": f"^{SAFE_HOST_PATHS}$",
+            "items": {"type": "string", "pattern": f"^{HOST_PATH}$"},
+        }
+    ),
+]
+Capability = Annotated[str, AfterValidator(_capability), Shape({"enum": list(CAPABILITIES)})]
 NamespacePatterns = Annotated[list[NamespacePattern], Field(min_length=1), Shape({"minItems": 1})]

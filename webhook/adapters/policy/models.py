@@ -10,11 +10,13 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from webhook.adapters.policy.fields import (
     BlindAfter,
+    Capability,
     ChosenRuntimeClass,
     ClassPattern,
     ExpectedRuntimeClass,
     GpuCount,
     Grace,
+    HostPaths,
     Image,
     LabelKey,
     Name,
@@ -47,11 +49,15 @@ from webhook.core.nvidia.programs import DEFAULT_PROGRAMS, Program
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.values import (
     AUTO_RUNTIME_CLASS,
+    CAPABILITIES,
+    SAFE_HOST_PATHS,
     WHOLE_GPU_RESOURCES,
     Action,
     EnforceBy,
+    Isolation,
     Placement,
     PodRestart,
+    ResourceClaims,
     RunAs,
     Style,
     VisibleDevices,
@@ -155,8 +161,8 @@ class EnforcementPart(Part):
     )
     pod_restart: Annotated[PodRestart, _Lax] = Field(
         PodRestart.NONE,
-        description="RestartAllContainers restarts the pod's containers where the sidecar may "
-        "not stop what exceeds the cap, as of Kubernetes 1.36.",
+        description="RestartAllContainers restarts the pod's containers where the sidecar ends, "
+        "whoever ended it, or may not stop what exceeds the cap; as of Kubernetes 1.36.",
     )
 
     image_pull_secrets: list[SecretName] = Field(
@@ -221,6 +227,28 @@ class RulePart(Part):
         description="What happens to a hand-set NVIDIA_VISIBLE_DEVICES: Deny the pod, Void the "
         "variable, or Ignore it.",
     )
+    isolation: Annotated[Isolation, _Lax] = Field(
+        Isolation.ANY,
+        description="Any user may run what has VRAM; NonRoot asks every container of such a pod, "
+        "debugging ones too, for a known user other than root and for no privilege escalation, "
+        "and the sidecar is root.",
+    )
+    host_paths: HostPaths = Field(
+        SAFE_HOST_PATHS,
+        validate_default=True,
+        description="Paths of the node that pods with VRAM may mount: a list, each with what is "
+        "below it, [] for none; or Safe, all but what leads to devices, runtimes or the kubelet.",
+    )
+    capabilities: list[Capability] = Field(
+        list(CAPABILITIES),
+        description="Capabilities that containers of pods with VRAM may add, beside the fourteen "
+        "that runtimes give every container.",
+    )
+    resource_claims: Annotated[ResourceClaims, _Lax] = Field(
+        ResourceClaims.DENY,
+        description="What happens to a resource claim (DRA) beside VRAM: Deny the pod, or Ignore "
+        "it.",
+    )
     placement: Annotated[Placement, _Lax] = Field(
         Placement.BINDING,
         description="Binding chooses the GPU when the pod is bound to a node; None shows all.",
@@ -228,6 +256,24 @@ class RulePart(Part):
     enforcement: EnforcementPart = Field(
         EnforcementPart(), description="How the cap is held while the pod runs."
     )
+
+    @field_validator("enforcement")
+    @classmethod
+    def _is_root_beside_others(
+        cls, enforcement: EnforcementPart, info: ValidationInfo
+    ) -> EnforcementPart:
+        nobody_is = info.data.get("isolation") is Isolation.NON_ROOT
+        if nobody_is and enforcement.run_as is RunAs.WORKLOAD:
+            raise ValueError(
+                "runAs Workload gives the sidecar a user that can be signalled, against isolation "
+                "NonRoot; write runAs Auto, or isolation Any"
+            )
+        return enforcement
+
+    @field_validator("capabilities")
+    @classmethod
+    def _each_allowed_once(cls, names: list[str]) -> list[str]:
+        return _distinct(names, "names")
 
     @field_validator("env")
     @classmethod

@@ -66,7 +66,8 @@ def mutate_pod(
     """Translate a pod; `enforcer` is the sidecar's container, None where the rule has none.
 
     Of a pod that is about to be `stored` nothing is asked that its creation alone decides: advice
-    to the scheduler, and the RuntimeClass where that depends on the cluster.
+    to the scheduler, and the RuntimeClass where that depends on the cluster; and others may have
+    added a little to the sidecar.
     """
     edits = Edits()
     gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
@@ -82,7 +83,7 @@ def mutate_pod(
     if enforcer is None:  # step 5: what holds the cap in the pod
         remove_enforcer(edits, pod)
     else:
-        place_enforcer(edits, pod, demand, rule, enforcer)
+        place_enforcer(edits, pod, demand, rule, enforcer, stored=stored)
     _mark(edits, pod, rule, policy)
     return edits
 

@@ -68,6 +68,17 @@ def requested(pod: Pod, resource: str) -> Fraction:
     return effective_amount(pod.containers, amounts, _ZERO)
 
 
+def limited(pod: Pod, resource: str) -> tuple[Fraction, bool]:
+    """Return the limits of the user's containers together, and whether one has none."""
+    amounts = {
+        container.name: _amount(written)
+        for container in pod.containers
+        if (written := container.resources("limits").get(resource))
+    }
+    unlimited = len(amounts) < len(pod.containers)
+    return effective_amount(pod.containers, amounts, _ZERO), unlimited
+
+
 def _amount(written: object) -> Fraction:
     return amount_or(written, _ZERO)
 

@@ -105,7 +105,7 @@ class Reason(StrEnum):
     PRIVILEGED_CONTAINER = (
         "PrivilegedContainer",
         'container "main" is privileged, which defeats the VRAM cap; remove it',
-        "drop the privilege, capability or host path",
+        "drop the privilege, capability, host path or `hostIPC`; or set the user it asks for",
     )
     VISIBLE_DEVICES_OVERRIDE = (
         "VisibleDevicesOverride",
@@ -138,7 +138,7 @@ class Reason(StrEnum):
     EPHEMERAL_CONTAINER = (
         "EphemeralContainer",
         "NVIDIA_VISIBLE_DEVICES shows a debugging container the GPU; remove it",
-        "debug without the GPU, with `--profile=baseline`",
+        "debug without the GPU, with the profile that the message names",
     )
     TOO_COMPLEX = (
         "TooComplex",

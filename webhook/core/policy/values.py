@@ -31,6 +31,11 @@ WHOLE_GPU_RESOURCES: Final = (
 )
 """What stands for whole GPUs where a policy names none; policies/default.yaml explains each."""
 
+SAFE_HOST_PATHS: Final = "Safe"
+"""In place of a list of paths: whatever leads neither to devices, runtimes nor the kubelet."""
+
+CAPABILITIES: Final = ("NET_ADMIN", "NET_RAW", "IPC_LOCK")
+"""What pods with VRAM may add where a rule says nothing: for service meshes, and for RDMA."""
 
 AUTO_RUNTIME_CLASS: Final = "Auto"
 """In place of a name, none of which has a capital: `nvidia` where the cluster has that."""
@@ -59,6 +64,21 @@ class VisibleDevices(StrEnum):
 
     DENY = "Deny"
     VOID = "Void"
+    IGNORE = "Ignore"
+
+
+class Isolation(StrEnum):
+    """Which users the containers of a pod with VRAM may run as."""
+
+    ANY = "Any"
+    NON_ROOT = "NonRoot"
+    """None that could signal the sidecar, which is root."""
+
+
+class ResourceClaims(StrEnum):
+    """What a rule does with a resource claim (DRA) beside a share."""
+
+    DENY = "Deny"
     IGNORE = "Ignore"
 
 
@@ -185,6 +205,13 @@ class Rule:
     programs: tuple[str, ...]
     """Names of `core.nvidia.programs`, whose variables containers with VRAM get."""
     visible_devices: VisibleDevices
+    isolation: Isolation
+    host_paths: tuple[str, ...] | None
+    """Paths of the node that pods with VRAM may mount, and what is below them; None for all that
+    `core/admission/rules/host_paths.py` takes for safe."""
+    capabilities: frozenset[str]
+    """Which containers of pods with VRAM may add beside what runtimes give everybody."""
+    resource_claims: ResourceClaims
     placement: Placement
     enforcement: Enforcement
     where: str = field(default="", compare=False)

@@ -231,8 +231,12 @@ class Binder:
         return [now for pod, now in found if now is not None and now.uid == pod.uid]
 
     def unlisted(self, listed: Iterable[str]) -> set[str]:
-        """Return the nodes with pods of ours whose lists are not among these."""
-        return self._tracker.nodes_with_pods().difference(listed)
+        """Return the GPU nodes with pods of ours whose lists are not among these.
+
+        No others: whoever bypasses admission may name any node in a pod.
+        """
+        nodes = self._tracker.nodes_with_pods().difference(listed)
+        return {name for name in nodes if self._tracker.node(name)}
 
     def _remove(self, stored: Stored) -> None:
         """Delete a list, unless somebody wrote it since, or deleted it first."""

@@ -74,7 +74,8 @@ object.metadata.?annotations.orValue({}).size() > 4096
 || container.?resources.?requests.orValue({}).size() > 256))
 {{- end }}
 
-{{/* The name by which the API server knows an account of ours. */}}
+{{/* The name by which the API server knows an account of ours; call with a dict of root and component, and
+namespace unless it is the release's. */}}
 {{- define "vramwarden.account" -}}
-system:serviceaccount:{{ .root.Release.Namespace }}:vramwarden-{{ .component }}
+system:serviceaccount:{{ .namespace | default .root.Release.Namespace }}:vramwarden-{{ .component }}
 {{- end }}

@@ -51,6 +51,33 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{/* The RuntimeClass of what reads a node's GPUs; call with a dict of root and name: that of a value. Without
+a cluster, as in `helm template`, `Auto` finds none, and for a fixed amount none is needed. */}}
+{{- define "vramwarden.runtimeClass" -}}
+{{- $name := default "" .name }}
+{{- if eq $name "Auto" }}
+{{- $found := and (not .root.Values.agent.vram) (lookup "node.k8s.io/v1" "RuntimeClass" "" "nvidia") }}
+{{- $name = $found | empty | ternary "" "nvidia" }}
+{{- end }}
+{{- $name }}
+{{- end }}
+
+{{/* Whether the sentry is installed; empty for no. Where no driver is asked there is nothing to see. */}}
+{{- define "vramwarden.hasSentry" -}}
+{{- if and .Values.sentry.enabled (not .Values.agent.vram) }}true{{ end }}
+{{- end }}
+
+{{/* Whether the sentry shares the release's own namespace; empty for no. */}}
+{{- define "vramwarden.hostsSentry" -}}
+{{- if and (include "vramwarden.hasSentry" .) (eq .Values.sentry.namespace .Release.Namespace) }}true{{ end }}
+{{- end }}
+
+{{/* Of what is in the sentry's namespace. */}}
+{{- define "vramwarden.sentryMetadata" -}}
+namespace: {{ .Values.sentry.namespace | quote }}
+{{ include "vramwarden.metadata" (dict "root" . "component" "sentry") }}
+{{- end }}
+
 {{/* The policy files, by name, as one JSON object. */}}
 {{- define "vramwarden.policies" -}}
 {{- $files := deepCopy (.Values.policies.files | default dict) }}
@@ -69,6 +96,9 @@ capabilities: {drop: [ALL]}
 {{/* Exempt by name, which nobody can forge; the label is for cluster admins. */}}
 {{- define "vramwarden.namespaceSelector" }}
 {{- $names := list "kube-system" "kube-public" "kube-node-lease" .Release.Namespace }}
+{{- if include "vramwarden.hasSentry" . }}
+{{- $names = append $names .Values.sentry.namespace }}
+{{- end }}
 {{- range .Values.exemptNamespaces }}
 {{- if not (contains "*" .) }}{{ $names = append $names . }}{{ end }}
 {{- end }}

@@ -45,7 +45,7 @@ def test_a_fault_of_the_pod_is_found_again_when_it_is_stored(reason, fields, pat
     [
         {"hostPID": False},
         {"hostPID": None},
-        {"hostIPC": True},
+        {"hostIPC": False},
         {"hostNetwork": True},
         {"shareProcessNamespace": True},
         {"shareProcessNamespace": None},
@@ -56,7 +56,13 @@ def test_a_fault_of_the_pod_is_found_again_when_it_is_stored(reason, fields, pat
         {"resourceClaims": []},
         {"schedulerName": "other"},
         *map(host_path, (SHM, f"{SHM}/", f"{SHM}/x", "/dev/hugepages", "/devices")),
-        *map(host_path, ("/data", "/data/dev", "/data/dev/nvidia0")),
+        *map(
+            host_path, ("/data", "/data/dev", "/data/dev/nvidia0", "/mnt/models", "/home", "/opt")
+        ),
+        *map(
+            host_path, ("/etc/localtime", "/processes", "/var/lib/models", "/var/log", "/dev/../x")
+        ),
+        *map(host_path, ("/var/lib/kubelets", "/runs", "/var/running", "/srv/run", "data")),
         {"volumes": [{"name": "dev", "emptyDir": {}}, {"name": "vram-enforcer", "emptyDir": {}}]},
     ],
     ids=str,

@@ -17,9 +17,12 @@ from tests.core.admission.decisions import (
 from tests.support.pods import RULE, a_rule
 from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.policy.values import PodRestart, Style
+from webhook.names import ASSIGNED_LATE_EXIT_CODE, POD_RESTART_EXIT_CODE
+from webhook.sidecar.program import DRIVER_CHANGED, SELF_TEST_FAILED
 
 RESTARTING = a_rule(enforcement={"pod_restart": PodRestart.ALL_CONTAINERS})
-OURS = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [88]}}]
+CODES = {"operator": "NotIn", "values": [0, 70, 75, 76]}
+OURS = [{"action": "RestartAllContainers", "exitCodes": CODES}]
 A_POD_WITHOUT_A_USER = a_hardened_pod(restricted=True, users=(None, None))
 
 
@@ -28,10 +31,15 @@ def sidecar(pod, rule):
 
 
 @pytest.mark.parametrize("pod", [a_plain_pod(), A_POD_WITHOUT_A_USER], ids=["plain", "restricted"])
-def test_a_sidecar_that_ends_with_88_restarts_the_pod_where_the_rule_says_so(pod):
+def test_a_sidecar_that_somebody_ended_restarts_the_pod_where_the_rule_says_so(pod):
     found = sidecar(pod, RESTARTING)
     assert found["restartPolicy"] == "Always"
     assert found["restartPolicyRules"] == OURS
+
+
+def test_where_the_sidecar_ended_by_itself_it_alone_starts_again():
+    assert CODES["values"] == [0, SELF_TEST_FAILED, DRIVER_CHANGED, ASSIGNED_LATE_EXIT_CODE]
+    assert POD_RESTART_EXIT_CODE not in CODES["values"]
 
 
 def test_the_rule_is_all_that_the_setting_changes_for_a_pod_that_can_be_stopped():
@@ -57,10 +65,11 @@ def test_a_pod_that_is_translated_already_is_left_as_it_is():
         None,
         [],
         [{"action": "Restart", "exitCodes": {"operator": "In", "values": [88]}}],
-        [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [0]}}],
+        [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [88]}}],
+        [{"action": "RestartAllContainers", "exitCodes": {**CODES, "values": [*range(255)]}}],
         [{"action": "Restart", "exitCodes": {"operator": "In", "values": [88]}}, *OURS],
     ],
-    ids=["none", "empty", "other action", "other code", "one before"],
+    ids=["none", "empty", "other action", "88 alone", "other codes", "one before"],
 )
 def test_a_sidecar_without_the_rule_is_repaired_and_otherwise_not_stored(rules):
     wanted = translated(A_POD_WITHOUT_A_USER, RESTARTING)

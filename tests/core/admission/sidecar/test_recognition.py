@@ -73,14 +73,22 @@ def test_a_sidecar_with_our_command_gets_our_image_and_is_not_stored_with_anothe
         assert stored.findings[0].path.startswith("spec.initContainers")
 
 
-HARMLESS = {
-    "defaults of the API server": {
+OF_THE_API_SERVER = {
+    "its defaults": {
         "terminationMessagePath": "/dev/termination-log",
         "terminationMessagePolicy": "File",
         "startupProbe": {"successThreshold": 1},
         "livenessProbe": {"successThreshold": 1},
     },
     "AlwaysPullImages": {"imagePullPolicy": "Always"},
+    "LimitRanger": {
+        "resources": {
+            "limits": {"ephemeral-storage": "1Gi"},
+            "requests": {"ephemeral-storage": "1Mi"},
+        }
+    },
+}
+OF_WEBHOOKS = {
     "variables of others": {
         "env": [
             {"name": "AWS_ROLE_ARN", "value": "x"},
@@ -93,18 +101,46 @@ HARMLESS = {
             {"name": "aws", "mountPath": "/var/run/secrets/eks.amazonaws.com/serviceaccount"}
         ]
     },
-    "a limit from a LimitRange": {
-        "resources": {
-            "limits": {"ephemeral-storage": "1Gi"},
-            "requests": {"ephemeral-storage": "1Gi"},
-        }
-    },
+    "the log as a last message": {"terminationMessagePolicy": "FallbackToLogsOnError"},
+    "a limit that a LimitRange sets low": {"resources": {"limits": {"ephemeral-storage": "1"}}},
 }
 
 
-@pytest.mark.parametrize("fields", HARMLESS.values(), ids=HARMLESS)
+@pytest.mark.parametrize(
+    "fields", [{}, *OF_WEBHOOKS.values(), {"envFrom": [{"configMapRef": {"name": "x"}}]}], ids=str
+)
+@pytest.mark.parametrize("others", OF_THE_API_SERVER.values(), ids=OF_THE_API_SERVER)
+def test_what_the_api_servers_plugins_set_stays_where_all_else_is_written_again(fields, others):
+    kept = translated(a_full_pod())
+    put_in(kept, "vram-enforcer", others)
+    pod = copy.deepcopy(kept)
+    if "resources" not in fields or "resources" not in others:
+        put_in(pod, "vram-enforcer", fields)
+    again = container_of(decided(pod).obj, "vram-enforcer")
+    for probe in ("startupProbe", "livenessProbe"):
+        again[probe].setdefault("successThreshold", 1)
+    for key in ("terminationMessagePath", "terminationMessagePolicy"):
+        again.setdefault(key, OF_THE_API_SERVER["its defaults"][key])
+    wanted = container_of(kept, "vram-enforcer")
+    put(wanted, OF_THE_API_SERVER["its defaults"])
+    assert again == wanted
+
+
+@pytest.mark.parametrize("fields", OF_WEBHOOKS.values(), ids=OF_WEBHOOKS)
 @pytest.mark.parametrize("style", Style)
-def test_our_sidecar_is_ours_with_what_others_add_in_good_faith(fields, style):
+def test_what_other_webhooks_add_in_good_faith_is_stored_but_never_taken_over(fields, style):
+    rule = a_rule(enforcement={"style": style})
+    clean = translated(a_full_pod(), rule)
+    pod = copy.deepcopy(clean)
+    put_in(pod, "vram-enforcer", fields)
+    assert decided(pod, rule).obj == clean
+    stored = decided(pod, rule, Phase.VALIDATE)
+    assert stored.outcome is Outcome.ALLOWED, stored.message
+
+
+@pytest.mark.parametrize("fields", OF_THE_API_SERVER.values(), ids=OF_THE_API_SERVER)
+@pytest.mark.parametrize("style", Style)
+def test_our_sidecar_is_ours_with_what_the_api_server_adds(fields, style):
     rule = a_rule(enforcement={"style": style})
     pod = translated(a_full_pod(), rule)
     put_in(pod, "vram-enforcer", fields)
@@ -130,6 +166,10 @@ HARMFUL = {
     "LD_LIBRARY_PATH": {"env": [{"name": "LD_LIBRARY_PATH", "value": "/x"}]},
     "PYTHONPATH": {"env": [{"name": "PYTHONPATH", "value": "/x"}]},
     "PATH": {"env": [{"name": "PATH", "value": "/x"}]},
+    "where its last message goes": {"terminationMessagePath": "/run/vram-enforcer/heartbeat"},
+    "no last message": {"terminationMessagePolicy": "Nothing"},
+    "an image that is never pulled": {"imagePullPolicy": "Never"},
+    "another threshold": {"livenessProbe": {"successThreshold": 2}},
     "a second cap": {"env": [{"name": "VRAM_CAP_BYTES", "value": "999999999999"}]},
     "NVML's debugging": {"env": [{"name": "__NVML_DBG_FILE", "value": "/x"}]},
     "OpenSSL's settings": {"env": [{"name": "OPENSSL_CONF", "value": "/x"}]},

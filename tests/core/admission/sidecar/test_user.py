@@ -25,12 +25,15 @@ from tests.core.admission.decisions import (
 from tests.support.pods import a_rule
 from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.admission.sidecar.user import OWN_UID, enforcer_user
-from webhook.core.policy.values import PodRestart, RunAs, Style
+from webhook.core.pod.demand import read_demand
+from webhook.core.pod.views import read_pod
+from webhook.core.policy.values import Isolation, PodRestart, RunAs, Style
 
 
 class Row(NamedTuple):
     """A row of the table in `enforcer_user`'s docstring, with `any` written out."""
 
+    isolation: Isolation
     run_as: RunAs
     restricted: bool
     one_user: bool
@@ -42,26 +45,35 @@ def rows() -> list[Row]:
     lines = re.findall(r"^ *\| (.+) \|$", enforcer_user.__doc__ or "", re.MULTILINE)[2:]
     words = {"any": (True, False), "yes": (True,), "no": (False,)}
     return [
-        Row(RunAs(cells[0]), restricted, one_user, pod_restart, cells[4])
+        Row(isolation, RunAs(cells[1]), restricted, one_user, pod_restart, cells[5])
         for cells in ([cell.strip() for cell in line.split("|")] for line in lines)
-        for restricted in words[cells[1]]
-        for one_user in words[cells[2]]
-        for pod_restart in (PodRestart if cells[3] == "any" else [PodRestart(cells[3])])
+        for isolation in (Isolation if cells[0] == "any" else [Isolation(cells[0])])
+        for restricted in words[cells[2]]
+        for one_user in words[cells[3]]
+        for pod_restart in (PodRestart if cells[4] == "any" else [PodRestart(cells[4])])
     ]
 
 
 def test_the_table_of_users_says_each_case_once():
-    cases = [row[:4] for row in rows()]
-    assert len(cases) == len(set(cases)) == len(RunAs) * 4 * len(PodRestart)
+    cases = [row[:5] for row in rows()]
+    # No policy has isolation NonRoot and runAs Workload.
+    wanted = (len(Isolation) * len(RunAs) - 1) * 4 * len(PodRestart)
+    assert len(cases) == len(set(cases)) == wanted
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: "-".join(map(str, row)))
 def test_the_sidecar_runs_as_the_table_says(row):
-    rule = a_rule(enforcement={"run_as": row.run_as, "pod_restart": row.pod_restart})
+    held = {"run_as": row.run_as, "pod_restart": row.pod_restart}
+    rule = a_rule(isolation=row.isolation, enforcement=held)
     known = [((1000, 1000), None), ((None, None), 1000), ((1000, None), 1000), ((1000, 1000), 5)]
     unknown = [((None, None), None), ((1000, None), None), ((1000, 1001), None), ((7, None), 8)]
     for users, pod_user in known if row.one_user else unknown:
         pod = a_hardened_pod(restricted=row.restricted, users=users, pod_user=pod_user)
+        if row.isolation is Isolation.NON_ROOT:
+            # Of the pods that are not denied: what else they lack, the rules say.
+            read = read_pod(pod)
+            assert enforcer_user(read, read_demand(read)[0], rule) == 0
+            continue
         decision = decided(pod, rule)
         if row.sidecar == "EnforcementImpossible":
             assert decision.outcome is Outcome.DENIED
@@ -146,7 +158,6 @@ def test_without_a_sidecar_no_user_is_needed():
         lambda pod: container_of(pod, "second")["securityContext"].pop("capabilities"),
         lambda pod: put_in(pod, "second", capability("NET_ADMIN")),
         lambda pod: put(pod["spec"], {"hostNetwork": True}),
-        lambda pod: put(pod["spec"], {"hostIPC": True}),
         lambda pod: put(pod["spec"], host_path("/data")),
     ],
     ids=[
@@ -157,7 +168,6 @@ def test_without_a_sidecar_no_user_is_needed():
         "keeps capabilities",
         "adds NET_ADMIN",
         "hostNetwork",
-        "hostIPC",
         "hostPath",
     ],
 )

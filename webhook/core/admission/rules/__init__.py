@@ -5,6 +5,7 @@
 `amounts`      the demand, bounds, classes, whole GPUs
 `nodes`        where the pod may run
 `isolation`    privileges, reserved names and marks
+`host_paths`   which paths of the node may be mounted
 `enforcement`  what the sidecar needs to do its work
 `devices`      which GPUs a container sees by its variables
 `injection`    the other ways by which a container is shown GPUs: annotations, mounts

@@ -8,7 +8,7 @@ from webhook.core.pod.demand import requests_limits_mismatch
 from webhook.core.pod.fields import items, mapping
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.quantity import QuantityError, format_bytes, parse_quantity
-from webhook.core.policy.values import class_names
+from webhook.core.policy.values import ResourceClaims, class_names
 from webhook.names import GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
 
 if TYPE_CHECKING:
@@ -128,15 +128,17 @@ def whole_gpu_and_share(case: Case) -> Iterator[Finding]:
     """Rule: a pod has a share of a GPU, whole GPUs, or a claim; only one of the three.
 
     Fields: spec.[initContainers,containers][*].resources, spec.resourceClaims
-    Allowed values: no whole-GPU resource above zero, no claim
+    Allowed values: no whole-GPU resource above zero; no claim, unless the rule's `resourceClaims`
+    is Ignore
     """
+    denies_claims = case.rule.resource_claims is ResourceClaims.DENY
     for container in case.pod.containers:
         if case.names_whole_gpus:
             yield from _beside_share(container, case.policy)
         resources = mapping(container.raw, "resources", container.path)
-        if resources and items(resources, "claims", container.path, "resources"):
+        if resources and items(resources, "claims", container.path, "resources") and denies_claims:
             yield _claimed(f"{container.path}.resources.claims")
-    if items(case.pod.spec, "resourceClaims", "spec"):
+    if items(case.pod.spec, "resourceClaims", "spec") and denies_claims:
         yield _claimed("spec.resourceClaims")
 
 

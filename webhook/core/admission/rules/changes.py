@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.admission.accounting import counted_limits
 from webhook.core.admission.rules.complexity import is_managed
 from webhook.core.admission.rules.injection import mounts_of_devices
-from webhook.core.admission.rules.isolation import defeating, mounted_volumes_of_ours
+from webhook.core.admission.rules.isolation import (
+    DEBUG_PROFILE,
+    EVERYBODYS_CAPABILITIES,
+    debug_profile,
+    defeating,
+    like_the_sidecar,
+    mounted_volumes_of_ours,
+)
 from webhook.core.nvidia.variables import (
     VISIBLE_DEVICES_ENV,
     chooses_devices,
@@ -18,7 +25,7 @@ from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import items, text
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.views import read_containers
-from webhook.core.policy.values import VisibleDevices
+from webhook.core.policy.values import Isolation, VisibleDevices
 from webhook.names import (
     ADMITTED_ANNOTATION,
     ASKING_ANNOTATIONS,
@@ -35,8 +42,8 @@ if TYPE_CHECKING:
     from webhook.core.pod.views import Container, Pod
 
 _FIXED_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
-_PROFILE: Final = "kubectl debug --profile=baseline"
-"""The profile that works in every pod: it grants nothing."""
+# No profile of `kubectl debug` asks for KILL, which reaches a sidecar that runs as another user.
+_DEBUGGERS_CAPABILITIES: Final = EVERYBODYS_CAPABILITIES - {"KILL"}
 
 
 def immutable(case: Case) -> Iterator[Finding]:
@@ -101,31 +108,42 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
     """Rule: a debugging container of a managed pod neither sees GPUs nor defeats the cap.
 
     Fields: spec.ephemeralContainers[*]
-    Allowed values: no GPU variables, none that might come from elsewhere, not privileged, no
-    defeating capability, another target than the sidecar
+    Allowed values: no GPU variables, none that might come from elsewhere, not privileged, of
+    capabilities those of other containers except KILL, another target than the sidecar; under
+    `isolation: NonRoot` a known user other than root, without privilege escalation
     """
+    profile = _profile(case)
     for container in new_debuggers(case.old, case.pod):
         # Translation will set NVIDIA_VISIBLE_DEVICES, which beats `envFrom`.
         hidden = case.mutating or any(map(chooses_devices, container.env()))
         if items(container.raw, "envFrom", container.path) and not hidden:
             detail = (
                 f"it might set {VISIBLE_DEVICES_ENV}; set that variable to void beside it, "
-                f"or use {_PROFILE}"
+                f"or use {profile}"
             )
             yield Finding(Reason.EPHEMERAL_CONTAINER, f"{container.path}.envFrom", detail)
         for index, entry in enumerate(container.env()):
             if not sees_no_gpu(entry) or limits_memory(entry):
-                yield _shown(f"{container.path}.env[{index}]", f"{entry['name']} shows")
-        for path, what in defeating(container, with_capabilities=True):
-            detail = f"{what}, which defeats the VRAM cap; use {_PROFILE}"
+                yield _shown(f"{container.path}.env[{index}]", f"{entry['name']} shows", profile)
+        for path, what, _ in defeating(container, case.rule, _DEBUGGERS_CAPABILITIES):
+            detail = f"{what}, which defeats the VRAM cap; use {profile}"
             yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
+        if case.rule.isolation is Isolation.NON_ROOT:
+            for path, what, _ in like_the_sidecar(container, case.pod):
+                detail = f"{what}, which may stop the sidecar that holds the cap; use {profile}"
+                yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
         path = f"{container.path}.targetContainerName"
         if text(container.raw, "targetContainerName", container.path) == ENFORCER_CONTAINER:
             detail = (
                 "the sidecar that holds the cap cannot be debugged; choose another --target, "
-                f"with {_PROFILE}"
+                f"with {profile}"
             )
             yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
+
+
+def _profile(case: Case) -> str:
+    managed = is_managed(case.old.raw)
+    return debug_profile(case.pod, case.rule) if managed else DEBUG_PROFILE
 
 
 def debugging_without_demand(case: Case) -> Iterator[Finding]:
@@ -141,7 +159,9 @@ def debugging_without_demand(case: Case) -> Iterator[Finding]:
     for container in new_debuggers(case.old, case.pod):
         for index, entry in enumerate(container.env()):
             if not sees_no_gpu(entry):
-                yield _shown(f"{container.path}.env[{index}]", f"{entry['name']} shows")
+                yield _shown(
+                    f"{container.path}.env[{index}]", f"{entry['name']} shows", DEBUG_PROFILE
+                )
 
 
 def debugging_mounts(case: Case) -> Iterator[Finding]:
@@ -155,11 +175,11 @@ def debugging_mounts(case: Case) -> Iterator[Finding]:
         return
     for container in new_debuggers(case.old, case.pod):
         for path in mounts_of_devices(container):
-            yield _shown(path, "this mount shows")
+            yield _shown(path, "this mount shows", _profile(case))
 
 
-def _shown(path: str, what: str) -> Finding:
-    detail = f"{what} a debugging container the GPU; remove it, or use {_PROFILE}"
+def _shown(path: str, what: str, profile: str) -> Finding:
+    detail = f"{what} a debugging container the GPU; remove it, or use {profile}"
     return Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
 
 
@@ -173,12 +193,12 @@ def reserved_debuggers(case: Case) -> Iterator[Finding]:
         if container.name == ENFORCER_CONTAINER:
             detail = (
                 f"the name {ENFORCER_CONTAINER} is reserved; choose another one, e.g. "
-                f"{_PROFILE} --container=debugger"
+                f"--container=debugger, with {_profile(case)}"
             )
             yield Finding(Reason.RESERVED_NAME, f"{container.path}.name", detail)
         for path in mounted_volumes_of_ours(container):
             detail = (
                 "the volume belongs to the sidecar that holds the VRAM cap; remove the mount, "
-                f"or use {_PROFILE}"
+                f"or use {_profile(case)}"
             )
             yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)

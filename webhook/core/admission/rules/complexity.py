@@ -39,7 +39,7 @@ def is_ours_to_deny(request: Request, rule: Rule) -> bool:
     | request | what needs it |
     | --- | --- |
     | CREATE | a demand, our marks and names; what shows a GPU, unless visibleDevices is Ignore |
-    | UPDATE | our marks, CDI annotations, or containers in a pod with a demand, where they differ |
+    | UPDATE | our marks, CDI annotations; in a pod with a demand containers or pod-level amounts |
     | UPDATE of debugging containers | with a demand any new one, else those that show a GPU |
     """
     new, old = request.obj, request.old
@@ -61,7 +61,7 @@ def is_ours_to_deny(request: Request, rule: Rule) -> bool:
         return True
     if devices and any(cdi_keys(_annotations(new), _annotations(old))):
         return True
-    same = all(_spec(new).get(field) == _spec(old).get(field) for field in _RUN)
+    same = all(_spec(new).get(field) == _spec(old).get(field) for field in (*_RUN, "resources"))
     return not same and (asks_for_vram(new) or asks_for_vram(old))
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.sidecar.profiles import confinements
 from webhook.core.admission.sidecar.user import users_of
-from webhook.core.pod.compute import amount_or, requested
+from webhook.core.pod.compute import amount_or, limited, requested
 from webhook.core.pod.fields import flag, mapping
 from webhook.core.pod.findings import Finding, Reason, quoted
-from webhook.core.pod.quantity import parse_quantity
+from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.values import PodRestart, RunAs, Style
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Pod
     from webhook.core.policy.values import Rule
 
@@ -99,28 +101,92 @@ def room_for_enforcer(case: Case) -> Iterable[Finding]:
     """Rule: pod-level resources leave room for the sidecar.
 
     Fields: spec.resources.requests|limits[cpu, memory] (KEP-2837)
-    Allowed values: absent; requests of at least what all containers request together with the
-    sidecar, limits of at least the sidecar's
+    Allowed values: absent; at least what the table of `_Need` says
     """
     of_pod = mapping(case.pod.spec, "resources", "spec")
     if not of_pod or case.enforcer is None:
         return ()
-    return _too_tight(case.pod, of_pod, case.enforcer["resources"])
+    return [
+        need.finding()
+        for need in _needs(case.pod, of_pod, case.enforcer["resources"])
+        if need.lacks > 0
+    ]
 
 
-def _too_tight(pod: Pod, of_pod: Mapping[str, Any], sidecar: Json) -> Iterator[Finding]:
-    for kind, ours in sidecar.items():
+def room_after_resize(case: Case) -> Iterable[Finding]:
+    """Rule: a resize of pod-level resources leaves the sidecar as much room as it needs.
+
+    Fields: spec.resources.requests|limits[cpu, memory]
+    Allowed values: as at creation; what a pod lacked before, it may lack
+    """
+    of_pod = mapping(case.pod.spec, "resources", "spec")
+    before = mapping(case.old.spec, "resources", "spec")
+    if of_pod == before or not case.pod.enforcers:
+        return ()
+    sidecar = mapping(case.pod.enforcers[0].raw, "resources", case.pod.enforcers[0].path)
+    lacked = {need.path: need.lacks for need in _needs(case.old, before, sidecar)}
+    return [
+        need.finding()
+        for need in _needs(case.pod, of_pod, sidecar)
+        if need.lacks > max(0, lacked.get(need.path, 0))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """What one amount of pod-level resources has to be, in cores or bytes.
+
+    | kind | resource | other containers | the sidecar |
+    | --- | --- | --- | --- |
+    | requests | both | what they request | its request |
+    | limits | CPU | their limits | its request: for more it can wait |
+    | limits | memory | their limits | its limit: what is over ends it |
+
+    What a container without a limit takes comes from what the sidecar needs as well. So where there
+    is one, the others together count for at least as much as the sidecar.
+    """
+
+    kind: str
+    resource: str
+    written: object
+    amount: str
+    """The sidecar's."""
+    others: Fraction
+
+    @property
+    def path(self) -> str:
+        return f"spec.resources.{self.kind}[{self.resource}]"
+
+    @property
+    def lacks(self) -> Fraction:
+        """How much is missing; zero or less for nothing."""
+        need = self.others + amount_or(self.amount, _ZERO)
+        return need - amount_or(self.written, need)
+
+    def finding(self) -> Finding:
+        need = self.others + amount_or(self.amount, _ZERO)
+        is_memory = self.resource == "memory"
+        least = format_bytes(ceil(need)) if is_memory else f"{ceil(need * 1000)}m"
+        detail = (
+            f"{self.written} leaves no room for the sidecar that holds the VRAM cap; add "
+            f"{self.amount} of {self.resource} to what the containers have, at least {least} in all"
+        )
+        return Finding(Reason.ENFORCEMENT_IMPOSSIBLE, self.path, detail)
+
+
+def _needs(pod: Pod, of_pod: Mapping[str, Any], sidecar: Mapping[str, Any]) -> Iterator[_Need]:
+    for kind in ("requests", "limits"):
         amounts = mapping(of_pod, kind, "spec.resources")
-        for resource, amount in ours.items():
-            if resource not in amounts:
+        for resource in ("cpu", "memory"):
+            ours = mapping(sidecar, "requests" if resource == "cpu" else kind)
+            amount = ours.get(resource)
+            if resource not in amounts or amount is None:
                 continue
-            path = f"spec.resources.{kind}[{resource}]"
-            need = parse_quantity(amount)
-            if kind == "requests":
-                need += requested(pod, resource)
-            if amount_or(amounts[resource], need) < need:
-                detail = (
-                    f"{amounts[resource]} leaves no room for the sidecar that holds the VRAM "
-                    f"cap; add {amount} of {resource}"
-                )
-                yield Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail)
+            others = requested(pod, resource)
+            if kind == "limits":
+                others, unlimited = limited(pod, resource)
+                others = max(others, amount_or(amount, _ZERO)) if unlimited else others
+            yield _Need(kind, resource, amounts[resource], amount, others)
+
+
+_ZERO: Final = Fraction(0)

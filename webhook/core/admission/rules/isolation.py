@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import posixpath
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.admission.rules.host_paths import may_mount
 from webhook.core.admission.sidecar.container import VOLUME_NAMES
 from webhook.core.admission.sidecar.recognition import is_enforcer, is_enforcers_volume
-from webhook.core.pod.fields import flag, items, mapping, text, texts
+from webhook.core.admission.sidecar.user import ROOT_UID, own_or_pods, user_of
+from webhook.core.pod.fields import flag, integer, items, mapping, text, texts
 from webhook.core.pod.findings import (
     Finding,
     Reason,
     annotation_path,
     quoted,
+    shortened,
 )
+from webhook.core.policy.values import Isolation
 from webhook.names import (
     ADMITTED_ANNOTATION,
     BINDING_ANNOTATIONS,
@@ -27,64 +30,142 @@ if TYPE_CHECKING:
 
     from webhook.core.admission.rules.case import Case
     from webhook.core.pod.fields import Json
-    from webhook.core.pod.views import Container
+    from webhook.core.pod.views import Container, Pod
+    from webhook.core.policy.values import Rule
 
-# With these a container reaches devices, or the sidecar, whatever user it runs as.
-_DEFEATING_CAPABILITIES: Final = frozenset(
-    {"ALL", "BPF", "KILL", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_PTRACE", "SYS_RAWIO"}
+EVERYBODYS_CAPABILITIES: Final = frozenset(
+    {
+        *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD"),
+        *("NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+    }
 )
+"""What containerd gives each container that says nothing (`defaultUnixCaps` of its package oci)."""
 _MARKS: Final = (ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
-_HARMLESS_UNDER_DEV: Final = ("/dev/shm", "/dev/hugepages")  # noqa: S108 - host paths, not files
 
 
 def privileged_pod(case: Case) -> Iterator[Finding]:
     """Rule: no container can reach a GPU that it was not given, or stop the sidecar.
 
-    Fields: spec.[initContainers,containers][*].securityContext, spec.volumes[*].hostPath.path
-    Allowed values: not privileged; no added capability that defeats the cap; no host path that
-    holds devices
+    Fields: spec.[initContainers,containers][*].securityContext, spec.hostIPC,
+    spec.volumes[*].hostPath.path
+    Allowed values: not privileged; of capabilities, beside a sidecar, those that runtimes give
+    everybody and the rule's `capabilities`; no hostIPC; host paths that the rule's `hostPaths` let
+    in
     """
-    with_capabilities = case.tier.in_pod
-    for container in case.pod.containers:
-        for path, what in defeating(container, with_capabilities=with_capabilities):
+    pod, rule = case.pod, case.rule
+    given = EVERYBODYS_CAPABILITIES if case.tier.in_pod else None
+    for container in pod.containers:
+        for path, what, capability in defeating(container, rule, given):
             detail = f"{what}, which defeats the VRAM cap; remove it"
+            if capability == "SYS_PTRACE":  # of `kubectl debug --copy-to` without a profile
+                detail += f", or use {debug_profile(pod, rule)}"
+            elif capability not in {"", "ALL"}:
+                detail += ", or ask your platform team for a rule whose capabilities name it"
             yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
-    for index, volume in enumerate(items(case.pod.spec, "volumes", "spec")):
+    if flag(pod.spec, "hostIPC", "spec"):
+        detail = (
+            "shares the node's memory segments, and through them GPU memory, with others; remove "
+            "it, and for more shared memory mount an emptyDir with medium Memory at /dev/shm"
+        )
+        yield Finding(Reason.PRIVILEGED_CONTAINER, "spec.hostIPC", detail)
+    for index, volume in enumerate(items(pod.spec, "volumes", "spec")):
         if volume.get("hostPath") is None:
             continue
         path = f"spec.volumes[{index}].hostPath"
         host_path = text(mapping(volume, "hostPath", f"spec.volumes[{index}]"), "path", path)
-        if host_path and _holds_devices(host_path):
-            detail = f"{quoted(host_path)} gives the pod the node's devices; remove the volume"
-            yield Finding(Reason.PRIVILEGED_CONTAINER, f"{path}.path", detail)
+        if host_path and not may_mount(host_path, rule.host_paths):
+            yield Finding(Reason.PRIVILEGED_CONTAINER, f"{path}.path", _mounts(host_path, rule))
 
 
-def defeating(container: Container, *, with_capabilities: bool) -> list[tuple[str, str]]:
-    """Return the path of each security setting that defeats the cap, and what it grants."""
+def _mounts(host_path: str, rule: Rule) -> str:
+    allowed = rule.host_paths
+    if allowed is None:
+        return (
+            f"{quoted(host_path)} gives the pod the node's devices, container runtime or kubelet; "
+            "mount another path, or remove the volume"
+        )
+    what = f"{quoted(host_path)} is no path of the node that rule {quoted(rule.name)} allows"
+    listed = f"mount one of {', '.join(allowed)}, or " if allowed else ""
+    return f"{what}; {listed}remove the volume"
+
+
+def non_root(case: Case) -> Iterator[Finding]:
+    """Rule: under `isolation: NonRoot` no container has the sidecar's user, or can become it.
+
+    Fields: spec.securityContext, spec.[initContainers,containers][*].securityContext
+    Allowed values: runAsNonRoot true, a runAsUser other than 0, allowPrivilegeEscalation false;
+    anything under `isolation: Any`
+    """
+    if case.rule.isolation is not Isolation.NON_ROOT:
+        return
+    for container in case.pod.containers:
+        for path, what, do in like_the_sidecar(container, case.pod):
+            detail = f"{what}, which rule {quoted(case.rule.name)} does not allow; {do}"
+            yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
+
+
+def like_the_sidecar(container: Container, pod: Pod) -> Iterator[tuple[str, str, str]]:
+    """Yield each setting by which a container may be root: path, what it may, what to do."""
+    path = f"{container.path}.securityContext"
+    if own_or_pods(flag, container, pod, "runAsNonRoot") is not True:
+        what = f"container {quoted(container.name)} may run as root"
+        yield f"{path}.runAsNonRoot", what, "set runAsNonRoot: true"
+    user = user_of(container, pod)
+    if user is None or user == ROOT_UID:
+        who = "nobody knows which user" if user is None else "root"
+        what = f"container {quoted(container.name)} runs as {who}"
+        yield f"{path}.runAsUser", what, "set runAsUser to the image's user id, which is not 0"
     context = container.security_context()
-    found: list[tuple[str, str]] = []
+    if flag(context, "allowPrivilegeEscalation", path) is not False:
+        what = f"container {quoted(container.name)} may become root"
+        yield f"{path}.allowPrivilegeEscalation", what, "set allowPrivilegeEscalation: false"
+
+
+DEBUG_PROFILE: Final = "kubectl debug --profile=baseline"
+"""The profile that works in every pod where users are free: it grants nothing."""
+_NON_ROOT_PROFILE: Final = "kubectl debug --profile=restricted"
+"""The one that works where they are not: it drops what may become root, and names no user."""
+
+
+def debug_profile(pod: Pod, rule: Rule) -> str:
+    """Name a profile of `kubectl debug` that works in a pod with VRAM.
+
+    Source: k8s.io/kubectl/pkg/cmd/debug/profiles.go. `general`, the default, adds SYS_PTRACE, and
+    `sysadmin` is privileged; `netadmin` adds NET_ADMIN and NET_RAW, which a rule may not allow;
+    `baseline` sets nothing, and `restricted` all that `isolation: NonRoot` asks for except a user,
+    which is the pod's or stands in a file for `--custom`.
+    """
+    if rule.isolation is not Isolation.NON_ROOT:
+        return DEBUG_PROFILE
+    context = mapping(pod.spec, "securityContext", "spec")
+    if integer(context, "runAsUser", "spec.securityContext") not in {None, ROOT_UID}:
+        return _NON_ROOT_PROFILE
+    return f"{_NON_ROOT_PROFILE} --custom=FILE, with securityContext.runAsUser in FILE"
+
+
+def defeating(
+    container: Container, rule: Rule, given: frozenset[str] | None
+) -> list[tuple[str, str, str]]:
+    """Return the path of each security setting that defeats the cap, what it does, the capability.
+
+    Capabilities may be the `given` ones and the rule's; None where they do not matter. They are
+    read as runtimes do: in any case, with `CAP_` before them or not.
+    """
+    context = container.security_context()
+    found: list[tuple[str, str, str]] = []
     if not context:
         return found
     path = f"{container.path}.securityContext"
     if flag(context, "privileged", path):
-        found.append((f"{path}.privileged", f"container {quoted(container.name)} is privileged"))
+        what = f"container {quoted(container.name)} is privileged"
+        found.append((f"{path}.privileged", what, ""))
     capabilities = mapping(context, "capabilities", path)
     for index, name in enumerate(texts(capabilities, "add", f"{path}.capabilities")):
         bare = name.upper().removeprefix("CAP_")
-        if bare in _DEFEATING_CAPABILITIES and with_capabilities:
-            what = f"container {quoted(container.name)} adds the capability {bare}"
-            found.append((f"{path}.capabilities.add[{index}]", what))
+        if given is not None and bare not in given and bare not in rule.capabilities:
+            what = f"container {quoted(container.name)} adds the capability {shortened(bare, 64)}"
+            found.append((f"{path}.capabilities.add[{index}]", what, bare))
     return found
-
-
-def _holds_devices(host_path: str) -> bool:
-    path = posixpath.normpath("/" + host_path.lstrip("/"))
-    if path in {"/", "/dev"}:
-        return True
-    harmless = path in _HARMLESS_UNDER_DEV or path.startswith(
-        tuple(f"{allowed}/" for allowed in _HARMLESS_UNDER_DEV)
-    )
-    return path.startswith("/dev/") and not harmless
 
 
 def reserved_names(case: Case) -> Iterator[Finding]:

@@ -33,10 +33,12 @@ from webhook.core.admission.rules.enforcement import (
     one_profile,
     one_user,
     process_namespace,
+    room_after_resize,
     room_for_enforcer,
 )
 from webhook.core.admission.rules.injection import device_annotations, device_mounts
 from webhook.core.admission.rules.isolation import (
+    non_root,
     privileged_pod,
     reserved_marks,
     reserved_names,
@@ -74,6 +76,7 @@ RULES: Final = (
     Row(Kind.ASKING, operating_system),
     Row(Kind.ASKING, node_name),
     Row(Kind.ASKING, privileged_pod),
+    Row(Kind.ASKING, non_root),
     Row(Kind.ASKING, visible_devices_of_demand),
     Row(Kind.CREATED | Kind.UPDATED, device_annotations),
     Row(Kind.CREATED, device_mounts),
@@ -88,6 +91,7 @@ RULES: Final = (
     Row(Kind.READABLE, room_for_enforcer, tier=SIDECAR),
     Row(Kind.TRANSLATED, translated),
     Row(Kind.UPDATED, immutable),
+    Row(Kind.UPDATED, room_after_resize),
     Row(Kind.DEBUGGED, debugging_containers),
     Row(Kind.DEBUGGED_WITHOUT_DEMAND, debugging_without_demand),
     Row(Kind.DEBUGGING, debugging_mounts),

@@ -13,6 +13,7 @@ from webhook.core.pod.fields import mapping
 from webhook.core.pod.quantity import parse_quantity
 from webhook.core.policy.values import Amounts, Enforcement, Placement, PodRestart, RunAs, Style
 from webhook.names import (
+    ASSIGNED_LATE_EXIT_CODE,
     BLIND_AFTER_ENV,
     CAP_BYTES_ENV,
     ENFORCER_COMMAND,
@@ -27,7 +28,6 @@ from webhook.names import (
     GPU_WAITS_ANNOTATION,
     GPUS_ENV,
     GRACE_ENV,
-    POD_RESTART_EXIT_CODE,
     POLL_INTERVAL_ENV,
     PREFIX,
     TOKEN_PATH,
@@ -77,6 +77,9 @@ _STARTUP: Final = {
 # PASSED_WITHIN_S. What remains: after such an Event two failures restart the sidecar instead of
 # three; a heartbeat that two probes find stale is at least 35 s old.
 _LIVENESS: Final = {"periodSeconds": 20, "timeoutSeconds": 15, "failureThreshold": 3}
+# Exit codes after which the sidecar alone is started again: it was told to stop, its self-test
+# failed before anybody started, its driver was replaced, its pod has a GPU now.
+_RESTARTED_ALONE: Final = (0, 70, 75, ASSIGNED_LATE_EXIT_CODE)
 
 
 def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
@@ -227,8 +230,12 @@ def _waits_for_gpus(enforcement: Enforcement, placement: Placement) -> bool:
 
 
 def restart_rules() -> list[Json]:
-    """Build the rule by which the kubelet restarts all containers (ContainerRestartRule)."""
-    when = {"operator": "In", "values": [POD_RESTART_EXIT_CODE]}
+    """Build the rule by which the kubelet restarts all containers (ContainerRestartRule).
+
+    Whatever else ends the sidecar than itself, a signal from the workload among it, ends what it
+    guarded as well: who kills it gains nothing.
+    """
+    when = {"operator": "NotIn", "values": list(_RESTARTED_ALONE)}
     return [{"action": PodRestart.ALL_CONTAINERS.value, "exitCodes": when}]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from webhook.core.admission.sidecar.container import VOLUME_NAMES, enforcer_volumes
-from webhook.core.admission.sidecar.recognition import holds, is_intact
+from webhook.core.admission.sidecar.recognition import as_written, holds, is_intact
 from webhook.core.policy.values import Rule, Style
 
 if TYPE_CHECKING:
@@ -17,17 +17,20 @@ if TYPE_CHECKING:
     from webhook.core.pod.views import Pod
 
 
-def place_enforcer(edits: Edits, pod: Pod, demand: Demand, rule: Rule, wanted: Json) -> None:
+def place_enforcer(
+    edits: Edits, pod: Pod, demand: Demand, rule: Rule, wanted: Json, *, stored: bool = False
+) -> None:
     """Insert the sidecar before every container that could use VRAM, and its volumes.
 
     A pod that was translated before comes again restored, copied or applied, perhaps by another
-    release or under another policy: what it has of ours and is not as wanted is replaced.
+    release or under another policy: what it has of ours and is not as wanted is replaced. Of one
+    that is about to be `stored` other webhooks may have changed a little (`is_intact`).
     """
     if pod.spec.get("shareProcessNamespace") is not True:
         edits.put("/spec", "shareProcessNamespace", value=True)
     native = rule.enforcement.style is Style.NATIVE
     field = "initContainers" if native else "containers"
-    if not _stands_intact(pod, field, wanted, demand):
+    if not _stands_intact(pod, field, wanted, demand, stored=stored):
         _replace_enforcers(edits, pod, field, wanted, last=not native)
     _set_volumes(edits, pod, enforcer_volumes(rule))
     if rule.enforcement.image_pull_secrets:
@@ -49,7 +52,8 @@ def _replace_enforcers(edits: Edits, pod: Pod, field: str, wanted: Json, *, last
         return
     place = count - 1 if last else 0
     if [(enforcer.field, enforcer.index) for enforcer in pod.enforcers] == [(field, place)]:
-        edits.rewrite(f"/spec/{field}/{place}", pod.enforcers[0].raw, wanted)
+        present = pod.enforcers[0].raw
+        edits.rewrite(f"/spec/{field}/{place}", present, as_written(present, wanted))
         return
     _remove_enforcers(edits, pod)
     others = count - sum(1 for enforcer in pod.enforcers if enforcer.field == field)
@@ -90,12 +94,12 @@ def _add_pull_secrets(edits: Edits, pod: Pod, names: Iterable[str]) -> None:
     edits.append("/spec", "imagePullSecrets", present, missing)
 
 
-def _stands_intact(pod: Pod, field: str, wanted: Json, demand: Demand) -> bool:
+def _stands_intact(pod: Pod, field: str, wanted: Json, demand: Demand, *, stored: bool) -> bool:
     """Say whether the sidecar exists, unchanged, and starts before any container with VRAM."""
     if len(pod.enforcers) != 1:
         return False
     (enforcer,) = pod.enforcers
-    if enforcer.field != field or not is_intact(enforcer, wanted):
+    if enforcer.field != field or not is_intact(enforcer, wanted, stored=stored):
         return False
     return field == "containers" or not any(
         container.field == field

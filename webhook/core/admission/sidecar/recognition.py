@@ -10,7 +10,7 @@ from webhook.core.admission.sidecar.container import GPUS_VARIABLE, restart_rule
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
 from webhook.core.pod.compute import amount_or
 from webhook.core.pod.fields import mapping, text, texts
-from webhook.core.pod.quantity import parse_quantity
+from webhook.core.pod.quantity import MIB, parse_quantity
 from webhook.names import (
     ENFORCER_COMMAND,
     ENFORCER_CONTAINER,
@@ -58,25 +58,54 @@ def is_enforcers_volume(volume: Json) -> bool:
     return volume.keys() - {"name"} in ({"emptyDir"}, {"downwardAPI"})
 
 
-def is_intact(container: Container, wanted: Json) -> bool:
+def is_intact(container: Container, wanted: Json, *, stored: bool) -> bool:
     """Say whether a container is the wanted sidecar, allowing for what others add in good faith.
 
-    The API server fills in defaults, AlwaysPullImages changes the pull policy, webhooks of
-    clouds and meshes add variables and credential mounts to every container, and a LimitRange adds
-    amounts of resources that we do not set.
+    | added or changed by | what | before translation | when it is stored |
+    | --- | --- | --- | --- |
+    | the API server | its defaults, with its values | yes | yes |
+    | its plugin AlwaysPullImages | imagePullPolicy Always | yes | yes |
+    | its plugin LimitRanger | a sensible amount of ephemeral storage | yes | yes, any amount |
+    | webhooks of clouds, meshes | variables, credential mounts, FallbackToLogsOnError | no | yes |
+    | anybody | anything else | no | no |
+
+    Before translation a pod may come with all that its user wrote; whatever is not ours is written
+    over then. Plugins check at the end that the pod has what they set, so that stays.
     """
     raw = container.raw
-    if raw.keys() - wanted.keys() - _DEFAULTED:
+    if raw.keys() - wanted.keys() - _DEFAULTS.keys():
         return False
     # Most are as we wrote them, or differ in what the API server fills in alone.
     differs = {key: value for key, value in wanted.items() if raw.get(key) != value}
     env, amounts, mounts = map(differs.pop, ("env", "resources", "volumeMounts"), (None,) * 3)
+    if not stored and (env is not None or mounts is not None):
+        return False
     return (
         all(_covers(raw.get(key), differs[key]) for key in differs.keys() - {"imagePullPolicy"})
+        and all(_is_default(raw, key, stored=stored) for key in _DEFAULTS)
         and (env is None or _holds_env(container, env))
-        and (amounts is None or _holds_amounts(container, amounts))
+        and (amounts is None or _holds_amounts(container, amounts, stored=stored))
         and (mounts is None or _holds_mounts(raw, mounts))
     )
+
+
+def as_written(raw: Json, wanted: Json) -> Json:
+    """Return the wanted sidecar with what the API server's plugins have set in the one that came.
+
+    They check that it is there when the pod is stored, and may not be asked again.
+    """
+    container = wanted
+    if raw.get("imagePullPolicy") == "Always":
+        container = {**container, "imagePullPolicy": "Always"}
+    resources = raw.get("resources")
+    if type(resources) is not dict:
+        return container
+    kept = {
+        kind: {**amounts, _DISK: resources[kind][_DISK]}
+        for kind, amounts in wanted["resources"].items()
+        if type(resources.get(kind)) is dict and _is_sensible(resources[kind].get(_DISK))
+    }
+    return {**container, "resources": {**wanted["resources"], **kept}} if kept else container
 
 
 def holds(container: Container, wanted: Json) -> bool:
@@ -110,25 +139,46 @@ def holds(container: Container, wanted: Json) -> bool:
     )
 
 
-_DEFAULTED: Final = frozenset(
-    {"terminationMessagePath", "terminationMessagePolicy", "imagePullPolicy"}
-)
-_FIELDS: Final = _DEFAULTED | {
+_DEFAULTS: Final = {
+    "terminationMessagePath": ("/dev/termination-log",),
+    "terminationMessagePolicy": ("File",),
+    "imagePullPolicy": ("IfNotPresent", "Always"),
+}
+"""What the API server and its plugins write there."""
+_LOGS: Final = "FallbackToLogsOnError"
+_FIELDS: Final = _DEFAULTS.keys() | {
     *("name", "image", "command", "env", "resources", "resizePolicy", "volumeMounts"),
     *("startupProbe", "livenessProbe", "readinessProbe", "securityContext"),
     *("restartPolicy", "restartPolicyRules"),
 }
-_LIMIT_RANGED: Final = frozenset({"ephemeral-storage"})
-_AMOUNTS: Final = _LIMIT_RANGED | {"cpu", "memory"}
+_DISK: Final = "ephemeral-storage"
+_LEAST_DISK: Final = Fraction(MIB)
+"""With less its log alone would have the kubelet evict the pod."""
+_AMOUNTS: Final = frozenset({"cpu", "memory", _DISK})
 _NOTHING: Final = Fraction(-1)
-_PROBE_DEFAULTS: Final = frozenset({"successThreshold"})
+_PROBE_DEFAULTS: Final = {"successThreshold": 1}
+
+
+def _is_default(raw: Json, key: str, *, stored: bool) -> bool:
+    value = raw.get(key)
+    return (
+        value is None
+        or value in _DEFAULTS[key]
+        or (stored and key == "terminationMessagePolicy" and value == _LOGS)
+    )
+
+
+def _is_sensible(disk: object) -> bool:
+    return disk is not None and amount_or(disk, _NOTHING) >= _LEAST_DISK
 
 
 def _covers(actual: object, wanted: object) -> bool:
     """Compare a field, allowing the API server's defaults for probes."""
     if isinstance(wanted, dict) and isinstance(actual, dict):
-        return not (actual.keys() - wanted.keys() - _PROBE_DEFAULTS) and all(
-            _covers(actual.get(key), value) for key, value in wanted.items()
+        return (
+            not (actual.keys() - wanted.keys() - _PROBE_DEFAULTS.keys())
+            and all(_covers(actual.get(key), value) for key, value in wanted.items())
+            and all(actual.get(key, value) == value for key, value in _PROBE_DEFAULTS.items())
         )
     return actual == wanted
 
@@ -147,14 +197,20 @@ def _holds_env(container: Container, wanted: list[Json]) -> bool:
     return len(seen) == len(ours)
 
 
-def _holds_amounts(container: Container, wanted: Json) -> bool:
+def _holds_amounts(container: Container, wanted: Json, *, stored: bool) -> bool:
     """Compare amounts; a resource that shows GPUs would make the sidecar measure the wrong one."""
     resources = mapping(container.raw, "resources", container.path)
-    return not (resources.keys() - wanted.keys()) and all(
-        all(_equal(container.resources(kind).get(key), each) for key, each in amounts.items())
-        and not (container.resources(kind).keys() - amounts.keys() - _LIMIT_RANGED)
-        for kind, amounts in wanted.items()
-    )
+    if resources.keys() - wanted.keys():
+        return False
+    for kind, amounts in wanted.items():
+        found = container.resources(kind)
+        if not all(_equal(found.get(key), each) for key, each in amounts.items()):
+            return False
+        if found.keys() - amounts.keys() - {_DISK}:
+            return False
+        if not stored and _DISK in found and not _is_sensible(found[_DISK]):
+            return False
+    return True
 
 
 def _equal(actual: str | None, wanted: str) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from webhook.core.pod.fields import flag, integer, items, mapping, text, texts
-from webhook.core.policy.values import RunAs
+from webhook.core.policy.values import Isolation, RunAs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.views import Container, Pod
     from webhook.core.policy.values import Rule
+
+_Value = TypeVar("_Value")
 
 ROOT_UID: Final = 0
 OWN_UID: Final = 65532
@@ -27,18 +29,24 @@ def enforcer_user(pod: Pod, demand: Demand, rule: Rule) -> int | None:
     so `Auto` goes by whether the pod is written to pass it. A sidecar whose signals reach nobody
     can still end with the exit code on which the kubelet restarts the pod, where the rule says so.
 
-    | runAs | pod meets `restricted` | one known user for the VRAM | podRestart | sidecar |
-    | --- | --- | --- | --- | --- |
-    | Root | any | any | any | root with KILL |
-    | Workload | any | yes | any | that user |
-    | Workload | any | no | RestartAllContainers | user of its own |
-    | Workload | any | no | None | EnforcementImpossible |
-    | Auto | no | any | any | root with KILL |
-    | Auto | yes | yes | any | that user |
-    | Auto | yes | no | RestartAllContainers | user of its own |
-    | Auto | yes | no | None | EnforcementImpossible |
+    | isolation | runAs | meets `restricted` | one known user for the VRAM | podRestart | sidecar |
+    | --- | --- | --- | --- | --- | --- |
+    | any | Root | any | any | any | root with KILL |
+    | NonRoot | Auto | any | any | any | root with KILL |
+    | Any | Workload | any | yes | any | that user |
+    | Any | Workload | any | no | RestartAllContainers | user of its own |
+    | Any | Workload | any | no | None | EnforcementImpossible |
+    | Any | Auto | no | any | any | root with KILL |
+    | Any | Auto | yes | yes | any | that user |
+    | Any | Auto | yes | no | RestartAllContainers | user of its own |
+    | Any | Auto | yes | no | None | EnforcementImpossible |
+
+    Where no other container may be root, nobody else can signal a sidecar that is; a policy with
+    NonRoot and Workload is not loaded.
     """
     run_as = rule.enforcement.run_as
+    if rule.isolation is Isolation.NON_ROOT:
+        return ROOT_UID
     if run_as is RunAs.ROOT or (run_as is RunAs.AUTO and not _meets_restricted(pod)):
         return ROOT_UID
     users = {user for _, user in users_of(pod, demand)}
@@ -49,7 +57,7 @@ def enforcer_user(pod: Pod, demand: Demand, rule: Rule) -> int | None:
 
 def users_of(pod: Pod, demand: Demand) -> list[tuple[Container, int | None]]:
     """Return the containers with VRAM and the user of each, None where none is set."""
-    return [(container, _user_of(container, pod)) for container in holders_of(demand, pod)]
+    return [(container, user_of(container, pod)) for container in holders_of(demand, pod)]
 
 
 def holders_of(demand: Demand, pod: Pod) -> list[Container]:
@@ -57,10 +65,17 @@ def holders_of(demand: Demand, pod: Pod) -> list[Container]:
     return [container for container in pod.containers if container.name in demand.amounts]
 
 
-def _user_of(container: Container, pod: Pod) -> int | None:
-    of_pod = _context(pod)
-    own = integer(container.security_context(), "runAsUser", container.path, "securityContext")
-    return own if own is not None else integer(of_pod, "runAsUser", "spec.securityContext")
+def user_of(container: Container, pod: Pod) -> int | None:
+    """Return the user id that a container is told to run as; None where none is set."""
+    return own_or_pods(integer, container, pod, "runAsUser")
+
+
+def own_or_pods(
+    read: Callable[..., _Value | None], container: Container, pod: Pod, key: str
+) -> _Value | None:
+    """Read a field of a container's security context, and of its pod's where it has none."""
+    own = read(container.security_context(), key, container.path, "securityContext")
+    return own if own is not None else read(_context(pod), key, "spec.securityContext")
 
 
 def _context(pod: Pod) -> Mapping[str, Any]:

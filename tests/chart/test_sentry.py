@@ -1,0 +1,278 @@
+"""What the sentry is given by the chart: its rights, its namespace, its view of the GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chart.test_rendering import options
+from tests.support.charts import CHART, NAMESPACE, binding_webhook, one, webhook
+from webhook import names
+from webhook.cli.sentry import sentry_command
+
+SENTRY = "vramwarden-sentry"
+ENFORCE = "pod-security.kubernetes.io/enforce"
+
+
+def pod_of(objects, part="sentry"):
+    return one(objects, "DaemonSet", f"vramwarden-{part}")["spec"]["template"]["spec"]
+
+
+def container_of(objects, part="sentry"):
+    (container,) = pod_of(objects, part)["containers"]
+    return container
+
+
+def kinds(objects):
+    """Return what is rendered of the sentry, as kind and namespace."""
+    return {
+        (thing["kind"], thing["metadata"].get("namespace"))
+        for thing in objects
+        if thing["metadata"]["labels"].get("app.kubernetes.io/component") == "sentry"
+    }
+
+
+IN_ITS_NAMESPACE = {
+    (kind, SENTRY) for kind in ("DaemonSet", "ServiceAccount", "NetworkPolicy", "PodMonitor")
+}
+OTHERS = {
+    ("Namespace", None),
+    ("Role", NAMESPACE),
+    ("RoleBinding", NAMESPACE),
+    ("ClusterRole", None),
+    ("ClusterRoleBinding", None),
+    ("ValidatingAdmissionPolicy", None),
+    ("ValidatingAdmissionPolicyBinding", None),
+}
+MONITORED = {"podMonitor": {"enabled": True}}
+
+
+def test_it_is_there_with_all_it_needs_unless_switched_off(helm):
+    assert kinds(helm.render(MONITORED)) == IN_ITS_NAMESPACE | OTHERS
+    off = {"sentry": {"enabled": False}, **MONITORED}
+    assert kinds(helm.render(off)) == set()
+    assert SENTRY not in str(helm.render({**off, "policies": {"shipped": False}}))
+
+
+def test_where_no_driver_is_asked_there_is_none(helm):
+    objects = helm.render({"agent": {"vram": "48Gi"}, **MONITORED})
+    assert kinds(objects) == set()
+    assert kinds(helm.render({"agent": {"enabled": False}, **MONITORED})) != set()
+
+
+@pytest.mark.parametrize(
+    ("act", "user", "capabilities"),
+    [(True, {"runAsUser": 0}, {"drop": ["ALL"], "add": ["KILL"]}),
+     (False, {"runAsNonRoot": True}, {"drop": ["ALL"]})],
+)  # fmt: skip
+def test_it_has_root_and_kill_where_it_acts_and_else_nothing(helm, act, user, capabilities):
+    objects = helm.render({"sentry": {"act": act}})
+    pod, container = pod_of(objects), container_of(objects)
+    assert pod["hostPID"] is True
+    assert not {"hostIPC", "hostNetwork", "volumes"} & pod.keys()
+    assert pod["securityContext"] == {**user, "seccompProfile": {"type": "RuntimeDefault"}}
+    profile = {"appArmorProfile": {"type": "Unconfined"}} if act else {}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": capabilities,
+        **profile,
+    }
+    assert options(sentry_command, container)["act"] is act
+
+
+def test_before_the_field_for_it_an_annotation_keeps_profiles_from_its_signals(helm):
+    """Under AppArmor's default profile it could signal only processes under the same one."""
+    older = ("--kube-version", "1.29")
+    template = one(helm.render(None, *older), "DaemonSet", SENTRY)["spec"]["template"]
+    key = "container.apparmor.security.beta.kubernetes.io/sentry"
+    assert template["metadata"]["annotations"] == {key: "unconfined"}
+    assert "appArmorProfile" not in template["spec"]["containers"][0]["securityContext"]
+    looking = helm.render({"sentry": {"act": False}}, *older)
+    assert "annotations" not in one(looking, "DaemonSet", SENTRY)["spec"]["template"]["metadata"]
+
+
+def test_it_is_told_who_and_where_it_is_and_answers_where_it_is_asked(helm):
+    objects = helm.render({"sentry": {"host": "::", "port": 10081}})
+    container = container_of(objects)
+    fields = {
+        entry["name"]: entry["valueFrom"]["fieldRef"]["fieldPath"]
+        for entry in container["env"]
+        if "valueFrom" in entry
+    }
+    assert fields == {
+        "NODE_NAME": "spec.nodeName",
+        "POD_NAME": "metadata.name",
+        "POD_UID": "metadata.uid",
+    }
+    found = options(sentry_command, container)
+    assert {key: found[key] for key in ("node", "namespace", "host", "metrics_port")} == {
+        "node": "$(NODE_NAME)",
+        "namespace": NAMESPACE,
+        "host": "::",
+        "metrics_port": 10081,
+    }
+    named = {parameter.envvar for parameter in sentry_command.params}
+    assert fields.keys() <= named
+    (port,) = container["ports"]
+    assert port == {"name": "metrics", "containerPort": 10081}
+    probes = [container[probe]["httpGet"] for probe in ("livenessProbe", "readinessProbe")]
+    assert probes == [{"path": path, "port": "metrics"} for path in ("/livez", "/readyz")]
+    policy = one(objects, "NetworkPolicy", SENTRY)["spec"]
+    assert [one["ports"] for one in policy["ingress"]] == [[{"port": "metrics"}]]
+    monitor = one(helm.render(MONITORED), "PodMonitor", SENTRY)["spec"]
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["honorLabels"]) == ("metrics", True)
+    assert monitor["selector"] == policy["podSelector"]
+
+
+def variables(container):
+    return {entry["name"]: entry.get("value") for entry in container["env"]}
+
+
+AGENT = {
+    "nodeSelector": {"a": "b"},
+    "affinity": {"podAntiAffinity": {}},
+    "tolerations": [{"key": "a"}],
+    "extraEnv": [{"name": "LD_LIBRARY_PATH", "value": "/driver"}],
+    "extraVolumes": [{"name": "driver", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "driver", "mountPath": "/driver"}],
+}
+NOTHING = {key: type(value)() for key, value in AGENT.items()}
+
+
+def given(objects):
+    pod, container = pod_of(objects), container_of(objects)
+    return {
+        **{key: pod.get(key) for key in ("nodeSelector", "affinity", "tolerations")},
+        "extraEnv": [entry for entry in container["env"] if entry["name"] == "LD_LIBRARY_PATH"],
+        "extraVolumes": pod.get("volumes"),
+        "extraVolumeMounts": container.get("volumeMounts"),
+    }
+
+
+def test_it_goes_where_the_agent_goes_unless_told_otherwise(helm):
+    only = {"affinity": {**AGENT["affinity"], "nodeAffinity": None}}
+    assert given(helm.render({"agent": {**AGENT, **only}})) == AGENT
+    assert pod_of(helm.render())["affinity"] == pod_of(helm.render(), "agent")["affinity"]
+    found = given(helm.render({"agent": AGENT, "sentry": NOTHING}))
+    assert {key for key, value in found.items() if value} == set()
+
+
+@pytest.mark.parametrize("access", ["Environment", "VolumeMounts", "Privileged"])
+def test_it_sees_the_gpus_as_the_agent_does(helm, access):
+    objects = helm.render({"agent": {"gpuAccess": access}})
+    ours, theirs = container_of(objects), container_of(objects, "agent")
+    for name in ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"):
+        assert variables(ours)[name] == variables(theirs)[name]
+    mounts = [one for one in theirs["volumeMounts"] if one["name"] == "all-gpus"]
+    assert ours.get("volumeMounts", []) == mounts
+    assert ours["securityContext"].get("privileged") == theirs["securityContext"].get("privileged")
+
+
+@pytest.mark.parametrize("version", ["1.36", "1.29"])
+def test_its_pods_are_never_sent_to_us(helm, version):
+    """They see every GPU by the variable that our rules deny."""
+    objects = helm.render({"sentry": {"namespace": "watch"}}, "--kube-version", version)
+    kind = "MutatingWebhookConfiguration"
+    judging = [
+        webhook(objects, kind)["namespaceSelector"],
+        binding_webhook(objects)["namespaceSelector"],
+    ]
+    judging += [
+        thing["spec"]["matchConstraints"]["namespaceSelector"]
+        for thing in objects
+        if thing["kind"] == "ValidatingAdmissionPolicy"
+        and "namespaceSelector" in thing["spec"]["matchConstraints"]
+    ]
+    assert len(judging) == (5 if version == "1.36" else 2)
+    for selector in judging:
+        exempt = selector["matchExpressions"][0]["values"]
+        assert {"watch", NAMESPACE} <= set(exempt)
+        assert names.PREFIX not in str(exempt)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "create", "made"),
+    [
+        (SENTRY, True, {SENTRY: "privileged", NAMESPACE: "restricted"}),
+        ("watch", True, {"watch": "privileged", NAMESPACE: "restricted"}),
+        (SENTRY, False, {NAMESPACE: "restricted"}),
+        (NAMESPACE, True, {NAMESPACE: "privileged"}),
+        (NAMESPACE, False, {NAMESPACE: "privileged"}),
+    ],
+)
+def test_its_namespace_is_made_once_and_allows_it(helm, namespace, create, made):
+    sentry = {"namespace": namespace, "createNamespace": create}
+    objects = helm.render({"sentry": sentry, "namespace": {"create": True}})
+    assert {
+        thing["metadata"]["name"]: thing["metadata"]["labels"][ENFORCE]
+        for thing in objects
+        if thing["kind"] == "Namespace"
+    } == made
+    assert one(objects, "DaemonSet", SENTRY)["metadata"]["namespace"] == namespace
+    for kind in ("ClusterRoleBinding", "RoleBinding"):
+        (subject,) = one(objects, kind, SENTRY)["subjects"]
+        assert subject["namespace"] == namespace
+    account = f"system:serviceaccount:{namespace}:{SENTRY}"
+    (condition,) = one(objects, "ValidatingAdmissionPolicy", SENTRY)["spec"]["matchConditions"]
+    assert f"'{account}'" in condition["expression"]
+
+
+def test_priority_classes_are_allowed_in_both_namespaces_where_that_takes_a_quota(helm):
+    def quotas(**sentry):
+        objects = helm.render({"criticalPodsQuota": True, "sentry": sentry})
+        found = [thing["metadata"] for thing in objects if thing["kind"] == "ResourceQuota"]
+        return {metadata["namespace"] for metadata in found}
+
+    assert quotas() == {NAMESPACE, SENTRY}
+    assert quotas(enabled=False) == quotas(namespace=NAMESPACE) == {NAMESPACE}
+
+
+RIGHTS = {("configmaps", "get", "watch"), ("events", "create")}
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "fenced"),
+    [
+        ({}, "1.36", True),
+        ({"sentry": {"act": False}}, "1.36", False),
+        ({"fence": {"accounts": False}}, "1.36", False),
+        ({}, "1.29", False),
+    ],
+)
+def test_it_changes_pods_only_where_it_acts_and_the_fence_holds_it(helm, values, version, fenced):
+    objects = helm.render(values, "--kube-version", version)
+    found = {
+        (resource, *rule["verbs"])
+        for kind in ("Role", "ClusterRole")
+        for rule in one(objects, kind, SENTRY)["rules"]
+        for resource in rule["resources"]
+    }
+    assert found == RIGHTS | ({("pods/status", "patch")} if fenced else set())
+
+
+def notes(live_helm, **sentry):
+    """Return what Helm tells who installs it, where no namespace is in the way."""
+    values = live_helm.values({"sentry": {"createNamespace": False, **sentry}})
+    where = ("--namespace", NAMESPACE, "--dry-run=client")
+    text = live_helm.run("install", "notes", str(CHART), *where, *values).partition("NOTES:")[2]
+    return " ".join(text.split())
+
+
+def test_the_notes_say_what_it_does_what_it_needs_and_how_to_be_rid_of_it(live_helm):
+    label = f"kubectl label namespace watch {ENFORCE}=privileged"
+    acting = notes(live_helm, namespace="watch")
+    for said in (
+        "stops pods",
+        "capability KILL",
+        "sentry.act=false",
+        "sentry.enabled=false",
+        label,
+    ):
+        assert said in acting
+    looking = notes(live_helm, act=False, namespace="watch")
+    assert "stops none" in looking
+    assert label in looking
+    off = notes(live_helm, enabled=False)
+    assert "The sentry is off: a pod whose user stops its sidecar keeps what it holds" in off
+    assert "label namespace" not in off

@@ -1,0 +1,383 @@
+"""The sentry's account says of pods of its own node that their cap was not held, and no more."""
+
+from __future__ import annotations
+
+import copy
+import json
+import uuid
+
+import pytest
+import urllib3
+
+from tests.chart.admission_policies import BINDING, POLICY, apply, is_denied_by
+from tests.chart.fenced import STRATEGIC
+from tests.chart.recorded_reviews import denial
+from tests.support.charts import NAMESPACE, one
+from tests.support.control_planes import Api, ApiError, wait_until
+from tests.support.pods import a_pod
+from webhook import names
+from webhook.adapters.journal import Journal
+from webhook.adapters.kube.client import connect
+from webhook.core.placement.assignments import config_map_name
+from webhook.sentry.teller import OfNode, OfPod, Teller
+
+NAME = "vramwarden-sentry"
+RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
+IN_THE_RELEASE = ("Role", "RoleBinding")
+OWN, OTHER = "watched-1", "watched-2"
+LABEL = {"vramwarden.io/managed": "true"}
+HELD = {
+    "type": names.CAP_HELD_CONDITION,
+    "status": "False",
+    "reason": names.CAP_EXCEEDED_REASON,
+    "message": "python (pid 41) held 61.3Gi on GPU-1, more than 60Gi",
+    "lastTransitionTime": "2026-11-22T12:00:00Z",
+}
+KUBELET = {
+    "phase": "Running",
+    "podIP": "10.1.0.7",
+    "podIPs": [{"ip": "10.1.0.7"}],
+    "startTime": "2026-11-22T11:00:00Z",
+    "conditions": [
+        {"type": "PodScheduled", "status": "True"},
+        {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-22T11:00:00Z"},
+    ],
+    "containerStatuses": [
+        {
+            "name": "main",
+            "image": "example",
+            "imageID": "",
+            "ready": True,
+            "restartCount": 0,
+            "state": {"running": {"startedAt": "2026-11-22T11:00:00Z"}},
+        }
+    ],
+}
+
+
+class Sentries:
+    """A cluster with the sentry's rights and its fence; sentries of any node, and their pods."""
+
+    def __init__(self, control_plane, pool):
+        self.api = control_plane.api
+        self._url, self._pool = control_plane.url, pool
+        self.made = []
+
+    def of(self, node):
+        """Return what a sentry of a node is to the API server; of no pod where that is None."""
+        name = f"sentry-{uuid.uuid4().hex[:8]}"
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        if node is not None:
+            container = {"name": "sentry", "image": "example"}
+            spec = {"nodeName": node or None, "serviceAccountName": NAME, "containers": [container]}
+            metadata = {"name": name, "namespace": NAME}
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+            self.made.append(self.api.create(pod))
+            uid = self.made[-1]["metadata"]["uid"]
+            bound = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": uid}
+            request["spec"] = {"boundObjectRef": bound}
+        path = f"/api/v1/namespaces/{NAME}/serviceaccounts/{NAME}/token"
+        token = self.api.request("POST", path, request)["status"]["token"]
+        found = Api(self._url, self._pool, {"Authorization": f"Bearer {token}"})
+        found.pod, found.token = name, token
+        return found
+
+    def pod(self, node=OWN, labels=LABEL, **status):
+        """Make a pod that runs on a node."""
+        metadata = {"name": f"p-{uuid.uuid4().hex[:8]}", "namespace": "default", "labels": labels}
+        spec = {"nodeName": node} if node else {}
+        pod = a_pod(**spec)
+        pod["metadata"].update(metadata, annotations={"example.com/a": "1"})
+        self.made.append(self.api.create(pod))
+        change = {"status": {**KUBELET, **status}}
+        return self.api.request("PATCH", f"{path_of(pod)}/status", change, content_type=STRATEGIC)
+
+    def close(self):
+        for pod in self.made:
+            self.api.delete(pod, gracePeriodSeconds="0")
+
+
+def path_of(pod):
+    return f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"
+
+
+def told(condition=HELD, **status):
+    return {"status": {"conditions": [condition], **status}}
+
+
+def patch(sentry, pod, change, part="/status", kind=STRATEGIC, **query):
+    return sentry.request("PATCH", f"{path_of(pod)}{part}", change, content_type=kind, **query)
+
+
+def tries(sentry, pod, change, kind=STRATEGIC):
+    """Try to change a pod's status; return why it is denied, or nothing."""
+    return denial(lambda: patch(sentry, pod, change, kind=kind, dryRun="All"))
+
+
+@pytest.fixture(scope="module")
+def cluster(control_plane, helm):
+    api, objects = control_plane.api, helm.render()
+    made = [one(objects, kind, NAME) for kind in (*RIGHTS, *IN_THE_RELEASE)]
+    for name in (NAMESPACE, NAME, "default"):
+        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    control_plane.ensure_service_account("default")
+    for name in (OWN, OTHER):
+        api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+    for thing in made:
+        api.apply(thing)
+    for kind in (POLICY, BINDING):
+        apply(api, one(objects, kind, NAME))
+    with urllib3.PoolManager(ca_certs=str(control_plane.state / "ca.crt")) as pool:
+        found = Sentries(control_plane, pool)
+        found.sentry = found.of(OWN)
+        found.running = found.pod()
+
+        def in_force():
+            return is_denied_by(
+                tries(found.sentry, found.running, {"status": {"phase": "x"}}), NAME
+            )
+
+        wait_until("it is in force", in_force)
+        yield found
+        found.close()
+    for thing in (one(objects, BINDING, NAME), one(objects, POLICY, NAME), *made):
+        api.delete(thing)
+    for name in (OWN, OTHER):
+        api.request("DELETE", f"/api/v1/nodes/{name}")
+
+
+def conditions(pod):
+    return {one["type"]: one["status"] for one in pod["status"]["conditions"]}
+
+
+def test_it_says_of_a_pod_of_its_node_that_its_cap_was_not_held(cluster):
+    pod = cluster.pod()
+    after = patch(cluster.sentry, pod, told())
+    assert conditions(after) == {"PodScheduled": "True", "Ready": "True", HELD["type"]: "False"}
+    assert {**after["status"], "conditions": []} == {**pod["status"], "conditions": []}
+    # Once more, of a pod whose kubelet has written since.
+    ready = [{"type": "Ready", "status": "False"}]
+    patch(cluster.api, pod, {"status": {"conditions": ready}})
+    after = patch(cluster.sentry, pod, told({**HELD, "message": "again"}))
+    assert conditions(after) == {"PodScheduled": "True", "Ready": "False", HELD["type"]: "False"}
+    assert [one["message"] for one in after["status"]["conditions"] if "message" in one] == [
+        "again"
+    ]
+
+
+def test_it_says_so_of_a_pod_of_which_nothing_was_said(cluster):
+    pod = cluster.pod(conditions=None, containerStatuses=None)
+    assert tries(cluster.sentry, pod, told()) == ""
+
+
+@pytest.fixture
+def teller(cluster, control_plane, tmp_path):
+    """Return what the sentry's own code writes with."""
+    config = json.loads(control_plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": cluster.sentry.token}
+    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+    said = []
+    kube = connect(tmp_path / "kubeconfig", tries=1)
+    found = Teller(kube, OWN, cluster.sentry.pod, Journal(said.append))
+    yield found
+    assert said == []
+
+
+def test_what_the_sentry_writes_is_let_through(cluster, teller):
+    pod = cluster.pod()
+    name, uid = (pod["metadata"][key] for key in ("name", "uid"))
+    for stopped in (True, False, True):
+        assert not teller.write(OfPod(f"default/{name}", uid, "why", stopped=stopped))
+    assert not teller.write(OfNode("who holds what"))
+    after = cluster.api.request("GET", path_of(pod))
+    assert conditions(after) == {"PodScheduled": "True", "Ready": "True", HELD["type"]: "False"}
+    about = {"fieldSelector": f"reportingComponent={names.SENTRY_REPORTER}"}
+    written = cluster.api.list("/api/v1/namespaces/default/events", **about)
+    reasons = [one["reason"] for one in written]
+    assert sorted(reasons) == [names.CAP_EXCEEDED_REASON] * 3 + [names.UNMANAGED_REASON]
+    for event in written:
+        cluster.api.delete({**event, "apiVersion": "v1", "kind": "Event"})
+
+
+NOT_ITS_OWN = {
+    "a pod of another node": {"node": OTHER},
+    "a pod of no node": {"node": ""},
+    "a pod without VRAM": {"labels": {}},
+    "a pod that only looks like one with VRAM": {"labels": {"vramwarden.io/managed": "no"}},
+}
+
+
+@pytest.mark.parametrize("pod", NOT_ITS_OWN.values(), ids=NOT_ITS_OWN)
+def test_it_says_nothing_of_other_pods(cluster, pod):
+    why = tries(cluster.sentry, cluster.pod(**pod), told())
+    assert is_denied_by(why, NAME)
+    assert "only pods with VRAM of its own node" in why
+
+
+def test_another_nodes_sentry_writes_what_this_one_may_not(cluster):
+    pod = cluster.pod(node=OTHER)
+    assert tries(cluster.of(OTHER), pod, told()) == ""
+    assert is_denied_by(tries(cluster.sentry, pod, told()), NAME)
+
+
+def test_a_token_that_names_no_node_writes_nothing(cluster):
+    nobody = cluster.of(None)
+    for pod in (cluster.running, cluster.pod(node="")):
+        assert "only pods with VRAM of its own node" in tries(nobody, pod, told())
+    assert is_denied_by(denial(lambda: nobody.create(an_event(pod=""), dry_run=True)), NAME)
+    nowhere = cluster.of("")
+    event = an_event("Node", "", pod=nowhere.pod)
+    assert is_denied_by(denial(lambda: nowhere.create(event, dry_run=True)), NAME)
+
+
+OTHER_CHANGES = {
+    "the phase": told(phase="Failed"),
+    "the reason": told(reason="Evicted"),
+    "its address": told(podIP="10.1.0.8", podIPs=[{"$patch": "replace"}, {"ip": "10.1.0.8"}]),
+    "its containers": told(containerStatuses=[{"name": "main", "restartCount": 7}]),
+    "its sidecars": told(initContainerStatuses=[{"name": "vram-enforcer", "ready": False}]),
+    "its node's address": told(hostIP="10.0.0.9"),
+    "when it started": told(startTime=None),
+    "readiness": {"status": {"conditions": [HELD, {"type": "Ready", "status": "False"}]}},
+    "a condition of others": {
+        "status": {"conditions": [HELD, {"type": "example.com/x", "status": "True"}]}
+    },
+    "a condition taken away": {
+        "status": {"conditions": [HELD, {"type": "Ready", "$patch": "delete"}]}
+    },
+    "a label": {**told(), "metadata": {"labels": {"a": "b"}}},
+    "our label": {**told(), "metadata": {"labels": {"vramwarden.io/managed": None}}},
+    "an annotation": {**told(), "metadata": {"annotations": {"vramwarden.io/gpu": "GPU-1"}}},
+    "an annotation taken away": {**told(), "metadata": {"annotations": {"example.com/a": None}}},
+    "a finalizer": {**told(), "metadata": {"finalizers": ["example.com/x"]}},
+}
+
+
+@pytest.mark.parametrize("change", OTHER_CHANGES.values(), ids=OTHER_CHANGES)
+def test_it_changes_nothing_else_of_a_pod(cluster, change):
+    why = tries(cluster.sentry, cluster.running, change)
+    assert is_denied_by(why, NAME)
+    assert "nothing of a pod but its condition" in why
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        told({**HELD, "status": "True"}),
+        told({**HELD, "status": "Unknown"}),
+        told({**HELD, "reason": "Other"}),
+        told({**HELD, "reason": None}),
+    ],
+    ids=["held", "unknown", "another reason", "no reason"],
+)
+def test_it_says_nothing_but_that_the_cap_was_exceeded(cluster, change):
+    why = tries(cluster.sentry, cluster.running, change)
+    assert is_denied_by(why, NAME)
+    assert "only write that vramwarden.io/CapHeld is False" in why
+
+
+def test_it_does_not_take_back_what_it_said(cluster):
+    pod = cluster.pod(conditions=[*KUBELET["conditions"], HELD])
+    gone = {"type": HELD["type"], "$patch": "delete"}
+    why = tries(cluster.sentry, pod, {"status": {"conditions": [gone]}})
+    assert "only write that vramwarden.io/CapHeld is False" in why
+
+
+def test_it_may_do_nothing_else_with_pods(cluster):
+    path = path_of(cluster.running)
+    for method, where in (("GET", path), ("DELETE", path), ("PUT", f"{path}/status")):
+        with pytest.raises(ApiError, match=r"cannot (get|delete|update)"):
+            cluster.sentry.request(method, where, cluster.running)
+    with pytest.raises(ApiError, match="cannot patch"):
+        patch(cluster.sentry, cluster.running, {"metadata": {"labels": {"a": "b"}}}, part="")
+
+
+def test_others_write_status_and_events_as_before(cluster):
+    pod = cluster.pod(node=OTHER)
+    assert tries(cluster.api, pod, {"status": {"phase": "Failed"}}) == ""
+    assert denial(lambda: cluster.api.create(an_event(pod="x"), dry_run=True)) == ""
+
+
+def an_event(kind="Pod", name="train", namespace="default", pod=None, **fields):
+    about = {"apiVersion": "v1", "kind": kind, "name": name, "uid": name}
+    if kind == "Pod":
+        about["namespace"] = namespace
+    metadata = {"generateName": "made-up.", "namespace": namespace}
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": metadata,
+        "involvedObject": about,
+        "type": "Warning",
+        "reason": names.CAP_EXCEEDED_REASON,
+        "message": "an example",
+        "reportingComponent": names.SENTRY_REPORTER,
+        "reportingInstance": pod,
+    }
+    return {key: value for key, value in {**event, **fields}.items() if value is not None}
+
+
+def writes(cluster, event):
+    """Try to write an Event; return why it is denied, or nothing."""
+    event = copy.deepcopy(event)
+    event.setdefault("reportingInstance", cluster.sentry.pod)
+    return denial(lambda: cluster.sentry.create(event, dry_run=True))
+
+
+def test_it_writes_events_of_pods_and_of_its_node(cluster):
+    cluster.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}})
+    unmanaged = names.UNMANAGED_REASON
+    assert writes(cluster, an_event()) == ""
+    assert writes(cluster, an_event(namespace="team-a")) == ""
+    assert writes(cluster, an_event("Node", OWN, reason=unmanaged)) == ""
+
+
+FORGED = {
+    "as another reporter": an_event(reportingComponent="kubelet"),
+    "as nearly this one": an_event(reportingComponent="vramwarden.io/sentry-2"),
+    "as nobody": an_event(reportingComponent=None),
+    "as another pod of ours": an_event(pod="vramwarden-sentry-other"),
+    "as no pod": an_event(pod=""),
+    "about something else": an_event(reason="Killing"),
+    "without a reason": an_event(reason=None),
+}
+
+
+@pytest.mark.parametrize("event", FORGED.values(), ids=FORGED)
+def test_it_writes_events_as_itself_alone(cluster, event):
+    why = writes(cluster, event)
+    assert is_denied_by(why, NAME)
+    assert "Events only as vramwarden.io/sentry" in why
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        an_event("Node", OTHER),
+        an_event("Node", ""),
+        an_event("Namespace", OWN),
+        an_event(""),
+        an_event("pod"),
+    ],
+    ids=["another node", "no node", "something else", "no kind", "no kind that exists"],
+)
+def test_it_writes_no_events_of_others(cluster, event):
+    why = writes(cluster, event)
+    assert is_denied_by(why, NAME)
+    assert "Events of pods and of its own node only" in why
+
+
+def test_it_reads_the_lists_of_who_has_which_gpu_and_no_secret(cluster):
+    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+    found = {"apiVersion": "v1", "kind": "ConfigMap"}
+    found["metadata"] = {"name": config_map_name(OWN), "namespace": NAMESPACE}
+    cluster.api.create(found)
+    try:
+        assert cluster.sentry.get(found)["metadata"]["name"] == config_map_name(OWN)
+    finally:
+        cluster.api.delete(found)
+    for where in (path, "/api/v1/namespaces/default/configmaps", "/api/v1/secrets", "/api/v1/pods"):
+        with pytest.raises(ApiError, match="cannot list"):
+            cluster.sentry.request("GET", where)
+    with pytest.raises(ApiError, match="cannot delete"):
+        cluster.sentry.request("DELETE", f"{path}/gpu-assignments-x")

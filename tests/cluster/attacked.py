@@ -1,0 +1,222 @@
+"""A cluster with all that the chart installs for admission, our server, and a tenant who tries it.
+
+Kubelets and controllers are not there. The tenant may do everything with pods in her namespaces,
+also exec, attach, resize and debug, as the stock role `edit` lets her, and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import copy
+import itertools
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from tests.chart.admission_policies import PLURALS, apply, is_denied_by, write_parameter
+from tests.chart.fenced import allow
+from tests.chart.recorded_reviews import denial
+from tests.support.charts import NAMESPACE, Helm
+from tests.support.control_planes import ControlPlane, wait_until
+from tests.support.pods import a_pod
+from tests.support.schedulers import GIB, add_node, remove_node
+from tests.support.servers import Server, running
+from tests.support.webhook_configurations import installed
+from webhook.adapters.policy.files import load_policy, shipped_policy_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.kube_api import Api
+
+Json = dict[str, Any]
+
+MALLORY = "mallory"
+RIGHTS = [
+    *("pods", "pods/exec", "pods/attach", "pods/ephemeralcontainers", "pods/resize"),
+    *("pods/eviction", "configmaps"),
+]
+STRATEGIC = "application/strategic-merge-patch+json"
+STRICT = """\
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: strict}
+spec:
+  rules:
+  - {name: strict, match: {namespaces: ["strict-*"]}, isolation: NonRoot}
+"""
+NODE = "g1"
+
+
+class Tenant:
+    """Tries things in namespaces of her own."""
+
+    def __init__(self, control_plane: ControlPlane, server: Server) -> None:
+        self.control_plane = control_plane
+        self.admin = control_plane.api
+        self.api = self.admin.acting_as(MALLORY, "system:authenticated")
+        self.server = server
+        self.made: dict[tuple[str | None, str], Json] = {}
+        """Pods that are tried again and again, by amount and namespace."""
+        self._namespaces: set[str] = set()
+        self._numbers = itertools.count(1)
+
+    def namespace(self, name: str, labels: Json | None = None) -> str:
+        """Have a namespace, made when it is first named."""
+        if name not in self._namespaces:
+            metadata = {"name": name, "labels": labels or {}}
+            self.admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+            self.control_plane.ensure_service_account(name)
+            rule = {"apiGroups": [""], "resources": RIGHTS, "verbs": ["*"]}
+            allow(self.admin, MALLORY, name, rule)
+            self._namespaces.add(name)
+        return name
+
+    def create(
+        self,
+        pod: Json,
+        namespace: str = "team-a",
+        api: Api | None = None,
+        *,
+        dry_run: bool = True,
+        generate_name: str = "",
+    ) -> Json:
+        """Create a pod; return it as it is stored."""
+        pod = copy.deepcopy(pod)
+        pod["metadata"] |= {"name": f"p{next(self._numbers)}"}
+        if generate_name:
+            pod["metadata"] |= {"name": None, "generateName": generate_name}
+        pod["metadata"]["namespace"] = self.namespace(namespace)
+        return (api or self.api).create(pod, dry_run=dry_run)
+
+    def has(self, *arguments: Any, namespace: str = "team-a", **more: Any) -> Json:
+        """Have a pod that is really there."""
+        return self.create(a_pod(*arguments, **more), namespace, dry_run=False)
+
+    def path(self, pod: Json, part: str = "") -> str:
+        """Return the path of a pod, or of a part of it."""
+        metadata = pod["metadata"]
+        return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}{part}"
+
+    def patch(self, pod: Json, change: Json, part: str = "", api: Api | None = None) -> Json:
+        """Change a pod."""
+        return (api or self.api).request(
+            "PATCH", self.path(pod, part), change, content_type=STRATEGIC, dryRun="All"
+        )
+
+    def annotate(self, pod: Json, part: str = "", api: Api | None = None, **notes: str) -> Json:
+        """Set annotations of ours; `_` stands for `-`."""
+        keys = {f"vramwarden.io/{key.replace('_', '-')}": value for key, value in notes.items()}
+        return self.patch(pod, {"metadata": {"annotations": keys}}, part, api)
+
+    def debug(self, pod: Json, **container: Any) -> Json:
+        """Add a debugging container."""
+        added = {"name": "d", "image": "busybox", **container}
+        change = {"spec": {"ephemeralContainers": [added]}}
+        return self.patch(pod, change, "/ephemeralcontainers")
+
+    def enter(self, pod: Json, how: str, container: str) -> Json:
+        """Run a program in a container, or attach to it; there is no kubelet, so it never works."""
+        command = {"command": "id"} if how == "exec" else {}
+        query = {"container": container, "stdout": "true", **command}
+        return self.api.request("POST", self.path(pod, f"/{how}"), **query)
+
+    def bind(
+        self, pod: Json, node: str, api: Api | None = None, *, dry_run: bool = False, **marks: Json
+    ) -> None:
+        """Bind a pod, as a scheduler does unless another is named."""
+        metadata = {**{key: pod["metadata"][key] for key in ("name", "namespace", "uid")}, **marks}
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+        query = {"dryRun": "All"} if dry_run else {}
+        (api or self.admin).request("POST", self.path(pod, "/binding"), body, **query)
+
+    def stored(self, pod: Json) -> Json:
+        """Read a pod."""
+        return self.admin.request("GET", self.path(pod))
+
+    def leave(self) -> None:
+        """Leave the cluster as it was."""
+        for namespace in self._namespaces:
+            self.delete(*self.admin.list(f"/api/v1/namespaces/{namespace}/pods"))
+            metadata = {"name": namespace}
+            self.admin.delete({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+
+    def delete(self, *pods: Json) -> None:
+        """Delete pods at once."""
+        for pod in pods:
+            self.admin.delete({**pod, "apiVersion": "v1", "kind": "Pod"}, gracePeriodSeconds="0")
+
+
+@contextlib.contextmanager
+def attacked(control_plane: ControlPlane, helm: Helm, folder: Path) -> Iterator[Tenant]:
+    """Put all of the chart's admission into force until the block ends."""
+    api = control_plane.api
+    objects = helm.render({"rollout": "Enforce", "fence": {"void": True}})
+    policies = folder / "policies"
+    policies.mkdir(parents=True)
+    (policies / "00-strict.yaml").write_text(STRICT)
+    shutil.copy(shipped_policy_path(), policies / "10-default.yaml")
+    write_parameter(api, load_policy(policies, enforcer_image="vramwarden/enforcer:x"))
+    env = {
+        "KUBECONFIG": str(control_plane.kubeconfig),
+        "VRAMWARDEN_PLACEMENT_NAMESPACE": NAMESPACE,
+    }
+    with contextlib.ExitStack() as stack:
+        add_node(api, NODE, [80 * GIB, 80 * GIB])
+        stack.callback(remove_node, api, NODE)
+        server = stack.enter_context(running(folder, policy=None, **env))
+        tenant = Tenant(control_plane, server)
+        stack.callback(tenant.leave)
+        stack.enter_context(installed(api, *_called_here(objects, server)))
+        fences = [thing for thing in objects if thing["kind"] in PLURALS]
+        for thing in fences:
+            apply(api, thing)
+            stack.callback(_remove, api, thing)
+        _wait_for_fences(tenant)
+        yield tenant
+
+
+def _called_here(objects: list[Json], server: Server) -> list[Json]:
+    """Return the chart's webhook configurations, for a server on this machine."""
+    bundle = base64.b64encode((server.certificates / "ca.crt").read_bytes()).decode()
+    found = [copy.deepcopy(one) for one in objects if "webhooks" in one]
+    for hook in (hook for one in found for hook in one["webhooks"]):
+        path = hook["clientConfig"]["service"].get("path") or server.bind_path
+        url = f"https://127.0.0.1:{server.port}{path}"
+        hook["clientConfig"] = {"url": url, "caBundle": bundle}
+    return found
+
+
+def _wait_for_fences(tenant: Tenant) -> None:
+    """Wait until the API server has heard of the fences: of each, whether it denies something."""
+    plain, named = tenant.has(), tenant.has("1Gi")
+    namespace = tenant.namespace("team-a")
+    label = {"metadata": {"labels": {"vramwarden.io/webhook": "disabled"}}}
+    may_not = tenant.admin.acting_as("carol", "system:authenticated")
+    rule = {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["*"]}
+    allow(tenant.admin, "carol", namespace, rule)
+    probes = {
+        "vramwarden-marks": lambda: tenant.annotate(plain, gpu="GPU-x"),
+        "vramwarden-enforcer": lambda: tenant.enter(named, "exec", "vram-enforcer"),
+        "vramwarden-exemption": lambda: may_not.request(
+            "PATCH", f"/api/v1/namespaces/{namespace}", label, content_type=STRATEGIC, dryRun="All"
+        ),
+    }
+    for name, probe in probes.items():
+        wait_until(f"{name} is in force", lambda n=name, p=probe: is_denied_by(denial(p), n))
+    wait_until("containers are voided", lambda: _is_voided(tenant.create(a_pod())))
+    tenant.delete(plain, named)
+
+
+def _is_voided(pod: Json) -> bool:
+    return all(
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in container.get("env", ())
+        for container in pod["spec"]["containers"]
+    )
+
+
+def _remove(api: Api, thing: Json) -> None:
+    group, plural = thing["apiVersion"], PLURALS[thing["kind"]]
+    api.request("DELETE", f"/apis/{group}/{plural}/{thing['metadata']['name']}")

@@ -1,0 +1,742 @@
+"""Every way that a tenant was seen to take: closed, or a limit that the documents name.
+
+A row of `TABLE` is one attempt against a real API server with all that the chart installs. Rows
+that need real processes name the tests that show them. `VECTORS` are the ways by their kind; each
+has a row at least.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.chart.fenced import granted
+from tests.chart.recorded_reviews import denial
+from tests.cluster.attacked import NODE, STRATEGIC, Tenant, attacked
+from tests.support import charts
+from tests.support.control_planes import ApiError, wait_until
+from tests.support.paths import ROOT
+from tests.support.pods import a_container, a_pod
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Json = dict[str, Any]
+
+VISIBLE, VRAM = "NVIDIA_VISIBLE_DEVICES", "vramwarden.io/vram"
+ALL = {"name": VISIBLE, "value": "all"}
+VOID = {"name": VISIBLE, "value": "void"}
+SIDECAR = "vram-enforcer"
+
+
+@pytest.fixture(scope="module")
+def mallory(control_plane, tmp_path_factory):
+    """Be the tenant, in one cluster for all of the table."""
+    if not charts.available():
+        pytest.skip(charts.MISSING)
+    helm = charts.Helm(tmp_path_factory.mktemp("helm"))
+    with attacked(control_plane, helm, tmp_path_factory.mktemp("server")) as tenant:
+        yield tenant
+
+
+# What she tries: functions that return when the API server let her, and raise its denial.
+
+
+def creating(*arguments: Any, namespace: str = "team-a", **more: Any) -> Callable[[Tenant], Json]:
+    """Create a pod."""
+    return lambda tenant: tenant.create(a_pod(*arguments, **more), namespace)
+
+
+def with_container(
+    *arguments: Any, namespace: str = "team-a", spec: Json | None = None, **fields: Any
+) -> Callable[[Tenant], Json]:
+    """Create a pod with a container that has these fields."""
+    return creating(
+        *arguments, containers=[a_container(**fields)], namespace=namespace, **(spec or {})
+    )
+
+
+def with_security(memory: str | None, namespace: str = "team-a", **fields: Any):
+    return with_container(memory, namespace=namespace, securityContext=fields)
+
+
+def with_capability(name: str) -> Callable[[Tenant], Json]:
+    return with_security("8Gi", capabilities={"add": [name]})
+
+
+def with_host_path(path: str) -> Callable[[Tenant], Json]:
+    volume = {"name": "v", "hostPath": {"path": path}}
+    mounts = [{"name": "v", "mountPath": "/v"}]
+    return with_container("8Gi", volumeMounts=mounts, spec={"volumes": [volume]})
+
+
+def with_env(memory: str | None, *entries: Json, **fields: Any) -> Callable[[Tenant], Json]:
+    return with_container(memory, env=list(entries), **fields)
+
+
+def with_mount(memory: str | None, volume: str, path: str) -> Callable[[Tenant], Json]:
+    mounts = [{"name": volume, "mountPath": path}]
+    volumes = [{"name": volume, "emptyDir": {}}]
+    return with_container(memory, volumeMounts=mounts, spec={"volumes": volumes})
+
+
+def from_source(**source: Json) -> Json:
+    return {"name": VISIBLE, "valueFrom": source}
+
+
+def with_resource(memory: str | None, name: str, amount: str = "1") -> Callable[[Tenant], Json]:
+    amounts = {name: amount}
+    return with_container(memory, resources={"requests": amounts, "limits": amounts})
+
+
+def claiming(memory: str | None) -> Callable[[Tenant], Json]:
+    claims = [{"name": "gpu", "resourceClaimName": "one"}]
+    resources = {"claims": [{"name": "gpu"}]}
+    return with_container(memory, resources=resources, spec={"resourceClaims": claims})
+
+
+def debugging(memory: str | None, namespace: str = "team-a", **container: Any):
+    """Add a debugging container to a pod that is there."""
+
+    def tries(tenant: Tenant) -> Json:
+        pod = the_pod(tenant, memory, namespace)
+        return tenant.debug(pod, **container)
+
+    return tries
+
+
+def the_pod(tenant: Tenant, memory: str | None, namespace: str = "team-a") -> Json:
+    """Return a pod of hers that is there, made once."""
+    if (memory, namespace) not in tenant.made:
+        meets = namespace.startswith("strict-")
+        spec = {"securityContext": {"runAsUser": 1000, "runAsNonRoot": True}} if meets else {}
+        container = a_container(
+            **({"securityContext": {"allowPrivilegeEscalation": False}} if meets else {})
+        )
+        tenant.made[memory, namespace] = tenant.has(
+            memory, containers=[container], namespace=namespace, **spec
+        )
+    return tenant.made[memory, namespace]
+
+
+def changing(memory: str | None, change: Json, part: str = "") -> Callable[[Tenant], Json]:
+    """Change a pod that is there."""
+    return lambda tenant: tenant.patch(the_pod(tenant, memory), change, part)
+
+
+def annotations(**notes: str | None) -> Json:
+    return {"metadata": {"annotations": {f"vramwarden.io/{k}": v for k, v in notes.items()}}}
+
+
+def entering(how: str) -> Callable[[Tenant], Json]:
+    return lambda tenant: tenant.enter(the_pod(tenant, "8Gi"), how, SIDECAR)
+
+
+def with_pod_level(tenant: Tenant) -> Json:
+    """Limit the pod to what the sidecar alone has."""
+    limits = {"cpu": "10m", "memory": "64Mi"}
+    return tenant.create(a_pod("8Gi", resources={"requests": limits, "limits": limits}))
+
+
+def resizing_the_pod(tenant: Tenant) -> Json:
+    """Take the memory from a pod that had enough, on a node that can change it while it runs."""
+    features = {"status": {"declaredFeatures": ["InPlacePodLevelResourcesVerticalScaling"]}}
+    tenant.admin.request("PATCH", f"/api/v1/nodes/{NODE}/status", features, content_type=STRATEGIC)
+    limits = {"cpu": "2", "memory": "1Gi"}
+    pod = tenant.has("8Gi", resources={"requests": {"cpu": "20m"}, "limits": limits})
+    bound_as(tenant, pod)
+    less = {"limits": {**limits, "memory": "65Mi"}, "requests": {"memory": "65Mi"}}
+    try:
+        return tenant.patch(pod, {"spec": {"resources": less}}, "/resize")
+    finally:
+        tenant.delete(pod)
+
+
+def changing_the_sidecar(part: str, **fields: Any) -> Callable[[Tenant], Json]:
+    change = {"spec": {"initContainers": [{"name": SIDECAR, **fields}]}}
+    return changing("8Gi", change, part)
+
+
+def writing_status(rights: str) -> Callable[[Tenant], Json]:
+    """Write which GPU a pod has by its status, with a right that tenants seldom have."""
+
+    def tries(tenant: Tenant) -> Json:
+        pod = the_pod(tenant, "8Gi")
+        if not rights:
+            return tenant.annotate(pod, "/status", gpu="GPU-stolen")
+        rule = {"apiGroups": [""], "resources": [rights], "verbs": ["patch"]}
+        with granted(tenant.admin, "dave", rule):
+            dave = tenant.admin.acting_as("dave", "system:authenticated")
+            return tenant.annotate(pod, "/status", dave, gpu="GPU-stolen")
+
+    return tries
+
+
+def exempting(part: str) -> Callable[[Tenant], Json]:
+    """Label a namespace, with rights on namespaces (`_wait_for_fences` gave them)."""
+
+    def tries(tenant: Tenant) -> Json:
+        label = {"metadata": {"labels": {"vramwarden.io/webhook": "disabled"}}}
+        rule = {"apiGroups": [""], "resources": ["namespaces", f"namespaces{part}"]}
+        with granted(tenant.admin, "erin", {**rule, "verbs": ["patch"]}):
+            erin = tenant.admin.acting_as("erin", "system:authenticated")
+            path = f"/api/v1/namespaces/{tenant.namespace('team-a')}{part}"
+            return erin.request("PATCH", path, label, content_type=STRATEGIC, dryRun="All")
+
+    return tries
+
+
+def binding_herself(tenant: Tenant) -> None:
+    tenant.bind(the_pod(tenant, "8Gi"), NODE, tenant.api, dry_run=True)
+
+
+def posting_a_binding(tenant: Tenant) -> None:
+    """Reserve GPUs without the API server: who reaches the port needs a path nobody can guess."""
+    client = tenant.server.client()
+    client.request("POST", "/bind", b"{}", {"Content-Type": "application/json"})
+    answer = client.getresponse()
+    answer.read()
+    client.close()
+    raise ApiError({"code": answer.status, "message": f"{answer.status}"})
+
+
+# What she gains nothing by: functions that check what became of it.
+
+
+def brings_a_sidecar_along(tenant: Tenant) -> None:
+    """Ours comes out, whatever of it she wrote."""
+    (ours,) = tenant.create(a_pod("8Gi"))["spec"]["initContainers"]
+    hers = copy.deepcopy(ours)
+    hers |= {"terminationMessagePath": "/run/x", "image": "evil.example/enforcer:1"}
+    hers["resources"]["limits"]["ephemeral-storage"] = "1"
+    for name in ("__NVML_DBG_FILE", "OPENSSL_CONF", "LD_PRELOAD", "TZ"):
+        hers["env"].append({"name": name, "value": "/x"})
+    hers["env"][0] = {"name": "VRAM_CAP_BYTES", "value": str(2**62)}
+    del hers["livenessProbe"]
+    (found,) = tenant.create(a_pod("8Gi", initContainers=[hers]))["spec"]["initContainers"]
+    assert found == ours
+
+
+def is_voided(*arguments: Any, **more: Any) -> Callable[[Tenant], None]:
+    """Create a pod whose containers then see no GPU."""
+
+    def check(tenant: Tenant) -> None:
+        for container in tenant.create(a_pod(*arguments, **more))["spec"]["containers"]:
+            assert VOID in container["env"], container
+
+    return check
+
+
+def is_translated(generateName: str = "", **spec: Any) -> Callable[[Tenant], None]:  # noqa: N803 - as in a pod
+    """Create a pod with a demand by another door; it is translated as by any."""
+
+    def check(tenant: Tenant) -> None:
+        pod = tenant.create(a_pod("8Gi", **spec), generate_name=generateName)
+        assert pod["spec"]["initContainers"][0]["name"] == SIDECAR
+        assert pod["metadata"]["labels"]["vramwarden.io/managed"] == "true"
+
+    return check
+
+
+def has_a_runtime_class(tenant: Tenant) -> None:
+    """Name NVIDIA's runtime, and nothing else: containers see no GPU by it."""
+    kind = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia"}
+    named = {**kind, "metadata": {"name": "shows-gpus"}}
+    tenant.admin.request("POST", "/apis/node.k8s.io/v1/runtimeclasses", named)
+    check = is_voided(runtimeClassName="shows-gpus")
+    try:
+        wait_until("the class is known", lambda: not denial(lambda: check(tenant)))
+    finally:
+        tenant.admin.request("DELETE", "/apis/node.k8s.io/v1/runtimeclasses/shows-gpus")
+
+
+def keeps_its_capability(tenant: Tenant) -> None:
+    """In a user namespace of its own, the sidecar keeps root and KILL there."""
+    pod = tenant.create(a_pod("8Gi", hostUsers=False))
+    context = pod["spec"]["initContainers"][0]["securityContext"]
+    assert context["runAsUser"] == 0
+    assert context["capabilities"] == {"drop": ["ALL"], "add": ["KILL"]}
+
+
+def stores_nothing(part: str) -> Callable[[Tenant], None]:
+    """Write which GPU a pod has by a part of it that keeps no annotations."""
+
+    def check(tenant: Tenant) -> None:
+        pod = the_pod(tenant, "8Gi")
+        try:
+            changed = tenant.annotate(pod, part, gpu="GPU-stolen")
+        except ApiError:
+            return
+        assert "vramwarden.io/gpu" not in changed["metadata"]["annotations"]
+
+    return check
+
+
+def binding_brings_marks(tenant: Tenant) -> None:
+    """Forge marks in a Binding: with the right to create one, ours win and hers are taken off."""
+    pod = tenant.has("1Gi")
+    notes = {"gpu": "GPU-stolen", "gpu-memory": "1Mi", "admitted": "x"}
+    marks = {
+        "annotations": {f"vramwarden.io/{key}": value for key, value in notes.items()},
+        "labels": {"vramwarden.io/managed": "no"},
+    }
+    known = {**pod["metadata"]["annotations"]}
+    bound_as(tenant, pod, **marks)
+    found = tenant.stored(pod)["metadata"]
+    tenant.delete(pod)
+    assert found["labels"]["vramwarden.io/managed"] == "true"
+    assert found["annotations"]["vramwarden.io/gpu"].startswith("GPU-g1")
+    for key in ("gpu-memory", "admitted"):
+        key = f"vramwarden.io/{key}"  # noqa: PLW2901
+        assert found["annotations"][key] == known[key]
+
+
+def bound_as(tenant: Tenant, pod: Json, **marks: Json) -> None:
+    """Bind a pod to our node once its replica has room for it, as the scheduler retries."""
+
+    def bound() -> bool:
+        try:
+            tenant.bind(pod, NODE, **marks)
+        except ApiError as error:
+            if error.code == 409:
+                return True
+            assert "is not known" in error.message or "no GPU" in error.message, error.message
+            return False
+        return True
+
+    wait_until("the pod is bound", bound, timeout=20)
+
+
+def poison_takes_nothing(tenant: Tenant) -> None:
+    """In a namespace that nobody judges, forge a demand on our node; others still fit there."""
+    tenant.namespace("opted-out", {"vramwarden.io/webhook": "disabled"})
+    forged = tenant.create(
+        a_pod("8GB", labels={"vramwarden.io/managed": "true"}, nodeName=NODE),
+        "opted-out",
+        tenant.admin,
+        dry_run=False,
+    )
+    pod = tenant.has("78Gi")
+    bound_as(tenant, pod)
+    uuids = tenant.stored(pod)["metadata"]["annotations"]["vramwarden.io/gpu"]
+    tenant.delete(pod, forged)
+    assert uuids.startswith("GPU-g1")
+
+
+def a_dry_run_reserves_nothing(tenant: Tenant) -> None:
+    """Ask for both GPUs again and again, as dry runs; others still fit."""
+    pods = [tenant.has("78Gi") for _ in range(2)]
+    for pod in (*pods, *pods):
+        tenant.bind(pod, NODE, dry_run=True)
+    last = tenant.has("70Gi", annotations={"vramwarden.io/gpu-count": "2"})
+    bound_as(tenant, last)
+    tenant.delete(*pods, last)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way, and what holds it."""
+
+    vector: str
+    """Of `VECTORS`, and what of it is tried."""
+    tries: Callable[[Tenant], Any] | None = None
+    """What is tried, for real or as a dry run."""
+    why: str = ""
+    """What the denial says, where it is denied."""
+    path: str = ""
+    """The document that names the limit, or the tests that show it with real processes."""
+    says: str = ""
+    """What stands there."""
+
+
+def closed(vector: str, tries: Callable[[Tenant], Any], why: str) -> Row:
+    """Return a row that is denied."""
+    return Row(vector, tries, why)
+
+
+def harmless(vector: str, tries: Callable[[Tenant], None]) -> Row:
+    """Return a row that is allowed and gains nothing, which `tries` checks."""
+    return Row(vector, tries)
+
+
+def limit(vector: str, path: str, says: str, tries: Callable[[Tenant], Any] | None = None) -> Row:
+    """Return a row that is open, by a sentence in a document; `tries` shows that it is."""
+    return Row(vector, tries, "", path, says)
+
+
+def shown(vector: str, path: str, says: str) -> Row:
+    """Return a row that takes real processes, which other tests have."""
+    return Row(vector, None, "", path, says)
+
+
+def by(name: str) -> str:
+    """Return what a denial of the fence says."""
+    return f"ValidatingAdmissionPolicy 'vramwarden-{name}'"
+
+
+PRIVILEGED, DEBUGGING = "PrivilegedContainer: ", "EphemeralContainer: "
+BY_HAND, FIXED = "VisibleDevicesOverride: ", "Immutable: "
+POLICIES_MD, SECURITY_MD = "policies/README.md", "SECURITY.md"
+SIDECARS = "tests/sidecar/test_incident_tenant.py"
+LESS = {"requests": {"cpu": "1m"}, "limits": {"cpu": "1m"}}
+HOST_PATHS = (
+    *("/", "/dev", "//dev/./", "/dev/../dev/nvidia0", "/dev/./shm/../nvidia0", "/run"),
+    *("/run/nvidia/driver", "/var/run/containerd/containerd.sock", "/var/lib/kubelet"),
+    *("/var/lib/kubelet/device-plugins", "/proc", "/etc", "/proc/1/root/dev"),
+)
+CAPABILITIES = (
+    *("SYS_RESOURCE", "SYS_NICE", "DAC_READ_SEARCH", "CHECKPOINT_RESTORE", "PERFMON"),
+    *("MAC_OVERRIDE", "SYS_ADMIN", "SYS_PTRACE", "BPF", "SYS_MODULE", "ALL", "cap_sys_admin"),
+)
+WHOLE = (
+    *("deviceclass.resource.kubernetes.io/gpu.nvidia.com", "nvidia.com/pgpu", "nvidia.com/gpu"),
+    *("nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared"),
+)
+CDI = (
+    ("nvidia.cdi.k8s.io/container.main", "nvidia.com/gpu=all"),
+    ("nvidia.cdi.k8s.io", "nvidia.com/gpu=0"),
+    ("cdi.k8s.io/x", "nvidia.com/gpu=all"),
+    ("cdi.k8s.io/x", "runtime.nvidia.com/gpu=all"),
+)
+UNNAMED = {
+    "envFrom": {"envFrom": [{"configMapRef": {"name": "gpus"}}]},
+    "CUDA_VERSION": {"env": [{"name": "CUDA_VERSION", "value": "12.4"}]},
+    "an image's own": {"image": "nvidia/cuda:12.4.0-base"},
+    "other case": {"env": [{"name": "nvidia_visible_devices", "value": "all"}]},
+    "DOCKER_RESOURCE_GPU": {"env": [{"name": "DOCKER_RESOURCE_GPU", "value": "0"}]},
+}
+NAMED = {
+    "by value": [ALL],
+    "twice": [VOID, ALL],
+    "by a variable": [{"name": "X", "value": "all"}, {"name": VISIBLE, "value": "$(X)"}],
+    "by a field": [from_source(fieldRef={"fieldPath": "metadata.annotations['x']"})],
+    "by a ConfigMap": [from_source(configMapKeyRef={"name": "c", "key": "k"})],
+}
+CHANGES = (
+    ("its GPU", annotations(gpu="GPU-stolen"), by("marks")),
+    ("the names of its devices", annotations(**{"visible-devices": "all"}), by("marks")),
+    ("its amount", annotations(**{"gpu-memory": "80Gi"}), FIXED),
+    ("its mark", annotations(admitted="x"), FIXED),
+    ("its label", {"metadata": {"labels": {"vramwarden.io/managed": None}}}, by("marks")),
+)
+DEVICES = "/var/run/nvidia-container-devices/all"
+MIRROR = {"kubernetes.io/config.mirror": "x"}
+FORGED = {
+    "labels": {"vramwarden.io/managed": "true"},
+    "annotations": {"vramwarden.io/admitted": "v1 a 0123456789ab", "vramwarden.io/gpu": "GPU-x"},
+}
+TABLE = [
+    # B: the sidecar. Who runs as its user may signal it; under NonRoot nobody in the pod does.
+    closed("B1 root under NonRoot", with_security("8Gi", "strict-a", runAsUser=0), PRIVILEGED),
+    closed("B1 no user named under NonRoot", with_security("8Gi", "strict-a"), PRIVILEGED),
+    limit(
+        "B1 root otherwise",
+        POLICIES_MD,
+        "a container that is root can stop a sidecar that is",
+        with_security("8Gi", runAsUser=0),
+    ),
+    shown(
+        "B1 stopped, its heartbeat forged: by its probe",
+        SIDECARS,
+        "def test_a_stopped_enforcer_is_found_whatever_its_heartbeat_says(",
+    ),
+    shown(
+        "B1 a process that poses as it",
+        SIDECARS,
+        "def test_a_process_of_the_tenants_own_is_not_taken_for_the_enforcer(",
+    ),
+    shown(
+        "B1 without descriptors",
+        SIDECARS,
+        "def test_an_enforcer_without_descriptors_ends_and_says_why(",
+    ),
+    *(
+        shown(f"{vector} {name}: from outside", "tests/sentry/scenarios.py", f'"{name}": (')
+        for vector, name in (
+            *(("B1", name) for name in ("stop", "stop-as-user", "kill", "starve", "rename")),
+            *(("B1", "fork"), ("B4", "supervisor"), ("B5", "ghost"), ("B9", "crowd")),
+            ("B10", "nested"),
+        )
+    ),
+    *(
+        shown(f"{vector} all of these", "tests/sentry/test_attacks.py", f"def {name}(")
+        for vector, name in (
+            ("B1", "test_the_excess_ends_within_fifteen_seconds"),
+            ("B5", "test_memory_whose_owner_ended_is_found_by_whom_it_belonged_to"),
+            ("B10", "test_bystanders_live"),
+        )
+    ),
+    shown(
+        "B4 a supervisor without GPU memory",
+        "tests/sidecar/test_incident_repeated.py",
+        "def test_a_supervisor_that_starts_what_is_stopped_again_and_holds_nothing_ends_for_good(",
+    ),
+    limit(
+        "B5 in the sidecar",
+        SECURITY_MD,
+        "is reported by the sidecar and not counted, until that was seen on a GPU",
+    ),
+    shown(
+        "B9 a list longer than the buffer",
+        "tests/sidecar/test_incident_figures.py",
+        "def test_a_list_that_outgrows_its_buffer_hides_nobody(",
+    ),
+    *(closed(f"B2 {how}", entering(how), by("enforcer")) for how in ("exec", "attach")),
+    closed(
+        "B3 a debugging container as root under NonRoot",
+        debugging("8Gi", "strict-a", securityContext={"runAsUser": 0}),
+        DEBUGGING,
+    ),
+    *(
+        closed(
+            f"B3 a debugging container with {name}",
+            debugging("8Gi", securityContext={"capabilities": {"add": [name]}}),
+            DEBUGGING,
+        )
+        for name in ("SYS_RESOURCE", "SYS_NICE", "SYS_PTRACE", "KILL")
+    ),
+    closed(
+        "B3 a debugging container of the sidecar",
+        debugging("8Gi", targetContainerName=SIDECAR),
+        DEBUGGING,
+    ),
+    limit(
+        "B3 a debugging container as root otherwise",
+        POLICIES_MD,
+        "a process may signal whatever runs as its own user",
+        debugging("8Gi", securityContext={"runAsUser": 0}),
+    ),
+    closed("B6 limits of the pod", with_pod_level, "EnforcementImpossible: spec.resources"),
+    closed("B6 limits of the pod, later", resizing_the_pod, "EnforcementImpossible: spec"),
+    harmless("B7 a sidecar brought along", brings_a_sidecar_along),
+    *(closed(f"B8 {name}", with_capability(name), PRIVILEGED) for name in CAPABILITIES),
+    closed("B10 the node's PIDs", creating("8Gi", hostPID=True), "HostPID: "),
+    closed("B10 the node's IPC", creating("8Gi", hostIPC=True), PRIVILEGED),
+    closed(
+        "B10 PIDs of its own",
+        creating("8Gi", shareProcessNamespace=False),
+        "ProcessNamespaceNotShared: ",
+    ),
+    harmless("B10 users of its own", keeps_its_capability),
+    shown(
+        "B10 the next owner of a number",
+        "tests/sidecar/test_incident_identity.py",
+        "def test_the_next_owner_of_a_number_is_not_killed",
+    ),
+    closed(
+        "B11 MPS by hand",
+        with_env("8Gi", {"name": "CUDA_MPS_PIPE_DIRECTORY", "value": "/x"}),
+        BY_HAND,
+    ),
+    closed("B11 our volume", with_mount("8Gi", "vram-enforcer-run", "/x"), "ReservedName: "),
+    closed("B11 the sidecar's image", changing_the_sidecar("", image="evil.example/x"), FIXED),
+    closed("B11 the sidecar's amounts", changing_the_sidecar("/resize", resources=LESS), FIXED),
+    limit("B12 managed memory", "README.md", "`cudaMallocManaged` memory is never seen"),
+    limit(
+        "B12 between two measurements",
+        "README.md",
+        "A burst can push a neighbor out of memory first",
+    ),
+    # C: containers that see a GPU and are not counted.
+    closed("C1 a debugging container that shows GPUs", debugging(None, env=[ALL]), DEBUGGING),
+    closed("C1 the same beside a share", debugging("8Gi", env=[ALL]), DEBUGGING),
+    closed("C1 one of our name", debugging(None, name=SIDECAR), "ReservedName: "),
+    *(
+        closed(f"C2 {key}: {value}, {how}", creating(memory, annotations={key: value}), BY_HAND)
+        for how, memory in (("without a share", None), ("with a share", "64Mi"))
+        for key, value in CDI
+    ),
+    *(
+        closed(
+            f"C2 {key}: {value}, later",
+            changing("8Gi", {"metadata": {"annotations": {key: value}}}),
+            by("second-line"),
+        )
+        for key, value in CDI
+    ),
+    *(
+        harmless(f"C3 {name}", is_voided(containers=[a_container(**fields)]))
+        for name, fields in UNNAMED.items()
+    ),
+    harmless("C3 a RuntimeClass alone", has_a_runtime_class),
+    limit(
+        "C3 without fence.void",
+        "deploy/nodes.md",
+        "an image with `NVIDIA_VISIBLE_DEVICES=all` built in",
+    ),
+    *(closed(f"C4 {path}", with_host_path(path), PRIVILEGED) for path in HOST_PATHS),
+    *(closed(f"C5 {name}", with_resource("8Gi", name), "WholeGPUAndShare: ") for name in WHOLE),
+    closed("C5 a claim", claiming("8Gi"), "WholeGPUAndShare: "),
+    limit(
+        "C5 a claim without a share",
+        "deploy/nodes.md",
+        "keep other allocators away yourself, such as NVIDIA's DRA driver",
+        claiming(None),
+    ),
+    closed("C6 namespaces", exempting(""), by("exemption")),
+    closed("C6 namespaces/status", exempting("/status"), by("exemption")),
+    limit(
+        "C6 names that are exempt",
+        "policies/default.yaml",
+        "strike out the patterns that your cluster does not need",
+    ),
+    limit(
+        "C6 what a label buys without the fence",
+        SECURITY_MD,
+        "The namespace label `vramwarden.io/webhook: disabled`** without `fence.exemption`",
+    ),
+    *(
+        closed(f"C7 NVIDIA_VISIBLE_DEVICES {how}", with_env(None, *entries), BY_HAND)
+        for how, entries in NAMED.items()
+    ),
+    *(
+        closed(f"C7 a mount, {how}", with_mount(memory, "gpus", DEVICES), BY_HAND)
+        for how, memory in (("without a share", None), ("with a share", "64Mi"))
+    ),
+    limit(
+        "C7 privileged without a share",
+        SECURITY_MD,
+        "**Privileged pods that ask for no VRAM**",
+        with_security(None, privileged=True),
+    ),
+    limit(
+        "C7 the node's PIDs without a share",
+        SECURITY_MD,
+        "host PIDs or capabilities, are Pod Security's business",
+        creating(hostPID=True),
+    ),
+    closed("C7 Windows", creating("8Gi", os={"name": "windows"}), "UnsupportedOS: "),
+    closed("C7 a node of her choice", creating("8Gi", nodeName=NODE), "NodeNamePreset: "),
+    closed("C7 a mirror's annotation", creating("8GB", annotations=MIRROR), "InvalidQuantity: "),
+    closed("C7 an amount of 0", with_resource(None, VRAM, "0"), "InvalidQuantity: "),
+    harmless("C7 generateName", is_translated(generateName="x-")),
+    harmless("C7 gates", is_translated(schedulingGates=[{"name": "a/b"}])),
+    limit(
+        "C8 labels that choose a rule",
+        POLICIES_MD,
+        "`match.podLabels` are written by whoever writes the pod",
+    ),
+    # D and E: marks, bindings, GPUs of others.
+    *(closed(f"D0 {what}", changing("8Gi", change), why) for what, change, why in CHANGES),
+    *(
+        harmless(f"D0 its GPU by {part}", stores_nothing(part))
+        for part in ("/resize", "/ephemeralcontainers")
+    ),
+    closed("D0 its GPU by its status", writing_status(""), "cannot patch resource"),
+    closed(
+        "D0 a demand that comes later",
+        changing(None, annotations(**{"gpu-memory": "8Gi"})),
+        FIXED,
+    ),
+    closed("D0 marks without a demand", creating(**FORGED), "ReservedName: "),
+    closed("D0 a binding of her own", binding_herself, "cannot create resource"),
+    closed("D1 a binding past the API server", posting_a_binding, "404"),
+    limit(
+        "D1 reviews past the API server",
+        "deploy/README.md",
+        "Who reaches it can send reviews of pods, which cost time",
+    ),
+    harmless("D2 marks in a Binding", binding_brings_marks),
+    closed("D3 its GPU by pods/status", writing_status("pods/status"), by("marks")),
+    limit(
+        "D4 priority",
+        SECURITY_MD,
+        "a ResourceQuota by priority class holds that",
+        creating("8Gi", priorityClassName="system-node-critical"),
+    ),
+    harmless("D5 dry runs", a_dry_run_reserves_nothing),
+    harmless("E1 pods that nobody judged", poison_takes_nothing),
+    limit(
+        "E2 forged content while the webhook is gone",
+        "deploy/README.md",
+        "it checks that a pod was translated, not how well",
+    ),
+]
+VECTORS = {
+    "B1": "stop the sidecar, blind it, forge its heartbeat",
+    "B2": "exec and attach into it",
+    "B3": "debugging containers",
+    "B4": "supervisors that start processes anew",
+    "B5": "memory of a process that is over",
+    "B6": "limits as small as the sidecar's own",
+    "B7": "a sidecar brought along",
+    "B8": "capabilities",
+    "B9": "hundreds of processes",
+    "B10": "namespaces and numbers",
+    "B11": "what is ours in the pod",
+    "B12": "what no sidecar sees",
+    "C1": "debugging containers that show GPUs",
+    "C2": "annotations by which runtimes inject devices",
+    "C3": "variables that nobody names",
+    "C4": "paths of the node",
+    "C5": "amounts that stand for GPUs",
+    "C6": "namespaces that are left alone",
+    "C7": "by hand, and by other doors",
+    "C8": "labels that choose the rule",
+    "D0": "marks of a pod",
+    "D1": "bindings past the API server",
+    "D2": "a Binding's own metadata",
+    "D3": "the status of pods",
+    "D4": "priority",
+    "D5": "dry runs",
+    "E1": "pods that nobody judged",
+    "E2": "while the webhook is gone",
+}
+
+
+def among(chosen: list[Row]) -> Any:
+    """Give a test its rows."""
+    return pytest.mark.parametrize("row", chosen, ids=[row.vector for row in chosen])
+
+
+DENIED = [row for row in TABLE if row.why]
+ALLOWED = [row for row in TABLE if row.tries and not row.why]
+WRITTEN = [row for row in TABLE if row.path]
+
+
+@among(DENIED)
+def test_what_a_tenant_tries_is_denied(mallory, row):
+    with pytest.raises(ApiError) as denied:
+        row.tries(mallory)
+    assert row.why in denied.value.message
+
+
+@among(ALLOWED)
+def test_what_she_is_allowed_gains_nothing_or_is_said_to_be_a_limit(mallory, row):
+    row.tries(mallory)
+
+
+@among(WRITTEN)
+def test_what_is_a_limit_is_said_and_what_takes_processes_is_tested(row):
+    text = re.sub(r"\s+(# )?", " ", (ROOT / row.path).read_text())
+    assert row.says in text
+
+
+HONEST = {
+    "a mesh's init container": with_capability("NET_ADMIN"),
+    "RDMA": with_capability("IPC_LOCK"),
+    "a packet socket": with_capability("NET_RAW"),
+    "what runtimes give all": with_capability("CHOWN"),
+    "a cache of models": with_host_path("/mnt/models"),
+    "shared memory": with_host_path("/dev/./shm"),
+    "huge pages": with_host_path("/dev/hugepages"),
+    "the node's time zone": with_host_path("/etc/localtime"),
+    "the node's network": creating("8Gi", hostNetwork=True),
+    "a debugging container": debugging("8Gi", securityContext={"runAsUser": 1000}),
+    "no GPU by hand": with_env(None, VOID),
+}
+
+
+@pytest.mark.parametrize("tries", HONEST.values(), ids=HONEST)
+def test_what_honest_pods_do_is_allowed(mallory, tries):
+    tries(mallory)
+
+
+def test_every_way_has_a_row_and_every_row_holds_something():
+    assert {row.vector.split()[0] for row in TABLE} == set(VECTORS)
+    assert len({row.vector for row in TABLE}) == len(TABLE)
+    assert len(DENIED) + len(ALLOWED) + len([row for row in WRITTEN if not row.tries]) == len(TABLE)

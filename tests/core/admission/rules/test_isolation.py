@@ -1,0 +1,279 @@
+"""What a rule's isolation, hostPaths, capabilities and resourceClaims let pods with VRAM do."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.admission.decisions import (
+    EVERYWHERE,
+    a_full_pod,
+    assert_denied,
+    assert_fine,
+    capability,
+    container_of,
+    decided,
+    findings_of,
+    host_path,
+    put,
+    put_in,
+    translated,
+)
+from tests.core.admission.faults import SHM
+from tests.support.pods import a_container, a_pod, a_policy, a_rule
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.policy.values import (
+    CAPABILITIES,
+    WHOLE_GPU_RESOURCES,
+    Isolation,
+    ResourceClaims,
+)
+
+NON_ROOT = a_rule(isolation=Isolation.NON_ROOT)
+HARDENED = {"runAsNonRoot": True, "allowPrivilegeEscalation": False, "runAsUser": 1000}
+
+
+def a_non_root_pod():
+    pod = a_full_pod()
+    for name in EVERYWHERE:
+        put_in(pod, name, {"securityContext": HARDENED})
+    return pod
+
+
+# --- hostPaths
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/mnt", "/database", "/data/..", "/data/../dev", "/mnt/modelsx", "/dev", SHM),
+        *("/etc/localtime", "/home", "."),
+    ],
+)
+def test_a_list_allows_its_paths_and_no_parent_or_neighbour_of_them(path, phase):
+    rule = a_rule(host_paths=("/data", "/mnt/models"))
+    decision = decided(a_full_pod(**host_path(path)), rule, phase)
+    assert_denied(decision, "PrivilegedContainer", "spec.volumes[0].hostPath.path")
+    assert "mount one of /data, /mnt/models, or remove the volume" in decision.message
+
+
+@pytest.mark.parametrize("path", ["/data", "/data/", "//data/./x", "/mnt/models/a/b", "/x/../data"])
+def test_a_list_allows_what_is_below_its_paths(path):
+    assert_fine(a_full_pod(**host_path(path)), a_rule(host_paths=("/data", "/mnt/models")))
+
+
+def test_an_empty_list_allows_no_path():
+    decision = decided(a_full_pod(**host_path("/data")), a_rule(host_paths=()))
+    assert_denied(decision, "PrivilegedContainer", "spec.volumes[0].hostPath.path")
+    assert decision.message.endswith('that rule "default" allows; remove the volume')
+
+
+@pytest.mark.parametrize("path", ["/", "/dev/nvidia0", "/run"])
+def test_the_root_in_a_list_allows_every_path(path):
+    assert_fine(a_full_pod(**host_path(path)), a_rule(host_paths=("/",)))
+
+
+def test_of_a_pod_without_a_demand_no_path_is_judged():
+    pod = a_full_pod(None, **host_path("/run"))
+    assert decided(pod, a_rule(host_paths=())).outcome is Outcome.ALLOWED
+
+
+# --- pods as they are met
+
+
+ISTIO = {
+    "initContainers": [
+        a_container(
+            "istio-init",
+            securityContext={
+                "capabilities": {"add": ["NET_ADMIN", "NET_RAW"], "drop": ["ALL"]},
+                "privileged": False,
+                "runAsUser": 0,
+                "runAsNonRoot": False,
+                "allowPrivilegeEscalation": False,
+            },
+        ),
+        a_container("istio-proxy", restartPolicy="Always", securityContext={"runAsUser": 1337}),
+    ],
+    "volumes": [
+        {"name": "istio-envoy", "emptyDir": {"medium": "Memory"}},
+        {"name": "istio-podinfo", "downwardAPI": {"items": []}},
+    ],
+}
+RDMA = {
+    "containers": [
+        a_container(
+            securityContext={"capabilities": {"add": ["IPC_LOCK"]}},
+            resources={"limits": {"rdma/hca_shared_devices_a": "1"}},
+        )
+    ],
+    "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+}
+MODELS = {
+    "volumes": [
+        {"name": "models", "hostPath": {"path": "/mnt/models", "type": "Directory"}},
+        {"name": "data", "hostPath": {"path": "/data", "type": "DirectoryOrCreate"}},
+        {"name": "shm", "hostPath": {"path": SHM}},
+        {"name": "huge", "hostPath": {"path": "/dev/hugepages"}},
+        {"name": "time", "hostPath": {"path": "/etc/localtime", "type": "File"}},
+    ]
+}
+
+
+@pytest.mark.parametrize("fields", [ISTIO, RDMA, MODELS], ids=["Istio", "RDMA", "models"])
+def test_usual_pods_pass_the_defaults(fields):
+    assert_fine(a_pod("main=8Gi", **fields))
+
+
+# --- capabilities
+
+
+@pytest.mark.parametrize("name", ["SYS_PTRACE", "CAP_SYS_PTRACE", "sys_ptrace"])
+def test_a_rule_may_allow_a_capability_however_a_pod_spells_it(name):
+    pod = a_full_pod()
+    put_in(pod, "main", capability(name))
+    assert_fine(pod, a_rule(capabilities=frozenset({"SYS_PTRACE"})))
+    path = "spec.containers[0].securityContext.capabilities.add[0]"
+    assert_denied(decided(pod), "PrivilegedContainer", path)
+
+
+@pytest.mark.parametrize("name", sorted({*CAPABILITIES} - {"NET_RAW"}))
+def test_a_rule_may_allow_fewer_than_the_default(name):
+    pod = a_full_pod()
+    put_in(pod, "init", capability(name))
+    path = "spec.initContainers[0].securityContext.capabilities.add[0]"
+    assert_denied(decided(pod, a_rule(capabilities=frozenset())), "PrivilegedContainer", path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        (capability("SYS_NICE"), "or ask your platform team for a rule whose capabilities name it"),
+        (capability("SYS_PTRACE"), "or use kubectl debug --profile=baseline"),
+        ({"securityContext": {"privileged": True}}, "which defeats the VRAM cap; remove it"),
+    ],
+)
+def test_a_denial_says_what_helps(fields, hint):
+    pod = a_full_pod()
+    put_in(pod, "main", fields)
+    assert decided(pod).message.endswith(hint)
+
+
+def test_all_capabilities_are_never_allowed():
+    pod = a_full_pod()
+    put_in(pod, "main", capability("ALL"))
+    rule = a_rule(capabilities=frozenset({"SYS_ADMIN", *CAPABILITIES}))
+    assert decided(pod, rule).reasons == ("PrivilegedContainer",)
+
+
+# --- resourceClaims and whole GPUs
+
+
+@pytest.mark.parametrize("claims", ResourceClaims)
+def test_a_claim_beside_a_share_is_the_rules_to_judge(claims):
+    pod = a_full_pod(resourceClaims=[{"name": "nic", "resourceClaimTemplateName": "t"}])
+    put_in(pod, "side", {"resources": {"claims": [{"name": "nic"}]}})
+    rule = a_rule(resource_claims=claims)
+    if claims is ResourceClaims.IGNORE:
+        assert_fine(pod, rule)
+    else:
+        assert findings_of(pod, rule) == [
+            ("WholeGPUAndShare", "spec.initContainers[1].resources.claims"),
+            ("WholeGPUAndShare", "spec.resourceClaims"),
+        ]
+
+
+def test_a_rule_that_ignores_claims_still_denies_whole_gpus():
+    pod = a_full_pod()
+    put_in(pod, "main", {"resources": {"limits": {"nvidia.com/gpu": "1"}}})
+    path = "spec.containers[0].resources.limits[nvidia.com/gpu]"
+    rule = a_rule(resource_claims=ResourceClaims.IGNORE)
+    assert_denied(decided(pod, rule), "WholeGPUAndShare", path)
+
+
+@pytest.mark.parametrize(
+    ("resource", "whole"),
+    [
+        *((name, True) for name in WHOLE_GPU_RESOURCES if "*" not in name),
+        *((f"nvidia.com/mig-{name}", True) for name in ("1g.10gb", "3g.40gb.me")),
+        *((f"nvidia.com/{name}", True) for name in ("gpumem", "gpumem-percentage")),
+        *((f"volcano.sh/vgpu-{name}", True) for name in ("number", "memory", "cores")),
+        *((f"aliyun.com/gpu-{name}", True) for name in ("mem", "count", "core.percentage")),
+        ("deviceclass.resource.kubernetes.io/gpu.nvidia.com", True),
+        ("deviceclass.resource.kubernetes.io/mig-gpu", True),
+        ("deviceclass.resource.kubernetes.io/nic.example.com", False),
+        ("nvidia.com/gpux", False),
+        ("nvidia.com/gpucoresx", False),
+        ("nvidia.com/migs", False),
+        ("xnvidia.com/gpu", False),
+        ("nvidia.com/hostdev", False),
+        ("rdma/hca", False),
+        ("vramwarden.io/vram", False),
+    ],
+)
+def test_what_stands_for_whole_gpus_where_a_policy_names_nothing(resource, whole):
+    assert a_policy(whole_gpu_resources=WHOLE_GPU_RESOURCES).is_whole_gpu(resource) is whole
+
+
+# --- isolation
+
+
+def test_under_any_nobodys_user_matters():
+    pod = a_full_pod()
+    put_in(pod, "main", {"securityContext": {"runAsUser": 0, "allowPrivilegeEscalation": True}})
+    assert_fine(pod)
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("runAsNonRoot", value) for value in (None, False)),
+        *(("runAsUser", value) for value in (None, 0)),
+        *(("allowPrivilegeEscalation", value) for value in (None, True)),
+    ],
+)
+@pytest.mark.parametrize("phase", Phase)
+def test_under_non_root_a_container_that_may_be_root_is_denied(field, value, name, phase):
+    pod = a_non_root_pod()
+    holder = put_in(pod, name, {"securityContext": {field: value}})
+    path = f"{holder}.securityContext.{field}"
+    assert_denied(decided(pod, NON_ROOT, phase), "PrivilegedContainer", path)
+
+
+def test_all_that_a_plain_container_lacks_is_reported_at_once():
+    holder = "spec.containers[0].securityContext"
+    assert findings_of(a_pod("8Gi"), NON_ROOT) == [
+        ("PrivilegedContainer", f"{holder}.{field}")
+        for field in ("runAsNonRoot", "runAsUser", "allowPrivilegeEscalation")
+    ]
+
+
+@pytest.mark.parametrize("field", ["runAsNonRoot", "runAsUser"])
+def test_what_the_pod_says_counts_for_containers_that_say_nothing(field):
+    pod = a_non_root_pod()
+    for name in EVERYWHERE:
+        del container_of(pod, name)["securityContext"][field]
+    pod["spec"]["securityContext"] = {field: HARDENED[field]}
+    assert_fine(pod, NON_ROOT)
+    own = {"securityContext": {field: type(HARDENED[field])(0)}}
+    holder = put_in(pod, "second", own)
+    path = f"{holder}.securityContext.{field}"
+    assert_denied(decided(pod, NON_ROOT), "PrivilegedContainer", path)
+
+
+@pytest.mark.parametrize("pod_context", [{}, {"seccompProfile": {"type": "RuntimeDefault"}}])
+def test_under_non_root_the_sidecar_is_root_also_beside_a_pod_that_meets_restricted(pod_context):
+    pod = a_non_root_pod()
+    pod["spec"]["securityContext"] = pod_context
+    for name in EVERYWHERE:
+        put_in(pod, name, {"securityContext": {"capabilities": {"drop": ["ALL"]}}})
+    context = container_of(translated(pod, NON_ROOT), "vram-enforcer")["securityContext"]
+    assert (context["runAsUser"], context["capabilities"]["add"]) == (0, ["KILL"])
+    assert_fine(pod, NON_ROOT)
+
+
+def test_a_pod_without_a_demand_may_be_root_under_non_root():
+    pod = a_full_pod(None)
+    put(pod["spec"], {"securityContext": {"runAsUser": 0}})
+    assert decided(pod, NON_ROOT).outcome is Outcome.ALLOWED

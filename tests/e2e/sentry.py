@@ -1,0 +1,80 @@
+"""The sentry of the tests' own node: restarted, asked, and what it says of pods and of its node."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.e2e.pods import is_ready, statuses
+
+if TYPE_CHECKING:
+    from tests.e2e.node import NodeCluster
+    from tests.e2e.team import Team
+
+Json = dict[str, Any]
+NAMESPACE = "vramwarden-sentry"
+REPORTER = "vramwarden.io/sentry"
+UNMANAGED = "vramwarden_gpu_memory_unmanaged_bytes"
+_PRINTS = (
+    "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=5).read().decode())"
+)
+
+
+class NodeSentry:
+    """Speaks with the sentry, also while the API server is away."""
+
+    def __init__(self, node: NodeCluster, own: Team) -> None:
+        self._node = node
+        self._own = own
+
+    def pod(self) -> Json:
+        """Wait until it is ready; return its pod."""
+
+        def found() -> Json | None:
+            pods = self._own.pods(labelSelector="app.kubernetes.io/component=sentry")
+            staying = [one for one in pods if "deletionTimestamp" not in one["metadata"]]
+            return staying[0] if len(pods) == len(staying) == 1 and is_ready(staying[0]) else None
+
+        ready: Json = self._own.wait("the sentry ready", found)
+        return ready
+
+    def delete(self) -> None:
+        """Delete its pod, and wait for the next."""
+        before = self.pod()["metadata"]
+        self._own.delete_pod(before["name"])
+        self._own.wait("another sentry", lambda: self.pod()["metadata"]["uid"] != before["uid"])
+
+    def crash(self) -> None:
+        """End its process, and wait until it is back."""
+        pod = self.pod()
+        count = self._restarts(pod)
+        self._node.kill_container(statuses(pod)["sentry"]["containerID"])
+        self._own.wait("the sentry back", lambda: self._restarts(self.pod()) > count)
+
+    def log(self) -> list[Json]:
+        """Return what it wrote."""
+        text = self._own.log(self.pod()["metadata"]["name"], "sentry")
+        return [json.loads(line) for line in text.splitlines()]
+
+    def metrics_at(self, address: str) -> dict[str, list[Any]]:
+        """Return its metrics by name, asked for at its address: no API server is needed."""
+        text = self._node.run(sys.executable, "-I", "-c", _PRINTS, f"http://{address}:8081/metrics")
+        families = text_string_to_metric_families(text)
+        return {family.name: family.samples for family in families}
+
+    def unmanaged(self, address: str = "") -> dict[str, float]:
+        """Return the bytes held without a promise, by the UID of who does; all that are shown."""
+        families = self.metrics_at(address or self.pod()["status"]["podIP"])
+        return {one.labels["pod_uid"]: one.value for one in families.get(UNMANAGED, ())}
+
+    def events(self, **of: str) -> list[Json]:
+        """Return its Events about an object."""
+        about = ",".join(f"involvedObject.{key}={value}" for key, value in of.items())
+        found = self._node.api.list("/api/v1/events", fieldSelector=about)
+        return [one for one in found if one.get("reportingComponent") == REPORTER]
+
+    def _restarts(self, pod: Json) -> int:
+        return int(statuses(pod)["sentry"]["restartCount"])

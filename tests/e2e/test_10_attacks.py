@@ -1,0 +1,183 @@
+"""Who stops the sidecar and holds over the cap is stopped from outside, and nobody else is."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.e2e.node import NODE
+from tests.e2e.pods import GIB, container, holding, pod, statuses
+from tests.e2e.sentry import NAMESPACE, NodeSentry
+from tests.e2e.team import Team
+from tests.support.control_planes import wait_until
+
+CAP, OVER = 2 * GIB, 6 * GIB
+UNPROMISED = 3 * GIB
+ATTACKS = holding(f"wait_for attack; hold {OVER}; forever")
+# What stops the sidecar: a shell of the workload's container, root like that. It spares itself.
+STOPS = """
+cd /proc
+for pid in [0-9]*; do
+  if grep -q '[w]ebhook.sidecar' $pid/cmdline; then kill -STOP $pid && echo /proc/$pid; fi
+done
+"""
+HELD = "vramwarden.io/CapHeld"
+EXCEEDED = "VRAMCapExceeded"
+SOON_S = 15.0
+"""From the beginning of an excess, by what the sentry knows of the pod's settings."""
+NOISE_S = 15.0
+"""For the tests' own questions, on a machine that is busy."""
+
+
+@pytest.fixture(scope="module")
+def sentry(gpu_node):
+    found = NodeSentry(gpu_node, Team(gpu_node, NAMESPACE))
+    found.pod()
+    return found
+
+
+@pytest.fixture(scope="module")
+def intruder(gpu_node, sentry, make_team):
+    """Be a pod that nobody promised a GPU, and that holds memory all through this file.
+
+    The rollout is Observe, which warns of its variable.
+    """
+    found = make_team()
+    shows = container(
+        holding(f"hold {UNPROMISED}; forever"),
+        env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
+    )
+    found.create(pod("intruder", None, [], containers=[shows]))
+    yield found.wait_ready("intruder"), found
+    found.delete_pod("intruder")
+
+
+@pytest.fixture(scope="module")
+def tenant(make_team, intruder):
+    """Be a team, once the intruder holds memory: it is not reported before a minute is over."""
+    return make_team()
+
+
+def told(pod):
+    """Return what the sentry wrote into a pod's status."""
+    return [one for one in pod["status"]["conditions"] if one["type"] == HELD]
+
+
+@pytest.fixture(scope="module")
+def attack(tenant, sentry):
+    """Stop the sidecar from the workload's container, then hold three times the cap."""
+    tenant.create(pod("attacker", "2Gi", ATTACKS))
+    before = tenant.wait_ready("attacker")
+    process = tenant.run("attacker", "sh", "-c", STOPS).strip()
+    state = ["sh", "-c", f"grep State: {process}/status"]
+    assert "T (stopped)" in tenant.run("attacker", *state)
+    tenant.run("attacker", "touch", "/scene/attack")
+    began = time.monotonic()
+    ended = tenant.wait_ended("attacker")
+    print(f"over the cap for {time.monotonic() - began:.1f} s")
+    assert time.monotonic() - began < SOON_S + NOISE_S
+    yield before, ended, tenant.pod("attacker")
+    tenant.delete_pod("attacker")
+
+
+def test_who_stops_the_sidecar_is_stopped_from_outside(attack):
+    _, ended, _ = attack
+    assert ended["exitCode"] == 137
+    assert ended["reason"] == "Error"  # and not the kernel's for want of memory
+
+
+def test_the_sidecar_and_the_sandbox_were_not_touched(attack):
+    before, _, after = attack
+    seen = [statuses(found)["vram-enforcer"] for found in (before, after)]
+    for field in ("containerID", "restartCount"):
+        assert seen[0][field] == seen[1][field]
+    assert before["status"]["podIP"] == after["status"]["podIP"]
+
+
+def test_its_owner_reads_why_in_the_pod_in_an_event_and_in_the_log(attack, tenant, sentry):
+    uid = attack[0]["metadata"]["uid"]
+    (condition,) = tenant.wait("a condition", lambda: told(tenant.pod("attacker")))
+    assert (condition["status"], condition["reason"]) == ("False", EXCEEDED)
+    about = {"name": "attacker", "uid": uid}
+    event, *more = tenant.wait("an Event", lambda: sentry.events(**about))
+    assert {one["reason"] for one in (event, *more)} == {EXCEEDED}
+    assert event["message"].startswith(condition["message"][:200])
+    print(event["message"])
+    for figure in (f"{OVER // 2**20}", f"{CAP // 2**20}"):
+        assert figure in event["message"]
+    assert [line for line in sentry.log() if uid in str(line)]
+
+
+def test_an_honest_pod_is_stopped_by_its_sidecar_and_the_sentry_says_nothing(tenant, sentry):
+    grows = holding(f"hold {GIB}; wait_for grow; hold {OVER}; forever")
+    tenant.create(pod("honest", "2Gi", grows))
+    found = tenant.wait_ready("honest")
+    tenant.run("honest", "touch", "/scene/grow")
+    assert tenant.wait_ended("honest")["exitCode"] == 143
+    assert told(tenant.pod("honest")) == []
+    uid = found["metadata"]["uid"]
+    assert sentry.events(uid=uid) == []
+    assert [line for line in sentry.log() if uid in str(line)] == []
+    tenant.delete_pod("honest")
+
+
+def test_memory_that_nobody_was_promised_is_told_of_and_left_alone(intruder, sentry, tenant):
+    found, team = intruder
+    uid = found["metadata"]["uid"]
+    said = f"{UNPROMISED // 2**20}Mi"
+
+    def told_of():
+        events = sentry.events(kind="Node", name=NODE)
+        return [one for one in events if uid in one["message"] and said in one["message"]]
+
+    event, *_ = tenant.wait("an Event of the node", told_of)
+    print(event["message"])
+    assert event["reason"] == "VRAMUnmanaged"
+    assert sentry.unmanaged() == {uid: UNPROMISED}
+    (status,) = statuses(team.wait_ready("intruder")).values()
+    assert status["restartCount"] == 0
+
+
+class Seen:
+    """How often containers were started again, of pods that hold memory."""
+
+    def __init__(self, *pods):
+        self._pods = pods
+
+    def now(self):
+        return [
+            {name: status["restartCount"] for name, status in statuses(team.pod(pod)).items()}
+            for team, pod in self._pods
+        ]
+
+
+@pytest.fixture(scope="module")
+def bystanders(intruder, quiet, team):
+    team.wait_ready(quiet)
+    return Seen((team, quiet), (intruder[1], "intruder"))
+
+
+def test_without_an_api_server_it_shows_no_figure_rather_than_0(
+    bystanders, intruder, sentry, gpu_node, tenant
+):
+    before = bystanders.now()
+    address = sentry.pod()["status"]["podIP"]
+    assert sentry.unmanaged(address) == {intruder[0]["metadata"]["uid"]: UNPROMISED}
+    with gpu_node.without_api_server():
+        wait_until("no figure", lambda: sentry.unmanaged(address) == {}, timeout=60)
+    assert sentry.pod()["status"]["podIP"] == address
+    assert bystanders.now() == before
+
+
+def test_a_sentry_that_comes_back_stops_nobody_and_finds_what_it_knew(
+    bystanders, intruder, sentry, tenant
+):
+    before = bystanders.now()
+    for away in (sentry.delete, sentry.crash):
+        away()
+        # Nothing is said of whom it has seen for less than a minute.
+        assert sentry.unmanaged() == {}
+    tenant.wait("the figure again", sentry.unmanaged)
+    assert sentry.unmanaged() == {intruder[0]["metadata"]["uid"]: UNPROMISED}
+    assert bystanders.now() == before
