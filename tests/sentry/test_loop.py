@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import time
 from types import SimpleNamespace
 
 import pytest
 
-from tests.sentry.worlds import OTHER, TRAINER, Driver, a_line
+from tests.sentry.worlds import ID, OTHER, TRAINER, Driver, a_line
 from tests.support.fake_proc import put
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.assigned import AssignmentsSeen, AssignmentsUnread
@@ -20,19 +22,20 @@ from webhook.sentry.metrics import SentryMetrics
 from webhook.sentry.settings import SentrySettings
 
 GIB = 2**30
+NOBODY = 4_999_999  # more than any process's number
 SEEN = AssignmentsSeen({TRAINER: a_line()})
 
 
 class Bench:
     """A sentry without threads, whose proc is a folder."""
 
-    def __init__(self, proc, clock, **settings):
+    def __init__(self, proc, clock, pod_uid="", **settings):
         self.driver = Driver("GPU-a")
         self.said = []
         self.health = Health(lambda: clock[0])
         self.metrics = SentryMetrics("n1")
         self.sentry = Sentry(
-            SentrySettings("n1", "sys", proc=str(proc), pod_uid="", **settings),
+            SentrySettings("n1", "sys", proc=str(proc), pod_uid=pod_uid, **settings),
             None, self.driver, Journal(self.said.append), self.metrics, self.health,
         )  # fmt: skip
 
@@ -130,3 +133,19 @@ def test_a_driver_that_gives_no_figure_acts_on_nobody(tmp_path, bench):
     for second in range(60):
         bench.sentry.turn(float(second))
     assert (bench.events(), bench.reported()) == ([], [])
+
+
+def test_an_end_that_finds_nobody_to_stop_is_not_tried_and_said_each_second(tmp_path, clock):
+    """The process ended, and the driver goes on listing it; nothing else is in the pod."""
+    put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
+    put(tmp_path, NOBODY, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
+    bench = Bench(tmp_path, clock, pod_uid=OTHER)
+    bench.sentry.hear(SEEN)
+    bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {NOBODY: 5 * GIB}, 5 * GIB
+    bench.sentry.turn(0.0)
+    shutil.rmtree(tmp_path / str(NOBODY))
+    for half_second in range(1, 100):
+        bench.sentry.turn(half_second / 2)
+    ends = ["ending a pod", "nobody could be stopped"]
+    assert [one for one in bench.events() if one != "unmanaged memory"] == ends * 2
+    assert bench.reported() == []

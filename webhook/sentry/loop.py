@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 
 UNREAD: Final = "the list of who was promised what has not been read yet"
 
+VAIN_S: Final = 30.0
+"""How long to wait before a pod's end is tried again that found nobody to stop: its memory may be
+kept by the driver, or its processes by a security profile."""
+
 _MOST_PIDS: Final = 8  # in a line
 
 
@@ -89,6 +93,8 @@ class Sentry:
         self._unread = UNREAD
         self._reported: set[tuple[str, str]] = set()
         self._warned: set[str] = set()
+        self._vain_s: dict[str, float] = {}
+        """When the end of a pod found nobody to stop."""
 
     def run(self) -> None:
         """Run forever; raises NewContainerNeededError."""
@@ -140,7 +146,9 @@ class Sentry:
             unmanaged = self._audit.unmanaged(now_s, self._fresh_s)
             self._metrics.show(time.time(), unmanaged)
             self._report_unmanaged(unmanaged, now_s)
-        self._warned &= self._judge.judged()
+        judged = self._judge.judged()
+        self._warned &= judged
+        self._vain_s = {uid: at_s for uid, at_s in self._vain_s.items() if uid in judged}
         self._check_driver(look, now_s)
         return look
 
@@ -184,7 +192,7 @@ class Sentry:
                 why = explain_stop(process, excess)
                 self._stop(uid, process, why, now_s)
             case EndPod():
-                self._end(uid, explain_end(action), look, now_s)
+                self._end(uid, action, look, now_s)
             case Freed(process, gpu, _, after_s, returned=False):
                 why = f"{describe(process)} still holds it {after_s:.0f} s after SIGKILL"
                 values = {"why": why, "gpu": gpu} | self._values_of(uid, process)
@@ -227,11 +235,13 @@ class Sentry:
             values = {"why": what} | self._values_of(uid, process)
             self._journal.line("error", "a signal was rejected", values)
 
-    def _end(self, uid: str, why: str, look: Look, now_s: float) -> None:
+    def _end(self, uid: str, action: EndPod, look: Look, now_s: float) -> None:
         if not self._settings.act:
-            self._warn(uid, why, now_s)
+            self._warn(uid, explain_end(action), now_s)
             return
-        why += self._instead(uid)
+        if action.powerless and now_s - self._vain_s.get(uid, float("-inf")) < VAIN_S:
+            return
+        why = explain_end(action) + self._instead(uid)
         pod = {"pod": self._judge.lines[uid].pod, "uid": uid}
         self._journal.event("warning", "ending a pod", why=why, **pod)
         holding = {
@@ -250,8 +260,11 @@ class Sentry:
             enforcer_known=ended.sure,
         )
         if ended.stopped:
+            self._vain_s.pop(uid, None)
             self._metrics.stopped("pod")
             self._tell(uid, why, now_s)
+        else:
+            self._vain_s[uid] = now_s
 
     def _instead(self, uid: str) -> str:
         hold = self._judge.lines[uid].hold
