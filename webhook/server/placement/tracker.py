@@ -175,7 +175,7 @@ class Tracker:
         gone = kind == "DELETED"
         with self._lock:
             before = self._pods.get(pod.uid)
-            now = replace(pod, gone=gone)
+            now = pod if pod.gone is gone else replace(pod, gone=gone)
             self._pods[pod.uid] = now
             if now.node and not _ended(now):
                 self._by_node.setdefault(now.node, set()).add(pod.uid)
