@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.cluster import SYSTEM, Release
 from tests.e2e.conftest import namespace
 from tests.e2e.pods import pod
+from tests.e2e.sentry import NAMESPACE as SENTRY
 from tests.e2e.team import Team
 from tests.support import charts
 from tests.support.control_planes import ApiError, find_binary
@@ -48,25 +49,26 @@ def unready(cluster):
     team = Team(cluster, SYSTEM)
     cluster.api.create(namespace(SYSTEM, {"pod-security.kubernetes.io/enforce": "restricted"}))
     yield team
-    delete_namespace(team)
+    for name in (SYSTEM, SENTRY):
+        delete_namespace(team, name)
     elsewhere = "clusterroles,clusterrolebindings,roles,rolebindings,validatingadmissionpolicies"
     label = "app.kubernetes.io/name=vramwarden"
     kinds = f"{LEFT},{elsewhere},validatingadmissionpolicybindings"
     cluster.kubectl("delete", kinds, "--all-namespaces", "-l", label)
 
 
-def delete_namespace(team):
+def delete_namespace(team, name=SYSTEM):
     """Delete it, and wait until it is gone."""
-    team.api.delete(namespace(SYSTEM))
+    team.api.delete(namespace(name))
 
     def gone():
         try:
-            team.api.get(namespace(SYSTEM))
+            team.api.get(namespace(name))
         except ApiError as error:
             return error.code == NOT_FOUND
         return False
 
-    team.wait(f"{SYSTEM} gone", gone)
+    team.wait(f"{name} gone", gone)
 
 
 def starts(stranger, name):
