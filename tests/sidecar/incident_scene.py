@@ -25,7 +25,7 @@ VERDICTS = {
 }  # fmt: skip
 EVENTS = VERDICTS | {
     "killing a process", "memory came back", "no observation for a while", "a signal was rejected",
-    "no heartbeat", "out of descriptors", "stopped",
+    "no heartbeat", "out of descriptors", "guarding on", "stopped",
 }  # fmt: skip
 CGROUPS = next(
     (path for path in map(Path, ("/sys/fs/cgroup/unified", "/sys/fs/cgroup/freezer"))
@@ -251,7 +251,7 @@ class Pod:
         """Stop the enforcer where it runs, and check what holds of every incident."""
         if self.enforcer is not None and self.enforcer.poll() is None:
             wait_until(self.ends_with_the_last_verdict)
-            self.enforcer.terminate()
+            self.enforcer.send_signal(signal.SIGINT)  # at once, whoever else still runs
             code = self.end()
             assert (code, self.messages[-1]) == (0, "stopped"), (code, self.messages)
         assert self.ends_with_the_last_verdict(), self.termination_message

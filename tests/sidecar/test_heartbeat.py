@@ -400,8 +400,10 @@ def guarding(folder, code="input()"):
     command = [sys.executable, "-c", start, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as guard:
         guard.stdout.read(1)
-        yield guard.pid
-        guard.kill()
+        try:
+            yield guard.pid
+        finally:
+            guard.kill()
 
 
 @pytest.mark.parametrize("kind", ["startup", "liveness"])

@@ -78,3 +78,53 @@ def test_one_that_is_killed_and_restarted_takes_over(pod):
         return over[0], p.probe(), hog.wait()
 
     assert pod.run(incident) == [1, [0, "guarding"], -15]
+
+
+def test_told_to_end_it_guards_on_while_other_containers_run_anything(pod):
+    """As a plain container, whose SIGTERM comes with everybody's; a workload may ignore its own."""
+
+    def incident(p):
+        p.contain(1, "f")
+        hog, idle = p.process("stays", container="a"), p.process("plain", container="b")
+        p.holds(hog, 500)
+        p.guard()
+        p.enforcer.send_signal(signal.SIGTERM)
+        p.wait_for("guarding on")
+        p.holds(hog, 1200)
+        p.wait_for("memory came back")
+        p.observations(3)
+        ours = p.probe(), p.enforcer.poll()
+        idle.started.kill()
+        return ours, hog.wait(), idle.wait(), p.end(), p.messages[1:]
+
+    assert pod.run(incident) == [
+        [[0, "guarding"], None], -9, -9, 0,
+        ["guarding on", "stopping a process", "killing a process", "memory came back", "stopped"],
+    ]  # fmt: skip
+
+
+def test_told_by_hand_it_ends_whatever_runs(pod):
+    def incident(p):
+        p.contain(1, "f")
+        other = p.process("stays", container="a")
+        p.guard()
+        p.enforcer.send_signal(signal.SIGINT)
+        return p.end(), p.messages[1:], other.code
+
+    assert pod.run(incident) == [0, ["stopped"], None]
+
+
+def test_told_to_end_while_the_driver_hangs_it_guards_nobody_and_ends(pod):
+    def incident(p):
+        p.contain(1, "f")
+        other = p.process("stays", container="a")
+        p.guard()
+        p.script("delay nvmlDeviceGetMemoryInfo_v2 60000")
+        p.wait_until(lambda: p.calls("nvmlDeviceGetMemoryInfo_v2"))
+        p.enforcer.send_signal(signal.SIGTERM)
+        began_s = time.monotonic()
+        return p.end(), p.messages[1:], other.code, time.monotonic() - began_s
+
+    code, messages, other, took_s = pod.run(incident)
+    assert (code, messages, other) == (0, ["guarding on", "stopped"], None)
+    assert took_s < 40

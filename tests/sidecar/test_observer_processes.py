@@ -8,9 +8,9 @@ import pytest
 
 from tests.sidecar.parts import ID, OTHER_ID, ScriptedNvml, put, stat_line
 from webhook.core.enforcement.pacing import LIST_EVERY_S, LIST_FLOOR_S, MOVED_BYTES
-from webhook.core.enforcement.step import Process
+from webhook.core.enforcement.step import UNIDENTIFIED, Process, Usage
 from webhook.sidecar import observer as under_test
-from webhook.sidecar.observer import STRANGER_AFTER_S, Observer
+from webhook.sidecar.observer import FEW, STRANGER_AFTER_S, STRANGER_COUNTS_S, Observer
 
 CAP_BYTES = 1000 * MOVED_BYTES
 BOTH = ("GPU-a", "GPU-b")
@@ -135,15 +135,80 @@ def test_what_is_listed_nowhere_is_forgotten(pod):
     assert len(pod.observer._strangers) == 1
 
 
-def test_a_process_is_identified_once_while_it_stays_the_same(pod, monkeypatch):
-    asked = []
-    identify = under_test.processes.identify
+@pytest.fixture
+def asked(monkeypatch):
+    """Return the numbers that were asked for in proc, as often as they were."""
+    found = []
 
-    def counting(pid, **options):
-        asked.append(pid)
-        return identify(pid, **options)
+    def counting(real):
+        def counted(who, **options):
+            found.append(getattr(who, "pid", who))
+            return real(who, **options)
 
-    monkeypatch.setattr(under_test.processes, "identify", counting)
+        return counted
+
+    for name in ("identify", "is_gone"):
+        real = getattr(under_test.processes, name)
+        monkeypatch.setattr(under_test.processes, name, counting(real))
+    return found
+
+
+def crowded(pod, count, bytes_each):
+    pod.nvml.listed["GPU-a"] = dict.fromkeys(range(100, 100 + count), bytes_each)
+    for pid in range(100, 100 + count):
+        pod.runs(pid)
+
+
+def test_a_crowd_within_the_ceiling_is_added_up_and_not_identified(pod, asked):
+    crowded(pod, FEW + 1, 10)
+    seen = pod.observe(0, ())
+    assert asked == []
+    assert seen.fault == ""
+    assert seen.usages == tuple(
+        Usage("GPU-a", Process(pid, UNIDENTIFIED), 10) for pid in range(100, 101 + FEW)
+    )
+
+
+def test_a_few_are_identified_always(pod, asked):
+    crowded(pod, FEW, 10)
+    assert {one.process.started for one in pod.observe(0, ()).usages} == {4711}
+    assert sorted(asked) == list(range(100, 100 + FEW))
+
+
+@pytest.mark.parametrize(
+    ("over_bytes", "judged", "identified"),
+    [(0, (), False), (1, (), True), (0, ("GPU-b",), False), (0, ("GPU-a",), True)],
+)
+def test_a_crowd_is_identified_over_the_ceiling_and_while_it_is_judged(
+    over_bytes, judged, identified, pod, asked
+):
+    each = 1000
+    pod.observer = Observer(
+        pod.nvml, CAP_BYTES, ceiling_bytes=(FEW + 1) * each - over_bytes, proc=str(pod.folder)
+    )
+    crowded(pod, FEW + 1, each)
+    started = {one.process.started for one in pod.observe(0, judged).usages}
+    assert started == {4711 if identified else UNIDENTIFIED}
+    assert bool(asked) is identified
+
+
+def test_in_a_crowd_a_process_without_a_figure_is_unknown_still(pod):
+    crowded(pod, FEW + 1, 10)
+    pod.nvml.listed["GPU-a"][100] = None
+    assert [one.used_bytes for one in pod.observe(0, ()).usages] == [None, *[10] * FEW]
+
+
+def test_who_was_identified_before_keeps_its_name_in_a_crowd(pod, asked):
+    crowded(pod, FEW, 10)
+    pod.observe(0, ())
+    crowded(pod, FEW + 1, 10)
+    asked.clear()
+    started = [one.process.started for one in pod.observe(LIST_EVERY_S, ()).usages]
+    assert (started, asked) == ([4711] * FEW + [UNIDENTIFIED], [])
+
+
+def test_a_process_is_identified_once_while_it_stays_the_same(pod, asked, monkeypatch):
+    monkeypatch.setattr(under_test.processes, "is_gone", lambda *_, **__: False)
     for now_s in range(5):
         pod.observe(now_s)
     assert asked == [7]
@@ -157,7 +222,8 @@ def test_a_number_that_is_nobody_here_is_a_failure_after_a_while_only(pod):
     seen = pod.observe(STRANGER_AFTER_S)
     assert listed(seen) == [("GPU-a", 7, 4711)]
     assert seen.fault == (
-        "the driver lists process 99 on GPU GPU-a, and there is no such process in this pod"
+        "the driver lists process 99 on GPU GPU-a with 1Mi, and there is no such process in this "
+        "pod"
     )
 
 
@@ -250,3 +316,45 @@ def test_what_a_failure_hid_is_read_as_soon_as_it_is_over(pod):
     assert listed(pod.observe(0.1, ())) == []
     pod.nvml.codes = {}
     assert listed(pod.observe(0.2, ())) == [("GPU-a", 7, 4711)]
+
+
+def alone(pod, *, counts=True, gpus=("a",)):
+    """Let the pod see these GPUs, by a driver whose strangers count or do not."""
+    pod.nvml.listed = {f"GPU-{name}": {} for name in gpus}
+    pod.nvml.listed["GPU-a"] = {7: 70, 99: 50}
+    pod.observer = Observer(pod.nvml, CAP_BYTES, counts_strangers=counts, proc=str(pod.folder))
+
+
+def test_a_stranger_counts_after_a_while_where_it_is_surely_ours(pod):
+    alone(pod)
+    seen = {now_s: pod.observe(now_s) for now_s in (0, STRANGER_AFTER_S, STRANGER_COUNTS_S, 30)}
+    assert [listed(one) for one in seen.values()] == [
+        *[[("GPU-a", 7, 4711)]] * 2,
+        *[[("GPU-a", 7, 4711), ("GPU-a", 99, UNIDENTIFIED)]] * 2,
+    ]
+    assert seen[30].usages[1].used_bytes == 50
+    assert [bool(one.fault) for one in seen.values()] == [False, True, False, False]
+
+
+@pytest.mark.parametrize(("counts", "gpus"), [(False, ("a",)), (True, ("a", "b"))])
+def test_a_stranger_is_reported_and_not_counted_where_there_is_a_doubt(counts, gpus, pod):
+    alone(pod, counts=counts, gpus=gpus)
+    seen = [pod.observe(now_s) for now_s in (0, STRANGER_COUNTS_S, 30)][-1]
+    assert listed(seen) == [("GPU-a", 7, 4711)]
+    assert "process 99" in seen.fault
+
+
+def test_a_stranger_that_was_not_listed_for_a_moment_is_waited_for_again(pod):
+    alone(pod)
+    pod.observe(0)
+    del pod.nvml.listed["GPU-a"][99]
+    pod.observe(5)
+    pod.nvml.listed["GPU-a"][99] = 50
+    assert [len(pod.observe(now_s).usages) for now_s in (6, 15, 16)] == [1, 1, 2]
+
+
+def test_a_stranger_without_a_figure_is_said_to_have_none(pod):
+    alone(pod, counts=False)
+    pod.nvml.listed["GPU-a"][99] = None
+    pod.observe(0)
+    assert "process 99 on GPU GPU-a without a figure, and there" in pod.observe(5).fault

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _LISTS: Final = ("Compute", "Graphics", "MPSCompute")
 _FIRST_SIZE: Final = 128
-_LARGEST_SIZE: Final = 950  # the driver's own limit for one list
+_LARGEST_SIZE: Final = 65_536
+"""The open driver cuts a list at 950 (NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT); others may not."""
 _TRIES: Final = 4
 _NOT_AVAILABLE: Final = (1 << 64) - 1
 _OF_ALL_GPUS: Final = frozenset(

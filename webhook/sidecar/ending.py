@@ -5,6 +5,10 @@ late where the sidecar gets a hundredth of a busy core. So a thread waits for th
 the process itself: no exception finds its way out, NVML is not asked once more, and the interpreter
 does not tidy up.
 
+A guard goes on after SIGTERM while the kubelet ends other containers, and ends after them or by
+the kubelet's SIGKILL: a workload that ignores its own SIGTERM is not to have the GPU for itself. A
+native sidecar is told after all others, so it ends at once.
+
 Before `end_on_signals` the kernel ends the process (143), which has done nothing yet. What hangs
 within the kernel is ended by no signal, not by SIGKILL either.
 """
@@ -14,14 +18,20 @@ from __future__ import annotations
 import _thread
 import os
 import signal
+import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from webhook.sidecar.journal import EnforcerJournal
 
 STOPPED: Final = 0
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+_CHECK_S: Final = 0.2
+"""Between questions whether the guard is needed still."""
+
 _VERDICT_S: Final = 0.5
 """How long a verdict that is being written may hold up the end: a disk may hang, too."""
 
@@ -36,13 +46,28 @@ def end_on_signals(journal: EnforcerJournal) -> None:
         signal.signal(number, _go_on)
 
 
+def go_on_while(is_needed: Callable[[], bool]) -> None:
+    """Let SIGTERM end the process only once this says no; it is asked in another thread."""
+    global _is_needed  # noqa: PLW0603 - signals are the process's, too
+    _is_needed = is_needed
+
+
+def _is_needed() -> bool:
+    return False
+
+
 def _go_on(_number: int, _frame: object) -> None:
     """Do nothing: a signal without a handler would not be written to the pipe."""
 
 
 def _end(told: int, journal: EnforcerJournal) -> None:
-    while os.read(told, 1)[0] not in _ENDING:
+    while (number := os.read(told, 1)[0]) not in _ENDING:
         pass  # a probe woke us
+    if number == signal.SIGTERM and _is_needed():
+        why = "told to stop, and guarding on while the kubelet ends the other containers"
+        journal.event("info", "guarding on", why=why)
+        while _is_needed():
+            time.sleep(_CHECK_S)
     journal.writing.acquire(timeout=_VERDICT_S)
     journal.event("info", "stopped")
     os._exit(STOPPED)

@@ -22,6 +22,7 @@ from webhook.core.enforcement.step import (
     step,
 )
 from webhook.names import POD_RESTART_EXIT_CODE
+from webhook.sidecar.ending import go_on_while
 from webhook.sidecar.events import report, values_of
 from webhook.sidecar.heartbeat import Heartbeat
 from webhook.sidecar.observer import Observer
@@ -50,6 +51,11 @@ PAUSE_S: Final = 5.0
 """A gap between two observations that is longer than both is reported: nobody guarded then."""
 
 
+STUCK_INTERVALS: Final = 3
+STUCK_S: Final = 15.0
+"""Without an observation for longer than both, nobody guards: as `probe.sh` judges a heartbeat."""
+
+
 class Guard:
     """Holds the pod to its cap until it is stopped."""
 
@@ -60,6 +66,7 @@ class Guard:
         journal: EnforcerJournal,
         run_folder: str,
         *,
+        counts_strangers: bool = False,
         proc: str = "/proc",
     ) -> None:
         me = os.getpid()
@@ -68,7 +75,6 @@ class Guard:
         self._proc = proc
         self._heartbeat = Heartbeat(run_folder)
         self._beats = True
-        self._observer = Observer(nvml, settings.cap_bytes, proc=proc)
         self._cap = Cap(
             cap_bytes=settings.cap_bytes,
             tolerance_bytes=settings.tolerance_bytes,
@@ -77,11 +83,20 @@ class Guard:
             terminate_when_blind=settings.terminate_when_blind,
             protected=frozenset({1, me, *processes.parents(me, proc=proc)}),
         )
+        self._observer = Observer(
+            nvml,
+            settings.cap_bytes,
+            ceiling_bytes=self._cap.ceiling_bytes,
+            counts_strangers=counts_strangers,
+            proc=proc,
+        )
+        self._observed_s = time.monotonic()
         self._rejected: set[Process] = set()
         self._state = State()
 
     def run(self) -> int:
         """Guard, and return the exit code; raises DriverChangedError."""
+        go_on_while(self._is_needed)
         last_s = time.monotonic()
         while True:
             now_s = time.monotonic()
@@ -96,8 +111,15 @@ class Guard:
                 self._perform(action)
             if not self._beat():
                 return POD_RESTART_EXIT_CODE
-            last_s = now_s
+            last_s = self._observed_s = now_s
             time.sleep(max(0.0, now_s + self._pause_s(now_s) - time.monotonic()))
+
+    def _is_needed(self) -> bool:
+        """Say whether we work, and other containers run anything; safe to ask in any thread."""
+        stuck_after_s = max(STUCK_S, STUCK_INTERVALS * self._settings.poll_interval_s)
+        if time.monotonic() - self._observed_s > stuck_after_s:
+            return False
+        return next(self._others(), None) is not None
 
     def _judge(self, now_s: float) -> tuple[Action, ...]:
         judged = {gpu for gpu, samples in self._state.over.items() if samples}

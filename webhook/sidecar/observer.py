@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters import processes
 from webhook.adapters.nvml import NvmlError
+from webhook.core.enforcement.explanation import mebibytes
 from webhook.core.enforcement.pacing import Pace, wants_lists
-from webhook.core.enforcement.step import Observation, Usage
+from webhook.core.enforcement.step import UNIDENTIFIED, Observation, Process, Usage
 from webhook.core.nvidia.drivers import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from webhook.adapters.nvml import Nvml
-    from webhook.core.enforcement.step import Process
+    from webhook.adapters.nvml import ListedProcess, Nvml
 
 SEARCH_EVERY_S: Final = 30.0
 """How often a lost GPU is searched for again: it may come back from a reset."""
@@ -27,17 +28,44 @@ LONGEST_PAUSE_S: Final = 30.0
 STRANGER_AFTER_S: Final = 5.0
 """A process may end between the list and our read of it; one listed for longer did not."""
 
+STRANGER_COUNTS_S: Final = 10.0
+"""After so long on end its memory counts, where it is surely our pod's."""
+
+FEW: Final = 32
+"""So many processes are always identified. That costs eight files each, so a crowd is added up
+first, and identified only where that shows an excess."""
+
 
 class DriverChangedError(Exception):
     """The node's driver was replaced: only a new container gets the library that fits it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A listed process that could never be identified."""
+
+    since_s: float
+    """When it was listed first, of all lists that it was on without a break."""
+    used_bytes: int | None
+
+
 class Observer:
     """Observes all GPUs at each call, and reads process lists when they are worth it."""
 
-    def __init__(self, nvml: Nvml, cap_bytes: int, *, proc: str = "/proc") -> None:
+    def __init__(
+        self,
+        nvml: Nvml,
+        cap_bytes: int,
+        *,
+        ceiling_bytes: int | None = None,
+        counts_strangers: bool = False,
+        proc: str = "/proc",
+    ) -> None:
+        """See what is over `ceiling_bytes` in detail; the cap where that is None."""
         self._nvml = nvml
         self._cap_bytes = cap_bytes
+        self._ceiling_bytes = cap_bytes if ceiling_bytes is None else ceiling_bytes
+        self._counts_strangers = counts_strangers
         self._proc = proc
         self._gpus: tuple[str, ...] = ()
         self._searched_s = float("-inf")
@@ -49,7 +77,7 @@ class Observer:
         self._usages: dict[str, tuple[Usage, ...]] = {}
         """By each GPU's last list, reported while it has a pace; names are kept by it longer."""
         self._processes: dict[int, Process] = {}
-        self._strangers: dict[tuple[str, int], float] = {}
+        self._strangers: dict[tuple[str, int], Stranger] = {}
 
     def observe(self, now_s: float, judged: Collection[str] = ()) -> Observation:
         """Return what each process holds; lists of GPUs that are not `judged` may be older.
@@ -102,26 +130,49 @@ class Observer:
             started_s = time.monotonic()
             listed = self._nvml.processes(gpu)
             self._paces[gpu] = Pace(now_s, total_bytes, time.monotonic() - started_s)
-            usages = ((self._who(gpu, one.pid, now_s), one.used_bytes) for one in listed)
-            self._usages[gpu] = tuple(Usage(gpu, who, used) for who, used in usages if who)
+            crowd = len(listed) > FEW and not judging
+            if crowd and sum(one.used_bytes or 0 for one in listed) <= self._ceiling_bytes:
+                named = ((self._name(one.pid), one.used_bytes) for one in listed)
+                self._usages[gpu] = tuple(Usage(gpu, who, used) for who, used in named)
+            else:
+                usages = ((self._who(gpu, one, now_s), one.used_bytes) for one in listed)
+                self._usages[gpu] = tuple(Usage(gpu, who, used) for who, used in usages if who)
             self._forget(gpu, {one.pid for one in listed})
         return [
-            f"the driver lists process {pid} on GPU {gpu}, and there is no such process in this pod"
-            for (where, pid), since_s in self._strangers.items()
-            if where == gpu and self._paces[gpu].listed_at_s - since_s >= STRANGER_AFTER_S
+            f"the driver lists process {pid} on GPU {gpu} {_figure(stranger.used_bytes)}, and "
+            "there is no such process in this pod"
+            for (where, pid), stranger in self._strangers.items()
+            if where == gpu
+            and self._paces[gpu].listed_at_s - stranger.since_s >= STRANGER_AFTER_S
+            and not self._counts(stranger, self._paces[gpu].listed_at_s)
         ]
 
-    def _who(self, gpu: str, pid: int, now_s: float) -> Process | None:
+    def _name(self, pid: int) -> Process:
+        """Return who had this PID when it was last identified, for what need not be known now."""
+        return self._processes.get(pid, Process(pid, UNIDENTIFIED))
+
+    def _counts(self, stranger: Stranger, now_s: float) -> bool:
+        """Say whether a stranger's memory is our pod's, beyond doubt."""
+        return (
+            self._counts_strangers
+            and len(self._gpus) == 1
+            and now_s - stranger.since_s >= STRANGER_COUNTS_S
+        )
+
+    def _who(self, gpu: str, listed: ListedProcess, now_s: float) -> Process | None:
         """Return who has this PID, kept while it is the same process.
 
         One that has ended and is still listed keeps its name: its memory has not come back.
         """
+        pid = listed.pid
         known = self._processes.get(pid)
         if known is None or processes.is_gone(known, proc=self._proc):
             known = processes.identify(pid, proc=self._proc) or known
         if known is None:
-            self._strangers.setdefault((gpu, pid), now_s)
-            return None
+            before = self._strangers.get((gpu, pid))
+            stranger = Stranger(before.since_s if before else now_s, listed.used_bytes)
+            self._strangers[gpu, pid] = stranger
+            return Process(pid, UNIDENTIFIED) if self._counts(stranger, now_s) else None
         self._strangers.pop((gpu, pid), None)
         self._processes[pid] = known
         return known
@@ -129,8 +180,8 @@ class Observer:
     def _forget(self, gpu: str, listed: set[int]) -> None:
         """Forget what is no longer listed anywhere."""
         self._strangers = {
-            key: since_s
-            for key, since_s in self._strangers.items()
+            key: stranger
+            for key, stranger in self._strangers.items()
             if key[0] != gpu or key[1] in listed
         }
         alive = {usage.process.pid for usages in self._usages.values() for usage in usages}
@@ -171,3 +222,7 @@ class Observer:
     def _put_off(self, now_s: float) -> None:
         self._pause_s = min(max(FIRST_PAUSE_S, 2 * self._pause_s), LONGEST_PAUSE_S)
         self._next_attempt_s = now_s + self._pause_s
+
+
+def _figure(used_bytes: int | None) -> str:
+    return "without a figure" if used_bytes is None else f"with {mebibytes(used_bytes)}"

@@ -71,8 +71,8 @@ runs_when_woken() {
   kill -s URG "$1" || return
   while tell_runs "$1" && [ "$ran" = "$ran_before" ]; do
     tries=$((tries + 1))
-    [ "$tries" -lt 105 ] || return
-    [ "$tries" -lt 100 ] || sleep 1
+    [ "$tries" -lt 150 ] || return # after 5 s
+    [ "$tries" -lt 100 ] || sleep 0.1 || sleep 1
   done
 }
 

@@ -6,7 +6,8 @@ import signal
 import time
 from typing import TYPE_CHECKING, Final
 
-from webhook.adapters.nvml import Nvml
+from webhook.adapters.nvml import Nvml, NvmlError
+from webhook.core.nvidia.drivers import counts_strangers
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.names import GPUS_ENV
 from webhook.sidecar.ending import STOPPED
@@ -91,4 +92,8 @@ def _enforce(
     if only_test:
         return STOPPED
     forget_failure(run_folder)
-    return Guard(settings, nvml, journal, run_folder).run()
+    try:
+        ours = counts_strangers(nvml.driver_version())
+    except NvmlError:
+        ours = False
+    return Guard(settings, nvml, journal, run_folder, counts_strangers=ours).run()

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.core.nvidia.drivers import DriverClass, driver_class, explain_driver
+from webhook.core.nvidia.drivers import (
+    DriverClass,
+    counts_strangers,
+    driver_class,
+    explain_driver,
+)
 
 ROWS = re.findall(r"\| ([0-9.]+) +\| ([0-9.]+) +\| ([A-Z_]+) +\|", driver_class.__doc__ or "")
 
@@ -73,3 +78,25 @@ def test_a_version_that_cannot_be_read_counts_as_blind_and_says_so(version):
 def test_no_text_at_all_makes_the_judgement_fail(version):
     assert driver_class(version) in DriverClass
     assert explain_driver(version)
+
+
+@pytest.mark.parametrize(
+    ("version", "seen", "counts"),
+    [
+        ("570.86.15", {570}, True),
+        ("570.86.15", {580}, False),
+        ("580.65.06", {570, 580}, True),
+        ("550.163.01", {550}, False),  # seen or not, its figures are not trusted
+        ("565.57", {565}, False),
+        ("565.57.01", {565}, True),
+        ("570", {570}, False),
+        ("", set(), False),
+    ],
+)
+def test_a_strangers_memory_counts_on_branches_where_that_was_seen_alone(version, seen, counts):
+    assert counts_strangers(version, frozenset(seen)) is counts
+
+
+@given(st.integers(0, 2000), st.integers(0, 99))
+def test_it_was_seen_nowhere_yet(major, minor):
+    assert not counts_strangers(f"{major}.{minor}.1")

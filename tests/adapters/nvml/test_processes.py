@@ -54,8 +54,8 @@ def test_a_scan_is_one_call_per_list(stub):
     assert stub.run(scenario) == [120, calls]
 
 
-@pytest.mark.parametrize("length", [128, 129, 256, 257, 513, 950])
-def test_a_list_as_long_as_the_driver_gives_is_read_whole(stub, length):
+@pytest.mark.parametrize("length", [128, 129, 256, 257, 513, 950, 951, 65_536])
+def test_a_list_is_read_whole_however_long(stub, length):
     def scenario(s, length):
         s.script(f"crowd 0 compute 100 {length} 5\nprocess 0 mps 7 70")
         nvml = s.open()
@@ -80,7 +80,7 @@ def test_a_list_that_outgrows_its_buffer_between_two_calls_is_read_whole(stub):
 
 def test_a_list_that_never_fits_is_given_up_after_four_tries_and_read_when_it_does(stub):
     def scenario(s):
-        s.script("crowd 0 compute 100 951 5")
+        s.script("crowd 0 compute 100 65537 5")
         nvml = s.open()
         s.calls()
         failed, tries = s.outcome(nvml.processes, "GPU-a"), len(s.calls())

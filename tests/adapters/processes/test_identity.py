@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.support.fake_proc import put, stat_line, status_lines
+from tests.support.fake_proc import ID, OTHER_ID, put, stat_line, status_lines
 from tests.support.process_tools import (
     SLEEPS,
     Path,
@@ -167,6 +167,22 @@ def test_only_processes_are_listed(tmp_path):
         put(tmp_path, pid)
     assert processes.pids(proc=str(tmp_path)) == (1, 3, 11, 20, 100, 4000)
     assert processes.pids(proc=str(tmp_path / "none")) == ()
+
+
+def test_what_runs_is_known_by_its_container_and_its_command_is_not_asked_for(tmp_path):
+    """A command is behind the target's memory lock, on which a driver may sit."""
+    put(tmp_path, 7, cgroup=f"0::/../cri-containerd-{ID}.scope")
+    put(tmp_path, 8, stat=stat_line(8, state="Z", threads=2, started=5))  # its main thread is over
+    put(tmp_path, 9, stat=stat_line(9, state="Z"))
+    put(tmp_path, 10, status=status_lines(10, leader=7))
+    put(tmp_path, 11, stat="what")
+    put(tmp_path, 12, cgroup=f"1:cpu:/{OTHER_ID}\n0::/\n")
+    for name in ("cmdline", "comm"):
+        (tmp_path / "7" / name).unlink()
+        os.mkfifo(tmp_path / "7" / name)
+    found = list(processes.running(proc=str(tmp_path)))
+    assert found == [Process(7, 4711), Process(8, 5), Process(12, 4711)]
+    assert [one.container for one in found] == [ID, "", OTHER_ID]
 
 
 def test_in_a_namespace_the_pids_are_the_namespaces_own():

@@ -10,7 +10,9 @@ from tests.core.enforcement.observations import CAP, LOADER, MIB, TRAINER, names
 from webhook.core.enforcement.explanation import explain_end
 from webhook.core.enforcement.step import (
     TEARDOWN_S,
+    UNIDENTIFIED,
     Cap,
+    EndPod,
     Freed,
     Process,
     ReportBlind,
@@ -222,3 +224,14 @@ def test_growth_is_told_between_the_lists_that_show_it_not_between_looks_at_old_
     ((now_s, action),) = run_script(script)[0]
     assert now_s == 10.5
     assert (action.excess.grew_bytes, action.excess.grew_within_s) == (700 * MIB, 10)
+
+
+def test_a_process_that_nobody_could_identify_is_counted_and_never_stopped():
+    stranger = Process(300, UNIDENTIFIED)
+    both = [(t, using((TRAINER, 600), (stranger, 1500))) for t in range(2)]
+    log, state = run_script([*both, *[(t, using((stranger, 1500))) for t in range(2, 5)]])
+    assert [(t, type(one), getattr(one, "process", None)) for t, one in log] == [
+        (1, Terminate, TRAINER), (2, Freed, TRAINER), (3, EndPod, None),
+    ]  # fmt: skip
+    assert state.victims == ()
+    assert "none of its processes can be stopped" in explain_end(log[-1][1])

@@ -66,6 +66,10 @@ class First(enum.Enum):
     """It gives the most back at once; ties: the youngest."""
 
 
+UNIDENTIFIED: Final = -1
+"""The start time of a process that is listed and not known: it is counted, and never stopped."""
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """A process of the pod by its identity: a pid alone may be somebody else a moment later."""
@@ -73,7 +77,8 @@ class Process:
     pid: int
     """In the pod's process namespace."""
     started: int
-    """Start time in clock ticks since boot: field 22 of /proc/<pid>/stat, proc(5)."""
+    """Start time in clock ticks since boot: field 22 of /proc/<pid>/stat, proc(5); or
+    `UNIDENTIFIED`."""
     command: str = field(default="", compare=False)
     container: str = field(default="", compare=False)
     """The container's id, as its cgroup shows it; empty where that is unknown."""
@@ -463,7 +468,10 @@ def _stop(
     candidates = [
         track
         for (where, process), track in state.tracks.items()
-        if where == gpu and process.pid not in cap.protected and process not in state.given_up
+        if where == gpu
+        and process.started != UNIDENTIFIED
+        and process.pid not in cap.protected
+        and process not in state.given_up
     ]
     over = {**state.over, gpu: 0}
     if not candidates:

@@ -25,6 +25,10 @@ _TRANSLATES_MEMORY: Final = (565, 57, 1)
 _WIDE_ENTRIES: Final = ((535, 43), (535, 86))
 _VERSION: Final = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?(?:[-+~ ].*)?")
 
+_LISTS_OUR_PROCESSES_ALONE: Final[frozenset[int]] = frozenset()
+"""Branches on which tests/gpu saw that a process whose owner is dead is listed in its own PID
+namespace and in no other; none yet."""
+
 _REASONS: Final = {
     DriverClass.HOST_PIDS: "driver {} lists host PIDs, not the pod's; 565.57.01 or newer is needed",
     DriverClass.BLIND: "driver {} does not report processes' memory in a container;"
@@ -60,6 +64,16 @@ def driver_class(version: str) -> DriverClass:
     if parts < _TRANSLATES_PIDS:
         return DriverClass.HOST_PIDS
     return DriverClass.BLIND if parts < _TRANSLATES_MEMORY else DriverClass.WORKS
+
+
+def counts_strangers(version: str, seen: frozenset[int] = _LISTS_OUR_PROCESSES_ALONE) -> bool:
+    """Say whether memory of a listed process that nobody can identify is surely our own pod's.
+
+    Drivers that translate PIDs should list our own namespace alone, but what they do with a client
+    whose process has ended was read, not seen. So a branch counts once it was `seen`.
+    """
+    parts = _parts(version)
+    return parts is not None and parts[0] in seen and driver_class(version) is DriverClass.WORKS
 
 
 def explain_driver(version: str) -> str:
