@@ -475,10 +475,25 @@ TABLE = [
         "tests/sidecar/test_incident_repeated.py",
         "def test_a_supervisor_that_starts_what_is_stopped_again_and_holds_nothing_ends_for_good(",
     ),
+    shown(
+        "B5 in the sidecar, once it was seen on a GPU",
+        "tests/sidecar/test_observer_processes.py",
+        "def test_a_stranger_counts_after_a_while_where_it_is_surely_ours(",
+    ),
     limit(
         "B5 in the sidecar",
         SECURITY_MD,
         "is reported by the sidecar and not counted, until that was seen on a GPU",
+    ),
+    shown(
+        "B9 a crowd",
+        "tests/sidecar/test_observer_processes.py",
+        "def test_a_crowd_within_the_ceiling_is_added_up_and_not_identified(",
+    ),
+    shown(
+        "B10 a long end of a pod whose sidecar is no native one",
+        "tests/sidecar/test_incident_paused.py",
+        "def test_told_to_end_it_guards_on_while_other_containers_run_anything(",
     ),
     shown(
         "B9 a list longer than the buffer",
