@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.enforcement.cgroup_trees import ID, OTHERS, OURS, THEIRS
+from tests.core.node.cgroup_trees import ID, OTHERS, OURS, THEIRS
 from tests.support.fake_proc import put, stat_line, status_lines
 from webhook.adapters.node_processes import NodeProcesses, Owner
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement.cgroups import NOWHERE, Place
 from webhook.core.enforcement.step import Process
+from webhook.core.node.cgroups import NOWHERE, Place
 
 OUR_CGROUP = f"0::/kubepods/besteffort/pod{OURS}/{'1' * 64}\n"
 THEIR_CGROUP = f"0::/kubepods/burstable/pod{THEIRS}/{ID}\n"

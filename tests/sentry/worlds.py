@@ -7,8 +7,8 @@ from dataclasses import replace
 from webhook.adapters.node_processes import Owner
 from webhook.adapters.nvml import Device, ListedProcess, NvmlError
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement.cgroups import Place
 from webhook.core.enforcement.step import Process
+from webhook.core.node.cgroups import Place
 from webhook.core.placement.assignments import Assignment, Hold
 from webhook.sentry.observer import Held, Look, SeenGpu
 

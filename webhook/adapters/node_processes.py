@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters import processes
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement.cgroups import NOWHERE, Place, place_of
 from webhook.core.enforcement.step import Process
+from webhook.core.node.cgroups import NOWHERE, Place, place_of
 from webhook.names import ENFORCER_RUN_PATH, ENFORCER_RUN_VOLUME
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.enforcement.cgroups import comparable_uid
 from webhook.core.enforcement.explanation import mebibytes
+from webhook.core.node.cgroups import comparable_uid
 from webhook.sentry.judge import has
 
 if TYPE_CHECKING:

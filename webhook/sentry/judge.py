@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.enforcement.cgroups import comparable_uid
 from webhook.core.enforcement.step import Cap, First, Observation, State, Usage, step
+from webhook.core.node.cgroups import comparable_uid
 from webhook.core.pod.gpus import EVERY_GPU
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from webhook.adapters.kube.assigned import (
 )
 from webhook.adapters.node_processes import NodeProcesses, Owner
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement.cgroups import Place
 from webhook.core.enforcement.explanation import describe, explain_end, explain_stop, mebibytes
 from webhook.core.enforcement.step import EndPod, Freed, Terminate
+from webhook.core.node.cgroups import Place
 from webhook.core.node.driver import Driver, after_scan, needs_new_container, why_unready
 from webhook.core.node.inventory import Scan
 from webhook.sentry.actor import Actor

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.enforcement.cgroup_trees import (
+from tests.core.node.cgroup_trees import (
     BURST,
     CONTAINERD,
     FS,
@@ -22,7 +22,7 @@ from tests.core.enforcement.cgroup_trees import (
     Tree,
     systemd,
 )
-from webhook.core.enforcement.cgroups import NOWHERE, Place, comparable_uid, place_of
+from webhook.core.node.cgroups import NOWHERE, Place, comparable_uid, place_of
 
 V1 = ("name=systemd", "cpu,cpuacct", "memory", "pids")
 
