@@ -12,6 +12,7 @@ import pytest
 
 from tests.core.node.cgroup_trees import ID, OTHERS, OURS, THEIRS
 from tests.support.fake_proc import put, stat_line, status_lines
+from webhook.adapters import processes
 from webhook.adapters.node_processes import NodeProcesses, Owner
 from webhook.adapters.processes import Delivery
 from webhook.core.enforcement.step import Process
@@ -169,3 +170,16 @@ def test_without_pidfds_nobody_is_signalled(real, monkeypatch):
     monkeypatch.setattr(os, "pidfd_open", refuse)
     assert node.kill(owner) is Delivery.REJECTED
     assert sleeper.poll() is None
+
+
+def test_who_ends_while_it_is_checked_is_gone_and_not_out_of_reach(real, tmp_path, monkeypatch):
+    """A zombie is at the root of its cgroups."""
+    node, owner, sleeper = real
+    pid, reading = sleeper.pid, processes.read_cgroups
+
+    def end_first(of, proc):
+        put(tmp_path, pid, stat=stat_line(pid, started=owner.process.started, state="Z"))
+        return reading(of, proc)
+
+    monkeypatch.setattr(processes, "read_cgroups", end_first)
+    assert node.kill(owner) is Delivery.GONE

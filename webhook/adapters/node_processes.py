@@ -99,6 +99,7 @@ class NodeProcesses:
         try:
             processes.require_same(process, self._proc)
             if self._place(process.pid).pod != owner.place.pod:
+                processes.require_same(process, self._proc)  # who ended is in no cgroup
                 return Delivery.REJECTED
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         except ProcessLookupError:

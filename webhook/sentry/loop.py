@@ -251,9 +251,14 @@ class Sentry:
             if one.owner is not None and one.owner.place.pod == uid
         }
         ended = self._actor.end(uid, holding)
+        level, what = "info", "processes of the pod were stopped"
+        if not ended.stopped and (ended.rejected or action.powerless):
+            level, what = "error", "nobody could be stopped"
+        elif not ended.stopped:  # its sidecar, or the pod's deletion, was quicker
+            what = "nobody was left to stop"
         self._journal.event(
-            "info" if ended.stopped else "error",
-            "processes of the pod were stopped" if ended.stopped else "nobody could be stopped",
+            level,
+            what,
             **pod,
             stopped=ended.stopped,
             rejected=ended.rejected,
