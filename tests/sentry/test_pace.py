@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from webhook.sentry.pace import SHARE, pause_s
+from webhook.sentry.pace import SHARE, SHARE_OVER, pause_s
 
 NAMES = ("ending", "judging", "may_act", "listed", "held")
 
@@ -24,4 +24,5 @@ NAMES = ("ending", "judging", "may_act", "listed", "held")
 def test_the_table_of_the_docstring(true, expected_s):
     said = {name: name in true for name in NAMES}
     assert pause_s(0.001, **said) == expected_s
-    assert pause_s(100.0, **said) == SHARE * 100.0
+    share = SHARE_OVER if said["ending"] or said["judging"] else SHARE
+    assert pause_s(100.0, **said) == share * 100.0
