@@ -584,6 +584,12 @@ TABLE = [
         "an image with `NVIDIA_VISIBLE_DEVICES=all` built in",
     ),
     *(closed(f"C4 {path}", with_host_path(path), PRIVILEGED) for path in HOST_PATHS),
+    limit(
+        "C4 a path whose name says little",
+        SECURITY_MD,
+        "or put a symbolic link there that leads anywhere",
+        with_host_path("/usr/local"),
+    ),
     *(closed(f"C5 {name}", with_resource("8Gi", name), "WholeGPUAndShare: ") for name in WHOLE),
     closed("C5 a claim", claiming("8Gi"), "WholeGPUAndShare: "),
     limit(

@@ -55,6 +55,7 @@ def test_a_list_allows_its_paths_and_no_parent_or_neighbour_of_them(path, phase)
     decision = decided(a_full_pod(**host_path(path)), rule, phase)
     assert_denied(decision, "PrivilegedContainer", "spec.volumes[0].hostPath.path")
     assert "mount one of /data, /mnt/models, or remove the volume" in decision.message
+    assert decision.message.endswith("for a rule whose hostPaths name it")
 
 
 @pytest.mark.parametrize("path", ["/data", "/data/", "//data/./x", "/mnt/models/a/b", "/x/../data"])
@@ -65,7 +66,15 @@ def test_a_list_allows_what_is_below_its_paths(path):
 def test_an_empty_list_allows_no_path():
     decision = decided(a_full_pod(**host_path("/data")), a_rule(host_paths=()))
     assert_denied(decision, "PrivilegedContainer", "spec.volumes[0].hostPath.path")
-    assert decision.message.endswith('that rule "default" allows; remove the volume')
+    assert 'that rule "default" allows; remove the volume, or ask' in decision.message
+    assert decision.message.endswith("for a rule whose hostPaths name it")
+
+
+def test_of_a_long_list_of_paths_a_denial_shows_some():
+    rule = a_rule(host_paths=tuple(f"/data/{number}" for number in range(1000)))
+    message = decided(a_full_pod(**host_path("/mnt")), rule).message
+    assert "mount one of /data/0, /data/1, " in message
+    assert len(message) < 500
 
 
 @pytest.mark.parametrize("path", ["/", "/dev/nvidia0", "/run"])
@@ -145,18 +154,33 @@ def test_a_rule_may_allow_fewer_than_the_default(name):
     assert_denied(decided(pod, a_rule(capabilities=frozenset())), "PrivilegedContainer", path)
 
 
+ASK_FOR_CAPABILITIES = "ask your platform team for a rule whose capabilities name it"
+
+
 @pytest.mark.parametrize(
     ("fields", "hint"),
     [
-        (capability("SYS_NICE"), "or ask your platform team for a rule whose capabilities name it"),
-        (capability("SYS_PTRACE"), "or use kubectl debug --profile=baseline"),
+        (capability("SYS_NICE"), f"remove it, or {ASK_FOR_CAPABILITIES}"),
+        (capability("SYS_PTRACE"), f"--profile=baseline, or {ASK_FOR_CAPABILITIES}"),
         ({"securityContext": {"privileged": True}}, "which defeats the VRAM cap; remove it"),
+        (
+            {"resources": {"claims": [{"name": "nic"}]}},
+            "ask your platform team for a rule with resourceClaims: Ignore",
+        ),
     ],
 )
 def test_a_denial_says_what_helps(fields, hint):
     pod = a_full_pod()
     put_in(pod, "main", fields)
     assert decided(pod).message.endswith(hint)
+
+
+def test_a_denied_path_names_the_field_that_allows_it():
+    agents_socket = a_full_pod(**host_path("/var/run/datadog"))
+    assert decided(agents_socket).message.endswith(
+        "mount another path, or remove the volume, or ask your platform team for a rule whose "
+        "hostPaths name it"
+    )
 
 
 def test_all_capabilities_are_never_allowed():

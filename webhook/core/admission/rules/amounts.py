@@ -158,7 +158,8 @@ def _beside_share(container: Container, policy: Policy) -> Iterator[Finding]:
 def _claimed(path: str) -> Finding:
     detail = (
         "the pod has a resource claim and asks for a share; remove the claim to share a GPU, "
-        f"or {GPU_MEMORY_ANNOTATION} to keep the claim"
+        f"or {GPU_MEMORY_ANNOTATION} to keep the claim; where it is for another device, ask your "
+        f"platform team for a rule with resourceClaims: {ResourceClaims.IGNORE}"
     )
     return Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)
 

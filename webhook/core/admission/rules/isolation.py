@@ -40,6 +40,8 @@ EVERYBODYS_CAPABILITIES: Final = frozenset(
     }
 )
 """What containerd gives each container that says nothing (`defaultUnixCaps` of its package oci)."""
+# Of the paths that a rule allows; a tenant may name a thousand others in one pod.
+_SHOWN: Final = 8
 _MARKS: Final = (ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
 
 
@@ -59,7 +61,7 @@ def privileged_pod(case: Case) -> Iterator[Finding]:
             detail = f"{what}, which defeats the VRAM cap; remove it"
             if capability == "SYS_PTRACE":  # of `kubectl debug --copy-to` without a profile
                 detail += f", or use {debug_profile(pod, rule)}"
-            elif capability not in {"", "ALL"}:
+            if capability not in {"", "ALL"}:
                 detail += ", or ask your platform team for a rule whose capabilities name it"
             yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
     if flag(pod.spec, "hostIPC", "spec"):
@@ -78,15 +80,13 @@ def privileged_pod(case: Case) -> Iterator[Finding]:
 
 
 def _mounts(host_path: str, rule: Rule) -> str:
-    allowed = rule.host_paths
-    if allowed is None:
-        return (
-            f"{quoted(host_path)} gives the pod the node's devices, container runtime or kubelet; "
-            "mount another path, or remove the volume"
-        )
     what = f"{quoted(host_path)} is no path of the node that rule {quoted(rule.name)} allows"
-    listed = f"mount one of {', '.join(allowed)}, or " if allowed else ""
-    return f"{what}; {listed}remove the volume"
+    instead = f"mount one of {', '.join(rule.host_paths[:_SHOWN])}, or " if rule.host_paths else ""
+    if rule.host_paths is None:
+        what = f"{quoted(host_path)} gives the pod the node's devices, container runtime or kubelet"
+        instead = "mount another path, or "
+    ask = "ask your platform team for a rule whose hostPaths name it"
+    return f"{what}; {instead}remove the volume, or {ask}"
 
 
 def non_root(case: Case) -> Iterator[Finding]:
