@@ -15,9 +15,9 @@ IMAGE = os.environ.get("E2E_BUSYBOX") or BUSYBOX
 # In a pod's command $$ stands for $. The stub lists the shell with the bytes that it says it holds,
 # on the first GPU that it sees; by UUID where it knows that: the sentry sees all of the node's.
 HOLD = """
-gpu=$NVIDIA_VISIBLE_DEVICES
-case $gpu in GPU-*) gpu=$${gpu%%,*} ;; *) gpu=0 ;; esac
-hold() { echo "$gpu $1" > /scene/pids/new.$$$$; mv /scene/pids/new.$$$$ /scene/pids/$$$$; }
+mine=$NVIDIA_VISIBLE_DEVICES
+case $mine in GPU-*) mine=$${mine%%,*} ;; *) mine=0 ;; esac
+hold() { echo "$mine $1" > /scene/pids/new.$$$$; mv /scene/pids/new.$$$$ /scene/pids/$$$$; }
 wait_for() { until [ -e /scene/$1 ]; do sleep 1; done; rm /scene/$1; }
 forever() { while true; do sleep 1; done; }
 """

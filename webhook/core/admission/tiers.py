@@ -29,8 +29,6 @@ class Tier:
     """Builds the container that a pod gets; None for none, or where none would work."""
     on_nodes: str
     """The value of the label `enforcement` on nodes where it works; empty for all nodes."""
-    in_pod: bool
-    """Whether it runs beside the pod's containers, whose capabilities may reach it."""
 
     @property
     def node_terms(self) -> list[Json]:
@@ -40,12 +38,8 @@ class Tier:
         return [{"key": NODE_ENFORCEMENT_LABEL, "operator": "In", "values": [self.on_nodes]}]
 
 
-SIDECAR: Final = Tier(adds=enforcer_for, on_nodes="sidecar", in_pod=True)
-NONE: Final = Tier(
-    adds=lambda _pod, _demand, _rule: None,
-    on_nodes="",
-    in_pod=False,
-)
+SIDECAR: Final = Tier(adds=enforcer_for, on_nodes="sidecar")
+NONE: Final = Tier(adds=lambda _pod, _demand, _rule: None, on_nodes="")
 _TIERS: Final = {EnforceBy.SIDECAR: SIDECAR, EnforceBy.NONE: NONE}
 
 

@@ -118,12 +118,17 @@ def test_the_gpu_is_not_for_the_user_to_choose(key):
     assert_denied(decided(stored, phase=Phase.VALIDATE), "VisibleDevicesOverride", path)
 
 
-def test_capabilities_matter_only_where_there_is_a_sidecar_to_defeat():
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        (capability("SYS_PTRACE"), "capabilities.add[0]"),
+        ({"securityContext": {"privileged": True}}, "privileged"),
+    ],
+)
+def test_privileges_matter_also_where_there_is_no_sidecar_to_defeat(fields, path):
     pod = a_full_pod()
-    put_in(pod, "main", capability("SYS_PTRACE"))
-    assert_fine(pod, WITHOUT_SIDECAR)
-    holder = put_in(pod, "main", {"securityContext": {"privileged": True}})
-    path = f"{holder}.securityContext.privileged"
+    holder = put_in(pod, "main", fields)
+    path = f"{holder}.securityContext.{path}"
     assert_denied(decided(pod, WITHOUT_SIDECAR), "PrivilegedContainer", path)
 
 

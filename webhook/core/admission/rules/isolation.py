@@ -50,14 +50,12 @@ def privileged_pod(case: Case) -> Iterator[Finding]:
 
     Fields: spec.[initContainers,containers][*].securityContext, spec.hostIPC,
     spec.volumes[*].hostPath.path
-    Allowed values: not privileged; of capabilities, beside a sidecar, those that runtimes give
-    everybody and the rule's `capabilities`; no hostIPC; host paths that the rule's `hostPaths` let
-    in
+    Allowed values: not privileged; of capabilities those that runtimes give everybody and the
+    rule's `capabilities`; no hostIPC; host paths that the rule's `hostPaths` let in
     """
     pod, rule = case.pod, case.rule
-    given = EVERYBODYS_CAPABILITIES if case.tier.in_pod else None
     for container in pod.containers:
-        for path, what, capability in defeating(container, rule, given):
+        for path, what, capability in defeating(container, rule):
             detail = f"{what}, which defeats the VRAM cap; remove it"
             if capability == "SYS_PTRACE":  # of `kubectl debug --copy-to` without a profile
                 detail += f", or use {debug_profile(pod, rule)}"
@@ -144,12 +142,12 @@ def debug_profile(pod: Pod, rule: Rule) -> str:
 
 
 def defeating(
-    container: Container, rule: Rule, given: frozenset[str] | None
+    container: Container, rule: Rule, given: frozenset[str] = EVERYBODYS_CAPABILITIES
 ) -> list[tuple[str, str, str]]:
     """Return the path of each security setting that defeats the cap, what it does, the capability.
 
-    Capabilities may be the `given` ones and the rule's; None where they do not matter. They are
-    read as runtimes do: in any case, with `CAP_` before them or not.
+    Capabilities may be the `given` ones and the rule's. They are read as runtimes do: in any case,
+    with `CAP_` before them or not.
     """
     context = container.security_context()
     found: list[tuple[str, str, str]] = []
@@ -162,7 +160,7 @@ def defeating(
     capabilities = mapping(context, "capabilities", path)
     for index, name in enumerate(texts(capabilities, "add", f"{path}.capabilities")):
         bare = name.upper().removeprefix("CAP_")
-        if given is not None and bare not in given and bare not in rule.capabilities:
+        if bare not in given and bare not in rule.capabilities:
             what = f"container {quoted(container.name)} adds the capability {shortened(bare, 64)}"
             found.append((f"{path}.capabilities.add[{index}]", what, bare))
     return found
