@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from webhook.sentry.metrics import SentryMetrics
 from webhook.sentry.settings import SentrySettings
 
 GIB = 2**30
+OURS = "cccccccc-0000-4000-8000-000000000003"
 SEEN = AssignmentsSeen({TRAINER: a_line()})
 
 
@@ -32,7 +34,7 @@ class Bench:
         self.health = Health(lambda: clock[0])
         self.metrics = SentryMetrics("n1")
         self.sentry = Sentry(
-            SentrySettings("n1", "sys", proc=str(proc), pod_uid="", **settings),
+            SentrySettings("n1", "sys", proc=str(proc), **settings),
             None, self.driver, Journal(self.said.append), self.metrics, self.health,
         )  # fmt: skip
 
@@ -130,3 +132,21 @@ def test_a_driver_that_gives_no_figure_acts_on_nobody(tmp_path, bench):
     for second in range(60):
         bench.sentry.turn(float(second))
     assert (bench.events(), bench.reported()) == ([], [])
+
+
+def test_a_pod_of_which_nobody_can_be_stopped_is_told_and_logged_once(tmp_path, clock):
+    """As where memory is held by who has no number in the pod: each second it would be again."""
+    put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OURS}/{'5' * 64}\n")
+    bench = Bench(tmp_path, clock, pod_uid=OURS)
+    put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{'1' * 64}\n")
+    bench.sentry.hear(SEEN)
+    bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {50: 5 * GIB}, 5 * GIB
+    for _ in range(200):
+        bench.sentry.turn(clock[0])
+        clock[0] += 0.5
+    assert bench.events() == [
+        "stopping a process", "a signal was rejected", "ending a pod", "nobody could be stopped",
+    ]  # fmt: skip
+    (report,) = bench.reported()
+    assert (report.uid, report.stopped) == (TRAINER, False)
+    assert report.sentence.endswith("nobody of it could be stopped, and it holds the memory still")

@@ -6,6 +6,7 @@ import os
 import queue
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters import surroundings
@@ -46,7 +47,20 @@ if TYPE_CHECKING:
 
 UNREAD: Final = "the list of who was promised what has not been read yet"
 
+STUCK_S: Final = 5.0
+"""For so long nobody of a pod could be stopped before that is told: it may be over in a moment."""
+
 _MOST_PIDS: Final = 8  # in a line
+
+
+@dataclass(slots=True)
+class _Stuck:
+    """A pod that is over its cap and of which nobody could be stopped."""
+
+    since_s: float
+    retry_s: float = 0.0
+    """When it is tried again: that takes a read of each process of the node."""
+    told: bool = False
 
 
 class NewContainerNeededError(Exception):
@@ -89,6 +103,7 @@ class Sentry:
         self._unread = UNREAD
         self._reported: set[tuple[str, str]] = set()
         self._warned: set[str] = set()
+        self._stuck: dict[str, _Stuck] = {}
 
     def run(self) -> None:
         """Run forever; raises NewContainerNeededError."""
@@ -140,7 +155,9 @@ class Sentry:
             unmanaged = self._audit.unmanaged(now_s, self._fresh_s)
             self._metrics.show(time.time(), unmanaged)
             self._report_unmanaged(unmanaged, now_s)
-        self._warned &= self._judge.judged()
+        judged = self._judge.judged()
+        self._warned &= judged
+        self._stuck = {uid: stuck for uid, stuck in self._stuck.items() if uid in judged}
         self._check_driver(look, now_s)
         return look
 
@@ -228,30 +245,41 @@ class Sentry:
             self._journal.line("error", "a signal was rejected", values)
 
     def _end(self, uid: str, why: str, look: Look, now_s: float) -> None:
+        """End all of a pod; where nobody can be stopped, say so once, and go on trying."""
         if not self._settings.act:
             self._warn(uid, why, now_s)
             return
+        stuck = self._stuck.get(uid)
+        if stuck is not None and now_s < stuck.retry_s:
+            return
         why += self._instead(uid)
         pod = {"pod": self._judge.lines[uid].pod, "uid": uid}
-        self._journal.event("warning", "ending a pod", why=why, **pod)
+        if stuck is None:
+            self._journal.event("warning", "ending a pod", why=why, **pod)
         holding = {
             one.owner.place.container
             for held in look.lists.values()
             for one in held
             if one.owner is not None and one.owner.place.pod == uid
         }
+        started_s = time.monotonic()
         ended = self._actor.end(uid, holding)
-        self._journal.event(
-            "info" if ended.stopped else "error",
-            "processes of the pod were stopped" if ended.stopped else "nobody could be stopped",
-            **pod,
-            stopped=ended.stopped,
-            rejected=ended.rejected,
-            enforcer_known=ended.sure,
-        )
+        numbers = {"rejected": ended.rejected, "enforcer_known": ended.sure}
         if ended.stopped:
+            self._stuck.pop(uid, None)
+            what = "processes of the pod were stopped"
+            self._journal.event("info", what, **pod, stopped=ended.stopped, **numbers)
             self._metrics.stopped("pod")
             self._tell(uid, why, now_s)
+            return
+        stuck = stuck or _Stuck(now_s)
+        stuck.retry_s = now_s + SHARE * (time.monotonic() - started_s)
+        if not stuck.told and now_s - stuck.since_s >= STUCK_S:
+            stuck.told = True
+            why += "; but nobody of it could be stopped, and it holds the memory still"
+            self._journal.event("error", "nobody could be stopped", why=why, **pod, **numbers)
+            self._tell(uid, why, now_s, stopped=False)
+        self._stuck[uid] = stuck
 
     def _instead(self, uid: str) -> str:
         hold = self._judge.lines[uid].hold
