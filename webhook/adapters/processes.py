@@ -133,6 +133,11 @@ def parents(pid: int, *, proc: str = "/proc") -> tuple[int, ...]:
         chain.append(pid)
 
 
+def started_s(process: Process) -> float:
+    """Return when a process started, in seconds of CLOCK_BOOTTIME, to a hundredth."""
+    return process.started / os.sysconf("SC_CLK_TCK")
+
+
 def _send_by_pidfd(process: Process, number: signal.Signals, proc: str) -> None:
     """Open first and check after: the descriptor then means the one that was checked.
 
