@@ -52,12 +52,16 @@ class Actor:
         self._sleep = sleep
 
     def stop(self, owner: Owner) -> Delivery:
-        """End one process; never the sandbox's, nor the enforcer's."""
+        """End one process; never the sandbox's, nor the enforcer's.
+
+        Of one whose main thread ended nobody sees the mounts: the enforcer has its own.
+        """
         try:
-            if self._is_spared(owner, self._mounts(owner.place.pod)):
-                return Delivery.REJECTED
+            number = self._node.inner_pid(owner.process.pid)
         except OSError:
             return Delivery.GONE if self._node.is_gone(owner.process) else Delivery.REJECTED
+        if number <= 1 or self._is_enforcer(owner, self._mounts(owner.place.pod)):
+            return Delivery.REJECTED
         return self._node.kill(owner)
 
     def end(self, pod: str, holding: Collection[str]) -> Ended:
@@ -133,10 +137,3 @@ class Actor:
             return bool(mounts) and self._node.has_mounted(owner.process.pid, mounts)
         except OSError:
             return False
-
-    def _is_spared(self, owner: Owner, mounts: frozenset[str]) -> bool:
-        """Say whether a process is the sandbox's or the enforcer's; raises OSError."""
-        pid = owner.process.pid
-        return self._node.inner_pid(pid) <= 1 or (
-            bool(mounts) and self._node.has_mounted(pid, mounts)
-        )
