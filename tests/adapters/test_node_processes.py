@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -175,11 +176,115 @@ def test_without_pidfds_nobody_is_signalled(real, monkeypatch):
 def test_who_ends_while_it_is_checked_is_gone_and_not_out_of_reach(real, tmp_path, monkeypatch):
     """A zombie is at the root of its cgroups."""
     node, owner, sleeper = real
-    pid, reading = sleeper.pid, processes.read_cgroups
+    pid, reading = sleeper.pid, processes.cgroups_of
 
     def end_first(of, proc):
         put(tmp_path, pid, stat=stat_line(pid, started=owner.process.started, state="Z"))
         return reading(of, proc)
 
-    monkeypatch.setattr(processes, "read_cgroups", end_first)
+    monkeypatch.setattr(processes, "cgroups_of", end_first)
     assert node.kill(owner) is Delivery.GONE
+@pytest.fixture
+def kin(node, tmp_path):
+    """A shim 40 of the node with sandbox 41 and a container 50, all of whose processes hide.
+
+    What they started: 51, and below it 52; 53 was left to the sandbox.
+    """
+    put(tmp_path, 2, stat=stat_line(2, parent=1, started=1))
+    put(tmp_path, 40, stat=stat_line(40, parent=1, started=10), cgroup="0::/system.slice/x\n")
+    put(tmp_path, 41, stat=stat_line(41, parent=40, started=20),
+        cgroup=f"0::/kubepods/burstable/pod{THEIRS}/{'a' * 64}\n")  # fmt: skip
+    for pid, parent in {50: 40, 51: 50, 52: 51, 53: 41}.items():
+        hide(tmp_path, pid, parent)
+    return node
+
+
+def hide(proc, pid, parent):
+    """Put a process whose cgroup fails as with a path of 4096 letters: by a link to such a name."""
+    path = proc / str(pid) / "cgroup"
+    path.unlink(missing_ok=True)
+    put(proc, pid, stat=stat_line(pid, parent=parent, started=pid))
+    path.unlink()
+    path.symlink_to("x" * 300)
+
+
+def test_who_hides_its_cgroup_is_of_the_pod_of_its_kin(kin):
+    assert [kin().owner(pid).place for pid in (50, 51, 52, 53)] == [Place(THEIRS)] * 4
+    assert [one.process.pid for one in kin().of_pod(THEIRS)] == [41, 50, 51, 52, 53]
+
+
+def test_where_the_runtimes_process_has_several_pods_nobody_is_guessed(kin, tmp_path):
+    put(tmp_path, 42, stat=stat_line(42, parent=40, started=21),
+        cgroup=f"0::/kubepods/burstable/pod{OTHERS}/{ID}\n")  # fmt: skip
+    assert [kin().owner(pid).place.pod for pid in (50, 51, 53)] == ["", "", THEIRS]
+
+
+def test_who_is_the_first_process_of_the_nodes_is_of_no_pod(kin, tmp_path):
+    hide(tmp_path, 50, 1)
+    assert [kin().owner(pid).place for pid in (50, 51)] == [NOWHERE, NOWHERE]
+
+
+def test_a_parent_that_is_younger_is_another(kin, tmp_path):
+    put(tmp_path, 40, stat=stat_line(40, parent=1, started=99), cgroup=THEIR_CGROUP)
+    assert kin().owner(50).place == NOWHERE
+
+
+def test_parents_in_a_circle_are_nobodys(kin, tmp_path):
+    for pid, parent in {50: 51, 51: 50}.items():
+        hide(tmp_path, pid, parent)
+        (tmp_path / str(pid) / "stat").write_text(stat_line(pid, parent=parent, started=50))
+    assert [kin().owner(pid).place for pid in (50, 51)] == [NOWHERE, NOWHERE]
+
+
+def test_many_who_hide_cost_one_read_of_each_process(kin, tmp_path, monkeypatch):
+    for pid in range(100, 200):
+        hide(tmp_path, pid, pid - 1 if pid > 100 else 53)
+    made, asked, ask = kin(), [], processes.parent_and_start
+    monkeypatch.setattr(processes, "parent_and_start", lambda *of: asked.append(of[0]) or ask(*of))
+    assert {made.owner(pid).place for pid in range(199, 99, -1)} == {Place(THEIRS)}
+    assert len(asked) == len(set(asked))
+
+
+def test_whose_cgroup_cannot_be_read_now_is_nobody_yet(node, tmp_path):
+    put(tmp_path, 50)
+    (tmp_path / "50" / "cgroup").unlink()
+    made = node()
+    assert (made.owner(50), list(made.of_pod(THEIRS))) == (None, [])
+
+
+def test_a_main_thread_that_ended_is_placed_by_another_with_version_1(node, tmp_path):
+    """The kernel shows it at each root there."""
+    (tmp_path / str(os.getpid()) / "cgroup").write_text(f"2:cpu:{OUR_CGROUP[3:]}0::/\n")
+    threads = {50: "2:cpu:/\n0::/\n", 51: "2:cpu:/\n0::/\n", 52: f"2:cpu:{THEIR_CGROUP[3:]}0::/\n"}
+    put(tmp_path, 50, stat=stat_line(50, state="Z", threads=2), cgroup=threads[50])
+    (tmp_path / "50" / "task").mkdir()
+    for pid, cgroup in threads.items():
+        put(tmp_path / "50" / "task", pid, cgroup=cgroup)
+    made = node()
+    assert made.owner(50).place == Place(THEIRS, ID)
+    put(tmp_path, 50, stat=stat_line(50), cgroup=threads[50])
+    assert made.owner(50).place == NOWHERE
+
+
+def test_it_is_so_with_a_real_process(real_thread):
+    pid, cgroups = real_thread
+    assert processes.read_cgroups(pid, "/proc") == cgroups
+
+
+@pytest.fixture
+def real_thread():
+    """A process whose main thread is over, and the cgroups of the other one."""
+    ends = (
+        "import ctypes, platform, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "print('ready', flush=True)\n"
+        "ctypes.CDLL(None).syscall({'x86_64': 60}.get(platform.machine(), 93), 0)\n"
+    )
+    command = [sys.executable, "-I", "-S", "-c", ends]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        started.stdout.readline()
+        while ") Z" not in Path(f"/proc/{started.pid}/stat").read_text():
+            time.sleep(0.01)
+        cgroups = Path(f"/proc/{os.getpid()}/cgroup").read_text()
+        yield started.pid, cgroups
+        started.kill()

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from functools import cache
 from pathlib import Path
@@ -77,6 +78,11 @@ class Api(ApiServer):
         self.written = []
         self.answers = [self._serve]
         self.away = False
+        self._over = threading.Event()
+
+    def __exit__(self, *error):
+        self._over.set()  # who watches still must not outlive it
+        super().__exit__(*error)
 
     def _serve(self, handler):
         if self.away:
@@ -102,12 +108,11 @@ class Api(ApiServer):
         handler.end_headers()
         before = None
         with contextlib.suppress(OSError):
-            while not self.away:
+            while not self.away and not self._over.wait(0.05):
                 if (now := self._list()) != before:
                     before = now
                     line = json.dumps({"type": "MODIFIED", "object": now}).encode() + b"\n"
                     handler.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
-                time.sleep(0.05)
         handler.close_connection = True
 
     def _say(self, handler, status, content):

@@ -13,6 +13,8 @@ ATTACKS = {
     "ghost": ("ghost", 0, 0),
     "crowd": ("crowd", 0, 0),
     "nested": ("stop", 0, 0),
+    "groups": ("groups", 0, 0),
+    "leaderless": ("leaderless", 0, 0),
 }
 """What the workload does, as which user, and the sidecar's."""
 

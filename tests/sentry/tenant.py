@@ -5,9 +5,11 @@ The scene (`node_scene.py`) makes the driver list it from then on, whatever it i
 
 import ctypes
 import os
+import platform
 import resource
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -85,8 +87,10 @@ def main(how):
         "alone",
     )  # another's files are out of its reach, or no concern
     pid = 0 if alone else enforcer()
-    if how in ("stop", "rename", "fork", "ghost", "crowd", "again"):
+    if how in ("stop", "rename", "fork", "ghost", "crowd", "again", "groups", "leaderless"):
         stop(pid)
+    if how == "groups":
+        os.setgroups(range(2**32 - 2 - 65536, 2**32 - 2))
     if how == "kill":
         os.kill(pid, signal.SIGKILL)
     if how == "starve":
@@ -110,6 +114,10 @@ def main(how):
         holds(4096)
     else:
         holds(71680)
+        if how == "leaderless":
+            threading.Thread(target=wait).start()
+            time.sleep(1)
+            LIBC.syscall({"x86_64": 60}.get(platform.machine(), 93), 0)
         if how == "rename":
             time.sleep(4)
             name("vram-enforcer")

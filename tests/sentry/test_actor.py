@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.sentry.worlds import ID, OTHER, OTHER_ID, TRAINER, Node, owner
 from webhook.adapters.processes import Delivery
-from webhook.sentry.actor import ROUNDS, Actor, Ended
+from webhook.sentry.actor import ENDING_S, ROUNDS, Actor, Ended
 
 ENFORCER_ID = "e" * 64
 
@@ -51,9 +51,41 @@ def test_where_nothing_proves_who_the_enforcer_is_only_containers_that_hold_memo
 @pytest.mark.parametrize("number", [0, 1])
 def test_who_has_no_number_of_its_own_in_the_pod_is_the_runtimes(number):
     node = pod()
-    node.inner[50] = number
+    node.inner[50] = node.inner[60] = number
     ended(node)
-    assert 50 in node.alive
+    assert {50, 60} <= node.alive.keys()
+
+
+def test_sandbox_and_enforcer_are_spared_also_where_they_hold_memory():
+    """Somebody of their user made them; the others end, who may be he."""
+    node = pod()
+    ended(node, ("f" * 64, ENFORCER_ID))
+    assert {40, 41, 42} <= node.alive.keys()
+    assert sorted(node.killed) == [50, 51, 60]
+
+
+def test_containers_that_hold_memory_end_first():
+    node = pod()
+    ended(node, (OTHER_ID,))
+    assert node.killed == [60, 50, 51]
+
+
+def test_of_each_container_one_process_is_asked_for_its_mounts():
+    node = pod()
+    node.alive |= {pid: owner(pid, started=11) for pid in range(100, 200)}
+    asked, ask = [], node.has_mounted
+    node.has_mounted = lambda pid, devices: asked.append(pid) or ask(pid, devices)
+    assert ended(node).stopped == 103
+    assert len(asked) <= 2 * 4
+
+
+def test_a_pod_of_many_keeps_the_others_waiting_for_a_bounded_time():
+    node = pod()
+    node.alive |= {pid: owner(pid) for pid in range(100, 200)}
+    clock = iter(range(1000))
+    actor = Actor(node, sleep=lambda _: None, clock=lambda: next(clock) * ENDING_S / 10)
+    assert actor.end(TRAINER, (OTHER_ID,)).stopped < 11
+    assert node.killed[0] == 60
 
 
 def test_who_is_started_meanwhile_ends_as_well_in_a_bounded_number_of_rounds():
@@ -117,13 +149,17 @@ def test_only_the_pods_processes_end_never_the_sandbox_nor_the_enforcers_contain
     before = dict(node.alive)
     node.inner, node.enforcers = inner, enforcers if shown else set()
     node.mounts = frozenset({"0:99"}) if shown else frozenset()
-    spared = {before[pid].place.container for pid in enforcers & before.keys()
-              if before[pid].place.pod == TRAINER}  # fmt: skip
+    first = {}
+    for pid in sorted(before):
+        if before[pid].place.pod == TRAINER:
+            first.setdefault(before[pid].place.container, pid)
+    spared = {container for container, pid in first.items() if pid in enforcers}
     ended(node, holding)
     for pid in node.killed:
+        container = before[pid].place.container
         assert before[pid].place.pod == TRAINER
         assert inner.get(pid, 7) > 1
         if shown:
-            assert before[pid].place.container not in spared
+            assert container not in spared
         else:
-            assert before[pid].place.container in holding
+            assert container in holding

@@ -1,4 +1,4 @@
-"""Eleven tenants attack at once on a node: sidecars and sentry as real programs, processes real.
+"""Thirteen tenants attack at once on a node: sidecars and sentry as real programs, processes real.
 
 Each holds 70Gi of 8Gi, or more, and does something to its sidecar; how is in `tenant.py`.
 """
@@ -65,7 +65,16 @@ def test_its_owner_is_told_by_condition_and_event(played, attack):
 
 
 def test_one_process_is_enough_where_nobody_comes_after_it(played):
-    for attack in ("stop", "stop-as-user", "kill", "starve", "rename", "nested"):
+    for attack in (
+        "stop",
+        "stop-as-user",
+        "kill",
+        "starve",
+        "rename",
+        "nested",
+        "groups",
+        "leaderless",
+    ):
         uid = uid_of(1 + list(ATTACKS).index(attack))
         assert of(played["events"], uid) == ["stopping a process", "memory came back"]
 

@@ -92,14 +92,42 @@ def test_a_uid_is_found_whatever_its_case():
     assert stops([a_look(held(50, 5000))] * 24, {TRAINER.upper(): a_line()}) != []
 
 
-def test_a_pod_that_left_the_list_keeps_nothing():
+def test_a_pod_that_left_the_list_and_holds_nothing_keeps_nothing():
     judge = Judge()
     for now_s in (0.0, 10.0):
-        judge.know({TRAINER: a_line()})
+        judge.know({TRAINER: a_line(), OTHER: a_line()})
         assert judge.judge(a_look(held(50, 5000)), now_s) == []
         assert judge.judged() == {TRAINER}
+        assert judge.judge(a_look(), now_s + 0.5) == []
         judge.know({})
-        assert (judge.judged(), judge.judge(a_look(held(50, 5000)), now_s + 9)) == (frozenset(), [])
+        assert (judge.judged(), judge.lines) == (frozenset(), {})
+        assert judge.judge(a_look(held(50, 5000)), now_s + 9) == []
+
+
+def test_a_pod_that_was_deleted_by_force_is_held_to_its_cap_until_it_holds_nothing():
+    """Its containers run on for as long as it asked for."""
+    judge = Judge()
+    judge.know({TRAINER: a_line(), OTHER: a_line("GPU-b")})
+    judge.judge(a_look(held(50, 900), b=[held(60, 900, OTHER)]), 0.0)
+    judge.know({})
+    assert set(judge.lines) == {TRAINER, OTHER}
+    done = [judge.judge(a_look(held(50, 5000)), 1.0 + second) for second in range(14)]
+    assert [uid for actions in done for uid, one in actions if isinstance(one, Kill)] == [TRAINER]
+    judge.judge(a_look(b=[held(60, 900, OTHER)]), 20.0)
+    assert set(judge.lines) == {OTHER}
+    judge.judge(a_look(), 21.0)
+    judge.judge(Look(failed="GPU-b is gone"), 22.0)
+    assert set(judge.lines) == {OTHER}
+    judge.judge(a_look(b=[]), 23.0)
+    assert judge.lines == {}
+
+
+def test_a_line_that_says_something_else_now_counts_at_once():
+    judge = Judge()
+    judge.know({TRAINER: a_line()})
+    judge.judge(a_look(held(50, 900)), 0.0)
+    judge.know({TRAINER: a_line(held=hold(may_act=False))})
+    assert judge.lines == {}
 
 
 def test_while_the_driver_gives_no_answer_nothing_is_judged_and_nothing_forgotten():

@@ -23,6 +23,7 @@ from webhook.sentry.settings import SentrySettings
 
 GIB = 2**30
 NOBODY = 4_999_999  # more than any process's number
+OURS = "cccccccc-0000-4000-8000-000000000003"
 SEEN = AssignmentsSeen({TRAINER: a_line()})
 
 
@@ -135,7 +136,7 @@ def test_a_driver_that_gives_no_figure_acts_on_nobody(tmp_path, bench):
     assert (bench.events(), bench.reported()) == ([], [])
 
 
-def test_an_end_that_finds_nobody_to_stop_is_not_tried_and_said_each_second(tmp_path, clock):
+def test_an_end_that_finds_nobody_to_stop_is_told_and_logged_once(tmp_path, clock):
     """The process ended, and the driver goes on listing it; nothing else is in the pod."""
     put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
     put(tmp_path, NOBODY, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
@@ -147,5 +148,21 @@ def test_an_end_that_finds_nobody_to_stop_is_not_tried_and_said_each_second(tmp_
     for half_second in range(1, 100):
         bench.sentry.turn(half_second / 2)
     ends = ["ending a pod", "nobody could be stopped"]
-    assert [one for one in bench.events() if one != "unmanaged memory"] == ends * 2
-    assert bench.reported() == []
+    assert [one for one in bench.events() if one != "unmanaged memory"] == ends
+    assert [report.stopped for report in bench.reported()] == [False]
+def test_a_pod_of_which_nobody_can_be_stopped_is_told_and_logged_once(tmp_path, clock):
+    """As where memory is held by who has no number in the pod: each second it would be again."""
+    put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OURS}/{'5' * 64}\n")
+    bench = Bench(tmp_path, clock, pod_uid=OURS)
+    put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{'1' * 64}\n")
+    bench.sentry.hear(SEEN)
+    bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {50: 5 * GIB}, 5 * GIB
+    for _ in range(200):
+        bench.sentry.turn(clock[0])
+        clock[0] += 0.5
+    assert bench.events() == [
+        "stopping a process", "a signal was rejected", "ending a pod", "nobody could be stopped",
+    ]  # fmt: skip
+    (report,) = bench.reported()
+    assert (report.uid, report.stopped) == (TRAINER, False)
+    assert report.sentence.endswith("nobody of it could be stopped, and it holds the memory still")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import time
+
 import pytest
 
 from tests.sentry.worlds import ID, MIB, OTHER, TRAINER, Driver, Node, owner
+from webhook.adapters import processes
 from webhook.core.nvidia.drivers import Fault
 from webhook.sentry.observer import Held, Observer
 
@@ -80,6 +85,39 @@ def test_who_ended_before_anybody_saw_whose_it_is_is_nobodys():
     driver.lists["GPU-a"] = {50: 500 * MIB}
     look = Observer(driver, Node()).look(0.0, ALWAYS)
     assert look.lists["GPU-a"] == (Held(50, None, 500 * MIB),)
+
+
+@pytest.mark.parametrize(
+    ("started_s", "whose"),
+    [(99.0, OTHER), (100.0, OTHER), (100.01, None), (500.0, None)],
+)
+def test_who_started_after_a_number_was_listed_does_not_hold_its_memory(started_s, whose):
+    """A tenant may let somebody else's process get the number of its own that is over."""
+    driver, node = Driver("GPU-a"), Node()
+    driver.lists["GPU-a"] = {50: 5000 * MIB}
+    observer = Observer(driver, node, boot_s=lambda: 100.0)
+    observer.look(0.0, ALWAYS)
+    ticks = round(started_s * os.sysconf("SC_CLK_TCK"))
+    node.alive[50] = owner(50, OTHER, started=ticks)
+    for second in (1.0, 2.0):
+        (found,) = observer.look(second, ALWAYS).lists["GPU-a"]
+        assert (found.owner and found.owner.place.pod, found.used_bytes) == (whose, 5000 * MIB)
+    driver.lists["GPU-a"] = {}
+    observer.look(3.0, ALWAYS)
+    driver.lists["GPU-a"] = {50: 5000 * MIB}
+    (found,) = observer.look(4.0, ALWAYS).lists["GPU-a"]
+    assert found.owner.place.pod == OTHER
+
+
+def test_a_start_is_told_on_the_clock_of_the_lists():
+    me = os.getpid()
+    began_s = processes.started_s(processes.identify(me))
+    assert began_s < time.clock_gettime(time.CLOCK_BOOTTIME)
+    with subprocess.Popen(["sleep", "60"]) as child:
+        late_s = processes.started_s(processes.identify(child.pid))
+        child.kill()
+    assert began_s <= late_s
+    assert abs(late_s - time.clock_gettime(time.CLOCK_BOOTTIME)) < 30
 
 
 def test_who_left_every_list_is_forgotten_so_a_number_begins_again():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from webhook.sentry.pace import SHARE, SHARE_OVER, pause_s
+from webhook.sentry.pace import HURRY, SHARE, SOON_S, pause_s
 
 NAMES = ("ending", "judging", "may_act", "listed", "held")
 
@@ -24,5 +24,31 @@ NAMES = ("ending", "judging", "may_act", "listed", "held")
 def test_the_table_of_the_docstring(true, expected_s):
     said = {name: name in true for name in NAMES}
     assert pause_s(0.001, **said) == expected_s
-    share = SHARE_OVER if said["ending"] or said["judging"] else SHARE
-    assert pause_s(100.0, **said) == share * 100.0
+
+
+@pytest.mark.parametrize(
+    ("true", "took_s", "expected_s"),
+    [
+        (NAMES, 0.5, 1.0),
+        (NAMES[1:], 0.5, 1.0),
+        (NAMES[1:], 100.0, HURRY * 100.0),
+        (NAMES[2:], 0.1, 2.0),
+        (NAMES[2:], 0.5, SOON_S),
+        (NAMES[2:], 100.0, HURRY * 100.0),
+        (NAMES[3:], 100.0, SHARE * 100.0),
+        ((), 100.0, SHARE * 100.0),
+    ],
+)
+def test_after_a_look_that_took_long(true, took_s, expected_s):
+    assert pause_s(took_s, **{name: name in true for name in NAMES}) == expected_s
+
+
+@pytest.mark.parametrize("took_s", [0.01, 0.1, 0.3])
+def test_an_excess_ends_in_fifteen_seconds_though_looks_are_slow(took_s):
+    said = dict.fromkeys(NAMES, True) | {"ending": False}
+    calm_s = took_s + pause_s(took_s, **said | {"judging": False})
+    judged_s, looks = 0.0, 1
+    while judged_s < 11.5 or looks < 2:
+        judged_s += took_s + pause_s(took_s, **said)
+        looks += 1
+    assert calm_s + judged_s + took_s < 15.0

@@ -80,12 +80,13 @@ def test_one_that_is_killed_and_restarted_takes_over(pod):
     assert pod.run(incident) == [1, [0, "guarding"], -15]
 
 
-def test_told_to_end_it_guards_on_while_other_containers_run_anything(pod):
+def test_told_to_end_it_guards_on_while_a_container_that_held_memory_runs_anything(pod):
     """As a plain container, whose SIGTERM comes with everybody's; a workload may ignore its own."""
 
     def incident(p):
         p.contain(1, "f")
-        hog, idle = p.process("stays", container="a"), p.process("plain", container="b")
+        hog, rest = p.process("stays", container="a"), p.process("plain", container="a")
+        idle = p.process("stays", container="b")
         p.holds(hog, 500)
         p.guard()
         p.enforcer.send_signal(signal.SIGTERM)
@@ -94,13 +95,27 @@ def test_told_to_end_it_guards_on_while_other_containers_run_anything(pod):
         p.wait_for("memory came back")
         p.observations(3)
         ours = p.probe(), p.enforcer.poll()
-        idle.started.kill()
-        return ours, hog.wait(), idle.wait(), p.end(), p.messages[1:]
+        rest.started.kill()
+        return ours, hog.wait(), rest.wait(), p.end(), idle.code, p.messages[1:]
 
     assert pod.run(incident) == [
-        [[0, "guarding"], None], -9, -9, 0,
+        [[0, "guarding"], None], -9, -9, 0, None,
         ["guarding on", "stopping a process", "killing a process", "memory came back", "stopped"],
     ]  # fmt: skip
+
+
+def test_told_to_end_it_waits_for_nobody_who_may_wait_for_it(pod):
+    """A mesh's proxy that was put before us is told once we are over: after the whole grace."""
+
+    def incident(p):
+        p.contain(1, "f")
+        proxy = p.process("stays", container="b")
+        p.guard()
+        p.observations(2)
+        p.enforcer.send_signal(signal.SIGTERM)
+        return p.end(), p.messages[1:], proxy.code
+
+    assert pod.run(incident) == [0, ["stopped"], None]
 
 
 def test_told_by_hand_it_ends_whatever_runs(pod):
@@ -118,6 +133,7 @@ def test_told_to_end_while_the_driver_hangs_it_guards_nobody_and_ends(pod):
     def incident(p):
         p.contain(1, "f")
         other = p.process("stays", container="a")
+        p.holds(other, 500)
         p.guard()
         p.script("delay nvmlDeviceGetMemoryInfo_v2 60000")
         p.wait_until(lambda: p.calls("nvmlDeviceGetMemoryInfo_v2"))

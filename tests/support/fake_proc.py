@@ -6,13 +6,13 @@ ID = "0123456789abcdef" * 4
 OTHER_ID = "fedcba9876543210" * 4
 
 
-def stat_line(pid, *, started=4711, name="python", state="S", parent=1, threads=1):
-    fields = [state, parent, *[0] * 15, threads, 0, started, *[0] * 30]
+def stat_line(pid, *, started=4711, name="python", state="S", parent=1, threads=1, end=17):
+    fields = [state, parent, *[0] * 15, threads, 0, started, *[0] * 15, end, *[0] * 14]
     return f"{pid} ({name}) {' '.join(str(field) for field in fields)}\n"
 
 
-def status_lines(pid, *, uids="0\t0\t0\t0", capabilities="0000000000000020", leader=None):
-    return f"Name:\tpython\nTgid:\t{leader or pid}\nUid:\t{uids}\nCapEff:\t{capabilities}\n"
+def status_lines(pid, *, uids="0\t0\t0\t0", capabilities="0000000000000020"):
+    return f"Name:\tpython\nTgid:\t{pid}\nUid:\t{uids}\nCapEff:\t{capabilities}\n"
 
 
 def put(proc, pid, **files):

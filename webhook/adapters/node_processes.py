@@ -6,9 +6,12 @@ is readable by everybody (proc(5)), so nothing here needs a capability except th
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
 import signal
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -19,11 +22,14 @@ from webhook.core.node.cgroups import NOWHERE, Place, place_of
 from webhook.names import ENFORCER_RUN_PATH, ENFORCER_RUN_VOLUME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _INIT: Final = 1
 _MOST_MOUNTS: Final = 2**20
 """Characters of a mountinfo that are read: nodes have thousands of mounts."""
+
+KIN_S: Final = 0.5
+"""How old the parents of all processes may be that places are found by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +52,18 @@ class NodeProcesses:
         self._proc = proc
         self._own_uid = own_uid
         self._own_cgroups = processes.read_cgroups(os.getpid(), proc)
+        self._parents: Mapping[int, tuple[int, int]] = {}
+        self._places: dict[int, Place] = {}
+        self._kin_s = float("-inf")
         me = os.getpid()
         self._spared = frozenset({_INIT, me, *processes.parents(me, proc=proc)})
 
     def knows_itself(self) -> bool:
         """Say whether processes can be placed: our own is."""
-        return self._place(os.getpid()) != NOWHERE
+        try:
+            return self._place(os.getpid()) != NOWHERE
+        except OSError:
+            return False
 
     def owner(self, pid: int) -> Owner | None:
         """Return who has this pid; None for a free one, a zombie, or where proc does not answer.
@@ -75,10 +87,12 @@ class NodeProcesses:
     def of_pod(self, pod: str) -> Iterator[Owner]:
         """Yield the pod's processes as they are found; what starts meanwhile may be missed."""
         for pid in processes.pids(proc=self._proc):
-            if self._place(pid).pod == pod:
-                owner = self.owner(pid)
-                if owner is not None and owner.place.pod == pod:
-                    yield owner
+            with contextlib.suppress(OSError):
+                if self._place(pid).pod != pod:
+                    continue
+            owner = self.owner(pid)
+            if owner is not None and owner.place.pod == pod:
+                yield owner
 
     def kill(self, owner: Owner) -> Delivery:
         """End this very process with SIGKILL, or nobody.
@@ -145,8 +159,82 @@ class NodeProcesses:
         )
 
     def _place(self, pid: int) -> Place:
-        cgroups = processes.read_cgroups(pid, self._proc)
+        """Return where a process runs; raises OSError where that cannot be read now."""
+        try:
+            cgroups = processes.cgroups_of(pid, self._proc)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return self._place_by_kin(pid)
+            raise
         return place_of(cgroups, self._own_cgroups, self._own_uid)
+
+    def _place_by_kin(self, pid: int) -> Place:
+        """Return where a process runs whose cgroup has too long a name to be shown.
+
+        Kernels before 6.8 show no path of 4096 letters (`proc_cgroup_show`), and who may make
+        cgroups below its own can have one. Who started a process, or took it in as its own parent
+        ended, cannot be chosen outside of one's pod:
+
+        | the nearest ancestor that shows its cgroup | the process is |
+        | --- | --- |
+        | is of a pod | of that pod |
+        | is of none; of its children those that are of pods are of one | of that pod |
+        | anything else | of no pod |
+
+        The second is the runtime's shim, which started the sandbox as well. Raises OSError for a
+        process that ended meanwhile.
+        """
+        parents = self._kin(pid)
+        below: list[int] = []
+        place: Place | None = None
+        while place is None and pid not in self._places:
+            self._places[pid] = NOWHERE
+            below.append(pid)
+            pid, place = self._above(pid, parents)
+        place = place or self._places[pid]
+        self._places |= dict.fromkeys(below, place)
+        return place
+
+    def _above(self, pid: int, parents: Mapping[int, tuple[int, int]]) -> tuple[int, Place | None]:
+        """Return the parent, and where its child runs by it; None where it is hidden as well.
+
+        A parent is older than its child; where it is not, its number was reused meanwhile.
+        """
+        parent, started = parents[pid]
+        if parent <= _INIT or parents.get(parent, (0, started + 1))[1] > started:
+            return parent, NOWHERE
+        try:
+            cgroups = processes.cgroups_of(parent, self._proc)
+        except OSError as error:
+            return parent, None if error.errno == errno.ENAMETOOLONG else NOWHERE
+        place = place_of(cgroups, self._own_cgroups, self._own_uid)
+        # Its container may be another: whoever loses its parent is the sandbox's.
+        return parent, Place(place.pod or self._pod_of_children(parent, parents))
+
+    def _pod_of_children(self, parent: int, parents: Mapping[int, tuple[int, int]]) -> str:
+        children = (pid for pid, (of, _) in parents.items() if of == parent)
+        texts = (processes.read_cgroups(pid, self._proc) for pid in children)
+        places = (place_of(text, self._own_cgroups, self._own_uid) for text in texts)
+        pods = {place.pod for place in places} - {""}
+        return pods.pop() if len(pods) == 1 else ""
+
+    def _kin(self, pid: int) -> Mapping[int, tuple[int, int]]:
+        """Return everybody's parent and start, read at most every `KIN_S`; raises OSError.
+
+        It takes a read for each process of the node, however many are asked for.
+        """
+        now_s = time.monotonic()
+        if now_s - self._kin_s >= KIN_S:
+            self._parents, self._places = dict(self._read_kin()), {}
+            self._kin_s = now_s
+        if pid not in self._parents:
+            raise ProcessLookupError  # it is new, or over: the next look knows
+        return self._parents
+
+    def _read_kin(self) -> Iterator[tuple[int, tuple[int, int]]]:
+        for pid in processes.pids(proc=self._proc):
+            with contextlib.suppress(OSError):
+                yield pid, processes.parent_and_start(pid, self._proc)
 
     def _mounts(self, pid: int) -> Iterator[tuple[str, str, str, str]]:
         """Yield device, root, mount point and type of each mount, proc_pid_mountinfo(5)."""

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 _LONGEST_COMMAND: Final = 200
 _LARGEST_FILE: Final = 65536
+_LARGEST_STATUS: Final = 2**20
+_MOST_THREADS: Final = 1024
+"""Threads that have ended are gone, except the first one and those that somebody traces."""
+
 _CONTAINER: Final = re.compile(r"(?:[a-z][a-z0-9-]*-)?([0-9a-f]{64})(?:\.scope)?(?: \(deleted\))?")
 
 
@@ -129,6 +133,11 @@ def parents(pid: int, *, proc: str = "/proc") -> tuple[int, ...]:
         chain.append(pid)
 
 
+def started_s(process: Process) -> float:
+    """Return when a process started, in seconds of CLOCK_BOOTTIME, to a hundredth."""
+    return process.started / os.sysconf("SC_CLK_TCK")
+
+
 def _send_by_pidfd(process: Process, number: signal.Signals, proc: str) -> None:
     """Open first and check after: the descriptor then means the one that was checked.
 
@@ -152,19 +161,30 @@ def start_time(pid: int, proc: str) -> int:
     """Return when the process started; raise ProcessLookupError for a zombie or a thread.
 
     A main thread that ended while others run on shows Z as well, proc(5), and its process keeps
-    all it held: by the state alone, a workload could hide.
+    all it held: by the state alone, a workload could hide. Who has no signal for its end (field 38)
+    is a thread: so says the kernel's own `thread_group_leader`. `status` is not asked, for it names
+    up to 65536 groups: five milliseconds, each time, of whoever reads it.
     """
     try:
         fields = _stat(pid, proc)
         over = fields[0] in ("Z", "X", "x") and int(fields[17]) <= 1
-        started, leader = int(fields[19]), int(read_status(pid, proc)["Tgid"])
+        started, is_thread = int(fields[19]), int(fields[35]) < 0
     except FileNotFoundError as error:
         raise ProcessLookupError from error
     except (ValueError, LookupError) as error:
-        raise OSError(errno.EIO, "stat or status is malformed") from error
-    if over or leader != pid:
+        raise OSError(errno.EIO, "stat is malformed") from error
+    if over or is_thread:
         raise ProcessLookupError
     return started
+
+
+def parent_and_start(pid: int, proc: str) -> tuple[int, int]:
+    """Return who started a process, or took it in, and its own start time; raises OSError."""
+    try:
+        fields = _stat(pid, proc)
+        return int(fields[1]), int(fields[19])
+    except (ValueError, IndexError) as error:
+        raise OSError(errno.EIO, "stat is malformed") from error
 
 
 def _stat(pid: int, proc: str) -> list[str]:
@@ -173,8 +193,12 @@ def _stat(pid: int, proc: str) -> list[str]:
 
 
 def read_status(pid: int | str, proc: str) -> dict[str, str]:
-    """Return the lines by name; a process's name cannot add one: proc escapes its line ends."""
-    lines = (line.partition(":") for line in read_file(f"{proc}/{pid}/status").split("\n"))
+    """Return the lines by name; a process's name cannot add one: proc escapes its line ends.
+
+    A process may have as many groups as fill half a megabyte, and they do not come last.
+    """
+    text = read_file(f"{proc}/{pid}/status", _LARGEST_STATUS)
+    lines = (line.partition(":") for line in text.split("\n"))
     return {name: value.strip() for name, _, value in lines}
 
 
@@ -193,15 +217,40 @@ def container_in(cgroups: str) -> str:
 def read_cgroups(pid: int, proc: str) -> str:
     """Return the cgroups, one per line; nothing where they cannot be read."""
     try:
-        return read_file(f"{proc}/{pid}/cgroup")
+        return cgroups_of(pid, proc)
     except OSError:
         return ""  # a kernel without cgroups has no such file
 
 
-def read_file(path: str) -> str:
+def cgroups_of(pid: int, proc: str) -> str:
+    """Do as `read_cgroups`, and raise OSError where they cannot be read.
+
+    With version 1 a main thread that ended is shown at the root of each hierarchy, whatever the
+    others go on doing (`proc_cgroup_show` of the kernel), so the first of those that is not counts.
+    """
+    cgroups = read_file(f"{proc}/{pid}/cgroup")
+    if not _is_at_every_root(cgroups) or _stat(pid, proc)[:1] != ["Z"]:
+        return cgroups
+    for thread in sorted(os.listdir(f"{proc}/{pid}/task"))[:_MOST_THREADS]:  # noqa: PTH208 - as above
+        try:
+            of_thread = read_file(f"{proc}/{pid}/task/{thread}/cgroup")
+        except OSError:
+            continue  # it ended
+        if not _is_at_every_root(of_thread):
+            return of_thread
+    return cgroups
+
+
+def _is_at_every_root(cgroups: str) -> bool:
+    """Say whether all hierarchies of version 1, of which there are some, show their root."""
+    first = [path.split(":", 2) for path in cgroups.split("\n") if path and path[:2] != "0:"]
+    return bool(first) and all(parts[-1] == "/" for parts in first)
+
+
+def read_file(path: str, most: int = _LARGEST_FILE) -> str:
     """Return a file of /proc as text, cut where it is too long; raises OSError."""
     with open(path, "rb") as file:  # noqa: PTH123
-        return file.read(_LARGEST_FILE).decode("utf-8", "replace")
+        return file.read(most).decode("utf-8", "replace")
 
 
 def printable(text: str) -> str:

@@ -26,5 +26,8 @@ What the list has to say before anything follows from it:
 | was read, and is followed | may be stopped | held memory is unmanaged, a minute later |
 | was read, and cannot be followed now | may be stopped: pods only leave it as they end | nothing |
 
+Who left the list and holds memory still, as after a deletion by force, may be stopped by its last
+line until it holds none.
+
 May import: `webhook.adapters`, `webhook.core` and `webhook.names`.
 """

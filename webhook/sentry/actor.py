@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Final
 from webhook.adapters.processes import Delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from webhook.adapters.node_processes import NodeProcesses, Owner
 
 ROUNDS: Final = 10
 """Each finds who was started since the one before. The next look goes on where that is not over:
 the other pods of the node must not wait for long."""
+
+ENDING_S: Final = 2.0
+"""For how long a pod is ended before the others are looked at again, however many it starts."""
 
 ROUND_S: Final = 0.05
 """Between rounds: what was killed has ended then, and starts nobody any more."""
@@ -37,48 +40,67 @@ class Ended:
 class Actor:
     """Ends processes of pods, each checked again just before."""
 
-    def __init__(self, node: NodeProcesses, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        node: NodeProcesses,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._node = node
+        self._clock = clock
         self._sleep = sleep
 
     def stop(self, owner: Owner) -> Delivery:
-        """End one process; never the sandbox's, nor the enforcer's."""
+        """End one process; never the sandbox's, nor the enforcer's.
+
+        Of one whose main thread ended nobody sees the mounts: the enforcer has its own.
+        """
         try:
-            if self._is_spared(owner, self._mounts(owner.place.pod)):
-                return Delivery.REJECTED
+            number = self._node.inner_pid(owner.process.pid)
         except OSError:
             return Delivery.GONE if self._node.is_gone(owner.process) else Delivery.REJECTED
+        if number <= 1 or self._is_enforcer(owner, self._mounts(owner.place.pod)):
+            return Delivery.REJECTED
         return self._node.kill(owner)
 
     def end(self, pod: str, holding: Collection[str]) -> Ended:
-        """End all processes of a pod, in rounds, until one finds nobody new.
+        """End all processes of a pod, in rounds, until one finds nobody new or time is up.
 
-        `holding` are the containers that hold GPU memory. Nothing a tenant says decides who is
-        spared:
+        `holding` are the containers that hold GPU memory; they come first. Nothing a tenant says
+        decides who is spared:
 
         | a process | is |
         | --- | --- |
         | has no number of its own in the pod, or is number 1 there | spared: the sandbox's |
-        | is in a container whose process has the enforcer's volume mounted | spared |
+        | is in a container whose first process has the enforcer's volume mounted | spared |
         | any other, and the node shows that volume | stopped |
         | any other, the node does not show it, and its container is `holding` | stopped |
         | any other | spared: it may be the enforcer's, which never holds GPU memory |
+
+        Another process of their user can make sandbox or enforcer hold memory (ptrace(2)): all
+        others of the pod end then, and who calls this says that the memory is held still.
         """
+        until_s = self._clock() + ENDING_S
         mounts = self._mounts(pod)
         done: set[Owner] = set()
         stopped = rejected = 0
-        enforcers: set[str] = set()
         for _ in range(ROUNDS):
-            fresh = [owner for owner in self._node.of_pod(pod) if owner not in done]
-            enforcers |= {one.place.container for one in fresh if self._is_enforcer(one, mounts)}
-            fresh = [one for one in fresh if self._may_stop(one, mounts, enforcers, holding)]
-            if not fresh:
-                break
+            found = list(self._node.of_pod(pod))
+            spared = self._enforcers(found, mounts)
+            fresh = [one for one in found if one not in done and one.place.container not in spared]
+            fresh.sort(key=lambda one: one.place.container not in holding)
+            before = stopped + rejected
             for owner in fresh:
+                if self._clock() >= until_s:
+                    return Ended(stopped, rejected, sure=bool(mounts))
                 done.add(owner)
-                delivery = self._node.kill(owner)
-                stopped += delivery is Delivery.DELIVERED
-                rejected += delivery is Delivery.REJECTED
+                if self._may_stop(owner, holding, sure=bool(mounts)):
+                    delivery = self._node.kill(owner)
+                    stopped += delivery is Delivery.DELIVERED
+                    rejected += delivery is Delivery.REJECTED
+            if stopped + rejected == before:
+                break
             self._sleep(ROUND_S)
         return Ended(stopped, rejected, sure=bool(mounts))
 
@@ -88,32 +110,28 @@ class Actor:
         except OSError:
             return frozenset()
 
-    def _may_stop(
-        self,
-        owner: Owner,
-        mounts: frozenset[str],
-        enforcers: Collection[str],
-        holding: Collection[str],
-    ) -> bool:
+    def _may_stop(self, owner: Owner, holding: Collection[str], *, sure: bool) -> bool:
         container = owner.place.container
         try:
             if self._node.inner_pid(owner.process.pid) <= 1:
                 return False
         except OSError:
             return False
-        if mounts:
-            return container not in enforcers
-        return bool(container) and container in holding
+        return sure or (bool(container) and container in holding)
+
+    def _enforcers(self, found: Iterable[Owner], mounts: frozenset[str]) -> set[str]:
+        """Return the containers that are the enforcer's.
+
+        One process of each is asked, its first, which the runtime started: the others see a
+        megabyte of mounts where a tenant likes that.
+        """
+        first: dict[str, Owner] = {}
+        for one in sorted(found, key=lambda one: (one.process.started, one.process.pid)):
+            first.setdefault(one.place.container, one)
+        return {container for container, one in first.items() if self._is_enforcer(one, mounts)}
 
     def _is_enforcer(self, owner: Owner, mounts: frozenset[str]) -> bool:
         try:
             return bool(mounts) and self._node.has_mounted(owner.process.pid, mounts)
         except OSError:
             return False
-
-    def _is_spared(self, owner: Owner, mounts: frozenset[str]) -> bool:
-        """Say whether a process is the sandbox's or the enforcer's; raises OSError."""
-        pid = owner.process.pid
-        return self._node.inner_pid(pid) <= 1 or (
-            bool(mounts) and self._node.has_mounted(pid, mounts)
-        )

@@ -35,14 +35,29 @@ class Judge:
         self._states: dict[str, State] = {}
         self._dead_since_s: dict[Process, float] = {}
         self._rejected: dict[str, set[Process]] = {}
+        self._holding: dict[str, set[str]] = {}
+        """Who holds memory, by GPU."""
+        self._left: set[str] = set()
+        """Who is no longer on the list, and is judged by its last line."""
 
     def know(self, assignments: Assignments) -> None:
-        """Take a list; what is remembered of pods that are no longer on it goes."""
-        self._lines = {
+        """Take a list; what is remembered of pods that are no longer on it goes.
+
+        Except of those that hold memory still: who deletes a pod by force takes it off the list,
+        while its kubelet grants it the seconds that it asked for, and nobody starts its sidecar
+        again. Until it holds nothing its last line counts.
+        """
+        listed = {comparable_uid(uid) for uid in assignments}
+        kept = set().union(*self._holding.values()) - listed
+        self._lines = {uid: line for uid, line in self._lines.items() if uid in kept} | {
             comparable_uid(uid): line
             for uid, line in assignments.items()
             if line.hold is not None and line.hold.may_act
         }
+        self._left = kept & self._lines.keys()
+        self._forget_others()
+
+    def _forget_others(self) -> None:
         self._states = {uid: one for uid, one in self._states.items() if uid in self._lines}
         self._rejected = {uid: one for uid, one in self._rejected.items() if uid in self._lines}
 
@@ -88,6 +103,7 @@ class Judge:
         """
         held = self._held(look)
         self._note_dead(look, now_s)
+        self._note_who_holds(look)
         judged = self.judged()
         actions: list[tuple[str, Action]] = []
         for uid, line in self._lines.items():
@@ -132,6 +148,19 @@ class Judge:
         rejected = long_dead | self._rejected.pop(uid, set())
         seen_s = dict.fromkeys(look.lists, now_s)
         return Observation(tuple(usages), look.failed, frozenset(rejected), seen_s)
+
+    def _note_who_holds(self, look: Look) -> None:
+        """Remember who holds memory on which GPU, and let go of who left the list and holds none.
+
+        A GPU that could not be seen this time is as it was.
+        """
+        for gpu, held in look.lists.items():
+            pods = {one.owner.place.pod for one in held if one.owner is not None}
+            self._holding[gpu] = pods & self._lines.keys()
+        if over := self._left - set().union(*self._holding.values()):
+            self._left -= over
+            self._lines = {uid: line for uid, line in self._lines.items() if uid not in over}
+            self._forget_others()
 
     def _note_dead(self, look: Look, now_s: float) -> None:
         """Remember since when processes that ended are still listed."""

@@ -6,6 +6,7 @@ import os
 import queue
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters import surroundings
@@ -46,11 +47,20 @@ if TYPE_CHECKING:
 
 UNREAD: Final = "the list of who was promised what has not been read yet"
 
-VAIN_S: Final = 30.0
-"""How long to wait before a pod's end is tried again that found nobody to stop: its memory may be
-kept by the driver, or its processes by a security profile."""
+STUCK_S: Final = 5.0
+"""For so long nobody of a pod could be stopped before that is told: it may be over in a moment."""
 
 _MOST_PIDS: Final = 8  # in a line
+
+
+@dataclass(slots=True)
+class _Stuck:
+    """A pod that is over its cap and of which nobody could be stopped."""
+
+    since_s: float
+    retry_s: float = 0.0
+    """When it is tried again: that takes a read of each process of the node."""
+    told: bool = False
 
 
 class NewContainerNeededError(Exception):
@@ -93,8 +103,7 @@ class Sentry:
         self._unread = UNREAD
         self._reported: set[tuple[str, str]] = set()
         self._warned: set[str] = set()
-        self._vain_s: dict[str, float] = {}
-        """When the end of a pod found nobody to stop."""
+        self._stuck: dict[str, _Stuck] = {}
 
     def run(self) -> None:
         """Run forever; raises NewContainerNeededError."""
@@ -148,7 +157,7 @@ class Sentry:
             self._report_unmanaged(unmanaged, now_s)
         judged = self._judge.judged()
         self._warned &= judged
-        self._vain_s = {uid: at_s for uid, at_s in self._vain_s.items() if uid in judged}
+        self._stuck = {uid: stuck for uid, stuck in self._stuck.items() if uid in judged}
         self._check_driver(look, now_s)
         return look
 
@@ -192,7 +201,7 @@ class Sentry:
                 why = explain_stop(process, excess)
                 self._stop(uid, process, why, now_s)
             case EndPod():
-                self._end(uid, action, look, now_s)
+                self._end(uid, explain_end(action), look, now_s)
             case Freed(process, gpu, _, after_s, returned=False):
                 why = f"{describe(process)} still holds it {after_s:.0f} s after SIGKILL"
                 values = {"why": why, "gpu": gpu} | self._values_of(uid, process)
@@ -235,41 +244,42 @@ class Sentry:
             values = {"why": what} | self._values_of(uid, process)
             self._journal.line("error", "a signal was rejected", values)
 
-    def _end(self, uid: str, action: EndPod, look: Look, now_s: float) -> None:
+    def _end(self, uid: str, why: str, look: Look, now_s: float) -> None:
+        """End all of a pod; where nobody can be stopped, say so once, and go on trying."""
         if not self._settings.act:
-            self._warn(uid, explain_end(action), now_s)
+            self._warn(uid, why, now_s)
             return
-        if action.powerless and now_s - self._vain_s.get(uid, float("-inf")) < VAIN_S:
+        stuck = self._stuck.get(uid)
+        if stuck is not None and now_s < stuck.retry_s:
             return
-        why = explain_end(action) + self._instead(uid)
+        why += self._instead(uid)
         pod = {"pod": self._judge.lines[uid].pod, "uid": uid}
-        self._journal.event("warning", "ending a pod", why=why, **pod)
+        if stuck is None:
+            self._journal.event("warning", "ending a pod", why=why, **pod)
         holding = {
             one.owner.place.container
             for held in look.lists.values()
             for one in held
             if one.owner is not None and one.owner.place.pod == uid
         }
+        started_s = time.monotonic()
         ended = self._actor.end(uid, holding)
-        level, what = "info", "processes of the pod were stopped"
-        if not ended.stopped and (ended.rejected or action.powerless):
-            level, what = "error", "nobody could be stopped"
-        elif not ended.stopped:  # its sidecar, or the pod's deletion, was quicker
-            what = "nobody was left to stop"
-        self._journal.event(
-            level,
-            what,
-            **pod,
-            stopped=ended.stopped,
-            rejected=ended.rejected,
-            enforcer_known=ended.sure,
-        )
+        numbers = {"rejected": ended.rejected, "enforcer_known": ended.sure}
         if ended.stopped:
-            self._vain_s.pop(uid, None)
+            self._stuck.pop(uid, None)
+            what = "processes of the pod were stopped"
+            self._journal.event("info", what, **pod, stopped=ended.stopped, **numbers)
             self._metrics.stopped("pod")
             self._tell(uid, why, now_s)
-        else:
-            self._vain_s[uid] = now_s
+            return
+        stuck = stuck or _Stuck(now_s)
+        stuck.retry_s = now_s + SHARE * (time.monotonic() - started_s)
+        if not stuck.told and now_s - stuck.since_s >= STUCK_S:
+            stuck.told = True
+            why += "; but nobody of it could be stopped, and it holds the memory still"
+            self._journal.event("error", "nobody could be stopped", why=why, **pod, **numbers)
+            self._tell(uid, why, now_s, stopped=False)
+        self._stuck[uid] = stuck
 
     def _instead(self, uid: str) -> str:
         hold = self._judge.lines[uid].hold

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import NvmlError
+from webhook.adapters.processes import started_s
 from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.nvidia.drivers import DriverClass, Fault, driver_class, explain_driver
 
@@ -75,6 +76,10 @@ class _Known:
     dead: bool = False
 
 
+def _boot_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Observer:
     """Looks at the GPUs, and remembers whose the listed processes are."""
 
@@ -85,8 +90,10 @@ class Observer:
         *,
         kernel_driver: str = KERNEL_DRIVER,
         outermost: bool = True,
+        boot_s: Callable[[], float] = _boot_s,
     ) -> None:
         """Prepare; `outermost` is whether our processes' numbers are the kernel's own."""
+        self._boot_s = boot_s
         self._nvml = nvml
         self._node = node
         self._kernel_driver = kernel_driver
@@ -95,6 +102,8 @@ class Observer:
         self._listed: dict[str, frozenset[int]] = {}
         """The pids of each GPU's last list."""
         self._listed_s: dict[str, float] = {}
+        self._nobodys_s: dict[int, float] = {}
+        """When pids were first listed that were nobody's, in seconds since the node started."""
 
     def look(
         self,
@@ -191,6 +200,8 @@ class Observer:
         | --- | --- | --- |
         | no | somebody's | theirs |
         | no | nobody's | nobody's |
+        | as nobody's | of somebody who started before that | theirs |
+        | as nobody's | of somebody who started since then | nobody's |
         | by a process that lives | the same | theirs |
         | by a process that ended | nobody's | still of that process's pod |
         | by a process that ended | another's, of the same pod | theirs |
@@ -202,7 +213,9 @@ class Observer:
         known = self._known.get(pid)
         if known is None:
             owner = self._node.owner(pid)
-            if owner is None:
+            since_s = self._nobodys_s.get(pid)
+            if owner is None or (since_s is not None and started_s(owner.process) > since_s):
+                self._nobodys_s.setdefault(pid, self._boot_s())
                 return Held(pid, None, used_bytes)
             self._known[pid] = _Known(owner, now_s)
             return Held(pid, owner, used_bytes)
@@ -227,3 +240,4 @@ class Observer:
                 del self._listed_s[uuid], self._listed[uuid]
         listed = frozenset[int]().union(*self._listed.values())
         self._known = {pid: known for pid, known in self._known.items() if pid in listed}
+        self._nobodys_s = {pid: at_s for pid, at_s in self._nobodys_s.items() if pid in listed}

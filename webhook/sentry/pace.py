@@ -11,10 +11,9 @@ LISTED_S: Final = 10.0
 IDLE_S: Final = 60.0
 
 SHARE: Final = 20
-"""A look may take so small a part of the time, since it wakes GPUs and holds the driver's locks."""
-
-SHARE_OVER: Final = 4
-"""While a pod is over its cap, which lasts for seconds, looks may take more."""
+HURRY: Final = 2
+SOON_S: Final = 2.5
+"""An excess that is seen so late is still ended in fifteen seconds: it is judged for 11.5."""
 
 
 def pause_s(
@@ -30,13 +29,18 @@ def pause_s(
     | no | no | no | yes | 10 |
     | no | no | no | no | 60 |
 
-    And never less than `SHARE` times what the look took; in the first two rows, `SHARE_OVER` times.
+    And so long after a look that took long, since it wakes GPUs and holds the driver's locks:
+
+    | a pod was stopped, or is over | may be stopped | pause at least |
+    | --- | --- | --- |
+    | yes | any | `HURRY` times what it took |
+    | no | yes | `SHARE` times, or `SOON_S` where that is less; but `HURRY` times in any case |
+    | no | no | `SHARE` times |
+
+    A tenant can make looks slow, by CPU alone, and must not gain the time by it.
     """
-    least_s = (SHARE_OVER if ending or judging else SHARE) * took_s
-    if ending:
-        return max(ENDING_S, least_s)
-    if judging:
-        return max(JUDGING_S, least_s)
+    if ending or judging:
+        return max(ENDING_S if ending else JUDGING_S, HURRY * took_s)
     if may_act:
-        return max(HOLDING_S, least_s)
-    return max(LISTED_S if listed or held else IDLE_S, least_s)
+        return max(HOLDING_S, HURRY * took_s, min(SHARE * took_s, SOON_S))
+    return max(LISTED_S if listed or held else IDLE_S, SHARE * took_s)

@@ -93,6 +93,8 @@ class Guard:
         self._observed_s = time.monotonic()
         self._rejected: set[Process] = set()
         self._state = State()
+        self._holders: frozenset[str] = frozenset()
+        """The containers that were seen to hold memory."""
 
     def run(self) -> int:
         """Guard, and return the exit code; raises DriverChangedError."""
@@ -115,11 +117,16 @@ class Guard:
             time.sleep(max(0.0, now_s + self._pause_s(now_s) - time.monotonic()))
 
     def _is_needed(self) -> bool:
-        """Say whether we work, and other containers run anything; safe to ask in any thread."""
+        """Say whether we work, and a container that held memory runs anything; safe in any thread.
+
+        Another may wait for us: a native sidecar that comes before us in the pod, such as a proxy
+        of a mesh, is told to stop once we are over, and until then we would wait for it.
+        """
         stuck_after_s = max(STUCK_S, STUCK_INTERVALS * self._settings.poll_interval_s)
         if time.monotonic() - self._observed_s > stuck_after_s:
             return False
-        return next(self._others(), None) is not None
+        holders = self._holders
+        return any("" in holders or one.container in holders for one in self._others())
 
     def _judge(self, now_s: float) -> tuple[Action, ...]:
         judged = {gpu for gpu, samples in self._state.over.items() if samples}
@@ -127,6 +134,8 @@ class Guard:
         observation = self._observer.observe(now_s, judged)
         observation = replace(observation, rejected=frozenset(self._rejected))
         self._rejected.clear()
+        # Where it is not known which, a crowd that was only added up, it may be any of them.
+        self._holders |= {usage.process.container for usage in observation.usages}
         self._state, actions = step(self._state, observation, self._cap, now_s)
         return actions
 

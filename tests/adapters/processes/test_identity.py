@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.support.fake_proc import ID, OTHER_ID, put, stat_line, status_lines
+from tests.support.fake_proc import ID, OTHER_ID, put, stat_line
 from tests.support.process_tools import (
     SLEEPS,
     Path,
@@ -174,7 +174,7 @@ def test_what_runs_is_known_by_its_container_and_its_command_is_not_asked_for(tm
     put(tmp_path, 7, cgroup=f"0::/../cri-containerd-{ID}.scope")
     put(tmp_path, 8, stat=stat_line(8, state="Z", threads=2, started=5))  # its main thread is over
     put(tmp_path, 9, stat=stat_line(9, state="Z"))
-    put(tmp_path, 10, status=status_lines(10, leader=7))
+    put(tmp_path, 10, stat=stat_line(10, end=-1))
     put(tmp_path, 11, stat="what")
     put(tmp_path, 12, cgroup=f"1:cpu:/{OTHER_ID}\n0::/\n")
     for name in ("cmdline", "comm"):
@@ -197,6 +197,52 @@ def test_in_a_namespace_the_pids_are_the_namespaces_own():
     assert parents == [me, 1]
 
 
-def test_a_thread_in_proc_is_recognized_by_its_leader(tmp_path):
-    proc = put(tmp_path, 7, status=status_lines(7, leader=6))
+def test_a_thread_in_proc_is_recognized_by_having_no_signal_for_its_end(tmp_path):
+    proc = put(tmp_path, 7, stat=stat_line(7, end=-1))
     assert processes.identify(7, proc=proc) is None
+
+
+def test_the_kernel_shows_threads_so():
+    found = []
+
+    def look():
+        me = threading.get_native_id()
+        found.extend((Path(f"/proc/{me}").exists(), processes.identify(me)))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [True, None]
+    assert processes.identify(os.getpid()).pid == os.getpid()
+
+
+def test_who_has_many_groups_costs_no_more_than_others_and_hides_nothing():
+    """65536 groups are 700 KB of `status`, in the midst of it."""
+    child = as_child_with_groups(65536)
+    try:
+        assert len(processes.read_file(f"/proc/{child}/status")) == 65536
+        assert processes.read_status(child, "/proc")["NSpid"].split()[0] == str(child)
+        assert processes.identify(child).pid == child
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_what_a_tenant_can_blow_up_is_not_read_to_identify_anybody(tmp_path):
+    proc = put(tmp_path, 7)
+    (tmp_path / "7" / "status").unlink()
+    assert processes.identify(7, proc=proc) == Process(7, 4711)
+
+
+def as_child_with_groups(count):
+    needs_root()
+    ready, tell = os.pipe()
+    if not (child := os.fork()):
+        os.setgroups(range(2**32 - 2 - count, 2**32 - 2))
+        os.write(tell, b".")
+        while True:
+            signal.pause()
+    os.read(ready, 1)
+    os.close(ready)
+    os.close(tell)
+    return child
