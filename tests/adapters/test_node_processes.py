@@ -184,6 +184,8 @@ def test_who_ends_while_it_is_checked_is_gone_and_not_out_of_reach(real, tmp_pat
 
     monkeypatch.setattr(processes, "cgroups_of", end_first)
     assert node.kill(owner) is Delivery.GONE
+
+
 @pytest.fixture
 def kin(node, tmp_path):
     """A shim 40 of the node with sandbox 41 and a container 50, all of whose processes hide.

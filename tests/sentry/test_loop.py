@@ -150,6 +150,8 @@ def test_an_end_that_finds_nobody_to_stop_is_told_and_logged_once(tmp_path, cloc
     ends = ["ending a pod", "nobody could be stopped"]
     assert [one for one in bench.events() if one != "unmanaged memory"] == ends
     assert [report.stopped for report in bench.reported()] == [False]
+
+
 def test_a_pod_of_which_nobody_can_be_stopped_is_told_and_logged_once(tmp_path, clock):
     """As where memory is held by who has no number in the pod: each second it would be again."""
     put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OURS}/{'5' * 64}\n")
