@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 
 import pytest
 
 from tests.sentry.worlds import OTHER
+from webhook.adapters.kube.client import KubeError
+from webhook.sentry import program
 from webhook.sentry.audit import Unmanaged
 from webhook.sentry.health import LATE_S, Health
 from webhook.sentry.metrics import SentryMetrics
 from webhook.sentry.observer import SeenGpu
 from webhook.sentry.serving import MOST_CONNECTIONS, SILENT_S, serve
+from webhook.sentry.settings import SentrySettings
 
 
 @pytest.fixture
@@ -43,6 +49,34 @@ def ask(port, path):
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+def test_the_kernel_ends_it_where_it_is_stuck():
+    stuck = (
+        "import signal, time; from webhook.sentry import health; health.LATE_S = 0.5\n"
+        "health.Health(alarm=signal.alarm); time.sleep(60)"
+    )
+    ended = subprocess.run([sys.executable, "-c", stuck], check=False)
+    assert ended.returncode == -signal.SIGALRM
+
+
+def test_each_pause_moves_the_end():
+    alarms = []
+    Health(alarm=alarms.append).expect(10.5)
+    assert alarms == [60, 71]
+
+
+def test_the_program_has_the_kernel_as_its_clock(monkeypatch):
+    made = []
+    monkeypatch.setattr(program, "Health", lambda **given: made.append(given) or Health())
+    monkeypatch.setattr(program.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(program, "connect", no_api_server)
+    assert program.sentry(SentrySettings("n1", "sys")) == program.FAILED
+    assert made == [{"alarm": signal.alarm}]
+
+
+def no_api_server(_):
+    raise KubeError("none")
 
 
 def test_it_is_live_while_looks_come_and_ready_while_they_are_worth_something(port, health, clock):

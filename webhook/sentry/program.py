@@ -34,12 +34,13 @@ def sentry(settings: SentrySettings) -> int:
     | 0 | stopped by SIGTERM |
     | 1 | no API server is known, the port is taken, or a bug |
     | 75 | the driver came, was replaced, or we lost its devices: a new container is needed |
+    | 142 | nothing was seen for a minute longer than intended (128 and SIGALRM) |
     """
     # Where stdout is closed, its descriptor may soon be another file's.
     journal = Journal(partial(os.write, 1 if sys.stdout else -1))
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
-    health, metrics = Health(), SentryMetrics(settings.node)
+    health, metrics = Health(alarm=signal.alarm), SentryMetrics(settings.node)
     try:
         kube = connect(settings.kubeconfig)
         try:
