@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.sentry.worlds import ID, OTHER, TRAINER, Driver, a_line
-from tests.support.fake_proc import put
+from tests.support.fake_proc import put, status_lines
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.assigned import AssignmentsSeen, AssignmentsUnread
 from webhook.core.node.driver import CHANGED_AFTER_S
@@ -134,6 +134,19 @@ def test_a_driver_that_gives_no_figure_acts_on_nobody(tmp_path, bench):
     for second in range(60):
         bench.sentry.turn(float(second))
     assert (bench.events(), bench.reported()) == ([], [])
+
+
+def test_a_process_has_the_number_that_its_owner_sees(tmp_path, clock):
+    put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
+    status = f"{status_lines(50)}NSpid:\t50\t7\n"
+    put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n", status=status)
+    bench = Bench(tmp_path, clock, pod_uid=OTHER, act=False)
+    bench.sentry.hear(SEEN)
+    bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {50: 5 * GIB}, 5 * GIB
+    for half_second in range(100):
+        bench.sentry.turn(half_second / 2)
+    (report,) = bench.reported()
+    assert "process 7 (" in report.sentence
 
 
 def test_an_end_that_finds_nobody_to_stop_is_told_and_logged_once(tmp_path, clock):

@@ -6,7 +6,7 @@ import os
 import queue
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters import surroundings
@@ -85,6 +85,7 @@ class Sentry:
         self._metrics = metrics
         self._health = health
         node = NodeProcesses(settings.pod_uid, proc=settings.proc)
+        self._node = node
         self._lame = _lameness(node)
         self._observer = Observer(
             nvml,
@@ -198,14 +199,27 @@ class Sentry:
         """Log first, then signal, then report; a `Kill` comes with its `Terminate` at once."""
         match action:
             case Terminate(process, excess):
-                why = explain_stop(process, excess)
+                why = explain_stop(self._as_its_owner_sees(process), excess)
                 self._stop(uid, process, why, now_s)
-            case EndPod():
+            case EndPod(process=process):
+                if process is not None:
+                    action = replace(action, process=self._as_its_owner_sees(process))
                 self._end(uid, explain_end(action), look, now_s)
             case Freed(process, gpu, _, after_s, returned=False):
                 why = f"{describe(process)} still holds it {after_s:.0f} s after SIGKILL"
                 values = {"why": why, "gpu": gpu} | self._values_of(uid, process)
                 self._journal.line("error", "memory did not come back", values)
+
+    def _as_its_owner_sees(self, process: Process) -> Process:
+        """Return the process with the number that it has in its pod, where that can be read.
+
+        What we log beside the sentence has the node's.
+        """
+        try:
+            number = self._node.inner_pid(process.pid)
+        except OSError:
+            return process
+        return replace(process, pid=number) if number else process
 
     def _report_freed(self, actions: list[tuple[str, Action]]) -> None:
         """Log what came back, in one line for each pod: it may have had hundreds of processes."""
