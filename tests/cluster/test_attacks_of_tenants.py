@@ -493,7 +493,7 @@ TABLE = [
     shown(
         "B10 a long end of a pod whose sidecar is no native one",
         "tests/sidecar/test_incident_paused.py",
-        "def test_told_to_end_it_guards_on_while_other_containers_run_anything(",
+        "def test_told_to_end_it_guards_on_while_a_container_that_held_memory_runs_anything(",
     ),
     shown(
         "B9 a list longer than the buffer",
