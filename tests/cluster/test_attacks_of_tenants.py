@@ -290,8 +290,7 @@ def binding_brings_marks(tenant: Tenant) -> None:
     tenant.delete(pod)
     assert found["labels"]["vramwarden.io/managed"] == "true"
     assert found["annotations"]["vramwarden.io/gpu"].startswith("GPU-g1")
-    for key in ("gpu-memory", "admitted"):
-        key = f"vramwarden.io/{key}"  # noqa: PLW2901
+    for key in ("vramwarden.io/gpu-memory", "vramwarden.io/admitted"):
         assert found["annotations"][key] == known[key]
 
 

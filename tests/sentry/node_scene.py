@@ -243,7 +243,7 @@ class Node:
                 os.dup2(out.fileno(), 1)
             if may is not None:
                 become(0, may)
-            os.execve(command[0], command, {"PATH": PATH, **(environment or {})})  # noqa: S606
+            os.execve(command[0], command, {"PATH": PATH, **(environment or {})})  # noqa: S606 - ours
 
         return self.quietly(execute)
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -16,9 +17,11 @@ from webhook.adapters.journal import Journal
 from webhook.adapters.kube.assigned import AssignmentsSeen, AssignmentsUnread
 from webhook.core.node.driver import CHANGED_AFTER_S
 from webhook.sentry import loop
+from webhook.sentry.actor import Ended
 from webhook.sentry.health import Health
 from webhook.sentry.loop import UNREAD, NewContainerNeededError, Sentry
 from webhook.sentry.metrics import SentryMetrics
+from webhook.sentry.pace import SHARE
 from webhook.sentry.settings import SentrySettings
 
 GIB = 2**30
@@ -134,6 +137,27 @@ def test_a_driver_that_gives_no_figure_acts_on_nobody(tmp_path, bench):
     for second in range(60):
         bench.sentry.turn(float(second))
     assert (bench.events(), bench.reported()) == ([], [])
+
+
+def test_who_cannot_be_stopped_is_tried_more_seldom_the_longer_that_takes(tmp_path, clock):
+    put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
+    put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
+    bench = Bench(tmp_path, clock, pod_uid=OTHER)
+    tried_s = []
+
+    def end(*_):
+        tried_s.append(clock[0])
+        clock[0] += 1.0
+        return Ended(0, 0, sure=True)
+
+    bench.sentry._actor.end = end
+    bench.sentry.hear(SEEN)
+    bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {50: 5 * GIB}, 5 * GIB
+    for _ in range(200):
+        bench.sentry.turn(clock[0])
+        clock[0] += 0.5
+    assert len(tried_s) > 1
+    assert min(later - one for one, later in pairwise(tried_s)) >= SHARE
 
 
 def test_a_process_has_the_number_that_its_owner_sees(tmp_path, clock):

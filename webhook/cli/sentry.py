@@ -78,7 +78,8 @@ def sentry_command(
 
     Runs on each GPU node with hostPID until SIGTERM; one JSON line per event on standard output.
 
-    Exit codes: 0 stopped, 1 failed, 75 a new container is needed for a new driver.
+    Exit codes: 0 stopped, 1 failed, 75 a new container is needed for a new driver, 142 the driver
+    kept it waiting for a minute.
     """
     if not node:
         raise click.UsageError("no node is named; use --node or set NODE_NAME")
