@@ -278,7 +278,15 @@ PODS = st.builds(
 )
 
 
+def as_it_can_arrive(pod: Json) -> Json:
+    """Return a pod with as many of its containers as a body holds: no larger one is judged."""
+    containers = pod["spec"]["containers"]
+    rest = len(orjson.dumps({**pod, "spec": {**pod["spec"], "containers": []}}))
+    most = max(1, (ROOM - rest) // (len(orjson.dumps(containers[-1])) + 1))
+    return {**pod, "spec": {**pod["spec"], "containers": containers[:most]}}
+
+
 @settings(max_examples=15)
-@given(PODS, st.sampled_from(Phase), st.sampled_from(VisibleDevices))
+@given(PODS.map(as_it_can_arrive), st.sampled_from(Phase), st.sampled_from(VisibleDevices))
 def test_no_pod_costs_more_than_the_worst_that_we_know(pod, phase, devices):
     assert_bounded(creation(pod, phase, devices), len(orjson.dumps(pod)))
