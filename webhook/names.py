@@ -120,6 +120,19 @@ UNMANAGED_REASON: Final = "VRAMUnmanaged"
 SENTRY_REPORTER: Final = PREFIX + "sentry"
 """The `reportingController` of its Events."""
 
+# What is shown to people: the objects of our own API group.
+API_GROUP: Final = PREFIX.rstrip("/")
+SEEING_API_VERSION: Final = PREFIX + "v1alpha1"
+GPU_NODE_KIND: Final = "GPUNode"
+GPU_NODES: Final = "gpunodes"
+"""Cluster-scoped, one per node with GPUs, written by its sentry."""
+VRAM_HISTORY_KIND: Final = "VRAMHistory"
+VRAM_HISTORIES: Final = "vramhistories"
+"""In the namespace of the workload, written by the webhook."""
+WORKLOAD_LABEL: Final = PREFIX + "workload"
+"""On a pod, by its developer: the workload's name for histories, where the controller's does not
+serve."""
+
 # Names that belong to others.
 DEFAULT_CONTAINER_ANNOTATION: Final = "kubectl.kubernetes.io/default-container"
 MIRROR_POD_ANNOTATION: Final = "kubernetes.io/config.mirror"

@@ -22,14 +22,18 @@ _BROKEN_PIPE: Final = 141
 
 _COMMANDS: Final = {
     "admit": "webhook.cli.admit.command:admit_command",
+    "advise": "webhook.cli.advise:advise_command",
     "agent": "webhook.cli.agent:agent_command",
     "certs": "webhook.cli.certs.command:certs_group",
+    "check": "webhook.cli.check.command:check_command",
     "demo": "webhook.cli.demo:demo_command",
     "enforce": "webhook.cli.enforce:enforce_command",
+    "explain": "webhook.cli.explain.command:explain_command",
     "policy": "webhook.cli.policy:policy_group",
     "sentry": "webhook.cli.sentry:sentry_command",
     "serve": "webhook.cli.serve:serve_command",
     "simulate": "webhook.cli.simulate.command:simulate_command",
+    "top": "webhook.cli.top.command:top_command",
 }
 """Where each is. Only the one that is asked for is imported: on every node, agent and sentry would
 hold 20 MB of what reads policies."""

@@ -16,6 +16,7 @@ import time
 import warnings
 from contextlib import closing
 from email.utils import mktime_tz, parsedate_tz
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -40,7 +41,6 @@ from webhook.adapters.kube.reading import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     Json = dict[str, Any]
 
@@ -58,6 +58,7 @@ PAGE_BYTES: Final = 4 * 2**20
 """Of a list, in memory at a time: 500 ordinary pods. Where so many objects are larger, fewer are
 asked for; a single one may have `MOST_BYTES`."""
 
+_POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _CONNECT_S: Final = 5.0
 _ANSWER_S: Final = 10.0
 _TRIES: Final = 3
@@ -174,6 +175,26 @@ def connect(
         if kubeconfig is not None and not kubeconfig.exists():
             said = "there is no such file"
         raise NoClusterError(f"no API server is known from {where}: {said}; {cure}") from error
+
+
+def namespace_of(kubeconfig: Path | None = None, context: str | None = None) -> str:
+    """Return the namespace of a kubeconfig's context, or of the pod; empty where neither says one.
+
+    Found as `connect` finds the API server; raises nothing, since that one reports what is wrong.
+    """
+    loader: Any = config
+    named = kubeconfig or context or os.environ.get("KUBECONFIG")
+    if "KUBERNETES_SERVICE_HOST" in os.environ and not named:
+        try:
+            return _POD_NAMESPACE.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError):
+            return ""
+    try:
+        contexts, active = loader.list_kube_config_contexts(kubeconfig and str(kubeconfig))
+        chosen = [one for one in contexts if one["name"] == context] if context else [active]
+        return str((chosen[0].get("context") or {}).get("namespace") or "")
+    except (ConfigException, yaml.YAMLError, OSError, LookupError, *_MALFORMED):
+        return ""
 
 
 def _socket_options() -> list[tuple[int, int, int]]:

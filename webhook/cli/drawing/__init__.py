@@ -1,0 +1,1 @@
+"""Pictures for people: SVG, and the one self-contained page around it."""

@@ -1,0 +1,251 @@
+"""What a node's sentry saw, as the object `GPUNode` carries it: figures and UIDs, no names.
+
+Everybody in the cluster may read it, so nothing of a namespace stands in it. Amounts in the object
+are whole MiB: what is taken is rounded up, what is left down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.pod.quantity import format_bytes
+from webhook.names import GPU_NODE_KIND, SEEING_API_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from webhook.core.pod.fields import Json
+
+MIB: Final = 2**20
+MOST_GPUS: Final = 64
+"""Of a node; what an object holds beyond that is not read."""
+MOST_PODS: Final = 256
+"""Of a GPU, managed ones and others each."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodFigures:
+    """A pod that was promised memory of a GPU."""
+
+    uid: str
+    cap_bytes: int
+    used_bytes: int | None = None
+    """None where it could not be measured: unknown is not zero."""
+    peak_bytes: int | None = None
+    stops: int | None = None
+    """How often something of it was stopped for its cap, as far as is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnmanagedFigures:
+    """Memory that nobody was promised."""
+
+    uid: str
+    """The pod's; empty for processes of no pod."""
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFigures:
+    """One GPU of a node."""
+
+    uuid: str
+    index: int
+    product: str
+    total_bytes: int
+    usable_bytes: int
+    """Less what the driver keeps for itself."""
+    promised_bytes: int | None = None
+    """By the node's list; None while that cannot be followed."""
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+    """What may still be promised; below zero where more was promised than there is."""
+    unattributed_bytes: int | None = None
+    """In use, and listed for no process."""
+    healthy: bool = True
+    pods: tuple[PodFigures, ...] = ()
+    unmanaged: tuple[UnmanagedFigures, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFigures:
+    """A node with GPUs."""
+
+    name: str
+    observed_s: float
+    """Unix time."""
+    driver_version: str
+    enforcement: str
+    """As the node's label of that name: `sidecar` or `none`."""
+    gpus: tuple[GpuFigures, ...] = ()
+
+
+def write_gpu_node(node: NodeFigures, node_uid: str = "") -> Json:
+    """Return the object; with the node's UID it goes when the node goes."""
+    metadata: Json = {"name": node.name}
+    if node_uid:
+        owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node_uid}
+        metadata["ownerReferences"] = [owner]
+    return {
+        "apiVersion": SEEING_API_VERSION,
+        "kind": GPU_NODE_KIND,
+        "metadata": metadata,
+        "status": _status(node),
+    }
+
+
+def read_gpu_node(raw: Mapping[str, Any]) -> NodeFigures | None:
+    """Read a stored object; None where it shows nothing yet.
+
+    Never fails: parts that are not as we write them are left out.
+    """
+    metadata, status = _object(raw.get("metadata")), _object(raw.get("status"))
+    name, observed_s = metadata.get("name"), read_time(status.get("observedAt"))
+    if not isinstance(name, str) or observed_s is None:
+        return None
+    gpus = [found for one in _objects(status.get("gpus"), MOST_GPUS) if (found := _gpu(one))]
+    driver, enforcement = _text(status, "driverVersion"), _text(status, "enforcement")
+    return NodeFigures(name, observed_s, driver, enforcement, tuple(gpus))
+
+
+def write_time(at_s: float) -> str:
+    """Return a Unix time as Kubernetes writes it, to the second."""
+    return datetime.fromtimestamp(int(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def read_time(value: object) -> float | None:
+    """Return the Unix time that a text in RFC 3339 says, None where it says none."""
+    if not isinstance(value, str):
+        return None
+    try:
+        at = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return at.timestamp() if at.tzinfo else None
+
+
+def _status(node: NodeFigures) -> Json:
+    gpus = node.gpus
+    promised = [gpu.promised_bytes for gpu in gpus if gpu.promised_bytes is not None]
+    used = [gpu.used_bytes for gpu in gpus if gpu.used_bytes is not None]
+    free = [gpu.free_bytes for gpu in gpus if gpu.free_bytes is not None and gpu.healthy]
+    held = sum(one.used_bytes for gpu in gpus for one in gpu.unmanaged)
+    summary: Json = {"gpus": len(gpus), "usable": _down(sum(gpu.usable_bytes for gpu in gpus))}
+    if len(promised) == len(gpus):
+        summary["promised"] = _up(sum(promised))
+        summary["unmanaged"] = _up(held)
+    if len(used) == len(gpus):
+        summary["used"] = _up(sum(used))
+    if free:
+        summary["largestFree"] = _down(max(0, *free))
+    return {
+        "observedAt": write_time(node.observed_s),
+        "driverVersion": node.driver_version,
+        "enforcement": node.enforcement,
+        "summary": summary,
+        "gpus": [_write_gpu(gpu) for gpu in gpus],
+    }
+
+
+def _write_gpu(gpu: GpuFigures) -> Json:
+    written: Json = {
+        "uuid": gpu.uuid,
+        "index": gpu.index,
+        "product": gpu.product,
+        "totalMi": gpu.total_bytes // MIB,
+        "usableMi": gpu.usable_bytes // MIB,
+    }
+    _put(written, "promisedMi", gpu.promised_bytes, _ceil)
+    _put(written, "usedMi", gpu.used_bytes, _ceil)
+    _put(written, "freeMi", gpu.free_bytes, lambda value: value // MIB)
+    _put(written, "unattributedMi", gpu.unattributed_bytes, _ceil)
+    if not gpu.healthy:
+        written["healthy"] = False
+    written["pods"] = [_write_pod(pod) for pod in gpu.pods[:MOST_PODS]]
+    written["unmanaged"] = [
+        {"uid": one.uid, "usedMi": _ceil(one.used_bytes)} for one in gpu.unmanaged[:MOST_PODS]
+    ]
+    return written
+
+
+def _write_pod(pod: PodFigures) -> Json:
+    written: Json = {"uid": pod.uid, "capMi": _ceil(pod.cap_bytes)}
+    _put(written, "usedMi", pod.used_bytes, _ceil)
+    _put(written, "peakMi", pod.peak_bytes, _ceil)
+    if pod.stops is not None:
+        written["stops"] = pod.stops
+    return written
+
+
+def _gpu(raw: Json) -> GpuFigures | None:
+    uuid, total, usable = _text(raw, "uuid"), _bytes(raw, "totalMi"), _bytes(raw, "usableMi")
+    index = raw.get("index")
+    if not uuid or usable is None or type(index) is not int:
+        return None
+    return GpuFigures(
+        uuid,
+        index,
+        _text(raw, "product"),
+        usable if total is None else total,
+        usable,
+        _bytes(raw, "promisedMi"),
+        _bytes(raw, "usedMi"),
+        _bytes(raw, "freeMi", negative=True),
+        _bytes(raw, "unattributedMi"),
+        raw.get("healthy") is not False,
+        tuple(pod for one in _objects(raw.get("pods"), MOST_PODS) if (pod := _pod(one))),
+        tuple(
+            UnmanagedFigures(_text(one, "uid"), used)
+            for one in _objects(raw.get("unmanaged"), MOST_PODS)
+            if (used := _bytes(one, "usedMi")) is not None
+        ),
+    )
+
+
+def _pod(raw: Json) -> PodFigures | None:
+    uid, cap, stops = _text(raw, "uid"), _bytes(raw, "capMi"), raw.get("stops")
+    if not uid or cap is None:
+        return None
+    used, peak = _bytes(raw, "usedMi"), _bytes(raw, "peakMi")
+    return PodFigures(uid, cap, used, peak, stops if type(stops) is int and stops >= 0 else None)
+
+
+def _put(into: Json, key: str, value: int | None, rounded: Callable[[int], int]) -> None:
+    if value is not None:
+        into[key] = rounded(value)
+
+
+def _ceil(value: int) -> int:
+    return -(-value // MIB)
+
+
+def _up(value: int) -> str:
+    return format_bytes(_ceil(value) * MIB)
+
+
+def _down(value: int) -> str:
+    return format_bytes(value // MIB * MIB)
+
+
+def _bytes(raw: Json, key: str, *, negative: bool = False) -> int | None:
+    value = raw.get(key)
+    if type(value) is not int or (value < 0 and not negative):
+        return None
+    return value * MIB
+
+
+def _text(raw: Json, key: str) -> str:
+    value = raw.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _object(value: object) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _objects(value: object, most: int) -> list[Json]:
+    if not isinstance(value, list):
+        return []
+    return [one for one in value[:most] if isinstance(one, dict)]
