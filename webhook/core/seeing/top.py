@@ -9,15 +9,17 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from webhook.core.seeing.words import amount, span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from webhook.core.seeing.nodes import GpuFigures, NodeFigures
     from webhook.core.seeing.pods import SeenPod
+
+T = TypeVar("T")
 
 STALE_S: Final = 180.0
 """A sentry writes at least each minute: older figures are shown, and said to be old."""
@@ -134,8 +136,10 @@ class NodeRow:
     """One node, with its GPUs in order."""
 
     name: str
+    observed_s: float
+    """When its figures were taken, in Unix time."""
     age_s: float
-    """Since its figures were taken."""
+    """So long ago."""
     stale: bool
     driver_version: str
     enforcement: str
@@ -165,7 +169,8 @@ class PodRow:
     """The same for people, with what is to know besides."""
     why: str = ""
     """Why it waits, as far as is known."""
-    age_s: float | None = None
+    created_s: float | None = None
+    """Unix time."""
     stops: int | None = None
     kind: str = ""
     workload: str = ""
@@ -269,12 +274,75 @@ def join(
     )
 
 
+class Order(StrEnum):
+    """What comes first; what is not known comes last."""
+
+    NAME = "name"
+    USED = "used"
+    CAP = "cap"
+    """Of a GPU: what is promised."""
+    PEAK = "peak"
+    """Of a GPU: what is used."""
+    FREE = "free"
+    """Of a pod: what it may still take."""
+    IDLE = "idle"
+    """Promised, and not used."""
+
+
+def ordered(report: TopReport, order: Order) -> TopReport:
+    """Return the report with the rows of its parts in an order."""
+    if order is Order.NAME:
+        return report
+    nodes = [
+        replace(node, gpus=_by(node.gpus, lambda gpu: _of_place(gpu, order)))
+        for node in report.nodes or ()
+    ]
+    return replace(
+        report,
+        nodes=report.nodes and _by(nodes, lambda node: _of_place(node.amounts, order)),
+        pods=report.pods and _by(report.pods, lambda pod: _of_pods(pod, order)),
+        workloads=report.workloads and _by(report.workloads, lambda one: _of_pods(one, order)),
+    )
+
+
+def _by(rows: Sequence[T], value: Callable[[T], int | None]) -> tuple[T, ...]:
+    def key(row: T) -> tuple[bool, int]:
+        found = value(row)
+        return found is None, -(found or 0)
+
+    return tuple(sorted(rows, key=key))
+
+
+def _of_place(row: GpuRow | Amounts, order: Order) -> int | None:
+    if order is Order.CAP:
+        return row.promised_bytes
+    if order is Order.FREE:
+        return row.free_bytes
+    return _less(row.promised_bytes, row.used_bytes) if order is Order.IDLE else row.used_bytes
+
+
+def _of_pods(row: PodRow | WorkloadRow, order: Order) -> int | None:
+    if order is Order.CAP:
+        return row.cap_bytes
+    if order is Order.PEAK:
+        return row.peak_bytes
+    if order is Order.USED:
+        return row.used_bytes
+    promised = row.cap_bytes if isinstance(row, PodRow) else row.promised_bytes
+    return _less(promised, row.used_bytes)
+
+
+def _less(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one - other
+
+
 def _node(node: NodeFigures, named: Mapping[str, SeenPod], at_s: float) -> NodeRow:
     gpus = sorted(node.gpus, key=lambda gpu: gpu.index)
     rows = tuple(_gpu(node.name, gpu, named) for gpu in gpus)
     age_s = max(0.0, at_s - node.observed_s)
     return NodeRow(
         node.name,
+        node.observed_s,
         age_s,
         age_s > STALE_S,
         node.driver_version,
@@ -365,7 +433,6 @@ def _pod(
         why = pod.waits
     elif phase is Phase.PENDING:
         why = room.lacking(cap_bytes, pod.gpu_count) or pod.unscheduled
-    age_s = None if pod.created_s is None else max(0.0, at_s - pod.created_s)
     row = PodRow(
         pod.namespace,
         pod.name,
@@ -378,12 +445,12 @@ def _pod(
         pod.status,
         "",
         why,
-        age_s,
+        pod.created_s,
         stops,
         pod.kind,
         pod.workload,
     )
-    return replace(row, state=_state(row))
+    return replace(row, state=_state(row, at_s))
 
 
 def _names(pod: SeenPod) -> tuple[str, str]:
@@ -410,11 +477,11 @@ def _phase(pod: SeenPod, *, has_gpu: bool) -> Phase:
     return Phase.RUNNING if pod.status == "Running" else Phase.STARTING
 
 
-def _state(row: PodRow) -> str:
+def _state(row: PodRow, at_s: float) -> str:
     """Say in words what a pod does, its trouble behind it."""
     if row.phase in (Phase.PENDING, Phase.WAITING):
         begun = "pending" if row.phase is Phase.PENDING else "waits for a GPU"
-        begun += "" if row.age_s is None else f" {span(row.age_s)}"
+        begun += "" if row.created_s is None else f" {span(at_s - row.created_s)}"
         return f"{begun}: {row.why}" if row.why else begun
     words = [row.phase.value if row.phase is not Phase.STARTING else row.status or "starting"]
     if row.near_cap:
