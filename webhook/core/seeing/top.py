@@ -593,7 +593,7 @@ def _whose(one: Stranger) -> str:
         return "processes of no pod"
     if one.pod:
         return f"pod {one.namespace}/{one.pod}, which was promised none"
-    return f"a pod without a promise (uid {one.uid}, not among the pods that you can list here)"
+    return f"a pod without a promise (uid {one.uid}, none that you can list here)"
 
 
 _NUMBERED: Final = re.compile(r"([^0-9]*)([0-9]{0,30})")
