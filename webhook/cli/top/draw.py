@@ -298,10 +298,14 @@ def _workloads(report: TopReport, look: Look) -> list[str]:
     return _fitting(made, look, (10, 8, 6, 4))
 
 
-def _tail(report: TopReport, look: Look, parts: Iterable[str]) -> list[str]:
+def _tail(report: TopReport, look: Look, parts: Sequence[str]) -> list[str]:
     """Return what is wrong or missing, and who says more."""
     found = [f"! {clean(sentence)}" for sentence in report.missing]
-    for reason, alike in groupby(report.troubles, key=lambda one: one.reason):
+    troubles = report.troubles
+    if "nodes" not in parts:  # only what concerns these pods
+        of_pods = {pod.node for pod in report.pods or ()}
+        troubles = tuple(one for one in troubles if one.node in of_pods)
+    for reason, alike in groupby(troubles, key=lambda one: one.reason):
         all_of_them = list(alike)
         found += [f"! {_trouble(one)}" for one in all_of_them[:_MOST_ALIKE]]
         left = len(all_of_them) - _MOST_ALIKE
