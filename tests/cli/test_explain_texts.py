@@ -14,15 +14,14 @@ from webhook.core.seeing.explain import explain_pod, explain_workload, newest_in
 from webhook.core.seeing.nodes import write_time
 from webhook.core.seeing.report import PodFacts
 
-KEYS = st.sampled_from(
-    (
-        "metadata spec status conditions type PodScheduled nodeName containers name annotations "
-        "vramwarden.io/gpu-memory vramwarden.io/gpu uid initContainerStatuses state terminated "
-        "message affinity nodeAffinity requiredDuringSchedulingIgnoredDuringExecution "
-        "nodeSelectorTerms matchExpressions key operator values tolerations nodeSelector "
-        "ownerReferences limits resources vramwarden.io/vram phase Pending"
-    ).split()
+WORDS = (
+    "metadata spec status conditions type PodScheduled nodeName containers name annotations "
+    "vramwarden.io/gpu-memory vramwarden.io/gpu uid initContainerStatuses state terminated "
+    "message affinity nodeAffinity requiredDuringSchedulingIgnoredDuringExecution "
+    "nodeSelectorTerms matchExpressions key operator values tolerations nodeSelector "
+    "ownerReferences limits resources vramwarden.io/vram phase Pending"
 )
+KEYS = st.sampled_from(WORDS.split())
 LEAVES = (
     st.none()
     | st.booleans()
