@@ -10,6 +10,7 @@
 | assigned | one object for long, as each node follows its own: who has its GPUs |
 | events | events of pods and nodes |
 | fence | the rules that the API server's admission policies read |
+| seeing | figures of nodes and the pods of a user, for `top` and its like |
 | registration | our webhook configurations: where /bind is called, whose they are |
 | certificates | what replicas share of their certificates, for `certs` |
 

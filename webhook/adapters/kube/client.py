@@ -112,6 +112,11 @@ class KubeError(Exception):
         return self.code == _NOT_FOUND
 
     @property
+    def unauthorized(self) -> bool:
+        """The API server does not know who we are."""
+        return self.code == _UNAUTHORIZED
+
+    @property
     def forbidden(self) -> bool:
         """We may not do this, or an admission webhook or policy denied it."""
         return self.code == _FORBIDDEN
