@@ -5,6 +5,7 @@
 | client | finds the API server; one request, a list page by page, a watch |
 | reading | reads what the API server sends in bounded memory, whatever tenants have stored |
 | follow | reports what exists and each change of it, forever: of a collection or one object |
+| explained | what `explain` goes by |
 | placement | what placement reads, writes and follows |
 | assigned | one object for long, as each node follows its own: who has its GPUs |
 | events | events of pods and nodes |

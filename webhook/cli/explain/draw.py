@@ -7,10 +7,12 @@ them that a terminal would act on is written.
 from __future__ import annotations
 
 import json
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.seeing.phrases import some
 from webhook.core.seeing.report import Severity
-from webhook.core.seeing.room import OLD_S
+from webhook.core.seeing.room import OLD_S, Blocker
 from webhook.core.seeing.words import amount, span
 from webhook.names import SEEING_API_VERSION
 
@@ -26,6 +28,8 @@ MOST_NODES: Final = 10
 """Drawn; JSON has all."""
 _MOST_GPUS: Final = 4
 _SIGNS: Final = {Severity.ERROR: "✗", Severity.WARNING: "!", Severity.INFO: "-"}
+_WITH_ROOM: Final = {Blocker.GPUS_SPLIT, Blocker.NO_ROOM}
+"""Reasons of nodes whose GPUs are worth a look."""
 _ASIDE_AT: Final = 60
 _INDENT: Final = "    "
 
@@ -68,33 +72,35 @@ def _cause(cause: Cause) -> Iterator[str]:
 
 
 def _nodes(nodes: tuple[NodeRoom, ...]) -> Iterator[str]:
-    """Yield what each node has, those with most for the pod first."""
-    ordered = sorted(nodes, key=lambda one: (_rank(one), -one.largest_bytes, one.name))
-    shown = ordered[:MOST_NODES]
-    width = max((len(node.name) for node in shown), default=0)
-    for node in shown:
-        old = f"  ({span(node.age_s)} old)" if node.age_s > OLD_S else ""
-        yield f"{_INDENT}{node.name:<{width}}  {_node(node)}{old}"
-    if len(nodes) > len(shown):
-        yield f"{_INDENT}and {len(nodes) - len(shown)} more nodes (-o json has all)"
-
-
-def _rank(node: NodeRoom) -> int:
-    return 0 if node.fits else 1 if _draws_gpus(node) else 2
+    """Yield what each node has, those with most for the pod first; what is none, by its reason."""
+    room = [node for node in nodes if _draws_gpus(node)]
+    room.sort(key=lambda one: (not one.fits, -one.largest_bytes, one.name))
+    without: dict[str, list[str]] = {}
+    for node in nodes:
+        if not _draws_gpus(node):
+            without.setdefault(node.detail, []).append(node.name)
+    rows = [(node.name, _gpus(node)) for node in room[:MOST_NODES]]
+    if len(room) > MOST_NODES:
+        rows.append(("...", f"{len(room) - MOST_NODES} more nodes with less (-o json has all)"))
+    rows += [
+        (some(names), f"no: {detail}") for detail, names in islice(without.items(), MOST_NODES)
+    ]
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, text in rows:
+        yield f"{_INDENT}{name:<{width}}  {text}"
 
 
 def _draws_gpus(node: NodeRoom) -> bool:
-    return node.fits or (node.reason is not None and node.reason.value in {"GPUsSplit", "NoRoom"})
+    return node.fits or (node.reason in _WITH_ROOM)
 
 
-def _node(node: NodeRoom) -> str:
-    if not _draws_gpus(node):
-        return f"no: {node.detail}"
+def _gpus(node: NodeRoom) -> str:
     gpus = sorted(node.gpus, key=lambda gpu: (-(gpu.free_bytes or 0), gpu.index))
     parts = [_gpu(gpu) for gpu in gpus[:_MOST_GPUS]]
     if len(gpus) > _MOST_GPUS:
         parts.append(f"and {len(gpus) - _MOST_GPUS} more with less")
-    return "    ".join(parts)
+    old = f"  ({span(node.age_s)} old)" if node.age_s > OLD_S else ""
+    return "    ".join(parts) + old
 
 
 def _gpu(gpu: GpuFigures) -> str:

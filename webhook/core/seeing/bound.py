@@ -73,12 +73,13 @@ def explain_bound(facts: PodFacts, pod: Json, state: PodState) -> Report:
         what = State.STOPPED
     if heard.blind and not state.finished:
         fix = "kubectl logs, container vram-enforcer, says more; or ask your platform team"
-        causes.append(Cause(Severity.ERROR, Said.BLIND, heard.blind, fix))
+        causes.append(Cause(Severity.ERROR, Said.BLIND, f"{Said.BLIND.value}: {heard.blind}", fix))
         if what in {State.STARTING, State.RUNNING}:
             what = State.BLIND
     if what is State.WAITING:
         detail = (state.waits.told if state.waits else "") or _AWAY
-        causes.insert(0, Cause(Severity.ERROR, Trouble.WAITS_FOR_GPU, detail))
+        fix = "wait, or delete the pod, so that another one is bound"
+        causes.insert(0, Cause(Severity.ERROR, Trouble.WAITS_FOR_GPU, detail, fix))
     elif not state.finished:
         causes += _waiting_containers(pod)
     notes = list(_enough_notes(run_bytes, mine))
@@ -115,8 +116,8 @@ def _headline(
     passed = "" if since_s is None else span(facts.now_s - since_s)
     asks = demand_words(state, rule_of(pod))
     if state.waits is not None:
-        waited = f" for {passed}" if passed else ""
-        return State.WAITING, f"{name} is bound to {state.node} and waits{waited} for a GPU. {asks}"
+        waits = f"has waited {passed}" if passed else "waits"
+        return State.WAITING, f"{name} is bound to {state.node} and {waits} for a GPU. {asks}"
     on, since = _gpus(node, state), f" since {passed}" if passed else ""
     if part(pod, "metadata").get("deletionTimestamp"):
         since += " and is being deleted"

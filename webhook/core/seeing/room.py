@@ -75,7 +75,7 @@ class Room:
     start_now: NodeRoom | None
     """The node with the most for such a pod; None where none has anything."""
     together_bytes: int
-    """Free on all GPUs of nodes on which it may run."""
+    """Free on all GPUs of nodes on which it may run, and that are large enough."""
 
 
 def find_room(
@@ -104,7 +104,8 @@ def find_room(
         for node in sorted(nodes, key=lambda one: one.name)
     )
     matching = [node for node in judged if node.matches]
-    together = sum(_free(node.gpus) for node in matching)
+    small = {Blocker.TOO_LARGE, Blocker.TOO_FEW_GPUS}
+    together = sum(_free(node.gpus) for node in matching if node.reason not in small)
     best = max(matching, key=lambda node: node.largest_bytes, default=None)
     start_now = best if best and best.largest_bytes else None
     return Room(judged, _cause(judged, matching, need, together), start_now, together)

@@ -18,7 +18,7 @@ from webhook.core.seeing.workloads import workload_of
 from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from webhook.core.placement.assignments import PodState
     from webhook.core.placement.fit import Need
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 START_NOW: Final = "would start now"
 START_WHEN: Final = "would start when"
-_MOST_MAKING: Final = 3
+_MOST_MAKING: Final = 2
+"""Named of the user's own pods; others are one word more."""
 _BINDING_DENIED: Final = re.compile(r'"bind\.vramwarden\.io" denied the request: (.*)', re.DOTALL)
 _NODES: Final = re.compile(r"^[0-9]+/[0-9]+ nodes are available: ")
 _PREEMPTION: Final = re.compile(r"\.? ?(preemption: |no new claims to deallocate).*", re.DOTALL)
@@ -153,9 +154,9 @@ def _no_room(need: Need, room: Room) -> Iterator[Cause]:
 
 
 def _no_match(room: Room, cause: Mismatch) -> Cause:
-    first = room.nodes[0]
-    of = counted(len(room.nodes), "node")
-    detail = f"the pod may run on none of {of} with GPUs; {first.name}: {first.detail}"
+    many = len(room.nodes) != 1
+    of = f"none of {counted(len(room.nodes), 'node')} with GPUs" if many else "the one GPU node"
+    detail = f"the pod may run on {of}" if many else f"the pod may not run on {of}"
     fix = {
         Mismatch.NO_DEVICE_NAMES: "the log of vramwarden's node agent there says what to change",
         Mismatch.NO_ENFORCEMENT: "the log of vramwarden's node agent there says why",
@@ -168,7 +169,7 @@ def _no_match(room: Room, cause: Mismatch) -> Cause:
 def _notes(
     facts: PodFacts, nodes: tuple[NodeFigures, ...], need: Need, room: Room
 ) -> Iterator[tuple[str, str]]:
-    if room.cause is None:
+    if room.cause is None or isinstance(room.cause, Mismatch):
         return
     start = room.start_now
     if start:
@@ -177,23 +178,22 @@ def _notes(
         yield START_NOW, f"{most}{on} (on {start.name})"
     else:
         yield START_NOW, "nothing"
-    making = list(dict.fromkeys(_making(facts, would_make_room(need, nodes, room))))
+    making = _making(facts, list(would_make_room(need, nodes, room)))
     if making:
-        shown = making[:_MOST_MAKING]
-        yield START_WHEN, ", or ".join(shown) + (", or others" if len(making) > len(shown) else "")
+        yield START_WHEN, ", or ".join(making)
 
 
-def _making(facts: PodFacts, pods: Iterable[Making]) -> Iterator[str]:
-    """Name pods of the user's namespace first; others only by their node."""
-    others = []
+def _making(facts: PodFacts, pods: Sequence[Making]) -> list[str]:
+    """Name pods of the user's namespace, those that free least first; others by their node."""
+    own, others = [], []
     for one in pods:
         name = facts.names.get(one.uid)
         if name is None:
             others.append(f"a pod of another namespace on {one.node}")
-            continue
-        gpus = f"GPU {one.gpus[0]}" if len(one.gpus) == 1 else f"{len(one.gpus)} GPUs"
-        yield f"{name} ends ({exactly(one.cap_bytes)} on {gpus} of {one.node})"
-    yield from others
+        else:
+            gpus = f"GPU {one.gpus[0]}" if len(one.gpus) == 1 else f"{len(one.gpus)} GPUs"
+            own.append(f"{name} ends ({exactly(one.cap_bytes)} on {gpus} of {one.node})")
+    return own[:_MOST_MAKING] + others[:1]
 
 
 def _of_scheduler(pod: Json, room: Room | None, *, judged: bool) -> Iterator[Cause]:
