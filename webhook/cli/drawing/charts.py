@@ -138,7 +138,7 @@ def legend(entries: Iterable[tuple[str, str]]) -> Element:
     """Return what the classes of a picture mean."""
     items = []
     for class_, meaning in entries:
-        if class_.startswith(("curve", "limit", "alarm", "edge")):
+        if class_.startswith("curve"):
             sample = line([(1, 7), (25, 7)], class_)
         else:
             sample = rectangle(1, 1, 24, 12, class_)
@@ -148,7 +148,7 @@ def legend(entries: Iterable[tuple[str, str]]) -> Element:
 
 
 def fits(content: str, width: float) -> bool:
-    """Say whether small text has room."""
+    """Say whether small text has room in a rectangle."""
     return len(content) * _LETTER + 6 <= width
 
 

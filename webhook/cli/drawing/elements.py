@@ -42,13 +42,15 @@ def tag(name: str, /, *children: Child, **attributes: str | float) -> Element:
     return found
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Element:
-    """Return a table whose rows begin with their name; the other cells are figures."""
-    lines = (
-        tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:]))
-        for row in rows
-    )
-    names = (tag("th", cell, scope="col") for cell in head)
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], texts: Sequence[str] = ()) -> Element:
+    """Return a table whose rows begin with their name; other cells are figures, or `texts`."""
+    classes = [{"class_": "text"} if name in texts else {} for name in head]
+    names = (tag("th", name, scope="col", **one) for name, one in zip(head, classes, strict=True))
+    lines = []
+    for first, *cells in rows:
+        named = tag("th", first, scope="row")
+        figures = (tag("td", cell, **one) for cell, one in zip(cells, classes[1:], strict=True))
+        lines.append(tag("tr", named, *figures))
     whole = tag("table", tag("thead", tag("tr", *names)), tag("tbody", *lines))
     return tag("div", whole, class_="wide")
 
@@ -96,12 +98,14 @@ _STYLE: Final = """\
   --paper: #ffffff; --ink: #1b1f24; --faint: #5b6470; --line: #d5dae0; --empty: #e4e8ec;
   --blue: #0072b2; --sky: #56b4e9; --green: #009e73; --orange: #e69f00; --vermillion: #d55e00;
   --purple: #b3598c; --on-blue: #ffffff; --on-sky: #10202c;
+  --other: #b4bcc6; --other-used: #6d7783;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --paper: #14171b; --ink: #e8ebee; --faint: #a2abb6; --line: #414a55; --empty: #39424d;
     --blue: #2d8fcb; --sky: #7cc7f2; --green: #1bb98d; --orange: #f0b12f; --vermillion: #f0762b;
     --purple: #d98fbb; --on-blue: #06121b; --on-sky: #06121b;
+    --other: #6b7683; --other-used: #b9c2cc;
   }
 }
 body { background: var(--paper); color: var(--ink); margin: 0;
@@ -116,6 +120,7 @@ section p { color: var(--faint); }
 svg { display: block; width: 100%; min-width: 640px; height: auto; }
 svg text { font-size: 12px; fill: var(--ink); }
 svg .faint { fill: var(--faint); }
+svg .name { font-weight: 500; }
 svg .strong { font-weight: 600; font-size: 13px; }
 svg .end { text-anchor: end; }
 svg .middle { text-anchor: middle; }
@@ -124,7 +129,9 @@ svg .in-a { fill: var(--on-blue); font-size: 11px; }
 svg .in-b { fill: var(--on-sky); font-size: 11px; }
 .empty { fill: var(--empty); }
 .a { fill: var(--blue); } .b { fill: var(--sky); }
-.edge { stroke: var(--faint); stroke-width: 1; fill: none; }
+.p { fill: var(--other); } .o { fill: var(--other-used); }
+.unknown { fill: none; stroke: var(--faint); stroke-dasharray: 3 3; }
+.old { opacity: .55; } .gpu { opacity: 1; }
 .hatched { fill: url(#hatch); }
 .trouble { fill: url(#dots); }
 .hatch-line { stroke: var(--orange); stroke-width: 2; }
@@ -144,11 +151,12 @@ details { margin: 8px 0; } summary { cursor: pointer; color: var(--faint); font-
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
 th, td { padding: 3px 14px 3px 0; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
-th:first-child { text-align: left; font-weight: 400; }
+th:first-child, .text { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+th { font-weight: 400; }
 thead th { font-weight: 600; }
-thead th:first-child { font-weight: 600; }
 .figures td, .figures th { font-size: 14px; padding-right: 28px; }
-.troubles { padding: 10px 14px; border-left: 4px solid var(--vermillion); background: var(--empty);
-  margin: 12px 0; } .troubles li { margin: 2px 0; } .troubles ul { margin: 0; padding-left: 18px; }
+.troubles { padding: 10px 14px; border: 1px solid var(--line);
+  border-left: 4px solid var(--vermillion); margin: 12px 0; }
+.troubles ul { margin: 0; padding-left: 18px; } .troubles details { margin: 0; }
 .defs { position: absolute; width: 0; min-width: 0; height: 0; }
 """
