@@ -38,6 +38,9 @@ _MMAP_THRESHOLD, _BLOCK_BYTES = -3, 128 * 2**10  # malloc.h; glibc's threshold a
 _HEAD: Final = 8 * 2**10
 """Bytes in which an object says which one it is."""
 
+_MEMBERS: Final = ("items", "rows")
+"""Of a list, and of a table: its objects. What a table's cells are stands before its rows."""
+
 _decode: Final = json.JSONDecoder().raw_decode
 _white: Final = re.compile(r"[ \t\n\r]*").match
 _large: Final = Lock()
@@ -180,7 +183,7 @@ def event_type(begun: bytearray) -> str:
 
 @dataclass(slots=True)
 class ListReader(Generic[T]):
-    """Reads the text of a list, object after object."""
+    """Reads the text of a list, object after object; or of a table, row after row."""
 
     keep: Callable[[Json], T]
     kept: list[T] = field(default_factory=list)
@@ -194,7 +197,7 @@ class ListReader(Generic[T]):
         while True:
             name, at = _value(text, at)
             at = _after(text, at, ":")
-            if name == "items" and text.startswith("[", _past_white(text, at)):
+            if name in _MEMBERS and text.startswith("[", _past_white(text, at)):
                 at = self._items(text, _after(text, at, "["))
             else:
                 self.rest[str(name)], at = _value(text, at)
@@ -211,21 +214,33 @@ class ListReader(Generic[T]):
         """Let the one object of a list be what is `identified` of it, for it is too large."""
         if len(self.kept) > 1 or "metadata" not in self.rest:
             raise MalformedError("more than one object, though one was asked for")
-        self.kept = [self.keep(identified(begun[begun.find(b'"items"') :]))]
+        at = max(begun.find(f'"{name}"'.encode()) for name in _MEMBERS)
+        self.kept = [self.keep(identified(begun[at:]))]
 
     def _items(self, text: str, at: int) -> int:
         """Read objects up to the bracket that ends them; return where it went on."""
         if text.startswith("]", _past_white(text, at)):
             return _after(text, at, "]")
+        columns = self.rest.get("columnDefinitions")
         while True:
             item, at = _value(text, at)
             if not isinstance(item, dict):
                 raise MalformedError("an item of the list is not an object")
+            if columns:
+                item["cells"] = _named_cells(columns, item.get("cells"))
             self.kept.append(self.keep(item))
             del item  # two trees at a time would be twice the memory
             at = _after(text, at, ",]")
             if text[at - 1] == "]":
                 return at
+
+
+def _named_cells(columns: object, cells: object) -> Json:
+    """Return the cells of a row by the names of their columns."""
+    if not isinstance(columns, list) or not isinstance(cells, list):
+        raise MalformedError("a table without columns or cells")
+    names = [one.get("name") if isinstance(one, dict) else None for one in columns]
+    return {str(name): cell for name, cell in zip(names, cells, strict=False)}
 
 
 def _value(text: str, at: int) -> tuple[Any, int]:

@@ -1,0 +1,133 @@
+"""Tables that fit the terminal: what is too wide is cut in its middle, then left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_GAP: Final = 2
+_LONG: Final = 36
+"""Characters of a sentence at the end of a row that should stand in one line."""
+_MOST_LINES: Final = 4
+"""Of such a sentence, where it goes on below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: a title and a text for each row."""
+
+    title: str
+    texts: Sequence[str]
+    right: bool = False
+    least: int = 0
+    """May be cut to so many characters; 0: never."""
+    at_end: bool = False
+    """Holds sentences: the last column, whose texts go on below."""
+    optional: int = 0
+    """Left out where the rest does not fit: the largest number first; 0: never."""
+    style: Callable[[str, int], str] | None = None
+    """Colours a text, given the number of its row."""
+
+
+def clean(text: str) -> str:
+    """Return a text of others so that a terminal only ever prints it: ASCII, nothing that moves."""
+    return "".join(one if " " <= one <= "~" else "?" for one in text)
+
+
+def cut(text: str, width: int, dots: str, *, at_end: bool = False) -> str:
+    """Shorten a text to a width; its middle goes, since names differ in their ends."""
+    if len(text) <= width:
+        return text
+    room = width - len(dots)
+    if room <= 0:
+        return text[:width]
+    if at_end:
+        return text[:room].rstrip() + dots
+    tail = room // 2
+    return text[: room - tail] + dots + text[len(text) - tail :]
+
+
+def fits(columns: Sequence[Column], width: int | None) -> bool:
+    """Say whether a table stands in a width with nothing cut, but for what is long at its end."""
+    if width is None:
+        return True
+    wanted = [min(_natural(one), _LONG if one.at_end else width) for one in columns]
+    return sum(wanted) + _GAP * (len(columns) - 1) <= width
+
+
+def table(columns: Sequence[Column], width: int | None, dots: str) -> list[str]:
+    """Return the lines of a table, its titles first; None for a width cuts nothing."""
+    shown = _shown(columns, width)
+    rows = max((len(one.texts) for one, _ in shown), default=0)
+    lines = _row([(one, size, one.title, -1) for one, size in shown], dots)
+    for number in range(rows):
+        lines += _row([(one, size, one.texts[number], number) for one, size in shown], dots)
+    return lines
+
+
+def _row(cells: Sequence[tuple[Column, int, str, int]], dots: str) -> list[str]:
+    """Return the line of a row; more where its sentence goes on below."""
+    parts, below, indent = [], [], 0
+    for place, (column, size, text, number) in enumerate(cells):
+        last = place == len(cells) - 1
+        if column.at_end and last:
+            short, *below = _wrapped(text, size, dots)
+        else:
+            short, indent = cut(text, size, dots), indent + size + _GAP
+        pad = " " * (0 if last and not column.right else size - len(short))
+        style = column.style if number >= 0 else None
+        painted = style(short, number) if style else short
+        below = [style(line, number) if style else line for line in below]
+        parts.append(pad + painted if column.right else painted + pad)
+    return [(" " * _GAP).join(parts).rstrip(), *(" " * indent + line for line in below)]
+
+
+def _wrapped(text: str, width: int, dots: str) -> list[str]:
+    """Return a sentence in a few lines."""
+    if len(text) <= width:
+        return [text]
+    lines = wrap(text, width)
+    return (
+        lines
+        if len(lines) <= _MOST_LINES
+        else [
+            *lines[: _MOST_LINES - 1],
+            cut(" ".join(lines[_MOST_LINES - 1 :]), width, dots, at_end=True),
+        ]
+    )
+
+
+def _natural(column: Column) -> int:
+    return max(len(column.title), *(len(text) for text in column.texts), 0)
+
+
+def _shown(columns: Sequence[Column], width: int | None) -> list[tuple[Column, int]]:
+    """Return the columns that are shown, and how wide.
+
+    | too wide | then |
+    | --- | --- |
+    | by a little | the one with most to spare is cut, character by character |
+    | even so | the next optional column is left out, and all begins again |
+    """
+    shown = list(columns)
+    while True:
+        widths = [_natural(one) for one in shown]
+        least = [
+            max(one.least, len(one.title)) if one.least else have
+            for one, have in zip(shown, widths, strict=True)
+        ]
+        over = 0 if width is None else sum(widths) + _GAP * (len(shown) - 1) - width
+        while over > 0:
+            spare = [have - need for have, need in zip(widths, least, strict=True)]
+            if max(spare, default=0) <= 0:
+                break
+            widths[spare.index(max(spare))] -= 1
+            over -= 1
+        optional = [one for one in shown if one.optional]
+        if over <= 0 or not optional:
+            return list(zip(shown, widths, strict=True))
+        shown.remove(max(optional, key=lambda one: one.optional))
