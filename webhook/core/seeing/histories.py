@@ -372,7 +372,8 @@ def _within(value: object, most: int) -> int | None:
 
 def _text(raw: Json, key: str) -> str:
     value = raw.get(key)
-    return value[:_LONGEST_TEXT] if isinstance(value, str) else ""
+    """Return a text; one that would act on a terminal is none."""
+    return value[:_LONGEST_TEXT] if isinstance(value, str) and value.isprintable() else ""
 
 
 def _object(value: object) -> Json:
