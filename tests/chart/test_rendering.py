@@ -26,6 +26,8 @@ from webhook.adapters.settings import default_enforcer_image
 from webhook.agent.heartbeat import RUN_FOLDER
 from webhook.cli.agent import agent_command
 from webhook.cli.serve import serve_command
+from webhook.core.seeing.nodes import NodeFigures
+from webhook.sentry.figures import Shown
 from webhook.sentry.metrics import SentryMetrics
 from webhook.server.metrics import Metrics, PlacementMetrics, SharedCertificateMetrics
 from webhook.server.worker import DRAIN_S
@@ -269,6 +271,12 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
         ("vramwarden-sentry", "configmaps"),  # likewise
         ("vramwarden-sentry", "pods/status"),  # the fence narrows these two
         ("vramwarden-sentry", "events"),
+        ("vramwarden-sentry", "gpunodes"),  # likewise
+        ("vramwarden-sentry", "nodes"),  # to read
+        ("vramwarden-gpunodes", "gpunodes"),  # to read, by whom a value says
+        ("vramwarden-view", "vramhistories", "gpunodes"),  # to read, by who may view
+        ("vramwarden-webhook", "gpunodes"),  # to read
+        ("vramwarden-webhook", "vramhistories"),  # of our own, in any namespace
         ("vramwarden-webhook", "nodes", "pods"),  # to read
         ("vramwarden-webhook", "pods/status"),  # the fence narrows these two
         ("vramwarden-webhook", "pods"),
@@ -292,13 +300,15 @@ def rights_of_the_webhook(objects):
     }
 
 
-FENCED = {("pods/status", "patch"), ("pods", "delete"), ("events", "create")}
+FENCED = {("pods/status", "patch"), ("pods", "delete"), ("events", "create", "patch")}
 RIGHTS = {
     ("nodes", "get", "list", "watch"),
     ("pods", "get", "list", "watch"),
     ("configmaps", "get", "list", "create", "update", "delete"),
     ("configmaps", "get", "watch", "update"),
     ("namespaces", "get"),
+    ("gpunodes", "get"),
+    ("vramhistories", "get", "list", "watch", "create", "update", "patch", "delete"),
     ("runtimeclasses", "get", "list", "watch"),
     ("mutatingwebhookconfigurations", "get", "list", "watch", "patch"),
     ("validatingwebhookconfigurations", "get", "list", "watch", "patch"),
@@ -402,7 +412,7 @@ def test_alerts_ask_for_metrics_that_exist(helm):
     SharedCertificateMetrics(metrics)
     PlacementMetrics(metrics)
     sentry = SentryMetrics("node-1")
-    sentry.show(0.0, ())
+    sentry.show(Shown(NodeFigures("node-1", 0.0, "", "")), (), 0.0)
     exposition = (metrics.exposition() + sentry.exposition()).decode()
     known = set(re.findall(r"^# TYPE (\w+)", exposition, re.MULTILINE))
     assert len(asked) > 4

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.kube.client import Kube, joined
-from webhook.adapters.kube.events import write_event
+from webhook.adapters.kube.events import Events
 from webhook.adapters.kube.follow import Collection
 from webhook.core.node.state import read_inventory
 from webhook.core.nvidia.device_names import DeviceNames, read_device_names
@@ -24,6 +25,7 @@ from webhook.names import (
     MANAGED_LABEL,
     NODE_DEVICE_NAMES_LABEL,
     NODE_GPU_LABEL,
+    WEBHOOK_REPORTER,
 )
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ class PlacementApi:
     ) -> None:
         """Keep assignments in `namespace`; `saw` takes each pod that `pods` reads or watches."""
         self._kube = kube
+        self._events = Events(kube, WEBHOOK_REPORTER, socket.gethostname())
         self._config_maps = joined("namespaces", namespace, "configmaps")
 
         def keep(raw: Json) -> PodState:
@@ -136,7 +139,7 @@ class PlacementApi:
         """Write an event of a pod, for `kubectl describe pod`."""
         namespace, _, name = pod.name.partition("/")
         about = {"kind": "Pod", "namespace": namespace, "name": name, "uid": pod.uid}
-        write_event(self._kube, about, reason, sentence)
+        self._events.write(about, reason, sentence, action="Binding")
 
     def node(self, name: str) -> GpuNode | None:
         """Read a node; None where it does not exist."""
