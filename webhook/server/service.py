@@ -123,7 +123,8 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self._health.wait_for(self._runtime_classes.obstacle)
         binder = self._placement.binder if self._placement else None
         self._bindings = BindingReviews(binder, self._metrics, self._log)
-        self._reviews = PodReviews(self._policy, self._metrics, self._log)
+        warn = {"warn": self._placement.advisor.warn} if self._placement else {}
+        self._reviews = PodReviews(self._policy, self._metrics, self._log, **warn)
         super().__init__()
 
     @property

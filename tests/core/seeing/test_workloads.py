@@ -65,6 +65,8 @@ def test_a_label_that_kubernetes_would_not_store_is_passed_over(value):
         {"kind": "Job", "controller": True},
         {"kind": "Jo b", "name": "embed", "controller": True},
         {"kind": "K" * 64, "name": "embed", "controller": True},
+        {"kind": "Job", "name": "embed\x1b[2J", "controller": True},
+        {"kind": "Job", "name": "e" * 254, "controller": True},
         "Job",
     ],
 )

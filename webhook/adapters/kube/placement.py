@@ -75,12 +75,23 @@ class Stored:
 class PlacementApi:
     """The API server as placement sees it; every method raises KubeError."""
 
-    def __init__(self, kube: Kube, namespace: str) -> None:
-        """Keep assignments in `namespace`."""
+    def __init__(
+        self,
+        kube: Kube,
+        namespace: str,
+        saw: Callable[[Json, PodState], None] = lambda _raw, _state: None,
+    ) -> None:
+        """Keep assignments in `namespace`; `saw` takes each pod that `pods` reads or watches."""
         self._kube = kube
         self._events = Events(kube, WEBHOOK_REPORTER, socket.gethostname())
         self._config_maps = joined("namespaces", namespace, "configmaps")
-        self.pods = Collection(kube, joined("pods"), read_pod_state, labels=MANAGED)
+
+        def keep(raw: Json) -> PodState:
+            state = read_pod_state(raw)
+            saw(raw, state)
+            return state
+
+        self.pods = Collection(kube, joined("pods"), keep, labels=MANAGED)
         """All pods with a demand."""
         self.nodes = Collection(kube, joined("nodes"), _gpu_node, labels=WITH_GPU)
         """All nodes with a GPU."""

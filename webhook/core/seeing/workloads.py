@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 POD: Final = "Pod"
 _MOST_OWNERS: Final = 64
-_LONGEST_NAME: Final = 253
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+"""Names of what creates pods. The API server takes any text as that of an owner."""
 _KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _HASHED: Final = {
@@ -79,7 +80,8 @@ def workload_of(metadata: Mapping[str, Any]) -> Workload:
 
 
 def _by_controller(metadata: Mapping[str, Any], labels: Mapping[str, Any]) -> Workload:
-    generated = _name(metadata.get("generateName")).rstrip("-.")
+    prefix = metadata.get("generateName")
+    generated = _name(prefix.rstrip("-.")) if isinstance(prefix, str) else ""
     owner = _controller(metadata.get("ownerReferences"))
     if owner is None:
         return Workload(POD, generated or _name(metadata.get("name")))
@@ -109,4 +111,4 @@ def _controller(owners: object) -> Workload | None:
 
 
 def _name(value: object) -> str:
-    return value[:_LONGEST_NAME] if isinstance(value, str) else ""
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else ""
