@@ -100,10 +100,10 @@ def misplaced(owner: Json, kind: str, template: Template) -> tuple[str, ...]:
     own = _keys(template.pod or {}, "annotations")
     labels = _keys(template.pod or {}, "labels")
     hints: list[str] = []
-    for holder in _above(owner, template):
+    for where, holder in _elsewhere(owner, kind, template):
         for key, value in _asking(_keys(holder, "annotations")):
             if key not in own:
-                hints.append(_belongs(key, value, f"on the {kind} itself", place))
+                hints.append(_belongs(key, value, where, place))
         for key, value in _asking(_keys(holder, "labels")):
             if key not in own and key not in labels and "/" in key:
                 hints.append(_belongs(key, value, f"as a label of the {kind}", place))
@@ -117,17 +117,21 @@ def _belongs(key: str, value: str, where: str, place: str) -> str:
     return f"{shown} {where} has no effect; write {near_miss(key, value)} under {place}"
 
 
-def _above(owner: Json, template: Template) -> Iterator[Json]:
-    """Yield the object and what of it holds the template, less what its pods do get."""
-    if template.metadata_path == () or not template.path:
-        return
-    if template.pod is None:
+def _elsewhere(owner: Json, kind: str, template: Template) -> Iterator[tuple[str, Json]]:
+    """Yield what has metadata that the pods do not get, and where that is, in words.
+
+    That is the object and what of it holds the template; or the template itself, where its pods
+    get the object's metadata.
+    """
+    if template.pod is None or not template.path:
         return
     holder: Any = owner
     for part in template.path:
-        if type(holder) is dict:
-            yield holder
+        if type(holder) is dict and template.metadata_path is None:
+            yield f"on the {kind} itself", holder
         holder = holder[part]
+    if template.metadata_path is not None:
+        yield f"under {template.field}", holder
 
 
 def _asking(keys: Json) -> Iterator[tuple[str, str]]:
