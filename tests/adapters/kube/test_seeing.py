@@ -66,7 +66,8 @@ def asked(server):
 
 
 def seen(name, status, node, **other):
-    return SeenPod(f"uid-{name}", "team-a", name, status, node, **other)
+    workload = {"kind": "Pod", "workload": name}
+    return SeenPod(f"uid-{name}", "team-a", name, status, node, **workload, **other)
 
 
 def test_figures_of_all_nodes_come_from_the_cache_in_one_compressed_answer(kube, api_server):
