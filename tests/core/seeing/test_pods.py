@@ -39,7 +39,16 @@ def test_metadata_and_two_columns_say_nearly_everything():
         8 * GIB,
         2,
         "no room",
+        kind="Pod",
+        workload="train",
     )
+
+
+def test_a_pod_belongs_to_what_made_it():
+    owner = {"kind": "ReplicaSet", "name": "llama-5d9c7", "controller": True}
+    labels = {"pod-template-hash": "5d9c7", "vramwarden.io/managed": "true"}
+    pod = seen_pod(metadata(labels=labels, ownerReferences=[owner]))
+    assert (pod.kind, pod.workload) == ("Deployment", "llama")
 
 
 @pytest.mark.parametrize("memory", ["8GB", "", "a=8Gi,b=1Gi", "main=8Gi", "-1", "9" * 300])

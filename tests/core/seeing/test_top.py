@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.seen_cluster import AT_S, GIB, a_gpu, a_node, nodes, pods
+from tests.support.seen_cluster import AT_S, GIB, a_gpu, a_node, gib, nodes, pods
 from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures, UnmanagedFigures
 from webhook.core.seeing.pods import SeenPod
 from webhook.core.seeing.top import Order, Phase, Reason, join, ordered
@@ -181,7 +181,7 @@ def test_pods_say_in_words_what_they_do():
     }
     (pair,) = [row for row in report.pods if row.name == "train-0"]
     assert (pair.gpu_count, pair.cap_bytes, pair.used_bytes) == (2, 40 * GIB, 25 * GIB)
-    assert pair.peak_bytes == round(38.2 * GIB)
+    assert pair.peak_bytes == gib(38.2)
 
 
 @pytest.mark.parametrize(
