@@ -124,6 +124,8 @@ def _no_room(need: Need, room: Room) -> Iterator[Cause]:
         for node in matching
     )
     aside = f"{large} of {counted(len(room.nodes), 'node')} have GPUs that are large enough"
+    if len(room.nodes) == 1:
+        aside = "the one node with GPUs is large enough"
     most = max((gpu.usable_bytes for node in matching for gpu in node.gpus), default=0)
     less = "ask for less, or wait until a pod ends"
     if room.start_now:
