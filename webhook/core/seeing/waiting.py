@@ -134,7 +134,7 @@ def _no_room(need: Need, room: Room) -> Iterator[Cause]:
         sum(gpu.usable_bytes >= need.memory_bytes for gpu in node.gpus) >= need.gpu_count
         for node in matching
     )
-    aside = f"{large} of {counted(len(room.nodes), 'node')} have GPUs that are large enough"
+    aside = f"{large:,} of {counted(len(room.nodes), 'node')} have GPUs that are large enough"
     if len(room.nodes) == 1:
         aside = "the one node with GPUs is large enough"
     most = max((gpu.usable_bytes for node in matching for gpu in node.gpus), default=0)
