@@ -68,14 +68,19 @@ def own_cgroup():
             time.sleep(0.02)
 
 
+GPU_NODES = "/apis/vramwarden.io/v1alpha1/gpunodes"
+
+
 class Api(ApiServer):
-    """Serves the list from a file, and takes Events and conditions."""
+    """Serves the list from a file, and takes Events, conditions and the node's figures."""
 
     def __init__(self, folder):
         super().__init__(folder)
         self.lines = folder / "lines"
         self.lines.write_text("")
         self.written = []
+        self.figures = []
+        """Each state of the node's `GPUNode`, the last being what is stored."""
         self.answers = [self._serve]
         self.away = False
         self._over = threading.Event()
@@ -88,7 +93,12 @@ class Api(ApiServer):
         if self.away:
             handler.close_connection = True
             return
-        if handler.command != "GET":
+        if handler.path.startswith(GPU_NODES):
+            self._serve_figures(handler)
+        elif handler.path.startswith("/api/v1/nodes/"):
+            labels = {"vramwarden.io/enforcement": "sidecar"}
+            self._say(handler, 200, {"metadata": {"uid": "node-uid", "labels": labels}})
+        elif handler.command != "GET":
             method, path, _, body = self.asked[-1]
             self.written.append((method, path.partition("?")[0], body))
             self._say(handler, 201, body)
@@ -96,6 +106,14 @@ class Api(ApiServer):
             self._watch(handler)
         else:
             self._say(handler, 200, self._list())
+
+    def _serve_figures(self, handler):
+        if handler.command == "POST" or (handler.command == "PATCH" and self.figures):
+            self.figures.append(self.asked[-1][3])
+        if self.figures:
+            self._say(handler, 200, self.figures[-1])
+        else:
+            self._say(handler, 404, {"message": "not found"})
 
     def _list(self):
         data = {"assignments": self.lines.read_text()}

@@ -15,7 +15,9 @@ from tests.sentry.worlds import ID, OTHER, TRAINER, Driver, a_line
 from tests.support.fake_proc import put, status_lines
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.assigned import AssignmentsSeen, AssignmentsUnread
+from webhook.adapters.processes import Delivery
 from webhook.core.node.driver import CHANGED_AFTER_S
+from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.sentry import loop
 from webhook.sentry.actor import Ended
 from webhook.sentry.health import Health
@@ -23,6 +25,7 @@ from webhook.sentry.loop import UNREAD, NewContainerNeededError, Sentry
 from webhook.sentry.metrics import SentryMetrics
 from webhook.sentry.pace import SHARE
 from webhook.sentry.settings import SentrySettings
+from webhook.sentry.writer import Stored
 
 GIB = 2**30
 NOBODY = 4_999_999  # more than any process's number
@@ -205,3 +208,49 @@ def test_a_pod_of_which_nobody_can_be_stopped_is_told_and_logged_once(tmp_path, 
     (report,) = bench.reported()
     assert (report.uid, report.stopped) == (TRAINER, False)
     assert report.sentence.endswith("nobody of it could be stopped, and it holds the memory still")
+
+
+def test_nothing_is_offered_before_it_is_known_what_is_stored_and_that_counts(bench, clock):
+    """Otherwise a start would write its own small peaks over those of before."""
+    offered = []
+    bench.sentry._writer.offer = offered.append
+    bench.sentry.hear(SEEN)
+    bench.sentry.turn(0.0)
+    assert offered == []
+    pod = PodFigures(TRAINER, GIB, 0, 7 * GIB, 3)
+    gpu = GpuFigures("GPU-a", 0, "H200", 80 * GIB, 79 * GIB, pods=(pod,))
+    bench.sentry.hear(Stored(NodeFigures("n1", 1.0, "580", "sidecar", (gpu,))))
+    bench.sentry.turn(1.0)
+    ((shown,),) = [node.gpus for node in offered]
+    assert [(one.peak_bytes, one.stops) for one in shown.pods] == [(7 * GIB, 3)]
+
+
+def test_where_nothing_was_stored_the_first_look_is_offered(bench, clock):
+    offered = []
+    bench.sentry._writer.offer = offered.append
+    bench.sentry.hear(Stored(None))
+    bench.sentry.turn(1.0)
+    assert [gpu.uuid for node in offered for gpu in node.gpus] == ["GPU-a"]
+
+
+def test_what_was_stopped_is_counted_for_its_pod(tmp_path, clock):
+    put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
+    put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
+    bench = Bench(tmp_path, clock, pod_uid=OTHER)
+    bench.sentry._actor.stop = lambda _: Delivery.DELIVERED
+    bench.sentry._actor.end = lambda *_: Ended(1, 0, sure=True)
+    offered = []
+    bench.sentry._writer.offer = offered.append
+    bench.sentry.hear(Stored(None))
+    bench.sentry.hear(SEEN)
+    bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {50: 5 * GIB}, 5 * GIB
+    for half_second in range(60):
+        bench.sentry.turn(half_second / 2)
+    (pod,) = offered[-1].gpus[0].pods
+    actions = bench.metrics.exposition().decode()
+    counted = sum(
+        float(line.rpartition(" ")[2])
+        for line in actions.splitlines()
+        if line.startswith("vramwarden_sentry_stops_total{")
+    )
+    assert pod.stops == counted > 0

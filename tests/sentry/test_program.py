@@ -39,6 +39,9 @@ def test_a_line_that_does_not_let_it_act_is_never_acted_on(tmp_path, library, ap
     result = watched(tmp_path, library, api, act=False)
     assert result["greedy"]
     assert messages(result) == ["started", "unmanaged memory"]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "node-uid"}
+    assert api.figures[0]["metadata"] == {"name": "n1", "ownerReferences": [owner]}
+    assert api.figures[0]["status"]["enforcement"] == "sidecar"
     assert [body["reason"] for verb, _, body in api.written if verb == "POST"] == ["VRAMUnmanaged"]
 
 
@@ -74,7 +77,11 @@ def test_before_the_list_was_read_nothing_is_judged_and_it_says_why(tmp_path, li
     api.away = True
     result = watched(tmp_path, library, api)
     assert result["greedy"]
-    assert messages(result)[1:] == ["the list of who was promised what cannot be followed"]
+    assert sorted(messages(result)[1:]) == [
+        "the list of who was promised what cannot be followed",
+        "what is seen here cannot be written as a GPUNode; retrying",
+    ]
+    assert api.figures == []
     assert result["ready"].startswith("503 the list of who was promised what has not been read yet")
     assert result["live"] == "ok\n"
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import pytest
 
 from tests.sentry.worlds import OTHER
 from webhook.adapters.kube.client import KubeError
+from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.sentry import program
 from webhook.sentry.audit import Unmanaged
+from webhook.sentry.figures import Share, Shown
 from webhook.sentry.health import LATE_S, Health
-from webhook.sentry.metrics import SentryMetrics
+from webhook.sentry.metrics import MOST_PODS, SentryMetrics
 from webhook.sentry.observer import SeenGpu
 from webhook.sentry.serving import MOST_CONNECTIONS, SILENT_S, serve
 from webhook.sentry.settings import SentrySettings
+
+SAMPLE_LIMIT = 5000  # of the chart's PodMonitor
 
 
 @pytest.fixture
@@ -112,19 +118,130 @@ def samples(metrics):
 UNMANAGED = 'vramwarden_gpu_memory_unmanaged_bytes{gpu="1",node="n1",pod_uid="%s",uuid="gpu-abc"}'
 
 
+def shares(count, gpus=("GPU-ABC",), **figures):
+    """Return so many pods, each on all these GPUs."""
+    values = {"cap_bytes": 10, "used_bytes": 4, "peak_bytes": 5, "stops": 1} | figures
+    return tuple(
+        Share(gpu, f"team/p{n}", 2, PodFigures(f"u{n}", **values))
+        for n in range(count)
+        for gpu in gpus
+    )
+
+
+def shown(*of_pods, gpus=("GPU-ABC",), **figures):
+    values = {"promised_bytes": 70, "used_bytes": 60, "free_bytes": -5, "unattributed_bytes": 3}
+    found = tuple(
+        GpuFigures(uuid, 1 + n, "H200", 100, 90, **(values | figures))
+        for n, uuid in enumerate(gpus)
+    )
+    return Shown(NodeFigures("n1", 5.0, "580", "sidecar", found), of_pods)
+
+
+OF_GPU = 'gpu="1",node="n1",uuid="gpu-abc"'
+OF_POD = 'gpu="1",namespace="%s",node="n1",pod="%s",uuid="gpu-abc"'
+
+
+def seen(metrics):
+    """Return the samples without those of looks and of what we stopped."""
+    ours = "vramwarden_sentry_"
+    return {name: one for name, one in samples(metrics).items() if not name.startswith(ours)}
+
+
 def test_who_is_gone_leaves_no_figure_and_what_is_unknown_is_absent(metrics):
-    before = samples(metrics)
-    assert not [name for name in before if "unmanaged" in name or "last_look" in name]
+    assert seen(metrics) == {}
     gpu = SeenGpu("GPU-ABC", 1, 0)
-    metrics.show(5.0, (Unmanaged(gpu, OTHER, 300), Unmanaged(gpu, "", 200)))
-    shown = samples(metrics)
-    assert {name: one for name, one in shown.items() if "unmanaged" in name} == {
+    metrics.show(shown(), (Unmanaged(gpu, OTHER, 300), Unmanaged(gpu, "", 200)), 5.0)
+    found = samples(metrics)
+    assert {name: one for name, one in found.items() if "unmanaged" in name} == {
         UNMANAGED % OTHER: 300.0,
         UNMANAGED % "": 200.0,
     }
-    assert shown['vramwarden_sentry_last_look_timestamp_seconds{node="n1"}'] == 5.0
-    metrics.show(6.0, ())
-    assert not [name for name in samples(metrics) if "unmanaged" in name]
+    last = 'vramwarden_sentry_last_look_timestamp_seconds{node="n1"}'
+    assert found[last] == 5.0
+    metrics.show(shown(gpus=()), (), None)
+    assert seen(metrics) == {}
+    assert samples(metrics)[last] == 5.0
+
+
+def test_every_figure_of_a_gpu_and_of_a_pod_has_its_name(metrics):
+    metrics.show(shown(*shares(1)), (), 5.0)
+    info = 'driver_version="580",enforcement="sidecar",gpu="1",node="n1",product="H200"'
+    pod = OF_POD % ("team", "p0")
+    assert seen(metrics) == {
+        f'vramwarden_gpu_info{{{info},uuid="gpu-abc"}}': 1.0,
+        f"vramwarden_gpu_memory_total_bytes{{{OF_GPU}}}": 100.0,
+        f"vramwarden_gpu_memory_usable_bytes{{{OF_GPU}}}": 90.0,
+        f"vramwarden_gpu_memory_promised_bytes{{{OF_GPU}}}": 70.0,
+        f"vramwarden_gpu_memory_used_bytes{{{OF_GPU}}}": 60.0,
+        f"vramwarden_gpu_memory_free_bytes{{{OF_GPU}}}": -5.0,
+        f"vramwarden_gpu_memory_unattributed_bytes{{{OF_GPU}}}": 3.0,
+        f"vramwarden_pod_memory_cap_bytes{{{pod}}}": 10.0,
+        f"vramwarden_pod_memory_used_bytes{{{pod}}}": 4.0,
+        f"vramwarden_pod_memory_peak_bytes{{{pod}}}": 5.0,
+        f"vramwarden_pod_processes{{{pod}}}": 2.0,
+        'vramwarden_pod_stops_total{namespace="team",node="n1",pod="p0"}': 1.0,
+    }
+
+
+def test_what_is_not_known_has_no_series(metrics):
+    unknown = {"promised_bytes": None, "used_bytes": None, "free_bytes": None}
+    no_figure = {"used_bytes": None, "peak_bytes": None, "stops": None}
+    (share,) = shares(1, **no_figure)
+    share = replace(share, processes=None)
+    metrics.show(shown(share, **unknown, unattributed_bytes=None), (), 5.0)
+    assert sorted(name.partition("{")[0] for name in seen(metrics)) == [
+        "vramwarden_gpu_info",
+        "vramwarden_gpu_memory_total_bytes",
+        "vramwarden_gpu_memory_usable_bytes",
+        "vramwarden_pod_memory_cap_bytes",
+    ]
+
+
+def test_pods_beyond_the_most_are_summed_without_a_peak(metrics):
+    metrics.show(shown(*shares(MOST_PODS + 3)), (), 5.0)
+    found = seen(metrics)
+    other = OF_POD % ("_other", "_other")
+    assert {name: one for name, one in found.items() if "_other" in name} == {
+        f"vramwarden_pod_memory_cap_bytes{{{other}}}": 30.0,
+        f"vramwarden_pod_memory_used_bytes{{{other}}}": 12.0,
+        f"vramwarden_pod_processes{{{other}}}": 6.0,
+        'vramwarden_pod_stops_total{namespace="_other",node="n1",pod="_other"}': 3.0,
+    }
+    caps = [name for name in found if "pod_memory_cap" in name]
+    assert len(caps) == MOST_PODS + 1
+    assert f'pod="p{MOST_PODS - 1}"' in caps[-2]
+    one_unknown = replace(shares(1)[0], pod="z/z", figures=PodFigures("z", 10))
+    metrics.show(shown(*shares(MOST_PODS + 1), one_unknown), (), 5.0)
+    assert f"vramwarden_pod_memory_used_bytes{{{other}}}" not in seen(metrics)
+
+
+def test_a_full_node_stays_below_what_prometheus_takes(metrics):
+    gpus = tuple(f"GPU-{n}" for n in range(64))
+    gpu = SeenGpu("GPU-0", 1, 0)
+    unmanaged = tuple(Unmanaged(gpu, f"u{n}", n + 1) for n in range(2000))
+    metrics.show(shown(*shares(300, gpus), gpus=gpus), unmanaged, 5.0)
+    assert len(samples(metrics)) <= SAMPLE_LIMIT
+    metrics.show(shown(*shares(300, gpus[:4]), gpus=gpus), unmanaged, 5.0)
+    assert 4000 < len(samples(metrics)) <= SAMPLE_LIMIT
+
+
+def test_without_series_of_pods_no_pod_is_named():
+    metrics = SentryMetrics("n1", of_pods=False)
+    metrics.show(shown(*shares(3)), (), 5.0)
+    assert "vramwarden_gpu_memory_used_bytes" in str(seen(metrics))
+    assert "team" not in metrics.exposition().decode()
+
+
+def test_names_are_as_prometheus_wants_them(metrics):
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not here: Debian's package prometheus has it")
+    gpu = SeenGpu("GPU-ABC", 1, 0)
+    metrics.show(shown(*shares(1)), (Unmanaged(gpu, "", 200),), 5.0)
+    ended = subprocess.run(
+        [promtool, "check", "metrics"], input=metrics.exposition(), capture_output=True, check=False
+    )
+    assert (ended.returncode, ended.stderr.decode()) == (0, "")
 
 
 def test_looks_and_stops_are_counted(metrics):

@@ -14,6 +14,7 @@ from webhook.sentry.observer import Held, Look, SeenGpu
 
 MIB = 2**20
 CAP_MIB = 1000
+TOTAL_MIB = 81_559
 GPUS = ("GPU-a", "GPU-b")
 TRAINER, OTHER = "aaaaaaaa-0000-4000-8000-000000000001", "bbbbbbbb-0000-4000-8000-000000000002"
 ID, OTHER_ID = "1" * 64, "2" * 64
@@ -40,8 +41,13 @@ def held(pid, mib, pod=TRAINER, *, dead=False, **more):
 def a_look(*on_a, failed="", **lists):
     """Return a look in which these are listed on the first GPU."""
     listed = {"GPU-a": on_a} | {f"GPU-{name}": there for name, there in lists.items()}
-    gpus = tuple(SeenGpu(gpu, index, 0) for index, gpu in enumerate(GPUS))
+    gpus = tuple(a_gpu(gpu, index) for index, gpu in enumerate(GPUS))
     return Look(gpus, listed, failed)
+
+
+def a_gpu(gpu, index=0, used_bytes=0):
+    """Return a GPU of which the driver keeps 1 MiB."""
+    return SeenGpu(gpu, index, used_bytes, "H200", TOTAL_MIB * MIB, (TOTAL_MIB - 1) * MIB)
 
 
 class Driver:
@@ -69,7 +75,8 @@ class Driver:
     def devices(self):
         self._meet("devices")
         return tuple(
-            Device(gpu, "H200", n, 100, 0, gpu in self.mig) for n, gpu in enumerate(self.used)
+            Device(gpu, "H200", n, TOTAL_MIB * MIB, MIB, gpu in self.mig)
+            for n, gpu in enumerate(self.used)
         )
 
     def device_used_bytes(self, gpu):
@@ -111,6 +118,9 @@ class Node:
 
     def of_pod(self, pod):
         yield from [one for one in self.alive.values() if one.place.pod == pod]
+
+    def named(self, wanted):
+        yield from [one for one in self.alive.values() if wanted(one.process.command)]
 
     def kill(self, owner):
         pid = owner.process.pid

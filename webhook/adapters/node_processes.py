@@ -22,7 +22,7 @@ from webhook.core.node.cgroups import NOWHERE, Place, place_of
 from webhook.names import ENFORCER_RUN_PATH, ENFORCER_RUN_VOLUME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 _INIT: Final = 1
 _MOST_MOUNTS: Final = 2**20
@@ -93,6 +93,16 @@ class NodeProcesses:
             owner = self.owner(pid)
             if owner is not None and owner.place.pod == pod:
                 yield owner
+
+    def named(self, wanted: Callable[[str], bool]) -> Iterator[Owner]:
+        """Yield the processes whose names (`comm`) are wanted, with one read for each other one."""
+        for pid in processes.pids(proc=self._proc):
+            with contextlib.suppress(OSError):
+                if not wanted(processes.read_file(f"{self._proc}/{pid}/comm")):
+                    continue
+                owner = self.owner(pid)
+                if owner is not None and wanted(owner.process.command):
+                    yield owner
 
     def kill(self, owner: Owner) -> Delivery:
         """End this very process with SIGKILL, or nobody.

@@ -26,6 +26,12 @@ from webhook.sentry.settings import HOST, METRICS_PORT, SentrySettings
     show_default=True,
     help="Stop what its sidecar does not stop, as root with KILL; or report it alone.",
 )
+@click.option(
+    "--pod-metrics/--no-pod-metrics",
+    default=True,
+    show_default=True,
+    help="Show cap, use, peak and stops of each pod on /metrics, by its name.",
+)
 @click.option("--host", default=HOST, show_default=True, help="Where to answer probes.")
 @click.option(
     "--metrics-port",
@@ -67,6 +73,7 @@ def sentry_command(
     node: str,
     namespace: str,
     act: bool,
+    pod_metrics: bool,
     host: str,
     metrics_port: int,
     pod_name: str,
@@ -89,6 +96,7 @@ def sentry_command(
         node=node,
         namespace=namespace,
         act=act,
+        pod_metrics=pod_metrics,
         host=host,
         metrics_port=metrics_port,
         pod_name=pod_name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import random
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -19,15 +20,19 @@ from webhook.adapters.node_processes import NodeProcesses, Owner
 from webhook.adapters.processes import Delivery
 from webhook.core.enforcement.explanation import describe, explain_end, explain_stop, mebibytes
 from webhook.core.enforcement.step import EndPod, Freed, Terminate
-from webhook.core.node.cgroups import Place
+from webhook.core.node.cgroups import Place, comparable_uid
 from webhook.core.node.driver import Driver, after_scan, needs_new_container, why_unready
 from webhook.core.node.inventory import Scan
+from webhook.core.seeing.node_writes import JITTER_S
 from webhook.sentry.actor import Actor
 from webhook.sentry.audit import REPORTED_BYTES, Audit
+from webhook.sentry.figures import Figures
 from webhook.sentry.judge import LATER_S, Judge
+from webhook.sentry.names import Names
 from webhook.sentry.observer import Observer
 from webhook.sentry.pace import HOLDING_S, SHARE, pause_s
 from webhook.sentry.teller import OfNode, OfPod, Teller
+from webhook.sentry.writer import GpuNodeWriter, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +48,7 @@ if TYPE_CHECKING:
     from webhook.sentry.observer import Look
     from webhook.sentry.settings import SentrySettings
 
-    Message = AssignmentsSeen | AssignmentsUnread | Exception
+    Message = AssignmentsSeen | AssignmentsUnread | Stored | Exception
 
 UNREAD: Final = "the list of who was promised what has not been read yet"
 
@@ -97,6 +102,10 @@ class Sentry:
         self._audit = Audit()
         self._actor = Actor(node)
         self._teller = Teller(kube, settings.node, settings.pod_name, journal)
+        self._figures = Figures(settings.node)
+        self._writer = GpuNodeWriter(kube, settings.node, journal, random.uniform(0, JITTER_S))  # noqa: S311 - no secret
+        self._names = Names(NodeProcesses(settings.pod_uid, proc=settings.proc))
+        self._is_seeded = False
         self._driver = Driver(time.monotonic(), time.monotonic())
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._assignments: Assignments | None = None
@@ -111,6 +120,8 @@ class Sentry:
         of = (self._kube, self._settings.namespace, self._settings.node)
         self._start(watch_assignments, *of, self._messages.put)
         self._start(self._teller.write_all)
+        self._start(self._writer.write_all, self._messages.put)
+        self._start(self._names.read_all)
         if self._lame:
             self._journal.event("error", "no process can be placed", why=self._lame)
         while True:
@@ -124,6 +135,11 @@ class Sentry:
         """Take what a thread reports; return whether the list is another one now."""
         if isinstance(message, Exception):
             raise message
+        if isinstance(message, Stored):
+            self._is_seeded = True
+            if message.figures is not None:
+                self._figures.seed(message.figures, time.monotonic())
+            return False
         if isinstance(message, AssignmentsUnread):
             self._fresh_s = None
             self._unread = self._unread and f"{UNREAD}: {message.why}"
@@ -140,6 +156,8 @@ class Sentry:
         self._assignments = message.assignments
         self._judge.know(message.assignments)
         self._audit.know(message.assignments)
+        self._figures.know(message.assignments)
+        self._names.wanted = frozenset(map(comparable_uid, message.assignments))
         return is_new
 
     def turn(self, now_s: float) -> Look:
@@ -152,15 +170,26 @@ class Sentry:
         self._report_freed(actions)
         self._metrics.looked(look.took_s)
         self._audit.see(look, now_s)
+        unmanaged = self._audit.unmanaged(now_s, self._fresh_s)
+        self._show(look, unmanaged, now_s)
         if look.fault is None:
-            unmanaged = self._audit.unmanaged(now_s, self._fresh_s)
-            self._metrics.show(time.time(), unmanaged)
             self._report_unmanaged(unmanaged, now_s)
         judged = self._judge.judged()
         self._warned &= judged
         self._stuck = {uid: stuck for uid, stuck in self._stuck.items() if uid in judged}
         self._check_driver(look, now_s)
         return look
+
+    def _show(self, look: Look, unmanaged: tuple[Unmanaged, ...], now_s: float) -> None:
+        """Have figures and metrics say what this look showed."""
+        self._figures.hear(self._names.said)
+        self._figures.see(look, now_s)
+        seen_s, followed = time.time(), self._fresh_s is not None
+        enforcement = self._writer.enforcement
+        shown = self._figures.show(seen_s, unmanaged, enforcement, followed=followed)
+        self._metrics.show(shown, unmanaged, seen_s if look.fault is None else None)
+        if self._is_seeded:
+            self._writer.offer(shown.node)
 
     def pause_s(self, look: Look) -> float:
         """Return how long to wait after this look."""
@@ -251,6 +280,7 @@ class Sentry:
         delivery = self._actor.stop(Owner(process, Place(uid, process.container)))
         if delivery is Delivery.DELIVERED:
             self._metrics.stopped("process")
+            self._figures.stopped(uid)
             self._tell(uid, why, now_s)
         elif delivery is Delivery.REJECTED:
             self._judge.reject(uid, process)
@@ -284,6 +314,7 @@ class Sentry:
             what = "processes of the pod were stopped"
             self._journal.event("info", what, **pod, stopped=ended.stopped, **numbers)
             self._metrics.stopped("pod")
+            self._figures.stopped(uid)
             self._tell(uid, why, now_s)
             return
         stuck = stuck or _Stuck(now_s)

@@ -1,60 +1,183 @@
-"""The sentry's metrics: what the last look showed, so who is gone leaves no figure behind."""
+"""The sentry's metrics: what the last look showed, so who is gone leaves no figure behind.
+
+Names and labels are relied on by dashboards and rules: they do not change.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from prometheus_client import Metric
 
+    from webhook.core.seeing.nodes import GpuFigures, NodeFigures
     from webhook.sentry.audit import Unmanaged
+    from webhook.sentry.figures import Share, Shown
+
+MOST_PODS: Final = 256
+"""Of a node; the others are summed as the pod `_other`, for an empty label would get the name of
+the sentry's own pod."""
+
+MOST_SHARES: Final = 900
+"""Pods counted once for each of their GPUs; with four figures each, all we have stays below the
+PodMonitor's `sampleLimit`, beyond which Prometheus takes nothing at all."""
+
+MOST_UNMANAGED: Final = 256
+"""Of a node, the largest."""
+
+_OTHER: Final = "_other"
+_GPU: Final = ["node", "gpu", "uuid"]
+_POD: Final = ["namespace", "pod"]
+_PEAK: Final = "memory_peak_bytes"
 
 _BUCKETS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
+_FIGURES_OF_GPUS: Final[tuple[tuple[str, str, Callable[[GpuFigures], int | None]], ...]] = (
+    ("total", "All of a GPU's memory.", lambda gpu: gpu.total_bytes),
+    ("usable", "What programs can share of it: less the driver's reserve.",
+     lambda gpu: gpu.usable_bytes),
+    ("promised", "What its pods were promised; pods that see every GPU count on each.",
+     lambda gpu: gpu.promised_bytes),
+    ("used", "In use by everybody, as the driver says of the device.", lambda gpu: gpu.used_bytes),
+    ("free", "What may still be promised; below zero where more was promised than there is.",
+     lambda gpu: gpu.free_bytes),
+    ("unattributed", "In use, and listed for no process: contexts, managed memory.",
+     lambda gpu: gpu.unattributed_bytes),
+)  # fmt: skip
+
+_FIGURES_OF_PODS: Final[tuple[tuple[str, str, Callable[[Share], int | None]], ...]] = (
+    ("memory_cap_bytes", "What a pod may use of a GPU.", lambda one: one.figures.cap_bytes),
+    ("memory_used_bytes", "What a pod uses of a GPU; absent where it cannot be measured.",
+     lambda one: one.figures.used_bytes),
+    (_PEAK, "The most that a pod was seen to use of a GPU.", lambda one: one.figures.peak_bytes),
+    ("processes", "Processes of a pod that the driver lists on a GPU.",
+     lambda one: one.processes),
+)  # fmt: skip
+
 
 class _Snapshot(Collector):
-    """Yields what was shown last; the whole of it is one reference, which another thread reads."""
+    """Yields what was shown last; the whole of it is one reference, which another thread reads.
 
-    def __init__(self, node: str) -> None:
+    Who is gone leaves nothing behind, and what is not known is absent, so that a failed read never
+    looks like a GPU that is idle.
+    """
+
+    def __init__(self, node: str, *, of_pods: bool) -> None:
         self._node = node
-        self.shown: tuple[float, tuple[Unmanaged, ...]] | None = None
+        self._of_pods = of_pods
+        self.looked_s: float | None = None
+        self.shown: tuple[Shown, tuple[Unmanaged, ...]] | None = None
 
     def collect(self) -> Iterator[Metric]:
+        if self.looked_s is not None:
+            last = GaugeMetricFamily(
+                "vramwarden_sentry_last_look_timestamp_seconds",
+                "Unix time of the last look at the GPUs that the driver answered.",
+                labels=["node"],
+            )
+            last.add_metric([self._node], self.looked_s)
+            yield last
         if self.shown is None:
             return
-        looked_s, unmanaged = self.shown
-        last = GaugeMetricFamily(
-            "vramwarden_sentry_last_look_timestamp_seconds",
-            "Unix time of the last look at the GPUs that the driver answered.",
-            labels=["node"],
+        shown, unmanaged = self.shown
+        yield from self._of_gpus(shown.node)
+        yield self._of_unmanaged(unmanaged)
+        if self._of_pods:
+            yield from self._of_shares(shown)
+
+    def _of_gpus(self, node: NodeFigures) -> Iterator[Metric]:
+        info = GaugeMetricFamily(
+            "vramwarden_gpu_info",
+            "A GPU of the node, always 1; for joins.",
+            labels=[*_GPU, "product", "driver_version", "enforcement"],
         )
-        last.add_metric([self._node], looked_s)
-        yield last
+        for gpu in node.gpus:
+            info.add_metric(
+                [*self._gpu(gpu), gpu.product, node.driver_version, node.enforcement], 1
+            )
+        yield info
+        for name, what, of in _FIGURES_OF_GPUS:
+            family = GaugeMetricFamily(f"vramwarden_gpu_memory_{name}_bytes", what, labels=_GPU)
+            for gpu in node.gpus:
+                if (figure := of(gpu)) is not None:
+                    family.add_metric(self._gpu(gpu), figure)
+            yield family
+
+    def _of_unmanaged(self, unmanaged: tuple[Unmanaged, ...]) -> Metric:
         held = GaugeMetricFamily(
             "vramwarden_gpu_memory_unmanaged_bytes",
             "Memory held by a pod without a promise, or by processes of no pod (pod_uid empty). "
             "Absent while the list of who was promised what cannot be followed.",
-            labels=["node", "gpu", "uuid", "pod_uid"],
+            labels=[*_GPU, "pod_uid"],
         )
-        for one in unmanaged:
+        for one in sorted(unmanaged, key=lambda one: -one.held_bytes)[:MOST_UNMANAGED]:
             labels = [self._node, str(one.gpu.index), one.gpu.uuid.lower(), one.pod]
             held.add_metric(labels, one.held_bytes)
-        yield held
+        return held
+
+    def _of_shares(self, shown: Shown) -> Iterator[Metric]:
+        """Yield each pod on each GPU, and one sum for each GPU of those that are too many.
+
+        In a sum there is no peak, for peaks were at different times.
+        """
+        kept, rest = _kept(shown.shares)
+        gpus = {gpu.uuid: self._gpu(gpu) for gpu in shown.node.gpus}
+        summed = {uuid: [one for one in rest if one.gpu == uuid] for uuid in gpus}
+        for name, what, of in _FIGURES_OF_PODS:
+            family = GaugeMetricFamily(f"vramwarden_pod_{name}", what, labels=[*_GPU, *_POD])
+            for one in kept:
+                if one.gpu in gpus and (figure := of(one)) is not None:
+                    family.add_metric([*gpus[one.gpu], *one.pod.split("/")], figure)
+            for uuid, ones in summed.items():
+                figures = [of(one) for one in ones]
+                known = [figure for figure in figures if figure is not None]
+                if figures and len(known) == len(figures) and name != _PEAK:
+                    family.add_metric([*gpus[uuid], _OTHER, _OTHER], sum(known))
+            yield family
+        stops = CounterMetricFamily(
+            "vramwarden_pod_stops",
+            "How often something of the pod was stopped for its cap, as far as is known.",
+            labels=["node", *_POD],
+        )
+        counted = {one.pod: one.figures.stops for one in kept}
+        for pod, number in counted.items():
+            if number is not None:
+                stops.add_metric([self._node, *pod.split("/")], number)
+        others = {one.pod: one.figures.stops for one in rest if one.pod not in counted}
+        if known := [number for number in others.values() if number is not None]:
+            stops.add_metric([self._node, _OTHER, _OTHER], sum(known))
+        yield stops
+
+    def _gpu(self, gpu: GpuFigures) -> list[str]:
+        return [self._node, str(gpu.index), gpu.uuid.lower()]
+
+
+def _kept(shares: tuple[Share, ...]) -> tuple[list[Share], list[Share]]:
+    """Return the first pods of the list, as far as they are shown one by one, and the others."""
+    pods: dict[str, list[Share]] = {}
+    for one in shares:
+        pods.setdefault(one.pod, []).append(one)
+    kept: list[Share] = []
+    rest: list[Share] = []
+    for number, theirs in enumerate(pods.values()):
+        fits = number < MOST_PODS and len(kept) + len(theirs) <= MOST_SHARES
+        (kept if fits and not rest else rest).extend(theirs)
+    return kept, rest
 
 
 class SentryMetrics:
     """The metrics, in a registry of their own."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, *, of_pods: bool = True) -> None:
         registry = CollectorRegistry()
         self._registry = registry
-        self._snapshot = _Snapshot(node)
+        self._snapshot = _Snapshot(node, of_pods=of_pods)
         registry.register(self._snapshot)
         duration = Histogram(
             "vramwarden_sentry_look_duration_seconds",
@@ -76,9 +199,10 @@ class SentryMetrics:
         """Count a look."""
         self._duration.observe(took_s)
 
-    def show(self, looked_s: float, unmanaged: tuple[Unmanaged, ...]) -> None:
-        """Show a look that the driver answered, at this Unix time."""
-        self._snapshot.shown = looked_s, unmanaged
+    def show(self, shown: Shown, unmanaged: tuple[Unmanaged, ...], looked_s: float | None) -> None:
+        """Show what is known after a look; its Unix time is None where no driver answered."""
+        self._snapshot.looked_s = looked_s or self._snapshot.looked_s
+        self._snapshot.shown = shown, unmanaged
 
     def stopped(self, of: str) -> None:
         """Count a stop of a `process` or a `pod`."""

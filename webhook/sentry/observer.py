@@ -36,6 +36,10 @@ class SeenGpu:
     index: int
     used_bytes: int | None
     """By everybody; None where it does not report it."""
+    product: str = ""
+    total_bytes: int | None = None
+    usable_bytes: int | None = None
+    """Less what the driver keeps for itself; both None for one that has no memory of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ class Look:
     driver_loaded: bool = False
     """With a fault: whether the node's kernel has a driver."""
     took_s: float = 0.0
+    driver_version: str = ""
+    """Empty where no driver answered."""
 
 
 @dataclass(slots=True)
@@ -128,9 +134,9 @@ class Observer:
             with self._nvml:
                 version = self._nvml.driver_version()
                 if not self._is_trusted(version):
-                    look = Look(failed=explain_driver(version))
+                    look = Look(failed=explain_driver(version), driver_version=version)
                 else:
-                    look = self._look(now_s, above, pods)
+                    look = replace(self._look(now_s, above, pods), driver_version=version)
         except NvmlError as error:
             loaded = os.path.exists(self._kernel_driver)  # noqa: PTH110 - Path's may raise
             look = Look(failed=str(error), fault=error.fault, driver_loaded=loaded)
@@ -151,7 +157,8 @@ class Observer:
             uuid = device.uuid
             try:
                 used_bytes = self._nvml.device_used_bytes(uuid)
-                gpus.append(SeenGpu(uuid, device.index, used_bytes))
+                sizes = device.total_bytes, device.usable_bytes
+                gpus.append(SeenGpu(uuid, device.index, used_bytes, device.name, *sizes))
                 bound = above(uuid)
                 over = bound is not None and (used_bytes is None or used_bytes > bound)
                 due = now_s - self._listed_s.get(uuid, float("-inf")) >= LIST_EVERY_S

@@ -40,7 +40,8 @@ def sentry(settings: SentrySettings) -> int:
     journal = Journal(partial(os.write, 1 if sys.stdout else -1))
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
-    health, metrics = Health(alarm=signal.alarm), SentryMetrics(settings.node)
+    health = Health(alarm=signal.alarm)
+    metrics = SentryMetrics(settings.node, of_pods=settings.pod_metrics)
     try:
         kube = connect(settings.kubeconfig)
         try:

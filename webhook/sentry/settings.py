@@ -23,6 +23,8 @@ class SentrySettings:
     """Where the webhook keeps the lists of who has which GPUs."""
     act: bool = True
     """Whether to stop processes; otherwise an excess is reported alone."""
+    pod_metrics: bool = True
+    """Whether the metrics have a series for each pod, which names it."""
     host: str = HOST
     metrics_port: int = METRICS_PORT
     """0 for any that is free."""

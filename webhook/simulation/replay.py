@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.placement.fit import best_fit, first_fit, worst_fit
 from webhook.simulation.bounds import stranded_bytes
 from webhook.simulation.cluster import Cause, Scheduling, SimulatedCluster
+from webhook.simulation.course import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from webhook.core.placement.fit import Need, Order
     from webhook.simulation.cluster import Selector, SimulatedNode, SimulatedPod
+    from webhook.simulation.course import Course
 
 ORDERS: Final[Mapping[str, Order]] = {
     "best fit": best_fit,
@@ -54,6 +56,8 @@ class Replay:
     """What is free on all GPUs at the first such moment."""
     stranded_bytes: int
     """Of this, what is of no use to a pod of the workload, on average: fragmentation."""
+    course: Course | None = None
+    """Where it was recorded."""
 
 
 def replay(
@@ -61,13 +65,17 @@ def replay(
     pods: Iterable[SimulatedPod],
     order: Order = best_fit,
     scheduling: Scheduling = Scheduling.SPREAD,
+    *,
+    record: bool = False,
 ) -> Replay:
     """Let pods arrive, in the order of their arrival and then of the list.
 
-    What ends at a moment has ended before anything arrives at it.
+    What ends at a moment has ended before anything arrives at it. `record` keeps the course, which
+    pictures are drawn from.
     """
     in_order = sorted(pods, key=lambda pod: pod.arrival_s)
-    return _Run(SimulatedCluster(nodes, order, scheduling), in_order).run()
+    recorder = Recorder(nodes, in_order) if record else None
+    return _Run(SimulatedCluster(nodes, order, scheduling), in_order, recorder).run()
 
 
 @dataclass(slots=True)
@@ -76,6 +84,7 @@ class _Run:
 
     cluster: SimulatedCluster
     pods: Sequence[SimulatedPod]
+    recorder: Recorder | None = None
     at_once: int = 0
     waits_s: list[float] = field(default_factory=list)
     blocked: Counter[Cause] = field(default_factory=Counter)
@@ -112,22 +121,28 @@ class _Run:
             taken_bytes=self.taken_bytes,
             free_bytes=sum(pieces),
             stranded_bytes=stranded_bytes(pieces, needs),
+            course=self.recorder.course(self.waits_s) if self.recorder else None,
         )
 
     def _arrive(self, number: int, pod: SimulatedPod) -> None:
         index = self.cluster.choose(pod)
         if index is not None and self._start(number, index, pod.arrival_s):
             self.at_once += 1
-            return
-        cause, sentence = self.cluster.why_not(pod)
-        self.blocked[cause] += 1
-        self.examples.setdefault(cause, (pod.name, sentence))
-        self.waiting.setdefault((pod.need, pod.selector), deque()).append(number)
+        else:
+            cause, sentence = self.cluster.why_not(pod)
+            self.blocked[cause] += 1
+            self.examples.setdefault(cause, (pod.name, sentence))
+            self.waiting.setdefault((pod.need, pod.selector), deque()).append(number)
+        self._record(pod.arrival_s)
 
     def _end(self) -> None:
         """Let the next pod finish, and retry those that wait on its node; no other has changed."""
         now_s, number, index = heappop(self.ends)
+        before = self.cluster.free[index]
         self.cluster.release(number, self.pods[number], index)
+        if self.recorder:
+            self.recorder.moved(number, index, before, self.cluster.free[index])
+        self._record(now_s)
         while (first := self._first_with_room(index)) is not None:
             if not self._start(first, index, now_s):
                 return
@@ -136,6 +151,7 @@ class _Run:
             if not self.waiting[alike]:
                 del self.waiting[alike]
             self.waits_s.append(now_s - self.pods[first].arrival_s)
+            self._record(now_s)
 
     def _first_with_room(self, index: int) -> int | None:
         return min(
@@ -148,9 +164,11 @@ class _Run:
         )
 
     def _start(self, number: int, index: int, now_s: float) -> bool:
-        pod = self.pods[number]
+        pod, before = self.pods[number], self.cluster.free[index]
         if self.cluster.bind(number, pod, index):
             return False
+        if self.recorder:
+            self.recorder.moved(number, index, before, self.cluster.free[index])
         if pod.duration_s is not None:
             heappush(self.ends, (now_s + pod.duration_s, number, index))
         self.gpus_used = max(self.gpus_used, self.cluster.used_gpus)
@@ -158,3 +176,9 @@ class _Run:
         if self.cluster.taken_bytes > self.taken_bytes:
             self.taken_bytes, self.free = self.cluster.taken_bytes, list(self.cluster.free)
         return True
+
+    def _record(self, now_s: float) -> None:
+        if self.recorder:
+            waiting = self.blocked.total() - len(self.waits_s)
+            needs = (need.memory_bytes for need, _ in self.waiting)
+            self.recorder.settled(now_s, self.cluster.taken_bytes, waiting, needs)

@@ -413,9 +413,13 @@ class Kube:
         version, token = str(metadata.get("resourceVersion", "")), metadata.get("continue") or ""
         return page.kept, version, token, len(page.kept) * PAGE_BYTES // max(1, read_bytes)
 
-    def create(self, path: str, body: Json) -> Json:
-        """Create an object in the collection at `path`; return it as it is stored."""
-        return self._ask("POST", path, body, fieldManager=FIELD_MANAGER)
+    def create(self, path: str, body: Json, *, dry_run: bool = False) -> Json:
+        """Create an object in the collection at `path`; return it as it is stored.
+
+        A `dry_run` goes all the way through admission, and stores nothing.
+        """
+        query = {"fieldManager": FIELD_MANAGER} | ({"dryRun": "All"} if dry_run else {})
+        return self._ask("POST", path, body, **query)
 
     def replace(self, path: str, body: Json) -> Json:
         """Replace an object; a conflict where its `resourceVersion` is not the stored one."""

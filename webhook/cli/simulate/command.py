@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +11,7 @@ import click
 from webhook.adapters.manifests.files import STANDARD_INPUT, name_of_input, read_text
 from webhook.cli.simulate.generate import generate
 from webhook.cli.simulate.output import Report, as_json, as_text
+from webhook.cli.simulate.page import as_html
 from webhook.cli.simulate.reading import UnreadableError, read_nodes, read_pods
 from webhook.simulation.bounds import lower_bound
 from webhook.simulation.cluster import Scheduling
@@ -24,9 +26,13 @@ _MOST = 100_000
 
 
 def simulate(
-    nodes: Sequence[SimulatedNode], pods: Sequence[SimulatedPod], scheduling: Scheduling
+    nodes: Sequence[SimulatedNode],
+    pods: Sequence[SimulatedPod],
+    scheduling: Scheduling,
+    *,
+    record: bool = False,
 ) -> Report:
-    """Replay a workload by each order of GPUs and report."""
+    """Replay a workload by each order of GPUs and report; with what pictures need if asked for."""
     sizes = [gpu.memory_bytes for node in nodes for gpu in node.gpus]
     return Report(
         nodes=len(nodes),
@@ -35,7 +41,10 @@ def simulate(
         pods=len(pods),
         scheduling=scheduling,
         lower_bound=lower_bound(nodes, pods),
-        outcomes={name: replay(nodes, pods, order, scheduling) for name, order in ORDERS.items()},
+        outcomes={
+            name: replay(nodes, pods, order, scheduling, record=record)
+            for name, order in ORDERS.items()
+        },
     )
 
 
@@ -77,11 +86,12 @@ def _generated(
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(["text", "json"]),
+    type=click.Choice(["text", "json", "html"]),
     default="text",
     show_default=True,
-    help="A table, or everything for programs.",
+    help="A table, everything for programs, or pictures for a browser.",
 )
+@click.argument("file", required=False, type=click.Path(dir_okay=False, allow_dash=True))
 def simulate_command(
     *,
     nodes_file: str | None,
@@ -90,6 +100,7 @@ def simulate_command(
     seed: int,
     scheduler: str,
     output: str,
+    file: str | None,
 ) -> None:
     """Replay a workload against the webhook's own choice of GPUs, without a cluster.
 
@@ -115,12 +126,23 @@ def simulate_command(
     - {name: train, count: 5, memory: 60Gi, gpus: 2, nodeSelector: {zone: a}}
     - {name: job, count: 9, memory: 8Gi, arrival: 1h, every: 5m, duration: 30m}
 
-    Both may be in one file. Exit code 0: replayed; 2: wrong usage, or a file that cannot
-    be read.
+    Both may be in one file. `-o html FILE` writes pictures into that file, which needs nothing
+    beside it. Exit code 0: replayed; 2: wrong usage, or a file that
+    cannot be read or written.
     """  # noqa: D301 - click wants the character, not two
+    if file and output != "html":
+        raise click.UsageError(f"only -o html is written to a file; nothing was done with {file}")
     nodes, pods = _workload(nodes_file, pods_file, generated, seed)
-    report = simulate(nodes, pods, Scheduling(scheduler))
-    click.echo(as_json(report) if output == "json" else as_text(report), nl=False)
+    report = simulate(nodes, pods, Scheduling(scheduler), record=output == "html")
+    write = {"text": as_text, "json": as_json, "html": as_html}[output]
+    text = write(report)
+    if file is None or file == STANDARD_INPUT:
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _Unreadable(f"{file} cannot be written: {error.strerror}") from error
 
 
 class _Unreadable(click.ClickException):

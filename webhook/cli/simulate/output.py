@@ -1,4 +1,4 @@
-"""What `vramwarden simulate` writes: a table for people, or JSON."""
+"""What `vramwarden simulate` writes: a table for people, or JSON; `page` writes HTML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from webhook.simulation.replay import Replay
 
 _GIB: Final = 2**30
-_WORDS: Final[Mapping[Cause, str]] = {
+WORDS: Final[Mapping[Cause, str]] = {
     Cause.NODE_SELECTOR: "no node has the labels they select",
     Cause.TOO_LARGE: "larger than any GPU",
     Cause.TOO_FEW_GPUS: "more GPUs than a node has",
@@ -83,13 +83,13 @@ def _outcome(outcome: Replay) -> dict[str, Any]:
 def _lines(report: Report) -> Iterator[str]:
     ours, *others = report.outcomes
     yield (
-        f"{_counted(report.nodes, 'node')} with {_counted(report.gpus, 'GPU')} "
-        f"({_amount(report.memory_bytes)}), {_counted(report.pods, 'pod')}; "
+        f"{counted(report.nodes, 'node')} with {counted(report.gpus, 'GPU')} "
+        f"({amount(report.memory_bytes)}), {counted(report.pods, 'pod')}; "
         f"the scheduler {report.scheduling.value}s"
     )
     yield ""
     yield _row("", [f"{ours} (ours)", *others])
-    for label, show in _ROWS.items():
+    for label, show in ROWS.items():
         yield _row(label, [show(outcome) for outcome in report.outcomes.values()])
     yield _row("GPUs needed at least", [f"{report.lower_bound:,}"])
     causes = {cause for outcome in report.outcomes.values() for cause in outcome.blocked}
@@ -98,25 +98,26 @@ def _lines(report: Report) -> Iterator[str]:
         yield "Pods that did not start when they arrived, by cause:"
     for cause in filter(causes.__contains__, Cause):
         counts = [f"{outcome.blocked.get(cause, 0):,}" for outcome in report.outcomes.values()]
-        yield _row(f"  {_WORDS[cause]}", counts)
+        yield _row(f"  {WORDS[cause]}", counts)
     mine = report.outcomes[ours]
     if mine.blocked:
         yield ""
         yield f"The first of them, by {ours}:"
     for cause in filter(mine.blocked.__contains__, Cause):
         pod, sentence = mine.examples[cause]
-        yield f"  {pod}: {sentence or _WORDS[cause]}"
+        yield f"  {pod}: {sentence or WORDS[cause]}"
 
 
 def _row(label: str, cells: list[str]) -> str:
     return f"{label:<40}" + "".join(f"{cell:>17}" for cell in cells)
 
 
-def _counted(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """Write a number of things."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-def _amount(amount_bytes: int) -> str:
+def amount(amount_bytes: int) -> str:
     """Write bytes in whole GiB; small ones exactly."""
     if amount_bytes < 100 * _GIB:
         return format_bytes(amount_bytes)
@@ -133,14 +134,14 @@ def _stranded(outcome: Replay) -> str:
     return f"{outcome.stranded_bytes * 100 // max(1, outcome.free_bytes)}%"
 
 
-_ROWS: Final[Mapping[str, Callable[[Replay], str]]] = {
+ROWS: Final[Mapping[str, Callable[[Replay], str]]] = {
     "pods that started at once": lambda outcome: f"{outcome.at_once:,}",
     "pods that waited": lambda outcome: f"{outcome.waited:,}",
     "pods that never started": lambda outcome: f"{outcome.never:,}",
     "longest wait": lambda outcome: _duration(outcome.longest_wait_s),
-    "memory taken at most": lambda outcome: _amount(outcome.taken_bytes),
-    "  free then": lambda outcome: _amount(outcome.free_bytes),
+    "memory taken at most": lambda outcome: amount(outcome.taken_bytes),
+    "  free then": lambda outcome: amount(outcome.free_bytes),
     "  of this in pieces too small to use": _stranded,
-    "memory of the GPUs in use at most": lambda outcome: _amount(outcome.used_bytes),
+    "memory of the GPUs in use at most": lambda outcome: amount(outcome.used_bytes),
     "GPUs in use at most": lambda outcome: f"{outcome.gpus_used:,}",
 }

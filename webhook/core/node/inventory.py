@@ -130,7 +130,7 @@ def observe(
     left_s = 0.0 if _is_another_machine(inventory, scan, boot_id) else grace_s
     judged = (_judge(one, seen.get(one.gpu.uuid), scan, now_s, left_s) for one in inventory.known)
     old = {one.gpu.uuid for one in inventory.known}
-    new = (_as_advertised(gpu) for gpu in seen.values() if gpu.uuid not in old)
+    new = (as_advertised(gpu) for gpu in seen.values() if gpu.uuid not in old)
     known = (*filter(None, judged), *(Known(gpu) for gpu in new if gpu is not None))
     answered = boot_id and any(one.gpu.healthy for one in known)
     enforcement, doubted_since_s = _judge_enforcement(inventory, scan, now_s, grace_s)
@@ -178,7 +178,7 @@ def _judge(
     known: Known, seen: SeenGpu | None, scan: Scan, now_s: float, grace_s: float
 ) -> Known | None:
     """Return what becomes of a GPU that is advertised; see `observe`."""
-    now = _as_advertised(seen) if seen else None
+    now = as_advertised(seen) if seen else None
     if seen and seen.mig:
         return None
     if now and now.memory_bytes == known.gpu.memory_bytes:
@@ -204,7 +204,7 @@ def _judge_enforcement(
     return (SIDECAR, since_s) if now_s - since_s < grace_s else (NO_ENFORCEMENT, None)
 
 
-def _as_advertised(gpu: SeenGpu) -> Gpu | None:
+def as_advertised(gpu: SeenGpu) -> Gpu | None:
     """Return the GPU as it is to be shown; None for one that is skipped."""
     mebibytes = (gpu.usable_bytes or 0) // MIB
     if gpu.mig or mebibytes < 1:

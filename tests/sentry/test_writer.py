@@ -1,0 +1,268 @@
+"""The object of a node: how often it is written, and what becomes of it where that fails."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webhook.adapters.journal import Journal
+from webhook.adapters.kube.client import KubeError
+from webhook.core.seeing.node_writes import LEAST_S, REGULAR_S
+from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node
+from webhook.sentry.writer import LONGEST_PAUSE_S, NODE_EVERY_S, UNKNOWN_KIND_S, GpuNodeWriter
+
+GIB = 2**30
+OBJECT = "/apis/vramwarden.io/v1alpha1/gpunodes/n1"
+COLLECTION = "/apis/vramwarden.io/v1alpha1/gpunodes"
+DOWN = KubeError("down")
+MISSING = KubeError("not found", code=404)
+FORBIDDEN = KubeError("forbidden", code=403)
+
+
+def figures(used=0, at_s=1.0, *pods):
+    shares = tuple(PodFigures(uid, GIB, 0, 0) for uid in pods)
+    gpu = GpuFigures("GPU-a", 0, "H200", 80 * GIB, 79 * GIB, 0, used * GIB, pods=shares)
+    return NodeFigures("n1", at_s, "580", "sidecar", (gpu,))
+
+
+class Kube:
+    """Keeps one object, as the API server does, and what was sent when."""
+
+    def __init__(self):
+        self.now_s = 1000.0
+        self.stored = None
+        self.node = {"metadata": {"uid": "u-1", "labels": {"vramwarden.io/enforcement": "sidecar"}}}
+        self.knows_kind = True
+        self.fails = None
+        self.asked = []
+        self.written_s = []
+
+    def find(self, path):
+        return self._do("find", path, lambda: self.stored)
+
+    def read(self, path, **_):
+        return self._do("read", path, lambda: self._there(self.node))
+
+    def merge(self, path, body):
+        def patch():
+            merged = _merged(self._there(self.stored), body)
+            self._write(merged)
+
+        self._do("merge", path, patch)
+
+    def create(self, path, body):
+        def store():
+            if not self.knows_kind:
+                raise MISSING
+            self._write(json.loads(json.dumps(body)))
+
+        self._do("create", path, store)
+
+    def calls(self, *verbs):
+        return [path for verb, path in self.asked if verb in verbs]
+
+    def _there(self, found):
+        if found is None:
+            raise MISSING
+        return found
+
+    def _write(self, body):
+        self.stored = body
+        self.written_s.append(self.now_s)
+
+    def _do(self, verb, path, answer):
+        self.asked.append((verb, path))
+        if self.fails:
+            raise self.fails
+        return answer()
+
+
+def _merged(before, patch):
+    """Merge as RFC 7386 says."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(before) if isinstance(before, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merged(merged.get(key), value)
+    return merged
+
+
+class Bench:
+    def __init__(self, stored=None, jitter_s=0.0):
+        self.kube = Kube()
+        self.kube.stored = stored
+        self.said, self.sent = [], []
+        self.writer = GpuNodeWriter(
+            self.kube, "n1", Journal(self.said.append), jitter_s, clock=lambda: self.kube.now_s
+        )
+
+    def turn(self, newest=None, later_s=0.0):
+        self.kube.now_s += later_s
+        if newest:
+            self.writer.offer(newest)
+        return self.writer.turn(self.sent.append)
+
+    def messages(self):
+        return [json.loads(line)["msg"] for line in self.said]
+
+
+def test_the_first_report_creates_the_object_with_its_owner():
+    bench = Bench()
+    bench.turn(figures(3))
+    assert bench.kube.stored == write_gpu_node(figures(3), "u-1")
+    assert bench.writer.enforcement == "sidecar"
+    assert bench.kube.calls("merge", "create") == [OBJECT, COLLECTION]
+    assert bench.turn() is None
+
+
+def test_what_is_stored_is_handed_over_before_anything_is_written():
+    stored = write_gpu_node(figures(9, 1.0, "u-x"))
+    bench = Bench(stored)
+    bench.kube.fails = DOWN
+    bench.turn(figures(1))
+    assert (bench.sent, bench.kube.calls("merge", "create")) == ([], [])
+    bench.kube.fails = None
+    bench.turn(later_s=LEAST_S)
+    ((sent,), asked) = bench.sent, bench.kube.calls("find", "merge")
+    assert (sent.figures, asked) == (figures(9, 1.0, "u-x"), [OBJECT, OBJECT, OBJECT])
+
+
+def test_only_the_newest_report_is_written_and_each_once():
+    bench = Bench()
+    bench.turn(figures(0))
+    for used in range(1, 15):
+        bench.turn(figures(used * 4), later_s=1.0)
+    assert len(bench.kube.written_s) == 1
+    bench.turn(later_s=1.0)
+    assert bench.kube.written_s == [1000.0, 1000.0 + LEAST_S]
+    assert bench.kube.stored["status"]["gpus"][0]["usedMi"] == 14 * 4 * 1024
+    bench.turn(later_s=10 * REGULAR_S)
+    assert len(bench.kube.written_s) == 2
+
+
+def test_figures_that_do_not_move_are_written_once_a_minute_and_its_jitter():
+    bench = Bench(jitter_s=3.0)
+    for second in range(200):
+        bench.turn(figures(0, float(second)), later_s=1.0)
+    assert bench.kube.written_s == [1001.0, 1064.0, 1127.0, 1190.0]
+
+
+def test_what_became_unknown_leaves_the_object():
+    bench = Bench()
+    bench.turn(figures(3))
+    assert {"promised", "used", "unmanaged"} <= set(bench.kube.stored["status"]["summary"])
+    gpu = replace(figures().gpus[0], promised_bytes=None, used_bytes=None)
+    unknown = replace(figures(), gpus=(gpu,))
+    bench.turn(unknown, later_s=LEAST_S)
+    assert bench.kube.stored == write_gpu_node(unknown, "u-1")
+
+
+def test_an_object_that_somebody_deleted_is_there_again_with_the_owner_of_now():
+    bench = Bench()
+    bench.turn(figures(0))
+    bench.kube.stored = None
+    bench.kube.node = {"metadata": {"uid": "u-2"}}
+    bench.turn(figures(0, 2.0), later_s=NODE_EVERY_S)
+    assert bench.kube.stored == write_gpu_node(figures(0, 2.0), "u-2")
+
+
+def test_a_cluster_without_the_kind_is_asked_seldom_and_said_once():
+    bench = Bench()
+    bench.kube.knows_kind = False
+    for second in range(3600):
+        bench.turn(figures(second % 50, float(second)), later_s=1.0)
+    assert len(bench.kube.calls("create")) == 3600 // UNKNOWN_KIND_S
+    assert bench.messages() == [
+        "the cluster knows no GPUNode; is its CRD installed (crds.install)?"
+    ]
+    bench.kube.knows_kind = True
+    bench.turn(figures(1, 5000.0), later_s=UNKNOWN_KIND_S)
+    assert bench.kube.stored is not None
+    assert bench.messages()[1:] == ["what is seen here can be written as a GPUNode"]
+
+
+def test_an_api_server_that_is_away_is_asked_ever_less_and_said_once():
+    bench = Bench()
+    bench.turn(figures(0))
+    bench.kube.fails = DOWN
+    before = len(bench.kube.asked)
+    for second in range(600):
+        bench.turn(figures(second % 50, float(second)), later_s=1.0)
+    assert len(bench.kube.calls("merge")) - 1 <= 600 / LONGEST_PAUSE_S + 3
+    assert len(bench.kube.asked) - before <= 2 * (600 / LONGEST_PAUSE_S + 3)
+    assert "what is seen here cannot be written as a GPUNode; retrying" in bench.messages()
+    assert len(bench.messages()) <= 2
+
+
+def test_a_node_that_may_not_be_read_costs_only_the_owner():
+    bench = Bench()
+    bench.kube.node = None
+    bench.turn(figures(0))
+    assert bench.kube.stored == write_gpu_node(figures(0))
+    assert bench.messages() == ["the Node cannot be read; its GPUNode does not go with it"]
+
+
+def test_a_node_that_never_had_a_gpu_has_no_object_and_one_that_lost_them_has():
+    none = replace(figures(), gpus=())
+    bench = Bench()
+    bench.turn(none)
+    assert bench.kube.stored is None
+    bench.turn(figures(1))
+    bench.turn(none, later_s=LEAST_S)
+    assert bench.kube.stored["status"]["summary"]["gpus"] == 0
+
+
+storms = st.lists(
+    st.tuples(
+        st.floats(0.0, 40.0),
+        st.integers(0, 80),
+        st.lists(st.sampled_from("abc"), max_size=3, unique=True),
+        st.sampled_from([None, None, None, DOWN, FORBIDDEN, MISSING, "lost"]),
+        st.booleans(),
+    ),
+    max_size=60,
+)
+
+
+@given(storms, st.floats(0, 5))
+def test_whatever_happens_at_most_one_write_is_stored_in_fifteen_seconds(storm, jitter_s):
+    """Also where an answer is lost, the object is deleted, or the thread wakes for nothing."""
+    bench = Bench(jitter_s=jitter_s)
+    kube = bench.kube
+    stores = kube._write
+    for number, (later_s, used, pods, fails, deleted) in enumerate(storm):
+        kube.fails = fails if fails != "lost" else None
+        kube._write = stores
+        if fails == "lost":
+
+            def store_and_lose(body):
+                stores(body)
+                raise DOWN
+
+            kube._write = store_and_lose
+        if deleted and number % 5 == 0:
+            kube.stored = None
+        bench.turn(figures(used, float(number), *pods), later_s=later_s)
+        bench.turn()
+    gaps = [b - a for a, b in zip(kube.written_s, kube.written_s[1:], strict=False)]
+    assert all(gap >= LEAST_S for gap in gaps)
+
+
+@given(storms)
+def test_the_newest_figures_are_always_written_in_the_end(storm):
+    bench = Bench()
+    for number, (later_s, used, pods, fails, _) in enumerate(storm):
+        bench.kube.fails = None if fails == "lost" else fails
+        bench.turn(figures(used, float(number), *pods), later_s=later_s)
+    bench.kube.fails = None
+    last = figures(7, 10_000.0, "z")
+    bench.turn(last)
+    for _ in range(4):
+        bench.turn(later_s=UNKNOWN_KIND_S)
+    assert bench.kube.stored == write_gpu_node(last, "u-1")

@@ -1,0 +1,68 @@
+"""The object `GPUNode` of one node, as its sentry reads and writes it.
+
+One request a write: a merge patch, which finds the object, and a creation only where that does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from webhook.adapters.kube.client import KubeError, joined
+from webhook.core.seeing.nodes import read_gpu_node, write_gpu_node
+from webhook.names import GPU_NODES, NODE_ENFORCEMENT_LABEL, SEEING_API_VERSION
+
+if TYPE_CHECKING:
+    from webhook.adapters.kube.client import Kube
+    from webhook.core.seeing.nodes import NodeFigures
+
+COLLECTION: Final = f"/apis/{SEEING_API_VERSION}/{GPU_NODES}"
+
+_MAYBE_IN_SUMMARY: Final = ("promised", "used", "largestFree", "unmanaged")
+"""Absent where unknown, so a patch has to take them out: it merges objects, and replaces lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNode:
+    """What a sentry has to know of the Node that it is on."""
+
+    uid: str
+    enforcement: str
+    """The label; empty where the node agent has not written it."""
+
+
+def read_own_node(kube: Kube, name: str) -> OwnNode:
+    """Read a Node, from the API server's cache; raises KubeError."""
+    metadata: dict[str, Any] = kube.read(joined("nodes", name), resourceVersion="0")["metadata"]
+    labels = metadata.get("labels") or {}
+    return OwnNode(str(metadata.get("uid") or ""), str(labels.get(NODE_ENFORCEMENT_LABEL) or ""))
+
+
+def read_figures(kube: Kube, name: str) -> NodeFigures | None:
+    """Read what is stored of a node, None where nothing is; raises KubeError."""
+    found = kube.find(_path(name))
+    return None if found is None else read_gpu_node(found)
+
+
+def write_figures(kube: Kube, figures: NodeFigures, node_uid: str = "") -> None:
+    """Write a node's figures over those that are stored, or create the object; raises KubeError.
+
+    Not found means that the cluster does not know the kind: its CRD is missing.
+    """
+    written = write_gpu_node(figures, node_uid)
+    status = written["status"]
+    summary = dict.fromkeys(_MAYBE_IN_SUMMARY) | status["summary"]
+    patch: dict[str, Any] = {"status": status | {"summary": summary}}
+    if owners := written["metadata"].get("ownerReferences"):
+        patch["metadata"] = {"ownerReferences": owners}
+    try:
+        kube.merge(_path(figures.name), patch)
+    except KubeError as error:
+        if not error.not_found:
+            raise
+        kube.create(COLLECTION, written)
+
+
+def _path(name: str) -> str:
+    return f"{COLLECTION}/{quote(name, safe='')}"

@@ -1,0 +1,87 @@
+"""What sidecars say by the names of their processes: read seldom, on a thread of its own.
+
+See `webhook.core.enforcement.process_name`. A tenant can forge it for its own pod alone: a process
+is of the pod that its cgroup names.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.enforcement.process_name import read_process_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from webhook.adapters.node_processes import NodeProcesses, Owner
+    from webhook.sentry.figures import Said
+
+EVERY_S: Final = 10.0
+SEARCH_EVERY_S: Final = 60.0
+"""How often sidecars are searched for that are not known yet: it takes a read for each process of
+the node."""
+
+SHARE: Final = 20
+"""A search is followed by so many times its own length without one: tenants can have many
+processes."""
+
+
+class Names:
+    """Knows which process is a pod's sidecar: the oldest of that pod that has such a name.
+
+    A native sidecar starts before any container of its tenant's.
+    """
+
+    def __init__(self, node: NodeProcesses, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Prepare; `node` is for this thread alone."""
+        self._node = node
+        self._clock = clock
+        self._sidecars: dict[str, Owner] = {}
+        self._search_s = float("-inf")
+        self.wanted: frozenset[str] = frozenset()
+        """The pods of the list, by UID as it is compared; set by the main thread."""
+        self.said: Mapping[str, Said] = {}
+        """What is said now; read by the main thread."""
+
+    def read_all(self, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Read, forever."""
+        while True:
+            self.read()
+            sleep(EVERY_S)
+
+    def read(self) -> None:
+        """Read the names of the sidecars that are known, and search for others when it is time."""
+        wanted = self.wanted
+        said: dict[str, Said] = {}
+        for uid, sidecar in tuple(self._sidecars.items()):
+            name = self._name_of(sidecar) if uid in wanted else None
+            if name is None:
+                del self._sidecars[uid]
+            else:
+                said[uid] = name
+        if wanted - said.keys() and self._clock() >= self._search_s:
+            self._search(wanted - said.keys(), said)
+        self.said = said
+
+    def _name_of(self, sidecar: Owner) -> Said | None:
+        now = self._node.owner(sidecar.process.pid)
+        if now is None or now.place != sidecar.place:
+            return None
+        if now.process.started != sidecar.process.started:
+            return None
+        return read_process_name(now.process.command)
+
+    def _search(self, missing: frozenset[str], said: dict[str, Said]) -> None:
+        began_s = self._clock()
+        for owner in self._node.named(lambda name: read_process_name(name) is not None):
+            uid = owner.place.pod
+            name = read_process_name(owner.process.command)
+            if uid not in missing or name is None:
+                continue
+            known = self._sidecars.get(uid)
+            if known is None or owner.process.started < known.process.started:
+                self._sidecars[uid] = owner
+                said[uid] = name
+        now_s = self._clock()
+        self._search_s = now_s + max(SEARCH_EVERY_S, SHARE * (now_s - began_s))

@@ -1,0 +1,151 @@
+"""Writes what the node's GPUs show as its `GPUNode`, on a thread of its own.
+
+Only the newest report waits to be written. What is stored from before a start is read first, and
+handed to the main thread: it has peaks that nobody else remembers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.gpu_nodes import OwnNode, read_figures, read_own_node, write_figures
+from webhook.core.seeing.node_writes import LEAST_S, due_after_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from webhook.adapters.journal import Journal
+    from webhook.adapters.kube.client import Kube
+    from webhook.core.seeing.nodes import NodeFigures
+
+LONGEST_PAUSE_S: Final = 60.0
+"""After a failed write: it grows to that from `LEAST_S`."""
+
+UNKNOWN_KIND_S: Final = 300.0
+"""How often it is tried where the cluster knows no `GPUNode`: an admin has to add the CRD."""
+
+NODE_EVERY_S: Final = 600.0
+"""How often the Node is read again: its label `enforcement` seldom changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What was stored of this node when we started; None where nothing was."""
+
+    figures: NodeFigures | None
+
+
+class GpuNodeWriter:
+    """Writes the newest figures by the rule of `due_after_s`; `turn` is one turn of its thread."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        node: str,
+        journal: Journal,
+        jitter_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; `jitter_s` of at most `JITTER_S` is this node's own."""
+        self._kube = kube
+        self._node = node
+        self._journal = journal
+        self._jitter_s = jitter_s
+        self._clock = clock
+        self._offered = threading.Event()
+        self._newest: NodeFigures | None = None
+        self._written: NodeFigures | None = None
+        self._exists = False
+        self._tried_s = self._next_s = self._node_next_s = float("-inf")
+        self._pause_s = LEAST_S
+        self._own = OwnNode("", "")
+        self._is_read = False
+
+    @property
+    def enforcement(self) -> str:
+        """The node's label of that name, as it was read last; empty before."""
+        return self._own.enforcement
+
+    def offer(self, figures: NodeFigures) -> None:
+        """Have these written, when it is time, instead of any that wait still; never waits."""
+        self._newest = figures
+        self._offered.set()
+
+    def write_all(self, send: Callable[[Stored], None]) -> None:
+        """Write what is offered, forever; `send` is given first what is stored already."""
+        while True:
+            wait_s = self.turn(send)
+            self._offered.wait(wait_s)
+            self._offered.clear()
+
+    def turn(self, send: Callable[[Stored], None]) -> float | None:
+        """Do what is due; return how long nothing will be, None: until something is offered.
+
+        Figures are written once at most, so `observedAt` is never later than what was seen.
+        """
+        now_s = self._clock()
+        if now_s < self._next_s:
+            return self._next_s - now_s
+        try:
+            if not self._is_read:
+                self._read_stored(send, now_s)
+            newest = self._newest
+            if newest is None or newest is self._written or not (newest.gpus or self._exists):
+                return None
+            self._read_node(now_s)
+            left_s = self._tried_s + due_after_s(self._written, newest, self._jitter_s) - now_s
+            if left_s > 0:
+                return left_s
+            self._write(newest)
+        except KubeError as error:
+            return self._fail(error)
+        return 0.0
+
+    def _read_stored(self, send: Callable[[Stored], None], now_s: float) -> None:
+        """Read what is stored: unknown peaks must not be written over known ones."""
+        stored = read_figures(self._kube, self._node)
+        self._read_node(now_s)
+        self._is_read = True
+        self._exists = stored is not None
+        send(Stored(stored))
+
+    def _read_node(self, now_s: float) -> None:
+        """Read the Node now and then; without it nothing is lost but the owner and a label."""
+        if now_s < self._node_next_s:
+            return
+        self._node_next_s = now_s + NODE_EVERY_S
+        try:
+            self._own = read_own_node(self._kube, self._node)
+        except KubeError as error:
+            what = "the Node cannot be read; its GPUNode does not go with it"
+            self._journal.once("own node", "warning", what, str(error))
+        else:
+            self._journal.over("own node", "the Node can be read")
+
+    def _write(self, figures: NodeFigures) -> None:
+        try:
+            write_figures(self._kube, figures, self._own.uid)
+        finally:
+            self._tried_s = self._clock()  # a failure may be only that of the answer
+        self._written, self._exists = figures, True
+        self._pause_s = LEAST_S
+        self._journal.over("gpu node", "what is seen here can be written as a GPUNode")
+
+    def _fail(self, error: KubeError) -> float:
+        if error.not_found:
+            what = "the cluster knows no GPUNode; is its CRD installed (crds.install)?"
+            self._journal.once("gpu node", "warning", what, str(error))
+            pause_s = UNKNOWN_KIND_S
+        else:
+            what = "what is seen here cannot be written as a GPUNode; retrying"
+            self._journal.once("gpu node", "warning", what, str(error))
+            pause_s = self._pause_s
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._node_next_s = float("-inf")
+        self._next_s = self._clock() + pause_s
+        return pause_s
