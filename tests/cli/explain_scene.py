@@ -49,6 +49,11 @@ STOPPED = (
     "62772Mi, the cap is 61440Mi; it grew last, by 1332Mi within 1.0 s; the pod's peak was "
     "62772Mi, so vramwarden.io/gpu-memory: 62772Mi would have been enough until then"
 )
+TRIED = (
+    'admission webhook "mutate.vramwarden.io" denied the request: InvalidQuantity: '
+    "metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not a Kubernetes quantity; use 8G or "
+    "8Gi"
+)
 CONTAINER_ID = "ab" * 32
 
 
@@ -507,6 +512,19 @@ def cases() -> dict[str, Case]:
             "pending",
             (),
             explain_workload(workload("Job", "eval", wanted=1, pods=1), pending("eval-4", "30Gi")),
+        ),
+        "job-tried": Case(
+            "refused",
+            ("InvalidQuantity",),
+            explain_workload(
+                workload(
+                    "Job",
+                    wanted=1,
+                    tried=True,
+                    refusals=(TRIED,),
+                ),
+                None,
+            ),
         ),
         "deployment-unknown": Case(
             "unknown",
