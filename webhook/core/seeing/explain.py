@@ -78,7 +78,8 @@ def explain_workload(facts: WorkloadFacts, pod: Report | None) -> Report:
         else (f"{facts.pods} pods")
     )
     if causes:
-        state, headline = State.REFUSED, f"has {has}: pods of it are denied."
+        how = "a pod of it, tried as you and not stored, is" if facts.tried else "pods of it are"
+        state, headline = State.REFUSED, f"has {has}: {how} denied."
     elif pod is None:
         wants = facts.wanted is None or facts.wanted > 0
         state = State.PENDING if wants and facts.wanted else State.ENDED
