@@ -90,7 +90,7 @@ def test_warnings_have_bounds(asked):
 
 
 def test_what_else_is_known_comes_by_a_function():
-    asked = Asked(more=lambda review, pod, asked: f"{review.namespace} holds 1Gi of {asked}")
+    asked = Asked(more=lambda review, _pod, asked: f"{review.namespace} holds 1Gi of {asked}")
     assert asked.advised(a_pod("8Gi"))["warnings"] == [f"team-a holds 1Gi of {8 * 2**30}"]
 
 
