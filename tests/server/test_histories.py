@@ -21,7 +21,7 @@ from tests.core.seeing.test_endings import (
     figures,
     terminated,
 )
-from tests.core.seeing.test_histories import LLAMA, NOW_S
+from tests.core.seeing.test_histories import LLAMA
 from tests.support.logs import RecordedLog
 from tests.support.pods import a_pod as a_new_pod
 from tests.support.pods import a_policy, a_review, a_rule
@@ -500,6 +500,3 @@ def test_of_too_many_histories_the_first_are_known(monkeypatch):
     known.hear(Changed("ADDED", many[3]))
     found = [known.get("team-a", Workload("Deployment", f"w{number}")) for number in range(5)]
     assert [history is not None for history in found] == [True, True, False, False, False]
-
-
-assert NOW_S > ENDED_S
