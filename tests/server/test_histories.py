@@ -21,7 +21,7 @@ from tests.core.seeing.test_endings import (
     figures,
     terminated,
 )
-from tests.core.seeing.test_histories import LLAMA, NOW_S
+from tests.core.seeing.test_histories import LLAMA
 from tests.support.logs import RecordedLog
 from tests.support.pods import a_pod as a_new_pod
 from tests.support.pods import a_policy, a_request, a_review, a_rule
@@ -441,6 +441,35 @@ def test_a_new_pod_is_warned_from_what_the_watch_reported_while_it_is_not_behind
     assert advisor.warn("team-a", METADATA, 16 * GIB) == warned
 
 
+def test_what_was_said_is_said_again_until_the_history_or_the_gpus_change(monkeypatch):
+    known, made = KnownHistories(FakeApi(), JsonLog(io.BytesIO())), []
+    known.hear(Listed([STORED]))
+    gpu = [79 * GIB]
+    advisor = Advisor(known, lambda: gpu[0])
+    real = module.warn
+    monkeypatch.setattr(module, "warn", lambda *given: made.append(given) or real(*given))
+    monkeypatch.setattr(module, "MOST_SAID", 2)
+
+    def says(asked=16):
+        return advisor.warn("team-a", METADATA, asked * GIB)
+
+    assert [says(), says(), says(15), says(15)] == [LESS, LESS, *2 * [LESS.replace("16", "15")]]
+    assert len(made) == 2
+    known.hear(Changed("MODIFIED", StoredHistory(replace(LLAMA, runs=LLAMA.runs[:4]), "2")))
+    assert [says(), says()] == ["", ""]
+    gpu[0] = 8 * GIB
+    assert says().endswith("this pod will never start")
+    known.hear(Changed("DELETED", STORED))
+    gpu[0] = 79 * GIB
+    assert says() == ""
+    for asked in range(10, 20):
+        says(asked)
+    known.hear(Changed("ADDED", STORED))
+    for asked in range(10, 20):
+        says(asked)
+        assert len(advisor._said) <= 2
+
+
 def test_a_pod_that_no_gpu_can_hold_is_warned_without_any_history():
     known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
     assert Advisor(known, lambda: 79 * GIB).warn("team-a", {}, 90 * GIB) == NEVER
@@ -512,6 +541,3 @@ def test_of_too_many_histories_the_first_are_known(monkeypatch):
     known.hear(Changed("ADDED", many[3]))
     found = [known.get("team-a", Workload("Deployment", f"w{number}")) for number in range(5)]
     assert [history is not None for history in found] == [True, True, False, False, False]
-
-
-assert NOW_S > ENDED_S

@@ -63,6 +63,8 @@ MOST_REMEMBERED: Final = 10_000
 """Pods whose end was heard."""
 MOST_KNOWN: Final = 4_096
 """Histories in memory, with some 6 KiB each at most; others are kept, and warn nobody."""
+MOST_SAID: Final = 1_024
+"""Sentences that are remembered, each with its history."""
 MOST_OF_NAMESPACE: Final = 512
 """Histories of a namespace, which each name of a pod or a label of it can make."""
 
@@ -156,19 +158,30 @@ class Advisor:
         """Let `largest` return what the largest GPU of the cluster has, where that is known."""
         self._known = known
         self._largest = largest
+        self._said: dict[tuple[Key, int], tuple[History | None, int | None, str]] = {}
+        """What was said, and of which history: a controller creates many pods of one template."""
 
     def warn(self, namespace: str, metadata: Mapping[str, Any], asked_bytes: int) -> str:
         """Return the sentence for a pod that asks for so much per GPU; empty where none is due."""
-        return self._warn(namespace, workload_of(metadata), asked_bytes)
+        return self._warn((namespace, workload_of(metadata)), asked_bytes)
 
     def warn_author(self, request: Request, pod: Mapping[str, Any], asked_bytes: int) -> str:
         """Return it for the author of a workload, given the metadata of its template."""
         kind = request.kind.rpartition("/")[2]
         workload = workload_itself(kind, request.name, pod)
-        return self._warn(request.namespace, workload, asked_bytes)
+        return self._warn((request.namespace, workload), asked_bytes)
 
-    def _warn(self, namespace: str, workload: Workload, asked_bytes: int) -> str:
-        return warn(self._known.get(namespace, workload), asked_bytes, self._largest())
+    def _warn(self, key: Key, asked_bytes: int) -> str:
+        history, largest_bytes = self._known.get(*key), self._largest()
+        said = self._said.get((key, asked_bytes))
+        if said and said[0] is history and said[1] == largest_bytes:
+            return said[2]
+        sentence = warn(history, asked_bytes, largest_bytes)
+        if history is not None:
+            if len(self._said) >= MOST_SAID:
+                self._said.clear()
+            self._said[key, asked_bytes] = history, largest_bytes, sentence
+        return sentence
 
 
 @dataclass(slots=True)
