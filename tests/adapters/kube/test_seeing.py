@@ -157,12 +157,12 @@ def test_pods_without_a_node_are_read_whole_and_no_others(kube, api_server):
 
 
 def test_of_many_pods_without_a_node_a_hundred_are_read_whole(kube, api_server):
-    def page(first, token):
-        items = [whole(f"p{number}") for number in range(first, first + 50)]
+    def page(first, last, token):
+        items = [whole(f"p{number}") for number in range(first, last)]
         return 200, {"metadata": {"continue": token}, "items": items}
 
     rows = table(*((metadata(f"p{number}"), "Pending", "<none>") for number in range(200)))
-    api_server.answers = [(200, rows), page(0, "a"), page(50, "b")]
+    api_server.answers = [(200, rows), page(0, 50, "a"), page(50, 120, "b")]
     pods = read_pods(kube, "team-a")
     assert [pod.asked_bytes is not None for pod in pods] == [True] * 100 + [False] * 100
     assert len(api_server.asked) == 3

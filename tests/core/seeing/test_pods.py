@@ -115,3 +115,8 @@ def test_a_pod_that_is_being_deleted_is_terminating():
     raw = whole(nodeName="n1")
     raw["metadata"]["deletionTimestamp"] = "2026-11-21T20:15:04Z"
     assert (seen_whole(raw).status, seen_whole(raw).node) == ("Terminating", "n1")
+
+
+def test_of_a_pod_with_a_malformed_part_the_rest_is_known():
+    pod = seen_whole({"metadata": metadata({"gpu-memory": "8Gi"}), "spec": {"containers": 1}})
+    assert (pod.name, pod.asked_bytes, pod.gpu_count) == ("train", 8 * GIB, 1)

@@ -217,6 +217,13 @@ def test_each_state(pod, phase, state):
     assert (row.phase, row.state) == (phase, state)
 
 
+def test_what_was_free_minutes_ago_is_not_known_to_be_free():
+    figures = [a_node("n1", a_gpu(0, 20, 0)), a_node("n2", a_gpu(0, 79, 0), age_s=600)]
+    seen = [SeenPod("u", "team-a", "p", "Pending", asked_bytes=40 * GIB)]
+    (row,) = join(figures, seen, AT_S).pods
+    assert row.state == "pending: no GPU is known to have 40Gi free"
+
+
 def test_95_percent_of_its_cap_is_near_it():
     def near(used):
         figures = [a_node("n1", a_gpu(0, 50, 40, [("u", 20, used, used, 0)]))]
