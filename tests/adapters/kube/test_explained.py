@@ -83,8 +83,9 @@ class Cluster:
         data = found.encode() if isinstance(found, str) else json.dumps(found).encode()
         handler.send_response(code)
         handler.send_header("Content-Length", str(len(data)))
+        if len(data) > 2**16:  # which the client may not read to its end
+            handler.send_header("Connection", "close")
         handler.end_headers()
-        handler.close_connection = len(data) > 2**16  # which the client may not read to its end
         handler.wfile.write(data)
 
 
