@@ -18,9 +18,9 @@ from webhook.adapters.manifests.lines import Lines
 from webhook.adapters.manifests.reading import ManifestError
 from webhook.adapters.policy.files import PolicyInvalidError, load_policy, shipped_policy_path
 from webhook.adapters.settings import default_enforcer_image
-from webhook.cli.admit.output import ManifestText, Other, Output, printable, show
-from webhook.cli.admit.sources import UNRENDERED, files, is_unrendered, may_be_unrendered
-from webhook.cli.admit.verdict import judge
+from webhook.cli.admit.output import ManifestText, Other, Output, show
+from webhook.cli.admit.sources import UNRENDERED, files, is_unrendered, line_of_braces
+from webhook.cli.admit.verdict import judge, printable
 from webhook.cli.failures import policy_failure
 from webhook.cli.rollout import rollout_option
 from webhook.core.pod.findings import quoted
@@ -62,8 +62,9 @@ def admit(
         try:
             sources.append(_source(name, text, policy, namespace))
         except ManifestError as error:
-            place = f"{name}:{error.line}" if error.line else name
-            why = UNRENDERED if may_be_unrendered(text) else str(error)
+            braces = line_of_braces(text)
+            line, why = (braces, UNRENDERED) if braces else (error.line, str(error))
+            place = f"{name}:{line}" if line else name
             stderr.write(printable(f"Error: {place}: {why}") + "\n")
             return 2
     if not any(document.value for source in sources for document in source.before):
@@ -115,7 +116,16 @@ def _namespace(_context: click.Context, _parameter: click.Parameter, value: str)
     )
 
 
-@click.command("admit")
+_EXAMPLES: Final = """\b
+Examples:
+  vramwarden admit -f deployment.yaml -o diff
+  vramwarden admit -R -f manifests/ -n team-a -o github
+  helm template chart/ | vramwarden admit -f -
+  kubectl kustomize overlay/ | vramwarden admit -f -
+"""
+
+
+@click.command("admit", epilog=_EXAMPLES)
 @click.option(
     "-f",
     "--filename",
@@ -174,17 +184,11 @@ def admit_command(
     rollout: str,
     runtime_classes: tuple[str, ...],
 ) -> None:
-    r"""Show what the webhook would do to every pod and pod template in manifests.
+    """Show what the webhook would do to every pod and pod template in manifests.
 
     Pod templates are found in objects of every kind, by their shape. Manifests go to standard
     output, changed only where admission changes them; verdicts, each with its file and line, and
     their count go to standard error. A denied object is printed unchanged.
-
-    \b
-    vramwarden admit -f deployment.yaml -o diff
-    vramwarden admit -R -f manifests/ -n team-a -o github
-    helm template chart/ | vramwarden admit -f -
-    kubectl kustomize overlay/ | vramwarden admit -f -
 
     Exit code 0: all allowed; 1: something denied; 2: wrong usage.
     """

@@ -14,7 +14,7 @@ from webhook.adapters.manifests.documents import join, text_of
 from webhook.adapters.review_json import patch_bytes
 from webhook.cli.admit import reports
 from webhook.cli.admit.added import described
-from webhook.cli.admit.verdict import Sort, name_of, remarks
+from webhook.cli.admit.verdict import Sort, name_of, printable, remarks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -197,8 +197,3 @@ def _lines(text: str) -> list[str]:
 
 def _painted(text: str, code: str, stream: TextIO, *, colour: bool) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if code and colour and stream.isatty() else text
-
-
-def printable(text: str) -> str:
-    """Show what could steer a terminal as escapes: names come from files of others."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook import __version__
 from webhook.adapters.manifests.documents import text_of
 from webhook.adapters.manifests.files import STANDARD_INPUT, name_of_input
-from webhook.cli.admit.verdict import Sort, name_of, remarks
+from webhook.cli.admit.verdict import Sort, name_of, printable, remarks
 from webhook.names import SEEING_API_VERSION
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def _command(command: str, file: str, verdict: Judged, one: Remark) -> str:
 
 def _data(text: str) -> str:
     """Escape as GitHub's runner reads it: no text of a manifest begins a command of its own."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(escaped)
 
 
 def _property(text: str) -> str:
@@ -102,7 +103,7 @@ def _case(file: str, verdict: Judged) -> Iterator[str]:
 
 def _xml(text: str) -> str:
     """Escape for XML, which knows no control characters, however they are written."""
-    return escape("".join(char if char.isprintable() else ascii(char)[1:-1] for char in text))
+    return escape(printable(text))
 
 
 def report(sources: Sequence[ManifestText], counted: Mapping[str, int]) -> str:

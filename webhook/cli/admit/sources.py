@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,10 @@ _SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 _CHART: Final = "Chart.yaml"
 _KUSTOMIZATIONS: Final = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 _OPENING: Final = "{{"
+_ACTION: Final = re.compile(
+    r"\{\{-?\s*(?:\.|/\*|(?:if|else|end|range|with|include|template|define|tpl|toYaml)\b)"
+)
+"""Argo's Workflows have braces as well: `{{inputs.parameters.image}}`."""
 UNRENDERED: Final = (
     "looks like a Helm template that is not rendered; run: helm template CHART | "
     "vramwarden admit -f -"
@@ -54,9 +59,10 @@ def is_unrendered(value: Any) -> bool:
 _NAMES: Final = ("name", "namespace")
 
 
-def may_be_unrendered(text: str) -> bool:
-    """Say whether a text that is no YAML has braces of a template."""
-    return _OPENING in text
+def line_of_braces(text: str) -> int:
+    """Return the first line of a text with an action of Helm's templates; 0 for none."""
+    found = _ACTION.search(text)
+    return text.count("\n", 0, found.start()) + 1 if found else 0
 
 
 def _of_folder(folder: Path, say: Callable[[str], None], *, recursive: bool) -> Iterator[Path]:

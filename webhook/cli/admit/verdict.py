@@ -259,3 +259,8 @@ def remarks(judged: Judged) -> Iterator[tuple[str, Remark]]:
         yield "warning", one
     for one in judged.hints:
         yield "hint", one
+
+
+def printable(text: str) -> str:
+    """Show what could steer a terminal as escapes: names come from files of others."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
