@@ -96,15 +96,15 @@ _STYLE: Final = """\
 :root {
   color-scheme: light dark;
   --paper: #ffffff; --ink: #1b1f24; --faint: #5b6470; --line: #d5dae0; --empty: #e4e8ec;
-  --blue: #0072b2; --sky: #56b4e9; --green: #009e73; --orange: #e69f00; --vermillion: #d55e00;
-  --purple: #b3598c; --on-blue: #ffffff; --on-sky: #10202c;
+  --blue: #0072b2; --sky: #56b4e9; --orange: #e69f00; --vermillion: #d55e00;
+  --purple: #b3598c; --orange-line: #b27900; --on-blue: #ffffff; --on-sky: #10202c;
   --other: #b4bcc6; --other-used: #6d7783;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --paper: #14171b; --ink: #e8ebee; --faint: #a2abb6; --line: #414a55; --empty: #39424d;
-    --blue: #2d8fcb; --sky: #7cc7f2; --green: #1bb98d; --orange: #f0b12f; --vermillion: #f0762b;
-    --purple: #d98fbb; --on-blue: #06121b; --on-sky: #06121b;
+    --blue: #2d8fcb; --sky: #7cc7f2; --orange: #f0b12f; --vermillion: #f0762b;
+    --purple: #d98fbb; --orange-line: #f0b12f; --on-blue: #06121b; --on-sky: #06121b;
     --other: #6b7683; --other-used: #b9c2cc;
   }
 }
@@ -127,7 +127,7 @@ svg .middle { text-anchor: middle; }
 svg .grid { stroke: var(--line); stroke-width: 1; fill: none; }
 svg .in-a { fill: var(--on-blue); font-size: 11px; }
 svg .in-b { fill: var(--on-sky); font-size: 11px; }
-.empty { fill: var(--empty); }
+.empty { fill: var(--empty); stroke: var(--faint); stroke-width: .6; }
 .a { fill: var(--blue); } .b { fill: var(--sky); }
 .p { fill: var(--other); } .o { fill: var(--other-used); }
 .unknown { fill: none; stroke: var(--faint); stroke-dasharray: 3 3; }
@@ -138,7 +138,7 @@ svg .in-b { fill: var(--on-sky); font-size: 11px; }
 .hatch-under { fill: var(--orange); fill-opacity: .3; }
 .dot-under { fill: var(--vermillion); } .dot { fill: var(--paper); }
 .curve { fill: none; stroke-width: 2; stroke-linejoin: round; }
-.s0 { stroke: var(--blue); } .s1 { stroke: var(--orange); stroke-dasharray: 7 3; }
+.s0 { stroke: var(--blue); } .s1 { stroke: var(--orange-line); stroke-dasharray: 7 3; }
 .s2 { stroke: var(--purple); stroke-dasharray: 2 3; stroke-width: 2.5; }
 .f0 { fill: var(--blue); } .f1 { fill: var(--orange); } .f2 { fill: var(--purple); }
 .alarm { stroke: var(--vermillion); fill: none; stroke-width: 1.5; }
