@@ -117,7 +117,7 @@ p { margin: 0 0 12px; max-width: 100ch; }
 section p { color: var(--faint); }
 .lead { font-size: 17px; }
 .wide { overflow-x: auto; }
-svg { display: block; width: 100%; min-width: 640px; height: auto; }
+svg { display: block; width: 100%; min-width: 900px; height: auto; }
 svg text { font-size: 12px; fill: var(--ink); }
 svg .faint { fill: var(--faint); }
 svg .name { font-weight: 500; }
@@ -128,6 +128,7 @@ svg .grid { stroke: var(--line); stroke-width: 1; fill: none; }
 svg .in-a { fill: var(--on-blue); font-size: 11px; }
 svg .in-b { fill: var(--on-sky); font-size: 11px; }
 .empty { fill: var(--empty); stroke: var(--faint); stroke-width: .6; }
+.back { fill: var(--empty); }
 .a { fill: var(--blue); } .b { fill: var(--sky); }
 .p { fill: var(--other); } .o { fill: var(--other-used); }
 .unknown { fill: none; stroke: var(--faint); stroke-dasharray: 3 3; }
@@ -148,7 +149,8 @@ svg .in-b { fill: var(--on-sky); font-size: 11px; }
 .legend li { display: flex; align-items: center; gap: 6px; }
 .legend svg { width: 26px; min-width: 26px; height: 14px; }
 details { margin: 8px 0; } summary { cursor: pointer; color: var(--faint); font-size: 13px; }
-table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
+table { margin-bottom: 12px; border-collapse: collapse; font-size: 13px;
+  font-variant-numeric: tabular-nums; }
 th, td { padding: 3px 14px 3px 0; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
 th:first-child, .text { text-align: left; white-space: normal; overflow-wrap: anywhere; }
