@@ -30,7 +30,7 @@ _MOST_ROWS: Final = 500
 """Of a table."""
 _MOST_ALIKE: Final = 3
 """Troubles of one kind that are not folded."""
-_LEAST_NAMED: Final = 40
+_LEAST_NAMED: Final = 50
 """How wide a part is that has a name in it."""
 _LEAST_SEEN: Final = 4
 """How wide a part is that nobody may miss."""
@@ -222,7 +222,7 @@ def _gpu(gpu: GpuRow, node: NodeRow, slot: _Slot, *, named: bool) -> Element:
             begin, cap = left, held.cap_bytes or 0
             left = _part(parts, slot, left, cap, held.used_bytes, "ba", _said(held))
             if named and left - begin >= _LEAST_NAMED:
-                shown = cut(held.pod, left - begin - 8)
+                shown = cut(held.pod, left - begin - 14)
                 parts.append(words(begin + 4, slot.top + 14, shown, "in-b"))
     others = [held for held in gpu.pods if not held.pod]
     caps = sum(held.cap_bytes or 0 for held in gpu.pods)
