@@ -14,6 +14,7 @@ from tests.bench.over_tls import bench_over_tls
 from tests.bench.placement import bench_placement
 from tests.bench.replicas import bench_replicas
 from tests.bench.sentry import bench_sentry
+from tests.bench.top import bench_top
 
 TABLES = {
     "decide": bench_decisions,
@@ -22,6 +23,7 @@ TABLES = {
     "replica": bench_replicas,
     "attacks": bench_attacks,
     "lists": bench_lists,
+    "top": bench_top,
     "placement": bench_placement,
     "enforcer": bench_enforcer,
     "sentry": bench_sentry,

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures, UnmanagedFigures
+import random
+import time
+import uuid
+
+from tests.support.control_planes import ApiError, wait_until
+from webhook.core.seeing.nodes import (
+    GpuFigures,
+    NodeFigures,
+    PodFigures,
+    UnmanagedFigures,
+    write_gpu_node,
+    write_time,
+)
 from webhook.core.seeing.pods import SeenPod
 
 GIB = 2**30
@@ -11,7 +23,8 @@ AT_S = 1_800_000_000.0
 
 
 def gib(amount):
-    return round(amount * GIB)
+    """Return an amount in bytes, in whole MiB as a node's object says it."""
+    return round(amount * 1024) * 2**20
 
 
 def a_gpu(index, usable, used, pods=(), unmanaged=(), **other):
@@ -97,4 +110,75 @@ def pods():
         pod("train-0", "train-0", "n1", "GPU-n1-0", "GPU-n1-1"),
         pod("train-1", "train-1", "n3", "GPU-n3-1"),
         pod("eval-4", "eval-4", "", created_s=AT_S - 540, asked_bytes=gib(80)),
+    ]
+
+
+CRD = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "gpunodes.vramwarden.io"},
+    "spec": {
+        "group": "vramwarden.io",
+        "scope": "Cluster",
+        "names": {"kind": "GPUNode", "plural": "gpunodes"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+"""No more of the definition than a reader needs."""
+GPU_NODES_PATH = "/apis/vramwarden.io/v1alpha1/gpunodes"
+
+
+def define(api):
+    """Let an API server know GPUNode; return when it serves it."""
+    api.apply(CRD)
+    wait_until("GPUNode is served", lambda: _served(api))
+
+
+def _served(api):
+    try:
+        api.list(GPU_NODES_PATH)
+    except ApiError:
+        return False
+    return True
+
+
+def store(api, nodes):
+    """Create nodes' objects, observed as long ago as in the scene."""
+    for node in nodes:
+        written = write_gpu_node(node)
+        written["status"]["observedAt"] = write_time(time.time() - (AT_S - node.observed_s))
+        api.request("POST", GPU_NODES_PATH, written)
+
+
+def many_nodes(number, gpus=8, pods=4):
+    """Return the figures of a large cluster, of which no two names or amounts are alike."""
+    drawn = random.Random(number)  # noqa: S311 - the same ones in each run
+
+    def a_uid():
+        return str(uuid.UUID(int=drawn.getrandbits(128)))
+
+    def one(index):
+        held = []
+        for _ in range(pods):
+            cap = drawn.randint(4, 19)
+            used = round(cap * drawn.random(), 3)
+            held.append((a_uid(), cap, used, used, 0))
+        used = round(sum(pod[2] for pod in held) + 0.5, 3)
+        return a_gpu(index, 79, used, held, uuid=f"GPU-{a_uid()}")
+
+    return [
+        a_node(f"gpu-node-{node:04d}", *(one(index) for index in range(gpus)))
+        for node in range(number)
     ]

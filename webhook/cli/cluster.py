@@ -33,23 +33,25 @@ class Cluster:
 
 def cluster_options(command: _Command) -> _Command:
     """Take which cluster is asked, as kubectl does: `kubeconfig`, `context`, `namespace`."""
-    for option in (
-        click.option(
-            "-n",
-            "--namespace",
-            metavar="NS",
-            help="The namespace.  [default: the kubeconfig's, else `default`]",
-        ),
-        click.option("--context", metavar="NAME", help="A context of the kubeconfig."),
-        click.option(
-            "--kubeconfig",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="How to reach the API server.  [default: as kubectl finds it]",
-        ),
-    ):
-        command = option(command)
-    return command
+    namespace = click.option(
+        "-n",
+        "--namespace",
+        metavar="NS",
+        help="The namespace.  [default: the kubeconfig's, else `default`]",
+    )
+    return connection_options(namespace(command))
+
+
+def connection_options(command: _Command) -> _Command:
+    """Take which cluster is asked, and no namespace: `kubeconfig`, `context`."""
+    context = click.option("--context", metavar="NAME", help="A context of the kubeconfig.")
+    kubeconfig = click.option(
+        "--kubeconfig",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="How to reach the API server.  [default: as kubectl finds it]",
+    )
+    return kubeconfig(context(command))
 
 
 def reach(

@@ -5,11 +5,14 @@
 | client | finds the API server; one request, a list page by page, a watch |
 | reading | reads what the API server sends in bounded memory, whatever tenants have stored |
 | follow | reports what exists and each change of it, forever: of a collection or one object |
+| explained | what `explain` goes by |
 | placement | what placement reads, writes and follows |
 | assigned | one object for long, as each node follows its own: who has its GPUs |
 | events | events of pods and nodes |
 | fence | the rules that the API server's admission policies read |
+| seeing | figures of nodes and the pods of a user, for `top` and its like |
 | registration | our webhook configurations: where /bind is called, whose they are |
+| checked | what `vramwarden check` looks at, by its user's rights |
 | certificates | what replicas share of their certificates, for `certs` |
 
 Nothing but `client` imports the modules `kubernetes` and `urllib3`. May import: `webhook.core`,

@@ -75,6 +75,7 @@ systems other than Linux lack some of these (tcp(7))."""
 _JSON: Final = "application/json"
 _TABLE: Final = f"application/json;as=Table;g=meta.k8s.io;v=v1,{_JSON}"
 """Where no table can be had, the objects themselves."""
+_TEXT: Final = f"text/plain,{_JSON}"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 400, 401, 403, 404
@@ -109,6 +110,11 @@ class KubeError(Exception):
     def not_found(self) -> bool:
         """The object does not exist, or not yet."""
         return self.code == _NOT_FOUND
+
+    @property
+    def unauthorized(self) -> bool:
+        """The API server does not know who we are."""
+        return self.code == _UNAUTHORIZED
 
     @property
     def forbidden(self) -> bool:
@@ -271,6 +277,21 @@ class Kube:
                 return None
             raise
 
+    def text(self, path: str, most_bytes: int, **query: str) -> str:
+        """Read a text, such as a container's log: its first `most_bytes`, and at most a part more.
+
+        What is no UTF-8 is replaced.
+        """
+        with closing(self._answer("GET", path, query, accept=_TEXT)) as answer:
+            try:
+                with Share(self._answer_s) as share:
+                    read = gather(_parts(answer), most_bytes, share)
+            except TooLargeError as error:
+                read = error.begun
+            except _FAILURES as error:
+                raise self._broke_off(error) from error
+        return read.decode(errors="replace")
+
     def list_all(self, path: str, keep: Callable[[Json], T], **query: str) -> tuple[list[T], str]:
         """Return what `keep` makes of each object of a collection, and the collection's version.
 
@@ -392,9 +413,13 @@ class Kube:
         version, token = str(metadata.get("resourceVersion", "")), metadata.get("continue") or ""
         return page.kept, version, token, len(page.kept) * PAGE_BYTES // max(1, read_bytes)
 
-    def create(self, path: str, body: Json) -> Json:
-        """Create an object in the collection at `path`; return it as it is stored."""
-        return self._ask("POST", path, body, fieldManager=FIELD_MANAGER)
+    def create(self, path: str, body: Json, *, dry_run: bool = False) -> Json:
+        """Create an object in the collection at `path`; return it as it is stored.
+
+        A `dry_run` goes all the way through admission, and stores nothing.
+        """
+        query = {"fieldManager": FIELD_MANAGER} | ({"dryRun": "All"} if dry_run else {})
+        return self._ask("POST", path, body, **query)
 
     def replace(self, path: str, body: Json) -> Json:
         """Replace an object; a conflict where its `resourceVersion` is not the stored one."""

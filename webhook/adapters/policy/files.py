@@ -18,7 +18,7 @@ from webhook.adapters.yaml_documents import MAX_BYTES, Document, Problem, read_d
 from webhook.core.admission.examples import run_example
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from webhook.core.policy.values import Policy
 
@@ -27,6 +27,7 @@ __all__ = [
     "Problem",
     "is_empty_folder",
     "load_policy",
+    "load_texts",
     "read_policy",
     "shipped_policy_path",
 ]
@@ -77,6 +78,20 @@ def read_policy(path: Path, *, enforcer_image: str) -> Policy:
 def load_policy(path: Path, *, enforcer_image: str) -> Policy:
     """Read a policy and run its examples; raises PolicyInvalidError with all problems."""
     return proven(read_policy(path, enforcer_image=enforcer_image))
+
+
+def load_texts(texts: Mapping[str, str], where: str, *, enforcer_image: str) -> Policy:
+    """Read a policy from texts by the names of their files, as a ConfigMap holds them.
+
+    Its digest is that of the same files in a folder. Its examples are run; raises
+    PolicyInvalidError with all problems.
+    """
+    files = [
+        (name, f"{where}/{name}", texts[name].encode("utf-8", "surrogatepass")[: MAX_BYTES + 1])
+        for name in sorted(texts)
+        if Path(name).suffix in _SUFFIXES and not name.startswith(".")
+    ]
+    return proven(parse_snapshot(Snapshot(tuple(files), ()), enforcer_image))
 
 
 def is_empty_folder(path: Path) -> bool:

@@ -483,7 +483,8 @@ def _state(row: PodRow, at_s: float) -> str:
         begun = "pending" if row.phase is Phase.PENDING else "waits for a GPU"
         begun += "" if row.created_s is None else f" {span(at_s - row.created_s)}"
         return f"{begun}: {row.why}" if row.why else begun
-    words = [row.phase.value if row.phase is not Phase.STARTING else row.status or "starting"]
+    says_more = row.phase is Phase.STARTING and row.status != "Pending"
+    words = [row.status if says_more and row.status else row.phase.value]
     if row.near_cap:
         words.append("near its cap")
     if row.stops:

@@ -20,8 +20,9 @@ def amount(amount_bytes: int, *, down: bool = False) -> str:
     """
     if amount_bytes < 0:
         return f"-{amount(-amount_bytes)}"
-    if amount_bytes < _GIB:
-        return f"{(amount_bytes + (0 if down else _MIB // 2)) // _MIB}Mi" if amount_bytes else "0"
+    whole_mib = (amount_bytes + (0 if down else _MIB // 2)) // _MIB
+    if whole_mib < _GIB // _MIB:
+        return f"{whole_mib}Mi" if amount_bytes else "0"
     unit, letter = (_GIB, "Gi") if amount_bytes < _TIB_FROM else (2**40, "Ti")
     tenths = (10 * amount_bytes + (0 if down else unit // 2)) // unit
     if tenths >= 10 * _WHOLE_FROM:

@@ -1,0 +1,77 @@
+"""What `vramwarden top` costs at 1000 nodes with 8 GPUs each, on a real API server."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import resource
+import subprocess
+import sys
+import time
+
+from tests.support.control_planes import MISSING, ControlPlane, available
+from tests.support.seen_cluster import AT_S, GPU_NODES_PATH, define, many_nodes, store
+from webhook.adapters.kube.client import connect
+from webhook.adapters.kube.seeing import read_gpu_nodes
+from webhook.cli.top.draw import Look, lines
+from webhook.core.seeing.top import join
+
+NODES = 1000
+ROUNDS = 5
+_MIB = 2**20
+
+
+def bench_top():
+    if not available():
+        print(MISSING)
+        return
+    with ControlPlane() as control_plane:
+        define(control_plane.api)
+        store(control_plane.api, many_nodes(NODES))
+        _parts(control_plane)
+        _whole(control_plane)
+
+
+def _parts(control_plane):
+    listed = control_plane.api._pool.request(
+        "GET", f"{control_plane.api.url}{GPU_NODES_PATH}?resourceVersion=0", retries=False
+    ).data
+    packed = len(gzip.compress(listed, 1))
+    print(
+        f"list of {NODES} GPUNodes of 8 GPUs with 4 pods: {len(listed) / _MIB:.1f} MiB, "
+        f"{packed / _MIB:.2f} MiB as gzip"
+    )
+    kube = connect(control_plane.kubeconfig)
+    read_s, join_s, draw_s = [], [], []
+    for _ in range(ROUNDS):
+        started_s = time.perf_counter()
+        nodes = read_gpu_nodes(kube)
+        read_s.append(time.perf_counter() - started_s)
+        started_s = time.perf_counter()
+        report = join(nodes, [], AT_S)
+        join_s.append(time.perf_counter() - started_s)
+        started_s = time.perf_counter()
+        lines(report, Look(width=120))
+        draw_s.append(time.perf_counter() - started_s)
+    print(
+        f"best of {ROUNDS}: asked, received and read in {min(read_s):.2f} s, "
+        f"joined in {min(join_s):.2f} s, drawn in {min(draw_s):.2f} s"
+    )
+
+
+def _whole(control_plane):
+    command = [sys.executable, "-m", "webhook.cli", "top"]
+    for options in ([], ["-o", "wide"], ["-o", "json"]):
+        taken_s = []
+        for _ in range(ROUNDS):
+            started_s = time.perf_counter()
+            subprocess.run(
+                [*command, *options],
+                env={**os.environ, "KUBECONFIG": str(control_plane.kubeconfig)},
+                stdout=subprocess.DEVNULL,
+                check=True,
+            )
+            taken_s.append(time.perf_counter() - started_s)
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+        said = " ".join(["top", *options])
+        print(f"{said}: {min(taken_s):.2f} s from start to end, {peak:.0f} MiB at most so far")

@@ -1,0 +1,106 @@
+"""The real server behind the Service of the chart's objects, as its Deployment would run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+
+from tests.support.charts import NAMESPACE, one
+from tests.support.servers import Server
+
+NAME = "vramwarden-webhook"
+SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{NAME}"
+MOUNTS = {"policies": "/etc/vramwarden/policies", "certificate": "/etc/vramwarden/certificate"}
+
+
+def own_address():
+    """Return an address of this machine that is not loopback, which endpoints may not be."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            return ""
+        return probe.getsockname()[0]
+
+
+def token_of(control_plane, account):
+    """Return a token, as a kubelet fetches it for a pod."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    return control_plane.api.request("POST", path, request)["status"]["token"]
+
+
+def account_config(control_plane, folder):
+    """Write a kubeconfig of the webhook's own account, as its pod has one."""
+    token = token_of(control_plane, NAME)
+    content = json.loads(control_plane.kubeconfig.read_text())
+    content["users"][0]["user"] = {"token": token}
+    (folder / "kubeconfig").write_text(json.dumps(content))
+    return folder / "kubeconfig"
+
+
+@contextmanager
+def served(control_plane, objects, folder):
+    """Run the real server as the Deployment says, with its volumes in a folder."""
+    (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    for name in MOUNTS:
+        (folder / name).mkdir(exist_ok=True)
+    for name, text in one(objects, "ConfigMap", "vramwarden-policies")["data"].items():
+        (folder / "policies" / name).write_text(text)
+    arguments = []
+    for argument in container["args"]:
+        option, _, value = argument.partition("=")
+        mounted = {mount: str(folder / name) for name, mount in MOUNTS.items()}
+        arguments.append(f"{option}={mounted[value]}" if value in mounted else argument)
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    env = {**os.environ, "KUBECONFIG": str(account_config(control_plane, folder))}
+    log_file = folder / "log"
+    with (
+        log_file.open("wb") as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "webhook.cli", *arguments], stdout=log, stderr=log, env=env
+        ) as process,
+    ):
+        server = Server(
+            process,
+            ports["https"],
+            ports["operations"],
+            folder / "certificate",
+            folder / "policies",
+            log_file,
+        )
+        try:
+            yield server
+        finally:
+            server.quit()
+
+
+@contextmanager
+def behind_the_service(control_plane, server):
+    """Let this machine be the Service's only pod, and the Deployment's."""
+    ports = {"https": server.port, "operations": server.operations_port}
+    endpoints = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": NAME, "labels": {"kubernetes.io/service-name": NAME}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [own_address()], "conditions": {"ready": True}}],
+        "ports": [{"name": name, "port": port} for name, port in ports.items()],
+    }
+    control_plane.api.request("POST", SLICES, endpoints)
+    try:
+        yield
+    finally:
+        control_plane.api.request("DELETE", f"{SLICES}/{NAME}")
+
+
+def show_ready(control_plane, replicas):
+    """Say of the Deployment what its controller would."""
+    status = {"status": {"replicas": 2, "readyReplicas": replicas}}
+    kind = "application/merge-patch+json"
+    control_plane.api.request("PATCH", f"{DEPLOYMENT}/status", status, content_type=kind)

@@ -1,0 +1,139 @@
+"""The sidecar's last words: written, read back, and what a forged message may do: nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webhook.core.enforcement.last_words import (
+    LONGEST_MESSAGE,
+    MOST_BYTES,
+    LastWords,
+    exactly,
+    lasting,
+    measured,
+    read_last_words,
+    write_last_words,
+)
+
+GIB = 2**30
+MIB = 2**20
+GOOD = '{"v":1,"cap":17179869184,"peak":{"GPU-8f1":6549425356},"stops":0,"s":11520}'
+WORDS = LastWords(16 * GIB, {"GPU-8f1": 6_549_425_356}, 0, 11_520)
+
+
+def test_the_words_for_people_and_for_programs():
+    people = "ended: peak 6.1Gi of 16Gi on GPU-8f1, nothing was stopped, guarded for 3h12m"
+    assert write_last_words(WORDS) == f"{people}\n{GOOD}\n"
+
+
+@pytest.mark.parametrize(
+    ("peaks", "stops", "people"),
+    [
+        ({"GPU-a": GIB, "GPU-b": 2 * GIB}, 1, "peak 2.0Gi of 16Gi on GPU-b, {} once"),
+        ({}, 3, "no peak was measured, the cap is 16Gi, {} 3 times"),
+    ],
+)
+def test_the_line_for_people(peaks, stops, people):
+    written = write_last_words(LastWords(16 * GIB, peaks, stops, 9))
+    people = people.format("something was stopped")
+    assert written.splitlines()[0] == f"ended: {people}, guarded for 9s"
+
+
+UUIDS = st.text("0123456789abcdef-", min_size=1, max_size=36).map("GPU-{}".format)
+
+
+@given(
+    st.builds(
+        LastWords,
+        st.integers(1, MOST_BYTES),
+        st.dictionaries(UUIDS, st.integers(0, MOST_BYTES), max_size=16),
+        st.integers(0, 999),
+        st.integers(0, 10**8),
+    ),
+    st.text(max_size=200),
+)
+def test_what_is_written_is_read_back_behind_any_verdict(words, verdict):
+    assert read_last_words(f"{verdict}\n{write_last_words(words)}") == words
+
+
+def test_of_many_gpus_those_with_the_largest_peaks_are_kept():
+    words = LastWords(GIB, {f"GPU-{number}": number for number in range(64)}, 0, 1)
+    read = read_last_words(write_last_words(words))
+    assert read is not None
+    assert read.peaks == {f"GPU-{number}": number for number in range(48, 64)}
+    assert read.peak_bytes == words.peak_bytes
+
+
+def test_the_words_of_a_pod_with_many_gpus_leave_room_for_a_verdict():
+    words = LastWords(MOST_BYTES, {f"GPU-{number:036}": MOST_BYTES for number in range(64)}, 9, 9)
+    assert len(write_last_words(words)) < LONGEST_MESSAGE // 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("v", 2),
+        ("cap", 0),
+        ("cap", -1),
+        ("cap", True),
+        ("cap", 1.5),
+        ("cap", MOST_BYTES + 1),
+        ("stops", -1),
+        ("stops", "3"),
+        ("s", None),
+        ("s", 10**12),
+        ("peak", []),
+        ("peak", {"GPU": -1}),
+        ("peak", {"GPU": "1"}),
+        ("peak", {"GPU": MOST_BYTES + 1}),
+        ("peak", {"G" * 65: 1}),
+        ("peak", {str(number): 1 for number in range(17)}),
+    ],
+)
+def test_figures_that_cannot_be_are_not_read(key, value):
+    assert read_last_words(GOOD) == WORDS
+    assert read_last_words(json.dumps(json.loads(GOOD) | {key: value})) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [None, 7, "", "over the cap", GOOD[:-1], '{"a":' * 600, '{"v":' + "9" * 4_400 + "}", "{}"],
+)
+def test_other_messages_hold_no_words(message):
+    assert read_last_words(message) is None
+
+
+@given(st.text(max_size=100))
+def test_reading_never_fails(text):
+    read_last_words(text)
+    read_last_words("{" + text)
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown", "asked"),
+    [
+        (0, "0Mi", "0Mi"),
+        (1, "1Mi", "1Mi"),
+        (GIB - 1, "1.0Gi", "1024Mi"),
+        (GIB, "1.0Gi", "1Gi"),
+        (GIB + 1, "1.1Gi", "1025Mi"),
+        (8 * GIB, "8.0Gi", "8Gi"),
+        (29 * GIB // 4, "7.3Gi", "7.25Gi"),
+        (7630 * MIB, "7.5Gi", "7630Mi"),
+        (512 * MIB, "512Mi", "512Mi"),
+    ],
+)
+def test_amounts_in_words(amount, shown, asked):
+    assert (measured(amount), exactly(amount)) == (shown, asked)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0s"), (40, "40s"), (60, "1m"), (11_520, "3h12m"), (3_601, "1h"), (187_201, "2d4h")],
+)
+def test_how_long_it_lasted(seconds, shown):
+    assert lasting(seconds) == shown

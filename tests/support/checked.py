@@ -1,0 +1,163 @@
+"""Facts of a cluster in which all is well, for `check`; tests break one of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from webhook.core.policy.fence import RULES_KEY, SUM_KEY, WHOLE_GPUS_KEY, _sum
+from webhook.core.seeing.checks.facts import (
+    Authorities,
+    Certificate,
+    DryRun,
+    Facts,
+    Namespace,
+    OurWebhook,
+    PolicyFacts,
+    Workload,
+    read_node,
+)
+from webhook.core.seeing.checks.webhook import EXPECTED
+
+NOW_S = 1_800_000_000.0
+IMAGE = "registry.example/vramwarden/enforcer:0.1.0"
+MUTATING = "MutatingWebhookConfiguration"
+TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+SHARED = {
+    "vramwarden.io/gpu": "true",
+    "vramwarden.io/enforcement": "sidecar",
+    "vramwarden.io/device-names": "runtime.nvidia.com",
+    "vramwarden.io/driver-version": "580.95.05",
+}
+
+
+def a_raw_node(name="n1", labels=None, **changes):
+    """Return a Node as the API server has it: ready, with a label that brings the agent."""
+    given = {"nvidia.com/gpu.present": "true", **(labels or {})}
+    node = {
+        "metadata": {"name": name, "labels": {k: v for k, v in given.items() if v is not None}},
+        "spec": {"taints": changes.pop("taints", [])},
+        "status": {
+            "allocatable": changes.pop("allocatable", {}),
+            "conditions": [{"type": "Ready", "status": changes.pop("ready", "True")}],
+            "runtimeHandlers": [{"name": ""}, {"name": "nvidia"}],
+            "nodeInfo": {
+                "operatingSystem": "linux",
+                "architecture": "amd64",
+                "kubeletVersion": "v1.36.2",
+                **changes.pop("info", {}),
+            },
+        },
+    }
+    node["metadata"] |= changes.pop("metadata", {})
+    node["status"] |= changes.pop("status", {})
+    assert not changes
+    return node
+
+
+def a_node(name="n1", labels=None, **changes):
+    """Return a node with GPUs."""
+    found = read_node(a_raw_node(name, labels, **changes))
+    assert found is not None
+    return found
+
+
+def a_shared_node(name="n1", labels=None, *, vram="80Gi", **changes):
+    """Return a node that shares its GPU."""
+    gpu = {"uuid": "GPU-a", "memory": 80 * 2**30, "product": "H100", "index": 0}
+    annotations = {"vramwarden.io/gpus": json.dumps([gpu])}
+    allocatable = {"vramwarden.io/vram": vram, **changes.pop("allocatable", {})}
+    return a_node(
+        name,
+        {**SHARED, **(labels or {})},
+        allocatable=allocatable,
+        metadata={"annotations": annotations},
+        **changes,
+    )
+
+
+def rules(text="^(.*)$ translated sidecar\n"):
+    """Return the data of the ConfigMap that the fence reads."""
+    data = {RULES_KEY: text, WHOLE_GPUS_KEY: "^(nvidia\\.com/gpu)$"}
+    return {**data, SUM_KEY: _sum(data)}
+
+
+def a_workload(name="webhook", **changes):
+    """Return a Deployment or a DaemonSet of ours that is ready."""
+    there = Workload(
+        namespace={"sentry": "vramwarden-sentry"}.get(name, "vramwarden-system"),
+        desired=2,
+        ready=2,
+        present=2,
+        version="0.1.0",
+        image="registry.example/vramwarden/vramwarden:0.1.0",
+        arguments=(f"--enforcer-image={IMAGE}", "--rollout=Enforce"),
+        secret="",
+    )
+    return replace(there, **changes)
+
+
+BEFORE = Facts(
+    url="https://10.0.0.1:6443",
+    version="v1.36.2",
+    now_s=NOW_S,
+    command="0.1.0",
+    admission=frozenset({"validatingadmissionpolicies", "mutatingadmissionpolicies"}),
+    groups=frozenset({"apps", "nvidia.com"}),
+    crds=frozenset(),
+    nodes=(a_node("n1"), a_node("n2")),
+    node_count=3,
+    dra=False,
+    runtime_class="nvidia",
+    other_webhooks=(),
+    own_webhooks=(),
+    sentry_namespace=Namespace("vramwarden-sentry", exists=False),
+    denied=(),
+    not_granted=(),
+    shape=DryRun(created=True),
+    webhook=None,
+    policy=PolicyFacts(
+        rules=2, digest="0123456789ab", native=("default",), tolerations=(TOLERATION,)
+    ),
+)
+"""A cluster that can take vramwarden."""
+
+INSTALLED = replace(
+    BEFORE,
+    crds=frozenset({"gpunodes", "vramhistories"}),
+    nodes=(a_shared_node("n1"), a_shared_node("n2")),
+    sentry_namespace=Namespace("vramwarden-sentry", level="privileged", helms=True),
+    webhook=a_workload(),
+    agent=a_workload("agent"),
+    sentry=a_workload("sentry"),
+    own_pods=(),
+    own_webhooks=tuple(
+        OurWebhook(name, kind, policy, "vramwarden-system", "/mutate")
+        for (kind, name), policy in EXPECTED.items()
+    ),
+    authorities=tuple(
+        Authorities(f"{name} ({kind})", days_left=3000, trusts=True) for kind, name in EXPECTED
+    ),
+    certificate=Certificate("vramwarden-system/vramwarden-certificate", days_left=320),
+    policy=replace(BEFORE.policy, fence=rules()),
+    asks=DryRun(True, admitted=True, rule="default", digest="0123456789ab", has_sidecar=True),
+    wrong=DryRun(
+        False,
+        'admission webhook "mutate.vramwarden.io" denied the request: InvalidQuantity: '
+        'metadata.annotations[vramwarden.io/gpu-memory]: "8GB" is not a quantity; use 8G or 8Gi',
+    ),
+    plain=DryRun(True),
+    fences=frozenset(
+        f"vramwarden-{name}"
+        for name in (
+            *("second-line", "marks", "enforcer", "exemption", "parameter"),
+            *("agent", "sentry", "registration", "webhook"),
+        )
+    ),
+    fence_rules=rules(),
+    gpu_nodes={"n1": NOW_S - 20, "n2": NOW_S - 60},
+    pods=(),
+    events={},
+)
+INSTALLED = replace(INSTALLED, fence_bindings=INSTALLED.fences)
+"""A release that works."""

@@ -1,0 +1,136 @@
+"""The sidecar's last words: what its pod held at most, in its container's termination message.
+
+The kubelet puts the message into the pod's status before the pod goes, where `kubectl describe`
+shows the line for people, and the webhook, which watches the pod anyway, reads the one of JSON.
+Written and read here, with what the sidecar can afford to load.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LONGEST_MESSAGE: Final = 4096
+"""In bytes: what the kubelet keeps of a message."""
+MOST_GPUS: Final = 16
+"""Of a pod; of more, those on which it held most."""
+MOST_BYTES: Final = 2**50
+"""No GPU has as much, and no figure beyond it is read."""
+MOST_SECONDS: Final = 10 * 366 * 86_400
+_LONGEST_UUID: Final = 64
+_VERSION: Final = 1
+_GIB: Final = 2**30
+_MIB: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """What a sidecar knows of its pod when it ends."""
+
+    cap_bytes: int
+    """Per GPU."""
+    peaks: Mapping[str, int]
+    """What the pod held at most, in bytes, by the UUID of each GPU on which it was measured."""
+    stops: int
+    """How often something of the pod was stopped for its cap."""
+    seconds: int
+    """For how long it was guarded."""
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """What it held at most on one GPU; None where nothing was measured."""
+        return max(self.peaks.values(), default=None)
+
+
+def write_last_words(words: LastWords) -> str:
+    """Return the line for people and the one of JSON, each with its line feed."""
+    largest = sorted(words.peaks.items(), key=lambda one: one[1], reverse=True)[:MOST_GPUS]
+    written = {
+        "v": _VERSION,
+        "cap": words.cap_bytes,
+        "peak": dict(largest),
+        "stops": words.stops,
+        "s": words.seconds,
+    }
+    return f"ended: {_sentence(words)}\n{json.dumps(written, separators=(',', ':'))}\n"
+
+
+def _sentence(words: LastWords) -> str:
+    if words.peaks:
+        gpu, peak_bytes = max(words.peaks.items(), key=lambda one: one[1])
+        peak = f"peak {measured(peak_bytes)} of {exactly(words.cap_bytes)} on {gpu}"
+    else:
+        peak = f"no peak was measured, the cap is {exactly(words.cap_bytes)}"
+    times = "once" if words.stops == 1 else f"{words.stops} times"
+    stops = f"something was stopped {times}" if words.stops else "nothing was stopped"
+    return f"{peak}, {stops}, guarded for {lasting(words.seconds)}"
+
+
+def read_last_words(message: object) -> LastWords | None:
+    """Read a termination message; None where it holds no such words.
+
+    It may be forged, or cut by the kubelet: nothing of it is believed that is not within bounds.
+    """
+    if not isinstance(message, str):
+        return None
+    for line in reversed(message[-LONGEST_MESSAGE:].splitlines()):
+        if line.startswith("{"):
+            return _read(line)
+    return None
+
+
+def _read(line: str) -> LastWords | None:
+    try:
+        raw = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if raw.get("v") != _VERSION:
+        return None
+    cap, stops, seconds = raw.get("cap"), raw.get("stops"), raw.get("s")
+    peaks = raw.get("peak")
+    if not (_within(cap, MOST_BYTES) and cap and _within(stops, MOST_BYTES)):
+        return None
+    if not (_within(seconds, MOST_SECONDS) and isinstance(peaks, dict)):
+        return None
+    if len(peaks) > MOST_GPUS or not all(
+        len(gpu) <= _LONGEST_UUID and _within(peak, MOST_BYTES) for gpu, peak in peaks.items()
+    ):
+        return None
+    return LastWords(cap, peaks, stops, seconds)
+
+
+def _within(value: object, most: int) -> bool:
+    return type(value) is int and 0 <= value <= most
+
+
+def measured(amount_bytes: int) -> str:
+    """Show what was held, as `6.1Gi`, rounded up; below 1Gi in whole Mi."""
+    if amount_bytes <= _GIB - _MIB:
+        return f"{-(-amount_bytes // _MIB)}Mi"
+    tenths = -(-amount_bytes * 10 // _GIB)
+    return f"{tenths // 10}.{tenths % 10}Gi"
+
+
+def exactly(amount_bytes: int) -> str:
+    """Show what is asked for, to the byte where it is whole Mi: `16Gi`, `7.25Gi`, `7630Mi`."""
+    quarters, rest = divmod(amount_bytes, _GIB // 4)
+    if rest or quarters < 4:  # noqa: PLR2004 - of a Gi
+        return f"{-(-amount_bytes // _MIB)}Mi"
+    decimals = ("", ".25", ".5", ".75")[quarters % 4]
+    return f"{quarters // 4}{decimals}Gi"
+
+
+def lasting(seconds: float) -> str:
+    """Show for how long, in its two largest units: `3h12m`, `2d4h`, `40s`."""
+    rest, parts = int(seconds), []
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, rest = divmod(rest, length)
+        if count:
+            parts.append(f"{count}{unit}")
+        elif parts:
+            break
+    return "".join(parts[:2]) or "0s"

@@ -1,0 +1,80 @@
+"""What the API server holds by itself, also while no replica answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.policy.fence import RULES_KEY, is_intact
+from webhook.core.seeing.checks.cluster import FENCE
+from webhook.core.seeing.checks.findings import Finding, counted, failed, named, ok, seen, warning
+from webhook.core.seeing.checks.webhook import upgrade
+
+if TYPE_CHECKING:
+    from webhook.core.seeing.checks.facts import Facts
+
+PARTS: Final = {
+    "fence.secondLine": ("vramwarden-second-line", "vramwarden-marks"),
+    "fence.enforcer": ("vramwarden-enforcer",),
+    "fence.exemption": ("vramwarden-exemption",),
+    "fence.accounts": ("vramwarden-agent", "vramwarden-registration", "vramwarden-webhook"),
+}
+"""Values of the chart, and the admission policies that each installs."""
+
+
+def fence_policies(facts: Facts) -> Finding | None:
+    """The chart's admission policies are there, and bound.
+
+    | Kubernetes | policy | its binding | result |
+    | --- | --- | --- | --- |
+    | before 1.30 | - | - | nothing |
+    | 1.30 | there | there | ok |
+    | 1.30 | there | missing | failed |
+    | 1.30 | missing | - | warning: a value may have left it out |
+    """
+    if facts.webhook is None or facts.minor < FENCE:
+        return None
+    policies, bindings = seen(facts.fences), seen(facts.fence_bindings)
+    loose = sorted(policies - bindings)
+    if loose:
+        return failed(
+            f"without a binding, and so without effect: {named(loose)}", upgrade(facts), loose
+        )
+    missing = [value for value, names in PARTS.items() if not policies.issuperset(names)]
+    if missing:
+        why = f"{named(missing)} is off, or was deleted: what it holds is open while we are away"
+        cure = upgrade(facts, *(f"{one}=true" for one in missing))
+        return warning(why, cure, missing)
+    void = ["fence.void"] if "vramwarden-void" in policies else []
+    return ok(", ".join(value.removeprefix("fence.") for value in [*PARTS, *void]))
+
+
+def fence_rules(facts: Facts) -> Finding | None:
+    """The ConfigMap from which they read the policy's rules is there, and is what replicas wrote.
+
+    | second line, or void | ConfigMap | its sum | the policy's | result |
+    | --- | --- | --- | --- | --- |
+    | no | - | - | - | nothing |
+    | yes | missing | - | - | failed |
+    | yes | there | wrong | - | failed |
+    | yes | there | right | no | warning |
+    | yes | there | right | yes or unknown | ok |
+    """
+    if facts.webhook is None or facts.minor < FENCE:
+        return None
+    if not seen(facts.fences) & {"vramwarden-second-line", "vramwarden-void"}:
+        return None
+    where = f"ConfigMap {facts.namespace}/vramwarden-fence"
+    logs = f"`kubectl -n {facts.namespace} logs -l app.kubernetes.io/component=webhook`"
+    found = seen(facts.fence_rules)
+    if found is None:
+        why = f"{where} does not exist, so they hold nothing"
+        return failed(why, f"the replicas write it; see why not: {logs}")
+    if not is_intact(found):
+        why = f"{where} was changed by somebody else"
+        return failed(why, f"a replica restores it within seconds; if not: {logs}")
+    policy = facts.policy
+    expected = getattr(policy, "fence", None)
+    if expected and found.get(RULES_KEY) != expected.get(RULES_KEY):
+        why = f"{where} holds other rules than the policy"
+        return warning(why, f"replicas follow within a minute or two; if it stays: {logs}")
+    return ok(counted(found[RULES_KEY].count("\n"), "rule"))

@@ -1,0 +1,95 @@
+"""What a check found, in words for people and with a name for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+T = TypeVar("T")
+
+_NAMED: Final = 3
+"""So many objects are named in a sentence; JSON has more of them."""
+LONGEST_TEXT: Final = 300
+"""Characters that are shown of what somebody else wrote."""
+
+
+class Level(StrEnum):
+    """What a finding means."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """It works, and there is something to know or to improve."""
+    FAILED = "failed"
+    """Something does not work, or will not."""
+    NOT_LOOKED_AT = "notLookedAt"
+    """Neither good nor bad: it could not be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found."""
+
+    level: Level
+    detail: str = ""
+    """A sentence without a full stop; empty where the check's title says it all."""
+    cure: str = ""
+    """What to do, with the command to type; there is one for a warning and a failure."""
+    about: tuple[str, ...] = ()
+    """Names of the objects that it is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """In place of a fact: why it could not be seen."""
+
+    why: str
+
+
+class NotSeenError(Exception):
+    """Ends a check for which a fact is missing."""
+
+
+def seen(fact: T | Unseen) -> T:
+    """Return a fact; raises NotSeenError where it could not be seen, which ends the check."""
+    if isinstance(fact, Unseen):
+        raise NotSeenError(fact.why)
+    return fact
+
+
+def ok(detail: str = "") -> Finding:
+    """Return that all is well."""
+    return Finding(Level.OK, detail)
+
+
+def warning(detail: str, cure: str, about: Iterable[str] = ()) -> Finding:
+    """Return what works, but not as well as it could."""
+    return Finding(Level.WARNING, detail, cure, tuple(about))
+
+
+def failed(detail: str, cure: str, about: Iterable[str] = ()) -> Finding:
+    """Return what does not work."""
+    return Finding(Level.FAILED, detail, cure, tuple(about))
+
+
+def named(names: Collection[str]) -> str:
+    """Return the first names in a row, and how many more there are."""
+    shown = sorted(names)[:_NAMED]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(shown) + more
+
+
+def counted(number: int, word: str) -> str:
+    """Return a number and its word, such as `1 node` or `2 policies`."""
+    if number == 1:
+        return f"1 {word}"
+    return f"{number} {word[:-1]}ies" if word.endswith("cy") else f"{number} {word}s"
+
+
+def shortened(text: object) -> str:
+    """Return what somebody else wrote, so that it fits into a sentence."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 3] + "..."

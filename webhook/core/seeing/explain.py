@@ -1,0 +1,234 @@
+"""Why a pod waits, was denied, was stopped or has the GPU that it has, and what would be enough.
+
+| the pod | state | said by |
+| --- | --- | --- |
+| does not exist, and a history knows it | gone | `VRAMHistory` |
+| does not exist otherwise | unknown | |
+| asks for nothing | no-demand | |
+| has no node | pending | our own `place`, then the scheduler's condition |
+| has a node | see `bound` | `GPUNode`, the enforcer's log, the pod's conditions |
+
+The first row that fits counts. Events are gone after an hour and may never be written, so nothing
+rests on them alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.enforcement.last_words import exactly
+from webhook.core.placement.assignments import read_pod_state
+from webhook.core.pod.demand import asks_for_vram
+from webhook.core.pod.findings import MalformedObjectError, Reason
+from webhook.core.pod.quantity import QuantityError, parse_vram
+from webhook.core.seeing.bound import explain_bound
+from webhook.core.seeing.nodes import read_time
+from webhook.core.seeing.past import enough_for, history_notes, peak_words, stops_words
+from webhook.core.seeing.phrases import bounded, some
+from webhook.core.seeing.report import Cause, Enough, Report, Severity, State, Trouble
+from webhook.core.seeing.stops import Said
+from webhook.core.seeing.stored import MOST, condition, part, parts, statuses
+from webhook.core.seeing.waiting import explain_pending
+from webhook.core.seeing.words import span
+from webhook.names import CAP_HELD_CONDITION, GPU_MEMORY_ANNOTATION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from webhook.core.pod.fields import Json
+    from webhook.core.seeing.report import PodFacts, WorkloadFacts
+
+MOST_REFUSALS: Final = 3
+_LONGEST_REFUSAL: Final = 4096
+_LONGEST_NAME: Final = 253
+_MOST_NAMES: Final = 10_000
+_LIKE: Final = 0.5
+
+_DENIED: Final = re.compile(r'admission webhook "[a-z]+\.vramwarden\.io" denied the request: ')
+_FINDING: Final = re.compile(f"(?:^|; )({'|'.join(Reason)}): ")
+_REASONS: Final = {one.value: one for one in Reason}
+_BOUND: Final = re.compile(r"allows at most ([0-9]{1,18}[KMGTPE]?i?)(?![0-9A-Za-z])")
+_ASKING: Final = re.compile(r"gpu[-_.]?(mem|share|fraction)|vgpu|vram", re.IGNORECASE)
+
+
+def explain_pod(facts: PodFacts) -> Report:
+    """Explain one pod; never fails, whatever its owner stored."""
+    if facts.pod is None:
+        return _without_pod(facts)
+    state = read_pod_state(facts.pod)
+    if state.need is None:
+        return _without_demand(facts, facts.pod)
+    if not state.node and not state.finished:
+        return explain_pending(facts, facts.pod, state)
+    return explain_bound(facts, facts.pod, state)
+
+
+def explain_workload(facts: WorkloadFacts, pod: Report | None) -> Report:
+    """Explain a workload: why its pods are not created, then one of its pods."""
+    kind, namespace, name = facts.kind, facts.namespace, facts.name
+    if not facts.exists:
+        return _not_found(kind, namespace, name, facts.others, facts.left_out)
+    refusals = list(dict.fromkeys(facts.refusals))[:MOST_REFUSALS]
+    causes = tuple(dict.fromkeys(one for text in refusals for one in _refusal(text)))
+    has = (
+        f"{facts.pods} of {facts.wanted} pods"
+        if facts.wanted is not None
+        else (f"{facts.pods} pods")
+    )
+    if causes:
+        state, headline = State.REFUSED, f"has {has}: pods of it are denied."
+    elif pod is None:
+        wants = facts.wanted is None or facts.wanted > 0
+        state = State.PENDING if wants and facts.wanted else State.ENDED
+        headline = f"has {has}" + (", and nobody says why." if state is State.PENDING else " now.")
+    else:
+        state, headline = pod.state, f"has {has}."
+    admit = [bound for cause in causes if (bound := _bound_in(cause.detail))]
+    return Report(
+        kind,
+        namespace,
+        name,
+        state,
+        f"{kind} {namespace}/{name} {headline}",
+        causes,
+        enough=Enough(admit_bytes=min(admit, default=None)),
+        left_out=facts.left_out,
+        pod=pod,
+    )
+
+
+def newest_in_trouble(pods: Sequence[Json]) -> Json | None:
+    """Return the newest pod that waits, failed, was stopped or is not ready, else the newest."""
+
+    def key(pod: Json) -> tuple[bool, float, str]:
+        metadata = part(pod, "metadata")
+        created_s = read_time(metadata.get("creationTimestamp")) or 0.0
+        return not _is_well(pod), created_s, bounded(metadata.get("name"), _LONGEST_NAME)
+
+    return max(pods, key=key, default=None)
+
+
+def _is_well(pod: Json) -> bool:
+    held = condition(pod, CAP_HELD_CONDITION)
+    if held and held.status == "False":
+        return False
+    if part(pod, "status").get("phase") == "Succeeded":
+        return True
+    ready = condition(pod, "Ready")
+    return bool(ready and ready.status == "True") and not any(
+        one.get("restartCount") for one in statuses(pod)
+    )
+
+
+def _refusal(text: str) -> Iterator[Cause]:
+    """Yield what a denial says: each of our findings with its cure, others' text as it is."""
+    text = bounded(text, _LONGEST_REFUSAL)
+    denied = _DENIED.search(text)
+    if denied is None:
+        yield Cause(Severity.ERROR, Trouble.CREATION_DENIED, text)
+        return
+    said = text[denied.end() :]
+    starts = list(_FINDING.finditer(said))
+    if not starts:
+        yield Cause(Severity.ERROR, Trouble.CREATION_DENIED, said)
+    for found, end in zip(starts, [*(one.start() for one in starts[1:]), len(said)], strict=True):
+        reason = _REASONS[found[1]]
+        yield Cause(Severity.ERROR, reason, said[found.end() : end], reason.cure)
+
+
+def _bound_in(detail: str) -> int | None:
+    found = _BOUND.search(detail)
+    try:
+        return parse_vram(found[1]) if found else None
+    except QuantityError:
+        return None
+
+
+def _without_pod(facts: PodFacts) -> Report:
+    """Explain a pod that does not exist: by its last run, where a history has it."""
+    found = [
+        (run.ended_s, number, run, history)
+        for number, history in enumerate(facts.histories)
+        for run in history.runs
+        if run.pod == facts.name
+    ]
+    if not found:
+        names = tuple(facts.names.values())
+        return _not_found("Pod", facts.namespace, facts.name, names, facts.left_out)
+    ended_s, _, run, history = max(found)
+    held = f"{peak_words(run.peak_bytes, run.asked_bytes)}, {stops_words(run.stops)}"
+    ago = span(facts.now_s - ended_s)
+    headline = f"Pod {facts.namespace}/{facts.name} is gone; it ended {ago} ago: {held}."
+    causes: tuple[Cause, ...] = ()
+    enough = None
+    if run.stops:
+        enough = None if run.peak_bytes is None else enough_for(run.peak_bytes)
+        fix = f"{GPU_MEMORY_ANNOTATION}: {exactly(enough)}" if enough else ""
+        detail = f"{stops_words(run.stops)} for what the pod held"
+        causes = (Cause(Severity.WARNING, Said.STOPPING, detail, fix),)
+    return Report(
+        "Pod",
+        facts.namespace,
+        facts.name,
+        State.GONE,
+        headline,
+        causes,
+        enough=Enough(run_bytes=enough),
+        notes=tuple(history_notes(history, run.asked_bytes, facts.nodes)),
+        left_out=facts.left_out,
+    )
+
+
+def _not_found(
+    kind: str, namespace: str, name: str, names: Sequence[str], left_out: tuple[str, ...]
+) -> Report:
+    near = difflib.get_close_matches(name[:_LONGEST_NAME], names[:_MOST_NAMES], 3, _LIKE)
+    meant = f"did you mean {some(near)}?" if near else ""
+    detail = f"there is no {kind} {name} in namespace {namespace}"
+    cause = Cause(Severity.ERROR, Trouble.NOT_FOUND, detail, meant)
+    headline = f"{kind} {namespace}/{name} does not exist."
+    return Report(kind, namespace, name, State.UNKNOWN, headline, (cause,), left_out=left_out)
+
+
+def _without_demand(facts: PodFacts, pod: Json) -> Report:
+    """Explain a pod that takes no VRAM, though it may seem to ask for some."""
+    name = f"Pod {facts.namespace}/{facts.name}"
+    headline, causes = f"{name} asks for no VRAM.", []
+    try:
+        asks = asks_for_vram(pod)
+    except MalformedObjectError:
+        asks = False
+    if asks:
+        headline = f"{name} asks for VRAM, and has none."
+        detail = (
+            "nothing in its resources is counted: vramwarden did not see it when it was created, "
+            "or leaves its namespace alone"
+        )
+        causes.append(Cause(Severity.WARNING, Reason.UNMUTATED, detail, Reason.UNMUTATED.cure))
+    elif idioms := list(dict.fromkeys(_idioms(pod))):
+        fix = f"{GPU_MEMORY_ANNOTATION}: 8Gi (for example), as an annotation of the pod"
+        detail = f"vramwarden does not read {some(idioms)}"
+        causes.append(Cause(Severity.INFO, Trouble.NOT_READ, detail, fix))
+    return Report(
+        "Pod",
+        facts.namespace,
+        facts.name,
+        State.NO_DEMAND,
+        headline,
+        tuple(causes),
+        left_out=facts.left_out,
+    )
+
+
+def _idioms(pod: Json) -> Iterator[str]:
+    """Yield names of annotations, labels and resources that seem to ask for GPU memory."""
+    for field in ("annotations", "labels"):
+        for key in list(part(pod, "metadata", field))[:MOST]:
+            if _ASKING.search(bounded(key, 320)):
+                yield f"the {field.removesuffix('s')} {bounded(key, 100)}"
+    for container in parts(part(pod, "spec").get("containers")):
+        for key in list(part(container, "resources", "limits"))[:MOST]:
+            if _ASKING.search(bounded(key, 320)):
+                yield f"the resource {bounded(key, 100)}"

@@ -1,0 +1,73 @@
+"""What a pod held, and what the pods before it held, in words and in amounts that would do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.enforcement.last_words import exactly
+from webhook.core.pod.findings import shortened
+from webhook.core.seeing.histories import advise, peak_bytes
+from webhook.core.seeing.words import amount, counted
+from webhook.names import GPU_MEMORY_ANNOTATION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from webhook.core.seeing.histories import History
+    from webhook.core.seeing.nodes import NodeFigures
+    from webhook.core.seeing.workloads import Workload
+
+HISTORY: Final = "history"
+_GIB: Final = 2**30
+_COARSE_FROM: Final = 8 * _GIB
+_LONGEST_NAME: Final = 80
+
+
+def enough_for(peak_bytes: int) -> int:
+    """Return the smallest round request that covers a peak: whole 256Mi, above 8Gi whole Gi."""
+    grain = _GIB if peak_bytes > _COARSE_FROM else _GIB // 4
+    return max(1, -(-peak_bytes // grain)) * grain
+
+
+def peak_words(peak_bytes: int | None, cap_bytes: int) -> str:
+    """Say what was held at most: `peak 6.1Gi of 16Gi`."""
+    peak = (
+        "no peak was measured, the cap was"
+        if peak_bytes is None
+        else (f"peak {amount(peak_bytes)} of")
+    )
+    return f"{peak} {exactly(cap_bytes)}"
+
+
+def stops_words(stops: int) -> str:
+    """Say how often something was stopped."""
+    if not stops:
+        return "nothing was stopped"
+    return "something was stopped " + ("once" if stops == 1 else f"{stops} times")
+
+
+def find_history(histories: Iterable[History], workload: Workload) -> History | None:
+    """Return the history of a workload."""
+    for one in histories:
+        if (one.kind, one.workload) == (workload.kind, workload.name):
+            return one
+    return None
+
+
+def history_notes(
+    history: History | None, asked_bytes: int, nodes: Iterable[NodeFigures] | None
+) -> Iterator[tuple[str, str]]:
+    """Say what the last pods of a workload held, and what would do."""
+    peak = peak_bytes(history) if history else None
+    if history is None or peak is None:
+        return
+    sizes = [gpu.usable_bytes for node in nodes or () for gpu in node.gpus]
+    advice = advise(history, asked_bytes, max(sizes, default=None))
+    whose = f"{history.kind} {shortened(history.workload, _LONGEST_NAME)}"
+    runs = len(history.runs)
+    last = "the last pod" if runs == 1 else f"the last {counted(runs, 'pod')}"
+    said = f"{last} of {whose} peaked at {amount(peak)}"
+    if advice.amount_bytes is not None:
+        would = exactly(advice.amount_bytes)
+        said += f"; {would} would do     -> {GPU_MEMORY_ANNOTATION}: {would}"
+    yield HISTORY, said

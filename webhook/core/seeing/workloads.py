@@ -1,0 +1,112 @@
+"""Whose workload a pod is: what its history is kept by, and what `top workloads` adds up.
+
+A pod's own name says nothing about the next pod of the same Deployment, so the name of what creates
+such pods stands for them, without the parts that change with each roll-out or run.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.names import WORKLOAD_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+POD: Final = "Pod"
+_MOST_OWNERS: Final = 64
+_LONGEST_NAME: Final = 253
+_KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_HASHED: Final = {
+    "pod-template-hash": "Deployment",
+    "rollouts-pod-template-hash": "Rollout",
+}
+"""The label whose value ends the name of a ReplicaSet, and whose ReplicaSet that is."""
+_SCHEDULED: Final = re.compile(r"(.+)-[0-9]{8,10}")
+"""A CronJob's Jobs: the minute of the schedule, in minutes since 1970."""
+_RANDOM: Final = re.compile(r"(.+)-(?=[2-9]*[b-z])[bcdfghjklmnpqrstvwxz2456789]{5}")
+"""What `generateName` makes of a name: k8s.io/apimachinery/pkg/util/rand, `SafeEncodeString`."""
+_NAMED_BY_HAND: Final = frozenset(
+    {"ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What creates pods of one kind again and again."""
+
+    kind: str
+    """As `Deployment`, `Job`, `CronJob`; `Pod` for one that nothing creates."""
+    name: str
+
+    def __str__(self) -> str:
+        """Return it as people write it: `Deployment/llama`."""
+        return f"{self.kind}/{self.name}"
+
+
+def workload_of(metadata: Mapping[str, Any]) -> Workload:
+    """Return whose pod this is, by the pod's metadata; never fails.
+
+    | controller | the pod has | workload |
+    | --- | --- | --- |
+    | ReplicaSet llama-5d9c7 | label pod-template-hash=5d9c7 | Deployment llama |
+    | ReplicaSet llama-5d9c7 | label rollouts-pod-template-hash=5d9c7 | Rollout llama |
+    | ReplicaSet llama-5d9c7 | neither, or another hash | ReplicaSet llama-5d9c7 |
+    | Job embed-29384756 | any | CronJob embed |
+    | Job embed | any | Job embed |
+    | Job embed-x7k2p | any | Job embed |
+    | StatefulSet db-x7k2p | any | StatefulSet db-x7k2p |
+    | PyTorchJob ddp | any | PyTorchJob ddp |
+    | PyTorchJob ddp-x7k2p | generateName worker- | PyTorchJob worker |
+    | PyTorchJob ddp-x7k2p | generateName ddp-x7k2p-worker- | PyTorchJob ddp |
+    | PyTorchJob ddp-x7k2p | no generateName | PyTorchJob ddp |
+    | none | generateName try- | Pod try |
+    | none | no generateName | Pod and its own name |
+    | any | label vramwarden.io/workload=mine | of the kind above, mine |
+
+    A label that Kubernetes would not store is passed over, as is an owner without kind or name.
+    """
+    labels = metadata.get("labels")
+    labels = labels if isinstance(labels, dict) else {}
+    found = _by_controller(metadata, labels)
+    named = labels.get(WORKLOAD_LABEL)
+    if isinstance(named, str) and _LABEL.fullmatch(named):
+        return Workload(found.kind, named)
+    return found
+
+
+def _by_controller(metadata: Mapping[str, Any], labels: Mapping[str, Any]) -> Workload:
+    generated = _name(metadata.get("generateName")).rstrip("-.")
+    owner = _controller(metadata.get("ownerReferences"))
+    if owner is None:
+        return Workload(POD, generated or _name(metadata.get("name")))
+    kind, name = owner.kind, owner.name
+    if kind == "ReplicaSet":
+        for label, whose in _HASHED.items():
+            of_hash, dash, ending = name.rpartition("-")
+            if of_hash and dash and ending == labels.get(label):
+                return Workload(whose, of_hash)
+    if kind == "Job" and (scheduled := _SCHEDULED.fullmatch(name)):
+        return Workload("CronJob", scheduled[1])
+    if kind not in _NAMED_BY_HAND and (drawn := _RANDOM.fullmatch(name)):
+        own = bool(generated) and not generated.startswith(name)
+        return Workload(kind, generated if own else drawn[1])
+    return owner
+
+
+def _controller(owners: object) -> Workload | None:
+    if not isinstance(owners, list):
+        return None
+    for owner in owners[:_MOST_OWNERS]:
+        if isinstance(owner, dict) and owner.get("controller") is True:
+            kind, name = owner.get("kind"), _name(owner.get("name"))
+            if isinstance(kind, str) and _KIND.fullmatch(kind) and name:
+                return Workload(kind, name)
+    return None
+
+
+def _name(value: object) -> str:
+    return value[:_LONGEST_NAME] if isinstance(value, str) else ""
