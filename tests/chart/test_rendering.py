@@ -266,6 +266,12 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
         ("vramwarden-sentry", "configmaps"),  # likewise
         ("vramwarden-sentry", "pods/status"),  # the fence narrows these two
         ("vramwarden-sentry", "events"),
+        ("vramwarden-sentry", "gpunodes"),  # likewise
+        ("vramwarden-sentry", "nodes"),  # to read
+        ("vramwarden-gpunodes", "gpunodes"),  # to read, by whom a value says
+        ("vramwarden-view", "vramhistories", "gpunodes"),  # to read, by who may view
+        ("vramwarden-webhook", "gpunodes"),  # to read
+        ("vramwarden-webhook", "vramhistories"),  # of our own, in any namespace
         ("vramwarden-webhook", "nodes", "pods"),  # to read
         ("vramwarden-webhook", "pods/status"),  # the fence narrows these two
         ("vramwarden-webhook", "pods"),
@@ -289,13 +295,15 @@ def rights_of_the_webhook(objects):
     }
 
 
-FENCED = {("pods/status", "patch"), ("pods", "delete"), ("events", "create")}
+FENCED = {("pods/status", "patch"), ("pods", "delete"), ("events", "create", "patch")}
 RIGHTS = {
     ("nodes", "get", "list", "watch"),
     ("pods", "get", "list", "watch"),
     ("configmaps", "get", "list", "create", "update", "delete"),
     ("configmaps", "get", "watch", "update"),
     ("namespaces", "get"),
+    ("gpunodes", "get"),
+    ("vramhistories", "get", "list", "watch", "create", "update", "patch", "delete"),
     ("runtimeclasses", "get", "list", "watch"),
     ("mutatingwebhookconfigurations", "get", "list", "watch", "patch"),
     ("validatingwebhookconfigurations", "get", "list", "watch", "patch"),
