@@ -59,6 +59,13 @@ def test_a_file_is_written_for_pages_alone(simulate, tmp_path):
     assert (tmp_path / "f").read_text() == SCENE
 
 
+def test_a_file_that_is_read_is_not_overwritten(simulate, tmp_path):
+    done = simulate("--nodes", "f", "--pods", "f", "-o", "html", "f", f=SCENE)
+    assert done.code == 2
+    assert "f is read, and would be overwritten; name another file" in done.err
+    assert (tmp_path / "f").read_text() == SCENE
+
+
 def test_a_file_that_cannot_be_written_is_said(simulate):
     done = simulate("--nodes", "f", "--pods", "f", "-o", "html", "no/where.html", f=SCENE)
     assert (done.code, done.out) == (2, "")
