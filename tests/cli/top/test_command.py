@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.cli.pages import read_page, sections, texts
 from tests.support.agents import ApiServer
 from tests.support.seen_cluster import AT_S, nodes
 from webhook.cli.main import main
@@ -136,6 +137,13 @@ def test_all_namespaces_are_asked_for_at_once(top, cluster):
     _, path, _, _ = cluster.server.asked[1]
     assert path.startswith("/api/v1/pods?")
     assert "vramwarden.io%2Fmanaged%3Dtrue%2Capp%3Dx" in path
+
+
+def test_a_browser_gets_one_page_of_the_parts_that_are_named(top):
+    page = read_page(top("-n", "team-a", "-o", "html")[1])
+    assert list(sections(page)) == ["GPUs", "Pods that wait", "Pods with GPU memory"]
+    assert "team-a/llama-0: 6Gi used of 16Gi promised, at most 6.1Gi" in texts(page)
+    assert list(sections(read_page(top("nodes", "-o", "html")[1]))) == ["GPUs"]
 
 
 def test_programs_get_bytes_and_nothing_for_what_is_not_known(top, cluster):

@@ -46,7 +46,7 @@ class Show:
             # Pictures are for few: nobody else reads the program that draws them.
             from webhook.cli.top.page import as_html  # noqa: PLC0415
 
-            click.echo(as_html(report), nl=False)
+            click.echo(as_html(report, self.parts), nl=False)
         else:
             width = get_terminal_size().columns if sys.stdout.isatty() else None
             drawn = lines(report, self._look(width), self.parts)
