@@ -118,7 +118,9 @@ CAP_EXCEEDED_REASON: Final = "VRAMCapExceeded"
 UNMANAGED_REASON: Final = "VRAMUnmanaged"
 """Reason of an Event on a node: GPU memory is held that nobody was promised."""
 SENTRY_REPORTER: Final = PREFIX + "sentry"
-"""The `reportingController` of its Events."""
+AGENT_REPORTER: Final = PREFIX + "agent"
+WEBHOOK_REPORTER: Final = PREFIX + "webhook"
+"""The `reportingController` of each one's Events."""
 
 # What is shown to people: the objects of our own API group.
 API_GROUP: Final = PREFIX.rstrip("/")

@@ -42,6 +42,14 @@ def test_words_that_older_yaml_reads_as_booleans_are_rejected(word):
     assert read(f"{word}: 1\n")[1] == [f"f:1: {hint}"]
 
 
+def test_in_a_field_that_takes_text_alone_such_a_word_is_text():
+    documents, problems = read_documents("f", b"a:\n  b: Off\n  c: 1\n", frozenset({"b"}))
+    assert [document.value for document in documents] == [{"a": {"b": "Off", "c": 1}}]
+    assert problems == []
+    assert read_documents("f", b"b: 1\nc: Off\n", frozenset({"b"}))[1] != []
+    assert read_documents("f", b"b:\n- Off\n", frozenset({"b"}))[1] != []
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -12,7 +12,7 @@ from tests.support.agents import wait_until
 from webhook.core.node.sharing import SETTLE_S
 from webhook.core.placement.assignments import Assignment, config_map_name, write_assignments
 
-EVENTS = {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]}
+EVENTS = {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]}
 IN_USE = BOTH.replace("GPU-b", "GPU-b used=1073741824")
 TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/vramwarden"
 OTHER = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}

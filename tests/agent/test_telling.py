@@ -26,6 +26,7 @@ class FakeKube:
         if self.fails_with:
             raise self.fails_with
         self.created.append((path, body))
+        return body
 
 
 class Told:
@@ -40,7 +41,7 @@ class Told:
         """Write all that waits; return the sentences of all that were written."""
         while not self.events.waiting.empty():
             self.events.write(self.events.waiting.get_nowait(), now_s)
-        return [body["message"] for _, body in self.kube.created]
+        return [body["note"] for _, body in self.kube.created]
 
     def said(self):
         return [json.loads(line)["msg"] for line in self.log.getvalue().splitlines()]
@@ -52,17 +53,18 @@ def told():
 
 
 @pytest.mark.parametrize(("warning", "kind"), [(True, "Warning"), (False, "Normal")])
-def test_an_event_of_a_node_is_one_as_its_kubelet_writes_them(told, warning, kind):
+def test_an_event_of_a_node_names_it_as_its_kubelet_does(told, warning, kind):
     told.events.tell("GPUsNotShared", "because", warning=warning)
     told.write()
     assert told.kube.created == [
         (
-            "/api/v1/namespaces/default/events",
+            "/apis/events.k8s.io/v1/namespaces/default/events",
             {
-                "apiVersion": "v1",
+                "apiVersion": "events.k8s.io/v1",
                 "kind": "Event",
-                "metadata": {"generateName": "gpu-1.", "namespace": "default"},
-                "involvedObject": {
+                "metadata": {"generateName": "gpu-1-", "namespace": "default"},
+                "eventTime": "2023-11-14T22:13:20.000000Z",
+                "regarding": {
                     "apiVersion": "v1",
                     "kind": "Node",
                     "name": "gpu-1",
@@ -70,11 +72,10 @@ def test_an_event_of_a_node_is_one_as_its_kubelet_writes_them(told, warning, kin
                 },
                 "type": kind,
                 "reason": "GPUsNotShared",
-                "message": "because",
-                "source": {"component": "vramwarden"},
-                "firstTimestamp": "2023-11-14T22:13:20Z",
-                "lastTimestamp": "2023-11-14T22:13:20Z",
-                "count": 1,
+                "note": "because",
+                "action": "Advertise",
+                "reportingController": "vramwarden.io/agent",
+                "reportingInstance": "gpu-1",
             },
         )
     ]

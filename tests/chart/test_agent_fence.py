@@ -12,8 +12,9 @@ from tests.chart.admission_policies import Line, is_denied_by
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, one
 from tests.support.control_planes import Api, ApiError
+from webhook import names
 from webhook.adapters.kube.client import connect
-from webhook.adapters.kube.events import node_reference, write_event
+from webhook.adapters.kube.events import Events, node_reference
 from webhook.core.node.taints import without_taint
 from webhook.core.placement.assignments import config_map_name
 
@@ -204,23 +205,29 @@ def kubeconfig(agent, control_plane, tmp_path):
 def an_event(name=OWN, kind="Node", namespace="default", **involved):
     about = {"apiVersion": "v1", "kind": kind, "name": name, "uid": name, **involved}
     return {
-        "apiVersion": "v1",
+        "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"generateName": f"{name}.", "namespace": namespace},
-        "involvedObject": about,
+        "metadata": {"generateName": f"{name or 'x'}-", "namespace": namespace},
+        "eventTime": "2026-11-22T12:00:00.000000Z",
+        "regarding": about,
         "type": "Warning",
         "reason": "Example",
-        "message": "an example",
-        "source": {"component": "vramwarden"},
+        "action": "Advertise",
+        "note": "an example",
+        "reportingController": names.AGENT_REPORTER,
+        "reportingInstance": name or "x",
     }
 
 
 def test_the_agent_writes_events_of_its_node(agent, api, kubeconfig):
-    write_event(connect(kubeconfig, tries=1), node_reference(OWN), "Tried", "a sentence")
+    events = Events(connect(kubeconfig, tries=1), names.AGENT_REPORTER, OWN)
+    for _ in range(3):
+        events.write(node_reference(OWN), "Tried", "a sentence", action="Advertise")
     path = "/api/v1/namespaces/default/events"
     selector = f"involvedObject.kind=Node,involvedObject.name={OWN},reason=Tried"
     (found,) = api.request("GET", path, fieldSelector=selector)["items"]
     assert (found["message"], found["involvedObject"]["uid"]) == ("a sentence", OWN)
+    assert found["series"]["count"] == 3
     api.delete({**found, "apiVersion": "v1", "kind": "Event"})
     api.create(an_event(OTHER), dry_run=True)  # of others nothing is asked
 
@@ -237,7 +244,7 @@ def test_the_agent_writes_events_of_its_node(agent, api, kubeconfig):
     ids=["another node", "a pod", "no kind that exists", "no name", "no kind"],
 )
 def test_the_agent_writes_no_events_of_others(agent, event):
-    event["metadata"]["generateName"] = "made-up."
+    event["metadata"]["generateName"] = "made-up-"
     why = denial(lambda: agent.create(event, dry_run=True))
     assert is_denied_by(why, NAME)
     assert "Events of its own node only" in why
@@ -247,7 +254,7 @@ def test_the_agent_writes_no_events_of_others(agent, event):
 def test_a_token_that_names_no_node_writes_no_events(agent, api, name):
     nobody = agent.of(None)
     event = an_event(name)
-    event["metadata"]["generateName"] = "made-up."
+    event["metadata"]["generateName"] = "made-up-"
     assert is_denied_by(denial(lambda: nobody.create(event, dry_run=True)), NAME)
 
 

@@ -98,15 +98,22 @@ def release(live_helm, control_plane):
         found.uninstall()
 
 
-def test_what_is_rendered_is_installed_and_nothing_is_left_after_it(release, helm):
+def test_what_is_rendered_is_installed_and_nothing_is_left_after_it(release, control_plane, helm):
     assert "--set rollout=Enforce" in release.install()
-    # The sentry's namespace stays, as the release's own does.
-    kept = [one for one in helm.render() if not hooks(one) and one["kind"] != "Namespace"]
+    # The sentry's namespace stays, as the release's own does, and our kinds with what they tell.
+    lasting = {"Namespace", "CustomResourceDefinition"}
+    kept = [one for one in helm.render() if not hooks(one) and one["kind"] not in lasting]
     assert {(thing["kind"].lower(), thing["metadata"]["name"]) for thing in kept} == {
         (name.split(".")[0].split("/")[0], name.split("/")[1]) for name in release.left()
     }
     release.uninstall()
     assert release.left() == set()
+    ours = {
+        one["metadata"]["name"] for one in helm.render() if one["kind"] in lasting - {"Namespace"}
+    }
+    definitions = ("get", "customresourcedefinitions", "-l", LABEL, "-o", "name")
+    stay = control_plane.kubectl(*definitions).stdout.split()
+    assert {name.split("/")[1] for name in stay} == ours != set()
 
 
 WHOLE = a_pod(containers=[a_container(resources={"limits": {"nvidia.com/gpu": "1"}})])
@@ -341,7 +348,8 @@ def test_what_outlives_a_namespace_that_was_deleted_first_has_our_label(
     ]
     objects = [thing for thing in helm.render() if not hooks(thing)]
     lasting = {thing["kind"].lower() for thing in objects if "namespace" not in thing["metadata"]}
-    lasting -= {"namespace"}  # the sentry's, which another command of the README deletes
+    # The sentry's, which another command of the README deletes; and what is to stay.
+    lasting -= {"namespace", "customresourcedefinition"}
     assert kinds[0] - kinds[1] == lasting
     ours = ("get", "roles,rolebindings", "--namespace=default", f"--selector={LABEL}", "-o=name")
     assert control_plane.kubectl(*ours).stdout == ""
@@ -391,7 +399,7 @@ def test_who_needs_a_secret_to_pull_is_told_that_the_sidecar_does_too(live_helm)
     def notes(values):
         command = ("install", "notes", str(CHART), "--namespace", NAMESPACE, "--dry-run=client")
         # Of its own namespace a release of another name may have been here.
-        values = {**values, "sentry": {"createNamespace": False}}
+        values = {**values, "sentry": {"createNamespace": False}, "crds": {"install": False}}
         return live_helm.run(*command, *live_helm.values(values)).partition("NOTES:")[2]
 
     word = "enforcement.imagePullSecrets"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -26,8 +25,6 @@ from webhook.adapters.settings import default_enforcer_image
 from webhook.agent.heartbeat import RUN_FOLDER
 from webhook.cli.agent import agent_command
 from webhook.cli.serve import serve_command
-from webhook.sentry.metrics import SentryMetrics
-from webhook.server.metrics import Metrics, PlacementMetrics, SharedCertificateMetrics
 from webhook.server.worker import DRAIN_S
 
 LOCAL = list(yaml.safe_load_all((DEPLOY / "local.yaml").read_text()))
@@ -269,6 +266,12 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
         ("vramwarden-sentry", "configmaps"),  # likewise
         ("vramwarden-sentry", "pods/status"),  # the fence narrows these two
         ("vramwarden-sentry", "events"),
+        ("vramwarden-sentry", "gpunodes"),  # likewise
+        ("vramwarden-sentry", "nodes"),  # to read
+        ("vramwarden-gpunodes", "gpunodes"),  # to read, by whom a value says
+        ("vramwarden-view", "vramhistories", "gpunodes"),  # to read, by who may view
+        ("vramwarden-webhook", "gpunodes"),  # to read
+        ("vramwarden-webhook", "vramhistories"),  # of our own, in any namespace
         ("vramwarden-webhook", "nodes", "pods"),  # to read
         ("vramwarden-webhook", "pods/status"),  # the fence narrows these two
         ("vramwarden-webhook", "pods"),
@@ -292,13 +295,15 @@ def rights_of_the_webhook(objects):
     }
 
 
-FENCED = {("pods/status", "patch"), ("pods", "delete"), ("events", "create")}
+FENCED = {("pods/status", "patch"), ("pods", "delete"), ("events", "create", "patch")}
 RIGHTS = {
     ("nodes", "get", "list", "watch"),
     ("pods", "get", "list", "watch"),
     ("configmaps", "get", "list", "create", "update", "delete"),
     ("configmaps", "get", "watch", "update"),
     ("namespaces", "get"),
+    ("gpunodes", "get"),
+    ("vramhistories", "get", "list", "watch", "create", "update", "patch", "delete"),
     ("runtimeclasses", "get", "list", "watch"),
     ("mutatingwebhookconfigurations", "get", "list", "watch", "patch"),
     ("validatingwebhookconfigurations", "get", "list", "watch", "patch"),
@@ -392,23 +397,8 @@ def test_the_agent_sees_the_gpus_and_nothing_else_of_the_node(rendered):
     assert {"operator": "Exists"} in pod["tolerations"]
 
 
-def test_alerts_ask_for_metrics_that_exist(helm):
-    objects = helm.render(
-        {"prometheusRule": {"enabled": True}, "serviceMonitor": {"enabled": True}}
-    )
-    rules = one(objects, "PrometheusRule")["spec"]["groups"][0]["rules"]
-    asked = {name for rule in rules for name in re.findall(r"\bvramwarden_\w+", rule["expr"])}
-    metrics = Metrics()
-    SharedCertificateMetrics(metrics)
-    PlacementMetrics(metrics)
-    sentry = SentryMetrics("node-1")
-    sentry.show(0.0, ())
-    exposition = (metrics.exposition() + sentry.exposition()).decode()
-    known = set(re.findall(r"^# TYPE (\w+)", exposition, re.MULTILINE))
-    assert len(asked) > 4
-    assert {re.sub("_bucket$", "", name) for name in asked} <= known
-    labelled = re.findall(r"vramwarden_\w+\{(\w+)=", json.dumps(rules))
-    assert set(labelled) <= {"reason", "result"}
+def test_prometheus_reads_the_webhook_at_a_port_of_its_service(helm):
+    objects = helm.render({"serviceMonitor": {"enabled": True}})
     (endpoint,) = one(objects, "ServiceMonitor")["spec"]["endpoints"]
     assert endpoint["port"] in {port["name"] for port in one(objects, "Service")["spec"]["ports"]}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.chart.test_rendering import options
+from tests.sentry.test_serving import SAMPLE_LIMIT
 from tests.support.charts import CHART, NAMESPACE, binding_webhook, one, webhook
 from webhook import names
 from webhook.cli.sentry import sentry_command
@@ -78,6 +79,37 @@ def test_it_has_root_and_kill_where_it_acts_and_else_nothing(helm, act, user, ca
         **profile,
     }
     assert options(sentry_command, container)["act"] is act
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_its_metrics_name_pods_unless_that_is_switched_off(helm, shown):
+    objects = helm.render({"sentry": {"podMetrics": shown}})
+    assert options(sentry_command, container_of(objects))["pod_metrics"] is shown
+
+
+def test_what_prometheus_takes_of_it_is_about_others_and_bounded(helm):
+    spec = one(helm.render(MONITORED), "PodMonitor")["spec"]
+    (endpoint,) = spec["podMetricsEndpoints"]
+    assert (endpoint["honorLabels"], spec["sampleLimit"]) == (True, SAMPLE_LIMIT)
+
+
+def test_who_reads_figures_of_nodes_is_a_value(helm):
+    def subjects(groups):
+        objects = helm.render({"gpuNodes": {"readableBy": groups}})
+        bound = [one for one in objects if one["metadata"]["name"] == "vramwarden-gpunodes"]
+        return [one["name"] for thing in bound for one in thing.get("subjects", [])]
+
+    assert subjects(["system:authenticated"]) == ["system:authenticated"]
+    assert subjects(["a", "b"]) == ["a", "b"]
+    assert subjects([]) == []
+
+
+def test_without_the_kinds_everything_else_is_as_before(helm):
+    def without(objects):
+        return [one for one in objects if one["kind"] != "CustomResourceDefinition"]
+
+    assert helm.render({"crds": {"install": False}}) == without(helm.render())
+    assert len(helm.render()) == len(without(helm.render())) + 2
 
 
 def test_before_the_field_for_it_an_annotation_keeps_profiles_from_its_signals(helm):
@@ -228,7 +260,12 @@ def test_priority_classes_are_allowed_in_both_namespaces_where_that_takes_a_quot
     assert quotas(enabled=False) == quotas(namespace=NAMESPACE) == {NAMESPACE}
 
 
-RIGHTS = {("configmaps", "get", "watch"), ("events", "create")}
+RIGHTS = {
+    ("configmaps", "get", "watch"),
+    ("events", "create", "patch"),
+    ("gpunodes", "get", "create", "patch"),
+    ("nodes", "get"),
+}
 
 
 @pytest.mark.parametrize(
@@ -253,7 +290,8 @@ def test_it_changes_pods_only_where_it_acts_and_the_fence_holds_it(helm, values,
 
 def notes(live_helm, **sentry):
     """Return what Helm tells who installs it, where no namespace is in the way."""
-    values = live_helm.values({"sentry": {"createNamespace": False, **sentry}})
+    given = {"sentry": {"createNamespace": False, **sentry}, "crds": {"install": False}}
+    values = live_helm.values(given)
     where = ("--namespace", NAMESPACE, "--dry-run=client")
     text = live_helm.run("install", "notes", str(CHART), *where, *values).partition("NOTES:")[2]
     return " ".join(text.split())

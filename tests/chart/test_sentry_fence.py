@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import uuid
+from dataclasses import replace
 
 import pytest
 import urllib3
@@ -17,9 +19,23 @@ from tests.support.control_planes import Api, ApiError, wait_until
 from tests.support.pods import a_pod
 from webhook import names
 from webhook.adapters.journal import Journal
-from webhook.adapters.kube.client import connect
+from webhook.adapters.kube.client import KubeError, connect
+from webhook.adapters.kube.gpu_nodes import COLLECTION as GPU_NODES
+from webhook.adapters.kube.gpu_nodes import read_figures, read_own_node, write_figures
 from webhook.core.placement.assignments import config_map_name
+from webhook.core.seeing.nodes import (
+    MOST_GPUS,
+    MOST_PODS,
+    GpuFigures,
+    NodeFigures,
+    PodFigures,
+    UnmanagedFigures,
+    read_gpu_node,
+    write_gpu_node,
+    write_time,
+)
 from webhook.sentry.teller import OfNode, OfPod, Teller
+from webhook.sentry.writer import GpuNodeWriter
 
 NAME = "vramwarden-sentry"
 RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
@@ -193,8 +209,11 @@ def test_what_the_sentry_writes_is_let_through(cluster, teller):
     assert conditions(after) == {"PodScheduled": "True", "Ready": "True", HELD["type"]: "False"}
     about = {"fieldSelector": f"reportingComponent={names.SENTRY_REPORTER}"}
     written = cluster.api.list("/api/v1/namespaces/default/events", **about)
-    reasons = [one["reason"] for one in written]
-    assert sorted(reasons) == [names.CAP_EXCEEDED_REASON] * 3 + [names.UNMANAGED_REASON]
+    counted = {one["reason"]: (one.get("series") or {}).get("count") for one in written}
+    assert (len(written), counted) == (
+        2,
+        {names.CAP_EXCEEDED_REASON: 3, names.UNMANAGED_REASON: None},
+    )
     for event in written:
         cluster.api.delete({**event, "apiVersion": "v1", "kind": "Event"})
 
@@ -224,7 +243,7 @@ def test_a_token_that_names_no_node_writes_nothing(cluster):
     nobody = cluster.of(None)
     for pod in (cluster.running, cluster.pod(node="")):
         assert "only pods with VRAM of its own node" in tries(nobody, pod, told())
-    assert is_denied_by(denial(lambda: nobody.create(an_event(pod=""), dry_run=True)), NAME)
+    assert is_denied_by(denial(lambda: nobody.create(an_event(pod="x"), dry_run=True)), NAME)
     nowhere = cluster.of("")
     event = an_event("Node", "", pod=nowhere.pod)
     assert is_denied_by(denial(lambda: nowhere.create(event, dry_run=True)), NAME)
@@ -302,16 +321,18 @@ def an_event(kind="Pod", name="train", namespace="default", pod=None, **fields):
     about = {"apiVersion": "v1", "kind": kind, "name": name, "uid": name}
     if kind == "Pod":
         about["namespace"] = namespace
-    metadata = {"generateName": "made-up.", "namespace": namespace}
+    metadata = {"generateName": "made-up-", "namespace": namespace}
     event = {
-        "apiVersion": "v1",
+        "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": metadata,
-        "involvedObject": about,
+        "eventTime": "2026-11-22T12:00:00.000000Z",
+        "regarding": about,
         "type": "Warning",
         "reason": names.CAP_EXCEEDED_REASON,
-        "message": "an example",
-        "reportingComponent": names.SENTRY_REPORTER,
+        "action": "Stop",
+        "note": "an example",
+        "reportingController": names.SENTRY_REPORTER,
         "reportingInstance": pod,
     }
     return {key: value for key, value in {**event, **fields}.items() if value is not None}
@@ -333,12 +354,14 @@ def test_it_writes_events_of_pods_and_of_its_node(cluster):
 
 
 FORGED = {
-    "as another reporter": an_event(reportingComponent="kubelet"),
-    "as nearly this one": an_event(reportingComponent="vramwarden.io/sentry-2"),
-    "as nobody": an_event(reportingComponent=None),
+    "as another reporter": an_event(reportingController="kubelet"),
+    "as nearly this one": an_event(reportingController="vramwarden.io/sentry-2"),
     "as another pod of ours": an_event(pod="vramwarden-sentry-other"),
-    "as no pod": an_event(pod=""),
     "about something else": an_event(reason="Killing"),
+}
+NAMELESS = {
+    "as nobody": an_event(reportingController=None),
+    "as no pod": an_event(pod=""),
     "without a reason": an_event(reason=None),
 }
 
@@ -348,6 +371,36 @@ def test_it_writes_events_as_itself_alone(cluster, event):
     why = writes(cluster, event)
     assert is_denied_by(why, NAME)
     assert "Events only as vramwarden.io/sentry" in why
+
+
+@pytest.mark.parametrize("event", NAMELESS.values(), ids=NAMELESS)
+def test_what_does_not_say_who_says_it_is_no_event(cluster, event):
+    assert "Required value" in writes(cluster, event)
+
+
+def test_the_older_kind_of_event_it_may_not_write(cluster):
+    """It has fields that the fence does not know."""
+    event = an_event(pod=cluster.sentry.pod, apiVersion="v1", eventTime=None, regarding=None)
+    event |= {"involvedObject": an_event()["regarding"], "message": event.pop("note")}
+    with pytest.raises(ApiError, match="cannot create"):
+        cluster.sentry.create(event, dry_run=True)
+
+
+def test_of_events_it_changes_its_own_alone(cluster):
+    series = {"series": {"count": 2, "lastObservedTime": "2026-11-22T12:00:01.000000Z"}}
+    merge = {"content_type": "application/merge-patch+json", "dryRun": "All"}
+
+    def counts(event):
+        made = cluster.api.create(event)
+        path = f"/apis/events.k8s.io/v1/namespaces/default/events/{made['metadata']['name']}"
+        try:
+            return denial(lambda: cluster.sentry.request("PATCH", path, series, **merge))
+        finally:
+            cluster.api.request("DELETE", path)
+
+    assert counts(an_event(pod=cluster.sentry.pod)) == ""
+    for others in (an_event(pod="x"), an_event(pod=cluster.sentry.pod, reportingController="y/z")):
+        assert is_denied_by(counts(others), NAME)
 
 
 @pytest.mark.parametrize(
@@ -381,3 +434,238 @@ def test_it_reads_the_lists_of_who_has_which_gpu_and_no_secret(cluster):
             cluster.sentry.request("GET", where)
     with pytest.raises(ApiError, match="cannot delete"):
         cluster.sentry.request("DELETE", f"{path}/gpu-assignments-x")
+
+
+def figures(node=OWN, **gpu):
+    pods = (PodFigures("6d0c1111-0000-4000-8000-000000000001", 2**34, 2**33, 2**33 + 5, 1),)
+    others = (UnmanagedFigures("", 2**30), UnmanagedFigures("91ab-2", 3 * 2**30))
+    one = GpuFigures(
+        "GPU-8f1", 0, "NVIDIA H100", 80 * 2**30, 79 * 2**30, 2**34, 2**34, 63 * 2**30, 5,
+        pods=pods, unmanaged=others,
+    )  # fmt: skip
+    return NodeFigures(node, 1_800_000_000.0, "580.95.05", "sidecar", (replace(one, **gpu),))
+
+
+@pytest.fixture(scope="module")
+def crds(control_plane, helm):
+    """Install the kinds, and wait until the API server knows them."""
+    objects = helm.render()
+    made = [one for one in objects if one["kind"] == "CustomResourceDefinition"]
+    for crd in made:
+        control_plane.api.apply(crd)
+
+    def known():
+        return not denial(lambda: control_plane.api.request("GET", GPU_NODES))
+
+    wait_until("the kinds are known", known)
+    yield made
+    for crd in made:
+        control_plane.api.delete(crd)
+
+
+@pytest.fixture
+def kube(cluster, control_plane, tmp_path):
+    """Return what the sentry's own code asks the API server with."""
+    config = json.loads(control_plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": cluster.sentry.token}
+    (tmp_path / "own").write_text(json.dumps(config))
+    return connect(tmp_path / "own", tries=1)
+
+
+@pytest.fixture
+def written(cluster, crds, kube):
+    """Have the sentry write the figures of its node; return them as they are stored."""
+    write_figures(kube, figures(), read_own_node(kube, OWN).uid)
+    yield cluster.api.request("GET", f"{GPU_NODES}/{OWN}")
+    with contextlib.suppress(ApiError):
+        cluster.api.request("DELETE", f"{GPU_NODES}/{OWN}")
+
+
+def test_without_the_kind_the_writer_says_so(cluster, kube, control_plane):
+    """It stands before those that install it."""
+    if not denial(lambda: control_plane.api.request("GET", GPU_NODES)):
+        pytest.skip("the kind is here already")
+    said = []
+    writer = GpuNodeWriter(kube, OWN, Journal(said.append), 0.0)
+    writer.offer(figures())
+    writer.turn(lambda _: None)
+    (line,) = said
+    assert json.loads(line)["msg"].startswith("the cluster knows no GPUNode")
+
+
+def test_it_writes_the_figures_of_its_node_and_reads_them_again(cluster, kube, written):
+    node = cluster.api.request("GET", f"/api/v1/nodes/{OWN}")["metadata"]
+    assert written["metadata"]["ownerReferences"] == [
+        {"apiVersion": "v1", "kind": "Node", "name": OWN, "uid": node["uid"]}
+    ]
+    assert written["status"] == write_gpu_node(figures())["status"]
+    less = figures(promised_bytes=None, used_bytes=None, free_bytes=None, unattributed_bytes=None)
+    write_figures(kube, less, node["uid"])
+    stored = cluster.api.request("GET", f"{GPU_NODES}/{OWN}")
+    assert stored["status"] == write_gpu_node(less)["status"]
+    assert read_figures(kube, OWN) == read_gpu_node(write_gpu_node(less))
+
+
+def test_the_sentrys_writer_lives_with_a_deleted_object(cluster, kube, written):
+    said, sent, now_s = [], [], [0.0]
+    writer = GpuNodeWriter(kube, OWN, Journal(said.append), 0.0, clock=lambda: now_s[0])
+    for second in range(3):
+        now_s[0] = second * 60.0
+        writer.offer(replace(figures(), observed_s=1_900_000_000.0 + second))
+        writer.turn(sent.append)
+        found = cluster.api.request("GET", f"{GPU_NODES}/{OWN}")
+        assert found["status"]["observedAt"] == write_time(1_900_000_000.0 + second)
+        cluster.api.request("DELETE", f"{GPU_NODES}/{OWN}")
+    assert ([one.figures is not None for one in sent], said) == ([True], [])
+
+
+def test_it_writes_the_figures_of_no_other_node(cluster, crds, kube):
+    with pytest.raises(KubeError, match="the GPUNode of its own node only"):
+        write_figures(kube, figures(OTHER))
+    cluster.api.create(write_gpu_node(figures(OTHER)))
+    try:
+        with pytest.raises(KubeError, match="the GPUNode of its own node only"):
+            write_figures(kube, figures(OTHER))
+        nobody = cluster.of(None)
+        why = denial(lambda: nobody.create(write_gpu_node(figures()), dry_run=True))
+        assert is_denied_by(why, NAME)
+        for method in ("DELETE", "PUT"):
+            with pytest.raises(ApiError, match=r"cannot (delete|update)"):
+                cluster.sentry.request(method, f"{GPU_NODES}/{OWN}", write_gpu_node(figures()))
+    finally:
+        cluster.api.request("DELETE", f"{GPU_NODES}/{OTHER}")
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"labels": {"a": "team-a"}},
+        {"annotations": {"a": "team-a"}},
+        {"finalizers": ["example.com/x"]},
+    ],
+    ids=["labels", "annotations", "finalizers"],
+)
+def test_it_writes_nothing_but_figures(cluster, written, metadata):
+    merge = {"content_type": "application/merge-patch+json", "dryRun": "All"}
+    path = f"{GPU_NODES}/{OWN}"
+    why = denial(lambda: cluster.sentry.request("PATCH", path, {"metadata": metadata}, **merge))
+    assert is_denied_by(why, NAME)
+    assert "nothing of a GPUNode but figures" in why
+    # What others added stays, and does not keep it from writing.
+    cluster.api.request("PATCH", path, {"metadata": metadata | {"finalizers": None}}, **merge)
+
+
+def test_no_name_of_a_namespace_or_a_pod_can_stand_in_it(cluster, crds, kube):
+    """Fields that the kind does not have are pruned, and what it has holds no name."""
+    made = write_gpu_node(figures())
+    made["spec"] = {"namespace": "team-a"}
+    made["status"]["namespace"] = made["status"]["gpus"][0]["team-a"] = "team-a"
+    made["status"]["summary"]["pod"] = "team-a"
+    made["status"]["gpus"][0]["pods"][0] |= {"namespace": "team-a", "pod": "team-a"}
+    made["status"]["gpus"][0]["unmanaged"][0]["command"] = "team-a"
+    stored = cluster.sentry.create(made)
+    try:
+        assert stored["status"] == write_gpu_node(figures())["status"]
+        assert "team-a" not in str({**stored, "metadata": {}})
+    finally:
+        cluster.api.request("DELETE", f"{GPU_NODES}/{OWN}")
+    for where in ("pods", "unmanaged"):
+        made = write_gpu_node(figures())
+        made["status"]["gpus"][0][where][0]["uid"] = "team-x"
+        assert "in body should match" in denial(lambda it=made: cluster.sentry.create(it))
+
+
+def test_what_is_too_large_is_no_figure_and_the_most_is(cluster, crds):
+    def stored(gpus=1, pods=1):
+        gpu = write_gpu_node(figures())["status"]["gpus"][0]
+        gpu |= {"pods": gpu["pods"] * pods, "unmanaged": gpu["unmanaged"][:1] * pods}
+        made = write_gpu_node(figures())
+        made["status"]["gpus"] = [gpu] * gpus
+        return denial(lambda: cluster.sentry.create(made, dry_run=True))
+
+    assert stored(MOST_GPUS, 1) == stored(1, MOST_PODS) == ""
+    assert "must have at most" in stored(MOST_GPUS + 1)
+    assert "must have at most" in stored(1, MOST_PODS + 1)
+
+
+def as_table(cluster):
+    """Ask as kubectl does, which shows what the API server has put into columns."""
+    accept = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+    return Api(cluster.api.url, cluster.api._pool, {**cluster.api._headers, **accept})
+
+
+def test_kubectl_shows_figures_as_columns(cluster, written):
+    shown = as_table(cluster).request("GET", GPU_NODES)
+    columns = [one["name"] for one in shown["columnDefinitions"]]
+    assert columns == [
+        "Name", "GPUs", "Usable", "Promised", "Used", "Largest-Free", "Unmanaged", "Seen",
+    ]  # fmt: skip
+    (row,) = shown["rows"]
+    assert row["cells"][:7] == [OWN, 1, "79Gi", "16Gi", "16Gi", "63Gi", "4Gi"]
+
+
+def test_who_may_view_one_namespace_reads_figures_of_nodes_and_no_history_elsewhere(
+    cluster, crds, control_plane, helm, written
+):
+    """`view` is aggregated by the controller manager; here its rule is bound by itself."""
+    objects = helm.render()
+    roles = [one(objects, "ClusterRole", f"vramwarden-{name}") for name in ("gpunodes", "view")]
+    assert roles[1]["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    bound = one(objects, "ClusterRoleBinding", "vramwarden-gpunodes")
+    user = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ann"}
+    here = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "ann", "namespace": "default"},
+        "roleRef": {**bound["roleRef"], "name": "vramwarden-view"},
+        "subjects": [user],
+    }
+    made = [*roles, bound, here]
+    for thing in made:
+        cluster.api.apply(thing)
+    ann = cluster.api.acting_as("ann", "system:authenticated")
+    group = "/apis/vramwarden.io/v1alpha1"
+    try:
+
+        def reads(path):
+            return denial(lambda: ann.request("GET", group + path))
+
+        wait_until("she may", lambda: reads("/gpunodes") == "")
+        wait_until("she may", lambda: reads("/namespaces/default/vramhistories") == "")
+        assert "cannot list" in reads("/namespaces/kube-system/vramhistories")
+        assert "cannot list" in reads("/vramhistories")
+        cluster.api.delete(bound)
+        wait_until("she may not", lambda: "cannot list" in reads("/gpunodes"))
+    finally:
+        for thing in made:
+            with contextlib.suppress(ApiError):
+                cluster.api.delete(thing)
+
+
+def test_a_history_is_stored_as_it_is_written(cluster, crds):
+    run = {
+        "pod": "embed-29411-8tq5w", "endedAt": "2026-11-22T12:00:00Z", "askedMi": 8192, "gpus": 1,
+        "peakMi": 7000, "stops": 0, "seconds": 11520.5, "product": "NVIDIA H100",
+    }  # fmt: skip
+    history = {
+        "apiVersion": names.SEEING_API_VERSION,
+        "kind": names.VRAM_HISTORY_KIND,
+        "metadata": {"name": "job-embed", "namespace": "default"},
+        "status": {
+            "workload": {"kind": "Job", "name": "embed"},
+            "summary": {"runs": "20", "asks": "8Gi", "peak": "6.8Gi", "advice": "8Gi"},
+            "advice": "largest peak + 15 %",
+            "runs": [run] * 20,
+        },
+    }
+    path = "/apis/vramwarden.io/v1alpha1/namespaces/default/vramhistories"
+    stored = cluster.api.create(copy.deepcopy(history))
+    try:
+        assert stored["status"] == history["status"]
+        (row,) = as_table(cluster).request("GET", path)["rows"]
+        assert row["cells"] == ["job-embed", "20", "8Gi", "6.8Gi", "8Gi"]
+        history["status"]["runs"].append(run)
+        too_many = {**history, "metadata": {"name": "x", "namespace": "default"}}
+        assert "must have at most" in denial(lambda: cluster.api.create(too_many))
+    finally:
+        cluster.api.request("DELETE", f"{path}/job-embed")

@@ -55,11 +55,11 @@ def test_its_owner_is_told_by_condition_and_event(played, attack):
     patches = [body for verb, path, body in played["written"]
                if verb == "PATCH" and path.endswith(f"/team/pods/{attack}/status")]  # fmt: skip
     events = [body for verb, _, body in played["written"]
-              if verb == "POST" and body["involvedObject"]["uid"] == uid]  # fmt: skip
+              if verb == "POST" and body["regarding"]["uid"] == uid]  # fmt: skip
     assert patches
     assert {body["metadata"]["uid"] for body in patches} == {uid}
     said = [body["status"]["conditions"][0]["message"] for body in patches]
-    assert said == [event["message"] for event in events]
+    assert said == [event["note"] for event in events]
     cap, enough = "the cap is 8192Mi", "would have been enough until then"
     assert all(cap in one and enough in one for one in said)
 
@@ -130,7 +130,7 @@ def test_the_nodes_own_processes_are_reported_and_not_touched(played):
     ]
     assert 'pod_uid="",uuid="gpu-1111' in played["metrics"]
     nodes_events = [body["reason"] for verb, _, body in played["written"]
-                    if verb == "POST" and body["involvedObject"]["kind"] == "Node"]  # fmt: skip
+                    if verb == "POST" and body["regarding"]["kind"] == "Node"]  # fmt: skip
     assert nodes_events == ["VRAMUnmanaged"]
 
 

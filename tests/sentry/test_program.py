@@ -51,7 +51,7 @@ def test_without_act_an_excess_is_reported_once_and_nothing_is_stopped(tmp_path,
     assert messages(result) == ["started", "unmanaged memory", "a pod is over its cap"]
     reported = [body for verb, _, body in api.written if verb == "POST"]
     assert [body["reason"] for body in reported] == ["VRAMUnmanaged", "VRAMCapExceeded"]
-    assert reported[1]["involvedObject"]["uid"] == uid_of(1)
+    assert reported[1]["regarding"]["uid"] == uid_of(1)
     assert not [verb for verb, _, _ in api.written if verb == "PATCH"]
 
 

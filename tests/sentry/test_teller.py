@@ -35,12 +35,13 @@ class FakeKube:
         self._do("patch", path, body)
 
     def create(self, path, body):
-        self._do("create", path, body)
+        return self._do("create", path, body)
 
     def _do(self, what, path, body):
         if self.fails[what] and (error := self.fails[what].pop(0)):
             raise error
         self.sent.append((what, path, body))
+        return body
 
 
 @pytest.fixture
@@ -76,26 +77,28 @@ def test_a_stop_is_a_condition_and_an_event_of_exactly_this_pod(kube, teller):
             ]
         },
     }
-    assert events == "/api/v1/namespaces/team/events"
-    assert event["involvedObject"] == {
+    assert events == "/apis/events.k8s.io/v1/namespaces/team/events"
+    assert event["regarding"] == {
         "apiVersion": "v1", "kind": "Pod", "namespace": "team", "name": "train", "uid": TRAINER,
     }  # fmt: skip
-    wanted = ("type", "reason", "message", "reportingComponent", "reportingInstance")
+    wanted = ("type", "reason", "note", "action", "reportingController", "reportingInstance")
     assert [event[key] for key in wanted] == [
-        "Warning", "VRAMCapExceeded", "it held too much", "vramwarden.io/sentry", "sentry-x",
+        "Warning", "VRAMCapExceeded", "it held too much", "Stop",
+        "vramwarden.io/sentry", "sentry-x",
     ]  # fmt: skip
 
 
 def test_what_is_only_reported_is_an_event_alone(kube, teller):
     teller.write(REPORTED)
-    assert [what for what, _, _ in kube.sent] == ["create"]
+    assert [(what, body["action"]) for what, _, body in kube.sent] == [("create", "Report")]
 
 
 def test_unmanaged_memory_is_an_event_of_the_node(kube, teller):
     teller.write(OfNode("300Mi are held"))
     ((_, path, event),) = kube.sent
-    assert (path, event["reason"]) == ("/api/v1/namespaces/default/events", "VRAMUnmanaged")
-    assert event["involvedObject"]["name"] == "n1"
+    assert path == "/apis/events.k8s.io/v1/namespaces/default/events"
+    assert (event["reason"], event["action"]) == ("VRAMUnmanaged", "Audit")
+    assert event["regarding"]["name"] == "n1"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ VERDICTS = {
 }  # fmt: skip
 EVENTS = VERDICTS | {
     "killing a process", "memory came back", "no observation for a while", "a signal was rejected",
-    "no heartbeat", "out of descriptors", "guarding on", "stopped",
+    "no heartbeat", "out of descriptors", "guarding on", "last words", "stopped",
 }  # fmt: skip
 CGROUPS = next(
     (path for path in map(Path, ("/sys/fs/cgroup/unified", "/sys/fs/cgroup/freezer"))
@@ -188,10 +188,17 @@ class Pod:
         return sorted(names - {"heartbeat.new"})
 
     def events(self, message=""):
-        """Return what the enforcer said, in whole lines."""
+        """Return what the enforcer said, in whole lines; its last words only if asked for."""
         lines = self.outputs[0].read_text(encoding="utf-8").split("\n")[:-1]
         events = [json.loads(line) for line in lines]
-        return [event for event in events if message in ("", event["msg"])]
+        wanted = {message} if message else EVENTS - {"last words"}
+        assert {event["msg"] for event in events} <= EVENTS, events
+        return [event for event in events if event["msg"] in wanted]
+
+    @property
+    def name(self):
+        """Return what the enforcer calls itself, for who sees it from outside."""
+        return Path(f"/proc/{self.enforcer.pid}/comm").read_text(encoding="utf-8").rstrip("\n")
 
     @property
     def messages(self):
@@ -199,7 +206,19 @@ class Pod:
 
     @property
     def termination_message(self):
-        return self.outputs[1].read_text(encoding="utf-8")
+        """Return what was last reported; what `last_words` says stood behind it is left out."""
+        written = self.outputs[1].read_text(encoding="utf-8")
+        return written.removesuffix(self.last_words)
+
+    @property
+    def last_words(self):
+        """Return the two lines that an event says were written at the end; empty before."""
+        for said in self.events("last words")[-1:]:
+            figures = [said[key] for key in ("cap_bytes", "peak_bytes", "stops", "s")]
+            figures[1] = dict(sorted(figures[1].items(), key=lambda one: -one[1]))
+            words = {"v": 1} | dict(zip(("cap", "peak", "stops", "s"), figures, strict=True))
+            return f"ended: {said['why']}\n{json.dumps(words, separators=(',', ':'))}\n"
+        return ""
 
     def wait_for(self, message, count=1):
         """Return the event with this message, or the one that comes as the count says."""
@@ -255,6 +274,8 @@ class Pod:
             code = self.end()
             assert (code, self.messages[-1]) == (0, "stopped"), (code, self.messages)
         assert self.ends_with_the_last_verdict(), self.termination_message
+        guarded = self.heartbeat.exists() and self.enforcer.poll() != -signal.SIGKILL
+        assert bool(self.events("last words")) == guarded
         assert not self.outputs[2].read_text(encoding="utf-8")
         for event in self.events():
             assert event["ts"], event

@@ -64,7 +64,8 @@ def test_a_driver_that_hangs_does_not_hold_up_the_end(script, beats, number, gro
     more = {"HANGS": script, "BEATS": "yes" * beats, "SIGNAL": str(int(number))}
     ground.offer(monkeypatch, **more)
     code, took_s, said = in_pod(scenario)
-    assert (code, said) == (0, ["self-test", "stopped"] if beats else ["stopped"])
+    guarded = ["self-test", "last words", "stopped"]
+    assert (code, said) == (0, guarded if beats else ["stopped"])
     assert took_s < SOON_S
 
 
@@ -149,6 +150,39 @@ ours.verdict("error", "cannot measure", "a disk that hangs")
     ended = run(code, log)
     assert time.monotonic() - began_s < SOON_S
     assert [json.loads(line)["msg"] for line in ended.stdout.splitlines()] == ["stopped"]
+
+
+@pytest.mark.parametrize("threads", [True, False], ids=["", "no more threads"])
+def test_last_words_are_written_and_a_disk_that_hangs_holds_them_up_for_a_moment_only(
+    threads, tmp_path
+):
+    code = """
+import os, signal, sys, time
+from types import SimpleNamespace
+from webhook.sidecar import ending, journal
+
+ours = journal.EnforcerJournal(1, sys.argv[1])
+ours.last_words = lambda: ("ended\\n", {"why": "all is well"})
+ending.end_on_signals(ours)
+if sys.argv[2] == "False":
+    def start_new_thread(*_):
+        raise RuntimeError("no more")
+    replaced = {"start_new_thread": start_new_thread}
+    ending._thread = SimpleNamespace(**vars(ending._thread) | replaced)
+if sys.argv[3] == "hangs":
+    journal.os = SimpleNamespace(**vars(os) | {"ftruncate": lambda *_: time.sleep(60)})
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+"""
+    for how in ("works", "hangs") if threads else ("works",):
+        log = tmp_path / how
+        log.touch()
+        began_s = time.monotonic()
+        ended = run(code, log, threads, how)
+        assert time.monotonic() - began_s < SOON_S
+        said = [event["msg"] for event in events_of(ended.stdout)]
+        assert said == (["last words", "stopped"] if how == "works" else ["stopped"])
+        assert log.read_text(encoding="utf-8") == "ended\n"
 
 
 def run(code, *arguments):

@@ -3,6 +3,7 @@
 Bounds are of counts by time that passed: what takes longer here than elsewhere stays within them.
 """
 
+import signal
 import time
 
 LISTS, TOTAL = "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMemoryInfo_v2"
@@ -12,6 +13,7 @@ def test_while_the_total_is_within_the_cap_lists_are_left_alone(pod):
     def incident(p, lists, total):
         mine = p.process("stays")
         p.holds(mine, 500)
+        p.script(used_mib=400)
         started_s = time.monotonic()
         p.guard()
         for used_mib in range(0, 400, 40):
@@ -23,6 +25,28 @@ def test_while_the_total_is_within_the_cap_lists_are_left_alone(pod):
         return len(p.calls(lists)) <= most, mine.code, mine.notes, p.messages
 
     assert pod.run(incident, LISTS, TOTAL) == [True, None, [], ["self-test"]]
+
+
+def test_a_peak_between_two_lists_is_seen_where_the_total_is_higher_than_ever(pod):
+    """The pod is alone on its GPU, and within its cap all the time."""
+
+    def incident(p, lists):
+        mine = p.process("stays")
+        p.holds(mine, 500)
+        p.guard()
+        read = len(p.calls(lists))
+        began_s = time.monotonic()
+        p.holds(mine, 900)
+        p.wait_until(lambda: len(p.calls(lists)) > read)
+        soon = time.monotonic() - began_s < 5  # by the clock alone they are read after ten
+        p.holds(mine, 500)
+        name = p.wait_until(lambda: p.name if p.name == "vw s0 900" else "")
+        p.enforcer.send_signal(signal.SIGINT)
+        p.end()
+        return soon, name, p.events("last words")[0]["peak_bytes"], p.messages
+
+    peak = {"GPU-a": 900 * 2**20}
+    assert pod.run(incident, LISTS) == [True, "vw s0 900", peak, ["self-test", "stopped"]]
 
 
 def test_lists_are_read_once_a_second_at_most_and_use_up_to_the_ceiling_is_left_alone(pod):

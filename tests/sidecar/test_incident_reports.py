@@ -199,10 +199,10 @@ def test_a_self_test_by_hand_tells_the_probes_nothing(pod):
         p.script()
         before = p.left()
         p.process("stays", user=1235)
-        right = [p.start("--self-test", user=user).wait() for user in (None, 1234)]
+        right = [p.start("--self-test", user=user).wait() for user in (1234, None)]
         abilities = [event["ability"] for event in p.events("self-test")[-2:]]
         return wrong, before, right, abilities, p.left(), p.probe()
 
     left = ["heartbeat", "passed"]
-    abilities = ["full", "observe"]
+    abilities = ["observe", "full"]
     assert pod.run(incident) == [[70, 70], left, [0, 0], abilities, left, GUARDING]

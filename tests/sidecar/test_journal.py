@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.sidecar.parts import Ground, a_ground, events_of, in_pod, wait_until
@@ -140,6 +140,54 @@ def test_a_text_that_has_no_utf_8_is_written_all_the_same(heard):
     heard.journal.verdict("error", "self-test", "a\udc80b")
     assert heard.log.read_text(encoding="utf-8") == "self-test: a?b\n"
     assert heard.events()[0]["why"] == "a\udc80b"
+
+
+WORDS = "ended: all was well\n{}\n"
+
+
+@given(TEXTS)
+@example("ä" * 4096)
+def test_the_last_words_stand_behind_the_last_verdict_whatever_that_says(heard_once, text):
+    heard = heard_once
+    heard.journal = EnforcerJournal(heard.journal._write.args[0], str(heard.log))
+    heard.journal.last_words = lambda: (WORDS, {"why": "all was well"})
+    heard.journal.verdict("error", "cannot measure", text)
+    heard.journal.end()
+    message = heard.log.read_bytes()
+    assert message.endswith(WORDS.encode())
+    assert message.startswith(b"cannot measure: ")
+    assert len(message) <= 4096
+    message.decode()
+
+
+@pytest.fixture(scope="module")
+def heard_once(tmp_path_factory):
+    made = Heard(tmp_path_factory.mktemp("heard"))
+    yield made
+    made.close()
+
+
+def test_the_end_is_an_event_and_where_nothing_was_guarded_none(heard):
+    heard.journal.verdict("info", "self-test", "fine")
+    heard.journal.end()
+    assert [event["msg"] for event in heard.events()] == ["self-test"]
+    assert heard.log.read_text(encoding="utf-8") == "self-test: fine\n"
+
+
+def test_a_verdict_after_sigterm_keeps_the_last_words_behind_it(heard):
+    heard.journal.last_words = lambda: (WORDS, {})
+    heard.journal.begin_to_end()
+    assert heard.log.read_text(encoding="utf-8") == WORDS
+    heard.journal.verdict("warning", "stopping a process", "it grew")
+    assert heard.log.read_text(encoding="utf-8") == f"stopping a process: it grew\n{WORDS}"
+
+
+def test_without_a_verdict_the_words_stand_alone_and_before_the_end_there_are_none(heard):
+    heard.journal.last_words = lambda: (WORDS, {"why": "all was well"})
+    heard.journal.verdict("info", "self-test", "fine")
+    assert heard.log.read_text(encoding="utf-8") == "self-test: fine\n"
+    heard.journal.end()
+    assert [event["msg"] for event in heard.events()] == ["self-test", "last words"]
 
 
 @pytest.mark.parametrize("kind", ["closed", "full", "nobody reads"])

@@ -25,6 +25,7 @@ from webhook.core.policy.values import (
     RunAs,
     Style,
     VisibleDevices,
+    Warnings,
     WhenBlind,
 )
 from webhook.names import GPU_MEMORY_ANNOTATION
@@ -65,6 +66,7 @@ RULE = Rule(
     host_paths=None,
     capabilities=frozenset(CAPABILITIES),
     resource_claims=ResourceClaims.DENY,
+    advice=Warnings.WARN,
     placement=Placement.BINDING,
     enforcement=ENFORCEMENT,
 )

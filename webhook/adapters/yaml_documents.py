@@ -82,8 +82,13 @@ class Document:
         return self.lines.get(path, 1)
 
 
-def read_documents(file: str, data: bytes) -> tuple[list[Document], list[Problem]]:
-    """Read a file's documents, empty ones left out; `file` is its name for the problems."""
+def read_documents(
+    file: str, data: bytes, words_in: frozenset[str] = frozenset()
+) -> tuple[list[Document], list[Problem]]:
+    """Read a file's documents, empty ones left out; `file` is its name for the problems.
+
+    Fields named in `words_in` take text alone, so a word such as Off needs no quotes there.
+    """
     text, unreadable = _decode(file, data)
     if unreadable:
         return [], unreadable
@@ -92,7 +97,7 @@ def read_documents(file: str, data: bytes) -> tuple[list[Document], list[Problem
     reader = BoundedReader(text)
     try:
         for node in reader.documents():
-            builder = _Builder(file)
+            builder = _Builder(file, words_in)
             value = builder.build(node, ())
             problems.extend(builder.problems)
             if value is not None:
@@ -253,6 +258,7 @@ class _Builder:
     """Turns one document's nodes into plain values and notes lines and problems."""
 
     file: str
+    words_in: frozenset[str] = frozenset()
     lines: dict[Path, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -305,7 +311,8 @@ class _Builder:
 
     def _is_sound(self, node: Node, path: Path, line: int) -> bool:
         text: str = node.value
-        if node.tag == "plain" and text.lower() in _WORDS:
+        is_text = bool(path) and path[-1] in self.words_in
+        if node.tag == "plain" and text.lower() in _WORDS and not is_text:
             detail = f"{text} is a boolean in some YAML and text in other; "
             self._add(line, path, detail + "write true or false, or put it in quotes")
             return False

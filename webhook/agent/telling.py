@@ -8,8 +8,9 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.events import node_reference, write_event
+from webhook.adapters.kube.events import Events, node_reference
 from webhook.core.node.allowance import Allowance, take
+from webhook.names import AGENT_REPORTER
 
 if TYPE_CHECKING:
     from webhook.adapters.journal import Journal
@@ -27,7 +28,7 @@ class NodeEvents:
     """Events of one node, one per change; written by a thread, so that nobody waits for them."""
 
     def __init__(self, kube: Kube, node: str, journal: Journal) -> None:
-        self._kube = kube
+        self._events = Events(kube, AGENT_REPORTER, node)
         self._about = node_reference(node)
         self._journal = journal
         self._allowance = Allowance(EVENTS, EVENT_EVERY_S)
@@ -59,7 +60,7 @@ class NodeEvents:
         self._allowance = left
         reason, sentence, warning = told
         try:
-            write_event(self._kube, self._about, reason, sentence, warning=warning)
+            self._events.write(self._about, reason, sentence, action="Advertise", warning=warning)
         except KubeError as error:
             what = "events of the node cannot be written"
             self._journal.once("events", "warning", what, str(error))

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError, joined
-from webhook.adapters.kube.events import node_reference, write_event
+from webhook.adapters.kube.events import Events, node_reference
 from webhook.core.node.allowance import Allowance, take
 from webhook.names import (
     CAP_EXCEEDED_REASON,
@@ -76,7 +76,7 @@ class Teller:
         """Prepare; `instance` is our pod's name, which stands in each Event."""
         self._kube = kube
         self._node = node
-        self._instance = instance
+        self._events = Events(kube, SENTRY_REPORTER, instance)
         self._journal = journal
         self._of_node = Allowance(OF_THE_NODE, OF_THE_NODE_EVERY_S)
         self._of_pods: dict[str, Allowance] = {}
@@ -115,7 +115,7 @@ class Teller:
                 self._write_of_pod(report)
             else:
                 about = node_reference(self._node)
-                self._write_event(about, UNMANAGED_REASON, report.sentence)
+                self._events.write(about, UNMANAGED_REASON, report.sentence, action="Audit")
         except KubeError as error:
             if isinstance(report, OfPod) and _is_another(error):
                 return False
@@ -147,11 +147,8 @@ class Teller:
                     raise
                 self._journal.once("condition", "info", "no condition is written", str(error))
         about = {"kind": "Pod", "namespace": namespace, "name": name, "uid": report.uid}
-        self._write_event(about, CAP_EXCEEDED_REASON, report.sentence)
-
-    def _write_event(self, about: dict[str, str], reason: str, sentence: str) -> None:
-        by = SENTRY_REPORTER, self._instance
-        write_event(self._kube, about, reason, sentence, reporter=by)
+        action = "Stop" if report.stopped else "Report"
+        self._events.write(about, CAP_EXCEEDED_REASON, report.sentence, action=action)
 
     def _may(self, report: OfPod | OfNode, now_s: float) -> bool:
         if isinstance(report, OfNode):

@@ -197,6 +197,27 @@ class PlacementMetrics:
             self.late.labels(outcome)
 
 
+class HistoryMetrics:
+    """Metrics of the histories of workloads; created only where they are kept."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        counter = partial(Counter, registry=metrics.registry)
+        self.runs = counter(
+            "vramwarden_history_runs",
+            "Pods that ended, by whether their peak was kept in a history.",
+            ["result"],
+        )
+        for result in ("kept", "dropped"):
+            self.runs.labels(result)
+        self.writes = counter(
+            "vramwarden_history_writes",
+            "Histories written, lost to another replica and read again, failed, or swept.",
+            ["result"],
+        )
+        for result in ("written", "conflict", "failed", "swept"):
+            self.writes.labels(result)
+
+
 class SharedCertificateMetrics:
     """Metrics of shared certificates; created only where replicas share them in a Secret."""
 

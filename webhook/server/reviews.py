@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 
 from webhook.adapters.review_json import (
     is_dense,
@@ -23,7 +24,7 @@ from webhook.server.log import short
 from webhook.server.remembered import LONGEST_BYTES, RememberedDecisions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from webhook.core.admission.decide import Decision
     from webhook.core.pod.patch import Operation
@@ -34,6 +35,17 @@ if TYPE_CHECKING:
     from webhook.server.metrics import Metrics
 
     Shape = Callable[[Request, Sequence[Operation]], Sequence[Operation]]
+    Warn = Callable[[str, Mapping[str, Any], int], str]
+
+
+class Beside(Enum):
+    """What is reviewed besides pods and bindings."""
+
+    WORKLOAD = auto()
+
+
+Asked: TypeAlias = Phase | Beside
+"""What a request that is no binding asks for."""
 
 PHASES: Final = {"/mutate": Phase.MUTATE, "/validate": Phase.VALIDATE}
 
@@ -172,8 +184,16 @@ class _SampledProofs:
 class PodReviews:
     """Answers reviews of pods under the policy in force; safe from any thread."""
 
-    def __init__(self, policy: Callable[[], Policy], metrics: Metrics, log: JsonLog) -> None:
+    def __init__(
+        self,
+        policy: Callable[[], Policy],
+        metrics: Metrics,
+        log: JsonLog,
+        warn: Warn = lambda _namespace, _metadata, _asked_bytes: "",
+    ) -> None:
+        """Let `warn` say what a new pod asks too much or too little of; it never waits."""
         self._policy = policy
+        self._warn = warn
         self._metrics = metrics
         self._log = log
         self._reviews = Reviews(metrics, log)
@@ -194,7 +214,7 @@ class PodReviews:
 
         def decided(request: Request) -> Decision:
             judge = self._remembered.decide if len(body) <= LONGEST_BYTES else decide
-            return judge(request, policy, phase)
+            return self._advised(request, judge(request, policy, phase))
 
         def shaped(request: Request, patch: Sequence[Operation]) -> Sequence[Operation]:
             if len(body) > SMALL_BODY_BYTES:
@@ -204,6 +224,19 @@ class PodReviews:
             return patch
 
         return self._reviews.answer(review, decided, shaped)
+
+    def _advised(self, request: Request, decision: Decision) -> Decision:
+        """Add what histories say: not to what is remembered, since it follows from more."""
+        asked_bytes = decision.advises_on_bytes
+        metadata = request.obj.get("metadata")
+        if asked_bytes is None or not isinstance(metadata, dict):
+            return decision
+        try:
+            sentence = self._warn(request.namespace, metadata, asked_bytes)
+        except Exception:  # noqa: BLE001 - advice is no reason to fail
+            self._log.exception("advice failed")
+            return decision
+        return replace(decision, notes=(*decision.notes, sentence)) if sentence else decision
 
     def too_large(self, phase: Phase, first_bytes: bytes, limit_bytes: int) -> Answer:
         """Answer a body of which only the beginning was read, since it is larger than the limit."""

@@ -32,8 +32,8 @@ _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 _CHECK_S: Final = 0.2
 """Between questions whether the guard is needed still."""
 
-_VERDICT_S: Final = 0.5
-"""How long a verdict that is being written may hold up the end: a disk may hang, too."""
+_WORDS_S: Final = 1.0
+"""How long the last words may hold up the end: a disk may hang, too."""
 
 
 def end_on_signals(journal: EnforcerJournal) -> None:
@@ -66,8 +66,32 @@ def _end(told: int, journal: EnforcerJournal) -> None:
     if number == signal.SIGTERM and _is_needed():
         why = "told to stop, and guarding on while the kubelet ends the other containers"
         journal.event("info", "guarding on", why=why)
+        _in_time(journal.begin_to_end)
         while _is_needed():
             time.sleep(_CHECK_S)
-    journal.writing.acquire(timeout=_VERDICT_S)
+    leave_last_words(journal)
     journal.event("info", "stopped")
     os._exit(STOPPED)
+
+
+def leave_last_words(journal: EnforcerJournal) -> None:
+    """Write what the pod held at most; whoever calls this ends the process next."""
+    _in_time(journal.end)
+
+
+def _in_time(write: Callable[[], None]) -> None:
+    """Write in a thread of its own, and wait no longer than `_WORDS_S`."""
+    done = _thread.allocate_lock()
+    done.acquire()
+
+    def run() -> None:
+        try:
+            write()
+        finally:
+            done.release()
+
+    try:
+        _thread.start_new_thread(run, ())
+    except RuntimeError:  # the pod has as many as it may
+        run()
+    done.acquire(timeout=_WORDS_S)

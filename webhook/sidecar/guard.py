@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters import processes, surroundings
 from webhook.adapters.processes import Delivery
+from webhook.core.enforcement.last_words import LastWords, in_words, write_last_words
+from webhook.core.enforcement.process_name import write_process_name
 from webhook.core.enforcement.step import (
     Cap,
     EndPod,
@@ -90,7 +93,9 @@ class Guard:
             counts_strangers=counts_strangers,
             proc=proc,
         )
-        self._observed_s = time.monotonic()
+        self._began_s = self._observed_s = time.monotonic()
+        self._stops = 0
+        self._name = ""
         self._rejected: set[Process] = set()
         self._state = State()
         self._holders: frozenset[str] = frozenset()
@@ -99,6 +104,7 @@ class Guard:
     def run(self) -> int:
         """Guard, and return the exit code; raises DriverChangedError."""
         go_on_while(self._is_needed)
+        self._journal.last_words = self._last_words
         last_s = time.monotonic()
         while True:
             now_s = time.monotonic()
@@ -137,7 +143,30 @@ class Guard:
         # Where it is not known which, a crowd that was only added up, it may be any of them.
         self._holders |= {usage.process.container for usage in observation.usages}
         self._state, actions = step(self._state, observation, self._cap, now_s)
+        self._stops += sum(isinstance(one, Terminate | StopContainer) for one in actions)
+        self._tell_by_name()
         return actions
+
+    def _last_words(self) -> tuple[str, dict[str, Any]]:
+        """Return what is known of the pod so far; safe in any thread."""
+        seconds = int(time.monotonic() - self._began_s)
+        words = LastWords(self._cap.cap_bytes, self._state.peaks, self._stops, seconds)
+        figures = {"peak_bytes": dict(words.peaks), "cap_bytes": words.cap_bytes}
+        values = {"why": in_words(words), **figures, "stops": words.stops, "s": words.seconds}
+        return write_last_words(words), values
+
+    def _tell_by_name(self) -> None:
+        """Show stops and peak as our process's name, for who sees us from outside the pod."""
+        name = write_process_name(self._stops, max(self._state.peaks.values(), default=None))
+        if name == self._name:
+            return
+        self._name = name
+        with contextlib.suppress(OSError):
+            file = os.open(f"{self._proc}/self/comm", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(file, name.encode())
+            finally:
+                os.close(file)
 
     def _pause_s(self, now_s: float) -> float:
         """Return how long to wait: less while an excess is judged, and as a grace ends.

@@ -1,4 +1,4 @@
-"""The enforcer's journal: its verdicts are for `kubectl describe`, too."""
+"""The enforcer's journal: its verdicts and last words are for `kubectl describe`, too."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import _thread
 import contextlib
 import os
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.journal import Journal
 from webhook.sidecar.heartbeat import leave_verdict
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    LastWords = tuple[str, Mapping[str, Any]]
+
 _LONGEST_MESSAGE: Final = 4096  # the kubelet's bound, in bytes
+WRITING_S: Final = 0.5
+"""How long a verdict that is being written may hold up the end: a disk may hang, too."""
 
 
 class EnforcerJournal(Journal):
@@ -25,8 +32,12 @@ class EnforcerJournal(Journal):
         super().__init__(partial(os.write, descriptor))
         self._termination_log = termination_log
         self._run_folder = run_folder
-        self.writing = _thread.allocate_lock()
+        self._verdict = ""
+        self._ends = False
+        self._writing = _thread.allocate_lock()
         """Held while a verdict is written: whoever ends the process takes it first."""
+        self.last_words: Callable[[], LastWords | None] = _nothing
+        """What there is to say of the pod, as text and as an event's values; safe in any thread."""
 
     def verdict(
         self, level: str, message: str, why: str, *, report: bool = True, **values: Any
@@ -37,15 +48,39 @@ class EnforcerJournal(Journal):
         whoever saw the event finds it, and SIGKILL between the two, or within, leaves a message.
         What is to `report` becomes an Event of the pod by the next probe.
         """
-        with self.writing:
-            self._write_termination_log(f"{message}: {why}\n")
+        with self._writing:
+            self._verdict = f"{message}: {why}\n"
+            self._write_termination_log()
             if report and self._run_folder:
                 leave_verdict(self._run_folder, f"{message}: {why}")
             self.event(level, message, why=why, **values)
 
-    def _write_termination_log(self, message: str) -> None:
-        text = message.encode(errors="replace")[:_LONGEST_MESSAGE]
-        text = text.decode(errors="ignore").encode()  # not cut within a letter
+    def begin_to_end(self) -> None:
+        """Have the last words stand behind the last verdict, and behind each one that follows.
+
+        A guard may go on after SIGTERM, and end by SIGKILL.
+        """
+        with self._writing:
+            self._ends = True
+            self._write_termination_log()
+
+    def end(self) -> None:
+        """Write the last words, as an event too; no verdict is written after them."""
+        if not self._writing.acquire(timeout=WRITING_S):
+            return  # the main thread hangs as it writes a verdict, and that one stands
+        self._ends = True
+        self._write_termination_log()
+        if words := self.last_words():
+            self.event("info", "last words", **words[1])
+
+    def _write_termination_log(self) -> None:
+        """Write the last verdict, and behind it, once all ends, the last words."""
+        words = self.last_words() if self._ends else None
+        behind = words[0].encode() if words else b""
+        if not (self._verdict or behind):
+            return
+        text = self._verdict.encode(errors="replace")[: _LONGEST_MESSAGE - len(behind)]
+        text = text.decode(errors="ignore").encode() + behind  # not cut within a letter
         with contextlib.suppress(OSError):
             file = os.open(self._termination_log, os.O_WRONLY | os.O_CLOEXEC)
             try:
@@ -53,3 +88,7 @@ class EnforcerJournal(Journal):
                 os.ftruncate(file, len(text))
             finally:
                 os.close(file)
+
+
+def _nothing() -> None:
+    return None

@@ -129,7 +129,7 @@ class Observer:
         if wants_lists(pace, total_bytes, self._cap_bytes, now_s, judging=judging):
             started_s = time.monotonic()
             listed = self._nvml.processes(gpu)
-            self._paces[gpu] = Pace(now_s, total_bytes, time.monotonic() - started_s)
+            self._paces[gpu] = pace.after(now_s, total_bytes, time.monotonic() - started_s)
             crowd = len(listed) > FEW and not judging
             if crowd and sum(one.used_bytes or 0 for one in listed) <= self._ceiling_bytes:
                 named = ((self._name(one.pid), one.used_bytes) for one in listed)

@@ -35,6 +35,7 @@ WHOLE = {
                 "hostPaths": ["/data"],
                 "capabilities": ["NET_ADMIN", "IPC_LOCK"],
                 "resourceClaims": "Ignore",
+                "advice": "Off",
                 "placement": "None",
                 "enforcement": {
                     "by": "Sidecar",

@@ -28,10 +28,17 @@ from webhook.core.policy.values import (
     RunAs,
     Style,
     VisibleDevices,
+    Warnings,
     WhenBlind,
 )
 
 MINIMAL = "  rules:\n  - name: a\n"
+
+
+@pytest.mark.parametrize("written", ["Off", '"Off"'])
+def test_advice_can_be_switched_off_with_and_without_quotes(tmp_path, written):
+    (rule,) = load_spec(tmp_path, f"{MINIMAL}    advice: {written}\n").rules
+    assert rule.advice is Warnings.OFF
 
 
 def rule_problem(folder, field: str) -> str:
@@ -53,6 +60,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
     assert rule.programs == ("jax", "tensorflow")
     assert rule.visible_devices is VisibleDevices.DENY
     assert (rule.isolation, rule.resource_claims) == (Isolation.ANY, ResourceClaims.DENY)
+    assert rule.advice is Warnings.WARN
     assert (rule.host_paths, rule.capabilities) == (None, {"NET_ADMIN", "NET_RAW", "IPC_LOCK"})
     assert rule.placement is Placement.BINDING
     held = rule.enforcement
@@ -140,6 +148,8 @@ def test_a_rule_names_programs_in_any_number(tmp_path, programs):
         ("isolation: nonroot", 'isolation: "nonroot" is not one of Any, NonRoot; did you mean NonRoot?'),
         ("enforcement: {runAs: Workload}\n    isolation: NonRoot", "enforcement: runAs Workload gives the sidecar a user that can be signalled, against isolation NonRoot; write runAs Auto, or isolation Any"),
         ("resourceClaims: Allow", 'resourceClaims: "Allow" is not one of Deny, Ignore'),
+        ("advice: Cap", 'advice: "Cap" is not one of Warn, Off'),
+        ("advice: No", 'advice: "No" is not one of Warn, Off'),
         ("hostPaths: safe", "hostPaths: must be Safe, or a list of paths, e.g. [/data]; [] allows none"),
         ("hostPaths: null", "hostPaths: must be Safe, or a list of paths, e.g. [/data]; [] allows none"),
         ("hostPaths: /data", "hostPaths: must be Safe, or a list of paths"),

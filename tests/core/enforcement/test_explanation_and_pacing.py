@@ -57,8 +57,31 @@ def test_an_explanation_names_the_process_the_figures_and_the_request_that_was_e
     ],
 )
 def test_lists_are_read_where_something_moved_or_time_is_up(judging, total, since_s, want):
-    pace = Pace(listed_at_s=100.0, listed_total_bytes=CAP)
+    pace = Pace(listed_at_s=100.0, listed_total_bytes=CAP, highest_bytes=CAP)
     assert wants_lists(pace, total, CAP, 100.0 + since_s, judging=judging) is want
+
+
+@pytest.mark.parametrize(
+    ("total", "since_s", "want"),
+    [
+        (GIB + MOVED_BYTES, LIST_FLOOR_S, True),
+        (GIB + MOVED_BYTES, LIST_FLOOR_S / 2, False),
+        (GIB + MOVED_BYTES - 1, LIST_FLOOR_S, False),
+        (GIB - MOVED_BYTES, LIST_FLOOR_S, False),
+    ],
+)
+def test_a_total_higher_than_at_any_list_is_a_peak_to_be_seen(total, since_s, want):
+    pace = Pace().after(90.0, GIB, 0.0).after(100.0, GIB // 2, 0.0)
+    assert wants_lists(pace, total, CAP, 100.0 + since_s, judging=False) is want
+
+
+def test_peaks_cost_no_more_lists_than_fit_into_a_gpu():
+    pace, lists = Pace().after(0.0, 0, 0.0), 0
+    for second in range(1, 9):
+        for total in (second * GIB // 2, 0):  # up and down within the cap
+            if wants_lists(pace, total, CAP, float(second), judging=False):
+                pace, lists = pace.after(0.0, total, 0.0), lists + 1
+    assert lists == 8
 
 
 def test_a_crowded_gpu_is_read_half_as_often():

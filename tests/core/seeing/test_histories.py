@@ -96,7 +96,7 @@ def test_workloads_that_differ_in_case_alone_have_histories_of_their_own():
 
 A_RUN = st.builds(
     Run,
-    pod=st.text(min_size=1, max_size=10),
+    pod=st.text("abc-.123", min_size=1, max_size=10),
     ended_s=st.integers(int(NOW_S - 2 * OLDEST_S), int(NOW_S)).map(float),
     asked_bytes=st.integers(1, 2**30).map(lambda value: value * MIB),
     gpus=st.integers(1, 16),
@@ -153,6 +153,19 @@ def test_reading_never_fails(workload, one, other):
     read_history({"metadata": {"namespace": "n"}, "status": status})
     read_history({"metadata": workload, "status": other})
     assert read_history({"metadata": {"namespace": "n"}, "status": {"workload": workload}}) is None
+
+
+@pytest.mark.parametrize("text", ["a\x1b[2J", "a\nb", "", 7])
+def test_names_that_would_act_on_a_terminal_are_not_read(text):
+    stored = write_history(LLAMA)
+    stored["status"]["runs"][0]["pod"] = text
+    stored["status"]["runs"][1]["product"] = text
+    found = read_history(stored)
+    assert found is not None
+    assert [run.pod for run in found.runs] == [run.pod for run in LLAMA.runs[1:]]
+    assert found.runs[0].product == ""
+    stored["status"]["workload"]["name"] = text
+    assert read_history(stored) is None
 
 
 def test_no_more_than_the_last_twenty_runs_are_read():

@@ -138,10 +138,14 @@ def test_our_rights_are_asked_for(api, server, status, may):
 def test_an_event_of_a_pod_says_which_and_why(api, server):
     api.warn_of(PodState("p1", "team/train", None), "BoundWithoutGPU", "because")
     ((method, path, _, body),) = server.asked
-    assert (method, path.split("?")[0]) == ("POST", "/api/v1/namespaces/team/events")
-    assert body["metadata"] == {"generateName": "train.", "namespace": "team"}
-    assert body["involvedObject"]["uid"] == "p1"
-    said = {"type": "Warning", "reason": "BoundWithoutGPU", "message": "because"}
+    assert (method, path.split("?")[0]) == (
+        "POST",
+        "/apis/events.k8s.io/v1/namespaces/team/events",
+    )
+    assert body["metadata"] == {"generateName": "train-", "namespace": "team"}
+    assert body["regarding"]["uid"] == "p1"
+    said = {"type": "Warning", "reason": "BoundWithoutGPU", "note": "because"}
+    said["reportingController"] = "vramwarden.io/webhook"
     assert said.items() <= body.items()
 
 

@@ -96,6 +96,22 @@ def test_it_keeps_the_server_unready_until_both_lists_were_read(follow):
     assert tracker.node("n1") == NODE
 
 
+def test_it_knows_what_the_largest_gpu_has_while_nodes_come_and_go():
+    tracker = Tracker(Script(), PlacementMetrics(Metrics()), RecordedLog())
+    large = GpuNode("n2", (Gpu("GPU-b", 5, "X", 0), Gpu("GPU-c", 80, "X", 1, healthy=False)))
+    known = [tracker.largest_bytes()]
+    for act in (
+        lambda: tracker._take_nodes([NODE]),
+        lambda: tracker._take_node("ADDED", large),
+        lambda: tracker._take_node("MODIFIED", replace(large, gpus=large.gpus[:1])),
+        lambda: tracker._take_node("DELETED", NODE),
+        lambda: tracker._take_nodes([]),
+    ):
+        act()
+        known.append(tracker.largest_bytes())
+    assert known == [None, 10, 80, 10, 5, None]
+
+
 def test_a_watch_goes_on_from_what_it_reported_last(follow):
     bookmark = changed("BOOKMARK", None, "9")
     script = Script([([POD], "5")], [[changed("MODIFIED", BOUND, "6"), bookmark], [bookmark]])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.kube.client import Kube, joined
-from webhook.adapters.kube.events import write_event
+from webhook.adapters.kube.events import Events
 from webhook.adapters.kube.follow import Collection
 from webhook.core.node.state import read_inventory
 from webhook.core.nvidia.device_names import DeviceNames, read_device_names
@@ -24,6 +25,7 @@ from webhook.names import (
     MANAGED_LABEL,
     NODE_DEVICE_NAMES_LABEL,
     NODE_GPU_LABEL,
+    WEBHOOK_REPORTER,
 )
 
 if TYPE_CHECKING:
@@ -73,11 +75,23 @@ class Stored:
 class PlacementApi:
     """The API server as placement sees it; every method raises KubeError."""
 
-    def __init__(self, kube: Kube, namespace: str) -> None:
-        """Keep assignments in `namespace`."""
+    def __init__(
+        self,
+        kube: Kube,
+        namespace: str,
+        saw: Callable[[Json, PodState], None] = lambda _raw, _state: None,
+    ) -> None:
+        """Keep assignments in `namespace`; `saw` takes each pod that `pods` reads or watches."""
         self._kube = kube
+        self._events = Events(kube, WEBHOOK_REPORTER, socket.gethostname())
         self._config_maps = joined("namespaces", namespace, "configmaps")
-        self.pods = Collection(kube, joined("pods"), read_pod_state, labels=MANAGED)
+
+        def keep(raw: Json) -> PodState:
+            state = read_pod_state(raw)
+            saw(raw, state)
+            return state
+
+        self.pods = Collection(kube, joined("pods"), keep, labels=MANAGED)
         """All pods with a demand."""
         self.nodes = Collection(kube, joined("nodes"), _gpu_node, labels=WITH_GPU)
         """All nodes with a GPU."""
@@ -125,7 +139,7 @@ class PlacementApi:
         """Write an event of a pod, for `kubectl describe pod`."""
         namespace, _, name = pod.name.partition("/")
         about = {"kind": "Pod", "namespace": namespace, "name": name, "uid": pod.uid}
-        write_event(self._kube, about, reason, sentence)
+        self._events.write(about, reason, sentence, action="Binding")
 
     def node(self, name: str) -> GpuNode | None:
         """Read a node; None where it does not exist."""

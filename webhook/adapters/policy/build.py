@@ -180,6 +180,7 @@ def _rule(part: RulePart, enforcer_image: str, where: str) -> Rule:
         host_paths=part.host_paths,
         capabilities=frozenset(part.capabilities),
         resource_claims=part.resource_claims,
+        advice=part.advice,
         placement=part.placement,
         enforcement=_enforcement(part.enforcement, enforcer_image),
         where=where,

@@ -36,6 +36,8 @@ _SUFFIXES: Final = frozenset({".yaml", ".yml"})
 _CONFIG_MAP_DATA: Final = "..data"
 """The link by which the kubelet replaces all files of a mounted ConfigMap at once."""
 _SHOWN_PROBLEMS: Final = 100
+_WORDS_IN: Final = frozenset({"advice"})
+"""Fields of which a value is a word that some YAML reads as a boolean: Off."""
 
 
 class PolicyInvalidError(ValueError):
@@ -153,7 +155,7 @@ def parse_snapshot(snapshot: Snapshot, enforcer_image: str) -> Policy:
     sources: list[PolicyDocument] = []
     unusable_classes: set[str] = set()
     for _, shown, data in snapshot.files:
-        documents, found = read_documents(shown, data)
+        documents, found = read_documents(shown, data, _WORDS_IN)
         for document in documents:
             source = _shape(shown, document, found)
             if source is None:

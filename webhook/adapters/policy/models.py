@@ -61,6 +61,7 @@ from webhook.core.policy.values import (
     RunAs,
     Style,
     VisibleDevices,
+    Warnings,
     WhenBlind,
 )
 from webhook.names import NODE_GPU_LABEL, NVIDIA_RUNTIME_CLASS
@@ -248,6 +249,11 @@ class RulePart(Part):
         ResourceClaims.DENY,
         description="What happens to a resource claim (DRA) beside VRAM: Deny the pod, or Ignore "
         "it.",
+    )
+    advice: Annotated[Warnings, _Lax] = Field(
+        Warnings.WARN,
+        description="Warn who creates a pod that asks for far more or less than the last pods of "
+        "its workload held, or for more than any GPU has; or Off.",
     )
     placement: Annotated[Placement, _Lax] = Field(
         Placement.BINDING,

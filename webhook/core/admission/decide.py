@@ -22,7 +22,7 @@ from webhook.core.pod.findings import Finding, MalformedObjectError, render
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN
 from webhook.core.pod.views import annotations_of, labels_of, read_pod
-from webhook.core.policy.values import Action, Rollout, Rule, VisibleDevices
+from webhook.core.policy.values import Action, Rollout, Rule, VisibleDevices, Warnings
 from webhook.names import MIRROR_POD_ANNOTATION, NODES_GROUP
 
 if TYPE_CHECKING:
@@ -76,6 +76,9 @@ class Decision:
     malformed: str = ""
     notes: tuple[str, ...] = ()
     """What the user should know although it changes nothing: always returned, as warnings."""
+    advises_on_bytes: int | None = None
+    """What a new pod asks for per GPU, where who creates it is to be told if that is too much or
+    too little."""
     before: Json = field(default_factory=dict, repr=False, compare=False)
     """The object that came."""
 
@@ -203,10 +206,15 @@ def _read(request: Request, rule: Rule, policy: Policy, *, mutating: bool) -> De
     if request.operation == "CREATE":
         case = Case(pod, pod, rule, policy, *read_demand(pod), mutating=mutating)
         decision = _created(case)
-        # Not in both phases: the user would read it twice.
+        if not mutating:  # in both phases the user would read it twice
+            return decision
         fine = decision.allowed and not decision.findings
-        notes = hints_of(case, fine=fine) if mutating else ()
-        return replace(decision, notes=notes) if notes else decision
+        notes = hints_of(case, fine=fine)
+        advises = fine and case.asked is not None and _advises(rule)
+        asked = case.demand.per_gpu_bytes if advises else None
+        if not notes and asked is None:
+            return decision
+        return replace(decision, notes=notes, advises_on_bytes=asked)
     case = Case(pod, read_pod(request.old), rule, policy, mutating=mutating)
     if request.subresource == "ephemeralcontainers":
         return _debugged(case)
@@ -254,6 +262,10 @@ def _debugged(case: Case) -> Decision:
     if findings or not case.mutating or _is_observed(case.policy, case.old.raw):
         return _judged(case, findings)
     return _mutated(case, edit_debuggers(case.pod, names, hide_unless_set))
+
+
+def _advises(rule: Rule) -> bool:
+    return rule.advice is Warnings.WARN and rule.action is not Action.AUDIT
 
 
 def _voids(case: Case) -> bool:

@@ -56,10 +56,11 @@ def write_last_words(words: LastWords) -> str:
         "stops": words.stops,
         "s": words.seconds,
     }
-    return f"ended: {_sentence(words)}\n{json.dumps(written, separators=(',', ':'))}\n"
+    return f"ended: {in_words(words)}\n{json.dumps(written, separators=(',', ':'))}\n"
 
 
-def _sentence(words: LastWords) -> str:
+def in_words(words: LastWords) -> str:
+    """Return the sentence for people."""
     if words.peaks:
         gpu, peak_bytes = max(words.peaks.items(), key=lambda one: one[1])
         peak = f"peak {measured(peak_bytes)} of {exactly(words.cap_bytes)} on {gpu}"

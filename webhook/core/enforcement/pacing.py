@@ -31,6 +31,13 @@ class Pace:
     listed_at_s: float = float("-inf")
     listed_total_bytes: int | None = None
     call_s: float = 0.0
+    highest_bytes: int = 0
+    """The highest total at which lists were read: a peak of the pod lies there, if it is alone."""
+
+    def after(self, now_s: float, total_bytes: int | None, call_s: float) -> Pace:
+        """Return the pace once lists were read."""
+        highest_bytes = max(self.highest_bytes, total_bytes or 0)
+        return Pace(now_s, total_bytes, call_s, highest_bytes)
 
 
 def wants_lists(
@@ -43,11 +50,14 @@ def wants_lists(
     | yes | any | any | yes |
     | no | any | under the floor | no |
     | no | unknown | over the floor | yes |
-    | no | moved | over the floor | yes |
-    | no | stable | over the ceiling | yes |
-    | no | stable | between | no |
+    | no | moved, over the cap | over the floor | yes |
+    | no | moved, higher than ever | over the floor | yes |
+    | no | any other | over the ceiling | yes |
+    | no | any other | between | no |
 
-    While the total itself is within the cap no pod can be over it, so only time counts then.
+    While the total itself is within the cap no pod can be over it. Then only time counts, and that
+    peaks are to be seen: a total higher than at any list shows one, of a pod that is alone on its
+    GPU. So many lists fit into a GPU's memory that this costs little.
     """
     if judging:
         return True
@@ -58,4 +68,5 @@ def wants_lists(
     if total_bytes is None or pace.listed_total_bytes is None:
         return True
     moved = abs(total_bytes - pace.listed_total_bytes) >= MOVED_BYTES
-    return (moved and total_bytes > cap_bytes) or since_s >= LIST_EVERY_S * slow
+    peaks = total_bytes >= pace.highest_bytes + MOVED_BYTES
+    return (moved and total_bytes > cap_bytes) or peaks or since_s >= LIST_EVERY_S * slow

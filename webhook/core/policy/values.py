@@ -82,6 +82,13 @@ class ResourceClaims(StrEnum):
     IGNORE = "Ignore"
 
 
+class Warnings(StrEnum):
+    """Whether who creates a pod is told that it asks for too much or too little."""
+
+    WARN = "Warn"
+    OFF = "Off"
+
+
 class Placement(StrEnum):
     """When the GPU is chosen."""
 
@@ -212,6 +219,7 @@ class Rule:
     capabilities: frozenset[str]
     """Which containers of pods with VRAM may add beside what runtimes give everybody."""
     resource_claims: ResourceClaims
+    advice: Warnings
     placement: Placement
     enforcement: Enforcement
     where: str = field(default="", compare=False)

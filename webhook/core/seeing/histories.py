@@ -183,6 +183,14 @@ def append(history: History, run: Run, now_s: float) -> History:
     return replace(history, runs=tuple(one for one in runs if now_s - one.ended_s <= OLDEST_S))
 
 
+def has_run(history: History, pod: str, began_s: float) -> bool:
+    """Say whether the run of a pod that began then is there, whatever its end is said to be.
+
+    No two pods of a name live at the same time, so a run of its name that ended since is its own.
+    """
+    return any(run.pod == pod and run.ended_s >= began_s for run in history.runs)
+
+
 def is_over(history: History, now_s: float) -> bool:
     """Say whether its last run ended so long ago that the history may go."""
     return all(now_s - run.ended_s > OLDEST_S for run in history.runs)
@@ -364,7 +372,8 @@ def _within(value: object, most: int) -> int | None:
 
 def _text(raw: Json, key: str) -> str:
     value = raw.get(key)
-    return value[:_LONGEST_TEXT] if isinstance(value, str) else ""
+    """Return a text; one that would act on a terminal is none."""
+    return value[:_LONGEST_TEXT] if isinstance(value, str) and value.isprintable() else ""
 
 
 def _object(value: object) -> Json:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 POD: Final = "Pod"
 _MOST_OWNERS: Final = 64
-_LONGEST_NAME: Final = 253
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+"""Names of what creates pods. The API server takes any text as that of an owner."""
 _KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _HASHED: Final = {
@@ -72,14 +73,36 @@ def workload_of(metadata: Mapping[str, Any]) -> Workload:
     labels = metadata.get("labels")
     labels = labels if isinstance(labels, dict) else {}
     found = _by_controller(metadata, labels)
-    named = labels.get(WORKLOAD_LABEL)
+    return _renamed(found, metadata)
+
+
+def _renamed(found: Workload, pod: Mapping[str, Any]) -> Workload:
+    labels = pod.get("labels")
+    named = labels.get(WORKLOAD_LABEL) if isinstance(labels, dict) else None
     if isinstance(named, str) and _LABEL.fullmatch(named):
         return Workload(found.kind, named)
     return found
 
 
+def workload_itself(kind: str, name: str, pod: Mapping[str, Any]) -> Workload:
+    """Return what `workload_of` will say of the pods of a workload, given their metadata.
+
+    | it is | then |
+    | --- | --- |
+    | a Job | as of a pod with that controller: it may be one of many of a CronJob |
+    | anything else | itself |
+    | any, and its pods are labeled vramwarden.io/workload=mine | of that kind, mine |
+    """
+    found = Workload(kind, _name(name))
+    if kind == "Job":
+        owner = {"kind": kind, "name": name, "controller": True}
+        found = _by_controller({"ownerReferences": [owner]}, {})
+    return _renamed(found, pod)
+
+
 def _by_controller(metadata: Mapping[str, Any], labels: Mapping[str, Any]) -> Workload:
-    generated = _name(metadata.get("generateName")).rstrip("-.")
+    prefix = metadata.get("generateName")
+    generated = _name(prefix.rstrip("-.")) if isinstance(prefix, str) else ""
     owner = _controller(metadata.get("ownerReferences"))
     if owner is None:
         return Workload(POD, generated or _name(metadata.get("name")))
@@ -109,4 +132,4 @@ def _controller(owners: object) -> Workload | None:
 
 
 def _name(value: object) -> str:
-    return value[:_LONGEST_NAME] if isinstance(value, str) else ""
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else ""

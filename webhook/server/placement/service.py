@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import connect
+from webhook.adapters.kube.histories import HistoriesApi
 from webhook.adapters.kube.placement import PlacementApi
-from webhook.server.metrics import PlacementMetrics
+from webhook.server.histories import Advisor, KnownHistories, Recorder
+from webhook.server.metrics import HistoryMetrics, PlacementMetrics
 from webhook.server.placement.binder import Binder
 from webhook.server.placement.late import LateAssignments
 from webhook.server.placement.tidying import Tidying
 from webhook.server.placement.tracker import Tracker
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from webhook.core.placement.assignments import PodState
+    from webhook.core.pod.gpus import Gpu
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
 
@@ -30,22 +35,34 @@ class PlacementService:
         api = PlacementApi(connect(tries=1, answer_s=ANSWER_S), namespace)
         self._tidying = Tidying(PlacementApi(connect(), namespace), log)
         counted = PlacementMetrics(metrics)
-        followed = PlacementApi(connect(), namespace)
+        self._known = KnownHistories(HistoriesApi(connect()), log)
+        self._recorder = Recorder(
+            HistoriesApi(connect()), self._known, self._gpus_of, HistoryMetrics(metrics), log
+        )
+        followed = PlacementApi(connect(), namespace, self._recorder.saw)
         self._late = LateAssignments(PlacementApi(connect(tries=1), namespace), counted, log)
         self._tracker = Tracker(
             followed, counted, log, self._ended, self._late.waits, self._forget, self._changed
         )
         self.binder = Binder(api, self._tracker, counted, self._late.waits)
+        self.advisor = Advisor(self._known, self._tracker.largest_bytes)
 
     def start(self) -> None:
         """Watch pods and nodes on daemon threads."""
         self._tracker.start()
         self._tidying.start(self.binder)
         self._late.start(self.binder, self._tracker)
+        self._known.start()
+        self._recorder.start()
 
     def _ended(self, pod: PodState) -> None:
         self._tidying.ended(pod)
         self._late.ended(pod, self._tracker)
+        self._recorder.gone(pod)
+
+    def _gpus_of(self, node: str) -> Sequence[Gpu]:
+        found = self._tracker.node(node)
+        return found.gpus if found else ()
 
     def _forget(self, node: str) -> None:
         self.binder.forget(node)

@@ -62,6 +62,7 @@ class Tracker:
         self._waiting: dict[str, dict[str, PodState]] = {}
         self._gone: deque[str] = deque()
         self._nodes: dict[str, GpuNode] = {}
+        self._largest_bytes: int | None = None
         self._listed = {"pods": Event(), "nodes": Event()}
         self._failing: dict[str, str] = {}
         metrics.waiting.set_function(lambda: len(self.waiting()))
@@ -88,6 +89,10 @@ class Tracker:
     def node(self, name: str) -> GpuNode | None:
         """Return a node that has GPUs by its label; it may not show them."""
         return self._nodes.get(name)
+
+    def largest_bytes(self) -> int | None:
+        """Return the usable memory of the largest GPU of all nodes; None where none is known."""
+        return self._largest_bytes
 
     def relevant(self, node: str, uids: Iterable[str]) -> dict[str, PodState]:
         """Return what is known of these pods and of those on a node."""
@@ -150,6 +155,7 @@ class Tracker:
 
     def _take_nodes(self, nodes: Sequence[GpuNode]) -> None:
         before, self._nodes = self._nodes, {node.name: node for node in nodes}
+        self._compare()
         for name in before.keys() - self._nodes.keys():
             self._lost(name)
         self._changed({node.name for node in nodes if before.get(node.name) != node})
@@ -157,10 +163,16 @@ class Tracker:
     def _take_node(self, kind: str, node: GpuNode) -> None:
         if kind == "DELETED":
             self._nodes.pop(node.name, None)
+            self._compare()
             self._lost(node.name)
         elif self._nodes.get(node.name) != node:
             self._nodes[node.name] = node
+            self._compare()
             self._changed({node.name})
+
+    def _compare(self) -> None:
+        gpus = (gpu for node in self._nodes.values() for gpu in node.gpus)
+        self._largest_bytes = max((gpu.memory_bytes for gpu in gpus), default=None)
 
     def _take_pods(self, pods: Sequence[PodState]) -> None:
         """Take a complete list: what is no longer in it is gone."""

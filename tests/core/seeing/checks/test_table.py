@@ -180,6 +180,7 @@ CASES = {
             nodes(a_node(taints=[{"key": "team", "value": "a", "effect": "NoSchedule"}])),
             nodes(a_node(taints=[{"key": "nvidia.com/gpu", "effect": "NoExecute"}])),
         ),
+        (policy(problems=("no",)), installed(policy=None)),
     ],
     "whole-gpus": [
         before(),

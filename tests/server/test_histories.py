@@ -1,0 +1,543 @@
+"""Histories: what replicas make of pods that end, and what a new pod's author is told."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.seeing.test_endings import (
+    ENDED,
+    FINISHED,
+    GIB,
+    GPUS,
+    STATE,
+    WORDS,
+    a_raw,
+    figures,
+    terminated,
+)
+from tests.core.seeing.test_histories import LLAMA
+from tests.support.logs import RecordedLog
+from tests.support.pods import a_pod as a_new_pod
+from tests.support.pods import a_policy, a_request, a_review, a_rule
+from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.follow import Changed, Failed, Listed
+from webhook.adapters.kube.histories import StoredHistory
+from webhook.core.admission.decide import Phase
+from webhook.core.policy.values import Warnings
+from webhook.core.seeing.histories import OLDEST_S, History
+from webhook.core.seeing.nodes import read_time
+from webhook.core.seeing.workloads import Workload, workload_of
+from webhook.server import histories as module
+from webhook.server.histories import EVERY_S, Advisor, KnownHistories, Recorder
+from webhook.server.log import JsonLog
+from webhook.server.metrics import HistoryMetrics, Metrics
+from webhook.server.reviews import PodReviews
+
+ENDED_S = read_time(ENDED) or 0.0
+DOWN = KubeError("does not answer")
+GONE = KubeError("is gone", code=404)
+CONFLICT = KubeError("somebody wrote it", code=409)
+
+
+class FakeApi:
+    """The API server's histories; each write is checked against what stood there."""
+
+    all = None
+
+    def __init__(self, now_s=ENDED_S + 5):
+        self.stored: dict[tuple[str, Workload], StoredHistory] = {}
+        self.time_s = now_s
+        self.version = 0
+        self.reads = self.writes = 0
+        self.gets: list[str] = []
+        self.figures_are = None
+        self.fails: KubeError | None = None
+        self.meanwhile = lambda: None
+
+    def now_s(self):
+        return self.time_s
+
+    def read(self, namespace, workload):
+        self.reads += 1
+        self._maybe_fail()
+        empty = StoredHistory(History(namespace, workload.kind, workload.name), "")
+        return self.stored.get((namespace, workload), empty)
+
+    def store(self, history, version):
+        self._maybe_fail()
+        self.meanwhile()
+        key = history.namespace, Workload(history.kind, history.workload)
+        before = self.stored.get(key)
+        if version != (before.version if before else ""):
+            raise CONFLICT
+        if before:
+            assert len(history.runs) >= len(before.history.runs), "a history shrank"
+        self.writes += 1
+        self.version += 1
+        self.stored[key] = StoredHistory(history, str(self.version))
+
+    def remove(self, stored):
+        key = stored.history.namespace, Workload(stored.history.kind, stored.history.workload)
+        if self.stored[key].version != stored.version:
+            raise CONFLICT
+        del self.stored[key]
+
+    def figures(self, node):
+        self.gets.append(node)
+        if isinstance(self.figures_are, KubeError):
+            raise self.figures_are
+        return self.figures_are
+
+    def _maybe_fail(self):
+        if self.fails:
+            raise self.fails
+
+
+class Replica:
+    """A recorder that is turned by hand."""
+
+    def __init__(self, api):
+        self.api = api
+        self.now_s = 1000.0
+        self.written = io.BytesIO()
+        log = JsonLog(self.written)
+        self.metrics = Metrics()
+        self.known = KnownHistories(api, log)
+        self.recorder = Recorder(
+            api,
+            self.known,
+            lambda _node: GPUS,
+            HistoryMetrics(self.metrics),
+            log,
+            lambda: self.now_s,
+        )
+
+    def learns(self):
+        """Let its watch report all that is stored."""
+        self.known.hear(Listed(list(self.api.stored.values())))
+
+    def turns(self, after_s=10.0):
+        self.now_s += after_s
+        self.recorder.turn(0.0)
+        self.now_s += after_s
+        self.recorder.turn(0.0)
+
+    def counts(self, name):
+        lines = self.metrics.exposition().decode().splitlines()
+        found = (line.split() for line in lines if line.startswith(f"vramwarden_history_{name}_t"))
+        return {key.split('"')[1]: int(float(value)) for key, value in found if float(value)}
+
+    @property
+    def log(self):
+        lines = map(json.loads, self.written.getvalue().splitlines())
+        return [(line["level"], line["msg"], line.get("why")) for line in lines]
+
+
+def a_pod(number, **more):
+    """Return a pod that ended, as it is stored and as placement knows it."""
+    raw = a_raw(enforcer=terminated(WORDS), **more)
+    name = f"llama-5d9c7-{number}"
+    raw["metadata"]["name"] = name
+    return raw, replace(FINISHED, uid=f"u{number}", name=f"team-a/{name}")
+
+
+KEY = ("team-a", Workload("Deployment", "llama"))
+
+
+@pytest.fixture
+def api():
+    return FakeApi()
+
+
+@pytest.fixture
+def replica(api):
+    return Replica(api)
+
+
+def runs(api):
+    stored = api.stored.get(KEY)
+    return [run.pod for run in stored.history.runs] if stored else []
+
+
+def test_the_peak_of_a_pod_that_ended_stands_in_its_workloads_history(api, replica):
+    replica.recorder.saw(*a_pod(1))
+    replica.turns()
+    (run,) = api.stored[KEY].history.runs
+    assert (run.pod, run.peak_bytes, run.product) == ("llama-5d9c7-1", 6 * GIB, "H100")
+    assert replica.counts("runs") == {"kept": 1}
+    assert replica.counts("writes") == {"written": 1}
+    assert replica.log == []
+
+
+def test_a_pod_that_goes_on_is_nobodys_run(api, replica):
+    raw, state = a_pod(1)
+    replica.recorder.saw(raw, replace(state, finished=False))
+    replica.turns()
+    assert (api.stored, api.reads) == ({}, 0)
+
+
+def test_a_workload_is_written_once_a_minute_and_further_runs_wait(api, replica):
+    for number in range(3):
+        replica.recorder.saw(*a_pod(number))
+    replica.turns()
+    assert (len(runs(api)), api.writes) == (3, 1)
+    for number in range(3, 9):
+        replica.recorder.saw(*a_pod(number))
+        replica.turns(after_s=4.0)
+    assert (len(runs(api)), api.writes) == (3, 1)
+    replica.turns(after_s=EVERY_S)
+    assert (len(runs(api)), api.writes) == (9, 2)
+
+
+def test_a_pod_that_is_reported_again_and_again_costs_nothing_more(api, replica):
+    for _ in range(5):
+        replica.recorder.saw(*a_pod(1))
+        replica.turns(after_s=EVERY_S)
+    assert (api.reads, api.writes) == (1, 1)
+
+
+def test_a_replica_that_begins_counts_nobody_twice_and_asks_for_nothing_it_knows(api, replica):
+    replica.recorder.saw(*a_pod(1))
+    replica.turns()
+    for learns in (False, True):
+        other = Replica(api)
+        if learns:
+            other.learns()
+        api.reads = 0
+        other.recorder.saw(*a_pod(1))
+        other.turns()
+        assert (api.reads, api.writes) == (0 if learns else 1, 1)
+    assert runs(api) == ["llama-5d9c7-1"]
+
+
+def test_a_write_that_another_replica_won_is_done_again_on_what_that_one_wrote(api, replica):
+    other = Replica(api)
+    other.recorder.saw(*a_pod(2))
+
+    def meanwhile():
+        api.meanwhile = lambda: None
+        other.turns()
+
+    api.meanwhile = meanwhile
+    replica.recorder.saw(*a_pod(1))
+    replica.turns()
+    assert sorted(runs(api)) == ["llama-5d9c7-1", "llama-5d9c7-2"]
+    assert replica.counts("writes") == {"written": 1, "conflict": 1}
+
+
+@pytest.mark.parametrize("why", [DOWN, KubeError("forbidden", code=403), GONE])
+def test_what_cannot_be_written_waits_is_said_once_and_is_dropped_in_the_end(api, replica, why):
+    api.fails = why
+    replica.recorder.saw(*a_pod(1))
+    replica.turns()
+    replica.turns(after_s=EVERY_S)
+    said = ("warning", "histories cannot be written; retrying", str(why))
+    assert replica.log == [said]
+    assert replica.counts("runs") == {}
+    replica.turns(after_s=module.GIVE_UP_S)
+    assert replica.counts("runs") == {"dropped": 1}
+    api.fails = None
+    replica.turns(after_s=EVERY_S)
+    assert api.stored == {}
+
+
+def test_what_could_not_be_written_is_written_later(api, replica):
+    api.fails = DOWN
+    replica.recorder.saw(*a_pod(1))
+    replica.turns()
+    api.fails = None
+    replica.turns(after_s=EVERY_S)
+    assert runs(api) == ["llama-5d9c7-1"]
+    assert replica.log[-1][:2] == ("info", "histories are written again")
+
+
+def test_where_the_last_words_are_missing_the_sentrys_peak_counts(api, replica):
+    raw, state = a_pod(1)
+    raw["status"]["initContainerStatuses"][0]["state"] = terminated()
+    api.figures_are = figures(7 * GIB, 1, uid=state.uid)
+    replica.recorder.saw(raw, state)
+    replica.turns()
+    (run,) = api.stored[KEY].history.runs
+    assert (run.peak_bytes, run.stops, api.gets) == (7 * GIB, 1, ["n1"])
+
+
+def test_pods_that_end_together_cost_one_read_of_their_nodes_figures(api, replica):
+    for number in range(5):
+        replica.recorder.saw(*a_pod(number))
+    replica.turns()
+    assert api.gets == ["n1"]
+
+
+def test_of_pods_that_ended_long_ago_no_figures_are_read(api, replica):
+    api.time_s = ENDED_S + 3600
+    replica.recorder.saw(*a_pod(1))
+    replica.turns()
+    assert (api.gets, runs(api)) == ([], ["llama-5d9c7-1"])
+
+
+def test_a_sentry_that_cannot_be_read_keeps_no_run_from_being_written(api, replica):
+    api.figures_are = KubeError("no such resource", code=403)
+    replica.recorder.saw(*a_pod(1))
+    replica.turns()
+    assert runs(api) == ["llama-5d9c7-1"]
+
+
+def test_a_pod_whose_node_was_lost_ends_when_it_is_gone(api, replica):
+    raw, state = a_raw(enforcer={"running": {}}, deleted=True), STATE
+    api.figures_are = figures(7 * GIB, 0)
+    api.time_s = (read_time(raw["metadata"]["deletionTimestamp"]) or 0.0) + 5
+    replica.recorder.saw(raw, state)
+    replica.turns()
+    assert api.stored == {}
+    replica.recorder.gone(replace(state, gone=True))
+    replica.turns()
+    (run,) = api.stored[KEY].history.runs
+    assert run.peak_bytes == 7 * GIB
+
+
+def test_a_pod_that_said_its_words_and_is_gone_is_counted_once(api, replica):
+    raw, state = a_raw(enforcer={"running": {}}, deleted=True), STATE
+    other = Replica(api)
+    other.recorder.saw(raw, state)  # its watch broke: it learns only that the pod is gone
+    other.recorder.gone(replace(state, gone=True))
+    replica.recorder.saw(raw, state)
+    replica.recorder.saw(a_raw(enforcer=terminated(WORDS), deleted=True), state)
+    replica.recorder.gone(replace(state, gone=True))
+    for one in (replica, other):
+        one.turns()
+    assert len(api.stored[KEY].history.runs) == 1
+
+
+def test_a_namespace_begins_no_more_histories_than_it_may(api, replica, monkeypatch):
+    monkeypatch.setattr(module, "MOST_OF_NAMESPACE", 1)
+    api.stored["team-a", Workload("Pod", "x")] = StoredHistory(History("team-a", "Pod", "x"), "1")
+    replica.learns()
+    replica.recorder.saw(*a_pod(1))
+    replica.turns()
+    assert KEY not in api.stored
+    assert replica.counts("runs") == {"dropped": 1}
+    why = "namespace team-a has 1 histories"
+    assert replica.log == [("warning", "a history is not begun", why)]
+
+
+@pytest.mark.parametrize("bound", ["MOST_QUEUED", "MOST_WAITING", "MOST_ENDING", "MOST_REMEMBERED"])
+def test_what_tenants_can_make_many_of_is_bounded(api, monkeypatch, bound):
+    monkeypatch.setattr(module, bound, 3)
+    replica = Replica(api)
+    for number in range(50):
+        raw, state = a_pod(number, deleted=True)
+        raw["metadata"]["ownerReferences"][0]["name"] = f"llama{number}-5d9c7"
+        running = a_raw(enforcer={"running": {}}, deleted=True)
+        replica.recorder.saw(running, replace(state, finished=False, uid=f"r{number}"))
+        replica.recorder.saw(raw, state)
+    replica.recorder.turn(0.0)
+    held = {
+        "MOST_QUEUED": replica.recorder._heard.qsize() + len(replica.recorder._waiting),
+        "MOST_WAITING": len(replica.recorder._waiting),
+        "MOST_ENDING": len(replica.recorder._ending),
+        "MOST_REMEMBERED": len(replica.recorder._done),
+    }
+    assert held[bound] == 3
+
+
+def test_runs_of_one_workload_that_wait_are_no_more_than_are_kept(api, replica):
+    api.fails = DOWN
+    for number in range(50):
+        replica.recorder.saw(*a_pod(number))
+    replica.turns()
+    assert len(replica.recorder._waiting[KEY].runs) == 20
+
+
+def test_a_history_goes_thirty_days_after_its_last_run_and_one_that_grew_stays(api, replica):
+    replica.recorder.saw(*a_pod(1))
+    replica.turns()
+    replica.learns()
+    replica.turns(after_s=2 * module.SWEEP_S)
+    assert runs(api) == ["llama-5d9c7-1"]
+    api.time_s = ENDED_S + OLDEST_S + 10
+    stored = api.stored[KEY]
+    grown = replace(stored.history, runs=(replace(stored.history.runs[0], ended_s=api.time_s),))
+    api.stored[KEY] = StoredHistory(grown, "9")  # and the watch is behind
+    replica.turns(after_s=2 * module.SWEEP_S)
+    assert KEY in api.stored
+    api.stored[KEY] = stored
+    replica.turns(after_s=2 * module.SWEEP_S)
+    assert api.stored == {}
+    assert replica.counts("writes") == {"written": 1, "swept": 1}
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["ends", "turn", "restart", "learn", "down", "up"]),
+        st.integers(0, 1),
+        st.integers(0, 29),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_whatever_replicas_go_through_no_history_shrinks_and_nobody_counts_twice(steps):
+    api = FakeApi()
+    replicas = [Replica(api), Replica(api)]
+    heard = set()
+    for step, who, number in steps:
+        replica = replicas[who]
+        if step == "ends":
+            replica.recorder.saw(*a_pod(number))
+            if api.fails is None:
+                replica.turns(after_s=EVERY_S)
+                heard.add(f"llama-5d9c7-{number}")
+        elif step == "turn":
+            replica.turns(after_s=EVERY_S)
+        elif step == "restart":
+            replicas[who] = Replica(api)
+        elif step == "learn":
+            replica.learns()
+        else:
+            api.fails = DOWN if step == "down" else None
+        found = runs(api)
+        assert len(found) == len(set(found))
+        assert len(found) >= min(20, len(heard))
+
+
+LLAMA_KEY = {"ownerReferences": [{"kind": "ReplicaSet", "name": "llama-1", "controller": True}]}
+METADATA = LLAMA_KEY | {"labels": {"pod-template-hash": "1"}}
+STORED = StoredHistory(LLAMA, "1")
+OTHER = StoredHistory(replace(LLAMA, namespace="team-b"), "1")
+LESS = (
+    "asks for 16Gi; the last 20 pods of Deployment llama peaked at 6.1Gi; "
+    "7.25Gi would do (vramwarden advise)"
+)
+NEVER = "asks for 90Gi; the largest GPU here has 79Gi: this pod will never start"
+
+
+@pytest.mark.parametrize(
+    ("reports", "warned"),
+    [
+        ([], ""),
+        ([Listed([STORED, None])], LESS),
+        ([Listed([STORED], watched=False)], ""),
+        ([Listed([OTHER])], ""),
+        ([Listed([]), Changed("ADDED", STORED)], LESS),
+        ([Listed([STORED]), Changed("MODIFIED", None)], LESS),
+        ([Listed([STORED]), Changed("DELETED", STORED)], ""),
+        ([Listed([STORED]), Listed([])], ""),
+        ([Listed([STORED]), Failed(DOWN)], ""),
+        ([Listed([STORED]), Failed(DOWN), Listed([STORED])], LESS),
+    ],
+)
+def test_a_new_pod_is_warned_from_what_the_watch_reported_while_it_is_not_behind(reports, warned):
+    known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
+    for report in reports:
+        known.hear(report)
+    advisor = Advisor(known, lambda: None)
+    assert advisor.warn("team-a", METADATA, 16 * GIB) == warned
+
+
+def test_what_was_said_is_said_again_until_the_history_or_the_gpus_change(monkeypatch):
+    known, made = KnownHistories(FakeApi(), JsonLog(io.BytesIO())), []
+    known.hear(Listed([STORED]))
+    gpu = [79 * GIB]
+    advisor = Advisor(known, lambda: gpu[0])
+    real = module.warn
+    monkeypatch.setattr(module, "warn", lambda *given: made.append(given) or real(*given))
+    monkeypatch.setattr(module, "MOST_SAID", 2)
+
+    def says(asked=16):
+        return advisor.warn("team-a", METADATA, asked * GIB)
+
+    assert [says(), says(), says(15), says(15)] == [LESS, LESS, *2 * [LESS.replace("16", "15")]]
+    assert len(made) == 2
+    known.hear(Changed("MODIFIED", StoredHistory(replace(LLAMA, runs=LLAMA.runs[:4]), "2")))
+    assert [says(), says()] == ["", ""]
+    gpu[0] = 8 * GIB
+    assert says().endswith("this pod will never start")
+    known.hear(Changed("DELETED", STORED))
+    gpu[0] = 79 * GIB
+    assert says() == ""
+    for asked in range(10, 20):
+        says(asked)
+    known.hear(Changed("ADDED", STORED))
+    for asked in range(10, 20):
+        says(asked)
+        assert len(advisor._said) <= 2
+
+
+def test_a_pod_that_no_gpu_can_hold_is_warned_without_any_history():
+    known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
+    assert Advisor(known, lambda: 79 * GIB).warn("team-a", {}, 90 * GIB) == NEVER
+    assert Advisor(known, lambda: None).warn("team-a", {}, 90 * GIB) == ""
+
+
+def test_the_author_of_a_workload_reads_of_the_same_history_as_its_pods():
+    known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
+    known.hear(Listed([STORED]))
+    workload = workload_of(METADATA)
+    review = replace(
+        a_request({}), kind=f"apps/{workload.kind}", name=workload.name, namespace="team-a"
+    )
+    assert Advisor(known, lambda: None).warn_author(review, {}, 16 * GIB) == LESS
+    other = replace(review, name="other")
+    assert Advisor(known, lambda: None).warn_author(other, {}, 16 * GIB) == ""
+
+
+class Asked:
+    """Reviews of pods whose author is told what `says` returns."""
+
+    def __init__(self, **rule):
+        self.says = lambda *_: ""
+        self.asked = []
+        self.log = RecordedLog()
+        policy = a_policy(a_rule(**rule))
+        self.reviews = PodReviews(lambda: policy, Metrics(), self.log, self.warn)
+
+    def warn(self, namespace, metadata, asked_bytes):
+        self.asked.append((namespace, metadata["name"], asked_bytes))
+        return self.says()
+
+    def creates(self, pod):
+        body = json.dumps(a_review(pod)).encode()
+        answers = [self.reviews.answer(phase, body) for phase in (Phase.MUTATE, Phase.VALIDATE)]
+        responses = [json.loads(answer.body)["response"] for answer in answers]
+        return [one.get("warnings", []) for one in responses], responses[0]["allowed"]
+
+
+def test_a_warning_is_returned_once_and_is_not_remembered_with_the_template():
+    asked = Asked()
+    found = []
+    for says in ("too much", "", "too little", "", "too much"):
+        asked.says = lambda says=says: says
+        found.append(asked.creates(a_new_pod("8Gi"))[0])
+    said = [["too much"], [], ["too little"], [], ["too much"]]
+    assert found == [[one, []] for one in said]
+    assert asked.asked == 5 * [("team-a", "train", 8 * GIB)]
+
+
+def test_where_the_rule_says_off_or_nothing_is_asked_for_nobody_is_asked():
+    for asked, pod in ((Asked(advice=Warnings.OFF), a_new_pod("8Gi")), (Asked(), a_new_pod())):
+        assert asked.creates(pod) == ([[], []], True)
+        assert asked.asked == []
+
+
+def test_advice_that_fails_costs_no_pod_anything():
+    asked = Asked()
+    asked.says = lambda: 1 / 0
+    assert asked.creates(a_new_pod("8Gi")) == ([[], []], True)
+    assert ("exception", "advice failed", {}) in asked.log.lines
+
+
+def test_of_too_many_histories_the_first_are_known(monkeypatch):
+    monkeypatch.setattr(module, "MOST_KNOWN", 2)
+    known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
+    many = [StoredHistory(replace(LLAMA, workload=f"w{number}"), "1") for number in range(5)]
+    known.hear(Listed(many[:3]))
+    known.hear(Changed("ADDED", many[3]))
+    found = [known.get("team-a", Workload("Deployment", f"w{number}")) for number in range(5)]
+    assert [history is not None for history in found] == [True, True, False, False, False]
