@@ -373,6 +373,24 @@ def test_how_many_pods_there_should_be(cluster, kube, kind, spec, status, wanted
     assert facts.wanted == wanted
 
 
+@pytest.mark.parametrize(
+    ("kind", "template", "misplaced"),
+    [
+        (DEPLOYMENT, {}, ("vramwarden.io/gpu-memory",)),
+        (DEPLOYMENT, {"vramwarden.io/gpu-memory": "8Gi"}, ()),
+        (JOB, {}, ("vramwarden.io/gpu-memory",)),
+        (CRON_JOB, {}, ("vramwarden.io/gpu-memory",)),
+    ],
+)
+def test_an_annotation_at_the_wrong_level_is_seen(cluster, kube, kind, template, misplaced):
+    path = f"{APPS if kind is DEPLOYMENT else BATCH}/{kind.name.lower()}s/train"
+    metadata = {"uid": "w", "annotations": {"vramwarden.io/gpu-memory": "8Gi", "a": "b"}}
+    spec = {"template": {"metadata": {"annotations": template}}, "replicas": 0, **SELECTOR}
+    cluster.paths = {path: {"metadata": metadata, "spec": spec}, f"{BATCH}/jobs": []}
+    facts, _ = read_workload_facts(kube, kind, "team-a", "train")
+    assert facts.misplaced == misplaced
+
+
 def test_of_a_workload_that_does_not_exist_others_are_named(cluster, kube):
     cluster.paths = {
         f"{APPS}/deployments/trian": None,
