@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.core.admission.decisions import translated
-from tests.support.pods import a_pod, a_rule
+from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.enforcement.last_words import LastWords, write_last_words
 from webhook.core.policy.values import Placement
 from webhook.core.seeing.eligible import SeenNode
@@ -473,6 +473,29 @@ def cases() -> dict[str, Case]:
             explain_pod(facts("web", a_pod(annotations={"gpu-memory": "2000"}))),
             trouble=False,
         ),
+        "no-demand-resource": Case(
+            "no-demand",
+            ("NotRead",),
+            explain_pod(
+                facts(
+                    "web",
+                    a_pod(
+                        containers=[
+                            a_container(
+                                resources={
+                                    "limits": {
+                                        "nvidia.com/gpumem": "3000",
+                                        "vramwarden.io/gpu-memory": "8Gi",
+                                        "nvidia.com/gpu": "1",
+                                    }
+                                }
+                            )
+                        ]
+                    ),
+                )
+            ),
+            trouble=False,
+        ),
         "not-translated": Case(
             "no-demand", ("Unmutated",), explain_pod(facts("web", a_pod("8Gi")))
         ),
@@ -524,6 +547,14 @@ def cases() -> dict[str, Case]:
                     refusals=(TRIED,),
                 ),
                 None,
+            ),
+        ),
+        "deployment-misplaced": Case(
+            "no-demand",
+            ("NotRead",),
+            explain_workload(
+                workload(pods=3, misplaced=("vramwarden.io/gpu-memory",)),
+                explain_pod(facts("web", a_pod())),
             ),
         ),
         "deployment-unknown": Case(

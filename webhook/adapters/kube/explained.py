@@ -19,6 +19,7 @@ from webhook.core.seeing.report import PodFacts, WorkloadFacts
 from webhook.core.seeing.stops import MOST_LINES
 from webhook.core.seeing.stored import part, parts, statuses
 from webhook.names import (
+    ASKING_ANNOTATIONS,
     ENFORCER_CONTAINER,
     MANAGED_LABEL,
     NODE_GPU_LABEL,
@@ -147,7 +148,16 @@ def read_workload_facts(
     if kind is CRON_JOB:
         newest = _newest_job(kube, namespace, workload.uid, left_out)
         if newest is None:
-            facts = WorkloadFacts(kind.name, namespace, name, True, wanted=0)
+            facts = WorkloadFacts(
+                kind.name,
+                namespace,
+                name,
+                True,
+                wanted=0,
+                left_out=tuple(left_out),
+                misplaced=_misplaced(asked),
+                template=_template(asked),
+            )
             return facts, None
         workload = newest
         owners = [workload.uid]
@@ -174,6 +184,8 @@ def read_workload_facts(
         len(running),
         left_out=tuple(left_out),
         tried=tried,
+        misplaced=_misplaced(asked),
+        template=_template(asked),
     )
     return facts, newest_in_trouble(pods)
 
@@ -340,6 +352,18 @@ def _wanted(workload: _Workload) -> int:
 
 def _created(raw: Json) -> str:
     return str(part(raw, "metadata").get("creationTimestamp"))
+
+
+def _template(workload: _Workload) -> str:
+    """Return the path of the template of a workload's pods."""
+    return "spec.jobTemplate.spec.template" if workload.kind is CRON_JOB else "spec.template"
+
+
+def _misplaced(workload: _Workload) -> tuple[str, ...]:
+    """Return those of our annotations that a workload has itself, and not on its template."""
+    template = part(workload.raw, *_template(workload).split("."), "metadata", "annotations")
+    own = part(workload.raw, "metadata", "annotations")
+    return tuple(key for key in ASKING_ANNOTATIONS if key in own and key not in template)
 
 
 def _count(value: object, default: int) -> int:

@@ -170,5 +170,9 @@ class WorkloadFacts:
     others: tuple[str, ...] = ()
     """Names of the same kind, where it does not exist."""
     left_out: tuple[str, ...] = ()
+    misplaced: tuple[str, ...] = ()
+    """Our annotations that stand on it, and not on its pods' template."""
+    template: str = "spec.template"
+    """Where that template stands."""
     tried: bool = False
     """Whether the refusals are answers to a pod that was tried as the user, and not stored."""
