@@ -242,6 +242,33 @@ def waits(cluster):
     return cluster.bound(containers=[a_container(env=[shown], resources=limits)])
 
 
+@pytest.mark.parametrize(
+    ("reporter", "why"),
+    [
+        ("vramwarden.io/webhook", ""),
+        ("vramwarden.io/sentry", "Events only as vramwarden.io/webhook"),
+        ("kubelet", "Events only as vramwarden.io/webhook"),
+    ],
+)
+def test_it_writes_events_as_itself_alone(cluster, reporter, why):
+    event = {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"generateName": "made-up-", "namespace": "default"},
+        "eventTime": "2026-11-22T12:00:00.000000Z",
+        "regarding": {"apiVersion": "v1", "kind": "Pod", "name": "x", "namespace": "default"},
+        "type": "Warning",
+        "reason": "BoundWithoutGPU",
+        "action": "Binding",
+        "note": "an example",
+        "reportingController": reporter,
+        "reportingInstance": "replica",
+    }
+    said = denial(lambda: cluster.us.create(event, dry_run=True))
+    assert why in said
+    assert is_denied_by(said, NAME) is bool(why)
+
+
 def test_it_is_let_through_what_a_replica_does_to_assign_late(cluster, kubeconfig):
     placement = PlacementApi(connect(kubeconfig, tries=1), NAMESPACE)
     assigning = LateAssignments(placement, PlacementMetrics(Metrics()), RecordedLog())

@@ -10,7 +10,7 @@ policy can, by `authentication.kubernetes.io/node-name` in the extra fields of t
 | --- | --- | --- |
 | "" | nodes | get, watch, patch |
 | "" | nodes/status | patch |
-| "" | events, in the namespace `default` | create |
+| events.k8s.io | events, in the namespace `default` | create, patch |
 | "" | configmaps, in the release's namespace | get, watch |
 
 | thread | does |

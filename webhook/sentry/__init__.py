@@ -8,14 +8,18 @@ pods, and no other than these:
 | API group | resource | verbs |
 | --- | --- | --- |
 | "" | configmaps, in the release's namespace | get, watch |
-| "" | events | create |
+| "" | nodes | get |
 | "" | pods/status | patch |
+| events.k8s.io | events | create, patch |
+| vramwarden.io | gpunodes | get, create, patch |
 
 | thread | does |
 | --- | --- |
 | main | looks, judges, stops, takes note; never waits for the API server |
 | watcher | reports each change of the list of who has which of the node's GPUs |
 | teller | writes Events and conditions, and waits for the API server as long as that takes |
+| writer | writes the newest figures as the node's `GPUNode`, at most one each 15 s |
+| names | reads what sidecars say by the names of their processes |
 | server | answers probes and shows metrics |
 
 What the list has to say before anything follows from it:
