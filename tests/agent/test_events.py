@@ -74,6 +74,83 @@ def test_a_gpu_that_is_lost_a_second_time_is_reported_a_second_time(bench):
     assert bench.said()[known + 5 :] == ["GPUs", "node patched", *left[:2]]
 
 
+def told(bench):
+    """Return the Events that were told since the last time."""
+    waiting = bench.agent._events.waiting
+    return [waiting.get_nowait() for _ in range(waiting.qsize())]
+
+
+LOST = "GPU 0 (GPU-a) is lost; it leaves the list if that lasts for 300 s; it gets no further pod"
+SILENT = "GPU 0 (GPU-a) does not answer; it gets no further pod"
+BACK = ("GPUBack", "GPU 0 (GPU-a) is as advertised again", False)
+IN_MIG = "GPU 0 (GPU-a) left the list: it is in MIG mode now"
+NONE = ("VRAMCapacityChanged", "its GPUs have 0 to share now, and had 1000Mi", False)
+ALL = ("VRAMCapacityChanged", "its GPUs have 1000Mi to share now, and had 0", False)
+
+
+@pytest.mark.parametrize(
+    ("scan", "first", "over"),
+    [
+        (DOWN, [], []),
+        (GONE, [("GPULost", LOST, True)], [BACK]),
+        (UNSURE, [("GPULost", SILENT, True)], [BACK]),
+        (SMALLER, [], [BACK]),
+        (MIG, [("GPULost", IN_MIG, True), NONE], [ALL]),
+    ],
+)
+def test_what_an_admin_should_see_is_an_event_when_it_begins_and_when_it_is_over(
+    scan, first, over, bench
+):
+    bench.hear(FINE, bench.see_node())
+    assert told(bench) == []
+    for _ in range(2):
+        for _ in range(3):
+            bench.hear(scan, after_s=1)
+        assert told(bench) == first
+        for _ in range(3):
+            bench.hear(FINE, after_s=1)
+        assert told(bench) == over
+
+
+def test_a_gpu_that_stays_lost_is_another_amount_at_last(bench):
+    bench.hear(FINE, bench.see_node())
+    bench.hear(GONE, after_s=1)
+    told(bench)
+    bench.hear(GONE, after_s=300)
+    assert told(bench) == [NONE]
+
+
+def test_an_amount_that_lasts_is_told_with_what_it_was(bench):
+    bench.hear(FINE, bench.see_node())
+    bench.hear(SMALLER, after_s=1)
+    bench.hear(SMALLER, after_s=300)
+    sentence = "its GPUs have 999Mi to share now, and had 1000Mi"
+    assert told(bench) == [("VRAMCapacityChanged", sentence, False)]
+
+
+def test_a_driver_with_which_no_sidecar_measures_is_told_once_the_node_shows_it(bench):
+    bench.hear(FINE, bench.see_node())
+    bench.hear(CANNOT, after_s=1)
+    assert told(bench) == []
+    for _ in range(3):
+        bench.hear(CANNOT, after_s=300)
+    unfit = ("GPUDriverUnfit", "a sidecar cannot measure here: no figures", True)
+    assert told(bench) == [unfit]
+    bench.hear(FINE, after_s=1)
+    for _ in range(2):
+        bench.hear(CANNOT, after_s=300)
+    assert told(bench) == [unfit]
+
+
+def test_of_a_node_that_is_not_shared_nothing_of_this_is_told(monkeypatch):
+    bench = Bench(monkeypatch)
+    bench.hear(FINE, bench.edit({"metadata": {"labels": {"vramwarden.io/share": "false"}}}))
+    told(bench)
+    for scan in (GONE, FINE, MIG):
+        bench.hear(scan, after_s=1)
+    assert told(bench) == []
+
+
 def test_what_an_admin_should_change_of_the_access_is_told_by_an_event_too(monkeypatch):
     bench = Bench(monkeypatch, access=Access(visible_devices="void"))
     for _ in range(3):

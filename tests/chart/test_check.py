@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from contextlib import contextmanager
 
@@ -10,11 +11,21 @@ import pytest
 from click.testing import CliRunner
 
 from tests.chart.served import behind_the_service, own_address, served, show_ready
-from tests.support.charts import NAMESPACE, Release
+from tests.support.charts import NAMESPACE, Release, hooks, one
 from tests.support.checked import a_raw_node
 from tests.support.control_planes import free_port, wait_until
+from tests.support.kube_api import _collection
 from tests.support.pki import Authority
+from webhook.adapters.kube.checked import (
+    CREATED,
+    CREATED_IN_CLUSTER,
+    CREATED_WHERE_SERVED,
+    GRANTED,
+)
 from webhook.cli.main import main
+from webhook.core.seeing.checks.facts import AGENT_LABELS
+from webhook.core.seeing.checks.fence import PARTS
+from webhook.core.seeing.checks.webhook import EXPECTED
 
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
@@ -22,6 +33,60 @@ MUTATING = f"{REGISTRATION}/mutatingwebhookconfigurations/vramwarden"
 SENTRY = "vramwarden-sentry"
 ENFORCE = "pod-security.kubernetes.io/enforce"
 CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+
+
+def plural(thing):
+    """Return group and resource of an object."""
+    group = thing["apiVersion"].rpartition("/")[0]
+    return group, _collection({**thing, "metadata": {"name": "x"}}).rpartition("/")[2]
+
+
+def test_rights_are_asked_for_all_that_the_chart_creates(helm):
+    made = [thing for thing in helm.render() if hooks(thing) != "test"]
+    created = {*CREATED, *CREATED_IN_CLUSTER, *CREATED_WHERE_SERVED}
+    assert {plural(thing) for thing in made} - created == set()
+    namespaced = {
+        plural(thing) for thing in made if thing["metadata"].get("namespace") == NAMESPACE
+    }
+    assert namespaced == set(CREATED)
+
+
+def test_rights_are_asked_for_all_that_the_chart_grants(helm):
+    asked = {(group, resource): set(verbs) for group, resource, verbs in GRANTED}
+    for role in (thing for thing in helm.render() if thing["kind"] == "ClusterRole"):
+        for rule in role["rules"]:
+            if rule.get("resourceNames"):
+                continue
+            for group, resource in itertools.product(rule["apiGroups"], rule["resources"]):
+                assert set(rule["verbs"]) <= asked[group, resource], role["metadata"]["name"]
+
+
+def test_webhooks_are_expected_as_the_chart_registers_them(helm):
+    found = {
+        (thing["kind"], hook["name"]): hook["failurePolicy"]
+        for thing in helm.render()
+        for hook in thing.get("webhooks", ())
+    }
+    assert {key: found.pop(key) for key in EXPECTED} == EXPECTED
+    assert set(found.values()) <= {"Ignore"}
+
+
+@pytest.mark.parametrize("value", PARTS)
+def test_each_part_of_the_fence_is_what_its_value_installs(helm, value):
+    def policies(values=None):
+        kind = "ValidatingAdmissionPolicy"
+        return {thing["metadata"]["name"] for thing in helm.render(values) if thing["kind"] == kind}
+
+    missing = policies() - policies({"fence": {value.removeprefix("fence."): False}})
+    assert set(PARTS[value]) <= missing
+
+
+def test_the_labels_that_bring_the_agent_are_the_charts(helm):
+    spec = one(helm.render(), "DaemonSet", "vramwarden-agent")["spec"]["template"]["spec"]
+    wanted = "requiredDuringSchedulingIgnoredDuringExecution"
+    terms = spec["affinity"]["nodeAffinity"][wanted]["nodeSelectorTerms"]
+    keys = {expression["key"] for term in terms for expression in term["matchExpressions"]}
+    assert keys == {*AGENT_LABELS, "vramwarden.io/gpu", "vramwarden.io/share"}
 
 
 class Checked:
@@ -33,14 +98,14 @@ class Checked:
         self.code = done.exit_code
         assert done.stdout, done.output
         self.report = json.loads(done.stdout)
-        self.checks = {one["id"]: one for one in self.report["checks"]}
+        self.checks = {entry["id"]: entry for entry in self.report["checks"]}
 
     def __getitem__(self, name):
         return self.checks[name]["result"]
 
     def named(self, *results):
         """Return the checks that ended so."""
-        return {name for name, one in self.checks.items() if one["result"] in results}
+        return {name for name, entry in self.checks.items() if entry["result"] in results}
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +173,7 @@ def test_a_user_without_rights_learns_which_and_what_is_left_is_looked_at(
     assert found.checks["pod-shape"]["detail"] == "needs the right to create pods in default"
     installed = Checked(tmp_path / "kubeconfig")
     assert installed.code == 0
-    assert "failed" not in {one["result"] for one in installed.checks.values()}
+    assert installed.named("failed") == set()
     assert installed.checks["release"]["detail"] == "needs the right to get deployments"
     control_plane.api.delete(account)
 
@@ -153,6 +218,12 @@ def test_what_works_passes(check, server):
     assert "by rule default, with a sidecar" in found.checks["pod-asks"]["detail"]
     assert found.checks["pod-wrong"]["detail"].startswith("InvalidQuantity: ")
     assert check("-n", NAMESPACE).checks.keys() == found.checks.keys()
+
+
+def test_nothing_is_left_of_the_pods_that_it_tries(check, server, control_plane):
+    check()
+    check("--pre")
+    assert control_plane.api.list("/api/v1/namespaces/default/pods") == []
 
 
 @contextmanager

@@ -101,7 +101,7 @@ def test_a_replica_writes_the_ca_the_path_of_bind_and_the_owner(cluster, kube):
             assert isinstance(found, Configuration)
             certificates.publish(found, [(name, pem) for name, _ in found.bundles])
     bundles = [pem for found in certificates.configurations() for _, pem in found.bundles]
-    assert bundles == [b"new"] * 5
+    assert bundles == [b"new"] * 6
 
 
 ELSEWHERE = {

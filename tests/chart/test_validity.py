@@ -23,6 +23,7 @@ OPERATORS = {
     "PrometheusRule": "monitoring.coreos.com/v1",
     "Certificate": "cert-manager.io/v1",
     "Issuer": "cert-manager.io/v1",
+    "GrafanaDashboard": "grafana.integreatly.org/v1beta1",
 }
 DIGEST = f"sha256:{'0' * 64}"
 TOLERATION = {"key": "a", "operator": "Exists", "effect": "NoSchedule"}
@@ -107,6 +108,10 @@ REST = {
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
         "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
         "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+        "grafana": {
+            "dashboards": {"enabled": True, "annotations": {"grafana_folder": "GPUs"}},
+            "operator": {"enabled": True},
+        },
         "fence": dict.fromkeys(FENCE, True),
         "criticalPodsQuota": True,
         "namespace": {"create": True},

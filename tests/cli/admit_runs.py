@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.support.pods import a_policy
@@ -12,6 +13,9 @@ from webhook.cli.admit.output import Output
 
 if TYPE_CHECKING:
     from webhook.core.policy.values import Policy
+
+
+_PLACE = re.compile(r"(?m)^((?:\x1b\[[0-9]+m)?)[a-h]\.yaml:[0-9]+: ")
 
 
 class Run(NamedTuple):
@@ -34,19 +38,29 @@ class Terminal(io.StringIO):
         return True
 
 
-def run(
+def run(*texts: str, **options: Any) -> Run:
+    """Run `admit`; without the place before each verdict and the count behind them."""
+    code, out, err = run_in_full(*texts, **options)
+    if code != 2:
+        err = _PLACE.sub(r"\1", "".join(err.splitlines(keepends=True)[:-1]))
+    return Run(code, out, err)
+
+
+def run_in_full(
     *texts: str,
     policy: Policy | None = None,
     output: str = "yaml",
     namespace: str = "default",
     terminal: bool = False,
     colour: bool = True,
+    verbose: bool = False,
 ) -> Run:
     """Run `admit` on texts named a.yaml, b.yaml, ..."""
     out, err = (Terminal() if terminal else io.StringIO() for _ in range(2))
     named = [(f"{letter}.yaml", text) for letter, text in zip("abcdefgh", texts, strict=False)]
     chosen = policy or a_policy()
-    code = admit(named, chosen, namespace, Output(output), out, err, colour=colour)
+    form = Output(output)
+    code = admit(named, chosen, namespace, form, out, err, colour=colour, verbose=verbose)
     return Run(code, out.getvalue(), err.getvalue())
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.core.admission.decisions import translated
-from tests.support.pods import a_pod, a_rule
+from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.enforcement.last_words import LastWords, write_last_words
+from webhook.core.policy.values import Placement
 from webhook.core.seeing.eligible import SeenNode
 from webhook.core.seeing.explain import explain_pod, explain_workload
 from webhook.core.seeing.histories import History, Run
@@ -47,6 +48,11 @@ STOPPED = (
     "over the VRAM cap on GPU GPU-n3-1: process 41 (python train.py) of container aaaa holds "
     "62772Mi, the cap is 61440Mi; it grew last, by 1332Mi within 1.0 s; the pod's peak was "
     "62772Mi, so vramwarden.io/gpu-memory: 62772Mi would have been enough until then"
+)
+TRIED = (
+    'admission webhook "mutate.vramwarden.io" denied the request: InvalidQuantity: '
+    "metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not a Kubernetes quantity; use 8G or "
+    "8Gi"
 )
 CONTAINER_ID = "ab" * 32
 
@@ -111,7 +117,9 @@ def stored(name: str, memory: str, *, node: str = "", gpus: str = "", **changes:
     """Return a pod as admission, the scheduler and the kubelet leave it."""
     count = changes.pop("count", None)
     notes = {"vramwarden.io/gpu-count": str(count)} if count else {}
-    pod = translated(a_pod(memory, annotations=notes, **changes.pop("spec", {})), RULE)
+    pod = translated(
+        a_pod(memory, annotations=notes, **changes.pop("spec", {})), changes.pop("rule", RULE)
+    )
     metadata = pod["metadata"]
     metadata |= {"name": name, "uid": f"u-{name}", "creationTimestamp": ago(540)}
     if gpus:
@@ -223,6 +231,11 @@ def cases() -> dict[str, Case]:
         name: SeenNode(name, LABELS | {"vramwarden.io/enforcement": "none"}) for name in SEEN
     }
     tainted = {name: SeenNode(name, LABELS, (("maintenance", "", "NoSchedule"),)) for name in SEEN}
+    cordoned = {name: SeenNode(name, LABELS, (), True) for name in SEEN}
+    unhealthy = tuple(
+        replace(node, gpus=tuple(replace(one, healthy=False) for one in node.gpus))
+        for node in NODES
+    )
     blind = line(100, "cannot measure", why="the driver gives no figure of process 12")
     return {
         "pending-in-pieces": Case(
@@ -252,6 +265,20 @@ def cases() -> dict[str, Case]:
             "pending", ("NoEnforcement",), pending("unheld", "8Gi", seen=unenforced)
         ),
         "pending-taint": Case("pending", ("Taint",), pending("repelled", "8Gi", seen=tainted)),
+        "pending-cordoned": Case("pending", ("Cordoned",), pending("held", "8Gi", seen=cordoned)),
+        "pending-unhealthy": Case(
+            "pending", ("UnhealthyGPUs",), pending("ill", "8Gi", "", nodes=unhealthy)
+        ),
+        "pending-unreadable": Case(
+            "pending",
+            ("InvalidQuantity",),
+            pending("forged", "8Gi", "", annotations={"vramwarden.io/gpu-memory": "8GB"}),
+        ),
+        "pending-sees-all": Case(
+            "pending",
+            ("Unschedulable",),
+            pending("all", "8Gi", rule=a_rule(name="team", placement=Placement.NONE)),
+        ),
         "pending-cpu": Case(
             "pending",
             ("Unschedulable",),
@@ -446,6 +473,29 @@ def cases() -> dict[str, Case]:
             explain_pod(facts("web", a_pod(annotations={"gpu-memory": "2000"}))),
             trouble=False,
         ),
+        "no-demand-resource": Case(
+            "no-demand",
+            ("NotRead",),
+            explain_pod(
+                facts(
+                    "web",
+                    a_pod(
+                        containers=[
+                            a_container(
+                                resources={
+                                    "limits": {
+                                        "nvidia.com/gpumem": "3000",
+                                        "vramwarden.io/gpu-memory": "8Gi",
+                                        "nvidia.com/gpu": "1",
+                                    }
+                                }
+                            )
+                        ]
+                    ),
+                )
+            ),
+            trouble=False,
+        ),
         "not-translated": Case(
             "no-demand", ("Unmutated",), explain_pod(facts("web", a_pod("8Gi")))
         ),
@@ -485,6 +535,27 @@ def cases() -> dict[str, Case]:
             "pending",
             (),
             explain_workload(workload("Job", "eval", wanted=1, pods=1), pending("eval-4", "30Gi")),
+        ),
+        "job-tried": Case(
+            "refused",
+            ("InvalidQuantity",),
+            explain_workload(
+                workload(
+                    "Job",
+                    wanted=1,
+                    tried=True,
+                    refusals=(TRIED,),
+                ),
+                None,
+            ),
+        ),
+        "deployment-misplaced": Case(
+            "no-demand",
+            ("NotRead",),
+            explain_workload(
+                workload(pods=3, misplaced=("vramwarden.io/gpu-memory",)),
+                explain_pod(facts("web", a_pod())),
+            ),
         ),
         "deployment-unknown": Case(
             "unknown",

@@ -11,6 +11,7 @@ import pytest
 from tests.cli.admit_runs import POD
 from webhook.adapters.manifests.reading import read_yaml
 from webhook.cli.admit.command import admit_command
+from webhook.cli.admit.output import Output
 
 POLICY = """\
 apiVersion: vramwarden.io/v1alpha1
@@ -51,7 +52,7 @@ def test_the_shipped_policy_is_the_default(invoke, tmp_path):
     result = invoke("-f", "pod.yaml")
     assert result.exit_code == 0
     assert "vram-enforcer" in result.stdout
-    assert result.stderr.startswith("Pod default/train: translated by rule ")
+    assert result.stderr.startswith("pod.yaml:1: Pod default/train: translated by rule ")
 
 
 @pytest.mark.parametrize(
@@ -83,11 +84,13 @@ spec:
 
 def test_what_a_rollout_that_observes_would_do_is_shown(invoke):
     denied = invoke("-f", "-", "--policy", "policy.yaml", stdin=SEEING)
-    assert (denied.exit_code, denied.stderr.partition(": ")[2][:7]) == (1, "denied:")
+    place = "standard input:8: Pod team-a/seeing: "
+    assert denied.exit_code == 1
+    assert denied.stderr.startswith(f"{place}denied: VisibleDevicesOverride: ")
     arguments = ("-f", "-", "--policy", "policy.yaml", "--rollout", "Observe")
     warned = invoke(*arguments, stdin=SEEING)
     assert (warned.exit_code, warned.stdout) == (0, SEEING)
-    assert warned.stderr.startswith("Pod team-a/seeing: warning: VisibleDevicesOverride: ")
+    assert warned.stderr.startswith(f"{place}warning: VisibleDevicesOverride: ")
     assert invoke(*arguments[:-1], "observe", stdin=SEEING).exit_code == 2
 
 
@@ -95,7 +98,8 @@ def test_standard_input_namespace_and_policy_are_accepted(invoke):
     arguments = ("-f", "-", "--policy", "policy.yaml")
     assert "left alone (NoRule)" in invoke(*arguments, stdin=POD).stderr
     result = invoke(*arguments, "--namespace", "team-a", stdin=POD)
-    assert result.stderr == "Pod team-a/train: translated by rule everyone (8Gi on 1 GPU)\n"
+    verdict = "Pod team-a/train: translated by rule everyone (8Gi on 1 GPU)"
+    assert result.stderr == f"standard input:1: {verdict}\n1 translated\n"
 
 
 def test_a_denial_ends_with_1(invoke):
@@ -108,6 +112,7 @@ def test_a_denial_ends_with_1(invoke):
     [
         ("2", "a number", '; put it in quotes: "2"'),
         ("0.5", "a number", '; put it in quotes: "0.5"'),
+        ("8e9", "a number", '; put it in quotes: "8000000000.0"'),
         ("true", "a boolean", '; put it in quotes: "true"'),
         ("[8Gi]", "a list", ""),
         ("{}", "an object", ""),
@@ -118,8 +123,12 @@ def test_what_yaml_takes_for_a_number_must_be_quoted(invoke, key, written, kind,
     pod = POD.replace("vramwarden.io/gpu-memory: 8Gi", f"vramwarden.io/{key}: {written}")
     path = f"metadata.annotations[vramwarden.io/{key}]"
     result = invoke("-f", "-", stdin=pod)
+    if key == "gpu-memory":  # in quotes it would be so many bytes, and denied again
+        amount = {"2": "2Gi", "0.5": "512Mi"}.get(written)
+        quoted = f"; write a size with its unit, e.g. {amount}" if amount else quoted
     assert result.exit_code == 1
-    assert result.stderr.endswith(f"denied: {path}: must be a string, not {kind}{quoted}\n")
+    why = f"{path}: must be a string, not {kind}{quoted}"
+    assert result.stderr == f"standard input:6: Pod default/train: denied: {why}\n1 denied\n"
 
 
 def test_a_label_without_quotes_must_be_quoted(invoke):
@@ -127,7 +136,7 @@ def test_a_label_without_quotes_must_be_quoted(invoke):
         "-f", "-", stdin=POD.replace("  annotations:", "  labels: {a: 1}\n  annotations:")
     )
     why = 'metadata.labels[a]: must be a string, not a number; put it in quotes: "1"'
-    assert result.stderr.endswith(f"denied: {why}\n")
+    assert result.stderr == f"standard input:5: Pod default/train: denied: {why}\n1 denied\n"
 
 
 def test_a_folders_manifests_are_read_in_the_order_of_their_names(invoke, tmp_path):
@@ -138,6 +147,8 @@ def test_a_folders_manifests_are_read_in_the_order_of_their_names(invoke, tmp_pa
     (folder / "sub.yaml").mkdir()
     result = invoke("-f", "manifests", "-f", "policy.yaml")
     kinds = [line for line in result.stdout.splitlines() if "kind" in line]
+    skipped = "manifests: subfolders are skipped (sub.yaml); -R reads them as well"
+    assert result.stderr.splitlines()[0] == skipped
     assert kinds == ['{"kind": "a.yaml"}', '{"kind": "b.yml"}', '{"kind": "c.json"}',
                      "kind: VRAMPolicy"]  # fmt: skip
 
@@ -151,6 +162,8 @@ def test_a_folders_manifests_are_read_in_the_order_of_their_names(invoke, tmp_pa
         (("-f", "latin.yaml"), "latin.yaml:2: byte 0xe9 is not UTF-8; save it as UTF-8"),
         (("-f", "bad.yaml"), "bad.yaml:2: not valid YAML"),
         (("-f", "-", "-o", "table"), "'table' is not one of"),
+        (("-f", "-", "-n", "Bad NS!"), '"Bad NS!" can be no namespace: lower case letters, digits'),
+        (("-f", "-", "-n", "a" * 64), "can be no namespace"),
         (("-f", "-", "--policy", "absent"), "'absent' does not exist"),
     ],
 )
@@ -175,6 +188,7 @@ def test_an_invalid_policy_ends_with_1(invoke, tmp_path):
 @pytest.mark.parametrize("variables", [{"LC_ALL": "C", "PYTHONUTF8": "0"}, {}])
 def test_a_real_pipe_gets_the_same_bytes_whatever_the_locale(variables):
     text = "kind: A # café 😀\r\n"
+    tally = b"1 without a pod template (1 A)\n"
     program = "from webhook.cli.admit.command import admit_command; admit_command()"
     done = subprocess.run(
         [sys.executable, "-c", program, "-f", "-"],
@@ -183,11 +197,11 @@ def test_a_real_pipe_gets_the_same_bytes_whatever_the_locale(variables):
         env={**os.environ, **variables},
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, text.encode(), b"")
+    assert (done.returncode, done.stdout, done.stderr) == (0, text.encode(), tally)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("output", ["yaml", "json", "patch", "diff"])
+@pytest.mark.parametrize("output", [output for output in Output if output is not Output.GITHUB])
 @pytest.mark.parametrize("pods", [1, 20])
 def test_a_closed_pipe_is_not_reported_as_a_denial(tmp_path, output, pods):
     """One pod stays in the buffer until the end; many break the pipe in the middle."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.cli.admit_runs import run
+from tests.cli.admit_runs import run_in_full
 from tests.support.paths import GOLDEN
 from tests.support.pods import a_policy
 from tests.support.policies import load
@@ -40,7 +40,7 @@ def values(text: str) -> list[object]:
 def test_manifests_come_out_as_recorded(case):
     folder = GOLDEN / case
     policy = folder / "policy.yaml"
-    result = run(
+    result = run_in_full(
         (folder / "input.yaml").read_text(),
         # Its own digest changes with each release, which would make all recordings stale.
         policy=replace(load(policy), digest=a_policy().digest) if policy.exists() else None,

@@ -12,8 +12,8 @@ from tests.support.pods import a_pod, a_policy, a_rule
 from tests.support.strategies import asking_pods
 from webhook.adapters.manifests.documents import find_targets
 from webhook.adapters.manifests.writing import fresh
-from webhook.cli.admit import verdict
 from webhook.cli.admit.verdict import request_for
+from webhook.core.admission import templates
 from webhook.core.admission.decide import Decision, Outcome, Phase, decide
 from webhook.core.pod.findings import Finding, Reason
 from webhook.core.pod.patch import apply_patch
@@ -118,9 +118,15 @@ def test_items_of_a_typed_list_need_no_kind():
 
 
 @pytest.mark.parametrize("version", ["batch.volcano.sh/v1alpha1", "example.com/v1"])
-def test_a_kind_of_the_same_name_in_another_group_is_left_alone(version):
-    text = fresh({**a_workload("Job", a_pod("8Gi")), "apiVersion": version})
-    assert run(text) == (0, text, "")
+def test_a_kind_of_the_same_name_in_another_group_is_judged_by_its_shape(version):
+    result = run(fresh({**a_workload("Job", a_pod("8Gi")), "apiVersion": version}))
+    assert (result.code, result.err) == (
+        0,
+        "Job team-a/work: translated by rule default (8Gi on 1 GPU)\n",
+    )
+    assert template_of(result.value)["spec"] == patched(a_pod("8Gi"))["spec"]
+    shapeless = fresh({"apiVersion": version, "kind": "Job", "spec": {"template": {}}})
+    assert run(shapeless) == (0, shapeless, "")
 
 
 def test_the_manifests_namespace_counts_before_the_options():
@@ -237,7 +243,7 @@ def test_a_pod_that_validation_would_deny_is_denied_and_not_changed(monkeypatch)
     def deny_in_validation(request, policy, phase):
         return denial if phase is Phase.VALIDATE else decide(request, policy, phase)
 
-    monkeypatch.setattr(verdict, "decide", deny_in_validation)
+    monkeypatch.setattr(templates, "decide", deny_in_validation)
     denied = "Pod default/train: denied: Unmutated: spec: is not as it was\n"
     assert run(POD) == (1, POD, denied)
     assert run(POD, output="patch").out == "[]\n"

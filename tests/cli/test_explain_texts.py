@@ -124,6 +124,16 @@ def test_of_many_stops_the_newest_are_shown_and_the_others_counted():
     assert details[3:] == ["6 more, as the log of container vram-enforcer says"]
 
 
+def test_what_would_have_been_enough_and_fits_no_more_on_that_gpu_is_said():
+    log = (line(60, "stopping a process", why="w", pid=1, peak_bytes=90 * 2**30),)
+    pod = stored("train-1", "60Gi", node="n3", gpus="GPU-n3-1")
+    report = explain_pod(facts("train-1", pod, log=log))
+    assert report.enough.run_bytes == 90 * 2**30
+    assert dict(report.notes)["would have been enough"].endswith(
+        "so a new pod of 90Gi does not fit there once this one ends"
+    )
+
+
 def test_of_a_thousand_nodes_few_lines_are_drawn():
     many = tuple(replace(NODES[0], name=f"n{n:04}") for n in range(1000))
     report = explain_pod(facts("p", stored("p", "30Gi"), nodes=many, seen=None))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.cli.pages import pictures, read_page, sections, tables, texts
@@ -57,6 +59,13 @@ def test_a_file_is_written_for_pages_alone(simulate, tmp_path):
     assert (tmp_path / "f").read_text() == SCENE
 
 
+def test_a_file_that_is_read_is_not_overwritten(simulate, tmp_path):
+    done = simulate("--nodes", "f", "--pods", "f", "-o", "html", "f", f=SCENE)
+    assert done.code == 2
+    assert "f is read, and would be overwritten; name another file" in done.err
+    assert (tmp_path / "f").read_text() == SCENE
+
+
 def test_a_file_that_cannot_be_written_is_said(simulate):
     done = simulate("--nodes", "f", "--pods", "f", "-o", "html", "no/where.html", f=SCENE)
     assert (done.code, done.out) == (2, "")
@@ -107,7 +116,7 @@ def test_hatched_is_what_the_table_calls_too_small(small):
         for gpu in one.course.fullest
         if gpu.free_bytes < one.course.smallest_bytes
     )
-    width = (1080 - 172 - 2 * 26) / 3
+    width = (1080 - 210 - 2 * 26) / 3
     assert small_bytes
     assert widths(svg, "hatched") == pytest.approx(small_bytes * width / largest, rel=0.02)
 
@@ -168,6 +177,20 @@ def test_every_picture_has_a_table_and_every_series_more_than_a_colour(large):
     assert len(dashes) >= 2
     svg = pictures(root)["Pods that did not start when they arrived, by cause and order"]
     assert {"13  best fit", "17  first fit", "65  worst fit"} <= {t.text for t in svg.iter("text")}
+
+
+def test_amounts_are_written_for_people(simulate):
+    scene = """\
+nodes: [{name: n1, gpus: 2x81079Mi}]
+pods:
+- {name: a, count: 3, memory: 16333Mi, duration: 1h}
+- {name: b, count: 7, memory: 30001Mi, arrival: 10m, every: 1m, duration: 1h}
+"""
+    root = read_page(simulate("--nodes", "f", "--pods", "f", "-o", "html", f=scene).out)
+    for section in sections(root).values():
+        said = " ".join(section.itertext())
+        assert not re.findall(r"[0-9]{5,}(?:Mi)?", said), section.find("h2").text
+    assert "79.2Gi" in texts(root)
 
 
 def test_the_table_of_waits_says_when_95_of_100_pods_have_started():

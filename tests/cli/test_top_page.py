@@ -14,6 +14,14 @@ from webhook.core.seeing.top import join
 LABEL = "Memory of each GPU: promised, in use and free"
 
 
+def old():
+    """Return a GPU whose figures take as many letters as any."""
+    gpu = a_gpu(0, 190, ("x", 100.4, 99.8, 99.9))
+    return join(
+        [a_node("n1", replace(gpu, usable_bytes=2 * gpu.usable_bytes), age_s=900)], [], NOW_S
+    )
+
+
 def drawn(svg, class_):
     return [rect for rect in svg.iter("rect") if rect.get("class") == class_]
 
@@ -70,6 +78,17 @@ def test_tables_say_who_waits_why_and_who_has_what():
     assert gpus[1] == [
         *("n1 GPU 0", "NVIDIA H100 80GB", "79Gi", "68Gi", "32.5Gi", "11Gi", "0", "3", "14s ago"),
     ]
+
+
+def test_a_page_has_the_parts_that_are_asked_for():
+    def shown(*parts):
+        return list(sections(read_page(as_html(small(), parts))))
+
+    assert shown("nodes") == ["GPUs"]
+    assert shown("pods") == ["Pods that wait", "Pods with GPU memory"]
+    assert shown("workloads") == ["Workloads"]
+    (rows,) = tables(sections(read_page(as_html(small(), ["workloads"])))["Workloads"])
+    assert rows[-1] == ["Pod/train-0", "1", "1", "0", "40Gi", "80Gi", "50Gi", "38.2Gi"]
 
 
 def test_what_is_not_known_is_never_drawn_or_written_as_nothing():
@@ -175,7 +194,7 @@ def test_names_are_text_and_nothing_else():
     assert texts(read_page(text)).count("<script>alert(1)</script>") > 5
 
 
-@pytest.mark.parametrize("report", [small(), large(20)], ids=["lines", "rows"])
+@pytest.mark.parametrize("report", [small(), old(), large(20)], ids=["lines", "old", "rows"])
 def test_nothing_lies_outside_of_the_picture(report):
     svg = pictures(read_page(as_html(report)))[LABEL]
     _, _, wide, high = map(float, svg.get("viewBox").split())
@@ -186,5 +205,7 @@ def test_nothing_lies_outside_of_the_picture(report):
         assert w >= 0
         assert h > 0
     for text in svg.iter("text"):
+        long = 0 if "end" in text.get("class", "") else 6 * len("".join(text.itertext()))
         assert 0 <= float(text.get("x")) <= wide
+        assert text.find("title") is not None or float(text.get("x")) + long <= wide
         assert 8 <= float(text.get("y")) <= high

@@ -131,7 +131,7 @@ def test_replicas_that_start_together_share_one_certificate_and_fill_the_cabundl
     for server in both:
         server.wait_for("readiness", server.ready)
     bundle = ours.secret()
-    assert ours.bundles() == [bundle.ca_pem] * 2
+    assert ours.bundles() == [bundle.ca_pem] * 3
     assert {served(server, bundle.ca_pem) for server in both} == {serial(bundle)}
     extension = leaf(bundle).extensions.get_extension_for_class(x509.SubjectAlternativeName)
     assert set(extension.value.get_values_for_type(x509.DNSName)) == set(NAMES) - {"127.0.0.1"}
@@ -289,7 +289,7 @@ def test_status_tells_days_left_and_what_each_cabundle_lacks(ours, pair):
     done = vramwarden(ours, "status", "-o", "json")
     assert done.returncode == 1
     found = json.loads(done.stdout)
-    assert [one["holdsCA"] for one in found["caBundles"]] == [False, True]
+    assert [one["holdsCA"] for one in found["caBundles"]] == [False, True, True]
     (problem,) = found["problems"]
     assert problem.startswith(
         "MutatingWebhookConfiguration vramwarden, mutate.vramwarden.io: the caBundle lacks the CA; "
@@ -311,7 +311,7 @@ def test_certificates_of_somebody_else_are_served_and_never_written(ours, start)
     for server in both:
         server.wait_for("readiness", server.ready)
         assert served(server, brought.ca_pem) == serial(brought)
-    assert ours.bundles() == [brought.ca_pem] * 2
+    assert ours.bundles() == [brought.ca_pem] * 3
     assert ours.secret() == brought
     done = vramwarden(ours, "rotate")
     assert done.returncode == 1

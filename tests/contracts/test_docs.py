@@ -189,17 +189,21 @@ DEPLOYMENT, SERVERS = re.findall(r"^```yaml\n(.*?)^```", PODS, re.MULTILINE | re
 
 def test_the_deployment_that_users_copy_is_translated():
     done = admit(DEPLOYMENT)
-    said = "Deployment default/notebook: translated by rule default (8Gi on 1 GPU)\n"
-    assert (done.returncode, done.stderr) == (0, said)
+    said = "Deployment default/notebook: translated by rule default (8Gi on 1 GPU)"
+    place, _, rest = done.stderr.partition(": ")
+    assert (done.returncode, place, rest) == (0, "standard input:6", f"{said}\n1 translated\n")
+    assert said in PODS
     assert f"name: {names.ENFORCER_CONTAINER}" in done.stdout
 
 
 def test_the_servers_that_users_copy_are_translated_without_a_warning():
     done = admit(SERVERS)
     assert done.returncode == 0
-    said = [line.partition(" (")[0] for line in done.stderr.splitlines()]
+    *verdicts, tally = done.stderr.splitlines()
+    said = [line.partition(": ")[2].partition(" (")[0] for line in verdicts]
     programs = ["vllm", "sglang", "triton", "onnx", "ollama"]
     assert said == [f"Pod default/{name}: translated by rule default" for name in programs]
+    assert tally == "5 translated"
 
 
 @pytest.mark.parametrize("flag", [server.flag for server in SERVERS_WARNED_OF])

@@ -14,6 +14,8 @@ import yaml
 from tests.support.paths import ROOT
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.names import ENFORCER_COMMAND
+from webhook.server.door import ADVISED_AT
+from webhook.server.reviews import PHASES
 
 
 def test_every_dependency_has_its_reason_beside_it():
@@ -61,5 +63,5 @@ def test_a_wheel_holds_policy_reviews_and_types(tmp_path):
 def test_manifests_name_the_paths_that_the_server_serves():
     documents = list(yaml.safe_load_all((ROOT / "deploy" / "local.yaml").read_text()))
     urls = [hook["clientConfig"]["url"] for one in documents for hook in one["webhooks"]]
-    assert urls == ["https://127.0.0.1:8443/mutate", "https://127.0.0.1:8443/validate"]
+    assert urls == [f"https://127.0.0.1:8443{path}" for path in (*PHASES, ADVISED_AT.decode())]
     assert ENFORCER_COMMAND[-1] == "webhook.sidecar"

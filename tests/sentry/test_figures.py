@@ -178,6 +178,10 @@ def test_what_a_sidecar_says_counts_for_a_pod_alone_up_to_what_was_in_use():
     assert peak(company={OTHER: a_line("*")}) == 100 * MIB
     assert peak(gpus=("GPU-a", "GPU-b")) == 100 * MIB
     assert peak(gpus=("*",)) == 100 * MIB
+    late = seen(a_look(900, 0, [held(50, 100)]), a_look(200), lines={TRAINER: a_line()})
+    late.hear({TRAINER: (0, 800 * MIB)})
+    late.see(a_look(200), 3.0)
+    assert pods_of(late)[TRAINER].peak_bytes == 800 * MIB
     figures = seen(a_look(900), lines={TRAINER: a_line(), OTHER: a_line()})
     figures.know({TRAINER: a_line()})
     figures.hear({TRAINER: (0, 900 * MIB)})

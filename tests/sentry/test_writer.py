@@ -163,6 +163,16 @@ def test_what_became_unknown_leaves_the_object():
     assert bench.kube.stored == write_gpu_node(unknown, "u-1")
 
 
+def test_an_owner_that_was_not_known_at_first_is_written_later():
+    bench = Bench()
+    node, bench.kube.node = bench.kube.node, None
+    bench.turn(figures(0))
+    assert "ownerReferences" not in bench.kube.stored["metadata"]
+    bench.kube.node = node
+    bench.turn(figures(0, 2.0), later_s=NODE_EVERY_S)
+    assert bench.kube.stored == write_gpu_node(figures(0, 2.0), "u-1")
+
+
 def test_an_object_that_somebody_deleted_is_there_again_with_the_owner_of_now():
     bench = Bench()
     bench.turn(figures(0))

@@ -24,7 +24,7 @@ from tests.core.seeing.test_endings import (
 from tests.core.seeing.test_histories import LLAMA
 from tests.support.logs import RecordedLog
 from tests.support.pods import a_pod as a_new_pod
-from tests.support.pods import a_policy, a_review, a_rule
+from tests.support.pods import a_policy, a_request, a_review, a_rule
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Changed, Failed, Listed
 from webhook.adapters.kube.histories import StoredHistory
@@ -32,7 +32,7 @@ from webhook.core.admission.decide import Phase
 from webhook.core.policy.values import Warnings
 from webhook.core.seeing.histories import OLDEST_S, History
 from webhook.core.seeing.nodes import read_time
-from webhook.core.seeing.workloads import Workload
+from webhook.core.seeing.workloads import Workload, workload_of
 from webhook.server import histories as module
 from webhook.server.histories import EVERY_S, Advisor, KnownHistories, Recorder
 from webhook.server.log import JsonLog
@@ -474,6 +474,18 @@ def test_a_pod_that_no_gpu_can_hold_is_warned_without_any_history():
     known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
     assert Advisor(known, lambda: 79 * GIB).warn("team-a", {}, 90 * GIB) == NEVER
     assert Advisor(known, lambda: None).warn("team-a", {}, 90 * GIB) == ""
+
+
+def test_the_author_of_a_workload_reads_of_the_same_history_as_its_pods():
+    known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
+    known.hear(Listed([STORED]))
+    workload = workload_of(METADATA)
+    review = replace(
+        a_request({}), kind=f"apps/{workload.kind}", name=workload.name, namespace="team-a"
+    )
+    assert Advisor(known, lambda: None).warn_author(review, {}, 16 * GIB) == LESS
+    other = replace(review, name="other")
+    assert Advisor(known, lambda: None).warn_author(other, {}, 16 * GIB) == ""
 
 
 class Asked:

@@ -81,7 +81,9 @@ class OurServer:
         return [
             line
             for line in self.server.log()
-            if line["msg"].startswith("review") and line.get("namespace") == namespace
+            if line["msg"].startswith("review")
+            and line.get("namespace") == namespace
+            and line["webhook"] != "advise"
         ]
 
     def calls(self, namespace: str) -> list[tuple[str, str, int]]:

@@ -23,7 +23,8 @@ AT_S = 1_800_000_000.0
 
 
 def gib(amount):
-    return round(amount * GIB)
+    """Return an amount in bytes, in whole MiB as a node's object says it."""
+    return round(amount * 1024) * 2**20
 
 
 def a_gpu(index, usable, used, pods=(), unmanaged=(), **other):

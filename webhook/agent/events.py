@@ -1,17 +1,28 @@
-"""What changed from one scan to the next, as events: one when it begins, one when it is over."""
+"""What changed from one scan to the next, as events: one when it begins, one when it is over.
+
+The journal has all of it; what an admin should see in `kubectl describe node` is an Event as well.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from webhook.core.node.inventory import skipped
+from webhook.core.node.inventory import NO_ENFORCEMENT, skipped
 from webhook.core.pod.quantity import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from webhook.adapters.journal import Journal
+    from webhook.agent.telling import NodeEvents
     from webhook.core.node.inventory import Inventory, Scan
     from webhook.core.pod.gpus import Gpu
+
+GPU_LOST: Final = "GPULost"
+GPU_BACK: Final = "GPUBack"
+DRIVER_UNFIT: Final = "GPUDriverUnfit"
+CAPACITY_CHANGED: Final = "VRAMCapacityChanged"
 
 
 def report(
@@ -95,3 +106,54 @@ def _report_doubts(
         journal.once("unsure", "warning", "a GPU does not answer; it gets no further pod", named)
     else:
         journal.over("unsure", "every GPU answers, or is lost")
+
+
+def tell_changes(
+    events: NodeEvents, scan: Scan, before: Inventory, after: Inventory, grace_s: float
+) -> None:
+    """Write an Event of each change that an admin of the node should see.
+
+    | what | Event |
+    | --- | --- |
+    | a GPU that was healthy is lost, does not answer, or left the list | Warning `GPULost` |
+    | a GPU that was not healthy is as advertised again | Normal `GPUBack` |
+    | a sidecar cannot measure here, and the node shows that | Warning `GPUDriverUnfit` |
+    | what is advertised already is another amount now | Normal `VRAMCapacityChanged` |
+    | the driver as a whole does not answer | none: the node keeps what it shows |
+    """
+    if scan.failed:
+        return
+    for reason, sentence, warning in _changes(scan, before, after, grace_s):
+        events.over(reason)  # it happened again, whatever was told before
+        events.tell(reason, sentence, warning=warning)
+    if scan.cannot_measure and after.gpus and after.enforcement == NO_ENFORCEMENT:
+        events.tell(DRIVER_UNFIT, f"a sidecar cannot measure here: {scan.cannot_measure}")
+    elif not scan.cannot_measure:
+        events.over(DRIVER_UNFIT)
+
+
+def _changes(
+    scan: Scan, before: Inventory, after: Inventory, grace_s: float
+) -> Iterator[tuple[str, str, bool]]:
+    seen = {gpu.uuid for gpu in scan.gpus}
+    now = {one.gpu.uuid: one for one in after.known}
+    for was in before.gpus:
+        named = f"GPU {was.index} ({was.uuid})"
+        one = now.get(was.uuid)
+        if one is None:
+            if was.healthy:
+                why = "it is in MIG mode now" if was.uuid in seen else "the machine has others"
+                yield GPU_LOST, f"{named} left the list: {why}", True
+        elif was.healthy and not one.gpu.healthy and was.uuid not in seen:
+            lost = f"is lost; it leaves the list if that lasts for {grace_s:g} s"
+            doubt = "does not answer" if one.doubted_since_s is None else lost
+            yield GPU_LOST, f"{named} {doubt}; it gets no further pod", True
+        elif not was.healthy and one.gpu.healthy and was.memory_bytes == one.gpu.memory_bytes:
+            yield GPU_BACK, f"{named} is as advertised again", False
+    if before.advertised and after.vram_bytes != before.vram_bytes:
+        amounts = format_bytes(after.vram_bytes), format_bytes(before.vram_bytes)
+        yield (
+            CAPACITY_CHANGED,
+            f"its GPUs have {amounts[0]} to share now, and had {amounts[1]}",
+            False,
+        )

@@ -14,7 +14,7 @@ from webhook.adapters.kube.assigned import (
 )
 from webhook.adapters.kube.client import KubeError
 from webhook.agent.assigned import Assigned
-from webhook.agent.events import report
+from webhook.agent.events import report, tell_changes
 from webhook.agent.heartbeat import beat
 from webhook.agent.sharing import SharingOfNode
 from webhook.agent.telling import NodeEvents
@@ -206,6 +206,8 @@ class Agent:
         after = observe(before, self._scan, self._driver.scanned_s, grace_s, boot)
         self._inventory = named(after, self._scan, self._settings.access)
         report(self._journal, self._scan, before, self._inventory, grace_s)
+        if not self._sharing.is_off:
+            tell_changes(self._events, self._scan, before, self._inventory, grace_s)
 
     def _advise(self, shared: Shared, inventory: Inventory) -> None:
         """Say once what a cluster admin should change of how GPUs that are shared are shown."""

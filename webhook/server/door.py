@@ -12,16 +12,26 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from webhook.server.reviews import PHASES, SMALL_BODY_BYTES, Answer, PodReviews, Review, rejection
+from webhook.server.reviews import (
+    PHASES,
+    SMALL_BODY_BYTES,
+    Answer,
+    Beside,
+    PodReviews,
+    Review,
+    rejection,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from webhook.core.admission.decide import Phase
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
     from webhook.server.placement.reviews import BindingReviews
+    from webhook.server.reviews import Asked
+    from webhook.server.templates import TemplateReviews
+
 
 MAX_BODY_BYTES: Final = 8 * 2**20
 """The API server accepts objects of 3 MiB; a review holds the object, the old one and options."""
@@ -53,9 +63,12 @@ MAX_WAITING_BINDINGS: Final = 1024
 
 JSON: Final = b"application/json"
 
+ADVISED_AT: Final = b"/advise"
+"""Where workloads are reviewed."""
+
 
 class Door:
-    """Takes POST /mutate, /validate and bindings; rejects everything else in one sentence."""
+    """Takes POST /mutate, /validate, /advise and bindings; rejects all else in one sentence."""
 
     def __init__(
         self,
@@ -65,12 +78,17 @@ class Door:
         log: JsonLog,
         *,
         binds_at: Callable[[str], bool],
+        templates: TemplateReviews | None = None,
         body_timeout_s: float = BODY_TIMEOUT_S,
         wait_s: float = WAIT_S,
         max_buffered_bytes: int = MAX_BUFFERED_BYTES,
         max_large_bytes: int = MAX_LARGE_BYTES,
     ) -> None:
-        """Take bindings at the paths for which `binds_at` holds (`bind_path`)."""
+        """Take bindings at the paths for which `binds_at` holds (`bind_path`).
+
+        Without `templates` workloads are not reviewed.
+        """
+        self._templates = templates
         self._binds_at = binds_at
         self._reviews = reviews
         self._bindings = bindings
@@ -89,34 +107,38 @@ class Door:
         """Requests whose body is being received or answered."""
         metrics.in_flight.set_function(lambda: self.in_flight)
 
-    def asked(self, method: bytes, path: bytes, content_type: bytes) -> Phase | Answer | None:
+    def asked(self, method: bytes, path: bytes, content_type: bytes) -> Asked | Answer | None:
         """Return what a request asks for, None for a binding; or the answer where it is nothing."""
         if method != b"POST":
             return self._refused(_NOT_POSTED)
         if content_type != JSON and content_type.split(b";", 1)[0].strip().lower() != JSON:
             return self._refused(_NOT_JSON)
         phase = _PHASES.get(path)
+        if phase is None and path == ADVISED_AT and self._templates:
+            return Beside.WORKLOAD
         if phase is None and not self._binds_at(path.decode(errors="surrogateescape")):
             return self._refused(_NOT_FOUND)
         return phase
 
-    def limit(self, phase: Phase | None) -> int:
+    def limit(self, asked: Asked | None) -> int:
         """Return how many bytes a body may have."""
-        return MAX_BODY_BYTES if phase else MAX_BINDING_BYTES
+        return MAX_BODY_BYTES if asked else MAX_BINDING_BYTES
 
-    def answer(self, phase: Phase | None, body: bytes) -> Answer | Coroutine[Any, Any, Answer]:
+    def answer(self, asked: Asked | None, body: bytes) -> Answer | Coroutine[Any, Any, Answer]:
         """Answer a request: at once where that is possible."""
-        if phase is None:
+        if asked is None:
             return self._bound(body)
         if len(body) <= SMALL_BODY_BYTES:
-            return self._reviews.answer(phase, body)
-        return self._in_turn(phase, body)
+            return self._judged(asked, body)
+        return self._in_turn(asked, body)
 
-    def too_large(self, phase: Phase | None, first: bytes) -> Answer:
+    def too_large(self, asked: Asked | None, first: bytes) -> Answer:
         """Answer a body that is too large; the review of a pod has a uid in its first bytes."""
-        if phase is None:
+        if asked is None:
             return self._refused(_TOO_LARGE)
-        return self._reviews.too_large(phase, first, MAX_BODY_BYTES)
+        if isinstance(asked, Beside):
+            return self._of_templates().too_large(first, MAX_BODY_BYTES)
+        return self._reviews.too_large(asked, first, MAX_BODY_BYTES)
 
     def hold(self, more: int, size: int) -> Answer | None:
         """Count bytes of a body of `size` so far; return the answer where there are too many."""
@@ -147,7 +169,18 @@ class Door:
         self._metrics.count_refused(answer.status)
         return answer
 
-    async def _in_turn(self, phase: Phase, body: bytes) -> Answer:
+    def _judged(self, asked: Asked, body: bytes) -> Answer:
+        """Answer a review of a pod or of a workload."""
+        if isinstance(asked, Beside):
+            return self._of_templates().answer(body)
+        return self._reviews.answer(asked, body)
+
+    def _of_templates(self) -> TemplateReviews:
+        if self._templates is None:
+            raise LookupError("a workload was asked for, and none is reviewed")
+        return self._templates
+
+    async def _in_turn(self, asked: Asked, body: bytes) -> Answer:
         """Answer a large review on the thread for those."""
         if self._large_bytes + len(body) > self._max_large_bytes:
             return self._refused(_OVERLOADED)
@@ -155,8 +188,7 @@ class Door:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._wait_s):
-                judged = self._reviews.answer
-                return await loop.run_in_executor(self._large_reviews, judged, phase, body)
+                return await loop.run_in_executor(self._large_reviews, self._judged, asked, body)
         except TimeoutError:
             return self._refused(_OVERLOADED)
         finally:

@@ -20,7 +20,7 @@ from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import SPREAD, Changed, Failed, Listed, follow
 from webhook.core.seeing.endings import read_ending, run_of
 from webhook.core.seeing.histories import MOST_RUNS, append, has_run, is_over, warn
-from webhook.core.seeing.workloads import Workload, workload_of
+from webhook.core.seeing.workloads import Workload, workload_itself, workload_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from webhook.adapters.kube.histories import HistoriesApi, StoredHistory
     from webhook.core.placement.assignments import PodState
     from webhook.core.pod.gpus import Gpu
+    from webhook.core.pod.request import Request
     from webhook.core.seeing.endings import Ending
     from webhook.core.seeing.histories import History, Run
     from webhook.core.seeing.nodes import NodeFigures
@@ -162,7 +163,15 @@ class Advisor:
 
     def warn(self, namespace: str, metadata: Mapping[str, Any], asked_bytes: int) -> str:
         """Return the sentence for a pod that asks for so much per GPU; empty where none is due."""
-        key = namespace, workload_of(metadata)
+        return self._warn((namespace, workload_of(metadata)), asked_bytes)
+
+    def warn_author(self, request: Request, pod: Mapping[str, Any], asked_bytes: int) -> str:
+        """Return it for the author of a workload, given the metadata of its template."""
+        kind = request.kind.rpartition("/")[2]
+        workload = workload_itself(kind, request.name, pod)
+        return self._warn((request.namespace, workload), asked_bytes)
+
+    def _warn(self, key: Key, asked_bytes: int) -> str:
         history, largest_bytes = self._known.get(*key), self._largest()
         if history is None:
             return warn(None, asked_bytes, largest_bytes)

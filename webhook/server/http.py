@@ -26,9 +26,9 @@ from webhook.server.reviews import PREFIX_BYTES, Answer
 if TYPE_CHECKING:
     from typing import Any
 
-    from webhook.core.admission.decide import Phase
     from webhook.server.connections import Connections, Held
     from webhook.server.door import Door
+    from webhook.server.reviews import Asked
 
 ANSWER_S: Final = 30.0
 """From a request to the end of its answer; the API server waits for a webhook 30 s at most."""
@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
         self._read: dict[bytes, bytes] = {}
         self._headers = 0
         self._chunks = 0
-        self._asked: Phase | Answer | None = None
+        self._asked: Asked | Answer | None = None
         self._announced_bytes = 0
         self._held_bytes = 0
         self._body: bytes | bytearray = b""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 
 from webhook.adapters.review_json import (
     is_dense,
@@ -35,6 +36,16 @@ if TYPE_CHECKING:
 
     Shape = Callable[[Request, Sequence[Operation]], Sequence[Operation]]
     Warn = Callable[[str, Mapping[str, Any], int], str]
+
+
+class Beside(Enum):
+    """What is reviewed besides pods and bindings."""
+
+    WORKLOAD = auto()
+
+
+Asked: TypeAlias = Phase | Beside
+"""What a request that is no binding asks for."""
 
 PHASES: Final = {"/mutate": Phase.MUTATE, "/validate": Phase.VALIDATE}
 

@@ -31,6 +31,7 @@ from webhook.server.placement.service import PlacementService
 from webhook.server.policy_reload import PolicyReload
 from webhook.server.reviews import PodReviews
 from webhook.server.runtime_classes import RuntimeClasses
+from webhook.server.templates import TemplateReviews
 from webhook.server.worker import DRAIN_S, DrainingWorker
 
 if TYPE_CHECKING:
@@ -123,8 +124,11 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self._health.wait_for(self._runtime_classes.obstacle)
         binder = self._placement.binder if self._placement else None
         self._bindings = BindingReviews(binder, self._metrics, self._log)
-        warn = {"warn": self._placement.advisor.warn} if self._placement else {}
+        advisor = self._placement.advisor if self._placement else None
+        warn = {"warn": advisor.warn} if advisor else {}
+        more = {"more": advisor.warn_author} if advisor else {}
         self._reviews = PodReviews(self._policy, self._metrics, self._log, **warn)
+        self._templates = TemplateReviews(self._policy, self._metrics, self._log, **more)
         super().__init__()
 
     @property
@@ -177,6 +181,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self._metrics,
             self._log,
             binds_at=self.certificates.bind_path.answers,
+            templates=self._templates,
         )
 
     def _worker_started(self, worker: Any) -> None:

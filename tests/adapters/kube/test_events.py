@@ -162,6 +162,12 @@ def test_of_all_objects_five_a_second_are_written_in_the_long_run(pauses):
     assert len(bench.kube.sent) <= BURST + (bench.now_s - 1000.0) / EVERY_S + 1
 
 
+def test_a_storm_of_all_objects_is_bounded(bench):
+    for number in range(1000):
+        bench.write(str(number), 0.001, POD | {"uid": str(number)})
+    assert BURST < len(bench.kube.sent) <= BURST + 1.0 / EVERY_S + 1
+
+
 def test_however_many_objects_there_are_what_is_remembered_is_bounded(bench):
     for number in range(2 * MOST_REMEMBERED):
         bench.write(str(number), 1.0, POD | {"uid": str(number)})

@@ -29,6 +29,7 @@ BATCH = "/apis/batch/v1/namespaces/team-a"
 GPU_NODES = "/apis/vramwarden.io/v1alpha1/gpunodes"
 HISTORIES = "/apis/vramwarden.io/v1alpha1/namespaces/team-a/vramhistories"
 LOG = f"{CORE}/pods/p/log"
+QUOTA = 'pods "t" is forbidden: exceeded quota: q'
 RUNNING = {"initContainerStatuses": [enforcer("running")]}
 
 
@@ -40,12 +41,17 @@ class Cluster:
 
     def __init__(self, api_server):
         self.paths = {}
+        self.created = (403, "cannot create resource")
         self._server = api_server
         self.kubeconfig = api_server.kubeconfig
         api_server.answers = [self._answer]
 
-    def queries(self, path):
-        asked = [urlsplit(url) for _, url, _, _ in self._server.asked]
+    @property
+    def bodies(self):
+        return [body for verb, _, _, body in self._server.asked if verb == "POST"]
+
+    def queries(self, path, verb="GET"):
+        asked = [urlsplit(url) for one, url, _, _ in self._server.asked if one == verb]
         return [
             {key: values[0] for key, values in parse_qs(one.query).items()}
             for one in asked
@@ -58,6 +64,10 @@ class Cluster:
 
     def _answer(self, handler):
         url = urlsplit(handler.path)
+        if handler.command == "POST":
+            code, message = self.created
+            self._send(handler, code, {"code": code, "message": message})
+            return
         found = self.paths.get(url.path, 403)
         if callable(found):
             found = found({key: values[0] for key, values in parse_qs(url.query).items()})
@@ -66,9 +76,15 @@ class Cluster:
             found = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": found}
         elif code != 200:
             found = {"kind": "Status", "code": code, "message": f"no {url.path}"}
+        self._send(handler, code, found)
+
+    @staticmethod
+    def _send(handler, code, found) -> None:
         data = found.encode() if isinstance(found, str) else json.dumps(found).encode()
         handler.send_response(code)
         handler.send_header("Content-Length", str(len(data)))
+        if len(data) > 2**16:  # which the client may not read to its end
+            handler.send_header("Connection", "close")
         handler.end_headers()
         handler.wfile.write(data)
 
@@ -137,7 +153,7 @@ def test_the_newest_lines_of_the_log_are_read_and_no_more(cluster, kube):
 
 def test_of_lines_that_are_huge_the_newest_few_are_read(cluster, kube):
     def log(query):
-        return "x" * MOST_LOG_BYTES * 4 if query["tailLines"] == "500" else "newest"
+        return "x" * MOST_LOG_BYTES if query["tailLines"] == "500" else "newest"
 
     cluster.paths = {f"{CORE}/pods/p": running(), LOG: log}
     assert read_pod_facts(kube, "team-a", "p").log == ("newest",)
@@ -145,9 +161,9 @@ def test_of_lines_that_are_huge_the_newest_few_are_read(cluster, kube):
 
 
 def test_a_text_is_read_in_bounded_memory(cluster, kube):
-    cluster.paths = {LOG: "ä" * 2**20}
+    cluster.paths = {LOG: "ä" * 2**17}
     read = kube.text(LOG, 2**16)
-    assert 2**15 <= len(read) < 2**18
+    assert 2**15 <= len(read) <= 2**16 + 1
     assert set(read) <= {"ä", "\N{REPLACEMENT CHARACTER}"}
 
 
@@ -256,6 +272,47 @@ def test_where_no_condition_says_it_the_newest_event_does(cluster, kube, kind):
     assert fields == "involvedObject.uid=j,reason=FailedCreate"
 
 
+def test_where_nothing_is_left_of_a_denial_a_pod_is_tried_and_not_stored(cluster, kube):
+    template = {
+        "metadata": {"annotations": {"vramwarden.io/gpu-memory": "8GB"}, "labels": {"a": "b"}},
+        "spec": {"containers": []},
+    }
+    job = {"metadata": {"uid": "j", "name": "train"}, "spec": {**SELECTOR, "template": template}}
+    said = 'admission webhook "mutate.vramwarden.io" denied the request: TooLarge: x: y'
+    cluster.paths = {f"{BATCH}/jobs/train": job, f"{CORE}/pods": [], f"{CORE}/events": []}
+    cluster.created = (403, said)
+    facts, _ = read_workload_facts(kube, JOB, "team-a", "train")
+    assert (facts.refusals, facts.tried) == ((said,), True)
+    (body,) = cluster.bodies
+    assert body["metadata"] == {**template["metadata"], "generateName": "train-"}
+    assert body["spec"] == template["spec"]
+    (query,) = cluster.queries(f"{CORE}/pods", "POST")
+    assert query["dryRun"] == "All"
+
+
+@pytest.mark.parametrize(
+    ("created", "refusals", "left_out"),
+    [
+        ((200, ""), (), 0),
+        ((403, 'pods is forbidden: User "v" cannot create resource "pods"'), (), 1),
+        (
+            (403, 'pods "t" is forbidden: exceeded quota: q'),
+            ('pods "t" is forbidden: exceeded quota: q',),
+            0,
+        ),
+        ((503, "away"), (), 1),
+    ],
+)
+def test_what_the_trial_says_is_told_and_a_missing_right_is_none(
+    cluster, kube, created, refusals, left_out
+):
+    job = {"metadata": {"uid": "j"}, "spec": SELECTOR}
+    cluster.paths = {f"{BATCH}/jobs/train": job, f"{CORE}/pods": [], f"{CORE}/events": []}
+    cluster.created = created
+    facts, _ = read_workload_facts(kube, JOB, "team-a", "train")
+    assert (facts.refusals, len(facts.left_out)) == (refusals, left_out)
+
+
 def test_events_of_the_past_say_nothing_where_all_pods_are_there(cluster, kube):
     pod = owned("Pod", "a", "p", by="s", status={"phase": "Running"})
     cluster.paths = {
@@ -273,8 +330,8 @@ def test_events_that_may_not_be_read_are_said(cluster, kube):
         f"{CORE}/pods": [],
     }
     facts, _ = read_workload_facts(kube, JOB, "team-a", "train")
-    assert len(facts.left_out) == 1
     assert facts.left_out[0].startswith("Events: ")
+    assert facts.left_out[1:] == ("whether its pods are denied: you may not try one (create pods)",)
 
 
 def test_of_a_cron_job_the_newest_job_is_explained(cluster, kube):
@@ -314,6 +371,24 @@ def test_how_many_pods_there_should_be(cluster, kube, kind, spec, status, wanted
     }
     facts, _ = read_workload_facts(kube, kind, "team-a", "train")
     assert facts.wanted == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "template", "misplaced"),
+    [
+        (DEPLOYMENT, {}, ("vramwarden.io/gpu-memory",)),
+        (DEPLOYMENT, {"vramwarden.io/gpu-memory": "8Gi"}, ()),
+        (JOB, {}, ("vramwarden.io/gpu-memory",)),
+        (CRON_JOB, {}, ("vramwarden.io/gpu-memory",)),
+    ],
+)
+def test_an_annotation_at_the_wrong_level_is_seen(cluster, kube, kind, template, misplaced):
+    path = f"{APPS if kind is DEPLOYMENT else BATCH}/{kind.name.lower()}s/train"
+    metadata = {"uid": "w", "annotations": {"vramwarden.io/gpu-memory": "8Gi", "a": "b"}}
+    spec = {"template": {"metadata": {"annotations": template}}, "replicas": 0, **SELECTOR}
+    cluster.paths = {path: {"metadata": metadata, "spec": spec}, f"{BATCH}/jobs": []}
+    facts, _ = read_workload_facts(kube, kind, "team-a", "train")
+    assert facts.misplaced == misplaced
 
 
 def test_of_a_workload_that_does_not_exist_others_are_named(cluster, kube):

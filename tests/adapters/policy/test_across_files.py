@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 import webhook
 from tests.support.policies import HEAD, IMAGE, load, problems, write
 from webhook.adapters.policy import files as policy_files
-from webhook.adapters.policy.files import load_policy, read_policy
+from webhook.adapters.policy.files import (
+    PolicyInvalidError,
+    load_policy,
+    load_texts,
+    read_policy,
+)
 from webhook.core.policy.values import matches_any
 
 
@@ -227,3 +232,18 @@ def test_a_star_is_any_text(name, pattern):
 
 def test_many_stars_cost_no_exponential_time():
     assert not matches_any("a" * 63, ("*a" * 31 + "b",))
+
+
+def test_texts_of_a_config_map_are_the_policy_of_a_folder_with_these_files(tmp_path):
+    folder = write(tmp_path / "policy", b="  rules: [{name: b}]\n", a="  rules: [{name: a}]\n")
+    texts = {path.name: path.read_text() for path in folder.iterdir()}
+    others = {"notes.txt": "no policy", ".hidden.yaml": "nor this"}
+    found = load_texts(texts | others, "x", enforcer_image=IMAGE)
+    assert found == load(folder)
+    assert rules(found) == ["a", "b"]
+
+
+def test_problems_of_texts_name_their_place():
+    with pytest.raises(PolicyInvalidError) as error:
+        load_texts({"a.yaml": "kind: VRAMPolicy\n"}, "gpu/policies", enforcer_image=IMAGE)
+    assert {problem.file for problem in error.value.problems} == {"gpu/policies/a.yaml"}

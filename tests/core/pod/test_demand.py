@@ -136,7 +136,11 @@ def test_a_class_without_memory_is_denied():
     [
         ("8GB", "InvalidQuantity", "8GB is not a Kubernetes quantity; use 8G or 8Gi"),
         ("8192", "TooSmall", "8192 is 8192 bytes; for MiB write 8192Mi"),
+        ("8", "TooSmall", "8 is 8 bytes; for MiB write 8Mi, for GiB 8Gi"),
         ("8Gi, 4Gi", "InvalidQuantity", "write name=size"),
+        ("main=8Gi; side=2Gi", "InvalidQuantity", "separate entries with a comma, name=size"),
+        ("main=8Gi side=2Gi", "InvalidQuantity", "separate entries with a comma, name=size"),
+        ("main:8Gi", "InvalidQuantity", '"main:8Gi" is not read as a list; separate entries with'),
         ("main=8Gi,", "InvalidQuantity", "not of the form name=size"),
         ("main=", "InvalidQuantity", "blank"),
         ("=8Gi", "InvalidQuantity", "not of the form name=size"),

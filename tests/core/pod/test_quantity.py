@@ -13,6 +13,7 @@ from webhook.core.pod.quantity import (
     parse_quantity,
     parse_vram,
 )
+from webhook.core.pod.units import with_unit
 
 
 @pytest.mark.parametrize(
@@ -97,6 +98,23 @@ def test_less_than_a_mebibyte_is_too_small(written):
 def test_a_bare_number_is_answered_with_the_unit_that_was_meant():
     with pytest.raises(QuantityTooSmallError, match="is 8192 bytes; for MiB write 8192Mi"):
         parse_vram("8192")
+    with pytest.raises(QuantityTooSmallError, match=r"for MiB write 1025Mi$"):
+        parse_vram("1025")
+    with pytest.raises(QuantityTooSmallError, match=r"for MiB write 8Mi, for GiB 8Gi$"):
+        parse_vram("8")
+
+
+@pytest.mark.parametrize(
+    ("number", "amount"),
+    [(8, "8Gi"), (0.5, "512Mi"), (1.5, "1.5Gi"), (1024, "1024Gi"), (8192, "8192Mi")],
+)
+def test_a_number_without_a_unit_is_guessed(number, amount):
+    assert with_unit(number) == amount
+
+
+@pytest.mark.parametrize("number", [0, -8, 2**20, 8e9])
+def test_a_number_that_may_be_bytes_is_not(number):
+    assert with_unit(number) == ""
 
 
 @pytest.mark.parametrize("number", ["2000m", "2", "2.0", "2e0", "0.002k"])

@@ -39,7 +39,16 @@ def test_metadata_and_two_columns_say_nearly_everything():
         8 * GIB,
         2,
         "no room",
+        kind="Pod",
+        workload="train",
     )
+
+
+def test_a_pod_belongs_to_what_made_it():
+    owner = {"kind": "ReplicaSet", "name": "llama-5d9c7", "controller": True}
+    labels = {"pod-template-hash": "5d9c7", "vramwarden.io/managed": "true"}
+    pod = seen_pod(metadata(labels=labels, ownerReferences=[owner]))
+    assert (pod.kind, pod.workload) == ("Deployment", "llama")
 
 
 @pytest.mark.parametrize("memory", ["8GB", "", "a=8Gi,b=1Gi", "main=8Gi", "-1", "9" * 300])
@@ -106,3 +115,8 @@ def test_a_pod_that_is_being_deleted_is_terminating():
     raw = whole(nodeName="n1")
     raw["metadata"]["deletionTimestamp"] = "2026-11-21T20:15:04Z"
     assert (seen_whole(raw).status, seen_whole(raw).node) == ("Terminating", "n1")
+
+
+def test_of_a_pod_with_a_malformed_part_the_rest_is_known():
+    pod = seen_whole({"metadata": metadata({"gpu-memory": "8Gi"}), "spec": {"containers": 1}})
+    assert (pod.name, pod.asked_bytes, pod.gpu_count) == ("train", 8 * GIB, 1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.seen_cluster import AT_S, GIB, a_gpu, a_node, nodes, pods
+from tests.support.seen_cluster import AT_S, GIB, a_gpu, a_node, gib, nodes, pods
 from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures, UnmanagedFigures
 from webhook.core.seeing.pods import SeenPod
 from webhook.core.seeing.top import Order, Phase, Reason, join, ordered
@@ -181,7 +181,7 @@ def test_pods_say_in_words_what_they_do():
     }
     (pair,) = [row for row in report.pods if row.name == "train-0"]
     assert (pair.gpu_count, pair.cap_bytes, pair.used_bytes) == (2, 40 * GIB, 25 * GIB)
-    assert pair.peak_bytes == round(38.2 * GIB)
+    assert pair.peak_bytes == gib(38.2)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +215,13 @@ def test_each_state(pod, phase, state):
     figures = [a_node("n1", a_gpu(0, 50, 0), a_gpu(1, 35, 0))]
     (row,) = join(figures, [SeenPod("u", "team-a", "p", **values)], AT_S).pods
     assert (row.phase, row.state) == (phase, state)
+
+
+def test_what_was_free_minutes_ago_is_not_known_to_be_free():
+    figures = [a_node("n1", a_gpu(0, 20, 0)), a_node("n2", a_gpu(0, 79, 0), age_s=600)]
+    seen = [SeenPod("u", "team-a", "p", "Pending", asked_bytes=40 * GIB)]
+    (row,) = join(figures, seen, AT_S).pods
+    assert row.state == "pending: no GPU is known to have 40Gi free"
 
 
 def test_95_percent_of_its_cap_is_near_it():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.core.seeing.workloads import Workload, workload_of
+from webhook.core.seeing.workloads import Workload, workload_itself, workload_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -84,3 +84,25 @@ def test_it_never_fails_and_names_are_bounded(metadata):
     found = workload_of(metadata)
     assert len(found.kind) <= 63
     assert len(found.name) <= 253
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "labels", "controller"),
+    [
+        ("Deployment", "llama", {}, ("ReplicaSet", "llama-5d9c7")),
+        ("Deployment", "web-x7k2p", {}, ("ReplicaSet", "web-x7k2p-5d9c7")),
+        ("CronJob", "embed", {}, ("Job", "embed-29384756")),
+        ("CronJob", "try-x7k2p", {}, ("Job", "try-x7k2p-29384756")),
+        ("Job", "embed-29384756", {}, ("Job", "embed-29384756")),
+        ("Job", "embed-x7k2p", {}, ("Job", "embed-x7k2p")),
+        ("StatefulSet", "db-x7k2p", {}, ("StatefulSet", "db-x7k2p")),
+        ("Deployment", "llama", {"vramwarden.io/workload": "mine"}, ("ReplicaSet", "llama-5d9c7")),
+        ("Job", "eval", {"vramwarden.io/workload": "!"}, ("Job", "eval")),
+    ],
+)
+def test_a_workload_is_what_its_pods_will_be_of(kind, name, labels, controller):
+    """A template's author reads of the same history as whoever creates its pods."""
+    owner = {"kind": controller[0], "name": controller[1], "controller": True}
+    hashed = {"pod-template-hash": "5d9c7"} if controller[0] == "ReplicaSet" else {}
+    pod = {"labels": labels | hashed, "ownerReferences": [owner]}
+    assert workload_itself(kind, name, {"labels": labels}) == workload_of(pod)

@@ -46,6 +46,7 @@ from webhook.names import (
     GPU_NODES,
     NVIDIA_RUNTIME_CLASS,
     SEEING_API_VERSION,
+    VRAM_HISTORIES,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ _CERTIFICATES: Final = ("tls.crt", "ca.crt")
 """Of a Secret, what is no secret."""
 
 _RBAC: Final = "rbac.authorization.k8s.io"
-_CREATED: Final = (
+CREATED: Final = (
     ("", "configmaps"),
     ("", "secrets"),
     ("", "serviceaccounts"),
@@ -84,31 +85,29 @@ _CREATED: Final = (
     (_RBAC, "roles"),
 )
 """What the chart creates in the release's namespace."""
-_CREATED_IN_CLUSTER: Final = (
+CREATED_IN_CLUSTER: Final = (
     ("", "namespaces"),
     (_RBAC, "clusterrolebindings"),
     (_RBAC, "clusterroles"),
+    ("apiextensions.k8s.io", "customresourcedefinitions"),
     (_REGISTRATION, "mutatingwebhookconfigurations"),
     (_REGISTRATION, "validatingwebhookconfigurations"),
 )
-_CREATED_WHERE_SERVED: Final = (
+CREATED_WHERE_SERVED: Final = (
     (_REGISTRATION, "validatingadmissionpolicies"),
     (_REGISTRATION, "validatingadmissionpolicybindings"),
 )
-_GRANTED: Final = (
-    Right("get", "", "nodes"),
-    Right("list", "", "nodes"),
-    Right("watch", "", "nodes"),
-    Right("patch", "", "nodes"),
-    Right("patch", "", "nodes", subresource="status"),
-    Right("get", "", "pods"),
-    Right("list", "", "pods"),
-    Right("watch", "", "pods"),
-    Right("delete", "", "pods"),
-    Right("patch", "", "pods", subresource="status"),
-    Right("create", "", "events"),
+GRANTED: Final = (
+    ("", "nodes", ("get", "list", "watch", "patch")),
+    ("", "nodes/status", ("patch",)),
+    ("", "pods", ("get", "list", "watch", "delete")),
+    ("", "pods/status", ("patch",)),
+    ("", "events", ("create", "patch")),
+    ("events.k8s.io", "events", ("create", "patch")),
+    (API_GROUP, GPU_NODES, ("get", "list", "watch", "create", "patch")),
+    (API_GROUP, VRAM_HISTORIES, ("get", "list", "watch", "create", "patch", "update", "delete")),
 )
-"""What the chart's ClusterRoles give to our accounts, in all namespaces."""
+"""Group, resource and verbs that the chart's ClusterRoles give to our accounts, all objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +179,9 @@ class _Looker:
         """Add what an installation needs."""
         served = frozenset() if isinstance(facts.admission, Unseen) else facts.admission
         wanted = [
-            *(Right("create", group, name, facts.namespace) for group, name in _CREATED),
-            *(Right("create", group, name) for group, name in _CREATED_IN_CLUSTER),
-            *(Right("create", *one) for one in _CREATED_WHERE_SERVED if one[1] in served),
+            *(Right("create", group, name, facts.namespace) for group, name in CREATED),
+            *(Right("create", group, name) for group, name in CREATED_IN_CLUSTER),
+            *(Right("create", *one) for one in CREATED_WHERE_SERVED if one[1] in served),
         ]
         sentry = SENTRY_NAMESPACE
         return replace(
@@ -315,7 +314,11 @@ class _Looker:
     def _not_granted(self) -> tuple[Right, ...]:
         if self._may(Right("escalate", _RBAC, "clusterroles")):
             return ()
-        return self._denied(*_GRANTED)
+        rights = []
+        for group, resource, verbs in GRANTED:
+            name, _, below = resource.partition("/")
+            rights += [Right(verb, group, name, subresource=below) for verb in verbs]
+        return self._denied(*rights)
 
     def _namespace_facts(self, name: str) -> Any:
         path = joined("namespaces", name)

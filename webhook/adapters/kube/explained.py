@@ -5,6 +5,7 @@ What may not be read is left out and said. Only the pod, or the workload, has to
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -18,6 +19,7 @@ from webhook.core.seeing.report import PodFacts, WorkloadFacts
 from webhook.core.seeing.stops import MOST_LINES
 from webhook.core.seeing.stored import part, parts, statuses
 from webhook.names import (
+    ASKING_ANNOTATIONS,
     ENFORCER_CONTAINER,
     MANAGED_LABEL,
     NODE_GPU_LABEL,
@@ -42,6 +44,12 @@ MOST_PODS: Final = 500
 """Of a workload."""
 _MOST_EVENTS: Final = 50
 _MOST_JOBS: Final = 500
+_LONGEST_PREFIX: Final = 50
+_ANSWER: Final = re.compile(
+    r"\S+ answers 4[0-9][0-9]: (.*?)( \(the right is missing from our role\))?", re.DOTALL
+)
+"""What the API server said, in the words of a KubeError."""
+_NO_RIGHT: Final = "cannot create resource"
 _FINISHED: Final = ("Succeeded", "Failed")
 
 
@@ -140,7 +148,16 @@ def read_workload_facts(
     if kind is CRON_JOB:
         newest = _newest_job(kube, namespace, workload.uid, left_out)
         if newest is None:
-            facts = WorkloadFacts(kind.name, namespace, name, True, wanted=0)
+            facts = WorkloadFacts(
+                kind.name,
+                namespace,
+                name,
+                True,
+                wanted=0,
+                left_out=tuple(left_out),
+                misplaced=_misplaced(asked),
+                template=_template(asked),
+            )
             return facts, None
         workload = newest
         owners = [workload.uid]
@@ -148,12 +165,15 @@ def read_workload_facts(
         owners += _replica_sets(kube, namespace, workload, left_out)
     pods = _pods_of(kube, namespace, workload, owners, left_out)
     wanted = _wanted(workload)
-    refusals = list(_conditions(workload.raw))
+    refusals, tried = _conditions(workload.raw), False
     running = [
         one for one in pods if part(one, "status").get("phase") not in {"Succeeded", "Failed"}
     ]
     if not refusals and len(running) < wanted:
         refusals = _events(kube, namespace, owners, left_out)
+        if not refusals:
+            refusals = _try_one(kube, namespace, workload, left_out)
+            tried = bool(refusals)
     facts = WorkloadFacts(
         asked.kind.name,
         namespace,
@@ -163,6 +183,9 @@ def read_workload_facts(
         wanted,
         len(running),
         left_out=tuple(left_out),
+        tried=tried,
+        misplaced=_misplaced(asked),
+        template=_template(asked),
     )
     return facts, newest_in_trouble(pods)
 
@@ -278,6 +301,32 @@ def _events(kube: Kube, namespace: str, uids: list[str], left_out: list[str]) ->
     return [max(found)[1]] if found else []
 
 
+def _try_one(kube: Kube, namespace: str, workload: _Workload, left_out: list[str]) -> list[str]:
+    """Return how a pod of a workload's template is denied, which is tried without storing it.
+
+    Events are gone after an hour, and of a Job nothing else says why it has no pods. As the user,
+    so a policy that looks at who asks may answer its controller otherwise.
+    """
+    template = part(workload.raw, "spec", "template")
+    name = str(part(workload.raw, "metadata").get("name"))[:_LONGEST_PREFIX]
+    metadata = {key: part(template, "metadata", key) for key in ("labels", "annotations")}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**metadata, "generateName": f"{name}-"},
+        "spec": part(template, "spec"),
+    }
+    try:
+        kube.create(_path("", namespace, "pods"), body, dry_run=True)
+    except KubeError as error:
+        found = _ANSWER.fullmatch(str(error))
+        if found is None or _NO_RIGHT in found[1]:
+            left_out.append("whether its pods are denied: you may not try one (create pods)")
+            return []
+        return [found[1]]
+    return []
+
+
 def _said(event: Json) -> tuple[str, str]:
     at = event.get("lastTimestamp") or event.get("eventTime") or ""
     return str(at), str(event.get("message") or "")
@@ -303,6 +352,18 @@ def _wanted(workload: _Workload) -> int:
 
 def _created(raw: Json) -> str:
     return str(part(raw, "metadata").get("creationTimestamp"))
+
+
+def _template(workload: _Workload) -> str:
+    """Return the path of the template of a workload's pods."""
+    return "spec.jobTemplate.spec.template" if workload.kind is CRON_JOB else "spec.template"
+
+
+def _misplaced(workload: _Workload) -> tuple[str, ...]:
+    """Return those of our annotations that a workload has itself, and not on its template."""
+    template = part(workload.raw, *_template(workload).split("."), "metadata", "annotations")
+    own = part(workload.raw, "metadata", "annotations")
+    return tuple(key for key in ASKING_ANNOTATIONS if key in own and key not in template)
 
 
 def _count(value: object, default: int) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.manifests.json_reading import NotJsonError, read_json
 from webhook.adapters.manifests.reading import Layout, ManifestError, read_yaml
 from webhook.adapters.manifests.writing import fresh, rewrite
+from webhook.core.admission.templates import pod_of
 from webhook.core.pod.patch import apply_patch
+from webhook.core.pod.templates import TooMuchToSearchError, find_templates, is_own_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -17,27 +19,8 @@ if TYPE_CHECKING:
     from webhook.adapters.yaml_documents import Path
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
+    from webhook.core.pod.templates import Template
 
-
-class _Shape(NamedTuple):
-    """Which API groups a kind belongs to, and where its pod or pod template stands."""
-
-    groups: frozenset[str]
-    path: tuple[str, ...]
-
-
-_APPS: Final = _Shape(frozenset({"apps", "extensions"}), ("spec", "template"))
-_SHAPES: Final[Mapping[str, _Shape]] = {
-    "Pod": _Shape(frozenset({""}), ()),
-    "PodTemplate": _Shape(frozenset({""}), ("template",)),
-    "ReplicationController": _Shape(frozenset({""}), ("spec", "template")),
-    "DaemonSet": _APPS,
-    "Deployment": _APPS,
-    "ReplicaSet": _APPS,
-    "StatefulSet": _APPS,
-    "Job": _Shape(frozenset({"batch"}), ("spec", "template")),
-    "CronJob": _Shape(frozenset({"batch"}), ("spec", "jobTemplate", "spec", "template")),
-}
 
 # What kubectl takes for a separator; YAML forbids such a line inside a scalar.
 _SEPARATOR: Final = re.compile(r"^---(?=[ \t\r\n]|\Z)", re.MULTILINE)
@@ -53,6 +36,8 @@ class ManifestDocument:
     value: Any
     layout: Layout | None
     """How it is indented; None where it is JSON."""
+    first_line: int = 1
+    """Where in its file it begins."""
 
     @property
     def as_yaml(self) -> str:
@@ -61,31 +46,79 @@ class ManifestDocument:
 
 
 @dataclass(frozen=True, slots=True)
+class ManifestObject:
+    """One object of a document: an item where the document is a list."""
+
+    kind: str
+    version: str
+    value: Json
+    at: Path
+    """Where in the document it stands."""
+
+    def targets(self) -> Iterator[Target]:
+        """Yield its pods and pod templates; raises ManifestError where it is too large."""
+        try:
+            templates = find_templates(self.value, self.kind, self.version)
+        except TooMuchToSearchError as error:
+            name = text_of(self.value, "metadata", "name") or "(no name)"
+            raise ManifestError(f"{self.kind} {name} {error}") from None
+        for template in templates:
+            yield Target(self, template, is_one_of_many=len(templates) > 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """A pod, or an object that holds a pod template."""
 
-    kind: str
-    owner: Json
-    """The object itself."""
-    at: Path
-    """Where in the document the pod or the template stands."""
-    field: str
-    """The same path within the object, for messages; empty for a pod."""
-    template: Json | None
-    """None where there is none."""
+    object: ManifestObject
+    found: Template
+    is_one_of_many: bool = False
+    """Whether the object holds more than this one."""
+
+    @property
+    def kind(self) -> str:
+        """Of the object."""
+        return self.object.kind
+
+    @property
+    def owner(self) -> Json:
+        """The object itself."""
+        return self.object.value
+
+    @property
+    def at(self) -> Path:
+        """Where in the document the pod or the template stands."""
+        return (*self.object.at, *self.found.path)
+
+    @property
+    def field(self) -> str:
+        """The same path within the object, for messages; empty for a pod."""
+        return self.found.field
+
+    @property
+    def template(self) -> Json | None:
+        """None where there is none."""
+        return self.found.pod
+
+    @property
+    def is_own_kind(self) -> bool:
+        """Whether its kind is Kubernetes' own."""
+        return is_own_kind(self.object.kind, self.object.version)
 
     @property
     def pod(self) -> Json:
         """The pod that the API server would send: the manifest's, or one made from the template."""
-        template = self.template or {}
-        if not self.field:
-            return template
-        metadata = template.get("metadata")
-        if metadata is None or isinstance(metadata, dict):
-            name = text_of(self.owner, "metadata", "name")
-            metadata = {"generateName": f"{name}-", **(metadata or {})}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
-        return {**pod, "spec": template["spec"]} if "spec" in template else pod
+        return pod_of(self.found, text_of(self.owner, "metadata", "name"))
+
+    def changes(self, patch: Iterable[Operation]) -> dict[Path, list[Operation]]:
+        """Return what a patch of the pod changes in the document, by where it stands."""
+        operations = list(patch)
+        above = self.found.metadata_path
+        if above is None:
+            return {self.at: operations}
+        of_metadata = [one for one in operations if one["path"].startswith("/metadata")]
+        of_spec = [one for one in operations if one not in of_metadata]
+        return {(*self.object.at, *above): of_metadata, self.at: of_spec}
 
 
 def text_of(holder: Any, *path: str) -> str:
@@ -100,20 +133,22 @@ def read_documents(text: str) -> list[ManifestDocument]:
     starts = [0, *(match.start() for match in _SEPARATOR.finditer(text) if match.start())]
     ends = [*starts[1:], len(text)]
     documents: list[ManifestDocument] = []
+    first_line = 1
     for start, end in zip(starts, ends, strict=True):
         header = _header(text[start:end])
         try:
-            documents.extend(_read_part(text[start:end], header))
+            documents.extend(_read_part(text[start:end], header, first_line))
         except ManifestError as error:
-            first = text.count("\n", 0, start + len(header)) + 1
+            first = first_line + header.count("\n")
             line = first + (error.line - 1 if error.line else 0)
             raise ManifestError(str(error), line) from error
         except RecursionError:
             raise ManifestError("nested too deeply; flatten it") from None
+        first_line += text.count("\n", start, end)
     return documents
 
 
-def _read_part(text: str, header: str) -> Iterator[ManifestDocument]:
+def _read_part(text: str, header: str, first_line: int) -> Iterator[ManifestDocument]:
     """Yield the document between two separators, or the stream of JSON objects."""
     body = text[len(header) :]
     if body.lstrip().startswith("{"):
@@ -124,7 +159,9 @@ def _read_part(text: str, header: str) -> Iterator[ManifestDocument]:
         else:
             start = 0
             for end, value in objects:
-                yield ManifestDocument((header if not start else "") + body[start:end], value, None)
+                part = (header if not start else "") + body[start:end]
+                yield ManifestDocument(part, value, None, first_line)
+                first_line += part.count("\n")
                 start = end
             return
     value, layout = read_yaml(body)
@@ -132,11 +169,13 @@ def _read_part(text: str, header: str) -> Iterator[ManifestDocument]:
         what = "a list" if isinstance(value, list) else "a plain value"
         detail = f"{what} at the top level; write an object, several of them in a kind: List"
         raise ManifestError(detail)
-    yield ManifestDocument(text, value, layout)
+    yield ManifestDocument(text, value, layout, first_line)
 
 
-def find_targets(value: Any, at: Path = (), of: str = "", version: str = "") -> Iterator[Target]:
-    """Yield the pods and pod templates of an object, going into lists.
+def find_objects(
+    value: Any, at: Path = (), of: str = "", version: str = ""
+) -> Iterator[ManifestObject]:
+    """Yield the objects of a document, going into lists.
 
     Items of a typed list such as PodList may leave out kind and version: `of` and `version` say.
     """
@@ -146,17 +185,15 @@ def find_targets(value: Any, at: Path = (), of: str = "", version: str = "") -> 
     items = value.get("items")
     if kind.endswith("List") and isinstance(items, list):
         for index, item in enumerate(items):
-            yield from find_targets(item, (*at, "items", index), kind.removesuffix("List"), version)
+            yield from find_objects(item, (*at, "items", index), kind.removesuffix("List"), version)
         return
-    shape = _SHAPES.get(kind)
-    group = version.rpartition("/")[0]
-    if shape is None or (version and group not in shape.groups):
-        return
-    template: Any = value
-    for part in shape.path:
-        template = template.get(part) if isinstance(template, dict) else None
-    found = template if isinstance(template, dict) else None
-    yield Target(kind, value, (*at, *shape.path), ".".join(shape.path), found)
+    yield ManifestObject(kind, version, value, at)
+
+
+def find_targets(value: Any) -> Iterator[Target]:
+    """Yield the pods and pod templates of a document; raises ManifestError."""
+    for found in find_objects(value):
+        yield from found.targets()
 
 
 def changed(
@@ -198,7 +235,9 @@ def _parted(body: str) -> tuple[str, str]:
 def _patched(value: Any, path: Path, operations: list[Operation]) -> Any:
     """Return a copy along the path, its end patched; what an alias shares is changed only here."""
     if not path:
-        pod = {**value, "metadata": value.get("metadata") or {}}
+        pod = {**value}
+        if any(one["path"].startswith("/metadata") for one in operations):
+            pod["metadata"] = value.get("metadata") or {}
         return apply_patch(pod, operations)
     key, *rest = path
     copied = value.copy()

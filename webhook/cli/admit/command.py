@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from webhook.adapters.manifests.documents import changed, find_targets, read_documents
-from webhook.adapters.manifests.files import STANDARD_INPUT, name_of_input, read_text
+from webhook.adapters.manifests.documents import changed, find_objects, read_documents
+from webhook.adapters.manifests.files import name_of_input, read_text
+from webhook.adapters.manifests.lines import Lines
 from webhook.adapters.manifests.reading import ManifestError
 from webhook.adapters.policy.files import PolicyInvalidError, load_policy, shipped_policy_path
 from webhook.adapters.settings import default_enforcer_image
-from webhook.cli.admit.output import ManifestText, Output, show
-from webhook.cli.admit.verdict import judge
+from webhook.cli.admit.output import ManifestText, Other, Output, show
+from webhook.cli.admit.sources import UNRENDERED, files, is_unrendered, line_of_braces
+from webhook.cli.admit.verdict import judge, printable
 from webhook.cli.failures import policy_failure
 from webhook.cli.rollout import rollout_option
+from webhook.core.pod.findings import quoted
+from webhook.core.pod.templates import kind_meant
 from webhook.core.policy.values import Rollout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from typing import TextIO
 
+    from webhook.adapters.manifests.documents import ManifestDocument, ManifestObject
+    from webhook.adapters.yaml_documents import Path as FieldPath
+    from webhook.cli.admit.verdict import Judged
+    from webhook.core.pod.patch import Operation
     from webhook.core.policy.values import Policy
 
-_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""A label as DNS has it (RFC 1123), which names of namespaces are."""
 
 
 def admit(
@@ -40,6 +50,7 @@ def admit(
     stderr: TextIO,
     *,
     colour: bool,
+    verbose: bool = False,
 ) -> int:
     """Decide every pod in the manifests, given as (name, text), and write the results.
 
@@ -51,30 +62,70 @@ def admit(
         try:
             sources.append(_source(name, text, policy, namespace))
         except ManifestError as error:
-            place = f"{name}:{error.line}" if error.line else name
-            stderr.write(f"Error: {place}: {error}\n")
+            braces = line_of_braces(text)
+            line, why = (braces, UNRENDERED) if braces else (error.line, str(error))
+            place = f"{name}:{line}" if line else name
+            stderr.write(printable(f"Error: {place}: {why}") + "\n")
             return 2
     if not any(document.value for source in sources for document in source.before):
         names = ", ".join(source.name for source in sources)
         stderr.write(f"Error: {names}: no objects in it; pass manifests with a kind\n")
         return 2
-    show(sources, output, stdout, stderr, colour=colour)
+    show(sources, output, stdout, stderr, colour=colour, verbose=verbose)
     verdicts = [verdict for source in sources for verdict in source.verdicts]
     return 0 if all(verdict.allowed for verdict in verdicts) else 1
 
 
 def _source(name: str, text: str, policy: Policy, namespace: str) -> ManifestText:
+    """Judge the pods of one text; raises ManifestError, also for what is no manifest yet."""
     before = read_documents(text)
-    after, verdicts = [], []
+    after: list[ManifestDocument] = []
+    verdicts: list[Judged] = []
+    others: list[Other] = []
     for document in before:
-        judged = [judge(target, policy, namespace) for target in find_targets(document.value)]
-        patches = {verdict.target.at: verdict.patch for verdict in judged}
-        after.append(changed(document, patches))
-        verdicts += judged
-    return ManifestText(name, text, before, after, verdicts)
+        lines = Lines(document.text, document.first_line)
+        changes: dict[FieldPath, list[Operation]] = {}
+        for found in find_objects(document.value):
+            _check(found, lines)
+            judged = [judge(target, policy, namespace, lines) for target in found.targets()]
+            for verdict in judged:
+                changes |= verdict.target.changes(verdict.patch)
+            if not judged and found.value:
+                others.append(Other(found, lines.of(found.at)))
+            verdicts += judged
+        after.append(changed(document, changes))
+    return ManifestText(name, text, before, after, verdicts, others)
 
 
-@click.command("admit")
+def _check(found: ManifestObject, lines: Lines) -> None:
+    """Reject what is no object of Kubernetes although it may be read as one."""
+    if is_unrendered(found.value):
+        raise ManifestError(UNRENDERED, lines.of(found.at))
+    meant = kind_meant(found.kind, found.version)
+    if meant:
+        detail = f'"{found.kind}" is no kind of Kubernetes; write kind: {meant}'
+        raise ManifestError(detail, lines.of((*found.at, "kind")))
+
+
+def _namespace(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    """Reject what can be no namespace."""
+    if _NAMESPACE.fullmatch(value):
+        return value
+    raise click.BadParameter(
+        f"{quoted(value)} can be no namespace: lower case letters, digits and -, at most 63"
+    )
+
+
+_EXAMPLES: Final = """\b
+Examples:
+  vramwarden admit -f deployment.yaml -o diff
+  vramwarden admit -R -f manifests/ -n team-a -o github
+  helm template chart/ | vramwarden admit -f -
+  kubectl kustomize overlay/ | vramwarden admit -f -
+"""
+
+
+@click.command("admit", epilog=_EXAMPLES)
 @click.option(
     "-f",
     "--filename",
@@ -85,6 +136,7 @@ def _source(name: str, text: str, policy: Policy, namespace: str) -> ManifestTex
     help="Manifests: a file, a folder (its *.yaml, *.yml and *.json), or - for standard input. "
     "May be given several times.",
 )
+@click.option("-R", "--recursive", is_flag=True, help="Read the subfolders of folders as well.")
 @click.option(
     "--policy",
     "policy_path",
@@ -96,6 +148,7 @@ def _source(name: str, text: str, policy: Policy, namespace: str) -> ManifestTex
     "--namespace",
     default="default",
     show_default=True,
+    callback=_namespace,
     help="Namespace of objects that name none.",
 )
 @click.option(
@@ -104,8 +157,11 @@ def _source(name: str, text: str, policy: Policy, namespace: str) -> ManifestTex
     type=click.Choice([output.value for output in Output]),
     default=Output.YAML.value,
     show_default=True,
-    help="The manifests after admission, each pod's JSON Patch, or a diff of the YAML.",
+    help="Manifests after admission: yaml, json, or a diff. Each pod's JSON patch. What is added, "
+    "in ten lines a pod: summary. Verdicts for continuous integration: github (annotations of a "
+    "workflow), junit (XML) or report (JSON).",
 )
+@click.option("-v", "--verbose", is_flag=True, help="Name objects without a pod template as well.")
 @rollout_option
 @click.option(
     "--runtime-class",
@@ -122,13 +178,17 @@ def admit_command(
     policy_path: Path | None,
     namespace: str,
     output: str,
+    *,
+    recursive: bool,
+    verbose: bool,
     rollout: str,
     runtime_classes: tuple[str, ...],
 ) -> None:
     """Show what the webhook would do to every pod and pod template in manifests.
 
-    Manifests go to standard output, changed only where admission changes them; findings go to
-    standard error. A denied object is printed unchanged.
+    Pod templates are found in objects of every kind, by their shape. Manifests go to standard
+    output, changed only where admission changes them; verdicts, each with its file and line, and
+    their count go to standard error. A denied object is printed unchanged.
 
     Exit code 0: all allowed; 1: something denied; 2: wrong usage.
     """
@@ -139,10 +199,18 @@ def admit_command(
         policy = replace(policy, rollout=Rollout(rollout), runtime_classes=known)
     except PolicyInvalidError as error:
         raise policy_failure(error) from error
-    texts = [(name_of_input(name), read_text(name)) for name in _files(names)]
     stdout, stderr = (_stream(stream) for stream in (sys.stdout, sys.stderr))
+
+    def say(line: str) -> None:
+        stderr.write(f"{printable(line)}\n")
+
+    read = files(names, say, recursive=recursive)
+    texts = [(name_of_input(name), read_text(name)) for name in read]
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    context.exit(admit(texts, policy, namespace, Output(output), stdout, stderr, colour=colour))
+    form = Output(output)
+    context.exit(
+        admit(texts, policy, namespace, form, stdout, stderr, colour=colour, verbose=verbose)
+    )
 
 
 def _stream(stream: TextIO) -> TextIO:
@@ -150,19 +218,3 @@ def _stream(stream: TextIO) -> TextIO:
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(encoding="utf-8", newline="")
     return stream
-
-
-def _files(names: Iterable[str]) -> Iterator[str]:
-    """Yield the files: those of a folder in the order of their names."""
-    for name in names:
-        path = Path(name)
-        if name == STANDARD_INPUT or not path.is_dir():
-            yield name
-            continue
-        found = sorted(
-            item for item in path.iterdir() if item.suffix in _SUFFIXES and item.is_file()
-        )
-        if not found:
-            wanted = "no *.yaml, *.yml or *.json in it"
-            raise click.UsageError(f"{name}: {wanted}; name a folder that holds manifests")
-        yield from map(str, found)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.adapters.manifests.documents import join
+from webhook.adapters.manifests.documents import join, text_of
 from webhook.adapters.review_json import patch_bytes
+from webhook.cli.admit import reports
+from webhook.cli.admit.added import described
+from webhook.cli.admit.verdict import Sort, name_of, printable, remarks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import TextIO
 
-    from webhook.adapters.manifests.documents import ManifestDocument
+    from webhook.adapters.manifests.documents import ManifestDocument, ManifestObject
     from webhook.cli.admit.verdict import Judged
 
 _RED, _GREEN, _YELLOW, _CYAN, _BOLD = "31", "32", "33", "36", "1"
@@ -29,6 +33,7 @@ _SUMMARY_COLOURS: Final = {
 }
 _LINE_START: Final = re.compile(r"(?<=\n)")
 _DIFF_COLOURS: Final = {"---": _BOLD, "+++": _BOLD, "@@": _CYAN, "+": _GREEN, "-": _RED}
+_SHOWN_KINDS: Final = 5
 
 
 class Output(StrEnum):
@@ -38,6 +43,30 @@ class Output(StrEnum):
     JSON = "json"
     PATCH = "patch"
     DIFF = "diff"
+    SUMMARY = "summary"
+    GITHUB = "github"
+    JUNIT = "junit"
+    REPORT = "report"
+
+
+_SAYS_ALL: Final = frozenset({Output.SUMMARY, Output.GITHUB})
+"""Forms that people read beside standard error, and that say each verdict themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """An object without a pod template, and where it stands."""
+
+    object: ManifestObject
+    line: int
+
+    @property
+    def title(self) -> str:
+        """Which object it is; it may be one without a namespace."""
+        namespace = text_of(self.object.value, "metadata", "namespace")
+        name = name_of(self.object)
+        shown = f"{namespace}/{name}" if namespace else name
+        return f"{self.object.kind or '(no kind)'} {shown}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +78,30 @@ class ManifestText:
     before: list[ManifestDocument]
     after: list[ManifestDocument]
     verdicts: list[Judged]
+    others: list[Other]
 
 
 def show(
-    sources: Sequence[ManifestText], output: Output, stdout: TextIO, stderr: TextIO, *, colour: bool
+    sources: Sequence[ManifestText],
+    output: Output,
+    stdout: TextIO,
+    stderr: TextIO,
+    *,
+    colour: bool,
+    verbose: bool = False,
 ) -> None:
     """Write everything."""
     for source in sources:
         for verdict in source.verdicts:
-            _report(verdict, stderr, colour=colour)
+            if output not in _SAYS_ALL:
+                _report(source.name, verdict, stderr, colour=colour)
             if output is Output.PATCH:
                 stderr.flush()
                 stdout.write(patch_bytes(verdict.patch).decode() + "\n")
                 stdout.flush()
+        for other in source.others if verbose else ():
+            shown = printable(f"{source.name}:{other.line}: {other.title}: no pod template")
+            stderr.write(f"{shown}\n")
     if output is Output.YAML:
         stdout.write(join(_after(source) for source in sources))
     elif output is Output.JSON:
@@ -70,12 +110,51 @@ def show(
     elif output is Output.DIFF:
         for source in sources:
             _diff(source, stdout, colour=colour)
+    else:
+        _write_report(sources, output, stdout)
+    stdout.flush()
+    stderr.write(f"{printable(tally(sources))}\n")
 
 
-def _report(verdict: Judged, stderr: TextIO, *, colour: bool) -> None:
-    notes = (f"warning: {note}" for note in verdict.notes)
-    for line in (verdict.summary, *notes, *(f"hint: {hint}" for hint in verdict.hints)):
-        shown = _printable(f"{verdict.title}: {line}")
+def _write_report(sources: Sequence[ManifestText], output: Output, stdout: TextIO) -> None:
+    """Write what is no manifest."""
+    if output is Output.SUMMARY:
+        for source in sources:
+            for verdict in source.verdicts:
+                lines = described(source.name, verdict)
+                stdout.writelines(f"{printable(line)}\n" for line in lines)
+    elif output is Output.GITHUB:
+        stdout.writelines(f"{line}\n" for line in reports.github(sources))
+    elif output is Output.JUNIT:
+        stdout.write(reports.junit(sources))
+    elif output is Output.REPORT:
+        stdout.write(reports.report(sources, counts(sources)))
+
+
+def counts(sources: Iterable[ManifestText]) -> dict[str, int]:
+    """Count the pods and pod templates by what became of them, in the order of the words."""
+    found = Counter(verdict.sort for source in sources for verdict in source.verdicts)
+    return {sort.value: found[sort] for sort in Sort if found[sort]}
+
+
+def tally(sources: Sequence[ManifestText]) -> str:
+    """Return the last line: how many of what."""
+    parts = [f"{count} {what}" for what, count in counts(sources).items()]
+    kinds = Counter(
+        other.object.kind or "(no kind)" for source in sources for other in source.others
+    )
+    if kinds:
+        shown = [f"{count} {kind}" for kind, count in kinds.most_common(_SHOWN_KINDS)]
+        more = ", ..." * (len(kinds) > _SHOWN_KINDS)
+        parts.append(f"{kinds.total()} without a pod template ({', '.join(shown)}{more})")
+    return ", ".join(parts)
+
+
+def _report(name: str, verdict: Judged, stderr: TextIO, *, colour: bool) -> None:
+    said = [(verdict.line, verdict.summary)]
+    said += [(one.line, f"{word}: {one.text}") for word, one in remarks(verdict)]
+    for number, line in said:
+        shown = printable(f"{name}:{number}: {verdict.title}: {line}")
         start = next((start for start in _SUMMARY_COLOURS if line.startswith(start)), "")
         stderr.write(_painted(shown, _SUMMARY_COLOURS.get(start, ""), stderr, colour=colour) + "\n")
 
@@ -118,8 +197,3 @@ def _lines(text: str) -> list[str]:
 
 def _painted(text: str, code: str, stream: TextIO, *, colour: bool) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if code and colour and stream.isatty() else text
-
-
-def _printable(text: str) -> str:
-    """Show what could steer a terminal as escapes: names come from files of others."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

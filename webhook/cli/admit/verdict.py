@@ -2,39 +2,75 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.manifests.documents import text_of
+from webhook.adapters.manifests.lines import parts_of
 from webhook.adapters.manifests.reading import ExactFloat
-from webhook.core.admission.decide import Decision, Outcome, Phase, decide
+from webhook.core.admission import templates
+from webhook.core.admission.decide import Outcome
+from webhook.core.admission.templates import creation_of, misplaced, of_machine
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.pod.request import Request
+from webhook.core.pod.templates import Form
 from webhook.core.pod.views import read_pod
-from webhook.names import ASKING_ANNOTATIONS
 
 if TYPE_CHECKING:
-    from webhook.adapters.manifests.documents import Target
+    from collections.abc import Iterator
+
+    from webhook.adapters.manifests.documents import ManifestObject, Target
+    from webhook.adapters.manifests.lines import Lines
+    from webhook.core.admission.decide import Decision
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
+    from webhook.core.pod.request import Request
     from webhook.core.policy.values import Policy
 
 _LARGEST_INTEGER: Final = 2**64 - 1
+_ALONE: Final = frozenset({"container", "script"})
+"""Where the one container of a Workflow's template stands."""
+
+
+class Sort(StrEnum):
+    """What the summary counts, in its order and words."""
+
+    TRANSLATED = "translated"
+    ALREADY = "already translated"
+    DENIED = "denied"
+    WARNED = "allowed with a warning"
+    LEFT_ALONE = "left alone"
 
 
 @dataclass(frozen=True, slots=True)
+class Remark:
+    """One thing that is said of a pod, and in which line its cause stands."""
+
+    line: int
+    text: str
+    reason: str = ""
+    path: str = ""
+    """The field that it is about, within the pod."""
+
+
+@dataclass(frozen=True)  # no slots: what is derived is made once
 class Judged:
     """A pod or pod template, and the decision about it: the last one where there are two."""
 
     target: Target
     namespace: str
+    lines: Lines
     decision: Decision | None
     """None where the object holds no pod template."""
     patch: tuple[Operation, ...] = ()
+    """What changes in the manifest."""
     notes: tuple[str, ...] = ()
     """What the API server would return as warnings beside the decision."""
+    is_translated: bool = False
+    """Whether admission changes the pod, also where the manifest has no place for that."""
 
     @property
     def allowed(self) -> bool:
@@ -44,9 +80,45 @@ class Judged:
     @property
     def title(self) -> str:
         """Which object it is: `Deployment team-a/infer`."""
-        owner = self.target.owner
-        name = text_of(owner, "metadata", "name") or text_of(owner, "metadata", "generateName")
-        return f"{self.target.kind} {self.namespace}/{name or '(no name)'}"
+        name = f"{self.target.kind} {self.namespace}/{name_of(self.target.object)}"
+        return f"{name} ({self.target.field})" if self.target.is_one_of_many else name
+
+    @property
+    def line(self) -> int:
+        """Where the pod or the template stands, or what is wrong with it."""
+        return self.findings[0].line if self.findings else self.lines.of(self.target.at)
+
+    @property
+    def rule(self) -> str:
+        """The policy rule that governs the pod; empty for none."""
+        return self.decision.rule if self.decision else ""
+
+    @property
+    def outcome(self) -> str:
+        """What the webhook would have said, in its own words."""
+        if self.is_translated:
+            return Outcome.MUTATED.value
+        return self.decision.outcome.value if self.decision else Outcome.SKIPPED.value
+
+    @cached_property
+    def asked(self) -> str:
+        """The demand in words, empty where there is none."""
+        return _asked(self.decision.obj) if self.decision else ""
+
+    @property
+    def sort(self) -> Sort:
+        """How the summary counts it."""
+        decision = self.decision
+        if decision is None:
+            return Sort.LEFT_ALONE
+        if not decision.allowed:
+            return Sort.DENIED
+        if decision.outcome is Outcome.WARNED:
+            return Sort.WARNED
+        if self.is_translated:
+            return Sort.TRANSLATED
+        is_ours = decision.outcome is Outcome.ALLOWED and self.asked and not _is_machine(self)
+        return Sort.ALREADY if is_ours else Sort.LEFT_ALONE
 
     @property
     def summary(self) -> str:
@@ -63,54 +135,90 @@ class Judged:
         if decision.skip:
             rule = f": rule {decision.rule}" if decision.rule else ""
             return f"left alone ({decision.skip}{rule})"
-        asked = _asked(decision.obj)
-        if not self.patch:
-            already = f"already translated by rule {decision.rule} ({asked})"
-            return already if asked else "left alone (asks for no VRAM)"
-        what = asked or "NVIDIA_VISIBLE_DEVICES set to void"
-        return f"translated by rule {decision.rule} ({what})"
+        if _is_machine(self):
+            return "left alone (a virtual machine)"
+        if not self.is_translated:
+            already = f"already translated by rule {decision.rule} ({self.asked})"
+            return already if self.asked else "left alone (asks for no VRAM)"
+        what = self.asked or "NVIDIA_VISIBLE_DEVICES set to void"
+        where = "" if self.patch else " on the cluster, and printed as it is"
+        return f"translated by rule {decision.rule} ({what}){where}"
 
-    @property
-    def hints(self) -> list[str]:
+    @cached_property
+    def findings(self) -> tuple[Remark, ...]:
+        """What is wrong with the pod, whether it is denied for that or not."""
+        decision = self.decision
+        if decision is None:
+            return ()
+        if decision.malformed:
+            path, _, _ = decision.malformed.partition(": ")
+            return (Remark(self._line_of(path), decision.malformed, "Malformed", path),)
+        return tuple(
+            Remark(self._line_of(one.path), str(one), one.reason.value, one.path)
+            for one in decision.findings
+        )
+
+    @cached_property
+    def warnings(self) -> tuple[Remark, ...]:
+        """What the user should know beside the decision."""
+        notes = (*self.notes, *(of_machine(self.target.found) if self.allowed else ()))
+        return tuple(Remark(self._line_of(note.partition(": ")[0]), note) for note in notes)
+
+    @cached_property
+    def hints(self) -> tuple[Remark, ...]:
         """What was probably meant: annotations on the workload, where nothing reads them."""
-        owner = self.target.owner
-        misplaced = {*_annotations(owner), *_annotations(_map(_map(owner, "spec"), "jobTemplate"))}
-        place = f"{self.target.field}.metadata.annotations"
-        return [
-            f"{key} on the {self.target.kind} itself has no effect; put it under {place}"
-            for key in ASKING_ANNOTATIONS
-            if key in misplaced and key not in _annotations(self.target.template or {})
-        ]
+        owner, target = self.target.owner, self.target
+        at = (*target.object.at, "metadata", "annotations")
+        return tuple(
+            Remark(self.lines.of((*at, text.partition(" ")[0])), text)
+            for text in misplaced(owner, target.kind, target.found)
+        )
+
+    def _line_of(self, shown: str) -> int:
+        """Return the line of a field of the pod, by its path as messages write it."""
+        path, found = parts_of(shown), self.target.found
+        at = self.target.at
+        if path[:1] == ("metadata",) and found.metadata_path is not None:
+            at = (*self.target.object.at, *found.metadata_path)
+        if found.form is Form.CONTAINER and path[:3] == ("spec", "containers", 0):
+            alone = next((key for key in _ALONE if key in _value(self, at)), "containerSet")
+            path = (alone, *path[3:])
+        return self.lines.of((*at, *path))
 
 
-def judge(target: Target, policy: Policy, namespace: str) -> Judged:
+def name_of(found: ManifestObject) -> str:
+    """Return the name of an object, or the one that it asks to be generated from."""
+    name = text_of(found.value, "metadata", "name")
+    return name or text_of(found.value, "metadata", "generateName") or "(no name)"
+
+
+def judge(target: Target, policy: Policy, namespace: str, lines: Lines) -> Judged:
     """Decide a pod as the API server would have it decided on creation: mutate, then validate."""
     namespace = text_of(target.owner, "metadata", "namespace") or namespace
     if target.template is None:
-        return Judged(target, namespace, None)
-    mutating = decide(request_for(target, namespace), policy, Phase.MUTATE)
-    if not mutating.allowed:
-        return Judged(target, namespace, mutating, notes=mutating.notes)
-    again = replace(request_for(target, namespace), obj=mutating.obj)
-    validating = decide(again, policy, Phase.VALIDATE)
-    patch = mutating.patch if validating.allowed else ()
-    return Judged(target, namespace, validating, patch, mutating.notes)
+        return Judged(target, namespace, lines, None)
+    made = templates.judge(_as_sent(target.pod), namespace, policy)
+    form = target.found.form
+    is_translated = bool(made.patch) and form is not Form.MACHINE
+    patch = made.patch if form is Form.POD else ()
+    return Judged(target, namespace, lines, made.decision, patch, made.notes, is_translated)
 
 
 def request_for(target: Target, namespace: str) -> Request:
     """Return the request that the API server would send for the pod's creation."""
-    pod = _as_sent(target.pod)
-    return Request(
-        uid="admit",
-        kind="Pod",
-        operation="CREATE",
-        subresource="",
-        namespace=namespace,
-        name=text_of(pod, "metadata", "name"),
-        dry_run=True,
-        obj=pod,
-        old={},
-    )
+    return creation_of(_as_sent(target.pod), namespace)
+
+
+def _is_machine(judged: Judged) -> bool:
+    return judged.target.found.form is Form.MACHINE
+
+
+def _value(judged: Judged, at: tuple[str | int, ...]) -> Any:
+    """Return what stands at a path of the document that leads into the object."""
+    value: Any = judged.target.owner
+    for part in at[len(judged.target.object.at) :]:
+        value = value[part]
+    return value
 
 
 def _as_sent(value: Any, above: tuple[str, str] = ("", "")) -> Any:
@@ -145,10 +253,14 @@ def _asked(pod: Json) -> str:
     return f"{amount} on {count} GPU" if count == 1 else f"{amount} on each of {count} GPUs"
 
 
-def _annotations(holder: Json) -> Json:
-    return _map(_map(holder, "metadata"), "annotations")
+def remarks(judged: Judged) -> Iterator[tuple[str, Remark]]:
+    """Yield all that is said beside the summary, each with its word: `warning`, `hint`."""
+    for one in judged.warnings:
+        yield "warning", one
+    for one in judged.hints:
+        yield "hint", one
 
 
-def _map(holder: Json, key: str) -> Json:
-    value = holder.get(key)
-    return value if isinstance(value, dict) else {}
+def printable(text: str) -> str:
+    """Show what could steer a terminal as escapes: names come from files of others."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

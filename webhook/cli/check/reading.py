@@ -26,13 +26,11 @@ _ANOTHER_VERSION: Final = Unseen(
 
 
 def completed(looked: Looked, *, pre: bool) -> Facts:
-    """Return all facts; before an installation the policy is the shipped one."""
+    """Return all facts; where nothing is installed the policy is the shipped one."""
     facts = looked.facts
-    if pre:
+    if pre or facts.webhook is None:
         shipped = shipped_policy_path()
         return replace(facts, policy=_policy({shipped.name: shipped.read_text()}, None, facts))
-    if facts.webhook is None:
-        return replace(facts, policy=None)
     webhook = None if isinstance(facts.webhook, Unseen) else facts.webhook
     files = looked.policies
     return replace(

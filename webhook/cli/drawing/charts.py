@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 1080
 """Of every picture, in units that are pixels on a wide screen."""
-_LETTER: Final = 6.3
+_LETTER: Final = 7.0
 """How wide a character is at most, on average, in the pictures' small text."""
 _TIMES_S: Final = (
     *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),

@@ -96,15 +96,15 @@ _STYLE: Final = """\
 :root {
   color-scheme: light dark;
   --paper: #ffffff; --ink: #1b1f24; --faint: #5b6470; --line: #d5dae0; --empty: #e4e8ec;
-  --blue: #0072b2; --sky: #56b4e9; --green: #009e73; --orange: #e69f00; --vermillion: #d55e00;
-  --purple: #b3598c; --on-blue: #ffffff; --on-sky: #10202c;
+  --blue: #0072b2; --sky: #56b4e9; --orange: #e69f00; --vermillion: #d55e00;
+  --purple: #b3598c; --orange-line: #b27900; --on-blue: #ffffff; --on-sky: #10202c;
   --other: #b4bcc6; --other-used: #6d7783;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --paper: #14171b; --ink: #e8ebee; --faint: #a2abb6; --line: #414a55; --empty: #39424d;
-    --blue: #2d8fcb; --sky: #7cc7f2; --green: #1bb98d; --orange: #f0b12f; --vermillion: #f0762b;
-    --purple: #d98fbb; --on-blue: #06121b; --on-sky: #06121b;
+    --blue: #2d8fcb; --sky: #7cc7f2; --orange: #f0b12f; --vermillion: #f0762b;
+    --purple: #d98fbb; --orange-line: #f0b12f; --on-blue: #06121b; --on-sky: #06121b;
     --other: #6b7683; --other-used: #b9c2cc;
   }
 }
@@ -117,7 +117,7 @@ p { margin: 0 0 12px; max-width: 100ch; }
 section p { color: var(--faint); }
 .lead { font-size: 17px; }
 .wide { overflow-x: auto; }
-svg { display: block; width: 100%; min-width: 640px; height: auto; }
+svg { display: block; width: 100%; min-width: 900px; height: auto; }
 svg text { font-size: 12px; fill: var(--ink); }
 svg .faint { fill: var(--faint); }
 svg .name { font-weight: 500; }
@@ -127,7 +127,8 @@ svg .middle { text-anchor: middle; }
 svg .grid { stroke: var(--line); stroke-width: 1; fill: none; }
 svg .in-a { fill: var(--on-blue); font-size: 11px; }
 svg .in-b { fill: var(--on-sky); font-size: 11px; }
-.empty { fill: var(--empty); }
+.empty { fill: var(--empty); stroke: var(--faint); stroke-width: .6; }
+.back { fill: var(--empty); }
 .a { fill: var(--blue); } .b { fill: var(--sky); }
 .p { fill: var(--other); } .o { fill: var(--other-used); }
 .unknown { fill: none; stroke: var(--faint); stroke-dasharray: 3 3; }
@@ -138,7 +139,7 @@ svg .in-b { fill: var(--on-sky); font-size: 11px; }
 .hatch-under { fill: var(--orange); fill-opacity: .3; }
 .dot-under { fill: var(--vermillion); } .dot { fill: var(--paper); }
 .curve { fill: none; stroke-width: 2; stroke-linejoin: round; }
-.s0 { stroke: var(--blue); } .s1 { stroke: var(--orange); stroke-dasharray: 7 3; }
+.s0 { stroke: var(--blue); } .s1 { stroke: var(--orange-line); stroke-dasharray: 7 3; }
 .s2 { stroke: var(--purple); stroke-dasharray: 2 3; stroke-width: 2.5; }
 .f0 { fill: var(--blue); } .f1 { fill: var(--orange); } .f2 { fill: var(--purple); }
 .alarm { stroke: var(--vermillion); fill: none; stroke-width: 1.5; }
@@ -148,7 +149,8 @@ svg .in-b { fill: var(--on-sky); font-size: 11px; }
 .legend li { display: flex; align-items: center; gap: 6px; }
 .legend svg { width: 26px; min-width: 26px; height: 14px; }
 details { margin: 8px 0; } summary { cursor: pointer; color: var(--faint); font-size: 13px; }
-table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
+table { margin-bottom: 12px; border-collapse: collapse; font-size: 13px;
+  font-variant-numeric: tabular-nums; }
 th, td { padding: 3px 14px 3px 0; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
 th:first-child, .text { text-align: left; white-space: normal; overflow-wrap: anywhere; }

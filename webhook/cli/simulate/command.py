@@ -132,6 +132,8 @@ def simulate_command(
     """  # noqa: D301 - click wants the character, not two
     if file and output != "html":
         raise click.UsageError(f"only -o html is written to a file; nothing was done with {file}")
+    if file and file != STANDARD_INPUT and file in (nodes_file, pods_file):
+        raise click.UsageError(f"{file} is read, and would be overwritten; name another file")
     nodes, pods = _workload(nodes_file, pods_file, generated, seed)
     report = simulate(nodes, pods, Scheduling(scheduler), record=output == "html")
     write = {"text": as_text, "json": as_json, "html": as_html}[output]

@@ -68,7 +68,9 @@ def node_objects(value: Any, found: Found, at: Path = (), of: str = "") -> None:
 def first_created_s(value: Any) -> float | None:
     """Return when the first pod of an object or a List was created, in Unix time."""
     created = (
-        _time_s(target.owner, "metadata", "creationTimestamp") for target in find_targets(value)
+        _time_s(target.owner, "metadata", "creationTimestamp")
+        for target in find_targets(value)
+        if target.is_own_kind
     )
     return min((one for one in created if one is not None), default=None)
 
@@ -80,6 +82,8 @@ def pod_objects(value: Any, found: Found, first_s: float = 0.0) -> None:
     containers ended; one from a manifest arrives at once and runs on.
     """
     for target in find_targets(value):
+        if not target.is_own_kind:
+            continue  # nobody knows how many pods another kind makes of a template
         try:
             _read(target, found, first_s)
         except MalformedObjectError as error:

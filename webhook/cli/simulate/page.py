@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from webhook.cli.drawing import charts
 from webhook.cli.drawing.charts import WIDTH, Box, rectangle, short_time, words
 from webhook.cli.drawing.elements import folded, page, section, table, tag
-from webhook.cli.simulate.output import ROWS, WORDS, amount, counted
+from webhook.cli.simulate.output import ROWS, WORDS, counted
+from webhook.cli.simulate.output import amount as rounded
+from webhook.core.seeing.words import amount as in_tenths
 from webhook.simulation.cluster import Cause
 
 if TYPE_CHECKING:
@@ -24,10 +26,13 @@ if TYPE_CHECKING:
     from webhook.simulation.course import Course, FilledGpu, Moment
 
 _GIB: Final = 2**30
+_MANY_BYTES: Final = 100 * _GIB
 _BETWEEN: Final = 26
 """Columns."""
 _MOST_BARS: Final = 64
 """GPUs that are drawn as bars with names; more are drawn as tiles."""
+_NAMES: Final = 210
+"""Room for those at the left of the bars."""
 _MOST_TILES: Final = 1200
 _MOST_NAMED: Final = 6
 """Pods in the text under the pointer."""
@@ -60,7 +65,7 @@ def as_html(report: Report) -> str:
     orders = list(report.outcomes)
     head = (
         f"{counted(report.nodes, 'node')} with {counted(report.gpus, 'GPU')} "
-        f"({amount(report.memory_bytes)}), {counted(report.pods, 'pod')}; "
+        f"({_amount(report.memory_bytes)}), {counted(report.pods, 'pod')}; "
         f"the scheduler {report.scheduling.value}s."
     )
     started = [f"{one.at_once:,} with {name}" for name, one in report.outcomes.items()]
@@ -84,6 +89,11 @@ def as_html(report: Report) -> str:
         _waiting(report),
         _causes(report),
     )
+
+
+def _amount(amount_bytes: int) -> str:
+    """Write bytes as the text does where there are many, and small ones to a tenth."""
+    return in_tenths(amount_bytes) if amount_bytes < _MANY_BYTES else rounded(amount_bytes)
 
 
 def _columns(report: Report, gutter: float) -> list[_Column]:
@@ -134,7 +144,9 @@ def _fill_map(report: Report) -> Element:
     ]
     if report.gpus <= _MOST_BARS:
         rows = [_listed_gpu(one, gpu) for one in columns for gpu in one.course.fullest]
-        found.append(table(["order", "node", "GPU", "memory", "free", "pods"], rows))
+        found.append(
+            table(["order", "node", "GPU", "memory", "free", "pods"], rows, texts=("pods",))
+        )
     return section(
         "Who is where when the cluster is fullest",
         f"The moment at which most memory is taken. {each} Point at it for names.{some}",
@@ -152,15 +164,15 @@ def _filled(column: _Column) -> list[str]:
         short_time(course.fullest_s),
         f"{len(gpus):,}",
         f"{sum(1 for gpu in gpus if gpu.pods):,}",
-        amount(sum(gpu.taken_bytes for gpu in gpus)),
-        amount(sum(gpu.free_bytes for gpu in gpus)),
-        amount(sum(gpu.free_bytes for gpu in gpus if _is_small(gpu, course))),
+        _amount(sum(gpu.taken_bytes for gpu in gpus)),
+        _amount(sum(gpu.free_bytes for gpu in gpus)),
+        _amount(sum(gpu.free_bytes for gpu in gpus if _is_small(gpu, course))),
     ]
 
 
 def _listed_gpu(column: _Column, gpu: FilledGpu) -> list[str]:
-    pods = ", ".join(f"{name} {amount(amount_bytes)}" for name, amount_bytes in gpu.pods)
-    total, free = amount(gpu.gpu.memory_bytes), amount(gpu.free_bytes)
+    pods = ", ".join(f"{name} {_amount(amount_bytes)}" for name, amount_bytes in gpu.pods)
+    total, free = _amount(gpu.gpu.memory_bytes), _amount(gpu.free_bytes)
     return [column.name, gpu.node, f"{gpu.gpu.index}", total, free, pods or "-"]
 
 
@@ -172,11 +184,11 @@ def _fullest(column: _Column) -> str:
     course = column.course
     taken = sum(gpu.taken_bytes for gpu in course.fullest)
     share = 100 * taken // max(1, sum(gpu.gpu.memory_bytes for gpu in course.fullest))
-    return f"after {short_time(course.fullest_s)}: {amount(taken)} taken ({share}%)"
+    return f"after {short_time(course.fullest_s)}: {_amount(taken)} taken ({share}%)"
 
 
 def _too_small(column: _Column) -> Element:
-    said = f"too small: under {amount(column.course.smallest_bytes)}"
+    said = f"too small: under {_amount(column.course.smallest_bytes)}"
     return words(column.left + column.width, 14, said, "faint end")
 
 
@@ -184,7 +196,7 @@ def _bars(report: Report) -> tuple[list[Element], float]:
     """Draw a bar with a name for each GPU, and the pods on it."""
     body: list[Element] = []
     top = 0.0
-    for column in _columns(report, 172):
+    for column in _columns(report, _NAMES):
         body += [*_heading(column, _fullest(column)), _too_small(column)]
         largest = max(gpu.gpu.memory_bytes for gpu in column.course.fullest)
         top, node = 36.0, None
@@ -193,9 +205,9 @@ def _bars(report: Report) -> tuple[list[Element], float]:
                 top += 8
             if column.number == 0:
                 if gpu.node != node:
-                    body.append(words(0, top + 12, charts.cut(gpu.node, 92)))
-                named = f"GPU {gpu.gpu.index} {amount(gpu.gpu.memory_bytes)}"
-                body.append(words(164, top + 12, named, "faint end"))
+                    body.append(words(0, top + 12, charts.cut(gpu.node, _NAMES - 100)))
+                named = f"GPU {gpu.gpu.index} {_amount(gpu.gpu.memory_bytes)}"
+                body.append(words(_NAMES - 8, top + 12, named, "faint end"))
             body += _bar(gpu, column, top, column.width / largest)
             top, node = top + 20, gpu.node
     return body, top
@@ -205,13 +217,13 @@ def _bar(gpu: FilledGpu, column: _Column, top: float, unit: float) -> Iterator[E
     left = column.left
     for number, (name, amount_bytes) in enumerate(gpu.pods):
         width, class_ = amount_bytes * unit, "ab"[number % 2]
-        yield rectangle(left, top, width - 1, 16, class_, f"{name}: {amount(amount_bytes)}")
+        yield rectangle(left, top, width - 1, 16, class_, f"{name}: {_amount(amount_bytes)}")
         if charts.fits(name, width):
             yield words(left + 4, top + 12, name, f"in-{class_}")
         left += width
     if gpu.free_bytes > 0:
         small = _is_small(gpu, column.course)
-        title = f"{amount(gpu.free_bytes)} free" + ", too small" * small
+        title = f"{_amount(gpu.free_bytes)} free" + ", too small" * small
         width = gpu.free_bytes * unit
         yield rectangle(left, top, width, 16, "hatched" if small else "empty", title)
 
@@ -250,15 +262,15 @@ def _tile(gpu: FilledGpu, column: _Column, x: float, bottom: float, unit: float)
         tall = amount_bytes * unit
         path += f"M{x:.0f},{y:.1f}h6v-{max(0.4, tall - 0.6):.1f}h-6z"
         y -= tall
-    back = "hatched" if gpu.free_bytes > 0 and _is_small(gpu, column.course) else "empty"
-    pods = [f"{name} {amount(amount_bytes)}" for name, amount_bytes in gpu.pods[:_MOST_NAMED]]
+    back = "hatched" if gpu.free_bytes > 0 and _is_small(gpu, column.course) else "back"
+    pods = [f"{name} {_amount(amount_bytes)}" for name, amount_bytes in gpu.pods[:_MOST_NAMED]]
     if len(gpu.pods) > _MOST_NAMED:
         pods.append(f"{len(gpu.pods) - _MOST_NAMED} more")
     title = (
-        f"{gpu.node} GPU {gpu.gpu.index}: {amount(gpu.taken_bytes)} of "
-        f"{amount(gpu.gpu.memory_bytes)} taken" + f" by {', '.join(pods)}" * bool(pods)
+        f"{gpu.node} GPU {gpu.gpu.index}: {_amount(gpu.taken_bytes)} of "
+        f"{_amount(gpu.gpu.memory_bytes)} taken" + f" by {', '.join(pods)}" * bool(pods)
     )
-    parts = [rectangle(round(x), bottom - height, 6, height, "empty")]
+    parts = [rectangle(round(x), bottom - height, 6, height, "back")]
     if y > bottom - height:
         parts.append(rectangle(round(x), bottom - height, 6, y - bottom + height, back))
     return tag("g", tag("title", title), *parts, tag("path", d=path, class_="a"))
@@ -282,7 +294,7 @@ def _timeline(report: Report) -> Element:
         first = column.number == 0
         most = max(moment.taken_bytes for moment in column.course.moments)
         body += _heading(
-            column, f"{amount(most)} of {amount(report.memory_bytes)} promised at most"
+            column, f"{_amount(most)} of {_amount(report.memory_bytes)} promised at most"
         )
         box = Box(column.left, 42, column.width, 190, span_s, capacity)
         body += _areas(column.course.moments, box, first_s)
@@ -337,7 +349,7 @@ def _moments_table(columns: Sequence[_Column], first_s: float, span_s: float) ->
         for column in columns:
             moments = column.course.moments
             at = moments[max(0, bisect_right(moments, first_s + after_s, key=_at) - 1)]
-            row += [amount(at.taken_bytes), amount(at.stranded_bytes), f"{at.waiting:,}"]
+            row += [_amount(at.taken_bytes), _amount(at.stranded_bytes), f"{at.waiting:,}"]
         rows.append(row)
     return table(head, rows)
 

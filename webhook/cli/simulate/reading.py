@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-
 from webhook.adapters.manifests.documents import read_documents
+from webhook.adapters.manifests.lines import Lines
 from webhook.adapters.manifests.reading import ManifestError
 from webhook.adapters.yaml_documents import Problem, show_path
 from webhook.cli.simulate.objects import first_created_s, node_objects, pod_objects
@@ -20,10 +19,8 @@ from webhook.names import NODE_GPUS_ANNOTATION
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from webhook.adapters.yaml_documents import Path
     from webhook.simulation.cluster import SimulatedNode, SimulatedPod
 
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SHORT: Final = ("nodes", "pods")
 _NO_NODES: Final = "no node with GPUs in it; pass the output of: kubectl get nodes -o json"
 _NO_PODS: Final = "no pod in it; pass manifests, or the output of: kubectl get pods -A -o json"
@@ -129,29 +126,6 @@ def _located(name: str, document: str, first_line: int, found: Found) -> list[Pr
     wrong, found.wrong = found.wrong, []
     if not wrong:
         return []
-    try:
-        root = yaml.compose(document, Loader=_LOADER)
-    except yaml.YAMLError:  # JSON that is no YAML, as with tabs
-        root = None
-    problems = [
-        Problem(name, first_line + _line(root, path), show_path(path), detail)
-        for path, detail in wrong
-    ]
+    lines = Lines(document, first_line)
+    problems = [Problem(name, lines.of(path), show_path(path), detail) for path, detail in wrong]
     return sorted(problems, key=lambda problem: problem.line)
-
-
-def _line(node: Any, path: Path) -> int:
-    """Return the line of a path, or of the nearest thing around it, counted from 0."""
-    line = node.start_mark.line if node else 0
-    for part in path:
-        if isinstance(part, int) and isinstance(node, yaml.SequenceNode) and part < len(node.value):
-            node = node.value[part]
-            line = node.start_mark.line
-        elif isinstance(part, str) and isinstance(node, yaml.MappingNode):
-            pairs = [pair for pair in node.value if pair[0].value == part]
-            if not pairs:
-                break
-            line, node = pairs[0][0].start_mark.line, pairs[0][1]
-        else:
-            break
-    return int(line)

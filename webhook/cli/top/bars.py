@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.seeing.top import Amounts
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -28,12 +30,13 @@ UNICODE: Final = Shades("█", "▒", "!", "·")
 ASCII: Final = Shades("#", "=", "!", ".")
 
 
-def gpu_bar(gpu: GpuRow, cells: int, shades: Shades) -> str:
-    """Draw a GPU: used by who was promised it, promised besides, held by nobody's right, free.
+def gpu_bar(place: GpuRow | Amounts, cells: int, shades: Shades) -> str:
+    """Draw a GPU, or several as one.
 
+    Used by who was promised it, promised besides, held by somebody without a promise, and free.
     What is not known is a question mark: no part of the bar claims that memory is free.
     """
-    used, promised, stranger = gpu.used_bytes, gpu.promised_bytes, gpu.unmanaged_bytes or 0
+    used, promised, stranger = place.used_bytes, place.promised_bytes, place.unmanaged_bytes or 0
     if used is None and promised is None:
         return _UNKNOWN * cells
     own = max(0, (used or 0) - stranger)
@@ -42,8 +45,10 @@ def gpu_bar(gpu: GpuRow, cells: int, shades: Shades) -> str:
         (max(0, (promised or 0) - own), shades.promised),
         (stranger, shades.unmanaged),
     ]
-    rest = shades.free if used is not None and promised is not None else _UNKNOWN
-    return _drawn(parts, gpu.usable_bytes, cells, rest)
+    all_known = used is not None and promised is not None
+    if isinstance(place, Amounts):
+        all_known = place.used_gpus == place.promised_gpus == place.gpus
+    return _drawn(parts, place.usable_bytes, cells, shades.free if all_known else _UNKNOWN)
 
 
 def lettered_bar(gpu: GpuRow, cells: int, shades: Shades) -> str:

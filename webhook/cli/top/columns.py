@@ -51,11 +51,17 @@ def cut(text: str, width: int, dots: str, *, at_end: bool = False) -> str:
     return text[: room - tail] + dots + text[len(text) - tail :]
 
 
-def fits(columns: Sequence[Column], width: int | None) -> bool:
-    """Say whether a table stands in a width with nothing cut, but for what is long at its end."""
+def fits(columns: Sequence[Column], width: int | None, *, names: int | None = None) -> bool:
+    """Say whether a table stands in a width with nothing cut, but for what is long at its end.
+
+    `names` lets what may be cut be cut to so many characters.
+    """
     if width is None:
         return True
-    wanted = [min(_natural(one), _LONG if one.at_end else width) for one in columns]
+    wanted = [
+        min(_natural(one), _LONG if one.at_end else names if names and one.least else width)
+        for one in columns
+    ]
     return sum(wanted) + _GAP * (len(columns) - 1) <= width
 
 

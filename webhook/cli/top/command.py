@@ -52,8 +52,13 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
     return float(text.removesuffix("s"))
 
 
+def _words(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+    """Return what may be shown alone, for the shell's completion."""
+    return [word for word in _ALL if word.startswith(begun)]
+
+
 @click.command("top", cls=_Top)
-@click.argument("what", required=False, metavar="[nodes|pods|workloads]")
+@click.argument("what", required=False, metavar="[nodes|pods|workloads]", shell_complete=_words)
 @click.argument("name", required=False, metavar="[NAME]")
 @cluster_options
 @click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")

@@ -30,11 +30,16 @@ MOST_GPU_LINES: Final = 40
 """More GPUs have one line per node."""
 _GPU_CELLS: Final = 4
 """Of a GPU's bar in the line of its node."""
+_LEAST_GPU_CELLS: Final = 2
+"""Where so many do not fit, the node has one bar."""
+_NODE_SHOWN: Final = 20
+"""Characters of a node's name that count more than such bars."""
 _MOST_ALIKE: Final = 5
 """Troubles of one kind; the rest is counted."""
 _BARS: Final = (24, 20, 16, 13, 10)
-_NODE_LEAST, _POD_LEAST, _PRODUCT_LEAST, _STATE_LEAST = 10, 14, 8, 18
+_NODE_LEAST, _POD_LEAST, _PRODUCT_LEAST, _STATE_LEAST = 10, 14, 8, 16
 _WIDE_BAR: Final = 32
+_UUID_SHOWN: Final = 12
 
 _BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
 
@@ -165,21 +170,27 @@ def _nodes(report: TopReport, look: Look) -> list[str]:
 
 
 def _node_lines(nodes: Sequence[NodeRow], look: Look) -> list[str]:
-    """Draw a line for each node, with a short bar for each of its GPUs."""
-    most = max(len(node.gpus) for node in nodes)
+    """Draw a line for each node, with a short bar for each of its GPUs where there is room."""
+    sums = [node.amounts for node in nodes]
 
     def made(cells: int) -> list[Column]:
-        gap = " " if cells > 1 else ""
-        bars = [gap.join(gpu_bar(gpu, cells, look.shades) for gpu in node.gpus) for node in nodes]
-        sums = [node.amounts for node in nodes]
-        title = _bar_title(max(map(len, bars)), look)
+        if cells < _LEAST_GPU_CELLS:
+            bars = [gpu_bar(one, _BARS[-2], look.shades) for one in sums]
+        else:
+            bars = [
+                " ".join(gpu_bar(gpu, cells, look.shades) for gpu in node.gpus) for node in nodes
+            ]
         return [
             Column("NODE", [clean(node.name) for node in nodes], least=_NODE_LEAST),
-            Column("GPUS", [str(len(node.gpus)) for node in nodes], right=True, optional=1),
+            Column("GPUS", [str(len(node.gpus)) for node in nodes], right=True, optional=2),
             Column(
                 "PRODUCT", [_products(node) for node in nodes], least=_PRODUCT_LEAST, optional=5
             ),
-            Column(title, bars, style=lambda text, _: _painted(text, look)),
+            Column(
+                _bar_title(max(map(len, bars)), look),
+                bars,
+                style=lambda text, _: _painted(text, look),
+            ),
             Column("PROMISED", [_amount(one.promised_bytes) for one in sums], right=True),
             Column("USED", [_amount(one.used_bytes) for one in sums], right=True),
             Column("FREE", [_amount(one.free_bytes, down=True) for one in sums], right=True),
@@ -187,22 +198,23 @@ def _node_lines(nodes: Sequence[NodeRow], look: Look) -> list[str]:
                 "LARGEST",
                 [_amount(one.largest_free_bytes, down=True) for one in sums],
                 right=True,
-                optional=2,
+                optional=4,
             ),
             Column("PODS", [str(one.pods) for one in sums], right=True, optional=3),
             Column(
                 "SEEN",
                 [_seen(node) for node in nodes],
-                optional=4,
+                optional=1,
                 style=lambda text, number: _aged(text, nodes[number], look),
             ),
         ]
 
-    sizes = [cells for cells in range(_GPU_CELLS, 0, -1) if cells * most <= _MOST_CELLS] or [1]
-    return _fitting(made, look, sizes)
-
-
-_MOST_CELLS: Final = 64
+    for cells in range(_GPU_CELLS, _LEAST_GPU_CELLS - 2, -1):
+        columns = made(cells)
+        needed = [one for one in columns if not one.optional]
+        if fits(needed, look.width, names=_NODE_SHOWN):
+            break
+    return _titled(table(columns, look.width, look.dots), look)
 
 
 def _fitting(made: Callable[[int], list[Column]], look: Look, sizes: Sequence[int]) -> list[str]:
@@ -212,8 +224,11 @@ def _fitting(made: Callable[[int], list[Column]], look: Look, sizes: Sequence[in
         columns = made(cells)
         if fits(columns, None if look.wide else look.width):
             break
-    title, *rows = table(columns, None if look.wide else look.width, look.dots)
-    return [look.paint(title, _BOLD), *rows]
+    return _titled(table(columns, None if look.wide else look.width, look.dots), look)
+
+
+def _titled(drawn: list[str], look: Look) -> list[str]:
+    return [look.paint(drawn[0], _BOLD), *drawn[1:]]
 
 
 def _pods(report: TopReport, look: Look) -> list[str]:
@@ -232,11 +247,11 @@ def _pods(report: TopReport, look: Look) -> list[str]:
                 [clean(pod.name) for pod in pods],
                 least=_POD_LEAST,
             ),
-            Column("NODE", [clean(pod.node) or "-" for pod in pods], least=_NODE_LEAST),
-            Column("GPU", [_gpus(pod) for pod in pods], least=3),
+            Column("NODE", [clean(pod.node) or "-" for pod in pods], least=_NODE_LEAST, optional=1),
+            Column("GPU", [_gpus(pod) for pod in pods], least=3, optional=2),
             Column("CAP", [_cap(pod) for pod in pods], right=True),
             Column("USED OF CAP", used, style=lambda text, number: _full(text, pods[number], look)),
-            Column("PEAK", [_amount(pod.peak_bytes) for pod in pods], right=True),
+            Column("PEAK", [_amount(pod.peak_bytes) for pod in pods], right=True, optional=3),
         ]
         if not where:
             columns.insert(
@@ -277,9 +292,9 @@ def _workloads(report: TopReport, look: Look) -> list[str]:
                 least=_POD_LEAST,
             ),
             Column("PODS", [str(row.pods) for row in rows], right=True),
-            Column("RUNNING", [str(row.running) for row in rows], right=True, optional=1),
-            Column("WAITING", [str(row.waiting) for row in rows], right=True, optional=2),
-            Column("CAP", [_amount(row.cap_bytes) for row in rows], right=True),
+            Column("RUNNING", [str(row.running) for row in rows], right=True, optional=2),
+            Column("WAITING", [str(row.waiting) for row in rows], right=True, optional=1),
+            Column("CAP", [_amount(row.cap_bytes) for row in rows], right=True, optional=3),
             Column("PROMISED", [_amount(row.promised_bytes) for row in rows], right=True),
             Column(
                 "USED OF PROMISED",
@@ -287,7 +302,7 @@ def _workloads(report: TopReport, look: Look) -> list[str]:
                 style=lambda text, _: _painted(text, look),
             ),
             Column("PEAK", [_amount(row.peak_bytes) for row in rows], right=True),
-            Column("STOPS", [_count(row.stops) for row in rows], right=True),
+            Column("STOPS", [_count(row.stops) for row in rows], right=True, optional=4),
         ]
         if not where:
             columns.insert(
@@ -300,32 +315,31 @@ def _workloads(report: TopReport, look: Look) -> list[str]:
 
 def _tail(report: TopReport, look: Look, parts: Sequence[str]) -> list[str]:
     """Return what is wrong or missing, and who says more."""
-    found = [f"! {clean(sentence)}" for sentence in report.missing]
+    painted = _wrapped([f"! {sentence}" for sentence in report.missing], look)
     troubles = report.troubles
     if "nodes" not in parts:  # only what concerns these pods
         of_pods = {pod.node for pod in report.pods or ()}
         troubles = tuple(one for one in troubles if one.node in of_pods)
-    for reason, alike in groupby(troubles, key=lambda one: one.reason):
-        all_of_them = list(alike)
-        found += [f"! {_trouble(one)}" for one in all_of_them[:_MOST_ALIKE]]
-        left = len(all_of_them) - _MOST_ALIKE
-        if left > 0:
-            found.append(f"! {left:,} more: {_MORE[reason]}")
-    painted = _wrapped(found, look, _RED)
+    for reason, group in groupby(troubles, key=lambda one: one.reason):
+        alike = list(group)
+        said = [f"! {_trouble(one)}" for one in alike[:_MOST_ALIKE]]
+        if len(alike) > _MOST_ALIKE:
+            said.append(f"! {len(alike) - _MOST_ALIKE:,} more: {_MORE[reason]}")
+        painted += _wrapped(said, look)
+        painted += [f"  {clean(alike[0].fix)}"] if alike[0].fix else []
     waiting = [pod for pod in report.pods or () if pod.phase in (Phase.PENDING, Phase.WAITING)]
     if "pods" in parts and waiting:
-        asked = f"{look.command} explain {clean(waiting[0].name)}"
-        other = f" -n {clean(waiting[0].namespace)}" if not report.namespace else ""
-        painted.append(f"why a pod waits: {asked}{other}")
+        named = f"{clean(waiting[0].name)} -n {clean(waiting[0].namespace)}"
+        painted.append(f"why a pod waits: {look.command} explain {named}")
     if "nodes" in parts and report.amounts.gpus > MOST_GPU_LINES and not look.wide:
         painted.append(f"the GPUs of a node: {look.command} top --node NAME")
     return painted
 
 
-def _wrapped(sentences: Iterable[str], look: Look, style: str) -> list[str]:
+def _wrapped(sentences: Iterable[str], look: Look, style: str = _RED) -> list[str]:
     """Break sentences at the terminal's width."""
     width = look.width or 10_000
-    broken = [line for one in sentences for line in wrap(one, width, subsequent_indent="  ")]
+    broken = [line for one in sentences for line in wrap(clean(one), width, subsequent_indent="  ")]
     return [look.paint(line, style) for line in broken]
 
 
@@ -340,8 +354,7 @@ _MORE: Final = {
 
 def _trouble(trouble: Trouble) -> str:
     where = trouble.node if trouble.gpu is None else f"{trouble.node} GPU {trouble.gpu}"
-    said = clean(f"{where}: {trouble.sentence}")
-    return f"{said} ({clean(trouble.fix)})" if trouble.fix else said
+    return f"{where}: {trouble.sentence}"
 
 
 def _shortened(tables: list[list[str]], room: int, look: Look) -> list[list[str]]:
@@ -353,7 +366,7 @@ def _shortened(tables: list[list[str]], room: int, look: Look) -> list[list[str]
         mine = max(room - later, room // left)
         kept = drawn
         if len(drawn) > mine:
-            more = look.paint(f"{look.dots} {len(drawn) - mine + 1:,} more", _DIM)
+            more = look.paint(f"{look.dots} {len(drawn) - mine + 1:,} more lines", _DIM)
             kept = [*drawn[: mine - 1], more]
         room -= len(kept)
         shown.append(kept)
@@ -436,8 +449,10 @@ def _who(gpu: GpuRow) -> str:
 
 
 def _gpus(pod: PodRow) -> str:
-    known = [held.index for held in pod.held if held.index is not None]
-    return ",".join(map(str, sorted(known))) or "-"
+    """Return the numbers of its GPUs; where no figures tell them, how their UUIDs begin."""
+    known = sorted(held.index for held in pod.held if held.index is not None)
+    rest = [clean(held.uuid)[:_UUID_SHOWN] for held in pod.held if held.index is None]
+    return ",".join([*map(str, known), *rest]) or "-"
 
 
 def _cap(pod: PodRow) -> str:

@@ -30,7 +30,7 @@ _MOST_ROWS: Final = 500
 """Of a table."""
 _MOST_ALIKE: Final = 3
 """Troubles of one kind that are not folded."""
-_LEAST_NAMED: Final = 40
+_LEAST_NAMED: Final = 50
 """How wide a part is that has a name in it."""
 _LEAST_SEEN: Final = 4
 """How wide a part is that nobody may miss."""
@@ -48,19 +48,23 @@ class _Slot(NamedTuple):
     unit_bytes: float
 
 
-def as_html(report: TopReport) -> str:
-    """Write the page."""
+def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
+    """Write the page, with parts of a report: `nodes`, `pods`, `workloads`."""
     at = datetime.fromtimestamp(int(report.at_s), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     whose = f"namespace {report.namespace}" if report.namespace else "all namespaces"
-    parts = [tag("h1", "Who has the GPU memory"), tag("p", _sums(report.amounts), class_="lead")]
-    parts.append(tag("p", f"As of {at}; pods of {whose}."))
+    shown = [tag("h1", "Who has the GPU memory")]
+    if "nodes" in parts:
+        shown.append(tag("p", _sums(report.amounts), class_="lead"))
+    shown.append(tag("p", f"As of {at}; pods of {whose}."))
     if report.missing or report.troubles:
-        parts.append(_troubles(report))
-    if report.nodes:
-        parts.append(_gpus(report.nodes))
-    if report.pods is not None:
-        parts += [_waiting(report), _pods(report)]
-    return page(f"vramwarden top, {at}", charts.patterns(), *parts)
+        shown.append(_troubles(report))
+    if "nodes" in parts and report.nodes:
+        shown.append(_gpus(report.nodes))
+    if "pods" in parts and report.pods is not None:
+        shown += [_waiting(report), _pods(report)]
+    if "workloads" in parts and report.workloads is not None:
+        shown.append(_workloads(report))
+    return page(f"vramwarden top, {at}", charts.patterns(), *shown)
 
 
 def _sums(sums: Amounts) -> str:
@@ -162,7 +166,7 @@ def _lines(nodes: Sequence[NodeRow]) -> tuple[list[Element], float]:
     """Draw a line for each GPU, its figures beside it."""
     body: list[Element] = []
     left, top = _NODE, 0.0
-    room = WIDTH - left - 310
+    room = WIDTH - left - 350
     unit = max(1, *(gpu.usable_bytes for node in nodes for gpu in node.gpus)) / room
     for node in nodes:
         top += 8
@@ -222,7 +226,7 @@ def _gpu(gpu: GpuRow, node: NodeRow, slot: _Slot, *, named: bool) -> Element:
             begin, cap = left, held.cap_bytes or 0
             left = _part(parts, slot, left, cap, held.used_bytes, "ba", _said(held))
             if named and left - begin >= _LEAST_NAMED:
-                shown = cut(held.pod, left - begin - 8)
+                shown = cut(held.pod, left - begin - 14)
                 parts.append(words(begin + 4, slot.top + 14, shown, "in-b"))
     others = [held for held in gpu.pods if not held.pod]
     caps = sum(held.cap_bytes or 0 for held in gpu.pods)
@@ -362,6 +366,32 @@ def _pods(report: TopReport) -> Element:
         table(head, rows, texts=("state",)),
     )
     return _ended(found, len(placed))
+
+
+def _workloads(report: TopReport) -> Element:
+    workloads = report.workloads or ()
+    rows = [
+        [
+            f"{one.kind}/{one.name}"
+            if report.namespace
+            else f"{one.namespace}/{one.kind}/{one.name}",
+            f"{one.pods:,}",
+            f"{one.running:,}",
+            f"{one.waiting:,}",
+            _amount(one.cap_bytes),
+            _amount(one.promised_bytes),
+            _amount(one.used_bytes),
+            _amount(one.peak_bytes),
+        ]
+        for one in workloads[:_MOST_ROWS]
+    ]
+    head = ["workload", "pods", "run", "wait", "cap", "promised", "used", "one at most"]
+    found = section(
+        "Workloads",
+        "The cap is that of a pod on a GPU; promised and used are those of all its pods together.",
+        table(head, rows),
+    )
+    return _ended(found, len(workloads))
 
 
 def _ended(found: Element, rows: int) -> Element:

@@ -57,8 +57,9 @@ def read_report(kube: Kube, wanted: Wanted) -> TopReport:
         pods = read_pods(kube, wanted.namespace, selector=wanted.selector)
     except KubeError as error:
         missing.append(why_no_pods(_answered(error), wanted.namespace))
-    if nodes is not None and wanted.node:
-        nodes = _only(nodes, wanted.node, missing)
+    if wanted.node:
+        nodes = nodes and _only(nodes, wanted.node, missing)
+        pods = pods and [pod for pod in pods if pod.node == wanted.node]
     if nodes and pods is not None:
         pods = [*pods, *_strangers(kube, wanted.namespace, nodes)]
     report = join(nodes, pods, kube.now_s(), namespace=wanted.namespace, missing=missing)
@@ -103,8 +104,6 @@ def _strangers(kube: Kube, namespace: str, nodes: Sequence[NodeFigures]) -> list
 def _narrowed(report: TopReport, wanted: Wanted) -> TopReport:
     """Leave out the pods and workloads that were not asked for."""
     pods, workloads = report.pods, report.workloads
-    if wanted.node and pods is not None:
-        pods = tuple(pod for pod in pods if pod.node == wanted.node)
     if wanted.pod and pods is not None:
         pods = tuple(pod for pod in pods if pod.name == wanted.pod)
     if wanted.workload and workloads is not None:

@@ -8,9 +8,8 @@ import sys
 import time
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -45,8 +44,9 @@ class Show:
             click.echo(as_json(report, self.all_parts), nl=False)
         elif self.output == "html":
             # Pictures are for few: nobody else reads the program that draws them.
-            page: Any = import_module("webhook.cli.top.page")
-            click.echo(page.as_html(report), nl=False)
+            from webhook.cli.top.page import as_html  # noqa: PLC0415
+
+            click.echo(as_html(report, self.parts), nl=False)
         else:
             width = get_terminal_size().columns if sys.stdout.isatty() else None
             drawn = lines(report, self._look(width), self.parts)

@@ -75,17 +75,16 @@ def _screen(out: TextIO, keys: int | None) -> Iterator[None]:
         out.flush()
 
     def give_back() -> None:
-        out.write(_LEAVE)
-        out.flush()
         if keys is not None and before is not None:
             termios.tcsetattr(keys, termios.TCSADRAIN, before)
+        out.write(_LEAVE)
+        out.flush()
 
     def suspend(number: int, frame: FrameType | None) -> None:
         del frame
+        del number
         give_back()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)  # goes on here after `fg`
-        signal.signal(number, suspend)
+        os.kill(os.getpid(), signal.SIGSTOP)  # goes on here after `fg`
         take()
 
     def end(number: int, frame: FrameType | None) -> None:

@@ -41,6 +41,8 @@ _DEFAULT_CONTAINER_PATH: Final = annotation_path(DEFAULT_CONTAINER_ANNOTATION)
 _RESOURCES_PATH: Final = "spec.containers[*].resources"
 
 _COUNT: Final = re.compile(r"[1-9][0-9]{0,3}")
+_SEPARATED_OTHERWISE: Final = re.compile("[:;]|=[^,=]*=")
+"""In a list by container; neither a name nor a size has a colon or a semicolon."""
 _PLAIN: Final = re.compile(r"[0-9A-Za-z.+-]{1,64}")
 _SHOWN_NAMES: Final = 10
 _SHOWN_LENGTH: Final = 64
@@ -125,6 +127,13 @@ def asks_for_vram(pod: Json) -> bool:
 
 def _annotated_amounts(pod: Pod, memory: str, findings: list[Finding]) -> dict[str, int]:
     """Read the annotation `gpu-memory`: one quantity, or a list by container."""
+    if _SEPARATED_OTHERWISE.search(memory):
+        detail = (
+            f"{quoted(memory)} is not read as a list; separate entries with a comma, name=size, "
+            "e.g. trainer=8Gi, loader=512Mi"
+        )
+        findings.append(Finding(Reason.INVALID_QUANTITY, _MEMORY_PATH, detail))
+        return {}
     if "=" in memory:
         return _listed_amounts(pod, memory, findings)
     if "," in memory:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.findings import MalformedObjectError, quoted
+from webhook.core.pod.units import with_unit
+from webhook.names import GPU_MEMORY_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,9 +44,8 @@ def strings(
     for name, text in value.items():
         if type(text) is not str:
             where = f"{_join(*path, key)}[{name}]"
-            raise MalformedObjectError(
-                where, "a string", text, _put_in_quotes(text) if by_hand else ""
-            )
+            cure = _cure(name, text) if by_hand else ""
+            raise MalformedObjectError(where, "a string", text, cure)
     return value
 
 
@@ -109,6 +110,15 @@ def _not_a_list_of(kind: type, wanted: str, found: Any, path: str) -> MalformedO
         return MalformedObjectError(path, "a list", found)
     index = next(index for index, item in enumerate(found) if type(item) is not kind)
     return MalformedObjectError(f"{path}[{index}]", wanted, found[index])
+
+
+def _cure(name: str, value: object) -> str:
+    """Return what to do about a value that is no string; an amount lacks its unit as well."""
+    if name == GPU_MEMORY_ANNOTATION and type(value) in (int, float):
+        amount = with_unit(float(str(value)))
+        if amount:
+            return f"; write a size with its unit, e.g. {amount}"
+    return _put_in_quotes(value)
 
 
 def _put_in_quotes(value: object) -> str:

@@ -10,6 +10,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
+from webhook.core.pod.units import MOST_GIBIBYTES
+
 MIB: Final = 2**20
 MAX_BYTES: Final = 2**63 - 1
 """The scheduler and the API server hold extended resources in an int64."""
@@ -104,7 +106,9 @@ def _has_unit(text: str) -> bool:
 def _why_too_small(text: str, value: Fraction) -> str:
     if _has_unit(text):
         return "is less than 1Mi, the smallest share"
-    return f"is {value} bytes; for MiB write {value}Mi"
+    # Up to so many nearly everybody means GiB.
+    gibibytes = f", for GiB {value}Gi" if value <= MOST_GIBIBYTES else ""
+    return f"is {value} bytes; for MiB write {value}Mi{gibibytes}"
 
 
 def _why_malformed(text: str) -> str:

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import difflib
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.admission.rules.idioms import FOREIGN_RESOURCES, candidates, near_miss
 from webhook.core.enforcement.last_words import exactly
 from webhook.core.placement.assignments import read_pod_state
 from webhook.core.pod.demand import asks_for_vram
@@ -32,7 +34,7 @@ from webhook.core.seeing.stops import Said
 from webhook.core.seeing.stored import MOST, condition, part, parts, statuses
 from webhook.core.seeing.waiting import explain_pending
 from webhook.core.seeing.words import span
-from webhook.names import CAP_HELD_CONDITION, GPU_MEMORY_ANNOTATION
+from webhook.names import CAP_HELD_CONDITION, GPU_MEMORY_ANNOTATION, PREFIX, VRAM_RESOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,7 +52,6 @@ _DENIED: Final = re.compile(r'admission webhook "[a-z]+\.vramwarden\.io" denied 
 _FINDING: Final = re.compile(f"(?:^|; )({'|'.join(Reason)}): ")
 _REASONS: Final = {one.value: one for one in Reason}
 _BOUND: Final = re.compile(r"allows at most ([0-9]{1,18}[KMGTPE]?i?)(?![0-9A-Za-z])")
-_ASKING: Final = re.compile(r"gpu[-_.]?(mem|share|fraction)|vgpu|vram", re.IGNORECASE)
 
 
 def explain_pod(facts: PodFacts) -> Report:
@@ -72,16 +73,13 @@ def explain_workload(facts: WorkloadFacts, pod: Report | None) -> Report:
         return _not_found(kind, namespace, name, facts.others, facts.left_out)
     refusals = list(dict.fromkeys(facts.refusals))[:MOST_REFUSALS]
     causes = tuple(dict.fromkeys(one for text in refusals for one in _refusal(text)))
-    has = (
-        f"{facts.pods} of {facts.wanted} pods"
-        if facts.wanted is not None
-        else (f"{facts.pods} pods")
-    )
+    of = "" if facts.wanted is None else f" of {facts.wanted}"
+    has = f"{facts.pods}{of} pods"
     if causes:
-        state, headline = State.REFUSED, f"has {has}: pods of it are denied."
+        how = "a pod of it, tried as you and not stored, is" if facts.tried else "pods of it are"
+        state, headline = State.REFUSED, f"has {has}: {how} denied."
     elif pod is None:
-        wants = facts.wanted is None or facts.wanted > 0
-        state = State.PENDING if wants and facts.wanted else State.ENDED
+        state = State.PENDING if facts.wanted else State.ENDED
         headline = f"has {has}" + (", and nobody says why." if state is State.PENDING else " now.")
     else:
         state, headline = pod.state, f"has {has}."
@@ -92,7 +90,7 @@ def explain_workload(facts: WorkloadFacts, pod: Report | None) -> Report:
         name,
         state,
         f"{kind} {namespace}/{name} {headline}",
-        causes,
+        (*causes, *_misplaced(facts)),
         enough=Enough(admit_bytes=min(admit, default=None)),
         left_out=facts.left_out,
         pod=pod,
@@ -136,6 +134,14 @@ def _refusal(text: str) -> Iterator[Cause]:
     for found, end in zip(starts, [*(one.start() for one in starts[1:]), len(said)], strict=True):
         reason = _REASONS[found[1]]
         yield Cause(Severity.ERROR, reason, said[found.end() : end], reason.cure)
+
+
+def _misplaced(facts: WorkloadFacts) -> Iterator[Cause]:
+    if facts.misplaced:
+        where = f"{facts.template}.metadata.annotations"
+        names = some(facts.misplaced)
+        detail = f"{names} stands on the {facts.kind}, where nothing reads it"
+        yield Cause(Severity.WARNING, Trouble.NOT_READ, detail, f"move it to {where}")
 
 
 def _bound_in(detail: str) -> int | None:
@@ -207,8 +213,9 @@ def _without_demand(facts: PodFacts, pod: Json) -> Report:
             "or leaves its namespace alone"
         )
         causes.append(Cause(Severity.WARNING, Reason.UNMUTATED, detail, Reason.UNMUTATED.cure))
-    elif idioms := list(dict.fromkeys(_idioms(pod))):
-        fix = f"{GPU_MEMORY_ANNOTATION}: 8Gi (for example), as an annotation of the pod"
+    elif idioms := dict(_idioms(pod)):
+        line = next(filter(None, idioms.values()), f"{GPU_MEMORY_ANNOTATION}: 8Gi, for example")
+        fix = f"{line}, as an annotation of the pod"
         detail = f"vramwarden does not read {some(idioms)}"
         causes.append(Cause(Severity.INFO, Trouble.NOT_READ, detail, fix))
     return Report(
@@ -222,13 +229,15 @@ def _without_demand(facts: PodFacts, pod: Json) -> Report:
     )
 
 
-def _idioms(pod: Json) -> Iterator[str]:
-    """Yield names of annotations, labels and resources that seem to ask for GPU memory."""
+def _idioms(pod: Json) -> Iterator[tuple[str, str]]:
+    """Yield what seems to ask for GPU memory, and the line to write instead where it is clear."""
     for field in ("annotations", "labels"):
-        for key in list(part(pod, "metadata", field))[:MOST]:
-            if _ASKING.search(bounded(key, 320)):
-                yield f"the {field.removesuffix('s')} {bounded(key, 100)}"
+        entries = part(pod, "metadata", field)
+        for key in candidates(islice(entries, MOST)):
+            line = "" if key.startswith(PREFIX) else near_miss(key, bounded(entries[key], 64))
+            if line:
+                yield f"the {field.removesuffix('s')} {bounded(key, 100)}", line
     for container in parts(part(pod, "spec").get("containers")):
-        for key in list(part(container, "resources", "limits"))[:MOST]:
-            if _ASKING.search(bounded(key, 320)):
-                yield f"the resource {bounded(key, 100)}"
+        for key in islice(part(container, "resources", "limits"), MOST):
+            if key in FOREIGN_RESOURCES or (key.startswith(PREFIX) and key != VRAM_RESOURCE):
+                yield f"the resource {bounded(key, 100)}", ""

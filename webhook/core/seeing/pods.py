@@ -10,6 +10,7 @@ from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.pod.views import annotations_of, labels_of, read_pod
 from webhook.core.seeing.nodes import read_time
+from webhook.core.seeing.workloads import workload_of
 from webhook.names import (
     GPU_ANNOTATION,
     GPU_COUNT_ANNOTATION,
@@ -70,6 +71,7 @@ def seen_pod(metadata: Mapping[str, Any], status: str = "", node: str = "") -> S
         annotations, labels = annotations_of(raw), labels_of(raw)
     except MalformedObjectError:
         annotations, labels = {}, {}
+    workload = workload_of(metadata)
     return SeenPod(
         uid,
         namespace,
@@ -82,6 +84,8 @@ def seen_pod(metadata: Mapping[str, Any], status: str = "", node: str = "") -> S
         _count(annotations.get(GPU_COUNT_ANNOTATION, "")),
         annotations.get(GPU_WAITS_ANNOTATION, "")[:_LONGEST],
         managed=labels.get(MANAGED_LABEL) == "true",
+        kind=workload.kind,
+        workload=workload.name,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -170,5 +170,9 @@ class WorkloadFacts:
     others: tuple[str, ...] = ()
     """Names of the same kind, where it does not exist."""
     left_out: tuple[str, ...] = ()
-    template: Mapping[str, Any] | None = None
-    """Of its pods."""
+    misplaced: tuple[str, ...] = ()
+    """Our annotations that stand on it, and not on its pods' template."""
+    template: str = "spec.template"
+    """Where that template stands."""
+    tried: bool = False
+    """Whether the refusals are answers to a pod that was tried as the user, and not stored."""

@@ -93,6 +93,7 @@ def find_room(
     | none matches what the pod selects | that of the first |
     | one fits | none |
     | matching: none tells what is free | GPUsUnknown |
+    | matching: none of those has a healthy GPU | UnhealthyGPUs |
     | matching: none has a GPU as large | TooLarge |
     | matching: none has as many as large | TooFewGPUs |
     | matching: one has as much free | GPUsSplit |
@@ -119,10 +120,13 @@ def _cause(
     if any(node.fits for node in matching):
         return None
     reasons = {node.reason for node in matching}
-    if reasons == {Blocker.GPUS_UNKNOWN}:
+    known = reasons - {Blocker.GPUS_UNKNOWN}
+    if not known:
         return Blocker.GPUS_UNKNOWN
+    if known == {Blocker.UNHEALTHY}:
+        return Blocker.UNHEALTHY
     for reason in (Blocker.TOO_LARGE, Blocker.TOO_FEW_GPUS):
-        if reasons <= {Blocker.TOO_LARGE, Blocker.GPUS_UNKNOWN, reason}:
+        if known - {Blocker.UNHEALTHY} <= {Blocker.TOO_LARGE, reason}:
             return reason
     if Blocker.GPUS_SPLIT in reasons:
         return Blocker.GPUS_SPLIT

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.last_words import exactly
+from webhook.core.pod.findings import Reason
 from webhook.core.seeing.eligible import Mismatch
 from webhook.core.seeing.nodes import read_time
 from webhook.core.seeing.past import find_history, history_notes
@@ -57,7 +58,11 @@ def explain_pending(facts: PodFacts, pod: Json, state: PodState) -> Report:
     notes: list[tuple[str, str]] = []
     remarks: list[str] = []
     room = None
-    if facts.nodes:
+    if not state.at_binding:
+        remarks.append("its rule lets it see all GPUs of a node, so their sum alone counts")
+    elif state.unreadable:
+        causes.append(_unreadable(state.unreadable))
+    elif facts.nodes:
         room = find_room(pod, need, facts.nodes, facts.seen, facts.now_s)
         causes += _no_room(need, room)
         notes += _notes(facts, facts.nodes, need, room)
@@ -97,6 +102,12 @@ def explain_pending(facts: PodFacts, pod: Json, state: PodState) -> Report:
     )
 
 
+def _unreadable(said: str) -> Cause:
+    """Return the cause of a pod that no binding gets a GPU: it bypassed admission."""
+    reason = next((one for one in Reason if said.startswith(f"{one}: ")), Reason.UNMUTATED)
+    return Cause(Severity.ERROR, reason, said.removeprefix(f"{reason}: "), reason.cure)
+
+
 def demand_words(state: PodState, rule: str) -> str:
     """Say what a pod asks for: `It asks for 30Gi on 1 GPU (rule "team").`."""
     need = state.need
@@ -123,7 +134,9 @@ def _no_room(need: Need, room: Room) -> Iterator[Cause]:
         sum(gpu.usable_bytes >= need.memory_bytes for gpu in node.gpus) >= need.gpu_count
         for node in matching
     )
-    aside = f"{large} of {counted(len(room.nodes), 'node')} have GPUs that are large enough"
+    aside = f"{large:,} of {counted(len(room.nodes), 'node')} have GPUs that are large enough"
+    if len(room.nodes) == 1:
+        aside = "the one node with GPUs is large enough"
     most = max((gpu.usable_bytes for node in matching for gpu in node.gpus), default=0)
     less = "ask for less, or wait until a pod ends"
     if room.start_now:
@@ -136,6 +149,9 @@ def _no_room(need: Need, room: Room) -> Iterator[Cause]:
         detail = "what is free on the GPUs is not known"
         fix = "see whether vramwarden's sentry runs on those nodes (vramwarden check)"
         yield Cause(Severity.ERROR, cause, detail, fix)
+    elif cause is Blocker.UNHEALTHY:
+        fix = "the log of vramwarden's node agent there says why"
+        yield Cause(Severity.ERROR, cause, "no GPU is healthy now", fix)
     elif cause is Blocker.TOO_LARGE:
         has = amount(most, down=True)
         detail = f"no GPU has {asks}: the largest has {has}, so this pod will never start"

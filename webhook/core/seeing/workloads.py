@@ -73,10 +73,31 @@ def workload_of(metadata: Mapping[str, Any]) -> Workload:
     labels = metadata.get("labels")
     labels = labels if isinstance(labels, dict) else {}
     found = _by_controller(metadata, labels)
-    named = labels.get(WORKLOAD_LABEL)
+    return _renamed(found, metadata)
+
+
+def _renamed(found: Workload, pod: Mapping[str, Any]) -> Workload:
+    labels = pod.get("labels")
+    named = labels.get(WORKLOAD_LABEL) if isinstance(labels, dict) else None
     if isinstance(named, str) and _LABEL.fullmatch(named):
         return Workload(found.kind, named)
     return found
+
+
+def workload_itself(kind: str, name: str, pod: Mapping[str, Any]) -> Workload:
+    """Return what `workload_of` will say of the pods of a workload, given their metadata.
+
+    | it is | then |
+    | --- | --- |
+    | a Job | as of a pod with that controller: it may be one of many of a CronJob |
+    | anything else | itself |
+    | any, and its pods are labeled vramwarden.io/workload=mine | of that kind, mine |
+    """
+    found = Workload(kind, _name(name))
+    if kind == "Job":
+        owner = {"kind": kind, "name": name, "controller": True}
+        found = _by_controller({"ownerReferences": [owner]}, {})
+    return _renamed(found, pod)
 
 
 def _by_controller(metadata: Mapping[str, Any], labels: Mapping[str, Any]) -> Workload:

@@ -275,6 +275,49 @@ toolkits show GPUs; GPUs named by hand; debugging containers. */}}
     {{- include "vramwarden.isAdvised" . | nindent 4 }}
 {{- end }}
 
+{{/* What brings a workload to the webhook that only advises: its template, or it itself, has a key of ours, a
+near miss of one, or what another product reads. What a controller makes or changes nobody reads about; and a
+change that leaves the spec as it is (its status, a count in an annotation) changes no pod. Lists too long to
+be gone through are not. */}}
+{{- define "vramwarden.templateConditions" -}}
+{{ include "vramwarden.exemptNamespaces" . }}
+- name: somebody-reads-it
+  expression: >-
+    !has(object.metadata.ownerReferences)
+    && !request.userInfo.username.startsWith('system:serviceaccount:kube-system:')
+    && (oldObject == null || !has(object.metadata.generation) || !has(oldObject.metadata.generation)
+    || object.metadata.generation != oldObject.metadata.generation)
+- name: workload-matters
+  expression: >-
+    [has(object.spec.jobTemplate) ? object.spec.jobTemplate.spec.template : object.spec.template].exists(pod,
+    {{- include "vramwarden.isTemplateOfInterest" . | nindent 4 }})
+{{- end }}
+
+{{- define "vramwarden.isTemplateOfInterest" -}}
+(!has(pod.metadata.annotations) || pod.metadata.annotations.size() <= 4096)
+&& (!has(object.metadata.annotations) || object.metadata.annotations.size() <= 4096)
+&& [object.metadata, pod.metadata].exists(about,
+(has(about.annotations) && about.annotations.exists(key, {{ include "vramwarden.isLikeOurs" . }}))
+|| (has(about.labels) && about.labels.size() <= 4096
+&& about.labels.exists(key, key.startsWith('vram') && key.contains('/gpu'))))
+|| [{{ include "vramwarden.containers" . }}].exists(all, all.size() <= 512 && all.exists(container,
+has(container.resources) && ((has(container.resources.limits) && container.resources.limits.size() <= 256
+&& container.resources.limits.exists(key, {{ include "vramwarden.isResourceOfInterest" . }}))
+|| (has(container.resources.requests) && container.resources.requests.size() <= 256
+&& container.resources.requests.exists(key, {{ include "vramwarden.isResourceOfInterest" . }})))))
+{{- end }}
+
+{{/* Whether `key`, of an annotation, is ours, nearly ours, or KAI's. */}}
+{{- define "vramwarden.isLikeOurs" -}}
+key.startsWith('vram') || key in ['gpu-memory', 'gpu-fraction', 'gpu_memory', 'gpumemory', 'gpu-mem', 'gpumem']
+{{- end }}
+
+{{/* Whether `key`, of a resource, is ours, nearly ours, or what another product shares GPUs by. */}}
+{{- define "vramwarden.isResourceOfInterest" -}}
+key.startsWith('vram') || key.startsWith('nvidia.com/gpumem') || key == 'nvidia.com/gpucores'
+|| key.startsWith('aliyun.com/gpu') || key.startsWith('volcano.sh/')
+{{- end }}
+
 {{/* Where clients find the webhook. */}}
 {{- define "vramwarden.clientConfig" -}}
 service:

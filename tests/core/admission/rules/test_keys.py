@@ -88,7 +88,7 @@ def test_a_label_beside_the_annotation_of_the_same_name_is_no_slip():
         a_pod("8Gi", annotations={ASKING[1]: "a100", ASKING[2]: "2"}),
         stored_pod(),
         a_bound_pod(),
-        a_pod(annotations={"example.com/gpu-mem": "8Gi", "vramwarden.iox/gpu-mem": "8Gi"}),
+        a_pod(annotations={"example.com/gpu-mem": "8Gi", "vram.example.com/gpu-memory": "8Gi"}),
         a_pod(labels={f"{PREFIX}managed": "true", f"{PREFIX}tier": "gold"}),
         a_pod(annotations={f"{PREFIX}managed": "true"}),
     ],

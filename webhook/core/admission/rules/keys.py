@@ -5,15 +5,14 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.admission.rules.idioms import MEANT, SHOWN
 from webhook.core.pod.findings import annotation_path
 from webhook.names import (
     ADMITTED_ANNOTATION,
     ASKING_ANNOTATIONS,
     BINDING_ANNOTATIONS,
-    GPU_MEMORY_ANNOTATION,
     MANAGED_LABEL,
     PREFIX,
-    VRAM_RESOURCE,
 )
 
 if TYPE_CHECKING:
@@ -22,13 +21,7 @@ if TYPE_CHECKING:
 _OURS: Final = frozenset(
     {*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS, MANAGED_LABEL}
 )
-_MEANT: Final = {key.removeprefix(PREFIX): key for key in ASKING_ANNOTATIONS} | {
-    # The resource asks for the same, so its name is a likely guess at the annotation's.
-    VRAM_RESOURCE.removeprefix(PREFIX): GPU_MEMORY_ANNOTATION
-}
 _LONGEST_KEY: Final = len(PREFIX) + 63
-# Comparing words takes time, and a pod may have thousands of annotations.
-_SHOWN: Final = 10
 
 
 def unread_keys(case: Case) -> tuple[str, ...]:
@@ -52,12 +45,13 @@ def unread_keys(case: Case) -> tuple[str, ...]:
         "metadata.annotations"
         for key in misplaced
     ]
-    return (*labels, *map(_unread, unread[:_SHOWN]))
+    # Comparing words takes time, and a pod may have thousands of annotations.
+    return (*labels, *map(_unread, unread[:SHOWN]))
 
 
 def _unread(key: str) -> str:
     shown = key if len(key) <= _LONGEST_KEY else f"{key[:_LONGEST_KEY]}…"
-    meant = get_close_matches(shown.removeprefix(PREFIX).lower(), _MEANT, n=1)
+    meant = get_close_matches(shown.removeprefix(PREFIX).lower(), MEANT, n=1)
     known = ", ".join(ASKING_ANNOTATIONS)
-    what = f"did you mean {_MEANT[meant[0]]}?" if meant else f"developers set {known}"
+    what = f"did you mean {MEANT[meant[0]]}?" if meant else f"developers set {known}"
     return f"{annotation_path(shown)}: nothing reads this key; {what}"

@@ -36,6 +36,7 @@ from webhook.core.admission.rules.enforcement import (
     room_after_resize,
     room_for_enforcer,
 )
+from webhook.core.admission.rules.idioms import foreign_requests
 from webhook.core.admission.rules.injection import device_annotations, device_mounts
 from webhook.core.admission.rules.isolation import (
     non_root,
@@ -98,7 +99,7 @@ RULES: Final = (
     Row(Kind.DEBUGGING, reserved_debuggers),
 )
 
-HINTS: Final = (unread_keys,)
+HINTS: Final = (unread_keys, foreign_requests)
 """Rules that deny nothing: for each creation, from a case to warnings."""
 HINTS_IF_FINE: Final = (unbounded_servers,)
 """The same, where nothing is wrong: about what the pod will do."""

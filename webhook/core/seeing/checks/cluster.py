@@ -117,7 +117,8 @@ def may_install(facts: Facts) -> Finding:
 def may_grant(facts: Facts) -> Finding:
     """The user has the rights that the chart gives to our accounts, or may give away any.
 
-    RBAC lets nobody grant what they have not, short of the verb `escalate`.
+    RBAC lets nobody grant what they have not, short of the verb `escalate`. Rights to single
+    objects, by name, are not asked for.
 
     | rights | result |
     | --- | --- |

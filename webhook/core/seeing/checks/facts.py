@@ -34,7 +34,7 @@ DEFAULT_NAMESPACE: Final = "vramwarden-system"
 SENTRY_NAMESPACE: Final = "vramwarden-sentry"
 NOT_ASKED: Final = Unseen("was not asked for")
 
-_AGENT_LABELS: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
+AGENT_LABELS: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
 """Labels that bring the agent to a node where they are `true` (`agent.affinity` of the chart)."""
 _GPU_LABELS: Final = (
     "cloud.google.com/gke-accelerator",
@@ -92,7 +92,7 @@ def read_node(node: Mapping[str, Any]) -> NodeFacts | None:
     allocatable, info = _object(status.get("allocatable")), _object(status.get("nodeInfo"))
     whole, others = whole_gpus(node), tuple(_others(metadata, allocatable))
     brings = (
-        any(labels.get(key) == "true" for key in (*_AGENT_LABELS, NODE_GPU_LABEL))
+        any(labels.get(key) == "true" for key in (*AGENT_LABELS, NODE_GPU_LABEL))
         or NODE_SHARE_LABEL in labels
     )
     hints = any(key in labels for key in _GPU_LABELS) or any(map(_PCI_LABEL.fullmatch, labels))
@@ -325,7 +325,7 @@ def read_workload(found: Mapping[str, Any]) -> Workload:
         for volume in _objects(pod.get("volumes"))
         if "secret" in volume
     ]
-    is_set = "desiredNumberScheduled" in status or "replicas" not in spec
+    is_set = "replicas" not in spec
     return Workload(
         namespace=str(metadata.get("namespace")),
         desired=_count(status.get("desiredNumberScheduled") if is_set else spec.get("replicas")),

@@ -13,6 +13,7 @@ from webhook.core.seeing.checks.cluster import NATIVE, OLDEST, text
 from webhook.core.seeing.checks.facts import Facts, NodeFacts, minor, tolerates
 from webhook.core.seeing.checks.findings import (
     Finding,
+    NotSeenError,
     Unseen,
     counted,
     failed,
@@ -161,14 +162,16 @@ def taints(facts: Facts) -> Finding | None:
     | --- | --- |
     | none, or one that a rule or class tolerates | ok |
     | another | warning |
+    | any, while the policy is missing or not valid | not looked at |
     """
     nodes = _of(facts)
     if not nodes:
         return None
     policy = seen(facts.policy)
-    tolerations = policy.tolerations if policy else ()
+    if policy is None or policy.problems:
+        raise NotSeenError("needs a policy that is valid")
     kept = {
-        node.name: [taint for taint in node.taints if not tolerates(tolerations, taint)]
+        node.name: [taint for taint in node.taints if not tolerates(policy.tolerations, taint)]
         for node in nodes
     }
     names = [name for name, found in kept.items() if found]

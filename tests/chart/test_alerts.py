@@ -1,0 +1,230 @@
+"""The alerts: what they ask for exists, and each fires where it should and nowhere else."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from tests.chart.metrics import asked_of, known_metrics, unknown
+from tests.support.charts import one
+
+POD = '{node="n1",gpu="0",uuid="gpu-1",namespace="team",pod="p"}'
+OTHERS = POD.replace('"team"', '"_other"').replace('"p"', '"_other"')
+GPU = '{node="n1",gpu="0",uuid="gpu-1"}'
+BUCKET = 'vramwarden_admission_duration_seconds_bucket{webhook="mutate",le="%s"}'
+DAY_S = 86400
+NAMED = {"namespace": "team", "pod": "p"}
+
+CASES = {
+    "VramwardenUnreachable": (
+        {},
+        {
+            'apiserver_admission_webhook_rejection_count{name="mutate.vramwarden.io",'
+            'error_type="calling_webhook_error"}': "0+1x60"
+        },
+        {
+            'apiserver_admission_webhook_rejection_count{name="mutate.other.io",'
+            'error_type="calling_webhook_error"}': "0+1x60",
+            'apiserver_admission_webhook_rejection_count{name="mutate.vramwarden.io",'
+            'error_type="no_error"}': "0+1x60",
+        },
+    ),
+    "VramwardenBypassed": (
+        {},
+        {
+            "apiserver_admission_webhook_fail_open_count"
+            '{name="validate.vramwarden.io"}': "0x55 1x30",
+        },
+        {'apiserver_admission_webhook_fail_open_count{name="bind.vramwarden.io"}': "0x55 1x30"},
+    ),
+    "VramwardenFails": (
+        {},
+        {'vramwarden_admission_requests_total{reason="InternalError"}': "0x55 1x30"},
+        {'vramwarden_admission_requests_total{reason="TooLarge"}': "0x55 1x30"},
+    ),
+    "VramwardenPatchWrong": (
+        {},
+        {'vramwarden_patch_proofs_total{result="failed"}': "0x55 1x30"},
+        {'vramwarden_patch_proofs_total{result="held"}': "0+9x90"},
+    ),
+    "VramwardenSlow": (
+        {},
+        {BUCKET % "0.1": "0+90x90", BUCKET % "0.25": "0+100x90", BUCKET % "+Inf": "0+100x90"},
+        {BUCKET % "0.1": "0+995x90", BUCKET % "0.25": "0+1000x90", BUCKET % "+Inf": "0+1000x90"},
+    ),
+    "VramwardenPlacementBlind": (
+        {"resource": "pods"},
+        {'vramwarden_placement_unfollowed{resource="pods"}': "1x90"},
+        {'vramwarden_placement_unfollowed{resource="pods"}': "0x55 1x30"},
+    ),
+    "VramwardenUnmanagedMemory": (
+        {"node": "n1", "gpu": "0", "pod_uid": "u"},
+        {
+            'vramwarden_gpu_memory_unmanaged_bytes{node="n1",gpu="0",pod_uid="u"}': (
+                f"{300 * 2**20}x90"
+            )
+        },
+        {
+            'vramwarden_gpu_memory_unmanaged_bytes{node="n1",gpu="0",pod_uid="u"}': (
+                f"{200 * 2**20}x90"
+            )
+        },
+    ),
+    "VramwardenSentryStops": (
+        {"node": "n1"},
+        {'vramwarden_sentry_stops_total{node="n1",of="pod"}': "0x55 1x30"},
+        {'vramwarden_sentry_stops_total{node="n1",of="pod"}': "0x10 1x90"},
+    ),
+    "VramwardenOverpromised": (
+        {"node": "n1", "gpu": "0"},
+        {
+            f"vramwarden_gpu_memory_promised_bytes{GPU}": "101x90",
+            f"vramwarden_gpu_memory_usable_bytes{GPU}": "100x90",
+        },
+        {
+            f"vramwarden_gpu_memory_promised_bytes{GPU}": "100x58 101x30",
+            f"vramwarden_gpu_memory_usable_bytes{GPU}": "100x90",
+        },
+    ),
+    "VramwardenSentryStale": (
+        {"node": "n1"},
+        {'vramwarden_sentry_last_look_timestamp_seconds{node="n1"}': "3000x90"},
+        {'vramwarden_sentry_last_look_timestamp_seconds{node="n1"}': "0+60x90"},
+    ),
+    "VramwardenPodStopped": (
+        NAMED,
+        {'vramwarden_pod_stops_total{node="n1",namespace="team",pod="p"}': "0x55 1x30"},
+        {'vramwarden_pod_stops_total{node="n1",namespace="team",pod="p"}': "0x10 1x90"},
+    ),
+    "VramwardenPodNearCap": (
+        NAMED,
+        {
+            f"vramwarden_pod_memory_used_bytes{POD}": "96x90",
+            f"vramwarden_pod_memory_cap_bytes{POD}": "100x90",
+        },
+        {
+            f"vramwarden_pod_memory_used_bytes{POD}": "95x50 99x40",
+            f"vramwarden_pod_memory_cap_bytes{POD}": "100x90",
+            f"vramwarden_pod_memory_used_bytes{OTHERS}": "99x90",
+            f"vramwarden_pod_memory_cap_bytes{OTHERS}": "100x90",
+        },
+    ),
+    "VramwardenIdlePromise": (
+        NAMED,
+        {
+            f"vramwarden_pod_memory_used_bytes{POD}": "9x500",
+            f"vramwarden_pod_memory_cap_bytes{POD}": "100x500",
+        },
+        {
+            f"vramwarden_pod_memory_used_bytes{POD}": "9x200 10 9x300",
+            f"vramwarden_pod_memory_cap_bytes{POD}": "100x500",
+            f"vramwarden_pod_memory_used_bytes{OTHERS}": "1x500",
+            f"vramwarden_pod_memory_cap_bytes{OTHERS}": "100x500",
+        },
+    ),
+    "VramwardenPolicyInvalid": (
+        {},
+        {"vramwarden_policy_stale": "1x90"},
+        {"vramwarden_policy_stale": "1x50 0x30"},
+    ),
+    "VramwardenPolicyEmpty": (
+        {},
+        {"vramwarden_policy_rules": "0x90"},
+        {'vramwarden_policy_rules{pod="a"}': "0x90", 'vramwarden_policy_rules{pod="b"}': "3x90"},
+    ),
+    "VramwardenPoliciesDiffer": (
+        {},
+        {
+            'vramwarden_policy_info{pod="a",digest="1"}': "1x90",
+            'vramwarden_policy_info{pod="b",digest="2"}': "1x90",
+        },
+        {
+            'vramwarden_policy_info{pod="a",digest="1"}': "1x90",
+            'vramwarden_policy_info{pod="b",digest="1"}': "1x90",
+        },
+    ),
+    "VramwardenCertificateExpires": (
+        {"role": "serving"},
+        {
+            'vramwarden_certificate_expiry_timestamp_seconds{role="serving"}': f"{6 * DAY_S}x500",
+            'vramwarden_certificate_expiry_timestamp_seconds{role="ca"}': f"{90 * DAY_S}x500",
+        },
+        {'vramwarden_certificate_expiry_timestamp_seconds{role="serving"}': f"{8 * DAY_S}x500"},
+    ),
+    "VramwardenCABundleWrong": (
+        {},
+        {
+            'vramwarden_ca_bundle_published{pod="a"}': "0x90",
+            "vramwarden_ca_bundle_published": "1x90",
+        },
+        {"vramwarden_ca_bundle_published": "1x90"},
+    ),
+}
+"""By alert: the labels with which it fires, series with which it does, series with which not."""
+
+
+@pytest.fixture(scope="module")
+def groups(helm):
+    values = {"prometheusRule": {"enabled": True}}
+    return one(helm.render(values), "PrometheusRule")["spec"]["groups"]
+
+
+@pytest.fixture(scope="module")
+def rules(groups):
+    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+
+
+def test_every_metric_and_label_of_an_alert_exists(rules):
+    known = known_metrics()
+    assert len({metric for rule in rules.values() for metric, _ in asked_of(rule["expr"])}) > 12
+    for name, rule in rules.items():
+        ours = asked_of(rule["expr"])
+        assert ours or "apiserver_" in rule["expr"], name
+        if ours:
+            assert unknown(rule["expr"], known) == [], name
+
+
+def test_alerts_name_nobody_in_their_sentence_and_say_how_bad_it_is(rules):
+    for name, rule in rules.items():
+        assert re.fullmatch("Vramwarden[A-Z][A-Za-z]+", name)
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}, name
+        assert rule["annotations"]["summary"][-1] in ".?", name
+
+
+def test_every_alert_is_played(rules):
+    assert list(CASES) == list(rules)
+
+
+def test_prometheus_can_read_the_rules(promtool, groups):
+    files = {"rules.yaml": yaml.safe_dump({"groups": groups})}
+    code, said = promtool("check", "rules", "--lint=all", "rules.yaml", files=files)
+    assert code == 0, said
+
+
+@pytest.mark.parametrize("alert", CASES)
+def test_an_alert_fires_where_it_should_and_nowhere_else(promtool, groups, rules, alert):
+    labels, firing, quiet = CASES[alert]
+    rule = rules[alert]
+    expected = {
+        "exp_labels": {**labels, **rule["labels"]},
+        "exp_annotations": rule["annotations"],
+    }
+    at = "400m" if "x500" in "".join(firing.values()) else "60m"
+
+    def played(series, found):
+        return {
+            "interval": "1m",
+            "input_series": [{"series": key, "values": value} for key, value in series.items()],
+            "alert_rule_test": [{"eval_time": at, "alertname": alert, "exp_alerts": found}],
+        }
+
+    tests = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "1m",
+        "tests": [played(firing, [expected]), played(quiet, [])],
+    }
+    files = {"rules.yaml": yaml.safe_dump({"groups": groups}), "tests.yaml": yaml.safe_dump(tests)}
+    code, said = promtool("test", "rules", "tests.yaml", files=files)
+    assert code == 0, said

@@ -1,0 +1,188 @@
+"""Which workloads are sent to the webhook that advises: those it has something to say of.
+
+Tried on a real API server, which evaluates the expressions. The entry is made `Fail` there, so that
+a condition that cannot be evaluated shows.
+"""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from tests.chart.recorded_reviews import pointed
+from tests.support.charts import one
+from tests.support.pki import Authority
+from tests.support.pods import a_container, a_pod, a_policy, a_request
+from tests.support.webhook_configurations import _serving as serving
+from tests.support.webhook_configurations import installed
+from webhook.core.admission.rules.idioms import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES
+from webhook.core.admission.templates import advise
+
+NAME = "advise-templates.vramwarden.io"
+VALIDATING = "ValidatingWebhookConfiguration"
+MEMORY = "vramwarden.io/gpu-memory"
+LABELS = {"app": "infer"}
+KINDS = ["Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"]
+
+
+def entry(objects):
+    webhooks = one(objects, VALIDATING)["webhooks"]
+    return next((webhook for webhook in webhooks if webhook["name"] == NAME), None)
+
+
+def test_it_can_be_left_out(helm):
+    assert entry(helm.render({"webhook": {"adviseTemplates": False}})) is None
+
+
+def test_nobody_waits_for_it_and_exempt_namespaces_stay_exempt(helm):
+    objects = helm.render({"exemptNamespaces": ["infra-*"]})
+    found, validating = entry(objects), one(objects, VALIDATING)
+    assert (found["failurePolicy"], found["timeoutSeconds"]) == ("Ignore", 2)
+    assert (found["sideEffects"], found["clientConfig"]["service"]["path"]) == ("None", "/advise")
+    first = found["matchConditions"][0]
+    assert first["expression"] == "!request.namespace.matches('^(infra-.*)$')"
+    assert found["namespaceSelector"] == validating["webhooks"][0]["namespaceSelector"]
+
+
+class Sent:
+    """A namespace, and which of its workloads were sent."""
+
+    def __init__(self, api, requests):
+        self.api, self.requests = api, requests
+        self.namespace = f"team-{uuid.uuid4().hex[:8]}"
+        metadata = {"name": self.namespace}
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+
+    def since(self, act):
+        self.requests.clear()
+        act()
+        return len(self.requests)
+
+    def creating(self, manifest):
+        manifest = copy.deepcopy(manifest)
+        manifest["metadata"]["namespace"] = self.namespace
+        return self.since(lambda: self.api.create(manifest))
+
+
+@pytest.fixture(scope="module")
+def sent(control_plane, helm):
+    requests = []
+    found = one(helm.render(), VALIDATING)
+
+    def answer(review):
+        requests.append(review["request"])
+        response = {"uid": review["request"]["uid"], "allowed": True}
+        return {"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}
+
+    authority = Authority("advice-ca")
+    with serving(authority, answer) as port:
+        hook = pointed(entry([found]), f"https://127.0.0.1:{port}/", authority.pem)
+        changed = {**found, "metadata": {"name": "advice"}, "webhooks": [hook]}
+        with installed(control_plane.api, changed):
+            yield Sent(control_plane.api, requests)
+
+
+def a_workload(kind="Deployment", container=None, template=None, **metadata):
+    """Return a workload; `template` is its template's metadata."""
+    pod = a_pod(containers=[a_container("main", **(container or {}))])
+    template = {**(template or {}), "labels": {**LABELS, **(template or {}).get("labels", {})}}
+    made = {"metadata": template, "spec": pod["spec"]}
+    selected = {"selector": {"matchLabels": LABELS}}
+    job = {"template": {**made, "spec": {**made["spec"], "restartPolicy": "Never"}}}
+    specs = {
+        "Deployment": {**selected, "template": made},
+        "StatefulSet": {**selected, "serviceName": "infer", "template": made},
+        "DaemonSet": {**selected, "template": made},
+        "Job": job,
+        "CronJob": {"schedule": "0 0 * * *", "jobTemplate": {"spec": job}},
+    }
+    return {
+        "apiVersion": "batch/v1" if "Job" in kind else "apps/v1",
+        "kind": kind,
+        "metadata": {"name": f"w-{uuid.uuid4().hex[:8]}", **metadata},
+        "spec": specs[kind],
+    }
+
+
+def with_limits(**limits):
+    return {"container": {"resources": {"limits": limits, "requests": limits}}}
+
+
+SENT = {
+    "ours": {"template": {"annotations": {MEMORY: "8GB"}}},
+    "the resource": with_limits(**{"vramwarden.io/vram": "8Gi"}),
+    "a resource that is none": with_limits(**{"vramwarden.io/gpu-memory": "8Gi"}),
+    "on the workload itself": {"annotations": {MEMORY: "8Gi"}},
+    "as a label": {"template": {"labels": {MEMORY: "8Gi"}}},
+    "as a label of the workload": {"labels": {MEMORY: "8Gi"}},
+    "a near miss": {"template": {"annotations": {"vramwarden/gpu-memory": "8Gi"}}},
+    "another": {"template": {"annotations": {"vram-warden.io/gpu-memory": "8Gi"}}},
+    "a bare key": {"annotations": {"gpu_memory": "8Gi"}},
+    **{name: with_limits(**{name: "3"}) for name in FOREIGN_RESOURCES},
+    **{key: {"template": {"annotations": {key: "2000"}}} for key in FOREIGN_ANNOTATIONS},
+}
+
+
+@pytest.mark.parametrize("fields", SENT.values(), ids=SENT)
+def test_what_there_is_something_to_say_of_is_sent(sent, fields):
+    workload = a_workload(**fields)
+    assert sent.creating(workload) == 1
+    request = sent.requests[0]
+    assert (request["kind"]["kind"], request["operation"]) == ("Deployment", "CREATE")
+    asked = replace(a_request(request["object"]), kind="apps/Deployment", name="w")
+    is_said = bool(advise(asked, a_policy()).warnings)
+    assert is_said == (fields is not SENT["the resource"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_sent_and_none_that_is_nobodys_business(sent, kind):
+    assert sent.creating(a_workload(kind, template={"annotations": {MEMORY: "8Gi"}})) == 1
+    assert sent.creating(a_workload(kind, annotations={MEMORY: "8Gi"})) == 1
+    assert sent.creating(a_workload(kind)) == 0
+
+
+NOT_SENT = {
+    "plain": {},
+    "a whole GPU": with_limits(**{"nvidia.com/gpu": "1", "cpu": "1"}),
+    "annotations of others": {"template": {"annotations": {"example.com/gpu-memory": "1"}}},
+    "a label of others": {"template": {"labels": {"gpu": "a100"}}},
+    "our label for histories": {"template": {"labels": {"vramwarden.io/workload": "x"}}},
+}
+
+
+@pytest.mark.parametrize("fields", NOT_SENT.values(), ids=NOT_SENT)
+def test_others_are_spared_the_call(sent, fields):
+    assert sent.creating(a_workload(**fields)) == 0
+
+
+def test_what_a_controller_makes_is_not_sent(sent):
+    owner = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "nightly", "uid": "1"}
+    job = a_workload("Job", template={"annotations": {MEMORY: "8Gi"}}, ownerReferences=[owner])
+    assert sent.creating(job) == 0
+
+
+def test_a_change_is_sent_where_it_changes_the_spec(sent):
+    workload = a_workload("StatefulSet", template={"annotations": {MEMORY: "8Gi"}})
+    assert sent.creating(workload) == 1
+    where = f"/apis/apps/v1/namespaces/{sent.namespace}/statefulsets/{workload['metadata']['name']}"
+    merge = "application/merge-patch+json"
+
+    def patch(change, subresource=""):
+        return sent.since(
+            lambda: sent.api.request("PATCH", where + subresource, change, content_type=merge)
+        )
+
+    assert patch({"metadata": {"annotations": {"a": "b"}}}) == 0
+    assert patch({"spec": {"replicas": 3}}, "/scale") == 0
+    assert patch({"status": {"replicas": 1}}, "/status") == 0
+    template = {"metadata": {"annotations": {MEMORY: "8GB"}}}
+    assert patch({"spec": {"template": template}}) == 1
+
+
+def test_a_workload_of_many_keys_is_not_gone_through(sent):
+    keys = {f"example.com/{n}": "" for n in range(4097)}
+    many = a_workload(template={"annotations": {**keys, MEMORY: "8GB"}})
+    assert sent.creating(many) == 0

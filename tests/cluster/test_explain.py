@@ -1,0 +1,214 @@
+"""`vramwarden explain` as a user who has the role `view` in one namespace, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from tests.support.control_planes import find_binary, wait_until
+from tests.support.pods import a_pod
+from tests.support.seen_cluster import CRD, define
+from webhook.cli.main import main
+from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node
+
+GIB = 2**30
+READERS = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRole",
+    "metadata": {"name": "tests-gpunodes"},
+    "rules": [
+        {
+            "apiGroups": ["vramwarden.io"],
+            "resources": ["gpunodes"],
+            "verbs": ["get", "list", "watch"],
+        }
+    ],
+}
+ALL_READ = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRoleBinding",
+    "metadata": {"name": "tests-gpunodes"},
+    "roleRef": {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": "tests-gpunodes",
+    },
+    "subjects": [
+        {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated"}
+    ],
+}
+
+
+def figures(*pods: PodFigures) -> NodeFigures:
+    """Return a node whose GPUs have 23Gi and 19Gi free."""
+    sizes = ((0, 23), (1, 19))
+    gpus = [
+        GpuFigures(
+            f"GPU-{index}",
+            index,
+            "H100",
+            80 * GIB,
+            79 * GIB,
+            free_bytes=free * GIB,
+            pods=pods if index == 0 else (),
+        )
+        for index, free in sizes
+    ]
+    return NodeFigures("n1", time.time() - 10, "580", "sidecar", tuple(gpus))
+
+
+@pytest.fixture
+def gpu_node(control_plane):
+    """Return a function that shows the figures of a node, which every user may read."""
+    api, objects = control_plane.api, (CRD, READERS, ALL_READ)
+    define(api)
+    for manifest in objects[1:]:
+        api.apply(manifest)
+
+    def show(node):
+        api.apply(write_gpu_node(node))
+
+    yield show
+    for manifest in reversed(objects):
+        api.delete(manifest)
+
+
+@pytest.fixture
+def as_viewer(control_plane, team, tmp_path):
+    """Return a function that runs a command as an account with `view` in the team's namespace."""
+    namespace, api = team.namespace, control_plane.api
+    account = {"name": "viewer", "namespace": namespace}
+    api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+    # Of what the role view is put together; here nothing puts it together.
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": account,
+        "roleRef": role | {"name": "system:aggregate-to-view"},
+        "subjects": [{"kind": "ServiceAccount", **account}],
+    }
+    api.create(binding)
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/viewer/token"
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = api.request("POST", path, body)["status"]["token"]
+    content = json.loads(control_plane.kubeconfig.read_text())
+    content["users"][0]["user"] = {"token": token}
+    kubeconfig = tmp_path / "viewer"
+    kubeconfig.write_text(json.dumps(content))
+
+    def run(*arguments):
+        options = ["-n", namespace, "--kubeconfig", str(kubeconfig)]
+        return CliRunner().invoke(main, [*arguments, *options])
+
+    return run
+
+
+def waiting(team, memory="30Gi"):
+    """Create a pod, and let it wait as the scheduler does."""
+    pod = team.accepts(a_pod(memory))
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/1 nodes are available: 1 Insufficient vramwarden.io/vram.",
+    }
+    name = pod["metadata"]["name"]
+    path = f"/api/v1/namespaces/{team.namespace}/pods/{name}/status"
+    patch = {"status": {"conditions": [condition]}}
+    kind = "application/strategic-merge-patch+json"
+    team.api.request("PATCH", path, patch, content_type=kind)
+    return name
+
+
+def test_a_viewer_learns_why_a_pod_waits_and_what_would_start_now(team, as_viewer, gpu_node):
+    other = team.accepts(a_pod("40Gi"))["metadata"]
+    gpu_node(figures(PodFigures(other["uid"], 40 * GIB), PodFigures("u-foreign", 16 * GIB)))
+    name = waiting(team)
+    done = as_viewer("explain", name)
+    assert done.exit_code == 1, done.output
+    first, *lines = done.output.splitlines()
+    assert first.startswith(f"Pod {team.namespace}/{name} has waited ")
+    assert first.endswith('It asks for 30Gi on 1 GPU (rule "default").')
+    assert lines == [
+        (
+            "✗ no GPU has 30Gi free now                                   "
+            "the one node with GPUs is large enough"
+        ),
+        "    -> ask for 23Gi or less, or wait",
+        "    n1  GPU 0: 23Gi free    GPU 1: 19Gi free",
+        "  would start now:   23Gi (on n1)",
+        (
+            f"  would start when:  {other['name']} ends (40Gi on GPU 0 of n1), or a pod of another "
+            "namespace on n1"
+        ),
+        "Together 42Gi are free, in pieces; a pod cannot use pieces of several GPUs",
+        "Not looked at:",
+        (
+            "  labels and taints of nodes: you may not read nodes, so some of those above may "
+            "be none that the pod selects"
+        ),
+    ]
+
+
+def test_a_viewer_without_figures_learns_what_the_scheduler_says(team, as_viewer):
+    done = as_viewer("explain", waiting(team), "-o", "json")
+    assert done.exit_code == 1, done.output
+    value = json.loads(done.output)
+    assert [cause["reason"] for cause in value["causes"]] == ["Unschedulable"]
+    assert value["leftOut"][0].startswith("no figures of GPUs: ")
+
+
+def test_of_a_pod_that_is_bound_the_log_that_nobody_has_is_said(team, as_viewer, gpu_node):
+    name = waiting(team, "8Gi")
+    gpu_node(figures())
+    path = f"/api/v1/namespaces/{team.namespace}/pods/{name}"
+    binding = {"metadata": {"name": name}, "target": {"kind": "Node", "name": "n1"}}
+    body = {"apiVersion": "v1", "kind": "Binding", **binding}
+    team.api.request("POST", f"{path}/binding", body)
+    running = {"name": "vram-enforcer", "image": "i", "imageID": "i", "ready": True}
+    running |= {"restartCount": 0, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
+    status = {"status": {"phase": "Running", "initContainerStatuses": [running]}}
+    kind = "application/merge-patch+json"
+    team.api.request("PATCH", f"{path}/status", status, content_type=kind)
+    done = as_viewer("explain", name)
+    assert f"Pod {team.namespace}/{name} " in done.output
+    assert "\n  the log of container vram-enforcer: " in done.output
+
+
+def test_a_viewer_learns_why_the_pods_of_a_deployment_are_denied(team, as_viewer, control_plane):
+    if not find_binary("kube-controller-manager"):
+        pytest.skip("needs kube-controller-manager")
+    control_plane.start_controllers()
+    pod, labels = a_pod("8GB"), {"app": "train"}
+    template = {
+        "metadata": {"annotations": pod["metadata"]["annotations"], "labels": labels},
+        "spec": pod["spec"],
+    }
+    manifest = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "train", "namespace": team.namespace},
+        "spec": {"replicas": 2, "selector": {"matchLabels": labels}, "template": template},
+    }
+    team.api.create(manifest)
+
+    def is_denied():
+        conditions = team.api.get(manifest).get("status", {}).get("conditions", [])
+        return any(one["type"] == "ReplicaFailure" for one in conditions)
+
+    wait_until("the condition ReplicaFailure", is_denied)
+    done = as_viewer("explain", "deployment/train")
+    assert (done.exit_code, done.output) == (
+        1,
+        (
+            f"Deployment {team.namespace}/train has 0 of 2 pods: pods of it are denied.\n"
+            "✗ metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not a Kubernetes quantity; "
+            "use 8G or 8Gi\n"
+            "    -> write a size with a unit\n"
+        ),
+    )
+    assert as_viewer("explain", "deployment/trian").exit_code == 1

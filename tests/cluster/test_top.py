@@ -1,0 +1,223 @@
+"""`vramwarden top` before a real API server: as a user who may only `view` one namespace."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.agents import write_kubeconfig
+from tests.support.control_planes import find_binary
+from tests.support.seen_cluster import GPU_NODES_PATH, define, many_nodes, nodes, store
+
+SCRIPTS = str(Path(sys.executable).parent)
+RBAC = "rbac.authorization.k8s.io"
+VIEW = "system:aggregate-to-view"
+"""Of what the built-in role `view` is made, by a controller that does not run here."""
+LARGE = 1000
+PATIENCE_S = 20.0
+"""Far more than it takes: the figures stand in tests/bench."""
+
+
+@pytest.fixture(scope="module")
+def defined(control_plane):
+    define(control_plane.api)
+    return control_plane.api
+
+
+@pytest.fixture
+def figures(defined):
+    """Store figures of nodes for one test."""
+    stored = []
+
+    def put(some):
+        store(defined, some)
+        stored.extend(node.name for node in some)
+
+    yield put
+    for name in stored:
+        defined.request("DELETE", f"{GPU_NODES_PATH}/{name}")
+
+
+@pytest.fixture
+def readable(defined):
+    """Let everybody read them, as the chart does."""
+    role = {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": "gpunodes"}}
+    role["rules"] = [
+        {"apiGroups": ["vramwarden.io"], "resources": ["gpunodes"], "verbs": ["get", "list"]}
+    ]
+    binding = {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "gpunodes"},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "gpunodes"},
+        "subjects": [{"apiGroup": RBAC, "kind": "Group", "name": "system:authenticated"}],
+    }
+    defined.apply(role)
+    defined.apply(binding)
+    yield
+    defined.delete(binding)
+
+
+@pytest.fixture
+def viewer(control_plane, namespace, tmp_path):
+    """Be a user who has the built-in `view` in a namespace, and nothing else."""
+    certificate, key = control_plane._authority.issue_client(tmp_path, "ann", "people")
+    binding = {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "ann", "namespace": namespace},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": VIEW},
+        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": "ann"}],
+    }
+    control_plane.api.apply(binding)
+    files = {"client-certificate": str(certificate), "client-key": str(key)}
+    path = write_kubeconfig(tmp_path / "viewer", control_plane.url, **files)
+    content = json.loads(path.read_text())
+    content["clusters"][0]["cluster"]["certificate-authority"] = str(control_plane.state / "ca.crt")
+    content["contexts"][0]["context"]["namespace"] = namespace
+    path.write_text(json.dumps(content))
+    return path
+
+
+def ran(kubeconfig, *command):
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    environment["PATH"] = os.pathsep.join([SCRIPTS, environment["PATH"]])
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def top(kubeconfig, *arguments):
+    return ran(kubeconfig, sys.executable, "-m", "webhook.cli", "top", *arguments)
+
+
+def a_pod(namespace, name, *, node="", labels=None, memory="16Gi", **annotations):
+    annotations = {"gpu-memory": memory} | annotations
+    container = {"name": "main", "image": "localhost/none"}
+    if labels is None:
+        container["resources"] = {"limits": {"vramwarden.io/vram": memory}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {"vramwarden.io/managed": "true"} if labels is None else labels,
+            "annotations": {f"vramwarden.io/{key}": text for key, text in annotations.items()},
+        },
+        "spec": {"containers": [container]},
+    }
+    if node:
+        pod["spec"]["nodeName"] = node
+    return pod
+
+
+def renamed(figures, uids):
+    """Return figures in which pods have the UIDs of real ones."""
+
+    def real(one):
+        return replace(one, uid=uids.get(one.uid, one.uid))
+
+    def of(gpu):
+        pods, unmanaged = (tuple(map(real, some)) for some in (gpu.pods, gpu.unmanaged))
+        return replace(gpu, pods=pods, unmanaged=unmanaged)
+
+    return [replace(node, gpus=tuple(map(of, node.gpus))) for node in figures]
+
+
+def uid(created):
+    return created["metadata"]["uid"]
+
+
+def test_who_may_view_one_namespace_sees_all_gpus_and_the_own_pods_by_name(
+    control_plane, figures, readable, viewer, namespace, make_namespace
+):
+    api, theirs = control_plane.api, make_namespace()
+    mine = api.create(a_pod(namespace, "llama", node="n1", gpu="GPU-n1-0"))
+    other = api.create(a_pod(theirs, "secret-of-others", node="n1", gpu="GPU-n1-0"))
+    api.create(a_pod(namespace, "eval", memory="80Gi"))
+    rogue = api.create(a_pod(namespace, "shell", node="n2", labels={}))
+    finished = api.create(a_pod(namespace, "done", node="n1"))
+    finished["status"] = {"phase": "Succeeded"}
+    api.request("PUT", f"/api/v1/namespaces/{namespace}/pods/done/status", finished)
+    uids = {"llama": uid(mine), "train-0": uid(other), "rogue": uid(rogue)}
+    figures(renamed(nodes(), uids))
+
+    done = top(viewer)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("3 nodes, 6 GPUs, 360Gi usable: 283Gi promised (78%)")
+    assert f"POD ({namespace})" in done.stdout
+    assert "no GPU is known to have 80Gi free" in done.stdout
+    assert f"! n2 GPU 1: 3.1Gi are held by pod {namespace}/shell, which was promised" in done.stdout
+    assert "secret" not in done.stdout
+    assert theirs not in done.stdout
+
+    report = json.loads(top(viewer, "-o", "json").stdout)
+    assert report["missing"] == []
+    assert {pod["name"]: pod.get("usedBytes") for pod in report["pods"]} == {
+        "llama": 6 * 2**30,
+        "eval": None,
+    }
+    held = report["nodes"][0]["gpus"][0]["pods"]
+    assert [(pod.get("name"), pod["uid"]) for pod in held] == [
+        ("llama", uid(mine)),
+        (None, uid(other)),
+    ]
+
+
+def test_what_a_user_may_not_see_is_said(control_plane, figures, viewer, namespace):
+    figures(nodes())
+    control_plane.api.create(a_pod(namespace, "llama", node="n1", gpu="GPU-n1-0"))
+    done = top(viewer)
+    assert done.returncode == 0
+    assert "no figures of GPUs: you may not list gpunodes;" in done.stdout
+    assert "llama" in done.stdout
+    everywhere = top(viewer, "-A")
+    assert everywhere.returncode == 1
+    assert "you may not list pods in all namespaces; name one of yours with -n" in everywhere.stderr
+
+
+def test_pods_come_as_rows_of_a_table_with_labels_selected(
+    control_plane, figures, readable, viewer, namespace
+):
+    figures(nodes())
+    for number in range(60):  # more than a page
+        labels = {"vramwarden.io/managed": "true", "half": str(number % 2)}
+        control_plane.api.create(a_pod(namespace, f"p{number}", node="n1", labels=labels))
+    report = json.loads(top(viewer, "pods", "-l", "half=1", "-o", "json").stdout)
+    assert [pod["name"] for pod in report["pods"]] == [f"p{number}" for number in range(1, 60, 2)]
+    assert {pod["node"] for pod in report["pods"]} == {"n1"}
+    assert {pod["status"] for pod in report["pods"]} == {"Pending"}
+
+
+def test_a_thousand_nodes_are_drawn_soon(control_plane, figures, readable, viewer):
+    figures(many_nodes(LARGE))
+    started_s = time.monotonic()
+    done = top(viewer, "nodes")
+    taken_s = time.monotonic() - started_s
+    assert done.returncode == 0
+    assert done.stdout.startswith("1,000 nodes, 8,000 GPUs, 617Ti usable:")
+    assert done.stdout.count("gpu-node-") == LARGE
+    assert taken_s < PATIENCE_S
+
+
+def test_kubectl_runs_the_plugin_and_completes_its_words(figures, readable, viewer):
+    kubectl = find_binary("kubectl")
+    if not kubectl:
+        pytest.skip("needs kubectl")
+    figures(nodes())
+    shown = ran(viewer, kubectl, "vramwarden", "top", "nodes")
+    assert (shown.returncode, shown.stdout[:16]) == (0, "3 nodes, 6 GPUs,")
+    usage = ran(viewer, kubectl, "vramwarden", "top", "gpus")
+    assert usage.returncode == 2
+    assert usage.stderr.startswith("Usage: kubectl vramwarden top [OPTIONS]")
+    assert "Try 'kubectl vramwarden top --help' for help." in usage.stderr
+    words = ran(viewer, kubectl, "__complete", "vramwarden", "top", "--sort", "")
+    assert words.stdout.splitlines() == ["used", "cap", "peak", "free", "idle", ":4"]
+    words = ran(viewer, kubectl, "__complete", "vramwarden", "to").stdout.splitlines()
+    assert [word.partition("\t")[0] for word in words] == ["top", ":4"]

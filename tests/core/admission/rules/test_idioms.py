@@ -1,0 +1,201 @@
+"""Requests as other products read them, and near misses of our names: a warning with the line."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.admission.decisions import decided
+from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.rules.idioms import FOREIGN_ANNOTATIONS, candidates, near_miss
+from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action
+
+MEMORY, COUNT = "vramwarden.io/gpu-memory", "vramwarden.io/gpu-count"
+
+
+def notes(pod, **rule):
+    decision = decided(pod, a_rule(**rule))
+    assert decision.outcome is Outcome.ALLOWED
+    return decision.notes
+
+
+def with_limits(**limits):
+    return a_pod(containers=[a_container("main", resources={"limits": limits})])
+
+
+def theirs(product, line):
+    return f"{product} reads it, vramwarden does not; write the annotation {line}"
+
+
+@pytest.mark.parametrize(
+    ("name", "amount", "said"),
+    [
+        ("nvidia.com/gpumem", "3000", theirs("HAMi", f"{MEMORY}: 3000Mi")),
+        ("nvidia.com/gpumem-percentage", "50", theirs("HAMi", f"{MEMORY}: 8Gi, for example")),
+        ("aliyun.com/gpu-mem", "3", theirs("gpushare", f"{MEMORY}: 3Gi")),
+        ("volcano.sh/vgpu-memory", "3000", theirs("Volcano", f"{MEMORY}: 3000Mi")),
+        ("volcano.sh/gpu-memory", "1024", theirs("Volcano", f"{MEMORY}: 1024Mi")),
+        ("volcano.sh/vgpu-number", "1", theirs("Volcano", f"{MEMORY}: 8Gi, for example")),
+        (
+            "nvidia.com/gpucores",
+            "30",
+            "HAMi reads it, vramwarden does not; compute is not divided here, so remove it",
+        ),
+        (
+            "vramwarden.io/gpu-memory",
+            "8Gi",
+            f"no node has this resource; write the annotation {MEMORY}: 8Gi",
+        ),
+        (
+            "vramwarden.io/gpu-mem",
+            "8Gi",
+            f"no node has this resource; write the annotation {MEMORY}: 8Gi",
+        ),
+        (
+            "vramwarden.io/gpu-count",
+            "2",
+            f'no node has this resource; write the annotation {COUNT}: "2"',
+        ),
+        (
+            "vramwarden.io/gpu",
+            "1",
+            "no node has this resource; the only one is vramwarden.io/vram, e.g. 8Gi",
+        ),
+        (
+            "vram-warden.io/vram",
+            "8Gi",
+            f"no node has this resource; write the annotation {MEMORY}: 8Gi",
+        ),
+    ],
+)
+def test_a_resource_that_nothing_here_counts_earns_the_line_to_write(name, amount, said):
+    path = f"spec.containers[0].resources.limits[{name}]"
+    assert notes(with_limits(**{name: amount})) == (f"{path}: {said}",)
+
+
+def test_several_gpus_of_hami_become_a_count():
+    (note,) = notes(with_limits(**{"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000"}))
+    assert note.endswith(
+        f'remove it and nvidia.com/gpu, and write the annotation {MEMORY}: 3000Mi and {COUNT}: "2"'
+    )
+
+
+def test_one_gpu_of_hami_needs_no_count():
+    (note,) = notes(with_limits(**{"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}))
+    assert note.endswith(f"remove it and nvidia.com/gpu, and write the annotation {MEMORY}: 3000Mi")
+
+
+def test_a_request_without_a_limit_is_found_and_one_with_it_only_once():
+    resources = {"requests": {"aliyun.com/gpu-mem": "3"}, "limits": {}}
+    pod = a_pod(containers=[a_container("main", resources=resources)])
+    (note,) = decided(pod, a_rule()).notes
+    assert note.startswith("spec.containers[0].resources.requests[aliyun.com/gpu-mem]: gpushare")
+    resources["limits"] = resources["requests"]
+    assert len(notes(pod)) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("vramwarden/gpu-memory", "8Gi", f"{MEMORY}: 8Gi"),
+        ("vram-warden.io/gpu-memory", "8Gi", f"{MEMORY}: 8Gi"),
+        ("vramwarden.com/gpu-memory", "8Gi", f"{MEMORY}: 8Gi"),
+        ("vramwarden.iox/gpu-mem", "8Gi", f"{MEMORY}: 8Gi"),
+        ("vramwardn.io/gpu-count", "2", f'{COUNT}: "2"'),
+        ("vramwarden/gpu-class", "a100", 'vramwarden.io/gpu-class: "a100"'),
+        ("gpu-memory", "8Gi", f"{MEMORY}: 8Gi"),
+        ("gpu_memory", "8", f"{MEMORY}: 8Gi"),
+        ("gpumemory", "8192", f"{MEMORY}: 8192Mi"),
+        ("vram", "8Gi", f"{MEMORY}: 8Gi"),
+        ("vramwarden/gpu-memory", "8Gi\n\x1b[2J", f"{MEMORY}: 8Gi, for example"),
+    ],
+)
+def test_a_key_that_nearly_is_ours_earns_the_line_to_write(key, value, line):
+    assert notes(a_pod(annotations={key: value})) == (
+        f"metadata.annotations[{key}]: nothing reads this key; write {line}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("gpu-memory", "2000", f"{MEMORY}: 2000Mi"),
+        ("gpu-fraction", "0.5", f"{MEMORY}: 8Gi, for example"),
+    ],
+)
+def test_what_kai_reads_is_said_to_be_kais(key, value, line):
+    assert notes(a_pod(annotations={key: value})) == (
+        f"metadata.annotations[{key}]: KAI reads it, vramwarden does not; write {line}",
+    )
+
+
+def test_a_label_that_nearly_is_ours_earns_the_line_to_write():
+    (note,) = notes(a_pod(labels={"vramwarden/gpu-memory": "8Gi"}))
+    assert note == (
+        "metadata.labels[vramwarden/gpu-memory]: nothing reads this key; "
+        f"write the annotation {MEMORY}: 8Gi"
+    )
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        with_limits(**{"nvidia.com/gpu": "1", "cpu": "1", "example.com/gpu-memory": "1"}),
+        with_limits(**{"vendor.example/fpga": "1", "hugepages-2Mi": "1Gi"}),
+        a_pod(annotations={"example.com/gpu-memory": "8Gi", "vendor.io/gpu-memory": "8Gi"}),
+        a_pod(annotations={"gpu": "yes", "memory": "8Gi", "vramwarden/team": "ml"}),
+        a_pod(labels={"gpu-memory": "8Gi", "gpu": "a100"}),
+    ],
+)
+def test_what_is_anybodys_earns_no_warning(pod):
+    assert notes(pod) == ()
+
+
+@pytest.mark.parametrize("key", FOREIGN_ANNOTATIONS)
+def test_a_pod_that_asks_by_our_name_may_ask_by_theirs_too(key):
+    assert decided(a_pod("8Gi", annotations={key: "2000"}), a_rule()).notes == ()
+
+
+def test_a_pod_that_asks_twice_is_denied_and_reads_no_hint():
+    resources = {"limits": {"nvidia.com/gpumem": "3000"}}
+    pod = a_pod("8Gi", containers=[a_container("main", resources=resources)])
+    policy = a_policy(whole_gpu_resources=WHOLE_GPU_RESOURCES)
+    decision = decide(a_request(pod), policy, Phase.MUTATE)
+    assert decision.reasons == ("WholeGPUAndShare",)
+    assert decision.notes == ()
+    (note,) = decided(pod).notes  # under a policy for which it is no GPU
+    assert note.endswith("[nvidia.com/gpumem]: HAMi reads it, vramwarden does not; remove it")
+
+
+def test_a_rule_that_ignores_warns_of_nothing_and_neither_does_validation():
+    pod = with_limits(**{"nvidia.com/gpumem": "3000"})
+    assert decided(pod, a_rule(action=Action.IGNORE)).notes == ()
+    assert decided(pod, phase=Phase.VALIDATE).notes == ()
+
+
+def test_few_warnings_are_given_and_few_keys_compared(monkeypatch):
+    compared = []
+    real = near_miss.__globals__["get_close_matches"]
+
+    def counting(word, *arguments, **options):
+        compared.append(word)
+        return real(word, *arguments, **options)
+
+    monkeypatch.setitem(near_miss.__globals__, "get_close_matches", counting)
+    limits = {f"vramwarde.io/gpu-memory{n}": "8Gi" for n in range(30)}
+    containers = [a_container(f"c{n}", resources={"limits": limits}) for n in range(200)]
+    keys = {f"vramwarde.io/gpu-memory{n}": "8Gi" for n in range(1000)}
+    pod = a_pod(annotations=keys, labels=keys, containers=containers)
+    assert len(decided(pod, a_rule()).notes) == 10
+    odd = {f"vramwardxx.{n}/gpu": "8Gi" for n in range(30)}
+    containers = [a_container(f"c{n}", resources={"limits": odd}) for n in range(200)]
+    keys = {f"vramwardxx.{n}/gpu": "8Gi" for n in range(1000)}
+    compared.clear()
+    decided(a_pod(annotations=keys, labels=keys, containers=containers), a_rule())
+    assert len(compared) <= 3 * 2 * 32
+
+
+def test_of_however_many_keys_only_the_first_are_looked_at():
+    keys = (f"example.com/{n}" for n in range(10_000))
+    assert list(candidates(keys)) == []
+    assert next(keys) == "example.com/4096"

@@ -1,0 +1,187 @@
+"""What the authors of workloads are told: what their pods would be, and never a denial."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+
+from tests.core.admission.test_work import MOST_CALLS, calls
+from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
+from webhook.core.admission import templates
+from webhook.core.admission.decide import Outcome
+from webhook.core.admission.templates import Advice, advise
+from webhook.core.policy.values import Action, Bounds, Rollout, Warnings
+
+MEMORY = "vramwarden.io/gpu-memory"
+PATHS = {
+    "apps/Deployment": ("spec", "template"),
+    "apps/StatefulSet": ("spec", "template"),
+    "apps/DaemonSet": ("spec", "template"),
+    "batch/Job": ("spec", "template"),
+    "batch/CronJob": ("spec", "jobTemplate", "spec", "template"),
+}
+
+
+def a_review(pod, kind="apps/Deployment", operation="CREATE", **metadata):
+    template = {key: pod[key] for key in ("metadata", "spec")}
+    for part in reversed(PATHS[kind]):
+        template = {part: template}
+    obj = {"kind": kind.rpartition("/")[2], "metadata": {"name": "infer", **metadata}, **template}
+    return replace(a_request(obj), kind=kind, operation=operation, name="infer")
+
+
+def advised(pod, rule=None, **review):
+    return advise(a_review(pod, **review), a_policy(rule or a_rule()))
+
+
+@pytest.mark.parametrize("kind", PATHS)
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
+def test_what_the_pods_would_be_denied_for_is_said_with_the_workloads_path(kind, operation):
+    advice = advised(a_pod("8GB"), kind=kind, operation=operation)
+    place = f"{'.'.join(PATHS[kind])}.metadata.annotations[{MEMORY}]"
+    what = "8GB is not a Kubernetes quantity; use 8G or 8Gi"
+    assert advice.warnings == (f"its pods would be denied: InvalidQuantity: {place}: {what}",)
+    assert (advice.allowed, advice.patch, advice.outcome) == (True, (), Outcome.WARNED)
+    assert (advice.reasons, advice.rule) == (("InvalidQuantity",), "default")
+
+
+def test_a_workload_whose_pods_are_fine_brings_no_warning():
+    advice = advised(a_pod("8Gi"))
+    assert (advice.warnings, advice.outcome) == ((), Outcome.ALLOWED)
+
+
+def test_every_finding_is_said():
+    pod = a_pod("8GB", hostPID=True)
+    said = advised(pod).warnings
+    assert [one.split(": ")[1] for one in said] == ["InvalidQuantity", "HostPID"]
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        (Action.ENFORCE, "its pods would be denied: TooLarge: spec.template.metadata.annotations["),
+        (Action.WARN, "its pods bring a warning: TooLarge: spec.template.metadata.annotations["),
+        (Action.AUDIT, None),
+    ],
+)
+def test_the_rules_action_decides_what_is_said(action, said):
+    rule = a_rule(action=action, memory=Bounds(max_bytes=2**30))
+    warnings = advised(a_pod("8Gi"), rule).warnings
+    assert len(warnings) == (said is not None)
+    assert all(one.startswith(said) for one in warnings)
+
+
+def test_while_a_rollout_observes_pods_without_a_demand_bring_warnings():
+    seeing = a_container("main", env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
+    request = a_review(a_pod(containers=[seeing]))
+    observing = replace(a_policy(a_rule()), rollout=Rollout.OBSERVE)
+    (note,) = advise(request, observing).warnings
+    assert note.startswith("its pods bring a warning: VisibleDevicesOverride: ")
+
+
+@pytest.mark.parametrize("rule", [a_rule(action=Action.IGNORE), a_rule(namespaces=("other",))])
+def test_where_no_rule_judges_nothing_is_said(rule):
+    asked = []
+    request = a_review(a_pod("8GB"), annotations={MEMORY: "8Gi"})
+    advice = advise(request, a_policy(rule), lambda *about: asked.append(about) or "more")
+    assert (advice.warnings, advice.outcome, asked) == ((), Outcome.SKIPPED, [])
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        (
+            {"annotations": {MEMORY: "8Gi"}},
+            (
+                f"{MEMORY} on the Deployment itself has no effect; "
+                "put it under spec.template.metadata.annotations"
+            ),
+        ),
+        (
+            {"labels": {MEMORY: "8Gi"}},
+            (
+                f"{MEMORY} as a label of the Deployment has no effect; "
+                "put it under spec.template.metadata.annotations"
+            ),
+        ),
+        (
+            {"annotations": {"gpu-memory": "8Gi"}},
+            (
+                "gpu-memory on the Deployment itself has no effect; "
+                f"write {MEMORY}: 8Gi under spec.template.metadata.annotations"
+            ),
+        ),
+    ],
+)
+def test_a_key_at_the_wrong_level_is_said(metadata, said):
+    assert advised(a_pod(), **metadata).warnings == (said,)
+
+
+def test_a_key_of_the_workload_that_its_pods_have_too_is_fine():
+    assert advised(a_pod("8Gi"), annotations={MEMORY: "8Gi"}).warnings == ()
+    assert advised(a_pod("8Gi"), annotations={"vramwarden.io/team": "a"}).warnings == ()
+
+
+def test_hints_about_the_pods_are_said():
+    resources = {"limits": {"nvidia.com/gpumem": "3000"}}
+    pod = a_pod(containers=[a_container("main", resources=resources)])
+    (note,) = advised(pod).warnings
+    assert note.endswith(
+        f"HAMi reads it, vramwarden does not; write the annotation {MEMORY}: 3000Mi"
+    )
+
+
+def test_more_advice_comes_last_and_knows_the_review_and_what_is_asked():
+    asked = []
+
+    def more(request, pod, asked_bytes):
+        asked.append((request.namespace, request.kind, pod["labels"], asked_bytes))
+        return "asks for 8Gi; 1Gi would do"
+
+    request = a_review(a_pod("8Gi", labels={"app": "x"}))
+    advice = advise(request, a_policy(), more)
+    assert advice.warnings == ("asks for 8Gi; 1Gi would do",)
+    assert asked == [("team-a", request.kind, {"app": "x"}, 8 * 2**30)]
+
+
+def test_no_more_advice_where_pods_would_be_denied_or_the_rule_wants_none():
+    for request, rule in (
+        (a_review(a_pod("8GB")), a_rule()),
+        (a_review(a_pod()), a_rule()),
+        (a_review(a_pod("8Gi")), a_rule(advice=Warnings.OFF)),
+    ):
+        assert "more" not in advise(request, a_policy(rule), lambda *_: "more").warnings
+
+
+@pytest.mark.parametrize("change", [{"operation": "DELETE"}, {"subresource": "scale"}])
+def test_what_creates_no_pods_is_silent(change):
+    assert advise(replace(a_review(a_pod("8GB")), **change), a_policy()) == Advice(
+        outcome=Outcome.SKIPPED, policy=a_policy().short_digest
+    )
+
+
+def test_other_kinds_are_silent_and_not_searched(monkeypatch):
+    monkeypatch.setattr(templates, "find_templates", None)
+    for kind in ("kubeflow.org/PyTorchJob", "batch.volcano.sh/Job", "ConfigMap"):
+        request = replace(a_review(a_pod("8GB")), kind=kind)
+        assert advise(request, a_policy()).outcome is Outcome.SKIPPED
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("key", ["vramwarde.{}/gpu", "example.com/{}", "gpu-{}"])
+def test_the_largest_workload_costs_no_more_than_the_largest_pod(key):
+    room = {key.format(n): "" for n in range(100_000)}
+    limits = {f"vramwardn.{n}/gpu": "1" for n in range(32)}
+    containers = [a_container(f"c{n}", resources={"limits": limits}) for n in range(256)]
+    few = dict(islice(room.items(), 1024))
+    pod = a_pod(annotations=few, labels=few, containers=containers)
+    request = a_review(pod, annotations=room, labels=room)
+    assert calls(lambda: advise(request, a_policy())) < MOST_CALLS / 4
+
+
+@pytest.mark.parametrize("spec", [None, "x", [], {}, {"template": None}, {"template": {}}])
+def test_a_workload_without_a_template_is_silent(spec):
+    request = replace(a_review(a_pod()), obj={"kind": "Deployment", "spec": spec})
+    assert advise(request, a_policy()).warnings == ()

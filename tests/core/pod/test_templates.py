@@ -1,0 +1,227 @@
+"""Pod templates are found by their shape, in any kind; Kubernetes' own kinds by name."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from webhook.core.pod import templates
+from webhook.core.pod.templates import (
+    Form,
+    TooMuchToSearchError,
+    find_templates,
+    is_own_kind,
+    kind_meant,
+)
+
+POD = {"metadata": {"annotations": {"a": "b"}}, "spec": {"containers": [{"name": "main"}]}}
+
+
+def found(text: str):
+    obj = yaml.safe_load(text)
+    return find_templates(obj, obj["kind"], obj["apiVersion"])
+
+
+TEMPLATE = "{metadata: {annotations: {a: b}}, spec: {containers: [{name: main}]}}"
+KINDS = {
+    "PyTorchJob": (
+        f"""
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+spec:
+  pytorchReplicaSpecs:
+    Master: {{replicas: 1, template: {TEMPLATE}}}
+    Worker: {{replicas: 4, template: {TEMPLATE}}}
+""",
+        [
+            "spec.pytorchReplicaSpecs.Master.template",
+            "spec.pytorchReplicaSpecs.Worker.template",
+        ],
+    ),
+    "RayCluster": (
+        f"""
+apiVersion: ray.io/v1
+kind: RayCluster
+spec:
+  headGroupSpec: {{template: {TEMPLATE}}}
+  workerGroupSpecs: [{{replicas: 2, template: {TEMPLATE}}}]
+""",
+        ["spec.headGroupSpec.template", "spec.workerGroupSpecs[0].template"],
+    ),
+    "Knative Service": (
+        f"""
+apiVersion: serving.knative.dev/v1
+kind: Service
+spec: {{template: {TEMPLATE}}}
+""",
+        ["spec.template"],
+    ),
+    "JobSet": (
+        f"""
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+spec:
+  replicatedJobs:
+  - {{name: w, template: {{spec: {{template: {TEMPLATE}}}}}}}
+""",
+        ["spec.replicatedJobs[0].template.spec.template"],
+    ),
+    "Volcano Job": (
+        f"""
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+spec: {{tasks: [{{replicas: 1, name: t, template: {TEMPLATE}}}]}}
+""",
+        ["spec.tasks[0].template"],
+    ),
+    "LeaderWorkerSet": (
+        f"""
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+spec:
+  leaderWorkerTemplate:
+    leaderTemplate: {TEMPLATE}
+    workerTemplate: {TEMPLATE}
+""",
+        [
+            "spec.leaderWorkerTemplate.leaderTemplate",
+            "spec.leaderWorkerTemplate.workerTemplate",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "fields"), KINDS.values(), ids=KINDS)
+def test_templates_are_found_where_they_stand(text, fields):
+    templates = found(text)
+    assert [one.field for one in templates] == fields
+    assert [(one.pod, one.form) for one in templates] == [(POD, Form.POD)] * len(fields)
+    assert templates[0].annotations_field == f"{fields[0]}.metadata.annotations"
+
+
+def test_a_notebooks_pods_get_its_own_metadata():
+    (template,) = found("""
+apiVersion: kubeflow.org/v1
+kind: Notebook
+metadata: {name: nb, annotations: {vramwarden.io/gpu-memory: 8Gi}}
+spec: {template: {spec: {containers: [{name: nb}]}}}
+""")
+    assert template.field == "spec.template"
+    assert template.annotations_field == "metadata.annotations"
+    assert template.pod == {
+        "metadata": {"name": "nb", "annotations": {"vramwarden.io/gpu-memory": "8Gi"}},
+        "spec": {"containers": [{"name": "nb"}]},
+    }
+
+
+WORKFLOW = """
+apiVersion: argoproj.io/v1alpha1
+kind: Workflow
+spec:
+  podMetadata: {annotations: {a: common, b: common}}
+  templates:
+  - name: train
+    metadata: {annotations: {a: own}}
+    container: {image: example}
+    sidecars: [{name: side}]
+  - name: steps
+    steps: []
+  - name: script
+    script: {image: example, source: print()}
+  - name: set
+    containerSet: {containers: [{name: one}]}
+"""
+
+
+def test_a_workflows_templates_are_pods_of_one_container():
+    train, script, many = found(WORKFLOW)
+    assert {one.form for one in (train, script, many)} == {Form.CONTAINER}
+    assert train.field == "spec.templates[0]"
+    assert train.pod == {
+        "metadata": {"annotations": {"a": "own", "b": "common"}},
+        "spec": {"containers": [{"image": "example", "name": "main"}, {"name": "side"}]},
+    }
+    assert script.pod["spec"]["containers"][0]["name"] == "main"
+    assert script.pod["metadata"] == {"annotations": {"a": "common", "b": "common"}}
+    assert many.pod["spec"]["containers"] == [{"name": "one"}]
+
+
+def test_a_cron_workflow_is_one_level_deeper():
+    text = WORKFLOW.replace("kind: Workflow", "kind: CronWorkflow").replace(
+        "spec:\n", "spec:\n workflowSpec:\n", 1
+    )
+    assert [one.field for one in found(text)] == [
+        f"spec.workflowSpec.templates[{n}]" for n in (0, 2, 3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "above", "field"),
+    [("VirtualMachine", "spec:\n  template:", "spec.template"), ("VirtualMachineInstance", "", "")],
+)
+def test_a_virtual_machine_is_found_without_containers(kind, above, field):
+    body = "\n    metadata: {annotations: {a: b}}\n    spec: {domain: {devices: {}}}\n"
+    if not above:
+        body = body.replace("    ", "")
+    (template,) = found(f"apiVersion: kubevirt.io/v1\nkind: {kind}\n{above}{body}")
+    assert (template.field, template.form) == (field, Form.MACHINE)
+    assert template.pod == {"metadata": {"annotations": {"a": "b"}}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{apiVersion: v1, kind: ConfigMap, data: {a: 'spec: {containers: []}'}}",
+        "{apiVersion: a.io/v1, kind: A, spec: {template: {spec: {containers: []}}}}",
+        "{apiVersion: a.io/v1, kind: A, spec: {template: {spec: {containers: [a]}}}}",
+        "{apiVersion: a.io/v1, kind: A, spec: {templates: {container: {image: a}}}}",
+        "{apiVersion: a.io/v1, kind: A, spec: {template: {spec: {domain: example.com}}}}",
+        "{apiVersion: monitoring.coreos.com/v1, kind: Prometheus, spec: {containers: [{name: a}]}}",
+    ],
+)
+def test_what_has_another_shape_is_none(text):
+    assert found(text) == []
+
+
+def test_kubernetes_own_kinds_have_one_template_whatever_it_holds():
+    (none,) = found("{apiVersion: apps/v1, kind: Deployment, spec: {template: 1}}")
+    assert (none.field, none.pod) == ("spec.template", None)
+    (empty,) = found("{apiVersion: batch/v1, kind: CronJob, spec: {jobTemplate: {spec: {template: {}}}}}")  # fmt: skip  # noqa: E501
+    assert (empty.field, empty.pod) == ("spec.jobTemplate.spec.template", {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "own", "meant"),
+    [
+        ("Pod", "v1", True, ""),
+        ("Pod", "", True, ""),
+        ("Deployment", "apps/v1", True, ""),
+        ("Job", "batch.volcano.sh/v1alpha1", False, ""),
+        ("pod", "v1", False, "Pod"),
+        ("statefulset", "apps/v1", False, "StatefulSet"),
+        ("JOB", "batch.volcano.sh/v1alpha1", False, ""),
+        ("ConfigMap", "v1", False, ""),
+    ],
+)
+def test_kinds_are_known_by_their_exact_name(kind, version, own, meant):
+    assert (is_own_kind(kind, version), kind_meant(kind, version)) == (own, meant)
+
+
+def nested(depth: int):
+    value = POD
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+def test_a_search_has_bounds_and_says_so(monkeypatch):
+    deep = f"nests more than {templates.MAX_DEPTH} levels deep; flatten it"
+    assert len(find_templates(nested(60), "A", "a.io/v1")) == 1
+    with pytest.raises(TooMuchToSearchError, match=deep):
+        find_templates(nested(100_000), "A", "a.io/v1")
+    with pytest.raises(TooMuchToSearchError, match="more than 1,000 pod templates; split it"):
+        find_templates({"a": [POD] * 1001}, "A", "a.io/v1")
+    assert len(find_templates({"a": [POD] * 1000}, "A", "a.io/v1")) == 1000
+    monkeypatch.setattr(templates, "MAX_VALUES", 100)
+    with pytest.raises(TooMuchToSearchError, match="holds more than 100 values; split it"):
+        find_templates({"a": [0] * 101}, "A", "a.io/v1")

@@ -1,0 +1,53 @@
+"""What `explain` says of a pod that the stock scheduler cannot place, and that it holds."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.scheduling.replicas import Cluster, placing
+from tests.support.control_planes import wait_until
+from tests.support.schedulers import GIB
+from webhook.core.seeing.eligible import read_seen_node
+from webhook.core.seeing.explain import explain_pod
+from webhook.core.seeing.nodes import GpuFigures, NodeFigures
+from webhook.core.seeing.report import PodFacts
+
+
+@pytest.fixture
+def cluster(control_plane, tmp_path, make_namespace):
+    with placing(control_plane, tmp_path), Cluster(control_plane.api, make_namespace()) as made:
+        yield made
+
+
+def test_a_binding_that_was_denied_is_told_and_what_would_start_now_starts(cluster):
+    api, namespace = cluster.api, cluster.namespace
+    cluster.node("n1", 8, 8)
+    for name in ("a", "b"):
+        cluster.create(name, "5Gi")
+    cluster.wait(2)
+    cluster.create("c", "5Gi")
+    free = [
+        GpuFigures(f"GPU-n1-{index}", index, "H", 8 * GIB, 8 * GIB, free_bytes=3 * GIB)
+        for index in range(2)
+    ]
+    nodes = (NodeFigures("n1", time.time(), "580", "sidecar", tuple(free)),)
+    seen = {"n1": read_seen_node(api.request("GET", "/api/v1/nodes/n1"))}
+
+    def explained():
+        pod = api.request("GET", f"/api/v1/namespaces/{namespace}/pods/c")
+        report = explain_pod(PodFacts(namespace, "c", time.time(), pod, nodes, seen))
+        return report if len(report.causes) > 1 else None
+
+    report = wait_until("a condition of the pod", explained)
+    assert [cause.reason.value for cause in report.causes] == ["GPUsSplit", "BindingDenied"]
+    assert report.causes[1].detail == (
+        "the scheduler tried a node, and vramwarden denied that binding: no GPU of node n1 has 5Gi "
+        "free, which this pod needs; the largest free amount is 3Gi, on GPU 0 (GPU-n1-0); the "
+        "scheduler retries, also on other nodes"
+    )
+    amount = report.enough.start_now_bytes
+    assert amount == 3 * GIB
+    cluster.create("d", str(amount))
+    assert cluster.wait(3)["d"][0] == "n1"

@@ -1,0 +1,136 @@
+"""Reviews of workloads at the door: warnings or silence, and never a denial."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+
+import pytest
+
+from tests.support import doors
+from tests.support.pods import a_pod, a_policy
+from webhook.core.admission import templates as core_templates
+from webhook.server.door import Door
+from webhook.server.log import JsonLog
+from webhook.server.metrics import Metrics
+from webhook.server.reviews import SMALL_BODY_BYTES, PodReviews
+from webhook.server.templates import TemplateReviews
+
+
+class Asked:
+    """The door, and what it said of workloads."""
+
+    def __init__(self, **options):
+        self.log, self.metrics = io.BytesIO(), Metrics()
+        log = JsonLog(self.log)
+        self.door = Door(
+            PodReviews(a_policy, self.metrics, log),
+            None,
+            self.metrics,
+            log,
+            binds_at="/bind".__eq__,
+            templates=TemplateReviews(a_policy, self.metrics, log, **options),
+        )
+
+    def post(self, body: bytes, path: str = "/advise"):
+        status, _, answer, _ = asyncio.run(doors.post(self.door, path, body))
+        return status, answer
+
+    def advised(self, pod, **metadata):
+        status, answer = self.post(a_review(pod, **metadata))
+        assert status == 200
+        return json.loads(answer)["response"]
+
+
+def a_review(pod, **metadata) -> bytes:
+    spec = {"template": {key: pod[key] for key in ("metadata", "spec")}}
+    request = {
+        "uid": "u-1",
+        "kind": {"group": "apps", "version": "v1", "kind": "Deployment"},
+        "operation": "CREATE",
+        "namespace": "team-a",
+        "name": "infer",
+        "object": {"kind": "Deployment", "metadata": {"name": "infer", **metadata}, "spec": spec},
+    }
+    review = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
+    return json.dumps(review, separators=(",", ":")).encode()
+
+
+@pytest.fixture
+def asked():
+    return Asked()
+
+
+def test_a_workload_is_allowed_with_warnings(asked):
+    answer = asked.advised(a_pod("8GB"))
+    assert (answer["uid"], answer["allowed"]) == ("u-1", True)
+    assert not {"patch", "patchType", "status"} & answer.keys()
+    (warning,) = answer["warnings"]
+    assert warning.startswith("its pods would be denied: InvalidQuantity: spec.template.metadata.")
+    line = json.loads(asked.log.getvalue())
+    assert (line["webhook"], line["kind"], line["name"]) == ("advise", "apps/Deployment", "infer")
+    assert (line["decision"], line["reasons"]) == ("warned", ["InvalidQuantity"])
+    counted = 'vramwarden_admission_requests_total{decision="warned",operation="CREATE"'
+    assert f'{counted},reason="InvalidQuantity",webhook="advise"}} 1.0' in (
+        asked.metrics.exposition().decode()
+    )
+
+
+def test_a_workload_that_is_fine_is_allowed_in_silence(asked):
+    assert "warnings" not in asked.advised(a_pod("8Gi"))
+
+
+def test_warnings_have_bounds(asked):
+    keys = {f"vramwarden.io/gpu-mem{n}{'y' * 5000}": "8Gi" for n in range(300)}
+    shown = asked.advised(a_pod(annotations=keys), annotations=keys)["warnings"]
+    assert 0 < len(shown) <= 30
+    assert max(map(len, shown)) <= 256
+    assert sum(map(len, shown)) <= 4096
+
+
+def test_what_else_is_known_comes_by_a_function():
+    asked = Asked(more=lambda review, _pod, asked: f"{review.namespace} holds 1Gi of {asked}")
+    assert asked.advised(a_pod("8Gi"))["warnings"] == [f"team-a holds 1Gi of {8 * 2**30}"]
+
+
+def test_a_bug_of_ours_allows_the_workload(monkeypatch, asked):
+    monkeypatch.setattr(core_templates, "decide", None)
+    answer = asked.advised(a_pod("8GB"))
+    assert (answer["uid"], answer["allowed"]) == ("u-1", True)
+    assert not {"warnings", "status"} & answer.keys()
+    assert json.loads(asked.log.getvalue())["msg"] == "review failed"
+
+
+def test_a_large_workload_takes_its_turn(asked):
+    answer = asked.advised(a_pod("8GB", annotations={"note": "x" * SMALL_BODY_BYTES}))
+    assert len(answer["warnings"]) == 1
+
+
+@pytest.mark.parametrize(
+    "filler", [b" " * (8 * 2**20 + 1), b",".join([b"[]"] * 2**18)], ids=["large", "dense"]
+)
+def test_what_is_too_much_to_read_is_allowed_in_silence(asked, filler):
+    begun = a_review(a_pod("8GB"))[:-2] + b',"options":[' + filler + b"]}}"
+    status, answer = asked.post(begun)
+    response = json.loads(answer)["response"]
+    assert (status, response["uid"], response["allowed"]) == (200, "u-1", True)
+    assert "warnings" not in response
+    status, answer = asked.post(b'{"a":' + b"[" + filler + b"]}")
+    assert status == 413
+    assert answer.startswith(b"the body ")
+
+
+def test_what_is_no_review_is_rejected(asked):
+    assert asked.post(b"{}")[0] == 400
+
+
+def test_a_server_without_them_knows_no_such_path(asked):
+    asked.door = Door(
+        PodReviews(a_policy, asked.metrics, JsonLog(asked.log)),
+        None,
+        asked.metrics,
+        JsonLog(asked.log),
+        binds_at="/bind".__eq__,
+    )
+    assert asked.post(a_review(a_pod()))[0] == 404

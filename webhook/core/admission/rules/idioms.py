@@ -1,0 +1,228 @@
+"""How other products are asked for GPU memory, and near misses of our own names.
+
+Whoever comes from one of them, or mistypes a name, gets a pod without a GPU and no word about it.
+Every hint has the line to write instead.
+
+| product | asks by | unit |
+| --- | --- | --- |
+| HAMi | resources nvidia.com/gpumem, gpumem-percentage, gpucores | MiB |
+| KAI | annotations gpu-memory, gpu-fraction | MiB, parts of a GPU |
+| gpushare of Alibaba Cloud | resource aliyun.com/gpu-mem | GiB |
+| Volcano | resources volcano.sh/vgpu-memory, gpu-memory, vgpu-cores, ... | MiB |
+
+Sources: docs/config.md of Project-HAMi/HAMi; docs/gpu-sharing/README.md of NVIDIA/KAI-Scheduler;
+AliyunContainerService/gpushare-scheduler-extender; volcano-sh/devices and
+volcano-sh/volcano-vgpu-device-plugin.
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from webhook.core.pod.findings import annotation_path, quoted, shortened
+from webhook.core.pod.units import with_unit
+from webhook.names import (
+    ASKING_ANNOTATIONS,
+    GPU_COUNT_ANNOTATION,
+    GPU_MEMORY_ANNOTATION,
+    PREFIX,
+    VRAM_RESOURCE,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from webhook.core.admission.rules.case import Case
+    from webhook.core.pod.views import Container
+
+MEANT: Final = {key.removeprefix(PREFIX): key for key in ASKING_ANNOTATIONS} | {
+    # The resource asks for the same, so its name is a likely guess at the annotation's.
+    VRAM_RESOURCE.removeprefix(PREFIX): GPU_MEMORY_ANNOTATION
+}
+"""What was probably meant, by the part of a key behind our prefix."""
+
+SHOWN: Final = 10
+"""Hints about keys of one pod; nobody reads more."""
+
+_GUESSED: Final = "?"
+"""In place of a unit: by the size of the number."""
+
+
+class _Foreign(NamedTuple):
+    """A name by which another product is asked."""
+
+    product: str
+    unit: str = ""
+    """What one of it is, as a quantity's suffix; empty where it is no amount of memory."""
+    is_compute: bool = False
+
+
+_HAMI, _VOLCANO, _KAI = "HAMi", "Volcano", "KAI"
+_RESOURCES: Final[Mapping[str, _Foreign]] = {
+    "nvidia.com/gpumem": _Foreign(_HAMI, "Mi"),
+    "nvidia.com/gpumem-percentage": _Foreign(_HAMI),
+    "nvidia.com/gpucores": _Foreign(_HAMI, is_compute=True),
+    "aliyun.com/gpu-mem": _Foreign("gpushare", "Gi"),
+    "aliyun.com/gpu-count": _Foreign("gpushare"),
+    "volcano.sh/vgpu-memory": _Foreign(_VOLCANO, "Mi"),
+    "volcano.sh/gpu-memory": _Foreign(_VOLCANO, "Mi"),
+    "volcano.sh/vgpu-memory-percentage": _Foreign(_VOLCANO),
+    "volcano.sh/vgpu-number": _Foreign(_VOLCANO),
+    "volcano.sh/gpu-number": _Foreign(_VOLCANO),
+    "volcano.sh/vgpu-cores": _Foreign(_VOLCANO, is_compute=True),
+}
+_ANNOTATIONS: Final[Mapping[str, _Foreign]] = {
+    "gpu-memory": _Foreign(_KAI, "Mi"),
+    "gpu-fraction": _Foreign(_KAI),
+}
+FOREIGN_RESOURCES: Final = tuple(_RESOURCES)
+FOREIGN_ANNOTATIONS: Final = tuple(_ANNOTATIONS)
+_WHOLE_GPU: Final = "nvidia.com/gpu"
+_WITHOUT_PREFIX: Final = frozenset(
+    {*_ANNOTATIONS, "gpu_memory", "gpumemory", "gpu-mem", "gpumem", "vram"}
+)
+"""Keys without a domain that can hardly mean anything else."""
+
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,9}")
+_SIMPLE: Final = re.compile(r"[0-9A-Za-z.,=+ _-]{1,64}")
+_DOMAIN: Final = PREFIX.rstrip("/")
+_LETTERS: Final = _DOMAIN.partition(".")[0]
+_FIRST_LETTER: Final = _DOMAIN[0]
+_CANDIDATE: Final = re.compile("vram|warden|gpu", re.IGNORECASE)
+_MOST_COMPARED: Final = 32
+"""Keys that are compared with ours letter by letter, which takes time."""
+_MOST_LOOKED_AT: Final = 4096
+"""Keys of one map; a workload's own are bounded by nobody before."""
+_LONGEST_COMPARED: Final = 80
+
+
+def foreign_requests(case: Case) -> tuple[str, ...]:
+    """Rule: GPU memory is asked for by our names, and not by those of other products.
+
+    Fields: metadata.annotations, metadata.labels,
+    spec.[initContainers,containers][*].resources.requests|limits
+    Allowed values: any, since such a pod is valid: it returns warnings and not findings
+    """
+    return tuple(islice(chain(_of_keys(case), _of_resources(case)), SHOWN))
+
+
+def near_miss(key: str, value: str) -> str:
+    """Return the line to write instead of a key that nearly is one of ours; empty for others."""
+    domain, slash, name = key.rpartition("/")
+    if not slash:
+        if key not in _WITHOUT_PREFIX:
+            return ""
+        foreign = _ANNOTATIONS.get(key)
+        return _line(GPU_MEMORY_ANNOTATION, _in_unit(value, foreign.unit if foreign else _GUESSED))
+    if domain == _DOMAIN or len(key) > _LONGEST_COMPARED:
+        return ""
+    if not _is_like_ours(domain.lower()):
+        return ""
+    meant = get_close_matches(name.lower(), MEANT, n=1)
+    return _line(MEANT[meant[0]], value) if meant else ""
+
+
+def _is_like_ours(domain: str) -> bool:
+    """Say whether a domain is ours but for a few letters: `vramwarden`, `vram-warden.io`."""
+    if not domain.startswith(_FIRST_LETTER):
+        return False
+    letters = "".join(filter(str.isalpha, domain))
+    return letters.startswith(_LETTERS) or bool(get_close_matches(domain, [_DOMAIN], cutoff=0.8))
+
+
+def candidates(keys: Iterable[str]) -> Iterator[str]:
+    """Yield the keys that are worth comparing: few, of however many."""
+    return islice(filter(_CANDIDATE.search, islice(keys, _MOST_LOOKED_AT)), _MOST_COMPARED)
+
+
+def _of_keys(case: Case) -> Iterator[str]:
+    """Yield hints about annotations and labels that are neither ours nor anybody's whom we know."""
+    pod = case.pod
+    for key in candidates(pod.annotations):
+        if key.startswith(PREFIX) or (case.asks and "/" not in key):
+            continue
+        value = pod.annotations[key]
+        line = near_miss(key, value)
+        if not line:
+            continue
+        foreign = _ANNOTATIONS.get(key)
+        # What KAI reads has no unit; with one it is meant for us.
+        is_theirs = foreign is not None and not value.strip()[-1:].isalpha()
+        whose = f"{_KAI} reads it, vramwarden does not" if is_theirs else "nothing reads this key"
+        yield f"{annotation_path(key)}: {whose}; write {line}"
+    for key in candidates(pod.labels):
+        if "/" in key and not key.startswith(PREFIX) and (line := near_miss(key, pod.labels[key])):
+            yield f"metadata.labels[{key}]: nothing reads this key; write the annotation {line}"
+
+
+def _of_resources(case: Case) -> Iterator[str]:
+    """Yield hints about resources that nothing of ours counts."""
+    compared = 0
+    for container in case.pod.containers:
+        limits = container.resources("limits")
+        for kind, amounts in (("limits", limits), ("requests", container.resources("requests"))):
+            for name, amount in amounts.items():
+                if "/" not in name or (kind == "requests" and name in limits):
+                    continue
+                said = ""
+                if name in _RESOURCES:
+                    said = _theirs(case, container, name, amount)
+                elif name.startswith(_FIRST_LETTER) and name != VRAM_RESOURCE:
+                    compared += 1
+                    said = _no_resource(name, amount) if compared <= _MOST_COMPARED else ""
+                if said:
+                    yield f"{container.path}.resources.{kind}[{shortened(name, 64)}]: {said}"
+
+
+def _theirs(case: Case, container: Container, name: str, amount: str) -> str:
+    """Say what to write instead of another product's resource; empty where the pod is denied."""
+    foreign = _RESOURCES[name]
+    if case.asks:
+        if case.policy.is_whole_gpu(name):
+            return ""
+        return f"{foreign.product} reads it, vramwarden does not; remove it"
+    who = f"{foreign.product} reads it, vramwarden does not; "
+    if foreign.is_compute:
+        return f"{who}compute is not divided here, so remove it"
+    if not foreign.unit:
+        return f"{who}write the annotation {_line(GPU_MEMORY_ANNOTATION, '')}"
+    limits = {**container.resources("requests"), **container.resources("limits")}
+    count = limits.get(_WHOLE_GPU, "")
+    line = _line(GPU_MEMORY_ANNOTATION, _in_unit(amount, foreign.unit))
+    more = f' and {GPU_COUNT_ANNOTATION}: "{count}"' if _is_several(count) else ""
+    gone = f"remove it and {_WHOLE_GPU}, and " if count else ""
+    return f"{who}{gone}write the annotation {line}{more}"
+
+
+def _is_several(count: str) -> bool:
+    return bool(_NUMBER.fullmatch(count)) and count != "1"
+
+
+def _no_resource(name: str, amount: str) -> str:
+    """Say what to write instead of a resource of ours that does not exist; empty for others'."""
+    if not name.startswith(PREFIX):
+        line = near_miss(name, amount)
+        return f"no node has this resource; write the annotation {line}" if line else ""
+    meant = get_close_matches(name[len(PREFIX) : _LONGEST_COMPARED].lower(), MEANT, n=1)
+    if not meant:
+        return f"no node has this resource; the only one is {VRAM_RESOURCE}, e.g. 8Gi"
+    return f"no node has this resource; write the annotation {_line(MEANT[meant[0]], amount)}"
+
+
+def _in_unit(value: str, unit: str) -> str:
+    """Return a number as an amount in a unit; what is none as it is, a part of one as nothing."""
+    if _NUMBER.fullmatch(value):
+        if unit == _GUESSED:
+            return with_unit(int(value)) or value
+        return f"{value}{unit}" if unit else ""
+    return value if value[-1:].isalpha() else ""
+
+
+def _line(key: str, value: str) -> str:
+    """Return the line of a manifest."""
+    if key == GPU_MEMORY_ANNOTATION:
+        return f"{key}: {value}" if _SIMPLE.fullmatch(value) else f"{key}: 8Gi, for example"
+    return f"{key}: {quoted(value)}"

@@ -1,0 +1,246 @@
+"""What becomes of the pods of a template: behind the command `admit` and the webhook on workloads.
+
+A controller shows nobody what its pods are told: their author reads it here, or in the events of a
+ReplicaSet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
+from webhook.core.admission.rules.idioms import SHOWN, candidates, near_miss
+from webhook.core.pod.findings import annotation_path, shortened
+from webhook.core.pod.request import Request
+from webhook.core.pod.templates import Form, find_templates, is_own_kind, shown_path
+from webhook.names import ASKING_ANNOTATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.findings import Finding
+    from webhook.core.pod.patch import Operation
+    from webhook.core.pod.templates import Template
+    from webhook.core.policy.values import Policy
+
+    MoreAdvice = Callable[[Request, Json, int], str]
+    """From a review, the metadata of its pods and what each asks for per GPU to one sentence more,
+    or none; without asking anybody."""
+
+_LONGEST_KEY: Final = 128
+_SILENT: Final = frozenset({Skip.NO_RULE, Skip.RULE_IGNORES})
+_MACHINE_CONTAINER: Final = "compute"
+"""How KubeVirt calls the container in which a machine runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the API server would make of a pod: the last decision where there are two."""
+
+    decision: Decision
+    patch: tuple[Operation, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What it would return as warnings beside the decision."""
+
+
+def judge(pod: Json, namespace: str, policy: Policy) -> Judgement:
+    """Decide a pod as the API server would have it decided on creation: mutate, then validate."""
+    mutating = decide(creation_of(pod, namespace), policy, Phase.MUTATE)
+    if not mutating.allowed:
+        return Judgement(mutating, notes=mutating.notes)
+    again = replace(creation_of(pod, namespace), obj=mutating.obj)
+    validating = decide(again, policy, Phase.VALIDATE)
+    patch = mutating.patch if validating.allowed else ()
+    return Judgement(validating, patch, mutating.notes)
+
+
+def creation_of(pod: Json, namespace: str) -> Request:
+    """Return the request that the API server would send for a pod's creation."""
+    metadata = pod.get("metadata")
+    name = metadata.get("name") if type(metadata) is dict else None
+    return Request(
+        uid="template",
+        kind="Pod",
+        operation="CREATE",
+        subresource="",
+        namespace=namespace,
+        name=name if type(name) is str else "",
+        dry_run=True,
+        obj=pod,
+        old={},
+    )
+
+
+def pod_of(template: Template, owner: str) -> Json:
+    """Return the pod of a template that an object of this name makes.
+
+    A virtual machine's is a stand-in: its own is made elsewhere, of one container and with the same
+    annotations, so what is wrong with those is denied there as well.
+    """
+    pod = template.named(owner)
+    if template.form is not Form.MACHINE:
+        return pod
+    return {**pod, "spec": {"containers": [{"name": _MACHINE_CONTAINER, "image": "-"}]}}
+
+
+def of_machine(template: Template) -> tuple[str, ...]:
+    """Return a hint for each key by which a virtual machine asks: no share reaches one."""
+    if template.form is not Form.MACHINE:
+        return ()
+    asked = _keys(template.pod or {}, "annotations")
+    devices = shown_path((*template.path, "spec", "domain", "devices", "gpus"))
+    detail = f"a share of a GPU reaches no virtual machine; remove the annotation and use {devices}"
+    return tuple(f"{annotation_path(key)}: {detail}" for key in ASKING_ANNOTATIONS if key in asked)
+
+
+def misplaced(owner: Json, kind: str, template: Template) -> tuple[str, ...]:
+    """Return hints about keys that stand above the template, where nothing reads them."""
+    place = template.annotations_field
+    own = _keys(template.pod or {}, "annotations")
+    labels = _keys(template.pod or {}, "labels")
+    hints: list[str] = []
+    for where, holder in _elsewhere(owner, kind, template):
+        for key, value in _asking(_keys(holder, "annotations")):
+            if key not in own:
+                hints.append(_belongs(key, value, where, place))
+        for key, value in _asking(_keys(holder, "labels")):
+            if key not in own and key not in labels and "/" in key:
+                hints.append(_belongs(key, value, f"as a label of the {kind}", place))
+    return tuple(dict.fromkeys(hints))[:SHOWN]
+
+
+def _belongs(key: str, value: str, where: str, place: str) -> str:
+    shown = shortened(key, _LONGEST_KEY)
+    if key in ASKING_ANNOTATIONS:
+        return f"{shown} {where} has no effect; put it under {place}"
+    return f"{shown} {where} has no effect; write {near_miss(key, value)} under {place}"
+
+
+def _elsewhere(owner: Json, kind: str, template: Template) -> Iterator[tuple[str, Json]]:
+    """Yield what has metadata that the pods do not get, and where that is, in words.
+
+    That is the object and what of it holds the template; or the template itself, where its pods
+    get the object's metadata.
+    """
+    if template.pod is None or not template.path:
+        return
+    holder: Any = owner
+    for part in template.path:
+        if type(holder) is dict and template.metadata_path is None:
+            yield f"on the {kind} itself", holder
+        holder = holder[part]
+    if template.metadata_path is not None:
+        yield f"under {template.field}", holder
+
+
+def _asking(keys: Json) -> Iterator[tuple[str, str]]:
+    """Yield the keys that ask for VRAM, or are nearly ones that do."""
+    for key in ASKING_ANNOTATIONS:
+        if key in keys:
+            yield key, str(keys[key])
+    for key in candidates(keys):
+        value = keys[key]
+        if key not in ASKING_ANNOTATIONS and type(value) is str and near_miss(key, value):
+            yield key, value
+
+
+def _keys(holder: Json, field: str) -> Json:
+    metadata = holder.get("metadata")
+    found = metadata.get(field) if type(metadata) is dict else None
+    return found if type(found) is dict else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The answer to a review of a workload: it is allowed, and its author reads what is wrong."""
+
+    warnings: tuple[str, ...] = ()
+    outcome: Outcome = Outcome.ALLOWED
+    reasons: tuple[str, ...] = ()
+    rule: str = ""
+    policy: str = ""
+
+    allowed = True
+    code = 200
+    message = ""
+    findings: tuple[Finding, ...] = ()
+    patch: tuple[Operation, ...] = ()
+
+    @property
+    def audit(self) -> dict[str, str]:
+        """What the audit log keeps besides outcome and reasons."""
+        return {"rule": self.rule, "policy": self.policy}
+
+    @property
+    def logged(self) -> dict[str, Any]:
+        """What our own log keeps besides outcome and reasons."""
+        return {**self.audit, "warnings": len(self.warnings)}
+
+
+def no_more(_request: Request, _pod: Json, _asked_bytes: int) -> str:
+    """Know no more."""
+    return ""
+
+
+def advise(request: Request, policy: Policy, more: MoreAdvice = no_more) -> Advice:
+    """Say what would become of the pods of a workload; it is allowed, whatever that is.
+
+    | the template's pods | warnings |
+    | --- | --- |
+    | would be denied | each finding |
+    | would be warned of | each finding |
+    | would be recorded alone (Audit) | none of that |
+    | are governed by no rule, or one that ignores them | none at all |
+
+    Beside them stand hints: names of other products, near misses of ours, keys at the wrong level,
+    and what `more` says. What was deleted, and what is no workload of Kubernetes' own, is silent.
+    """
+    group, _, kind = request.kind.rpartition("/")
+    version = f"{group}/v1" if group else "v1"
+    is_written = request.operation in {"CREATE", "UPDATE"} and not request.subresource
+    # Only there a template is found without a search.
+    if not is_written or not is_own_kind(kind, version):
+        return Advice(outcome=Outcome.SKIPPED, policy=policy.short_digest)
+    advice = Advice(policy=policy.short_digest)
+    for template in find_templates(request.obj, kind, version):
+        if template.pod is None or not template.path:
+            continue
+        pod = pod_of(template, request.name)
+        decision = decide(creation_of(pod, request.namespace), policy, Phase.MUTATE)
+        if decision.skip in _SILENT:
+            return replace(advice, outcome=Outcome.SKIPPED, reasons=decision.reasons)
+        found = (*_foreseen(decision, template), *decision.notes)
+        warnings: tuple[str, ...] = (
+            *found,
+            *misplaced(request.obj, kind, template),
+        )
+        asked_bytes, metadata = decision.advises_on_bytes, pod.get("metadata")
+        if asked_bytes is not None and isinstance(metadata, dict):
+            warnings += tuple(filter(None, [more(request, metadata, asked_bytes)]))
+        outcome = Outcome.WARNED if warnings else Outcome.ALLOWED
+        return replace(
+            advice,
+            warnings=warnings,
+            outcome=outcome,
+            reasons=decision.reasons,
+            rule=decision.rule,
+        )
+    return advice
+
+
+def _foreseen(decision: Decision, template: Template) -> Iterator[str]:
+    """Yield what the pods' review would say, with the paths that the workload has."""
+    if decision.malformed:
+        yield f"its pods would be denied: {template.field}.{decision.malformed}"
+    elif decision.outcome is Outcome.DENIED:
+        for finding in decision.findings:
+            yield f"its pods would be denied: {_at(finding, template)}"
+    elif decision.outcome is Outcome.WARNED:
+        for finding in decision.findings:
+            yield f"its pods bring a warning: {_at(finding, template)}"
+
+
+def _at(finding: Finding, template: Template) -> str:
+    return f"{finding.reason}: {template.field}.{finding.path}: {finding.detail}"
