@@ -179,21 +179,34 @@ def guarded(act, ground, monkeypatch, **environment):
     return code, events, ground.termination_log.read_text(encoding="utf-8")
 
 
+NOTHING = "no peak was measured, the cap is 1Mi, nothing was stopped, guarded for "
+
+
+def last_words(event):
+    """Return what an event of the last words says that the termination message ends with."""
+    assert event["msg"] == "last words"
+    assert event["why"] == f"{NOTHING}{event['s']}s"
+    figures = f'{{"v":1,"cap":1000,"peak":{{}},"stops":0,"s":{event["s"]}}}'
+    return f"ended: {event['why']}\n{figures}\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_stop_ends_a_guard_with_nought(number, ground, monkeypatch):
     code, events, message = guarded(number, ground, monkeypatch)
-    assert (code, [event["msg"] for event in events]) == (0, ["self-test", "stopped"])
+    said = [event["msg"] for event in events]
+    assert (code, said) == (0, ["self-test", "last words", "stopped"])
     assert events[0]["ability"] == "full"
+    assert message == f"self-test: {events[0]['why']}\n{last_words(events[1])}"
     assert message.startswith("self-test: Driver 565.57.01 ")
 
 
 def test_a_driver_that_was_replaced_ends_a_guard_with_seventy_five(ground, monkeypatch):
     gpu = "gpu GPU-a total=100000\n"
     code, events, message = guarded(f"{gpu}fail * 18\n", ground, monkeypatch)
-    assert (code, events[-1]["level"]) == (75, "error")
-    assert events[-1]["msg"] == "the driver changed"
-    assert "only a new container gets the new one" in events[-1]["why"]
-    assert message == f"the driver changed: {events[-1]['why']}\n"
+    *_, changed, words = events
+    assert (code, changed["level"], changed["msg"]) == (75, "error", "the driver changed")
+    assert "only a new container gets the new one" in changed["why"]
+    assert message == f"the driver changed: {changed['why']}\n{last_words(words)}"
 
 
 def test_a_pod_that_must_restart_ends_a_guard_with_eighty_eight(ground, monkeypatch):
@@ -201,5 +214,6 @@ def test_a_pod_that_must_restart_ends_a_guard_with_eighty_eight(ground, monkeypa
         "fail * 999\n", ground, monkeypatch,
         VRAM_BLIND_AFTER="1s", VRAM_WHEN_BLIND="Terminate", VRAM_GRACE="0s",
     )  # fmt: skip
-    assert (code, events[-1]["msg"]) == (88, "the pod must restart")
-    assert message == f"the pod must restart: {events[-1]['why']}\n"
+    *_, ended, words = events
+    assert (code, ended["msg"]) == (88, "the pod must restart")
+    assert message == f"the pod must restart: {ended['why']}\n{last_words(words)}"

@@ -50,7 +50,7 @@ class EnforcerJournal(Journal):
         """
         with self._writing:
             self._verdict = f"{message}: {why}\n"
-            self._write_termination_log()
+            self._write_termination_log(self.last_words() if self._ends else None)
             if report and self._run_folder:
                 leave_verdict(self._run_folder, f"{message}: {why}")
             self.event(level, message, why=why, **values)
@@ -62,20 +62,19 @@ class EnforcerJournal(Journal):
         """
         with self._writing:
             self._ends = True
-            self._write_termination_log()
+            self._write_termination_log(self.last_words())
 
     def end(self) -> None:
         """Write the last words, as an event too; no verdict is written after them."""
         if not self._writing.acquire(timeout=WRITING_S):
             return  # the main thread hangs as it writes a verdict, and that one stands
-        self._ends = True
-        self._write_termination_log()
-        if words := self.last_words():
+        words = self.last_words()
+        self._write_termination_log(words)
+        if words:
             self.event("info", "last words", **words[1])
 
-    def _write_termination_log(self) -> None:
-        """Write the last verdict, and behind it, once all ends, the last words."""
-        words = self.last_words() if self._ends else None
+    def _write_termination_log(self, words: LastWords | None) -> None:
+        """Write the last verdict, and the last words behind it."""
         behind = words[0].encode() if words else b""
         if not (self._verdict or behind):
             return
