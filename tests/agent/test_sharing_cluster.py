@@ -46,15 +46,20 @@ def plugin(node):
 
 @pytest.fixture
 def told(control_plane, node):
-    """Return a function that returns the reasons of the node's Events, in their order."""
+    """Return a function that returns the reasons of the node's Events, in their order.
+
+    Of one that came again, with how often.
+    """
 
     def reasons():
         about = f"involvedObject.kind=Node,involvedObject.name={node.name}"
         path = "/api/v1/namespaces/default/events"
         found = control_plane.api.request("GET", path, fieldSelector=about)["items"]
+        ordered = sorted(found, key=lambda event: int(event["metadata"]["resourceVersion"]))
+        counts = [(event.get("series") or {}).get("count", 1) for event in ordered]
         return [
-            event["reason"]
-            for event in sorted(found, key=lambda event: int(event["metadata"]["resourceVersion"]))
+            f"{event['reason']} x{count}" if count > 1 else event["reason"]
+            for event, count in zip(ordered, counts, strict=True)
         ]
 
     return reasons
@@ -97,7 +102,7 @@ def test_a_plugin_that_is_there_goes_comes_back_and_goes(make_agent, account, no
         assert "vramwarden.io/gpus" not in node.read()["metadata"].get("annotations", {})
         plugin.goes()
         node.wait_for(FULL, timeout=SETTLED)
-        expected = ["GPUsNotShared", "GPUsShared"] * 2
+        expected = ["GPUsNotShared x2", "GPUsShared x2"]
         wait_until("Events", lambda: told() == expected, timeout=SECONDS)
         assert not [event for event in agent.events() if event["level"] == "error"]
 

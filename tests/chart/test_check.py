@@ -220,6 +220,12 @@ def test_what_works_passes(check, server):
     assert check("-n", NAMESPACE).checks.keys() == found.checks.keys()
 
 
+def test_nothing_is_left_of_the_pods_that_it_tries(check, server, control_plane):
+    check()
+    check("--pre")
+    assert control_plane.api.list("/api/v1/namespaces/default/pods") == []
+
+
 @contextmanager
 def patched(api, path, change, back, kind=MERGE):
     api.request("PATCH", path, change, content_type=kind)

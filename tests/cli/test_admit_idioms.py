@@ -235,3 +235,12 @@ def test_an_expression_of_argos_is_no_template_of_helm():
     text = an_object("Workflow").replace("image: example", 'image: "{{inputs.parameters.image}}"')
     assert run(text.replace("8GB", "8Gi")).code == 0
     assert run(f"{text}\tx: y\n").err.startswith("Error: a.yaml:5: not valid YAML: ")
+
+
+def test_objects_of_a_json_stream_have_their_own_lines():
+    one = '{"kind": "ConfigMap",\n "metadata": {"name": "c"}}\n'
+    lines = run_in_full(f"---\n{one}\n{one}", verbose=True).err.splitlines()
+    assert lines[:2] == [
+        "a.yaml:2: ConfigMap c: no pod template",
+        "a.yaml:5: ConfigMap c: no pod template",
+    ]

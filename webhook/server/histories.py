@@ -158,7 +158,7 @@ class Advisor:
         """Let `largest` return what the largest GPU of the cluster has, where that is known."""
         self._known = known
         self._largest = largest
-        self._said: dict[tuple[Key, int], tuple[History | None, int | None, str]] = {}
+        self._said: dict[tuple[Key, int], tuple[History, int | None, str]] = {}
         """What was said, and of which history: a controller creates many pods of one template."""
 
     def warn(self, namespace: str, metadata: Mapping[str, Any], asked_bytes: int) -> str:
@@ -173,14 +173,15 @@ class Advisor:
 
     def _warn(self, key: Key, asked_bytes: int) -> str:
         history, largest_bytes = self._known.get(*key), self._largest()
+        if history is None:
+            return warn(None, asked_bytes, largest_bytes)
         said = self._said.get((key, asked_bytes))
         if said and said[0] is history and said[1] == largest_bytes:
             return said[2]
         sentence = warn(history, asked_bytes, largest_bytes)
-        if history is not None:
-            if len(self._said) >= MOST_SAID:
-                self._said.clear()
-            self._said[key, asked_bytes] = history, largest_bytes, sentence
+        if len(self._said) >= MOST_SAID:
+            self._said.clear()
+        self._said[key, asked_bytes] = history, largest_bytes, sentence
         return sentence
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
+from tests.core.admission.test_work import MOST_CALLS, calls
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
+from webhook.core.admission import templates
 from webhook.core.admission.decide import Outcome
 from webhook.core.admission.templates import Advice, advise
 from webhook.core.policy.values import Action, Bounds, Rollout, Warnings
@@ -157,6 +160,25 @@ def test_what_creates_no_pods_is_silent(change):
     assert advise(replace(a_review(a_pod("8GB")), **change), a_policy()) == Advice(
         outcome=Outcome.SKIPPED, policy=a_policy().short_digest
     )
+
+
+def test_other_kinds_are_silent_and_not_searched(monkeypatch):
+    monkeypatch.setattr(templates, "find_templates", None)
+    for kind in ("kubeflow.org/PyTorchJob", "batch.volcano.sh/Job", "ConfigMap"):
+        request = replace(a_review(a_pod("8GB")), kind=kind)
+        assert advise(request, a_policy()).outcome is Outcome.SKIPPED
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("key", ["vramwarde.{}/gpu", "example.com/{}", "gpu-{}"])
+def test_the_largest_workload_costs_no_more_than_the_largest_pod(key):
+    room = {key.format(n): "" for n in range(100_000)}
+    limits = {f"vramwardn.{n}/gpu": "1" for n in range(32)}
+    containers = [a_container(f"c{n}", resources={"limits": limits}) for n in range(256)]
+    few = dict(islice(room.items(), 1024))
+    pod = a_pod(annotations=few, labels=few, containers=containers)
+    request = a_review(pod, annotations=room, labels=room)
+    assert calls(lambda: advise(request, a_policy())) < MOST_CALLS / 4
 
 
 @pytest.mark.parametrize("spec", [None, "x", [], {}, {"template": None}, {"template": {}}])

@@ -38,7 +38,7 @@ def terminated(words=None, at=ENDED, verdict=""):
     return {"terminated": {"finishedAt": at, "message": message, "exitCode": 0}}
 
 
-def a_raw(*, enforcer=None, native=True, main=None, deleted=False, last=None):
+def a_raw(*, enforcer=None, native=True, main=None, other=None, deleted=False, last=None):
     statuses = {"containerStatuses": [], "initContainerStatuses": []}
     where = "initContainerStatuses" if native else "containerStatuses"
     if enforcer is not None:
@@ -46,6 +46,8 @@ def a_raw(*, enforcer=None, native=True, main=None, deleted=False, last=None):
         statuses[where].append(found)
     if main is not None:
         statuses["containerStatuses"].append({"name": "main", "state": main})
+    if other is not None:
+        statuses["containerStatuses"].append({"name": "other", "state": other})
     metadata = {
         "name": "llama-5d9c7-x2x2x",
         "namespace": "team-a",
@@ -64,6 +66,7 @@ ROWS = [
     ("over", FINISHED, a_raw(main=terminated())),
     ("over", STATE, a_raw(enforcer=terminated(WORDS), deleted=True, native=False)),
     ("about to end", STATE, a_raw(enforcer=RUNS, main=terminated(), deleted=True)),
+    ("about to end", STATE, a_raw(main=terminated(), other=RUNS, deleted=True)),
     ("about to end", STATE, a_raw(deleted=True)),
     ("None", FINISHED, a_raw()),
     ("None", FINISHED, a_raw(enforcer=RUNS, main=terminated())),

@@ -13,7 +13,7 @@ from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.admission.rules.idioms import SHOWN, candidates, near_miss
 from webhook.core.pod.findings import annotation_path, shortened
 from webhook.core.pod.request import Request
-from webhook.core.pod.templates import Form, find_templates, shown_path
+from webhook.core.pod.templates import Form, find_templates, is_own_kind, shown_path
 from webhook.names import ASKING_ANNOTATIONS
 
 if TYPE_CHECKING:
@@ -198,10 +198,13 @@ def advise(request: Request, policy: Policy, more: MoreAdvice = no_more) -> Advi
     and what `more` says. What was deleted, and what is no workload of Kubernetes' own, is silent.
     """
     group, _, kind = request.kind.rpartition("/")
-    if request.operation not in {"CREATE", "UPDATE"} or request.subresource:
+    version = f"{group}/v1" if group else "v1"
+    is_written = request.operation in {"CREATE", "UPDATE"} and not request.subresource
+    # Only there a template is found without a search.
+    if not is_written or not is_own_kind(kind, version):
         return Advice(outcome=Outcome.SKIPPED, policy=policy.short_digest)
     advice = Advice(policy=policy.short_digest)
-    for template in find_templates(request.obj, kind, f"{group}/v1" if group else "v1"):
+    for template in find_templates(request.obj, kind, version):
         if template.pod is None or not template.path:
             continue
         pod = pod_of(template, request.name)

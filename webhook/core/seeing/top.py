@@ -404,15 +404,16 @@ def _summed(gpus: Sequence[GpuRow], nodes: int) -> Amounts:
 
 
 def _pod_rows(pods: Sequence[SeenPod], nodes: Sequence[NodeRow], at_s: float) -> tuple[PodRow, ...]:
-    held: dict[str, list[Held]] = defaultdict(list)
+    held: dict[str, list[Held]] = {pod.uid: [] for pod in pods}
     indexes: dict[str, int] = {}
     for node in nodes:
         for gpu in node.gpus:
             indexes[gpu.uuid] = gpu.index
             for one in gpu.pods:
-                held[one.uid].append(one)
+                if one.uid in held:
+                    held[one.uid].append(one)
     room = _Room(nodes)
-    rows = [_pod(pod, held.get(pod.uid, []), indexes, room, at_s) for pod in pods]
+    rows = [_pod(pod, held[pod.uid], indexes, room, at_s) for pod in pods]
     return tuple(sorted(rows, key=lambda row: (row.namespace, _natural(row.name))))
 
 

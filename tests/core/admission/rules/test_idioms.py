@@ -7,7 +7,7 @@ import pytest
 from tests.core.admission.decisions import decided
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.admission.rules.idioms import FOREIGN_ANNOTATIONS, near_miss
+from webhook.core.admission.rules.idioms import FOREIGN_ANNOTATIONS, candidates, near_miss
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action
 
 MEMORY, COUNT = "vramwarden.io/gpu-memory", "vramwarden.io/gpu-count"
@@ -193,3 +193,9 @@ def test_few_warnings_are_given_and_few_keys_compared(monkeypatch):
     compared.clear()
     decided(a_pod(annotations=keys, labels=keys, containers=containers), a_rule())
     assert len(compared) <= 3 * 2 * 32
+
+
+def test_of_however_many_keys_only_the_first_are_looked_at():
+    keys = (f"example.com/{n}" for n in range(10_000))
+    assert list(candidates(keys)) == []
+    assert next(keys) == "example.com/4096"

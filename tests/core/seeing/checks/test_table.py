@@ -174,6 +174,10 @@ CASES = {
             before(),
             nodes(a_node(taints=[{"key": "nvidia.com/gpu", "value": "1", "effect": "NoSchedule"}])),
             nodes(a_node(taints=[{"key": "a", "effect": "PreferNoSchedule"}])),
+            nodes(
+                a_node(taints=[{"key": "team", "value": "a", "effect": "NoSchedule"}]),
+                policy=replace(BEFORE.policy, tolerations=({"key": "team", "value": "a"},)),
+            ),
             nodes(a_node(taints=[{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}])),
         ),
         (

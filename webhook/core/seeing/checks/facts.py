@@ -325,7 +325,7 @@ def read_workload(found: Mapping[str, Any]) -> Workload:
         for volume in _objects(pod.get("volumes"))
         if "secret" in volume
     ]
-    is_set = "desiredNumberScheduled" in status or "replicas" not in spec
+    is_set = "replicas" not in spec
     return Workload(
         namespace=str(metadata.get("namespace")),
         desired=_count(status.get("desiredNumberScheduled") if is_set else spec.get("replicas")),
