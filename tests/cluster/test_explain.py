@@ -212,3 +212,34 @@ def test_a_viewer_learns_why_the_pods_of_a_deployment_are_denied(team, as_viewer
         ),
     )
     assert as_viewer("explain", "deployment/trian").exit_code == 1
+
+
+def test_where_nobody_tells_why_a_job_has_no_pods_one_is_tried(team, as_viewer, control_plane):
+    pod = a_pod("8GB")
+    template = {
+        "metadata": {"annotations": pod["metadata"]["annotations"]},
+        "spec": {**pod["spec"], "restartPolicy": "Never"},
+    }
+    manifest = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "train", "namespace": team.namespace},
+        # Another's to run, so no controller here makes pods of it, or an Event.
+        "spec": {"managedBy": "tests.invalid/nobody", "template": template},
+    }
+    if "managedBy" not in team.api.create(manifest)["spec"]:
+        pytest.skip("needs a Job that another controller may manage: Kubernetes 1.32")
+    options = ["-n", team.namespace, "--kubeconfig", str(control_plane.kubeconfig)]
+    done = CliRunner().invoke(main, ["explain", "job/train", *options])
+    assert done.exit_code == 1
+    assert done.output == (
+        f"Job {team.namespace}/train has 0 of 1 pods: a pod of it, tried as you and not stored, is "
+        "denied.\n✗ metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not a Kubernetes "
+        "quantity; use 8G or 8Gi\n    -> write a size with a unit\n"
+    )
+    assert team.pods() == []
+    done = as_viewer("explain", "job/train")
+    assert done.output.splitlines()[1:] == [
+        "Not looked at:",
+        "  whether its pods are denied: you may not try one (create pods)",
+    ]
