@@ -54,14 +54,14 @@ class Viewer:
         self.team = team
         self._kubeconfig = kubeconfig
 
-    def ask(self, *arguments, code=0):
+    def ask(self, *arguments, code=0, kubeconfig=None):
         """Run the command; return what it prints."""
         done = subprocess.run(
             [sys.executable, "-m", "webhook.cli", *arguments],
             capture_output=True,
             text=True,
             check=False,
-            env={**os.environ, "KUBECONFIG": str(self._kubeconfig), "COLUMNS": "100"},
+            env={**os.environ, "KUBECONFIG": str(kubeconfig or self._kubeconfig), "COLUMNS": "100"},
         )
         assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
         return done.stdout
@@ -183,3 +183,10 @@ def test_the_next_pod_of_it_gets_a_warning_with_the_number(viewer, ended, gpu_no
         return ENOUGH in done.stderr and done.stderr
 
     print(viewer.team.wait("a warning", warned))
+
+
+@pytest.mark.parametrize("before", [[], ["--pre"]])
+def test_check_finds_nothing_broken(viewer, gpu_node, before):
+    said = viewer.ask("check", *before, kubeconfig=gpu_node.kubeconfig)
+    print(said)
+    assert " 0 failed" in said
