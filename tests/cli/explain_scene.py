@@ -10,8 +10,9 @@ from tests.core.admission.decisions import translated
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.enforcement.last_words import LastWords, write_last_words
 from webhook.core.policy.values import Placement
-from webhook.core.seeing.eligible import SeenNode
-from webhook.core.seeing.explain import explain_pod, explain_workload
+from webhook.core.seeing.explaining.eligible import SeenNode
+from webhook.core.seeing.explaining.explain import explain_pod, explain_workload
+from webhook.core.seeing.explaining.report import PodFacts, Report, WorkloadFacts
 from webhook.core.seeing.histories import History, Run
 from webhook.core.seeing.nodes import (
     GpuFigures,
@@ -19,7 +20,6 @@ from webhook.core.seeing.nodes import (
     PodFigures,
     write_time,
 )
-from webhook.core.seeing.report import PodFacts, Report, WorkloadFacts
 
 GIB = 2**30
 NOW_S = 1_795_000_000.0

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.cli.explain_scene import DENIED, NODES, NOW_S, facts, line, stored, workload
 from webhook.cli.explain.draw import as_json, as_text
-from webhook.core.seeing.explain import explain_pod, explain_workload, newest_in_trouble
+from webhook.core.seeing.explaining.explain import explain_pod, explain_workload, newest_in_trouble
+from webhook.core.seeing.explaining.report import PodFacts
 from webhook.core.seeing.nodes import write_time
-from webhook.core.seeing.report import PodFacts
 
 WORDS = (
     "metadata spec status conditions type PodScheduled nodeName containers name annotations "

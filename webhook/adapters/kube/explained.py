@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.adapters.kube.seeing import read_gpu_nodes, read_pods, why_no_figures
-from webhook.core.seeing.eligible import read_seen_node
-from webhook.core.seeing.explain import newest_in_trouble
+from webhook.core.seeing.explaining.eligible import read_seen_node
+from webhook.core.seeing.explaining.explain import newest_in_trouble
+from webhook.core.seeing.explaining.report import PodFacts, WorkloadFacts
+from webhook.core.seeing.explaining.stops import MOST_LINES
+from webhook.core.seeing.explaining.stored import part, parts, statuses
 from webhook.core.seeing.histories import read_history
-from webhook.core.seeing.report import PodFacts, WorkloadFacts
-from webhook.core.seeing.stops import MOST_LINES
-from webhook.core.seeing.stored import part, parts, statuses
 from webhook.names import (
     ASKING_ANNOTATIONS,
     ENFORCER_CONTAINER,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from webhook.adapters.kube.client import Kube
-    from webhook.core.seeing.eligible import SeenNode
+    from webhook.core.seeing.explaining.eligible import SeenNode
 
     Json = dict[str, Any]
 

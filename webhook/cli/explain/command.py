@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from webhook.adapters.kube.client import Kube
-    from webhook.core.seeing.report import Report
+    from webhook.core.seeing.explaining.report import Report
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _POD_WORDS: Final = ("pod", "pods", "po")
@@ -34,7 +34,7 @@ def explain(kube: Kube, namespace: str, kind: str, name: str) -> Report:
         read_pod_facts,
         read_workload_facts,
     )
-    from webhook.core.seeing.explain import explain_pod, explain_workload  # noqa: PLC0415
+    from webhook.core.seeing.explaining.explain import explain_pod, explain_workload  # noqa: PLC0415
 
     if kind in _POD_WORDS:
         return explain_pod(read_pod_facts(kube, namespace, name))

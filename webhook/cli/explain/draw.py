@@ -10,18 +10,18 @@ import json
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.seeing.phrases import some
-from webhook.core.seeing.report import Severity
-from webhook.core.seeing.room import OLD_S, Blocker
+from webhook.core.seeing.explaining.phrases import some
+from webhook.core.seeing.explaining.report import Severity
+from webhook.core.seeing.explaining.room import OLD_S, Blocker
 from webhook.core.seeing.words import amount, span
 from webhook.names import SEEING_API_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from webhook.core.seeing.explaining.report import Cause, Report
+    from webhook.core.seeing.explaining.room import NodeRoom
     from webhook.core.seeing.nodes import GpuFigures
-    from webhook.core.seeing.report import Cause, Report
-    from webhook.core.seeing.room import NodeRoom
 
 KIND: Final = "ExplainReport"
 MOST_NODES: Final = 10

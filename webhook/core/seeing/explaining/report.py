@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.fields import Json
     from webhook.core.pod.findings import Reason
-    from webhook.core.seeing.eligible import Mismatch, SeenNode
+    from webhook.core.seeing.explaining.eligible import Mismatch, SeenNode
+    from webhook.core.seeing.explaining.room import Blocker, NodeRoom
+    from webhook.core.seeing.explaining.stops import Said
     from webhook.core.seeing.histories import History
     from webhook.core.seeing.nodes import NodeFigures
-    from webhook.core.seeing.room import Blocker, NodeRoom
-    from webhook.core.seeing.stops import Said
 
 
 class State(StrEnum):

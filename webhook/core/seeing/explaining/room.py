@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.enforcement.last_words import exactly
 from webhook.core.placement.fit import Denial, Need, place
 from webhook.core.pod.gpus import Gpu
-from webhook.core.seeing.eligible import Mismatch, why_not
+from webhook.core.seeing.explaining.eligible import Mismatch, why_not
 from webhook.core.seeing.words import amount, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from webhook.core.seeing.eligible import SeenNode
+    from webhook.core.seeing.explaining.eligible import SeenNode
     from webhook.core.seeing.nodes import GpuFigures, NodeFigures
 
 OLD_S: Final = 180.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.findings import quoted
-from webhook.core.seeing.phrases import bounded
+from webhook.core.seeing.explaining.phrases import bounded
 from webhook.names import ADMITTED_ANNOTATION, ENFORCER_CONTAINER
 
 if TYPE_CHECKING:

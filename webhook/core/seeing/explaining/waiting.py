@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.last_words import exactly
 from webhook.core.pod.findings import Reason
-from webhook.core.seeing.eligible import Mismatch
+from webhook.core.seeing.explaining.eligible import Mismatch
+from webhook.core.seeing.explaining.past import find_history, history_notes
+from webhook.core.seeing.explaining.phrases import some
+from webhook.core.seeing.explaining.report import Cause, Enough, Report, Severity, State, Trouble
+from webhook.core.seeing.explaining.room import OLD_S, Blocker, find_room, would_make_room
+from webhook.core.seeing.explaining.stored import condition, part, rule_of
 from webhook.core.seeing.nodes import read_time
-from webhook.core.seeing.past import find_history, history_notes
-from webhook.core.seeing.phrases import some
-from webhook.core.seeing.report import Cause, Enough, Report, Severity, State, Trouble
-from webhook.core.seeing.room import OLD_S, Blocker, find_room, would_make_room
-from webhook.core.seeing.stored import condition, part, rule_of
 from webhook.core.seeing.words import amount, counted, span
 from webhook.core.seeing.workloads import workload_of
 from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from webhook.core.placement.assignments import PodState
     from webhook.core.placement.fit import Need
     from webhook.core.pod.fields import Json
+    from webhook.core.seeing.explaining.report import PodFacts
+    from webhook.core.seeing.explaining.room import Making, Room
     from webhook.core.seeing.nodes import NodeFigures
-    from webhook.core.seeing.report import PodFacts
-    from webhook.core.seeing.room import Making, Room
 
 START_NOW: Final = "would start now"
 START_WHEN: Final = "would start when"

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.quantity import MAX_BYTES
+from webhook.core.seeing.explaining.phrases import bounded
 from webhook.core.seeing.nodes import read_time
-from webhook.core.seeing.phrases import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

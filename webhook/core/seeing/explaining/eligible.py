@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.node.inventory import NO_ENFORCEMENT
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.pod.findings import quoted
-from webhook.core.seeing.phrases import bounded
+from webhook.core.seeing.explaining.phrases import bounded
 from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
     NODE_ENFORCEMENT_LABEL,

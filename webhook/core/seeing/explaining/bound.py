@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.last_words import exactly, read_last_words
-from webhook.core.seeing.nodes import read_time
-from webhook.core.seeing.past import (
+from webhook.core.seeing.explaining.past import (
     enough_for,
     find_history,
     history_notes,
     peak_words,
     stops_words,
 )
-from webhook.core.seeing.phrases import bounded, some
-from webhook.core.seeing.report import Cause, Enough, Report, Severity, State, Trouble
-from webhook.core.seeing.stops import LONGEST_SENTENCE, Said, hear
-from webhook.core.seeing.stored import (
+from webhook.core.seeing.explaining.phrases import bounded, some
+from webhook.core.seeing.explaining.report import Cause, Enough, Report, Severity, State, Trouble
+from webhook.core.seeing.explaining.stops import LONGEST_SENTENCE, Said, hear
+from webhook.core.seeing.explaining.stored import (
     condition,
     container_name,
     enforcer_ended,
@@ -24,7 +23,8 @@ from webhook.core.seeing.stored import (
     rule_of,
     statuses,
 )
-from webhook.core.seeing.waiting import demand_words, old_figures
+from webhook.core.seeing.explaining.waiting import demand_words, old_figures
+from webhook.core.seeing.nodes import read_time
 from webhook.core.seeing.words import amount, span
 from webhook.core.seeing.workloads import workload_of
 from webhook.names import CAP_HELD_CONDITION, GPU_MEMORY_ANNOTATION
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from webhook.core.placement.assignments import PodState
     from webhook.core.pod.fields import Json
+    from webhook.core.seeing.explaining.report import PodFacts
+    from webhook.core.seeing.explaining.stops import Heard, Stop
     from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures
-    from webhook.core.seeing.report import PodFacts
-    from webhook.core.seeing.stops import Heard, Stop
 
     Mine = Sequence[tuple[GpuFigures, PodFigures]]
 

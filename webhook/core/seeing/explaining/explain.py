@@ -25,14 +25,14 @@ from webhook.core.placement.assignments import read_pod_state
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.findings import MalformedObjectError, Reason
 from webhook.core.pod.quantity import QuantityError, parse_vram
-from webhook.core.seeing.bound import explain_bound
+from webhook.core.seeing.explaining.bound import explain_bound
+from webhook.core.seeing.explaining.past import enough_for, history_notes, peak_words, stops_words
+from webhook.core.seeing.explaining.phrases import bounded, some
+from webhook.core.seeing.explaining.report import Cause, Enough, Report, Severity, State, Trouble
+from webhook.core.seeing.explaining.stops import Said
+from webhook.core.seeing.explaining.stored import MOST, condition, part, parts, statuses
+from webhook.core.seeing.explaining.waiting import explain_pending
 from webhook.core.seeing.nodes import read_time
-from webhook.core.seeing.past import enough_for, history_notes, peak_words, stops_words
-from webhook.core.seeing.phrases import bounded, some
-from webhook.core.seeing.report import Cause, Enough, Report, Severity, State, Trouble
-from webhook.core.seeing.stops import Said
-from webhook.core.seeing.stored import MOST, condition, part, parts, statuses
-from webhook.core.seeing.waiting import explain_pending
 from webhook.core.seeing.words import span
 from webhook.names import CAP_HELD_CONDITION, GPU_MEMORY_ANNOTATION, PREFIX, VRAM_RESOURCE
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from webhook.core.pod.fields import Json
-    from webhook.core.seeing.report import PodFacts, WorkloadFacts
+    from webhook.core.seeing.explaining.report import PodFacts, WorkloadFacts
 
 MOST_REFUSALS: Final = 3
 _LONGEST_REFUSAL: Final = 4096
