@@ -130,12 +130,18 @@ def _cells(history: History, advice: Advice, *, named: bool) -> tuple[str, ...]:
         str(Workload(history.kind, history.workload)),
         str(len(history.runs)),
         _NOTHING if asked is None else exactly(asked),
-        _NOTHING if peak is None else measured(peak),
-        _NOTHING if median is None else measured(median),
+        _NOTHING if peak is None else _in_tenths(peak),
+        _NOTHING if median is None else _in_tenths(median),
         str(stops(history)),
         _NOTHING if amount is None else exactly(amount),
         advice.why,
     )
+
+
+def _in_tenths(held_bytes: int) -> str:
+    """Show what was held so that points stand below each other: `8.0Gi` beside `7.9Gi`."""
+    text = measured(held_bytes)
+    return text.replace("Gi", ".0Gi") if text.endswith("Gi") and "." not in text else text
 
 
 def as_json(rows: Sequence[tuple[History, Advice]]) -> str:

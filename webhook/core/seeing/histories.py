@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.enforcement.last_words import MOST_BYTES, MOST_SECONDS, exactly, measured
 from webhook.core.seeing.nodes import MIB, read_time, write_time
+from webhook.core.seeing.words import amount as in_words
 from webhook.core.seeing.workloads import Workload
 from webhook.names import SEEING_API_VERSION, VRAM_HISTORY_KIND
 
@@ -248,7 +249,8 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
     """
     asked = asked_bytes(history) if asked is None else asked
     if asked is not None and largest_bytes is not None and asked > largest_bytes:
-        why = f"the largest GPU here has {_floored(largest_bytes)}: such a pod will never start"
+        has = in_words(largest_bytes, down=True)
+        why = f"the largest GPU here has {has}: such a pod will never start"
         return Advice(None, why, Verdict.NEVER)
     runs = [run for run in history.runs if _held(run) is not None]
     seconds = sum(run.seconds for run in runs)
@@ -267,7 +269,8 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
         return Advice(None, why, Verdict.FILLS)
     saves = asked - amount
     if amount * 3 <= asked * 2 and saves >= _WORTH_BYTES and not stops(history):
-        why = f"largest peak + {_MARGIN} %; saves {exactly(saves)} a pod"
+        of = "a pod" if history.runs[-1].gpus == 1 else "on each GPU of a pod"
+        why = f"largest peak + {_MARGIN} %; saves {exactly(saves)} {of}"
         return Advice(amount, why, Verdict.LESS)
     return Advice(None, "asks for what it needs, or near to that", Verdict.FITS)
 
@@ -286,7 +289,7 @@ def warn(history: History | None, asked: int, largest_bytes: int | None = None) 
     """
     asks = f"asks for {exactly(asked)}"
     if largest_bytes is not None and asked > largest_bytes:
-        has = f"the largest GPU here has {_floored(largest_bytes)}"
+        has = f"the largest GPU here has {in_words(largest_bytes, down=True)}"
         return f"{asks}; {has}: this pod will never start"
     if history is None:
         return ""
@@ -334,14 +337,6 @@ def _held(run: Run) -> int | None:
 def _key(run: Run) -> tuple[str, int]:
     """Return what a run is known by once it was stored, which is to the second."""
     return run.pod, int(run.ended_s)
-
-
-def _floored(amount_bytes: int) -> str:
-    """Show what a GPU has, rounded down: `79.1Gi`, and whole ones as `79Gi`."""
-    if amount_bytes < _GIB:
-        return f"{amount_bytes // MIB}Mi"
-    tenths = amount_bytes * 10 // _GIB
-    return f"{tenths // 10}Gi" if tenths % 10 == 0 else f"{tenths // 10}.{tenths % 10}Gi"
 
 
 def _write_run(run: Run) -> Json:
