@@ -91,7 +91,7 @@ def explain_command(
     vramwarden explain deployment/llama -n team-a
     vramwarden explain job/embed -o json
 
-    Exit code 0: nothing is wrong; 1: something blocks or was stopped, or has not that name; 2:
+    Exit code 0: nothing is wrong; 1: something blocks or was stopped, or nothing has that name; 2:
     wrong usage; 3: the cluster did not answer, or you may not read it.
     """  # noqa: D301 - click wants the character, not two
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above

@@ -213,6 +213,11 @@ def peak_bytes(history: History) -> int | None:
     return max((held for run in history.runs if (held := _held(run)) is not None), default=None)
 
 
+def measured_runs(history: History) -> int:
+    """Return of how many runs it is known what they held."""
+    return sum(1 for run in history.runs if _held(run) is not None)
+
+
 def median_bytes(history: History) -> int | None:
     """Return what half of the runs stayed within; None where too few were measured."""
     held = sorted(held for run in history.runs if (held := _held(run)) is not None)
@@ -294,7 +299,9 @@ def warn(history: History | None, asked: int, largest_bytes: int | None = None) 
         after = f" were stopped at {_cap_of_stops(history, asked)}; {amount} would have been enough"
     else:
         peak = measured(peak_bytes(history) or 0)
-        before = f"{asks}; the last {count} pods of "
+        known = measured_runs(history)
+        of = f"the last {count}" if known == count else f"{known} measured of the last {count}"
+        before = f"{asks}; {of} pods of "
         after = f" peaked at {peak}; {amount} would do (vramwarden advise)"
     room = LONGEST_WARNING - len(before) - len(after)
     whose = f"{history.kind} {history.workload}"

@@ -40,6 +40,8 @@ _REPELLING: Final = ("NoSchedule", "NoExecute")
 class Mismatch(StrEnum):
     """Why a node is none that the pod may run on."""
 
+    NOT_SHARED = "NotShared"
+    """It lacks our label: its GPUs are measured, and offered to nobody."""
     NODE_SELECTOR = "NodeSelector"
     """It lacks a label that the pod selects, by selector or affinity, so also by class."""
     NO_DEVICE_NAMES = "NoDeviceNames"

@@ -71,6 +71,8 @@ class Trouble(StrEnum):
     """The kubelet cannot start a container."""
     CAP_EXCEEDED = "VRAMCapExceeded"
     """The sentry stopped it, from outside."""
+    JOB_FAILED = "JobFailed"
+    """Its pods failed too often, or it took too long."""
     NOT_READ = "NotRead"
     """It seems to ask for GPU memory in a way that vramwarden does not read."""
     NOT_FOUND = "NotFound"
@@ -174,5 +176,9 @@ class WorkloadFacts:
     """Our annotations that stand on it, and not on its pods' template."""
     template: str = "spec.template"
     """Where that template stands."""
+    ended: str = ""
+    """What became of a Job that makes no more pods: `is complete, 1 pod succeeded`."""
+    failed: str = ""
+    """Why a Job has failed."""
     tried: bool = False
     """Whether the refusals are answers to a pod that was tried as the user, and not stored."""

@@ -156,7 +156,7 @@ def _stop(said: Said, why: str, values: Mapping[str, Any]) -> Stop:
         _bytes(values, "cap_bytes"),
         _bytes(values, "peak_bytes") or told,
         _number(values, "pid", _LONGEST_PID),
-        bounded(values.get("command"), _LONGEST_COMMAND),
+        " ".join(bounded(values.get("command"), _LONGEST_COMMAND).split()),
         bounded(values.get("container"), 80),
     )
 
