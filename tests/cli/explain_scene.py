@@ -10,8 +10,9 @@ from tests.core.admission.decisions import translated
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.enforcement.last_words import LastWords, write_last_words
 from webhook.core.policy.values import Placement
-from webhook.core.seeing.eligible import SeenNode
-from webhook.core.seeing.explain import explain_pod, explain_workload
+from webhook.core.seeing.explaining.eligible import SeenNode
+from webhook.core.seeing.explaining.explain import explain_pod, explain_workload
+from webhook.core.seeing.explaining.report import PodFacts, Report, WorkloadFacts
 from webhook.core.seeing.histories import History, Run
 from webhook.core.seeing.nodes import (
     GpuFigures,
@@ -19,7 +20,6 @@ from webhook.core.seeing.nodes import (
     PodFigures,
     write_time,
 )
-from webhook.core.seeing.report import PodFacts, Report, WorkloadFacts
 
 GIB = 2**30
 NOW_S = 1_795_000_000.0
@@ -178,7 +178,7 @@ LOG = (
         cap_bytes=60 * GIB,
         peak_bytes=int(61.3 * GIB),
         pid=41,
-        command="python train.py",
+        command="python  \n\ttrain.py",
         container=CONTAINER_ID,
     ),
     line(358, "memory came back", why="it left", gpu="GPU-n3-1", after_s=2.4, pid=41),
@@ -210,6 +210,16 @@ def on_node(name: str, memory: str, node: str, gpus: str, **changes: Any) -> Rep
     status = {"startTime": ago(11_520), **changes.pop("status", {})}
     pod = stored(name, memory, node=node, gpus=gpus, status=status, **changes)
     return explain_pod(facts(name, pod, **given))
+
+
+def on_node_raw(name: str, memory: str, node: str, gpus: str):
+    return stored(name, memory, node=node, gpus=gpus, status={"startTime": ago(11_520)})
+
+
+def without_annotation(pod: Any, **changes: Any) -> Report:
+    """Explain a pod whose containers ask themselves."""
+    del pod["metadata"]["annotations"]["vramwarden.io/gpu-memory"]
+    return explain_pod(facts(pod["metadata"]["name"], pod, **changes))
 
 
 def workload(kind: str = "Deployment", name: str = "train", **changes: Any) -> WorkloadFacts:
@@ -266,6 +276,77 @@ def cases() -> dict[str, Case]:
         ),
         "pending-taint": Case("pending", ("Taint",), pending("repelled", "8Gi", seen=tainted)),
         "pending-cordoned": Case("pending", ("Cordoned",), pending("held", "8Gi", seen=cordoned)),
+        "pending-not-shared": Case(
+            "pending", ("NotShared",), pending("alone", "8Gi", seen={"n9": SeenNode("n9", LABELS)})
+        ),
+        "pending-denied-figures-unread": Case(
+            "pending",
+            ("BindingDenied",),
+            pending("eval-7", "30Gi", BINDING, nodes=None, seen=None),
+        ),
+        "pending-pods-unread": Case(
+            "pending", ("GPUsSplit",), pending("eval-8", "30Gi", "", names={}), 23 * GIB
+        ),
+        "bound-unreadable": Case(
+            "starting",
+            ("InvalidQuantity",),
+            on_node(
+                "forged-1",
+                "8Gi",
+                "n1",
+                "",
+                status={"phase": "Pending"},
+                annotations={"vramwarden.io/gpu-memory": "8GB"},
+            ),
+        ),
+        "running-sees-all": Case(
+            "running",
+            (),
+            on_node("all-1", "8Gi", "n1", "", rule=a_rule(name="team", placement=Placement.NONE)),
+            trouble=False,
+        ),
+        "stopped-of-two-containers": Case(
+            "stopped",
+            ("stopping a process",),
+            on_node(
+                "train-1",
+                "60Gi",
+                "n3",
+                "GPU-n3-1",
+                log=LOG,
+                annotations={"vramwarden.io/gpu-memory": "main=40Gi, loader=20Gi"},
+            ),
+            run=62 * GIB,
+        ),
+        "stopped-with-own-limits": Case(
+            "stopped",
+            ("stopping a process",),
+            without_annotation(on_node_raw("train-1", "60Gi", "n3", "GPU-n3-1"), log=LOG),
+            run=62 * GIB,
+        ),
+        "job-failed": Case(
+            "ended",
+            ("JobFailed",),
+            explain_workload(
+                workload(
+                    "Job",
+                    "over",
+                    wanted=0,
+                    ended="has failed: 0 pods succeeded, 3 failed",
+                    failed="BackoffLimitExceeded: Job has reached the specified backoff limit",
+                ),
+                None,
+            ),
+        ),
+        "job-complete": Case(
+            "ended",
+            (),
+            explain_workload(
+                workload("Job", "good", wanted=0, ended="is complete: 1 pod succeeded, 0 failed"),
+                None,
+            ),
+            trouble=False,
+        ),
         "pending-unhealthy": Case(
             "pending", ("UnhealthyGPUs",), pending("ill", "8Gi", "", nodes=unhealthy)
         ),

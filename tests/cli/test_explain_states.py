@@ -12,10 +12,10 @@ from tests.cli.explain_scene import cases
 from tests.support.paths import TESTS
 from webhook.cli.explain.draw import as_json, as_text
 from webhook.core.pod.findings import Reason
-from webhook.core.seeing.eligible import Mismatch
-from webhook.core.seeing.report import State, Trouble
-from webhook.core.seeing.room import Blocker
-from webhook.core.seeing.stops import Said
+from webhook.core.seeing.explaining.eligible import Mismatch
+from webhook.core.seeing.explaining.report import State, Trouble
+from webhook.core.seeing.explaining.room import Blocker
+from webhook.core.seeing.explaining.stops import Said
 
 if TYPE_CHECKING:
     from enum import Enum

@@ -8,11 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cli.explain_scene import DENIED, NODES, NOW_S, facts, line, stored, workload
+from tests.cli.explain_scene import (
+    DENIED,
+    EVAL,
+    EVAL_OWNER,
+    GIB,
+    NODES,
+    NOW_S,
+    facts,
+    line,
+    stored,
+    workload,
+)
 from webhook.cli.explain.draw import as_json, as_text
-from webhook.core.seeing.explain import explain_pod, explain_workload, newest_in_trouble
+from webhook.core.seeing.explaining.explain import explain_pod, explain_workload, newest_in_trouble
+from webhook.core.seeing.explaining.report import PodFacts
 from webhook.core.seeing.nodes import write_time
-from webhook.core.seeing.report import PodFacts
 
 WORDS = (
     "metadata spec status conditions type PodScheduled nodeName containers name annotations "
@@ -93,6 +104,32 @@ def test_no_character_that_a_terminal_acts_on_is_written():
     said = as_text(report)
     assert printable(said)
     assert not any(row.startswith("Pod is fine") for row in said.splitlines())
+
+
+def test_line_breaks_of_others_become_single_spaces_and_nothing_else_is_moved():
+    waits = "no room\r\n\n\there\u2028now  still"
+    pod = stored("p", "8Gi", node="n1", annotations={"vramwarden.io/gpu-waits": waits})
+    assert "✗ no room here now  still\n    -> wait" in as_text(explain_pod(facts("p", pod)))
+
+
+def test_what_would_start_now_is_by_figures_of_now_where_any_node_has_room_by_them():
+    old = replace(NODES[0], name="old", observed_s=NOW_S - 86_400)
+    pod = stored("p", "30Gi")
+    report = explain_pod(facts("p", pod, nodes=(old, NODES[1]), seen=None))
+    assert (report.enough.start_now_node, report.enough.start_now_bytes) == ("n2", 6 * GIB)
+    alone = explain_pod(facts("p", pod, nodes=(old,), seen=None))
+    notes = dict(alone.notes)
+    assert notes["would start now"] == "23Gi (on old, by figures of 24h ago)"
+
+
+def test_of_runs_of_which_some_were_not_measured_no_more_is_claimed():
+    runs = (*EVAL.runs[:10], *(replace(run, peak_bytes=None) for run in EVAL.runs[10:]))
+    pod = stored("eval-4", "30Gi", metadata=EVAL_OWNER)
+    report = explain_pod(facts("eval-4", pod, histories=(replace(EVAL, runs=runs),)))
+    assert dict(report.notes)["history"] == (
+        "of the last 12 pods of Job eval 10 were measured, and peaked at 17.2Gi; 20Gi would do     "
+        "-> vramwarden.io/gpu-memory: 20Gi"
+    )
 
 
 @pytest.mark.parametrize("size", [4096, 2**20])

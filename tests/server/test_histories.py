@@ -541,3 +541,62 @@ def test_of_too_many_histories_the_first_are_known(monkeypatch):
     known.hear(Changed("ADDED", many[3]))
     found = [known.get("team-a", Workload("Deployment", f"w{number}")) for number in range(5)]
     assert [history is not None for history in found] == [True, True, False, False, False]
+
+
+def named(namespace, number, ended_s=0.0):
+    run = replace(LLAMA.runs[-1], ended_s=ENDED_S + ended_s)
+    history = History(namespace, "Deployment", f"w{number}", (run,))
+    return StoredHistory(history, "1")
+
+
+def in_memory(known, namespace):
+    found = [known.get(namespace, Workload("Deployment", f"w{number}")) for number in range(20)]
+    return [number for number, history in enumerate(found) if history]
+
+
+def test_who_has_many_histories_pushes_out_none_of_others(monkeypatch):
+    monkeypatch.setattr(module, "MOST_KNOWN", 4)
+    known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
+    greedy = [named("a-greedy", number, number) for number in range(9)]
+    known.hear(Listed([*greedy, named("b", 0), named("c", 0)]))
+    assert in_memory(known, "a-greedy") == [7, 8]  # those whose pods ended last
+    assert in_memory(known, "b") == in_memory(known, "c") == [0]
+    known.hear(Changed("ADDED", named("d", 0)))
+    known.hear(Changed("ADDED", named("a-greedy", 9)))
+    assert len(in_memory(known, "a-greedy")) == 1
+    assert in_memory(known, "b") == in_memory(known, "c") == in_memory(known, "d") == [0]
+    known.hear(Changed("DELETED", named("d", 0)))
+    known.hear(Changed("ADDED", named("e", 0)))
+    assert in_memory(known, "e") == [0]
+
+
+def test_histories_that_are_not_in_memory_count_for_their_namespace(monkeypatch):
+    monkeypatch.setattr(module, "MOST_KNOWN", 2)
+    monkeypatch.setattr(module, "MOST_OF_NAMESPACE", 4)
+    known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
+    known.hear(Listed([named("a", number) for number in range(3)]))
+    assert known.has_room("a")
+    known.hear(Changed("ADDED", named("a", 3)))
+    known.hear(Changed("MODIFIED", named("a", 3)))
+    assert not known.has_room("a")
+    known.hear(Changed("DELETED", named("a", 3)))
+    assert known.has_room("a")
+
+
+def test_a_workload_that_cannot_be_kept_keeps_no_other_waiting(api, replica, monkeypatch):
+    store = api.store
+
+    def bug(history, version):
+        if history.workload == "llama":
+            raise ValueError("year 10000 is out of range")
+        store(history, version)
+
+    monkeypatch.setattr(api, "store", bug)
+    replica.recorder.saw(*a_pod(1))
+    raw, state = a_pod(2)
+    raw["metadata"]["ownerReferences"][0]["name"] = "other-5d9c7"
+    replica.recorder.saw(raw, state)
+    replica.turns()
+    assert [key[1].name for key in api.stored] == ["other"]
+    assert replica.counts("runs") == {"kept": 1, "dropped": 1}
+    assert [line[:2] for line in replica.log] == [("error", "keeping a history failed")]

@@ -10,8 +10,9 @@ Pods that run for weeks have no run until they end.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
+from operator import itemgetter
 from queue import Empty, Full, Queue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +24,7 @@ from webhook.core.seeing.histories import MOST_RUNS, append, has_run, is_over, w
 from webhook.core.seeing.workloads import Workload, workload_itself, workload_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from webhook.adapters.kube.follow import Report
     from webhook.adapters.kube.histories import HistoriesApi, StoredHistory
@@ -62,7 +63,8 @@ MOST_ENDING: Final = 10_000
 MOST_REMEMBERED: Final = 10_000
 """Pods whose end was heard."""
 MOST_KNOWN: Final = 4_096
-"""Histories in memory, with some 6 KiB each at most; others are kept, and warn nobody."""
+"""Histories in memory, with some 6 KiB each at most; others are kept, and warn nobody. Where there
+are more, those of namespaces that have most go first."""
 MOST_SAID: Final = 1_024
 """Sentences that are remembered, each with its history."""
 MOST_OF_NAMESPACE: Final = 512
@@ -83,8 +85,11 @@ class KnownHistories:
         """Send no request yet."""
         self._api = api
         self._log = log
-        self._known: dict[Key, StoredHistory] = {}
+        self._known: dict[str, dict[Workload, StoredHistory]] = {}
+        """Those in memory, by namespace."""
+        self._size = 0
         self._counts: dict[str, int] = {}
+        """Of a namespace, also of those that are not in memory."""
         self.current = False
 
     def start(self) -> None:
@@ -94,7 +99,7 @@ class KnownHistories:
 
     def get(self, namespace: str, workload: Workload) -> History | None:
         """Return what is known of a workload; None while the watch is behind."""
-        stored = self._known.get((namespace, workload)) if self.current else None
+        stored = self._known.get(namespace, {}).get(workload) if self.current else None
         return stored.history if stored else None
 
     def has_room(self, namespace: str) -> bool:
@@ -103,26 +108,25 @@ class KnownHistories:
 
     def over(self, now_s: float) -> list[StoredHistory]:
         """Return those whose last run ended too long ago."""
-        return [one for one in list(self._known.values()) if is_over(one.history, now_s)]
+        known = [one for theirs in list(self._known.values()) for one in list(theirs.values())]
+        return [one for one in known if is_over(one.history, now_s)]
 
     def hear(self, report: Report[StoredHistory | None]) -> None:
         """Take a report of `follow`."""
         match report:
             case Listed(found, watched):
-                known: dict[Key, StoredHistory] = {}
-                counts: dict[str, int] = {}
-                for stored in found:
-                    if stored:
-                        _add(known, counts, stored)
-                self._known, self._counts, self.current = known, counts, watched
+                stored_now = [stored for stored in found if stored]
+                self._counts = dict(Counter(_key(one)[0] for one in stored_now))
+                self._known, self._size = _by_namespace(_fairly(stored_now))
+                self.current = watched
                 if watched:
                     self._log.over(_WATCH, "histories are followed again")
             case Changed(kind, stored) if stored:
+                self._count(kind, stored)
                 if kind == "DELETED":
-                    if self._known.pop(_key(stored), None):
-                        self._counts[stored.history.namespace] -= 1
+                    self._forget(stored)
                 else:
-                    _add(self._known, self._counts, stored)
+                    self._remember(stored)
             case Changed():
                 pass
             case Failed(KubeError() as error):
@@ -131,6 +135,38 @@ class KnownHistories:
             case Failed():
                 self.current = False
                 self._log.exception("following histories failed")
+
+    def _count(self, kind: str, stored: StoredHistory) -> None:
+        """Count what is stored; one that is in memory and is reported again is no other."""
+        namespace, workload = _key(stored)
+        is_new = kind == "ADDED" and workload not in self._known.get(namespace, {})
+        count = self._counts.get(namespace, 0) + is_new - (kind == "DELETED")
+        if count > 0:
+            self._counts[namespace] = count
+        else:
+            self._counts.pop(namespace, None)
+
+    def _remember(self, stored: StoredHistory) -> None:
+        """Keep a history; where there are too many, in place of one of who has most."""
+        namespace, workload = _key(stored)
+        mine = self._known.get(namespace, {})
+        if workload not in mine:
+            if self._size >= MOST_KNOWN:
+                most = max(self._known.values(), key=len)
+                if len(most) <= len(mine) + 1:
+                    return
+                self._forget(next(iter(most.values())))
+            self._size += 1
+            mine = self._known.setdefault(namespace, {})
+        mine[workload] = stored
+
+    def _forget(self, stored: StoredHistory) -> None:
+        namespace, workload = _key(stored)
+        theirs = self._known.get(namespace, {})
+        if theirs.pop(workload, None):
+            self._size -= 1
+            if not theirs:
+                del self._known[namespace]
 
 
 _WATCH: Final = "histories watch"
@@ -142,13 +178,34 @@ def _key(stored: StoredHistory) -> Key:
     return history.namespace, Workload(history.kind, history.workload)
 
 
-def _add(known: dict[Key, StoredHistory], counts: dict[str, int], stored: StoredHistory) -> None:
-    key = _key(stored)
-    if key not in known:
-        if len(known) >= MOST_KNOWN:
-            return
-        counts[key[0]] = counts.get(key[0], 0) + 1
-    known[key] = stored
+def _fairly(found: Sequence[StoredHistory]) -> Iterable[StoredHistory]:
+    """Return as many as are kept: of each namespace its newest, then of each its second, and so on.
+
+    One tenant can make many; whose namespace comes first in the list must not matter.
+    """
+    if len(found) <= MOST_KNOWN:
+        return found
+    ranks: Counter[str] = Counter()
+    ranked: list[tuple[int, StoredHistory]] = []
+    for one in sorted(found, key=_newest_s, reverse=True):
+        ranked.append((ranks[one.history.namespace], one))
+        ranks[one.history.namespace] += 1
+    ranked.sort(key=itemgetter(0))
+    return [one for _, one in ranked[:MOST_KNOWN]]
+
+
+def _newest_s(stored: StoredHistory) -> float:
+    return max((run.ended_s for run in stored.history.runs), default=0.0)
+
+
+def _by_namespace(
+    found: Iterable[StoredHistory],
+) -> tuple[dict[str, dict[Workload, StoredHistory]], int]:
+    known: dict[str, dict[Workload, StoredHistory]] = {}
+    for one in found:
+        namespace, workload = _key(one)
+        known.setdefault(namespace, {})[workload] = one
+    return known, sum(map(len, known.values()))
 
 
 class Advisor:
@@ -341,6 +398,9 @@ class Recorder:
             waiting.failing_since_s = now_s if since_s is None else since_s
             if now_s - waiting.failing_since_s < GIVE_UP_S:
                 return
+            self._metrics.runs.labels("dropped").inc(len(waiting.runs))
+        except Exception:  # noqa: BLE001 - what one workload stored must not keep others waiting
+            self._log.exception("keeping a history failed")
             self._metrics.runs.labels("dropped").inc(len(waiting.runs))
         else:
             if written:

@@ -334,6 +334,46 @@ def test_events_that_may_not_be_read_are_said(cluster, kube):
     assert facts.left_out[1:] == ("whether its pods are denied: you may not try one (create pods)",)
 
 
+def a_held(kind, **more):
+    return {"type": kind, "status": "True", **more}
+
+
+@pytest.mark.parametrize(
+    ("status", "suspend", "ended", "failed"),
+    [
+        (
+            {"failed": 3, "conditions": [a_held("Failed", reason="BackoffLimitExceeded")]},
+            False,
+            "has failed: 0 pods succeeded, 3 failed",
+            "BackoffLimitExceeded",
+        ),
+        (
+            {"conditions": [a_held("FailureTarget", reason="Deadline", message="too long")]},
+            False,
+            "has failed: 0 pods succeeded, 0 failed",
+            "Deadline: too long",
+        ),
+        (
+            {"succeeded": 1, "failed": 2, "conditions": [a_held("Complete")]},
+            False,
+            "is complete: 1 pod succeeded, 2 failed",
+            "",
+        ),
+        ({"succeeded": 2}, True, "is suspended: 2 pods succeeded, 0 failed", ""),
+        ({"conditions": [{"type": "Failed", "status": "False"}]}, False, "", ""),
+    ],
+)
+def test_what_became_of_a_job_is_said(cluster, kube, status, suspend, ended, failed):
+    spec = {**SELECTOR, "suspend": suspend}
+    cluster.paths = {
+        f"{BATCH}/jobs/train": {"metadata": {"uid": "j"}, "spec": spec, "status": status},
+        f"{CORE}/pods": [],
+        f"{CORE}/events": [],
+    }
+    facts, _ = read_workload_facts(kube, JOB, "team-a", "train")
+    assert (facts.ended, facts.failed, facts.wanted) == (ended, failed, 0 if ended else 1)
+
+
 def test_of_a_cron_job_the_newest_job_is_explained(cluster, kube):
     jobs = [
         owned("Job", "old", "j1", by="c", at="2026-01-01T00:00:00Z", spec=SELECTOR),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webhook.core.seeing.histories import (
+    AHEAD_S,
     LONGEST_WARNING,
     MOST_RUNS,
     OLDEST_S,
@@ -212,6 +213,15 @@ def test_an_old_run_is_not_added_and_old_runs_go_when_a_new_one_comes():
     old = a_run(1, ended_s=NOW_S - OLDEST_S - 1)
     assert append(a_history(), old, NOW_S) == a_history()
     assert append(a_history(old), a_run(2), NOW_S) == a_history(a_run(2))
+
+
+def test_a_run_that_is_still_to_come_is_forged_and_keeps_no_history_alive():
+    forged = a_run(1, ended_s=NOW_S + AHEAD_S + 1)
+    assert append(a_history(), forged, NOW_S) == a_history()
+    assert append(a_history(forged), a_run(2), NOW_S) == a_history(a_run(2))
+    assert is_over(a_history(forged), NOW_S)
+    ahead = a_run(1, ended_s=NOW_S + AHEAD_S)
+    assert append(a_history(), ahead, NOW_S) == a_history(ahead)
 
 
 def test_a_history_is_over_thirty_days_after_its_last_run():

@@ -12,12 +12,13 @@ from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.adapters.kube.seeing import read_gpu_nodes, read_pods, why_no_figures
-from webhook.core.seeing.eligible import read_seen_node
-from webhook.core.seeing.explain import newest_in_trouble
+from webhook.core.seeing.explaining.eligible import read_seen_node
+from webhook.core.seeing.explaining.explain import newest_in_trouble
+from webhook.core.seeing.explaining.report import PodFacts, WorkloadFacts
+from webhook.core.seeing.explaining.stops import MOST_LINES
+from webhook.core.seeing.explaining.stored import part, parts, statuses
 from webhook.core.seeing.histories import read_history
-from webhook.core.seeing.report import PodFacts, WorkloadFacts
-from webhook.core.seeing.stops import MOST_LINES
-from webhook.core.seeing.stored import part, parts, statuses
+from webhook.core.seeing.words import counted
 from webhook.names import (
     ASKING_ANNOTATIONS,
     ENFORCER_CONTAINER,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from webhook.adapters.kube.client import Kube
-    from webhook.core.seeing.eligible import SeenNode
+    from webhook.core.seeing.explaining.eligible import SeenNode
 
     Json = dict[str, Any]
 
@@ -174,6 +175,7 @@ def read_workload_facts(
         if not refusals:
             refusals = _try_one(kube, namespace, workload, left_out)
             tried = bool(refusals)
+    ended, failed = _ended(workload)
     facts = WorkloadFacts(
         asked.kind.name,
         namespace,
@@ -183,6 +185,8 @@ def read_workload_facts(
         wanted,
         len(running),
         left_out=tuple(left_out),
+        ended=ended,
+        failed=failed,
         tried=tried,
         misplaced=_misplaced(asked),
         template=_template(asked),
@@ -338,20 +342,35 @@ def _wanted(workload: _Workload) -> int:
         return _count(status.get("desiredNumberScheduled"), 0)
     if workload.kind is not JOB:
         return _count(spec.get("replicas"), 1)
-    if status.get("completionTime") or spec.get("suspend") is True:
-        return 0
-    if any(
-        one.get("type") == "Failed" and one.get("status") == "True"
-        for one in parts(status.get("conditions"))
-    ):
+    if _ended(workload)[0]:
         return 0
     at_once = _count(spec.get("parallelism"), 1)
     left = _count(spec.get("completions"), at_once) - _count(status.get("succeeded"), 0)
     return max(0, min(at_once, left))
 
 
-def _created(raw: Json) -> str:
-    return str(part(raw, "metadata").get("creationTimestamp"))
+def _ended(workload: _Workload) -> tuple[str, str]:
+    """Say what became of a Job that makes no more pods, and why it failed; else two empty texts.
+
+    Source: JobStatus in kubernetes/api/batch/v1.
+    """
+    if workload.kind is not JOB:
+        return "", ""
+    spec, status = part(workload.raw, "spec"), part(workload.raw, "status")
+    succeeded, failed = (_count(status.get(key), 0) for key in ("succeeded", "failed"))
+    counts = f"{counted(succeeded, 'pod')} succeeded, {failed} failed"
+    held = {
+        one.get("type"): one
+        for one in parts(status.get("conditions"))
+        if one.get("status") == "True"
+    }
+    for kind in ("Failed", "FailureTarget"):
+        if kind in held:
+            said = (str(held[kind].get(key) or "") for key in ("reason", "message"))
+            return f"has failed: {counts}", ": ".join(filter(None, said))
+    if "Complete" in held or status.get("completionTime"):
+        return f"is complete: {counts}", ""
+    return (f"is suspended: {counts}", "") if spec.get("suspend") is True else ("", "")
 
 
 def _template(workload: _Workload) -> str:

@@ -52,7 +52,10 @@ class HistoriesApi:
         empty = History(namespace, workload.kind, workload.name)
         if found is None:
             return StoredHistory(empty, "")
-        return StoredHistory(read_history(found) or empty, found["metadata"]["resourceVersion"])
+        history, version = read_history(found) or empty, found["metadata"]["resourceVersion"]
+        if (history.kind, history.workload) != (workload.kind, workload.name):
+            history = empty  # somebody wrote another workload into it
+        return StoredHistory(history, version)
 
     def store(self, history: History, version: str) -> None:
         """Write a history, if the stored one is still of that version; a conflict where it is not.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from webhook.adapters.kube.client import Kube
-    from webhook.core.seeing.report import Report
+    from webhook.core.seeing.explaining.report import Report
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _POD_WORDS: Final = ("pod", "pods", "po")
@@ -34,7 +34,7 @@ def explain(kube: Kube, namespace: str, kind: str, name: str) -> Report:
         read_pod_facts,
         read_workload_facts,
     )
-    from webhook.core.seeing.explain import explain_pod, explain_workload  # noqa: PLC0415
+    from webhook.core.seeing.explaining.explain import explain_pod, explain_workload  # noqa: PLC0415
 
     if kind in _POD_WORDS:
         return explain_pod(read_pod_facts(kube, namespace, name))
@@ -91,7 +91,7 @@ def explain_command(
     vramwarden explain deployment/llama -n team-a
     vramwarden explain job/embed -o json
 
-    Exit code 0: nothing is wrong; 1: something blocks or was stopped, or has not that name; 2:
+    Exit code 0: nothing is wrong; 1: something blocks or was stopped, or nothing has that name; 2:
     wrong usage; 3: the cluster did not answer, or you may not read it.
     """  # noqa: D301 - click wants the character, not two
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above

@@ -7,21 +7,22 @@ them that a terminal would act on is written.
 from __future__ import annotations
 
 import json
+import re
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.seeing.phrases import some
-from webhook.core.seeing.report import Severity
-from webhook.core.seeing.room import OLD_S, Blocker
+from webhook.core.seeing.explaining.phrases import some
+from webhook.core.seeing.explaining.report import Severity
+from webhook.core.seeing.explaining.room import OLD_S, Blocker
 from webhook.core.seeing.words import amount, span
 from webhook.names import SEEING_API_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from webhook.core.seeing.explaining.report import Cause, Report
+    from webhook.core.seeing.explaining.room import NodeRoom
     from webhook.core.seeing.nodes import GpuFigures
-    from webhook.core.seeing.report import Cause, Report
-    from webhook.core.seeing.room import NodeRoom
 
 KIND: Final = "ExplainReport"
 MOST_NODES: Final = 10
@@ -32,6 +33,7 @@ _WITH_ROOM: Final = {Blocker.GPUS_SPLIT, Blocker.NO_ROOM}
 """Reasons of nodes whose GPUs are worth a look."""
 _ASIDE_AT: Final = 60
 _INDENT: Final = "    "
+_SPACES: Final = re.compile(r"\s+")
 
 
 def as_text(report: Report) -> str:
@@ -161,4 +163,6 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 def _printable(line: str) -> str:
+    """Return a line of which nothing acts on a terminal; others' line breaks become a space."""
+    line = _SPACES.sub(lambda found: found[0] if set(found[0]) == {" "} else " ", line)
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MOST_RUNS: Final = 20
 OLDEST_S: Final = 30 * 86_400.0
 """Runs that ended longer ago are dropped."""
+AHEAD_S: Final = 86_400.0
+"""A node's clock may be wrong by so much; a run that ends later than that is forged."""
 ENOUGH_RUNS: Final = 5
 ENOUGH_S: Final = 3_600.0
 """Advice begins with so many runs that were measured, and so long in sum."""
@@ -173,14 +175,19 @@ def append(history: History, run: Run, now_s: float) -> History:
     | --- | --- |
     | of a pod and an end that are there already | the same history: nobody counts a pod twice |
     | older than thirty days, or than each of twenty others | likewise |
-    | any other | added where its end belongs; what is too old then, or too many, goes |
+    | ends more than a day from now | likewise |
+    | any other | added where its end belongs; what is too old, or too many, or to come, goes |
     """
     if any(_key(run) == _key(one) for one in history.runs):
         return history
-    runs = sorted((*history.runs, run), key=lambda one: one.ended_s)[-MOST_RUNS:]
-    if run not in runs or now_s - run.ended_s > OLDEST_S:
-        return history
-    return replace(history, runs=tuple(one for one in runs if now_s - one.ended_s <= OLDEST_S))
+    known = [one for one in (*history.runs, run) if _counts(one, now_s)]
+    runs = sorted(known, key=lambda one: one.ended_s)[-MOST_RUNS:]
+    return replace(history, runs=tuple(runs)) if run in runs else history
+
+
+def _counts(run: Run, now_s: float) -> bool:
+    """Say whether a run is neither too old nor still to come."""
+    return -AHEAD_S <= now_s - run.ended_s <= OLDEST_S
 
 
 def has_run(history: History, pod: str, began_s: float) -> bool:
@@ -193,7 +200,7 @@ def has_run(history: History, pod: str, began_s: float) -> bool:
 
 def is_over(history: History, now_s: float) -> bool:
     """Say whether its last run ended so long ago that the history may go."""
-    return all(now_s - run.ended_s > OLDEST_S for run in history.runs)
+    return not any(_counts(run, now_s) for run in history.runs)
 
 
 def asked_bytes(history: History) -> int | None:
@@ -204,6 +211,11 @@ def asked_bytes(history: History) -> int | None:
 def peak_bytes(history: History) -> int | None:
     """Return the most that a run held; None where none was measured."""
     return max((held for run in history.runs if (held := _held(run)) is not None), default=None)
+
+
+def measured_runs(history: History) -> int:
+    """Return of how many runs it is known what they held."""
+    return sum(1 for run in history.runs if _held(run) is not None)
 
 
 def median_bytes(history: History) -> int | None:
@@ -287,7 +299,9 @@ def warn(history: History | None, asked: int, largest_bytes: int | None = None) 
         after = f" were stopped at {_cap_of_stops(history, asked)}; {amount} would have been enough"
     else:
         peak = measured(peak_bytes(history) or 0)
-        before = f"{asks}; the last {count} pods of "
+        known = measured_runs(history)
+        of = f"the last {count}" if known == count else f"{known} measured of the last {count}"
+        before = f"{asks}; {of} pods of "
         after = f" peaked at {peak}; {amount} would do (vramwarden advise)"
     room = LONGEST_WARNING - len(before) - len(after)
     whose = f"{history.kind} {history.workload}"
@@ -371,8 +385,8 @@ def _within(value: object, most: int) -> int | None:
 
 
 def _text(raw: Json, key: str) -> str:
-    value = raw.get(key)
     """Return a text; one that would act on a terminal is none."""
+    value = raw.get(key)
     return value[:_LONGEST_TEXT] if isinstance(value, str) and value.isprintable() else ""
 
 

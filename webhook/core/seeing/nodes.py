@@ -116,14 +116,17 @@ def write_time(at_s: float) -> str:
 
 
 def read_time(value: object) -> float | None:
-    """Return the Unix time that a text in RFC 3339 says, None where it says none."""
+    """Return the Unix time that a text in RFC 3339 says, None where it says none.
+
+    Nor where `write_time` could not write it: `9999-12-31T23:59:59-10:00` is in the year 10000.
+    """
     if not isinstance(value, str):
         return None
     try:
         at = datetime.fromisoformat(value)
-    except ValueError:
+        return at.astimezone(UTC).timestamp() if at.tzinfo else None
+    except (ValueError, OverflowError):
         return None
-    return at.timestamp() if at.tzinfo else None
 
 
 def _status(node: NodeFigures) -> Json:

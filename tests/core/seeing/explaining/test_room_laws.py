@@ -9,7 +9,8 @@ from tests.support.assignments import NOW_S
 from webhook.core.placement.assignments import Assignment, Plan, PodState, free_on, plan
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import EVERY_GPU, Gpu
-from webhook.core.seeing.eligible import SeenNode
+from webhook.core.seeing.explaining.eligible import SeenNode
+from webhook.core.seeing.explaining.room import find_room, would_make_room
 from webhook.core.seeing.nodes import (
     GpuFigures,
     NodeFigures,
@@ -17,7 +18,6 @@ from webhook.core.seeing.nodes import (
     read_gpu_node,
     write_gpu_node,
 )
-from webhook.core.seeing.room import find_room, would_make_room
 
 MIB = 2**20
 LABELS = {"vramwarden.io/gpu": "true"}

@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.enforcement.last_words import exactly
 from webhook.core.pod.findings import quoted
-from webhook.core.seeing.phrases import bounded
-from webhook.names import ADMITTED_ANNOTATION, ENFORCER_CONTAINER
+from webhook.core.seeing.explaining.phrases import bounded
+from webhook.names import (
+    ADMITTED_ANNOTATION,
+    ENFORCER_CONTAINER,
+    GPU_MEMORY_ANNOTATION,
+    VRAM_RESOURCE,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -101,3 +107,23 @@ def rule_of(pod: Mapping[str, Any]) -> str:
     admitted = bounded(part(pod, "metadata", "annotations").get(ADMITTED_ANNOTATION), 500)
     words = admitted.split(" ")
     return quoted(words[1], _LONGEST_RULE) if len(words) == _PARTS else ""
+
+
+def line_for(pod: Mapping[str, Any] | None, amount_bytes: int) -> str:
+    """Say what to write, so that a pod like this one gets so much on each of its GPUs.
+
+    | the pod's annotation gpu-memory | then |
+    | --- | --- |
+    | is one quantity, or the pod is gone | the annotation, to be copied |
+    | is a list by container | the sum of its entries |
+    | is absent: its containers say it themselves | the sum of their limits, per GPU |
+    """
+    amount = exactly(amount_bytes)
+    if pod is None:
+        return f"{GPU_MEMORY_ANNOTATION}: {amount}"
+    written = part(pod, "metadata", "annotations").get(GPU_MEMORY_ANNOTATION)
+    if not isinstance(written, str):
+        return f"{amount} per GPU in the limits {VRAM_RESOURCE}"
+    if "=" in written:
+        return f"{amount} in sum over the containers in {GPU_MEMORY_ANNOTATION}"
+    return f"{GPU_MEMORY_ANNOTATION}: {amount}"

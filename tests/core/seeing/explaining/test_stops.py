@@ -17,7 +17,7 @@ from webhook.core.enforcement.step import (
     StopContainer,
     Terminate,
 )
-from webhook.core.seeing.stops import LONGEST_LINE, LONGEST_SENTENCE, Said, hear
+from webhook.core.seeing.explaining.stops import LONGEST_LINE, LONGEST_SENTENCE, Said, hear
 from webhook.sidecar.events import report
 from webhook.sidecar.journal import EnforcerJournal
 

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.quantity import MAX_BYTES
+from webhook.core.seeing.explaining.phrases import bounded
 from webhook.core.seeing.nodes import read_time
-from webhook.core.seeing.phrases import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -156,7 +156,7 @@ def _stop(said: Said, why: str, values: Mapping[str, Any]) -> Stop:
         _bytes(values, "cap_bytes"),
         _bytes(values, "peak_bytes") or told,
         _number(values, "pid", _LONGEST_PID),
-        bounded(values.get("command"), _LONGEST_COMMAND),
+        " ".join(bounded(values.get("command"), _LONGEST_COMMAND).split()),
         bounded(values.get("container"), 80),
     )
 

@@ -5,38 +5,39 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.last_words import exactly, read_last_words
-from webhook.core.seeing.nodes import read_time
-from webhook.core.seeing.past import (
+from webhook.core.seeing.explaining.past import (
     enough_for,
     find_history,
     history_notes,
     peak_words,
     stops_words,
 )
-from webhook.core.seeing.phrases import bounded, some
-from webhook.core.seeing.report import Cause, Enough, Report, Severity, State, Trouble
-from webhook.core.seeing.stops import LONGEST_SENTENCE, Said, hear
-from webhook.core.seeing.stored import (
+from webhook.core.seeing.explaining.phrases import bounded, some
+from webhook.core.seeing.explaining.report import Cause, Enough, Report, Severity, State, Trouble
+from webhook.core.seeing.explaining.stops import LONGEST_SENTENCE, Said, hear
+from webhook.core.seeing.explaining.stored import (
     condition,
     container_name,
     enforcer_ended,
+    line_for,
     part,
     rule_of,
     statuses,
 )
-from webhook.core.seeing.waiting import demand_words, old_figures
+from webhook.core.seeing.explaining.waiting import demand_words, old_figures, unreadable
+from webhook.core.seeing.nodes import read_time
 from webhook.core.seeing.words import amount, span
 from webhook.core.seeing.workloads import workload_of
-from webhook.names import CAP_HELD_CONDITION, GPU_MEMORY_ANNOTATION
+from webhook.names import CAP_HELD_CONDITION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from webhook.core.placement.assignments import PodState
     from webhook.core.pod.fields import Json
+    from webhook.core.seeing.explaining.report import PodFacts
+    from webhook.core.seeing.explaining.stops import Heard, Stop
     from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures
-    from webhook.core.seeing.report import PodFacts
-    from webhook.core.seeing.stops import Heard, Stop
 
     Mine = Sequence[tuple[GpuFigures, PodFigures]]
 
@@ -81,11 +82,13 @@ def explain_bound(facts: PodFacts, pod: Json, state: PodState) -> Report:
         fix = "wait, or delete the pod, so that another one is bound"
         causes.insert(0, Cause(Severity.ERROR, Trouble.WAITS_FOR_GPU, detail, fix))
     elif not state.finished:
+        if state.unreadable and not state.uuids:
+            causes.insert(0, unreadable(state.unreadable))
         causes += _waiting_containers(pod)
     notes = list(_enough_notes(run_bytes, mine))
     if state.need:
         history = find_history(facts.histories, workload_of(part(pod, "metadata")))
-        notes += history_notes(history, state.need.memory_bytes, facts.nodes)
+        notes += history_notes(history, state.need.memory_bytes, facts.nodes, pod)
     left_out, remarks = list(facts.left_out), []
     if not state.finished:
         remarks = [*_why_those(node, state, mine), *old_figures([node] if node else [], now_s)]
@@ -145,7 +148,7 @@ def _ended(pod: Json, now_s: float) -> str:
 def _gpus(node: NodeFigures | None, state: PodState) -> str:
     """Name a pod's GPUs: `GPU 1 (H100-80GB, GPU-5c2...)`."""
     if not state.uuids:
-        return f"all GPUs of {state.node}"
+        return "no GPU" if state.at_binding else f"all GPUs of {state.node}"
     known = {gpu.uuid: gpu for gpu in node.gpus} if node else {}
     named = []
     for uuid in state.uuids:
@@ -173,7 +176,7 @@ def _stopped(pod: Json, heard: Heard, now_s: float) -> Iterator[Cause]:
     """Yield the newest stops, the newest first."""
     for stop in heard.stops[: -MOST_STOPS - 1 : -1]:
         peak = stop.peak_bytes
-        fix = f"{GPU_MEMORY_ANNOTATION}: {exactly(enough_for(peak))}" if peak else ""
+        fix = line_for(pod, enough_for(peak)) if peak else ""
         yield Cause(Severity.WARNING, stop.reason, _stop_words(pod, stop, now_s), fix)
     rest = len(heard.stops) - MOST_STOPS
     if rest > 0:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.last_words import exactly
 from webhook.core.pod.findings import Reason
-from webhook.core.seeing.eligible import Mismatch
+from webhook.core.seeing.explaining.eligible import Mismatch
+from webhook.core.seeing.explaining.past import find_history, history_notes
+from webhook.core.seeing.explaining.phrases import some
+from webhook.core.seeing.explaining.report import Cause, Enough, Report, Severity, State, Trouble
+from webhook.core.seeing.explaining.room import OLD_S, Blocker, find_room, would_make_room
+from webhook.core.seeing.explaining.stored import condition, part, rule_of
 from webhook.core.seeing.nodes import read_time
-from webhook.core.seeing.past import find_history, history_notes
-from webhook.core.seeing.phrases import some
-from webhook.core.seeing.report import Cause, Enough, Report, Severity, State, Trouble
-from webhook.core.seeing.room import OLD_S, Blocker, find_room, would_make_room
-from webhook.core.seeing.stored import condition, part, rule_of
 from webhook.core.seeing.words import amount, counted, span
 from webhook.core.seeing.workloads import workload_of
 from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from webhook.core.placement.assignments import PodState
     from webhook.core.placement.fit import Need
     from webhook.core.pod.fields import Json
+    from webhook.core.seeing.explaining.report import PodFacts
+    from webhook.core.seeing.explaining.room import Making, Room
     from webhook.core.seeing.nodes import NodeFigures
-    from webhook.core.seeing.report import PodFacts
-    from webhook.core.seeing.room import Making, Room
 
 START_NOW: Final = "would start now"
 START_WHEN: Final = "would start when"
@@ -61,7 +61,7 @@ def explain_pending(facts: PodFacts, pod: Json, state: PodState) -> Report:
     if not state.at_binding:
         remarks.append("its rule lets it see all GPUs of a node, so their sum alone counts")
     elif state.unreadable:
-        causes.append(_unreadable(state.unreadable))
+        causes.append(unreadable(state.unreadable))
     elif facts.nodes:
         room = find_room(pod, need, facts.nodes, facts.seen, facts.now_s)
         causes += _no_room(need, room)
@@ -81,7 +81,7 @@ def explain_pending(facts: PodFacts, pod: Json, state: PodState) -> Report:
         causes.append(Cause(Severity.ERROR, Blocker.GPUS_UNKNOWN, detail, fix))
     causes += _of_scheduler(pod, room, judged=facts.seen is not None)
     history = find_history(facts.histories, workload_of(part(pod, "metadata")))
-    notes += history_notes(history, need.memory_bytes, facts.nodes)
+    notes += history_notes(history, need.memory_bytes, facts.nodes, pod)
     start = room.start_now if room else None
     enough = Enough(
         start_now_bytes=start.largest_bytes if start else None,
@@ -102,7 +102,7 @@ def explain_pending(facts: PodFacts, pod: Json, state: PodState) -> Report:
     )
 
 
-def _unreadable(said: str) -> Cause:
+def unreadable(said: str) -> Cause:
     """Return the cause of a pod that no binding gets a GPU: it bypassed admission."""
     reason = next((one for one in Reason if said.startswith(f"{one}: ")), Reason.UNMUTATED)
     return Cause(Severity.ERROR, reason, said.removeprefix(f"{reason}: "), reason.cure)
@@ -120,10 +120,13 @@ def demand_words(state: PodState, rule: str) -> str:
 
 def old_figures(nodes: Iterable[NodeFigures], now_s: float) -> Iterator[str]:
     """Say whose figures are old."""
-    old = {one.name: now_s - one.observed_s for one in nodes if now_s - one.observed_s > OLD_S}
+    ages = {one.name: now_s - one.observed_s for one in nodes}
+    old = {name: age_s for name, age_s in sorted(ages.items()) if age_s > OLD_S}
     if old:
-        ages = some(f"{name} ({span(age_s)})" for name, age_s in sorted(old.items()))
-        yield f"figures are old of {ages}; does the sentry run there? (vramwarden check)"
+        whose = some(old)
+        are = f"are {span(min(old.values()))} old" + (" or older" if len(old) > 1 else "")
+        its = "its sentry" if len(old) == 1 else "their sentry"
+        yield f"the figures of {whose} {are}; does {its} run? (vramwarden check)"
 
 
 def _no_room(need: Need, room: Room) -> Iterator[Cause]:
@@ -155,7 +158,7 @@ def _no_room(need: Need, room: Room) -> Iterator[Cause]:
     elif cause is Blocker.TOO_LARGE:
         has = amount(most, down=True)
         detail = f"no GPU has {asks}: the largest has {has}, so this pod will never start"
-        fix = f"{GPU_MEMORY_ANNOTATION}: {has} or less"
+        fix = f"ask for {has} or less ({GPU_MEMORY_ANNOTATION})"
         yield Cause(Severity.ERROR, cause, detail, fix, aside if large else "")
     elif cause is Blocker.TOO_FEW_GPUS:
         detail = f"no node has {need.gpu_count} GPUs with {asks} or more, so it will never start"
@@ -176,6 +179,7 @@ def _no_match(room: Room, cause: Mismatch) -> Cause:
     fix = {
         Mismatch.NO_DEVICE_NAMES: "the log of vramwarden's node agent there says what to change",
         Mismatch.NO_ENFORCEMENT: "the log of vramwarden's node agent there says why",
+        Mismatch.NOT_SHARED: "vramwarden check says why, to whoever may read nodes",
         Mismatch.CORDONED: "wait for maintenance to end, or ask your platform team",
         Mismatch.TAINT: "ask your platform team for a toleration in the rule, or another node",
     }.get(cause, "change the pod's nodeSelector, affinity or gpu-class")
@@ -191,7 +195,8 @@ def _notes(
     if start:
         most = amount(start.largest_bytes, down=True)
         on = "" if need.gpu_count == 1 else f" on each of {need.gpu_count} GPUs"
-        yield START_NOW, f"{most}{on} (on {start.name})"
+        old = f", by figures of {span(start.age_s)} ago" if start.age_s > OLD_S else ""
+        yield START_NOW, f"{most}{on} (on {start.name}{old})"
     else:
         yield START_NOW, "nothing"
     making = _making(facts, list(would_make_room(need, nodes, room)))
@@ -205,7 +210,9 @@ def _making(facts: PodFacts, pods: Sequence[Making]) -> list[str]:
     for one in pods:
         name = facts.names.get(one.uid)
         if name is None:
-            others.append(f"a pod of another namespace on {one.node}")
+            # Without any name, not even its own, the namespace's pods could not be listed.
+            whose = "a pod of another namespace" if facts.names else "another pod"
+            others.append(f"{whose} on {one.node} ends")
         else:
             gpus = f"GPU {one.gpus[0]}" if len(one.gpus) == 1 else f"{len(one.gpus)} GPUs"
             own.append(f"{name} ends ({exactly(one.cap_bytes)} on {gpus} of {one.node})")
@@ -227,7 +234,8 @@ def _of_scheduler(pod: Json, room: Room | None, *, judged: bool) -> Iterator[Cau
     denied = _BINDING_DENIED.search(message)
     if denied:
         detail = f"the scheduler tried a node, and vramwarden denied that binding: {denied[1]}"
-        yield Cause(Severity.INFO, Trouble.BINDING_DENIED, detail)
+        severity = Severity.ERROR if room is None else Severity.INFO  # else the figures say it
+        yield Cause(severity, Trouble.BINDING_DENIED, detail)
         return
     fits = bool(room) and room is not None and room.cause is None
     others = [one for one in _said(message) if not _is_ours(one, judged=judged)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from webhook.core.seeing.eligible import Mismatch, SeenNode, read_seen_node, why_not
+from webhook.core.seeing.explaining.eligible import Mismatch, SeenNode, read_seen_node, why_not
 from webhook.core.seeing.nodes import NodeFigures
 
 NODE = NodeFigures("n1", 0.0, "580", "sidecar")

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.last_words import exactly
 from webhook.core.pod.findings import shortened
-from webhook.core.seeing.histories import advise, peak_bytes
+from webhook.core.seeing.explaining.stored import line_for
+from webhook.core.seeing.histories import advise, measured_runs, peak_bytes
 from webhook.core.seeing.words import amount, counted
-from webhook.names import GPU_MEMORY_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from webhook.core.pod.fields import Json
     from webhook.core.seeing.histories import History
     from webhook.core.seeing.nodes import NodeFigures
     from webhook.core.seeing.workloads import Workload
@@ -55,19 +56,27 @@ def find_history(histories: Iterable[History], workload: Workload) -> History | 
 
 
 def history_notes(
-    history: History | None, asked_bytes: int, nodes: Iterable[NodeFigures] | None
+    history: History | None,
+    asked_bytes: int,
+    nodes: Iterable[NodeFigures] | None,
+    pod: Json | None,
 ) -> Iterator[tuple[str, str]]:
-    """Say what the last pods of a workload held, and what would do."""
+    """Say what the last pods of a workload held, and what would do: of this one, if it exists."""
     peak = peak_bytes(history) if history else None
     if history is None or peak is None:
         return
     sizes = [gpu.usable_bytes for node in nodes or () for gpu in node.gpus]
     advice = advise(history, asked_bytes, max(sizes, default=None))
     whose = f"{history.kind} {shortened(history.workload, _LONGEST_NAME)}"
-    runs = len(history.runs)
+    runs, known = len(history.runs), measured_runs(history)
     last = "the last pod" if runs == 1 else f"the last {counted(runs, 'pod')}"
-    said = f"{last} of {whose} peaked at {amount(peak)}"
+    of = (
+        f"{last} of {whose}"
+        if known == runs
+        else f"of {last} of {whose} {known} were measured, and"
+    )
+    said = f"{of} peaked at {amount(peak)}"
     if advice.amount_bytes is not None:
         would = exactly(advice.amount_bytes)
-        said += f"; {would} would do     -> {GPU_MEMORY_ANNOTATION}: {would}"
+        said += f"; {would} would do     -> {line_for(pod, advice.amount_bytes)}"
     yield HISTORY, said

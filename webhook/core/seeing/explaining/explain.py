@@ -20,19 +20,18 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.rules.idioms import FOREIGN_RESOURCES, candidates, near_miss
-from webhook.core.enforcement.last_words import exactly
 from webhook.core.placement.assignments import read_pod_state
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.findings import MalformedObjectError, Reason
 from webhook.core.pod.quantity import QuantityError, parse_vram
-from webhook.core.seeing.bound import explain_bound
+from webhook.core.seeing.explaining.bound import explain_bound
+from webhook.core.seeing.explaining.past import enough_for, history_notes, peak_words, stops_words
+from webhook.core.seeing.explaining.phrases import bounded, some
+from webhook.core.seeing.explaining.report import Cause, Enough, Report, Severity, State, Trouble
+from webhook.core.seeing.explaining.stops import Said
+from webhook.core.seeing.explaining.stored import MOST, condition, line_for, part, parts, statuses
+from webhook.core.seeing.explaining.waiting import explain_pending
 from webhook.core.seeing.nodes import read_time
-from webhook.core.seeing.past import enough_for, history_notes, peak_words, stops_words
-from webhook.core.seeing.phrases import bounded, some
-from webhook.core.seeing.report import Cause, Enough, Report, Severity, State, Trouble
-from webhook.core.seeing.stops import Said
-from webhook.core.seeing.stored import MOST, condition, part, parts, statuses
-from webhook.core.seeing.waiting import explain_pending
 from webhook.core.seeing.words import span
 from webhook.names import CAP_HELD_CONDITION, GPU_MEMORY_ANNOTATION, PREFIX, VRAM_RESOURCE
 
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from webhook.core.pod.fields import Json
-    from webhook.core.seeing.report import PodFacts, WorkloadFacts
+    from webhook.core.seeing.explaining.report import PodFacts, WorkloadFacts
 
 MOST_REFUSALS: Final = 3
 _LONGEST_REFUSAL: Final = 4096
@@ -78,6 +77,8 @@ def explain_workload(facts: WorkloadFacts, pod: Report | None) -> Report:
     if causes:
         how = "a pod of it, tried as you and not stored, is" if facts.tried else "pods of it are"
         state, headline = State.REFUSED, f"has {has}: {how} denied."
+    elif facts.ended:
+        state, headline = pod.state if pod else State.ENDED, f"{facts.ended}."
     elif pod is None:
         state = State.PENDING if facts.wanted else State.ENDED
         headline = f"has {has}" + (", and nobody says why." if state is State.PENDING else " now.")
@@ -90,7 +91,7 @@ def explain_workload(facts: WorkloadFacts, pod: Report | None) -> Report:
         name,
         state,
         f"{kind} {namespace}/{name} {headline}",
-        (*causes, *_misplaced(facts)),
+        (*causes, *_failed(facts), *_misplaced(facts)),
         enough=Enough(admit_bytes=min(admit, default=None)),
         left_out=facts.left_out,
         pod=pod,
@@ -136,6 +137,11 @@ def _refusal(text: str) -> Iterator[Cause]:
         yield Cause(Severity.ERROR, reason, said[found.end() : end], reason.cure)
 
 
+def _failed(facts: WorkloadFacts) -> Iterator[Cause]:
+    if facts.failed:
+        yield Cause(Severity.ERROR, Trouble.JOB_FAILED, bounded(facts.failed, _LONGEST_REFUSAL))
+
+
 def _misplaced(facts: WorkloadFacts) -> Iterator[Cause]:
     if facts.misplaced:
         where = f"{facts.template}.metadata.annotations"
@@ -171,7 +177,7 @@ def _without_pod(facts: PodFacts) -> Report:
     enough = None
     if run.stops:
         enough = None if run.peak_bytes is None else enough_for(run.peak_bytes)
-        fix = f"{GPU_MEMORY_ANNOTATION}: {exactly(enough)}" if enough else ""
+        fix = line_for(None, enough) if enough else ""
         detail = f"{stops_words(run.stops)} for what the pod held"
         causes = (Cause(Severity.WARNING, Said.STOPPING, detail, fix),)
     return Report(
@@ -182,7 +188,7 @@ def _without_pod(facts: PodFacts) -> Report:
         headline,
         causes,
         enough=Enough(run_bytes=enough),
-        notes=tuple(history_notes(history, run.asked_bytes, facts.nodes)),
+        notes=tuple(history_notes(history, run.asked_bytes, facts.nodes, None)),
         left_out=facts.left_out,
     )
 

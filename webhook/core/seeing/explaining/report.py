@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.fields import Json
     from webhook.core.pod.findings import Reason
-    from webhook.core.seeing.eligible import Mismatch, SeenNode
+    from webhook.core.seeing.explaining.eligible import Mismatch, SeenNode
+    from webhook.core.seeing.explaining.room import Blocker, NodeRoom
+    from webhook.core.seeing.explaining.stops import Said
     from webhook.core.seeing.histories import History
     from webhook.core.seeing.nodes import NodeFigures
-    from webhook.core.seeing.room import Blocker, NodeRoom
-    from webhook.core.seeing.stops import Said
 
 
 class State(StrEnum):
@@ -71,6 +71,8 @@ class Trouble(StrEnum):
     """The kubelet cannot start a container."""
     CAP_EXCEEDED = "VRAMCapExceeded"
     """The sentry stopped it, from outside."""
+    JOB_FAILED = "JobFailed"
+    """Its pods failed too often, or it took too long."""
     NOT_READ = "NotRead"
     """It seems to ask for GPU memory in a way that vramwarden does not read."""
     NOT_FOUND = "NotFound"
@@ -174,5 +176,9 @@ class WorkloadFacts:
     """Our annotations that stand on it, and not on its pods' template."""
     template: str = "spec.template"
     """Where that template stands."""
+    ended: str = ""
+    """What became of a Job that makes no more pods: `is complete, 1 pod succeeded`."""
+    failed: str = ""
+    """Why a Job has failed."""
     tried: bool = False
     """Whether the refusals are answers to a pod that was tried as the user, and not stored."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.node.inventory import NO_ENFORCEMENT
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.pod.findings import quoted
-from webhook.core.seeing.phrases import bounded
+from webhook.core.seeing.explaining.phrases import bounded
 from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
     NODE_ENFORCEMENT_LABEL,
@@ -40,6 +40,8 @@ _REPELLING: Final = ("NoSchedule", "NoExecute")
 class Mismatch(StrEnum):
     """Why a node is none that the pod may run on."""
 
+    NOT_SHARED = "NotShared"
+    """It lacks our label: its GPUs are measured, and offered to nobody."""
     NODE_SELECTOR = "NodeSelector"
     """It lacks a label that the pod selects, by selector or affinity, so also by class."""
     NO_DEVICE_NAMES = "NoDeviceNames"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.enforcement.last_words import exactly
 from webhook.core.placement.fit import Denial, Need, place
 from webhook.core.pod.gpus import Gpu
-from webhook.core.seeing.eligible import Mismatch, why_not
+from webhook.core.seeing.explaining.eligible import Mismatch, why_not
 from webhook.core.seeing.words import amount, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from webhook.core.seeing.eligible import SeenNode
+    from webhook.core.seeing.explaining.eligible import SeenNode
     from webhook.core.seeing.nodes import GpuFigures, NodeFigures
 
 OLD_S: Final = 180.0
@@ -85,7 +85,9 @@ def find_room(
     seen: Mapping[str, SeenNode] | None,
     now_s: float,
 ) -> Room:
-    """Judge all nodes for a pod; `seen` is None where nodes may not be read.
+    """Judge all nodes for a pod; `seen` are those that are shared, None where they cannot be read.
+
+    Old figures are believed where no others have anything: `start_now` is by the newest.
 
     | of the nodes | cause |
     | --- | --- |
@@ -101,14 +103,13 @@ def find_room(
     | otherwise | NoRoom |
     """
     judged = tuple(
-        _judge(pod, need, node, seen.get(node.name) if seen else None, now_s)
-        for node in sorted(nodes, key=lambda one: one.name)
+        _judge(pod, need, node, seen, now_s) for node in sorted(nodes, key=lambda one: one.name)
     )
     matching = [node for node in judged if node.matches]
     small = {Blocker.TOO_LARGE, Blocker.TOO_FEW_GPUS}
     together = sum(_free(node.gpus) for node in matching if node.reason not in small)
-    best = max(matching, key=lambda node: node.largest_bytes, default=None)
-    start_now = best if best and best.largest_bytes else None
+    some = [node for node in matching if node.largest_bytes]
+    start_now = max(some, key=lambda node: (node.age_s <= OLD_S, node.largest_bytes), default=None)
     return Room(judged, _cause(judged, matching, need, together), start_now, together)
 
 
@@ -135,10 +136,17 @@ def _cause(
 
 
 def _judge(
-    pod: Mapping[str, Any], need: Need, node: NodeFigures, seen: SeenNode | None, now_s: float
+    pod: Mapping[str, Any],
+    need: Need,
+    node: NodeFigures,
+    seen: Mapping[str, SeenNode] | None,
+    now_s: float,
 ) -> NodeRoom:
     age_s = max(0.0, now_s - node.observed_s)
-    mismatch = why_not(pod, node, seen)
+    if seen is not None and node.name not in seen:
+        reason, detail = Mismatch.NOT_SHARED, "its GPUs are not shared"
+        return NodeRoom(node.name, False, reason, detail, node.gpus, age_s=age_s)
+    mismatch = why_not(pod, node, seen[node.name] if seen is not None else None)
     if mismatch:
         return NodeRoom(node.name, False, mismatch.reason, mismatch.detail, node.gpus, age_s=age_s)
     fits, reason, detail = _fits(need, node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from webhook.core.seeing.stored import (
+from webhook.core.seeing.explaining.stored import (
     LONGEST_MESSAGE,
     MOST,
     Ended,

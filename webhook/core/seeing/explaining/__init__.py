@@ -1,0 +1,14 @@
+"""What `vramwarden explain` says: facts of one pod or workload in, a report out.
+
+| module | |
+| --- | --- |
+| explain | begin here: which state a pod or a workload is in, and who explains that |
+| waiting | a pod without a node |
+| bound | a pod with a node: waits for a GPU, runs, was stopped, ended |
+| room | which nodes have room, by our own `place`, and what would make some |
+| eligible | which nodes the pod may run on, by what it selects |
+| stops | what the pod's enforcer says it did |
+| past | what the pod held, and the pods before it, in words |
+| stored, phrases | fields that others stored, bounded; parts of sentences |
+| report | the facts and the report, values only |
+"""
