@@ -331,7 +331,7 @@ def test_however_many_namespaces_a_tenant_has_others_have_room_and_all_are_bound
 ):
     """Each name of a pod makes a history, and only those that are known are ever swept."""
     monkeypatch.setattr(module, "MOST_OF_NAMESPACE", 8)
-    monkeypatch.setattr(module, "MOST_KNOWN", 32)
+    monkeypatch.setattr(module, "MOST_BEGUN", 32)
     begun = dict.fromkeys(["honest", *(f"greedy{number}" for number in range(5))], 0)
 
     def begins(namespace):

@@ -63,9 +63,10 @@ MOST_ENDING: Final = 10_000
 MOST_REMEMBERED: Final = 10_000
 """Pods whose end was heard."""
 MOST_KNOWN: Final = 4_096
-"""Histories in memory, with some 6 KiB each at most, and of all namespaces together: what is not
-known warns nobody, and is never swept. Where others made more, those of namespaces that have most
-are forgotten first."""
+"""Histories in memory, with some 6 KiB each at most. Where there are more, those of namespaces that
+have most are forgotten first: what is not known warns nobody, and is never swept."""
+MOST_BEGUN: Final = MOST_KNOWN
+"""Histories of all namespaces together: beyond it we begin no other."""
 MOST_SAID: Final = 1_024
 """Sentences that are remembered, each with its history."""
 MOST_OF_NAMESPACE: Final = 512
@@ -109,7 +110,7 @@ class KnownHistories:
         It may have `MOST_OF_NAMESPACE`, and half of what is left for all: a few that have as many
         as they can leave some to the others.
         """
-        left = MOST_KNOWN - len(self._known)
+        left = MOST_BEGUN - sum(self._counts.values())
         return self._counts.get(namespace, 0) < min(MOST_OF_NAMESPACE, left // 2)
 
     def over(self, now_s: float) -> list[StoredHistory]:
