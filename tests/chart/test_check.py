@@ -320,6 +320,15 @@ def test_a_fence_without_bindings_and_without_rules_is_named(check, server, cont
     assert found.checks["fence-policies"]["objects"] == ["vramwarden-second-line"]
 
 
+def test_a_binding_that_only_warns_is_none(check, server, control_plane):
+    path = f"{REGISTRATION}/validatingadmissionpolicybindings/vramwarden-marks"
+    warns, denies = ({"spec": {"validationActions": [one]}} for one in ("Warn", "Deny"))
+    with patched(control_plane.api, path, warns, denies):
+        found = check()
+    assert found.named("failed") == {"fence-policies"}
+    assert found.checks["fence-policies"]["objects"] == ["vramwarden-marks"]
+
+
 def test_memory_that_a_node_should_show_and_does_not_is_a_failure(check, server, control_plane):
     with a_node_of_its_own(control_plane):
         found = check()

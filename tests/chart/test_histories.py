@@ -31,14 +31,13 @@ class Cluster:
         self.api = control_plane.api
         self.kubeconfig = control_plane.kubeconfig
         self.kinds = [each for each in objects if each["kind"] == "CustomResourceDefinition"]
+        self.rights = [one(objects, kind, NAME) for kind in RIGHTS]
         for name in (NAMESPACE, TEAM):
             self.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         account = {"apiVersion": "v1", "kind": "ServiceAccount"}
         self.api.apply(account | {"metadata": {"name": "default", "namespace": TEAM}})
-        for kind in RIGHTS:
-            self.api.apply(one(objects, kind, NAME))
-        for kind in self.kinds:
-            self.api.apply(kind)
+        for each in (*self.rights, *self.kinds):
+            self.api.apply(each)
         wait_until("the kinds are known", lambda: self.histories() is not None)
         path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}/token"
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
@@ -91,8 +90,8 @@ class Cluster:
     def close(self):
         for pod in self.api.list(f"/api/v1/namespaces/{TEAM}/pods"):
             self.api.delete(pod | {"apiVersion": "v1", "kind": "Pod"}, gracePeriodSeconds="0")
-        for kind in self.kinds:
-            self.api.delete(kind)
+        for each in (*self.kinds, *self.rights):
+            self.api.delete(each)
 
 
 @pytest.fixture(scope="module")

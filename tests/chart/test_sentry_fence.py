@@ -509,8 +509,9 @@ def test_it_writes_the_figures_of_its_node_and_reads_them_again(cluster, kube, w
 def test_the_sentrys_writer_lives_with_a_deleted_object(cluster, kube, written):
     said, sent, now_s = [], [], [0.0]
     writer = GpuNodeWriter(kube, OWN, Journal(said.append), 0.0, clock=lambda: now_s[0])
+    writer.turn(sent.append)
     for second in range(3):
-        now_s[0] = second * 60.0
+        now_s[0] += 60.0
         writer.offer(replace(figures(), observed_s=1_900_000_000.0 + second))
         writer.turn(sent.append)
         found = cluster.api.request("GET", f"{GPU_NODES}/{OWN}")

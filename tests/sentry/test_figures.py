@@ -112,6 +112,16 @@ def test_what_cannot_be_measured_is_absent_and_never_zero():
     assert second.unattributed_bytes == 290 * MIB
 
 
+def test_of_a_pod_that_came_after_the_list_was_read_nothing_is_known():
+    figures = seen(a_look(5000, 0, [held(50, 900)], []), lines={TRAINER: a_line()})
+    figures.know({TRAINER: a_line(), OTHER: a_line(pod="x/y")})
+    shares = {one.pod: one for one in shown(figures).shares}
+    held_by = {pod: (one.figures.used_bytes, one.processes) for pod, one in shares.items()}
+    assert held_by == {"x/y": (None, None), "team/train": (900 * MIB, 1)}
+    figures.see(a_look(5000, 0, [held(50, 900)]), 5.0)
+    assert pods_of(figures)[OTHER].used_bytes == 0
+
+
 def test_unattributed_is_of_the_moment_of_the_list_and_never_below_zero():
     figures = seen(a_look(1000, 0, [held(50, 900)]), a_look(5000), lines={})
     assert shown(figures).node.gpus[0].unattributed_bytes == 100 * MIB

@@ -63,7 +63,9 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def bench(tmp_path, clock):
-    return Bench(tmp_path, clock)
+    made = Bench(tmp_path, clock)
+    made.sentry._lame = ""  # its own cgroup is not in that folder
+    return made
 
 
 def test_it_is_ready_once_it_can_place_processes_has_the_list_and_sees_the_gpus(tmp_path, clock):
@@ -223,6 +225,31 @@ def test_nothing_is_offered_before_it_is_known_what_is_stored_and_that_counts(be
     bench.sentry.turn(1.0)
     ((shown,),) = [node.gpus for node in offered]
     assert [(one.peak_bytes, one.stops) for one in shown.pods] == [(7 * GIB, 3)]
+
+
+def test_stops_are_no_metric_before_it_is_known_how_many_there_were(bench, clock):
+    """A counter that rises to what was stored would look like so many stops of now."""
+    bench.sentry.hear(SEEN)
+    bench.sentry._names.said = {TRAINER: (2, None)}
+    bench.sentry.turn(0.0)
+    assert b"vramwarden_pod_stops_total{" not in bench.metrics.exposition()
+    bench.sentry.hear(Stored(None))
+    bench.sentry.turn(1.0)
+    assert b"vramwarden_pod_stops_total{" in bench.metrics.exposition()
+
+
+def test_who_cannot_place_processes_says_of_nobody_what_is_held(tmp_path, clock):
+    put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
+    bench = Bench(tmp_path, clock)
+    bench.driver.lists["GPU-a"] = {50: GIB}
+    bench.sentry.hear(SEEN)
+    clock[0] += 100.0
+    bench.sentry.turn(clock[0])
+    shown = bench.metrics.exposition()
+    assert b"vramwarden_gpu_memory_used_bytes{" in shown
+    for name in (b"gpu_memory_unmanaged", b"gpu_memory_unattributed", b"pod_memory_used"):
+        assert b"vramwarden_%s_bytes{" % name not in shown
+    assert (bench.reported(), "unmanaged memory" in bench.events()) == ([], False)
 
 
 def test_where_nothing_was_stored_the_first_look_is_offered(bench, clock):

@@ -12,10 +12,12 @@ import urllib.request
 from dataclasses import replace
 
 import pytest
+from prometheus_client import generate_latest
 
 from tests.sentry.worlds import OTHER
 from webhook.adapters.kube.client import KubeError
 from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures
+from webhook.sentry import metrics as module
 from webhook.sentry import program
 from webhook.sentry.audit import Unmanaged
 from webhook.sentry.figures import Share, Shown
@@ -107,6 +109,28 @@ def test_silent_connections_keep_nobody_else_out(port):
     assert silent[0].recv(1) == b""  # the oldest was closed
     for one in silent:
         one.close()
+
+
+def test_however_often_metrics_are_asked_for_they_are_written_once_for_each_change(
+    monkeypatch, metrics
+):
+    """Every pod of the cluster can ask, and it takes the loop's own core."""
+    written = []
+    monkeypatch.setattr(
+        module, "generate_latest", lambda of: written.append(of) or generate_latest(of)
+    )
+    for change in (
+        lambda: metrics.show(shown(used_bytes=8), (), 1.0),
+        lambda: metrics.looked(0.1),
+        lambda: metrics.stopped("pod"),
+        lambda: metrics.show(shown(used_bytes=9), (), 2.0),
+    ):
+        before = samples(metrics)
+        change()
+        after = [samples(metrics) for _ in range(3)]
+        assert after[0] != before
+        assert after == after[:1] * 3
+    assert len(written) == 5
 
 
 def samples(metrics):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,8 +99,12 @@ class Bench:
         self.kube = Kube()
         self.kube.stored = stored
         self.said, self.sent = [], []
+        self.jitter_s = jitter_s
+        self.start()
+
+    def start(self):
         self.writer = GpuNodeWriter(
-            self.kube, "n1", Journal(self.said.append), jitter_s, clock=lambda: self.kube.now_s
+            self.kube, "n1", Journal(self.said.append), self.jitter_s, clock=lambda: self.kube.now_s
         )
 
     def turn(self, newest=None, later_s=0.0):
@@ -125,9 +130,10 @@ def test_what_is_stored_is_handed_over_before_anything_is_written():
     stored = write_gpu_node(figures(9, 1.0, "u-x"))
     bench = Bench(stored)
     bench.kube.fails = DOWN
-    bench.turn(figures(1))
+    bench.turn(figures(1, 100.0))
     assert (bench.sent, bench.kube.calls("merge", "create")) == ([], [])
     bench.kube.fails = None
+    bench.turn(later_s=LEAST_S)
     bench.turn(later_s=LEAST_S)
     ((sent,), asked) = bench.sent, bench.kube.calls("find", "merge")
     assert (sent.figures, asked) == (figures(9, 1.0, "u-x"), [OBJECT, OBJECT, OBJECT])
@@ -150,7 +156,7 @@ def test_figures_that_do_not_move_are_written_once_a_minute_and_its_jitter():
     bench = Bench(jitter_s=3.0)
     for second in range(200):
         bench.turn(figures(0, float(second)), later_s=1.0)
-    assert bench.kube.written_s == [1001.0, 1064.0, 1127.0, 1190.0]
+    assert bench.kube.written_s == [1004.0, 1067.0, 1130.0, 1193.0]
 
 
 def test_what_became_unknown_leaves_the_object():
@@ -262,6 +268,34 @@ def test_whatever_happens_at_most_one_write_is_stored_in_fifteen_seconds(storm, 
         bench.turn()
     gaps = [b - a for a, b in zip(kube.written_s, kube.written_s[1:], strict=False)]
     assert all(gap >= LEAST_S for gap in gaps)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 80), st.booleans()), max_size=60),
+    st.integers(0, 5),
+)
+def test_who_starts_again_and_again_writes_no_more_than_who_goes_on(storm, jitter_s):
+    bench = Bench(jitter_s=jitter_s)
+    for later_s, used, restarts in storm:
+        bench.kube.now_s += later_s
+        if restarts:
+            bench.start()
+        bench.turn(figures(used, bench.kube.now_s))
+        bench.turn()
+    written_s = bench.kube.written_s
+    gaps = [b - a for a, b in pairwise(written_s)]
+    assert all(gap >= LEAST_S for gap in gaps)
+
+
+def test_a_new_sentry_that_sees_what_the_last_one_did_writes_when_that_one_had():
+    bench = Bench(jitter_s=3.0)
+    bench.turn(figures(4, 1000.0))
+    bench.turn(later_s=3.0)
+    bench.start()
+    for second in range(200):
+        bench.turn(figures(4, bench.kube.now_s), later_s=1.0)
+        assert second or bench.sent
+    assert bench.kube.written_s == [1003.0, 1064.0, 1127.0, 1190.0]
 
 
 @given(storms)

@@ -322,8 +322,31 @@ def test_a_namespace_begins_no_more_histories_than_it_may(api, replica, monkeypa
     replica.turns()
     assert KEY not in api.stored
     assert replica.counts("runs") == {"dropped": 1}
-    why = "namespace team-a has 1 histories"
+    why = "namespace team-a has as many histories as it may"
     assert replica.log == [("warning", "a history is not begun", why)]
+
+
+def test_however_many_namespaces_a_tenant_has_others_have_room_and_all_are_bounded(
+    api, replica, monkeypatch
+):
+    """Each name of a pod makes a history, and only those that are known are ever swept."""
+    monkeypatch.setattr(module, "MOST_OF_NAMESPACE", 8)
+    monkeypatch.setattr(module, "MOST_BEGUN", 32)
+    begun = dict.fromkeys(["honest", *(f"greedy{number}" for number in range(5))], 0)
+
+    def begins(namespace):
+        if replica.known.has_room(namespace):
+            begun[namespace] += 1
+            name = f"p{begun[namespace]}"
+            history = History(namespace, "Pod", name)
+            replica.known.hear(Changed("ADDED", StoredHistory(history, "1")))
+
+    for namespace in [*list(begun)[1:], "honest"]:
+        for _ in range(50):
+            begins(namespace)
+    assert max(begun.values()) == 8
+    assert begun["honest"] > 0
+    assert sum(begun.values()) < 32
 
 
 @pytest.mark.parametrize("bound", ["MOST_QUEUED", "MOST_WAITING", "MOST_ENDING", "MOST_REMEMBERED"])

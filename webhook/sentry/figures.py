@@ -74,6 +74,8 @@ class _Listed:
     """Of all processes; None where one of them has no figure."""
     pods: dict[str, tuple[int | None, int]]
     """What each pod holds, None where it is not known, and by how many processes."""
+    promised: frozenset[str]
+    """Who was known to have a promise then: of these, who is not listed holds nothing."""
 
 
 @dataclass(slots=True)
@@ -172,7 +174,7 @@ class Figures:
         self._gpus = {uuid: one for uuid, one in self._gpus.items() if uuid in kept}
         for uuid, held in look.lists.items():
             if uuid in self._used:
-                self._lists[uuid] = _listed(held, self._used[uuid], now_s)
+                self._lists[uuid] = _listed(held, self._used[uuid], now_s, self._lines)
         self._lists = {
             uuid: one
             for uuid, one in self._lists.items()
@@ -248,7 +250,7 @@ class Figures:
                 if not has(line, gpu.uuid):
                     continue
                 listed = self._lists.get(gpu.uuid)
-                used, processes = listed.pods.get(uid, (0, 0)) if listed else (None, None)
+                used, processes = _holds(listed, uid)
                 stops = self._stops.get(uid)
                 figures = PodFigures(
                     written,
@@ -297,7 +299,24 @@ class Figures:
             self._stops = {uid: one for uid, one in self._stops.items() if uid in self._lines}
 
 
-def _listed(held: Iterable[Held], used_bytes: int | None, now_s: float) -> _Listed:
+def _holds(listed: _Listed | None, uid: str) -> tuple[int | None, int | None]:
+    """Return what a pod holds, and by how many processes.
+
+    | the list | the pod was known as it was read | the pod holds |
+    | --- | --- | --- |
+    | has its processes | any | their sum |
+    | has none of it | yes | nothing |
+    | has none of it | no: it is new | unknown, until the next list |
+    | is missing, or old | any | unknown |
+    """
+    if listed is None or not (uid in listed.pods or uid in listed.promised):
+        return None, None
+    return listed.pods.get(uid, (0, 0))
+
+
+def _listed(
+    held: Iterable[Held], used_bytes: int | None, now_s: float, promised: Iterable[str]
+) -> _Listed:
     total: int | None = 0
     pods: dict[str, tuple[int | None, int]] = {}
     for one in held:
@@ -306,7 +325,7 @@ def _listed(held: Iterable[Held], used_bytes: int | None, now_s: float) -> _List
             pod = one.owner.place.pod
             before, count = pods.get(pod, (0, 0))
             pods[pod] = _plus(before, one.used_bytes), count + 1
-    return _Listed(now_s, used_bytes, total, pods)
+    return _Listed(now_s, used_bytes, total, pods, frozenset(promised))
 
 
 def _plus(one: int | None, other: int | None) -> int | None:

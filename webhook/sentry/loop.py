@@ -164,6 +164,8 @@ class Sentry:
         """Look once, and do what follows from it."""
         pods = self._judge.judged()
         look = self._observer.look(now_s, self._judge.above, pods)
+        if self._lame:  # nobody's memory is nobody's
+            look = replace(look, lists={})
         actions = self._judge.judge(look, now_s)
         for uid, action in actions:
             self._perform(uid, action, look, now_s)
@@ -187,7 +189,8 @@ class Sentry:
         seen_s, followed = time.time(), self._fresh_s is not None
         enforcement = self._writer.enforcement
         shown = self._figures.show(seen_s, unmanaged, enforcement, followed=followed)
-        self._metrics.show(shown, unmanaged, seen_s if look.fault is None else None)
+        looked_s = seen_s if look.fault is None else None
+        self._metrics.show(shown, unmanaged, looked_s, counts=self._is_seeded)
         if self._is_seeded:
             self._writer.offer(shown.node)
 

@@ -60,6 +60,8 @@ class GpuNodeWriter:
         self._offered = threading.Event()
         self._newest: NodeFigures | None = None
         self._written: NodeFigures | None = None
+        self._stored: NodeFigures | None = None
+        """What an earlier sentry wrote, until there is something to compare it with."""
         self._exists = False
         self._tried_s = self._next_s = self._node_next_s = float("-inf")
         self._pause_s = LEAST_S
@@ -94,10 +96,13 @@ class GpuNodeWriter:
         try:
             if not self._is_read:
                 self._read_stored(send, now_s)
+                if now_s < self._next_s:
+                    return self._next_s - now_s
             newest = self._newest
             if newest is None or newest is self._written or not (newest.gpus or self._exists):
                 return None
             self._read_node(now_s)
+            self._go_on_from_stored(newest, now_s)
             left_s = self._tried_s + due_after_s(self._written, newest, self._jitter_s) - now_s
             if left_s > 0:
                 return left_s
@@ -112,7 +117,21 @@ class GpuNodeWriter:
         self._read_node(now_s)
         self._is_read = True
         self._exists = stored is not None
+        self._stored, self._tried_s = stored, now_s
+        if stored is not None:
+            self._next_s = now_s + LEAST_S
         send(Stored(stored))
+
+    def _go_on_from_stored(self, newest: NodeFigures, now_s: float) -> None:
+        """Take what is stored as our own last write.
+
+        So a sentry that is started again and again writes no more often than one that goes on. It
+        is as old as the node's clock says; but it may have been written only just before our start,
+        so in any case nothing is for `LEAST_S`.
+        """
+        if stored := self._stored:
+            self._stored, self._written = None, stored
+            self._tried_s = now_s - max(0.0, newest.observed_s - stored.observed_s)
 
     def _read_node(self, now_s: float) -> None:
         """Read the Node now and then; without it nothing is lost but the owner and a label."""

@@ -63,8 +63,10 @@ MOST_ENDING: Final = 10_000
 MOST_REMEMBERED: Final = 10_000
 """Pods whose end was heard."""
 MOST_KNOWN: Final = 4_096
-"""Histories in memory, with some 6 KiB each at most; others are kept, and warn nobody. Where there
-are more, those of namespaces that have most go first."""
+"""Histories in memory, with some 6 KiB each at most. Where there are more, those of namespaces that
+have most are forgotten first: what is not known warns nobody, and is never swept."""
+MOST_BEGUN: Final = MOST_KNOWN
+"""Histories of all namespaces together: beyond it we begin no other."""
 MOST_SAID: Final = 1_024
 """Sentences that are remembered, each with its history."""
 MOST_OF_NAMESPACE: Final = 512
@@ -103,8 +105,13 @@ class KnownHistories:
         return stored.history if stored else None
 
     def has_room(self, namespace: str) -> bool:
-        """Say whether a namespace may have one history more, as far as is known."""
-        return self._counts.get(namespace, 0) < MOST_OF_NAMESPACE
+        """Say whether a namespace may have one history more, as far as is known.
+
+        It may have `MOST_OF_NAMESPACE`, and half of what is left for all: a few that have as many
+        as they can leave some to the others.
+        """
+        left = MOST_BEGUN - sum(self._counts.values())
+        return self._counts.get(namespace, 0) < min(MOST_OF_NAMESPACE, left // 2)
 
     def over(self, now_s: float) -> list[StoredHistory]:
         """Return those whose last run ended too long ago."""
@@ -420,7 +427,7 @@ class Recorder:
             stored = self._api.read(*key)
             if not stored.version and not self._known.has_room(key[0]):
                 self._metrics.runs.labels("dropped").inc(len(runs))
-                why = f"namespace {key[0]} has {MOST_OF_NAMESPACE} histories"
+                why = f"namespace {key[0]} has as many histories as it may"
                 self._log.once(key[0], "warning", "a history is not begun", why)
                 return False
             history, now_s = stored.history, self._api.now_s()

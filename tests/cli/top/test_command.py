@@ -281,7 +281,9 @@ def test_wrong_usage_is_exit_code_2(top, cluster, arguments, said):
 def started(cluster, *arguments, **options):
     environment = {**os.environ, "KUBECONFIG": str(cluster.server.kubeconfig), "TERM": "xterm"}
     environment.pop("NO_COLOR", None)
-    command = [sys.executable, "-m", "webhook.cli", "top", *arguments]
+    # What runs in the background of a shell, as these tests may, ignores Ctrl-C, and hands that on.
+    heeds = ["env", "--default-signal=INT"]
+    command = [*heeds, sys.executable, "-m", "webhook.cli", "top", *arguments]
     return subprocess.Popen(command, env=environment | options.pop("env", {}), **options)
 
 

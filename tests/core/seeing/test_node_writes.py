@@ -35,8 +35,8 @@ def with_pod(**values):
     return with_gpu(pods=(replace(POD, **values),))
 
 
-def test_what_was_never_written_is_due_at_once():
-    assert due_after_s(None, NODE, 2.0) == 0.0
+def test_what_was_never_written_is_due_after_the_nodes_jitter():
+    assert due_after_s(None, NODE, 2.0) == 2.0
 
 
 @pytest.mark.parametrize("jitter_s", [0.0, 2.0, 5.0, 99.0, -1.0])

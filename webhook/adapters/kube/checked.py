@@ -377,22 +377,21 @@ class _Looker:
         return title, files or {}
 
     def _fence(self, what: str, served: frozenset[str] | Unseen) -> frozenset[str]:
-        """Return the names of our admission policies, or the policies that have a binding."""
+        """Return the names of our admission policies, or of those that a binding makes deny."""
         names: list[str] = []
 
-        def keep(found: Json) -> None:
-            of = (
-                found["metadata"]["name"]
-                if what == "policies"
-                else found.get("spec", {}).get("policyName")
-            )
-            names.append(str(of))
+        def keep(kind: str, found: Json) -> None:
+            spec = found.get("spec") or {}
+            if what == "policies":
+                names.append(str(found["metadata"]["name"]))
+            elif kind == "mutating" or "Deny" in (spec.get("validationActions") or ()):
+                names.append(str(spec.get("policyName")))
 
         for kind in ("validating", "mutating"):
             resource = f"{kind}admission{what}"
             if isinstance(served, Unseen) or resource in served:
                 path = f"/apis/{_REGISTRATION}/v1/{resource}"
-                self._kube.list_all(path, keep, labelSelector=_OURS)
+                self._kube.list_all(path, partial(keep, kind), labelSelector=_OURS)
         return frozenset(names)
 
     def _gpu_nodes(self) -> Mapping[str, float]:

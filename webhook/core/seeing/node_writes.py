@@ -19,7 +19,8 @@ REGULAR_S: Final = 60.0
 """After it figures are written that did not move: who reads them sees that they are not old."""
 
 JITTER_S: Final = 5.0
-"""Most of what is added to that: nodes that started together must not write together forever."""
+"""Most of what is added to that, and of what passes before the first write of a node: nodes that
+started together must not write together."""
 
 MOVED_BYTES: Final = 256 * 2**20
 MOVED_PERCENT: Final = 2
@@ -29,17 +30,20 @@ MOVED_PERCENT: Final = 2
 def due_after_s(written: NodeFigures | None, newest: NodeFigures, jitter_s: float) -> float:
     """Return how long after the last write the newest figures are to be written, in seconds.
 
+    Before any, it counts from when it was read that there is none.
+
     | written last | of a GPU, since then | due after |
     | --- | --- | --- |
-    | nothing, as far as we know | | 0 |
+    | nothing, as far as we know | | the node's jitter |
     | figures | a figure moved, was not known before, or is not known now | `LEAST_S` |
     | figures | it, a pod with a promise or a holder without one came or went | `LEAST_S` |
     | figures | a pod was stopped once more; health, names or versions are others | `LEAST_S` |
     | figures | nothing of these | `REGULAR_S` and the node's jitter |
     """
+    jitter_s = min(max(jitter_s, 0.0), JITTER_S)
     if written is None:
-        return 0.0
-    return LEAST_S if has_moved(written, newest) else REGULAR_S + min(max(jitter_s, 0.0), JITTER_S)
+        return jitter_s
+    return LEAST_S if has_moved(written, newest) else REGULAR_S + jitter_s
 
 
 def has_moved(before: NodeFigures, now: NodeFigures) -> bool:

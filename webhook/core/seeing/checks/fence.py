@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.policy.fence import RULES_KEY, is_intact
 from webhook.core.seeing.checks.cluster import FENCE
+from webhook.core.seeing.checks.facts import Workload
 from webhook.core.seeing.checks.findings import Finding, counted, failed, named, ok, seen, warning
 from webhook.core.seeing.checks.webhook import upgrade
 
@@ -16,9 +17,15 @@ PARTS: Final = {
     "fence.secondLine": ("vramwarden-second-line", "vramwarden-marks"),
     "fence.enforcer": ("vramwarden-enforcer",),
     "fence.exemption": ("vramwarden-exemption",),
-    "fence.accounts": ("vramwarden-agent", "vramwarden-registration", "vramwarden-webhook"),
+    "fence.accounts": (
+        "vramwarden-agent",
+        "vramwarden-registration",
+        "vramwarden-sentry",
+        "vramwarden-webhook",
+    ),
 }
-"""Values of the chart, and the admission policies that each installs."""
+"""Values of the chart, and the admission policies that each installs; those of agent and sentry
+where these are."""
 
 
 def fence_policies(facts: Facts) -> Finding | None:
@@ -28,7 +35,7 @@ def fence_policies(facts: Facts) -> Finding | None:
     | --- | --- | --- | --- |
     | before 1.30 | - | - | nothing |
     | 1.30 | there | there | ok |
-    | 1.30 | there | missing | failed |
+    | 1.30 | there | missing, or denies nothing | failed |
     | 1.30 | missing | - | warning: a value may have left it out |
     """
     if facts.webhook is None or facts.minor < FENCE:
@@ -37,15 +44,22 @@ def fence_policies(facts: Facts) -> Finding | None:
     loose = sorted(policies - bindings)
     if loose:
         return failed(
-            f"without a binding, and so without effect: {named(loose)}", upgrade(facts), loose
+            f"without a binding that denies, so without effect: {named(loose)}",
+            upgrade(facts),
+            loose,
         )
-    missing = [value for value, names in PARTS.items() if not policies.issuperset(names)]
+    absent = {f"vramwarden-{name}" for name in ("agent", "sentry") if not _is_there(facts, name)}
+    missing = [value for value, names in PARTS.items() if not policies >= {*names} - absent]
     if missing:
         why = f"{named(missing)} is off, or was deleted: what it holds is open while we are away"
         cure = upgrade(facts, *(f"{one}=true" for one in missing))
         return warning(why, cure, missing)
     void = ["fence.void"] if "vramwarden-void" in policies else []
     return ok(", ".join(value.removeprefix("fence.") for value in [*PARTS, *void]))
+
+
+def _is_there(facts: Facts, component: str) -> bool:
+    return isinstance(getattr(facts, component), Workload)
 
 
 def fence_rules(facts: Facts) -> Finding | None:
