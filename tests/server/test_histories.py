@@ -623,3 +623,12 @@ def test_a_workload_that_cannot_be_kept_keeps_no_other_waiting(api, replica, mon
     assert [key[1].name for key in api.stored] == ["other"]
     assert replica.counts("runs") == {"kept": 1, "dropped": 1}
     assert [line[:2] for line in replica.log] == [("error", "keeping a history failed")]
+
+
+def test_who_writes_histories_by_hand_takes_no_room_of_others(monkeypatch):
+    monkeypatch.setattr(module, "MOST_BEGUN", 8)
+    monkeypatch.setattr(module, "MOST_OF_NAMESPACE", 4)
+    known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
+    known.hear(Listed([named("forger", number) for number in range(20)]))
+    assert not known.has_room("forger")
+    assert known.has_room("b")
