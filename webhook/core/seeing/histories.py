@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.enforcement.last_words import MOST_BYTES, MOST_SECONDS, exactly, measured
+from webhook.core.pod.lenient import as_object
 from webhook.core.seeing.nodes import MIB, read_time, write_time
 from webhook.core.seeing.words import amount as in_words
 from webhook.core.seeing.workloads import Workload
@@ -129,15 +130,15 @@ def read_history(raw: Mapping[str, Any]) -> History | None:
     Never fails: runs that are not as we write them are left out, and no more than the last twenty
     are read. Whoever may write such objects deceives readers of one namespace.
     """
-    metadata, status = _object(raw.get("metadata")), _object(raw.get("status"))
-    workload = _object(status.get("workload"))
+    metadata, status = as_object(raw.get("metadata")), as_object(raw.get("status"))
+    workload = as_object(status.get("workload"))
     kind, name = _text(workload, "kind"), _text(workload, "name")
     namespace = _text(metadata, "namespace")
     if not (kind and name and namespace):
         return None
     runs = status.get("runs")
     found = runs[-MOST_RUNS:] if isinstance(runs, list) else []
-    kept = tuple(run for one in found if (run := _run(_object(one))))
+    kept = tuple(run for one in found if (run := _run(as_object(one))))
     return History(namespace, kind, name, kept)
 
 
@@ -383,7 +384,3 @@ def _text(raw: Json, key: str) -> str:
     """Return a text; one that would act on a terminal is none."""
     value = raw.get(key)
     return value[:_LONGEST_TEXT] if isinstance(value, str) and value.isprintable() else ""
-
-
-def _object(value: object) -> Json:
-    return value if isinstance(value, dict) else {}
