@@ -632,3 +632,16 @@ def test_who_writes_histories_by_hand_takes_no_room_of_others(monkeypatch):
     known.hear(Listed([named("forger", number) for number in range(20)]))
     assert not known.has_room("forger")
     assert known.has_room("b")
+
+
+def test_a_workload_whose_object_is_another_ones_changes_nothing(api, replica):
+    replica.recorder.saw(*a_pod(1))
+    replica.turns()
+    others = api.stored["team-a", Workload("deployment", "llama")] = api.stored[KEY]
+    raw, state = a_pod(2)
+    owner = {"kind": "deployment", "name": "llama", "controller": True}
+    raw["metadata"]["ownerReferences"] = [owner]
+    replica.recorder.saw(raw, state)
+    replica.turns()
+    assert set(api.stored.values()) == {others}
+    assert (api.writes, replica.counts("runs")) == (1, {"kept": 1, "dropped": 1})

@@ -426,6 +426,9 @@ class Recorder:
             return False
         for attempt in range(TRIES):
             stored = self._api.read(*key)
+            if _key(stored) != key:  # its object is another's, which must not shrink
+                self._metrics.runs.labels("dropped").inc(len(runs))
+                return False
             if not stored.version and not self._known.has_room(key[0]):
                 self._metrics.runs.labels("dropped").inc(len(runs))
                 why = f"namespace {key[0]} has as many histories as it may"
