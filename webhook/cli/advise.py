@@ -145,28 +145,34 @@ def _in_tenths(held_bytes: int) -> str:
 
 
 def as_json(rows: Sequence[tuple[History, Advice]]) -> str:
-    """Write the report for programs; null stands for what is not known, or not advised."""
+    """Write the report for programs; what is not known, or not advised, is absent."""
     report: dict[str, Any] = {
         "apiVersion": SEEING_API_VERSION,
         "kind": "AdviceReport",
         "workloads": [
-            {
-                "namespace": history.namespace,
-                "kind": history.kind,
-                "name": history.workload,
-                "runs": len(history.runs),
-                "asksBytes": asked_bytes(history),
-                "peakBytes": peak_bytes(history),
-                "medianBytes": median_bytes(history),
-                "stops": stops(history),
-                "adviceBytes": advice.amount_bytes,
-                "verdict": advice.verdict.value,
-                "why": advice.why,
-            }
+            _known(
+                {
+                    "namespace": history.namespace,
+                    "kind": history.kind,
+                    "name": history.workload,
+                    "runs": len(history.runs),
+                    "asksBytes": asked_bytes(history),
+                    "peakBytes": peak_bytes(history),
+                    "medianBytes": median_bytes(history),
+                    "stops": stops(history),
+                    "adviceBytes": advice.amount_bytes,
+                    "verdict": advice.verdict.value,
+                    "why": advice.why,
+                }
+            )
             for history, advice in rows
         ],
     }
     return f"{json.dumps(report, indent=2)}\n"
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _largest_bytes(kube: Kube) -> int | None:
