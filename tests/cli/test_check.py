@@ -22,7 +22,7 @@ from webhook.adapters.kube.checked import Looked
 from webhook.cli.check.draw import as_json, as_text, has_failed
 from webhook.cli.check.reading import completed
 from webhook.cli.main import main
-from webhook.core.seeing.checks.facts import DryRun, Facts, ManagedPod, Unseen
+from webhook.core.seeing.checks.facts import SOUND, DryRun, Facts, ManagedPod, Unseen
 from webhook.core.seeing.checks.table import run
 
 RECORDED = Path(__file__).parent / "check"
@@ -44,7 +44,7 @@ TROUBLED = replace(
         "webhook: tls: failed to verify certificate: x509: certificate signed by unknown authority",
     ),
     certificate=Unseen("needs the right to get secrets"),
-    pods=(ManagedPod("team-a/\x1b[2Jeval", waits="no GPU of n1 has 8Gi free"),),
+    pods=(ManagedPod("team-a/\x1b[2Jeval", waits="no GPU of n1 has 8Gi free"), SOUND),
 )
 CASES = {
     "before.txt": (BEFORE, "text"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.sentry.worlds import MIB, OTHER, TRAINER, a_line, a_look, held, hold
 from webhook.core.placement.assignments import Assignment
 from webhook.sentry.audit import Audit
+from webhook.sentry.figures import OLD_LIST_S
 from webhook.sentry.observer import Look
 
 FOREVER = -1e9
@@ -69,6 +70,16 @@ def test_a_gpus_last_list_counts_until_the_next_and_not_where_it_is_gone():
     assert [one.held_bytes for one in audit.unmanaged(1.0, FOREVER)] == [300 * MIB]
     audit.see(Look(), 2.0)
     assert (audit.unmanaged(2.0, FOREVER), audit.holds) == ((), False)
+
+
+def test_a_list_that_could_not_be_read_again_for_long_says_nothing_of_now():
+    audit, look = Audit(), a_look(held(70, 300, ""))
+    audit.see(look, 0.0)
+    unlisted = Look(look.gpus, {})
+    audit.see(unlisted, OLD_LIST_S - 1)
+    assert (len(audit.unmanaged(0.0, FOREVER)), audit.holds) == (1, True)
+    audit.see(unlisted, OLD_LIST_S)
+    assert (audit.unmanaged(0.0, FOREVER), audit.holds) == ((), False)
 
 
 def test_it_is_said_who_holds_how_much_where():

@@ -247,6 +247,26 @@ def test_what_cannot_be_written_waits_is_said_once_and_is_dropped_in_the_end(api
     assert api.stored == {}
 
 
+def test_a_run_that_meets_a_bug_keeps_no_other_workload_waiting(api, replica, monkeypatch):
+    """Otherwise each turn would meet it again, and no history of anybody be written any more."""
+    raw, state = a_pod(1)
+    raw["metadata"]["labels"]["vramwarden.io/workload"] = "odd"
+    replica.recorder.saw(raw, state)
+    replica.recorder.saw(*a_pod(2))
+    store = api.store
+
+    def store_or_fail(history, version):
+        if history.workload == "odd":
+            raise ValueError("year 0 is out of range")
+        store(history, version)
+
+    monkeypatch.setattr(api, "store", store_or_fail)
+    replica.turns()
+    assert runs(api) == ["llama-5d9c7-2"]
+    assert replica.counts("runs") == {"dropped": 1, "kept": 1}
+    assert not replica.recorder._waiting
+
+
 def test_what_could_not_be_written_is_written_later(api, replica):
     api.fails = DOWN
     replica.recorder.saw(*a_pod(1))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from webhook.core.policy.fence import RULES_KEY, SUM_KEY, WHOLE_GPUS_KEY, _sum
 from webhook.core.seeing.checks.facts import (
+    SOUND,
     Authorities,
     Certificate,
     DryRun,
@@ -156,7 +157,7 @@ INSTALLED = replace(
     ),
     fence_rules=rules(),
     gpu_nodes={"n1": NOW_S - 20, "n2": NOW_S - 60},
-    pods=(),
+    pods=(SOUND,),
     events={},
 )
 INSTALLED = replace(INSTALLED, fence_bindings=INSTALLED.fences)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.explanation import mebibytes
 from webhook.core.node.cgroups import comparable_uid
+from webhook.sentry.figures import OLD_LIST_S
 from webhook.sentry.judge import has
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class Audit:
 
     def __init__(self) -> None:
         self._lines: dict[str, Assignment] = {}
-        self._held: dict[str, tuple[SeenGpu, tuple[Held, ...]]] = {}
+        self._held: dict[str, tuple[SeenGpu, tuple[Held, ...], float]] = {}
+        """With when it was listed."""
         self._seen_s: dict[str, float] = {}
 
     def know(self, assignments: Assignments) -> None:
@@ -57,14 +59,23 @@ class Audit:
     @property
     def holds(self) -> bool:
         """Whether anybody holds anything."""
-        return any(held for _, held in self._held.values())
+        return any(held for _, held, _ in self._held.values())
 
     def see(self, look: Look, now_s: float) -> None:
-        """Take note of a look; GPUs that could not be seen are unknown from then on."""
+        """Take note of a look; GPUs that could not be seen are unknown from then on.
+
+        So are those whose list could not be read again for `OLD_LIST_S`.
+        """
         seen = {gpu.uuid: gpu for gpu in look.gpus}
-        lists = {uuid: held for uuid, (_, held) in self._held.items()} | dict(look.lists)
-        self._held = {uuid: (seen[uuid], held) for uuid, held in lists.items() if uuid in seen}
-        pods = {one.owner.place.pod for _, held in self._held.values() for one in held if one.owner}
+        lists = {uuid: (held, at_s) for uuid, (_, held, at_s) in self._held.items()}
+        lists |= {uuid: (held, now_s) for uuid, held in look.lists.items()}
+        self._held = {
+            uuid: (seen[uuid], held, at_s)
+            for uuid, (held, at_s) in lists.items()
+            if uuid in seen and now_s - at_s < OLD_LIST_S
+        }
+        held_now = (one for _, held, _ in self._held.values() for one in held)
+        pods = {one.owner.place.pod for one in held_now if one.owner}
         self._seen_s = {pod: self._seen_s.get(pod, now_s) for pod in pods}
 
     def unmanaged(self, now_s: float, fresh_s: float | None) -> tuple[Unmanaged, ...]:
@@ -84,7 +95,7 @@ class Audit:
         if fresh_s is None:
             return ()
         found: list[Unmanaged] = []
-        for gpu, held in self._held.values():
+        for gpu, held, _ in self._held.values():
             sums: dict[str, int] = {}
             for one in held:
                 pod = one.owner.place.pod if one.owner else ""

@@ -349,7 +349,11 @@ class Recorder:
             pass
         now_s = self._clock()
         for key in [key for key, one in self._waiting.items() if one.due_s <= now_s]:
-            self._try_to_write(key, now_s)
+            try:
+                self._try_to_write(key, now_s)
+            except Exception:  # noqa: BLE001 - what one workload's runs meet is not the others'
+                self._log.exception("keeping a history failed")
+                self._metrics.runs.labels("dropped").inc(len(self._waiting.pop(key).runs))
         self._written_s = {
             key: at_s for key, at_s in self._written_s.items() if now_s - at_s < EVERY_S
         }

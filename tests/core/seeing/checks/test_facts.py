@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.checked import IMAGE, a_node, a_raw_node
 from webhook.core.seeing.checks.facts import (
+    SOUND,
     DryRun,
     ManagedPod,
     Namespace,
@@ -178,6 +179,10 @@ def test_managed_pods_are_kept_where_sidecar_or_gpu_is_missing():
         a_managed_pod(containerStatuses=[a_status("vram-enforcer", "PodInitializing")]),
     ):
         assert read_managed_pod(pod) is None
+    for state in ("running", "terminated"):
+        for name, expected in (("vram-enforcer", SOUND), ("main", None)):
+            one = {"name": name, "state": {state: {"startedAt": "x"}}}
+            assert read_managed_pod(a_managed_pod(initContainerStatuses=[one])) == expected
 
 
 def test_a_dry_run_shows_what_admission_made_of_the_pod():

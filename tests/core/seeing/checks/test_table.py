@@ -17,6 +17,7 @@ from tests.support.checked import (
     rules,
 )
 from webhook.core.seeing.checks.facts import (
+    SOUND,
     Certificate,
     DryRun,
     ManagedPod,
@@ -375,7 +376,11 @@ CASES = {
             installed(gpu_nodes={"n1": NOW_S, "n2": NOW_S - 181}),
         ),
     ],
-    "sidecar-image": [installed(pods=(PULLS,)), (installed(), installed(pods=(WAITS,)))],
+    "sidecar-image": [
+        (installed(pods=(PULLS,)), installed(pods=(SOUND, PULLS))),
+        (installed(), installed(pods=(WAITS, SOUND))),
+        (installed(pods=()), installed(pods=(WAITS,))),
+    ],
     "pods-without-gpu": [installed(pods=(WAITS,)), (installed(), installed(pods=(PULLS,)))],
 }
 

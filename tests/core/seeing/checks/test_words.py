@@ -112,6 +112,8 @@ def test_an_unready_agent_is_named_with_its_own_reason():
 def test_figures_may_be_three_minutes_old():
     at_s = {"n1": INSTALLED.now_s - 180, "n2": INSTALLED.now_s}
     assert finding("figures", replace(INSTALLED, gpu_nodes=at_s)).level == "ok"
+    ahead_s = {"n1": INSTALLED.now_s + 181, "n2": INSTALLED.now_s}
+    assert finding("figures", replace(INSTALLED, gpu_nodes=ahead_s)).about == ("n1",)
 
 
 def test_a_sidecar_that_waits_for_an_image_without_a_name_counts():

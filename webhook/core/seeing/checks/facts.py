@@ -373,7 +373,7 @@ PULLS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ManagedPod:
-    """A pod with VRAM that has not started as it should."""
+    """A pod with VRAM that has not started as it should, or whose sidecar has."""
 
     name: str
     """`namespace/name`."""
@@ -383,6 +383,12 @@ class ManagedPod:
     """What the kubelet says of that."""
     waits: str = ""
     """Why it is bound and has no GPU."""
+    has_sidecar: bool = False
+    """Its sidecar runs, or did: its image was pulled."""
+
+
+SOUND: Final = ManagedPod("", has_sidecar=True)
+"""Any pod of which there is nothing else to say: a cluster may have 20,000."""
 
 
 def read_managed_pod(pod: Mapping[str, Any]) -> ManagedPod | None:
@@ -392,17 +398,24 @@ def read_managed_pod(pod: Mapping[str, Any]) -> ManagedPod | None:
         return None
     name = f"{metadata.get('namespace')}/{metadata.get('name')}"
     waits = as_object(metadata.get("annotations")).get(GPU_WAITS_ANNOTATION)
-    sidecars = (
+    sidecars = [
         one
         for key in ("initContainerStatuses", "containerStatuses")
         for one in as_objects(status.get(key))
         if one.get("name") == ENFORCER_CONTAINER
-    )
+    ]
     for one in sidecars:
         reason, message, image = _waiting(one)
         if reason in PULLS:
             return ManagedPod(name, image, shortened(message or reason), shortened(waits or ""))
-    return ManagedPod(name, waits=shortened(waits)) if waits else None
+    if waits:
+        return ManagedPod(name, waits=shortened(waits))
+    return SOUND if any(map(_has_run, sidecars)) else None
+
+
+def _has_run(status: Json) -> bool:
+    state = as_object(status.get("state"))
+    return bool(state.get("running") or state.get("terminated"))
 
 
 def _waiting(status: Json) -> tuple[str, str, str]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.seeing.checks.findings import (
     Finding,
+    NotSeenError,
     counted,
     failed,
     named,
@@ -109,8 +110,8 @@ def figures(facts: Facts) -> Finding | None:
     | sentry, kind, shared nodes | GPUNode | result |
     | --- | --- | --- |
     | one of them missing | - | nothing |
-    | all there | written in the last 180 s | ok |
-    | all there | missing, or older | warning |
+    | all there | seen in the last 180 s | ok |
+    | all there | missing, older, or of so far in the future | warning |
     """
     if not (facts.webhook and seen(facts.sentry)) or GPU_NODES not in seen(facts.crds):
         return None
@@ -118,22 +119,23 @@ def figures(facts: Facts) -> Finding | None:
     if not shared:
         return None
     written = seen(facts.gpu_nodes)
-    old = [name for name in shared if facts.now_s - written.get(name, 0.0) > STALE_S]
+    old = [name for name in shared if abs(facts.now_s - written.get(name, 0.0)) > STALE_S]
     if old:
         sentry = seen(facts.sentry)
         where = sentry.namespace if sentry else facts.namespace
         cure = f"`kubectl -n {where} logs -l app.kubernetes.io/component=sentry --prefix`"
-        return warning(f"none, or older than 180 s: {named(old)}", cure, old)
+        return warning(f"none of the last 180 s: {named(old)}", cure, old)
     return ok(counted(len(shared), "node"))
 
 
 def sidecar_image(facts: Facts) -> Finding | None:
     """The sidecar's image can be pulled in the namespaces of users.
 
-    | a sidecar waits for its image | result |
-    | --- | --- |
-    | yes | failed |
-    | no | ok |
+    | a sidecar waits for its image | one has it | result |
+    | --- | --- | --- |
+    | yes | any | failed |
+    | no | yes | ok |
+    | no | no | not looked at |
     """
     if facts.webhook is None:
         return None
@@ -143,6 +145,8 @@ def sidecar_image(facts: Facts) -> Finding | None:
         why = f"{shortened(waiting[0].pulls)} for {named(names)}: {waiting[0].why}"
         cure = "push it, or name a pull secret in the rule: enforcement.imagePullSecrets "
         return failed(why, f"{cure}(deploy/README.md#pull-secrets)", names)
+    if not any(pod.has_sidecar for pod in seen(facts.pods)):
+        raise NotSeenError("no pod has a sidecar that has started; the first one will tell")
     return ok()
 
 
