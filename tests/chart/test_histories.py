@@ -135,7 +135,7 @@ def test_two_replicas_make_one_history_of_pods_that_end_and_both_warn(
             lambda: cluster.runs("job-short") == {"gone": 1024},
             timeout=90,
         )
-        say = "asks for 16Gi; the last 5 pods of Job embed peaked at 6.0Gi; 7Gi would do"
+        say = "asks for 16Gi; the last 5 pods of Job embed peaked at 6Gi; 7Gi would do"
         for server in (first, second):
             wait_until("it warns", lambda server=server: warnings(server, **OWNED))
             assert warnings(server, **OWNED) == [f"{say} (vramwarden advise)"]
@@ -144,7 +144,7 @@ def test_two_replicas_make_one_history_of_pods_that_end_and_both_warn(
             assert "failed" not in log, log
             assert "cannot be" not in log, log
     (history,) = [each for each in cluster.histories() if each["metadata"]["name"] == "job-embed"]
-    summary = {"runs": "5", "asks": "16Gi", "peak": "6.0Gi", "advice": "7Gi"}
+    summary = {"runs": "5", "asks": "16Gi", "peak": "6Gi", "advice": "7Gi"}
     assert history["status"]["summary"] == summary
 
 

@@ -77,7 +77,7 @@ def test_what_is_drawn(cluster, name, arguments):
 def test_the_report_for_programs_says_what_the_table_says(cluster):
     report = json.loads(run("-o", "json").stdout)
     assert (report["apiVersion"], report["kind"]) == ("vramwarden.io/v1alpha1", "AdviceReport")
-    advised = {one["name"]: one["adviceBytes"] for one in report["workloads"]}
+    advised = {one["name"]: one.get("adviceBytes") for one in report["workloads"]}
     less, more = 29 * GIB // 4, 12 * GIB
     assert advised == {"llama": less, "embed": more, "vllm": None, "tiny": None, "silent": None}
 
@@ -127,3 +127,10 @@ def test_wrong_usage_is_exit_code_2(cluster):
     assert run("-A", "-n", "team-a").exit_code == 2
     assert run("-o", "html").exit_code == 2
     assert cluster[2] == []
+
+
+def test_in_columns_points_stand_below_each_other_and_nowhere_else():
+    whole = a_history(*runs(5, peak_bytes=8 * GIB, asked_bytes=9 * GIB))
+    small = a_history(*runs(5, peak_bytes=GIB // 2))
+    rows = advise.as_text(advise.ranked([whole, small]), "team-a").splitlines()[1:]
+    assert sorted(row.split()[3:5] for row in rows) == [["512Mi", "512Mi"], ["8.0Gi", "8.0Gi"]]

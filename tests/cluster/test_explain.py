@@ -143,7 +143,7 @@ def test_a_viewer_learns_why_a_pod_waits_and_what_would_start_now(team, as_viewe
         "  would start now:   23Gi (on n1)",
         (
             f"  would start when:  {other['name']} ends (40Gi on GPU 0 of n1), or a pod of another "
-            "namespace on n1"
+            "namespace on n1 ends"
         ),
         "Together 42Gi are free, in pieces; a pod cannot use pieces of several GPUs",
         "Not looked at:",

@@ -643,3 +643,25 @@ def test_a_workload_that_cannot_be_kept_keeps_no_other_waiting(api, replica, mon
     assert [key[1].name for key in api.stored] == ["other"]
     assert replica.counts("runs") == {"kept": 1, "dropped": 1}
     assert [line[:2] for line in replica.log] == [("error", "keeping a history failed")]
+
+
+def test_who_writes_histories_by_hand_takes_no_room_of_others(monkeypatch):
+    monkeypatch.setattr(module, "MOST_BEGUN", 8)
+    monkeypatch.setattr(module, "MOST_OF_NAMESPACE", 4)
+    known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
+    known.hear(Listed([named("forger", number) for number in range(20)]))
+    assert not known.has_room("forger")
+    assert known.has_room("b")
+
+
+def test_a_workload_whose_object_is_another_ones_changes_nothing(api, replica):
+    replica.recorder.saw(*a_pod(1))
+    replica.turns()
+    others = api.stored["team-a", Workload("deployment", "llama")] = api.stored[KEY]
+    raw, state = a_pod(2)
+    owner = {"kind": "deployment", "name": "llama", "controller": True}
+    raw["metadata"]["ownerReferences"] = [owner]
+    replica.recorder.saw(raw, state)
+    replica.turns()
+    assert set(api.stored.values()) == {others}
+    assert (api.writes, replica.counts("runs")) == (1, {"kept": 1, "dropped": 1})

@@ -130,37 +130,49 @@ def _cells(history: History, advice: Advice, *, named: bool) -> tuple[str, ...]:
         str(Workload(history.kind, history.workload)),
         str(len(history.runs)),
         _NOTHING if asked is None else exactly(asked),
-        _NOTHING if peak is None else measured(peak),
-        _NOTHING if median is None else measured(median),
+        _NOTHING if peak is None else _in_tenths(peak),
+        _NOTHING if median is None else _in_tenths(median),
         str(stops(history)),
         _NOTHING if amount is None else exactly(amount),
         advice.why,
     )
 
 
+def _in_tenths(held_bytes: int) -> str:
+    """Show what was held so that points stand below each other: `8.0Gi` beside `7.9Gi`."""
+    text = measured(held_bytes)
+    return text.replace("Gi", ".0Gi") if text.endswith("Gi") and "." not in text else text
+
+
 def as_json(rows: Sequence[tuple[History, Advice]]) -> str:
-    """Write the report for programs; null stands for what is not known, or not advised."""
+    """Write the report for programs; what is not known, or not advised, is absent."""
     report: dict[str, Any] = {
         "apiVersion": SEEING_API_VERSION,
         "kind": "AdviceReport",
         "workloads": [
-            {
-                "namespace": history.namespace,
-                "kind": history.kind,
-                "name": history.workload,
-                "runs": len(history.runs),
-                "asksBytes": asked_bytes(history),
-                "peakBytes": peak_bytes(history),
-                "medianBytes": median_bytes(history),
-                "stops": stops(history),
-                "adviceBytes": advice.amount_bytes,
-                "verdict": advice.verdict.value,
-                "why": advice.why,
-            }
+            _known(
+                {
+                    "namespace": history.namespace,
+                    "kind": history.kind,
+                    "name": history.workload,
+                    "runs": len(history.runs),
+                    "asksBytes": asked_bytes(history),
+                    "peakBytes": peak_bytes(history),
+                    "medianBytes": median_bytes(history),
+                    "stops": stops(history),
+                    "adviceBytes": advice.amount_bytes,
+                    "verdict": advice.verdict.value,
+                    "why": advice.why,
+                }
+            )
             for history, advice in rows
         ],
     }
     return f"{json.dumps(report, indent=2)}\n"
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _largest_bytes(kube: Kube) -> int | None:

@@ -324,6 +324,21 @@ def test_events_of_the_past_say_nothing_where_all_pods_are_there(cluster, kube):
     assert facts.refusals == ()
 
 
+@pytest.mark.parametrize(("kind", "chosen"), [(STATEFUL_SET, "runs"), (JOB, "evicted")])
+def test_a_pod_that_failed_long_ago_is_explained_of_a_job_alone(cluster, kube, kind, chosen):
+    path = BATCH if kind is JOB else APPS
+    ready = [{"type": "Ready", "status": "True"}]
+    cluster.paths = {
+        f"{path}/{kind.name.lower()}s/train": {"metadata": {"uid": "s"}, "spec": SELECTOR},
+        f"{CORE}/pods": [
+            owned("Pod", "evicted", "p", by="s", status={"phase": "Failed"}),
+            owned("Pod", "runs", "q", by="s", status={"phase": "Running", "conditions": ready}),
+        ],
+    }
+    _, pod = read_workload_facts(kube, kind, "team-a", "train")
+    assert pod["metadata"]["name"] == chosen
+
+
 def test_events_that_may_not_be_read_are_said(cluster, kube):
     cluster.paths = {
         f"{BATCH}/jobs/train": {"metadata": {"uid": "j"}, "spec": SELECTOR},

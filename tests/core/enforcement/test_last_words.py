@@ -33,7 +33,7 @@ def test_the_words_for_people_and_for_programs():
 @pytest.mark.parametrize(
     ("peaks", "stops", "people"),
     [
-        ({"GPU-a": GIB, "GPU-b": 2 * GIB}, 1, "peak 2.0Gi of 16Gi on GPU-b, {} once"),
+        ({"GPU-a": GIB, "GPU-b": 2 * GIB}, 1, "peak 2Gi of 16Gi on GPU-b, {} once"),
         ({}, 3, "no peak was measured, the cap is 16Gi, {} 3 times"),
     ],
 )
@@ -118,10 +118,10 @@ def test_reading_never_fails(text):
     [
         (0, "0Mi", "0Mi"),
         (1, "1Mi", "1Mi"),
-        (GIB - 1, "1.0Gi", "1024Mi"),
-        (GIB, "1.0Gi", "1Gi"),
+        (GIB - 1, "1Gi", "1024Mi"),
+        (GIB, "1Gi", "1Gi"),
         (GIB + 1, "1.1Gi", "1025Mi"),
-        (8 * GIB, "8.0Gi", "8Gi"),
+        (8 * GIB, "8Gi", "8Gi"),
         (29 * GIB // 4, "7.3Gi", "7.25Gi"),
         (7630 * MIB, "7.5Gi", "7630Mi"),
         (512 * MIB, "512Mi", "512Mi"),

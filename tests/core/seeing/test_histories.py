@@ -122,7 +122,7 @@ def test_the_object_as_it_is_stored():
         "metadata": {"name": "deployment-llama", "namespace": "team-a"},
         "status": {
             "workload": {"kind": "Deployment", "name": "llama"},
-            "summary": {"runs": "1", "asks": "16Gi", "peak": "6.0Gi", "advice": "-"},
+            "summary": {"runs": "1", "asks": "16Gi", "peak": "6Gi", "advice": "-"},
             "advice": "1 run; advice begins with 5",
             "runs": [
                 {
@@ -338,6 +338,18 @@ NEVER = "the largest GPU here has {}: this pod will never start"
 def test_the_sentences_of_warnings(history, asked, largest, sentence):
     largest_bytes = None if largest is None else int(largest * GIB)
     assert warn(history, asked * GIB, largest_bytes) == sentence
+
+
+def test_of_runs_of_which_some_were_not_measured_no_more_is_claimed():
+    some = a_history(*LLAMA.runs[:15], *(replace(run, peak_bytes=None) for run in LLAMA.runs[15:]))
+    assert warn(some, 16 * GIB).startswith(
+        "asks for 16Gi; 15 measured of the last 20 pods of Deployment llama peaked at 5.9Gi"
+    )
+
+
+def test_what_a_pod_of_two_gpus_saves_is_said_of_each():
+    two = a_history(*(replace(run, gpus=2) for run in LLAMA.runs))
+    assert advise(two).why == "largest peak + 15 %; saves 8.75Gi on each GPU of a pod"
 
 
 @given(HISTORIES, st.integers(1, 2**43), st.none() | st.integers(1, 2**43))

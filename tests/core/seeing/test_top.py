@@ -197,6 +197,11 @@ def test_pods_say_in_words_what_they_do():
             "pending 60s: no GPU has 60Gi free",
         ),
         (
+            {"node": "", "asked_bytes": 50 * GIB + 2**20},
+            Phase.PENDING,
+            "pending 60s: no GPU has 51201Mi free",  # 50Gi it has
+        ),
+        (
             {"node": "", "asked_bytes": 40 * GIB, "gpu_count": 2},
             Phase.PENDING,
             "pending 60s: no node has 2 GPUs with 40Gi free",
@@ -231,6 +236,12 @@ def test_95_percent_of_its_cap_is_near_it():
         return row.near_cap
 
     assert [near(18.99), near(19), near(20), near(None)] == [False, True, True, False]
+
+
+def test_what_is_promised_too_much_is_said_though_it_is_little():
+    over = replace(a_gpu(0, 50, 1), promised_bytes=50 * GIB + 2**20)
+    (trouble,) = join([a_node("n1", over)], [], AT_S).troubles
+    assert trouble.sentence == "51201Mi are promised of 50Gi usable"
 
 
 def test_troubles_are_said_the_gravest_first():

@@ -191,7 +191,9 @@ def read_workload_facts(
         misplaced=_misplaced(asked),
         template=_template(asked),
     )
-    return facts, newest_in_trouble(pods)
+    # Of a Job a pod that failed is news; elsewhere it lies about until somebody deletes it.
+    asked_about = pods if workload.kind is JOB else running
+    return facts, newest_in_trouble(asked_about or pods)
 
 
 def _log(kube: Kube, namespace: str, name: str, pod: Json, left_out: list[str]) -> tuple[str, ...]:

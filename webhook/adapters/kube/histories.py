@@ -47,15 +47,15 @@ class HistoriesApi:
         return self._kube.now_s()
 
     def read(self, namespace: str, workload: Workload) -> StoredHistory:
-        """Read the history of a workload: an empty one where none exists yet."""
+        """Read the history of a workload: an empty one where none exists yet.
+
+        It may say that it is of another: `deployment` of a forged owner is named as `Deployment`.
+        """
         found = self._kube.find(_path(namespace, workload))
         empty = History(namespace, workload.kind, workload.name)
         if found is None:
             return StoredHistory(empty, "")
-        history, version = read_history(found) or empty, found["metadata"]["resourceVersion"]
-        if (history.kind, history.workload) != (workload.kind, workload.name):
-            history = empty  # somebody wrote another workload into it
-        return StoredHistory(history, version)
+        return StoredHistory(read_history(found) or empty, found["metadata"]["resourceVersion"])
 
     def store(self, history: History, version: str) -> None:
         """Write a history, if the stored one is still of that version; a conflict where it is not.

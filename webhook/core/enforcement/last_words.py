@@ -109,11 +109,11 @@ def _within(value: object, most: int) -> bool:
 
 
 def measured(amount_bytes: int) -> str:
-    """Show what was held, as `6.1Gi`, rounded up; below 1Gi in whole Mi."""
+    """Show what was held, as `6.1Gi` or `6Gi`, rounded up; below 1Gi in whole Mi."""
     if amount_bytes <= _GIB - _MIB:
         return f"{-(-amount_bytes // _MIB)}Mi"
-    tenths = -(-amount_bytes * 10 // _GIB)
-    return f"{tenths // 10}.{tenths % 10}Gi"
+    whole, tenth = divmod(-(-amount_bytes * 10 // _GIB), 10)
+    return f"{whole}.{tenth}Gi" if tenth else f"{whole}Gi"
 
 
 def exactly(amount_bytes: int) -> str:

@@ -23,6 +23,7 @@ from webhook.core.placement.held import held_to, held_without_sidecar
 from webhook.core.pod.fields import mapping, text
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.gpus import EVERY_GPU, free_bytes, take
+from webhook.core.pod.lenient import as_object
 from webhook.core.pod.quantity import MAX_BYTES
 from webhook.core.pod.views import read_pod
 from webhook.names import GPU_WAITS_ANNOTATION
@@ -140,7 +141,7 @@ class Plan:
 
 def read_pod_state(raw: Json) -> PodState:
     """Read a stored pod; never fails: what an API server would not store takes no GPU."""
-    metadata, status = (_object(raw.get(part)) for part in ("metadata", "status"))
+    metadata, status = (as_object(raw.get(part)) for part in ("metadata", "status"))
     uid, name = str(metadata.get("uid")), f"{metadata.get('namespace')}/{metadata.get('name')}"
     finished = str(status.get("phase")) in {"Succeeded", "Failed"}
     try:
@@ -165,20 +166,16 @@ def _waiting(state: PodState, pod: Pod) -> PodState:
     """
     if not state.places or not state.node or state.uuids or state.unreadable:
         return state
-    metadata = _object(pod.raw.get("metadata"))
+    metadata = as_object(pod.raw.get("metadata"))
     if metadata.get("deletionTimestamp"):
         return state
     owners = metadata.get("ownerReferences")
     waits = Waits(
-        owned=isinstance(owners, list) and any(_object(one).get("controller") for one in owners),
+        owned=isinstance(owners, list) and any(as_object(one).get("controller") for one in owners),
         native=any(container.is_sidecar for container in pod.enforcers),
         told=pod.annotations.get(GPU_WAITS_ANNOTATION, "")[:LONGEST_TOLD],
     )
     return replace(state, waits=waits)
-
-
-def _object(value: object) -> Json:
-    return value if isinstance(value, dict) else {}
 
 
 def _hold_of(pod: Pod, need: Need | None) -> Hold | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.enforcement.last_words import LastWords, read_last_words
+from webhook.core.pod.lenient import as_object
 from webhook.core.seeing.histories import Run
 from webhook.core.seeing.nodes import read_time
 from webhook.core.seeing.workloads import Workload, workload_of
@@ -65,7 +66,7 @@ def read_ending(raw: Mapping[str, Any], state: PodState) -> Ending | None:
 
     A pod that was never bound, or asks for nothing, has no ending.
     """
-    metadata, status = _object(raw.get("metadata")), _object(raw.get("status"))
+    metadata, status = as_object(raw.get("metadata")), as_object(raw.get("status"))
     deleted_s = read_time(metadata.get("deletionTimestamp"))
     if state.need is None or not state.node or not (state.finished or deleted_s is not None):
         return None
@@ -170,8 +171,4 @@ def _ended_s(container: Json) -> float | None:
 
 
 def _terminated(container: Json, state: str) -> Json:
-    return _object(_object(container.get(state)).get("terminated"))
-
-
-def _object(value: object) -> Json:
-    return value if isinstance(value, dict) else {}
+    return as_object(as_object(container.get(state)).get("terminated"))

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.enforcement.last_words import MOST_BYTES, MOST_SECONDS, exactly, measured
+from webhook.core.pod.lenient import as_object
 from webhook.core.seeing.nodes import MIB, read_time, write_time
+from webhook.core.seeing.words import amount as in_words
 from webhook.core.seeing.workloads import Workload
 from webhook.names import SEEING_API_VERSION, VRAM_HISTORY_KIND
 
@@ -128,15 +130,15 @@ def read_history(raw: Mapping[str, Any]) -> History | None:
     Never fails: runs that are not as we write them are left out, and no more than the last twenty
     are read. Whoever may write such objects deceives readers of one namespace.
     """
-    metadata, status = _object(raw.get("metadata")), _object(raw.get("status"))
-    workload = _object(status.get("workload"))
+    metadata, status = as_object(raw.get("metadata")), as_object(raw.get("status"))
+    workload = as_object(status.get("workload"))
     kind, name = _text(workload, "kind"), _text(workload, "name")
     namespace = _text(metadata, "namespace")
     if not (kind and name and namespace):
         return None
     runs = status.get("runs")
     found = runs[-MOST_RUNS:] if isinstance(runs, list) else []
-    kept = tuple(run for one in found if (run := _run(_object(one))))
+    kept = tuple(run for one in found if (run := _run(as_object(one))))
     return History(namespace, kind, name, kept)
 
 
@@ -248,7 +250,8 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
     """
     asked = asked_bytes(history) if asked is None else asked
     if asked is not None and largest_bytes is not None and asked > largest_bytes:
-        why = f"the largest GPU here has {_floored(largest_bytes)}: such a pod will never start"
+        has = in_words(largest_bytes, down=True)
+        why = f"the largest GPU here has {has}: such a pod will never start"
         return Advice(None, why, Verdict.NEVER)
     runs = [run for run in history.runs if _held(run) is not None]
     seconds = sum(run.seconds for run in runs)
@@ -267,7 +270,8 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
         return Advice(None, why, Verdict.FILLS)
     saves = asked - amount
     if amount * 3 <= asked * 2 and saves >= _WORTH_BYTES and not stops(history):
-        why = f"largest peak + {_MARGIN} %; saves {exactly(saves)} a pod"
+        of = "a pod" if history.runs[-1].gpus == 1 else "on each GPU of a pod"
+        why = f"largest peak + {_MARGIN} %; saves {exactly(saves)} {of}"
         return Advice(amount, why, Verdict.LESS)
     return Advice(None, "asks for what it needs, or near to that", Verdict.FITS)
 
@@ -286,7 +290,7 @@ def warn(history: History | None, asked: int, largest_bytes: int | None = None) 
     """
     asks = f"asks for {exactly(asked)}"
     if largest_bytes is not None and asked > largest_bytes:
-        has = f"the largest GPU here has {_floored(largest_bytes)}"
+        has = f"the largest GPU here has {in_words(largest_bytes, down=True)}"
         return f"{asks}; {has}: this pod will never start"
     if history is None:
         return ""
@@ -336,14 +340,6 @@ def _key(run: Run) -> tuple[str, int]:
     return run.pod, int(run.ended_s)
 
 
-def _floored(amount_bytes: int) -> str:
-    """Show what a GPU has, rounded down: `79.1Gi`, and whole ones as `79Gi`."""
-    if amount_bytes < _GIB:
-        return f"{amount_bytes // MIB}Mi"
-    tenths = amount_bytes * 10 // _GIB
-    return f"{tenths // 10}Gi" if tenths % 10 == 0 else f"{tenths // 10}.{tenths % 10}Gi"
-
-
 def _write_run(run: Run) -> Json:
     written: Json = {
         "pod": run.pod,
@@ -388,7 +384,3 @@ def _text(raw: Json, key: str) -> str:
     """Return a text; one that would act on a terminal is none."""
     value = raw.get(key)
     return value[:_LONGEST_TEXT] if isinstance(value, str) and value.isprintable() else ""
-
-
-def _object(value: object) -> Json:
-    return value if isinstance(value, dict) else {}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.pod.lenient import as_object, as_objects
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import GPU_NODE_KIND, SEEING_API_VERSION
 
@@ -101,11 +102,11 @@ def read_gpu_node(raw: Mapping[str, Any]) -> NodeFigures | None:
 
     Never fails: parts that are not as we write them are left out.
     """
-    metadata, status = _object(raw.get("metadata")), _object(raw.get("status"))
+    metadata, status = as_object(raw.get("metadata")), as_object(raw.get("status"))
     name, observed_s = metadata.get("name"), read_time(status.get("observedAt"))
     if not isinstance(name, str) or observed_s is None:
         return None
-    gpus = [found for one in _objects(status.get("gpus"), MOST_GPUS) if (found := _gpu(one))]
+    gpus = [found for one in as_objects(status.get("gpus"), MOST_GPUS) if (found := _gpu(one))]
     driver, enforcement = _text(status, "driverVersion"), _text(status, "enforcement")
     return NodeFigures(name, observed_s, driver, enforcement, tuple(gpus))
 
@@ -198,10 +199,10 @@ def _gpu(raw: Json) -> GpuFigures | None:
         _bytes(raw, "freeMi", negative=True),
         _bytes(raw, "unattributedMi"),
         raw.get("healthy") is not False,
-        tuple(pod for one in _objects(raw.get("pods"), MOST_PODS) if (pod := _pod(one))),
+        tuple(pod for one in as_objects(raw.get("pods"), MOST_PODS) if (pod := _pod(one))),
         tuple(
             UnmanagedFigures(_text(one, "uid"), used)
-            for one in _objects(raw.get("unmanaged"), MOST_PODS)
+            for one in as_objects(raw.get("unmanaged"), MOST_PODS)
             if (used := _bytes(one, "usedMi")) is not None
         ),
     )
@@ -242,13 +243,3 @@ def _bytes(raw: Json, key: str, *, negative: bool = False) -> int | None:
 def _text(raw: Json, key: str) -> str:
     value = raw.get(key)
     return value if isinstance(value, str) else ""
-
-
-def _object(value: object) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _objects(value: object, most: int) -> list[Json]:
-    if not isinstance(value, list):
-        return []
-    return [one for one in value[:most] if isinstance(one, dict)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.placement.counted import counted_need, named_gpus
 from webhook.core.pod.findings import MalformedObjectError
+from webhook.core.pod.lenient import as_object
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.pod.views import annotations_of, labels_of, read_pod
 from webhook.core.seeing.nodes import read_time
@@ -91,7 +92,7 @@ def seen_pod(metadata: Mapping[str, Any], status: str = "", node: str = "") -> S
 
 def seen_whole(raw: Json) -> SeenPod | None:
     """Return what a whole pod says: exactly what it asks for, and what the scheduler says of it."""
-    metadata, spec, status = (_object(raw.get(key)) for key in ("metadata", "spec", "status"))
+    metadata, spec, status = (as_object(raw.get(key)) for key in ("metadata", "spec", "status"))
     phase, node = status.get("phase"), spec.get("nodeName")
     said = "Terminating" if metadata.get("deletionTimestamp") else phase
     seen = seen_pod(
@@ -111,7 +112,7 @@ def seen_whole(raw: Json) -> SeenPod | None:
 def _unscheduled(status: Mapping[str, Any]) -> str:
     conditions = status.get("conditions")
     for one in conditions if isinstance(conditions, list) else []:
-        condition = _object(one)
+        condition = as_object(one)
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return str(condition.get("message") or "")[:_LONGEST]
     return ""
@@ -133,7 +134,3 @@ def _asked(written: str) -> int | None:
 def _count(written: str) -> int:
     good = written.isascii() and written.isdecimal() and len(written) <= _LONGEST_COUNT
     return max(1, int(written)) if good else 1
-
-
-def _object(value: object) -> Json:
-    return value if isinstance(value, dict) else {}

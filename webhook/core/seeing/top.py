@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from webhook.core.enforcement.last_words import exactly
 from webhook.core.seeing.words import amount, span
 
 if TYPE_CHECKING:
@@ -516,7 +517,7 @@ class _Room:
             self._most[gpu_count] = max(fitting, default=-1)
         if self._most[gpu_count] >= need_bytes:
             return ""
-        what = f"{amount(need_bytes)} free"
+        what = f"{exactly(need_bytes)} free"
         if gpu_count == 1:
             return f"no GPU {'has' if self._all_known else 'is known to have'} {what}"
         has = "has" if self._all_known else "is known to have"
@@ -578,7 +579,7 @@ def _of_gpu(gpu: GpuRow) -> list[Trouble]:
     promised = gpu.promised_bytes
     if promised is not None and promised > gpu.usable_bytes:
         over = promised - gpu.usable_bytes
-        sentence = f"{amount(promised)} are promised of {amount(gpu.usable_bytes)} usable"
+        sentence = f"{exactly(promised)} are promised of {exactly(gpu.usable_bytes)} usable"
         found.append(Trouble(Reason.OVERPROMISED, gpu.node, gpu.index, over, "", sentence))
     for one in gpu.unmanaged:
         if one.used_bytes < UNMANAGED_FROM_BYTES:

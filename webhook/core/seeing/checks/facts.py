@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node.sharing import Sharing, is_advertised, judge, whole_gpus
+from webhook.core.pod.lenient import as_object, as_objects
 from webhook.core.pod.quantity import QuantityError, parse_quantity
 from webhook.core.seeing.checks.findings import Unseen, shortened
 from webhook.names import (
@@ -87,9 +88,9 @@ class NodeFacts:
 
 def read_node(node: Mapping[str, Any]) -> NodeFacts | None:
     """Read a node; None where nothing shows that it has a GPU."""
-    metadata, status = _object(node.get("metadata")), _object(node.get("status"))
-    labels = {key: str(value) for key, value in _object(metadata.get("labels")).items()}
-    allocatable, info = _object(status.get("allocatable")), _object(status.get("nodeInfo"))
+    metadata, status = as_object(node.get("metadata")), as_object(node.get("status"))
+    labels = {key: str(value) for key, value in as_object(metadata.get("labels")).items()}
+    allocatable, info = as_object(status.get("allocatable")), as_object(status.get("nodeInfo"))
     whole, others = whole_gpus(node), tuple(_others(metadata, allocatable))
     brings = (
         any(labels.get(key) == "true" for key in (*AGENT_LABELS, NODE_GPU_LABEL))
@@ -100,7 +101,7 @@ def read_node(node: Mapping[str, Any]) -> NodeFacts | None:
     advertised = is_advertised(node)
     if not (brings or hints or whole or others or vram_bytes or advertised):
         return None
-    conditions = _objects(status.get("conditions"))
+    conditions = as_objects(status.get("conditions"))
     handlers = status.get("runtimeHandlers")
     replicas = labels.get("nvidia.com/gpu.replicas", "")
     return NodeFacts(
@@ -110,8 +111,8 @@ def read_node(node: Mapping[str, Any]) -> NodeFacts | None:
         kubelet=str(info.get("kubeletVersion") or ""),
         ready=any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions),
         brings_agent=brings,
-        taints=tuple(_taints(_object(node.get("spec")))),
-        handlers=frozenset(str(one.get("name")) for one in _objects(handlers))
+        taints=tuple(_taints(as_object(node.get("spec")))),
+        handlers=frozenset(str(one.get("name")) for one in as_objects(handlers))
         if isinstance(handlers, list)
         else None,
         whole=whole,
@@ -131,14 +132,14 @@ def _others(metadata: Json, allocatable: Json) -> Iterable[str]:
     for name, amount in allocatable.items():
         if name.startswith(_OTHER_AMOUNTS) and _amount(amount):
             yield name
-    annotations = _object(metadata.get("annotations"))
+    annotations = as_object(metadata.get("annotations"))
     for key, product in _OTHER_ANNOTATIONS.items():
         if key in annotations:
             yield product
 
 
 def _taints(spec: Json) -> Iterable[tuple[str, str, str]]:
-    for taint in _objects(spec.get("taints")):
+    for taint in as_objects(spec.get("taints")):
         key, effect = str(taint.get("key")), str(taint.get("effect"))
         if effect in {"NoSchedule", "NoExecute"} and not key.startswith(_OWN_TAINTS):
             yield key, str(taint.get("value") or ""), effect
@@ -172,10 +173,10 @@ class OurWebhook:
 
 def read_webhooks(kind: str, configuration: Mapping[str, Any]) -> list[OtherWebhook]:
     """Read those webhooks of somebody else's configuration that are asked about new pods."""
-    name = str(_object(configuration.get("metadata")).get("name"))
+    name = str(as_object(configuration.get("metadata")).get("name"))
     found = []
-    for hook in _objects(configuration.get("webhooks")):
-        if not any(map(_is_for_pods, _objects(hook.get("rules")))):
+    for hook in as_objects(configuration.get("webhooks")):
+        if not any(map(_is_for_pods, as_objects(hook.get("rules")))):
             continue
         selectors = (hook.get("namespaceSelector"), hook.get("objectSelector"))
         selects = any(selectors) or bool(hook.get("matchConditions"))
@@ -191,11 +192,11 @@ def read_own_webhooks(kind: str, configuration: Mapping[str, Any]) -> list[OurWe
             str(hook.get("name")),
             kind,
             str(hook.get("failurePolicy", "Fail")),
-            str(_object(target.get("service")).get("namespace") or ""),
-            str(_object(target.get("service")).get("path") or target.get("url") or ""),
+            str(as_object(target.get("service")).get("namespace") or ""),
+            str(as_object(target.get("service")).get("path") or target.get("url") or ""),
         )
-        for hook in _objects(configuration.get("webhooks"))
-        for target in [_object(hook.get("clientConfig"))]
+        for hook in as_objects(configuration.get("webhooks"))
+        for target in [as_object(hook.get("clientConfig"))]
     ]
 
 
@@ -240,8 +241,8 @@ def read_namespace(name: str, found: Mapping[str, Any] | None) -> Namespace:
     """Read a namespace; None stands for one that does not exist."""
     if found is None:
         return Namespace(name, exists=False)
-    metadata = _object(found.get("metadata"))
-    labels = _object(metadata.get("labels"))
+    metadata = as_object(found.get("metadata"))
+    labels = as_object(metadata.get("labels"))
     level = labels.get("pod-security.kubernetes.io/enforce")
     helms = labels.get("app.kubernetes.io/managed-by") == "Helm"
     return Namespace(name, level=str(level or ""), helms=helms)
@@ -270,9 +271,9 @@ class DryRun:
 
 def read_dry_run(pod: Mapping[str, Any]) -> DryRun:
     """Read a pod as it would have been stored."""
-    annotations = _object(_object(pod.get("metadata")).get("annotations"))
-    spec = _object(pod.get("spec"))
-    initial = _objects(spec.get("initContainers"))
+    annotations = as_object(as_object(pod.get("metadata")).get("annotations"))
+    spec = as_object(pod.get("spec"))
+    initial = as_objects(spec.get("initContainers"))
     mark = str(annotations.get(ADMITTED_ANNOTATION) or "")
     _, rule, digest, *_ = [*mark.split(" "), "", "", ""]
     return DryRun(
@@ -282,11 +283,11 @@ def read_dry_run(pod: Mapping[str, Any]) -> DryRun:
         digest=digest,
         has_sidecar=any(
             one.get("name") == ENFORCER_CONTAINER
-            for one in (*initial, *_objects(spec.get("containers")))
+            for one in (*initial, *as_objects(spec.get("containers")))
         ),
         native=all(one.get("restartPolicy") == "Always" for one in initial),
         pulls_always=any(
-            one.get("imagePullPolicy") == "Always" for one in _objects(spec.get("containers"))
+            one.get("imagePullPolicy") == "Always" for one in as_objects(spec.get("containers"))
         ),
     )
 
@@ -316,13 +317,13 @@ class Workload:
 
 def read_workload(found: Mapping[str, Any]) -> Workload:
     """Read a Deployment or a DaemonSet."""
-    metadata, spec = _object(found.get("metadata")), _object(found.get("spec"))
-    status, labels = _object(found.get("status")), _object(metadata.get("labels"))
-    pod = _object(_object(spec.get("template")).get("spec"))
-    container = next(iter(_objects(pod.get("containers"))), {})
+    metadata, spec = as_object(found.get("metadata")), as_object(found.get("spec"))
+    status, labels = as_object(found.get("status")), as_object(metadata.get("labels"))
+    pod = as_object(as_object(spec.get("template")).get("spec"))
+    container = next(iter(as_objects(pod.get("containers"))), {})
     secrets = [
-        str(_object(volume.get("secret")).get("secretName"))
-        for volume in _objects(pod.get("volumes"))
+        str(as_object(volume.get("secret")).get("secretName"))
+        for volume in as_objects(pod.get("volumes"))
         if "secret" in volume
     ]
     is_set = "replicas" not in spec
@@ -351,16 +352,16 @@ class OwnPod:
 
 def read_own_pod(pod: Mapping[str, Any]) -> OwnPod | None:
     """Read a pod of the release; None for one that is ready, or has ended."""
-    metadata, status = _object(pod.get("metadata")), _object(pod.get("status"))
-    labels = _object(metadata.get("labels"))
-    ready = [c for c in _objects(status.get("conditions")) if c.get("type") == "Ready"]
+    metadata, status = as_object(pod.get("metadata")), as_object(pod.get("status"))
+    labels = as_object(metadata.get("labels"))
+    ready = [c for c in as_objects(status.get("conditions")) if c.get("type") == "Ready"]
     if any(c.get("status") == "True" for c in ready) or status.get("phase") in _ENDED:
         return None
-    waits = [one for one in map(_waiting, _objects(status.get("containerStatuses"))) if one[0]]
+    waits = [one for one in map(_waiting, as_objects(status.get("containerStatuses"))) if one[0]]
     said = " ".join(waits[0][:2]).strip() if waits else ""
     why = said or next((str(c.get("message") or "") for c in ready), "") or "it is not ready"
     component = str(labels.get("app.kubernetes.io/component"))
-    node = str(_object(pod.get("spec")).get("nodeName") or "")
+    node = str(as_object(pod.get("spec")).get("nodeName") or "")
     return OwnPod(str(metadata.get("name")), component, node, shortened(why))
 
 
@@ -392,15 +393,15 @@ SOUND: Final = ManagedPod("", has_sidecar=True)
 
 def read_managed_pod(pod: Mapping[str, Any]) -> ManagedPod | None:
     """Read a pod with VRAM; None for one of which there is nothing to say here."""
-    metadata, status = _object(pod.get("metadata")), _object(pod.get("status"))
+    metadata, status = as_object(pod.get("metadata")), as_object(pod.get("status"))
     if status.get("phase") in _ENDED:
         return None
     name = f"{metadata.get('namespace')}/{metadata.get('name')}"
-    waits = _object(metadata.get("annotations")).get(GPU_WAITS_ANNOTATION)
+    waits = as_object(metadata.get("annotations")).get(GPU_WAITS_ANNOTATION)
     sidecars = [
         one
         for key in ("initContainerStatuses", "containerStatuses")
-        for one in _objects(status.get(key))
+        for one in as_objects(status.get(key))
         if one.get("name") == ENFORCER_CONTAINER
     ]
     for one in sidecars:
@@ -413,12 +414,12 @@ def read_managed_pod(pod: Mapping[str, Any]) -> ManagedPod | None:
 
 
 def _has_run(status: Json) -> bool:
-    state = _object(status.get("state"))
+    state = as_object(status.get("state"))
     return bool(state.get("running") or state.get("terminated"))
 
 
 def _waiting(status: Json) -> tuple[str, str, str]:
-    waiting = _object(_object(status.get("state")).get("waiting"))
+    waiting = as_object(as_object(status.get("state")).get("waiting"))
     reason, message = waiting.get("reason") or "", waiting.get("message") or ""
     return str(reason), str(message), shortened(status.get("image") or "")
 
@@ -579,11 +580,3 @@ def _is_count(text: str) -> bool:
 
 def _count(value: object) -> int:
     return value if type(value) is int else 0
-
-
-def _object(value: object) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _objects(value: object) -> list[Json]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.node.inventory import NO_ENFORCEMENT
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.pod.findings import quoted
+from webhook.core.pod.lenient import as_object, as_objects
 from webhook.core.seeing.explaining.phrases import bounded
 from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
@@ -75,11 +76,11 @@ class NotHere:
 
 def read_seen_node(raw: Mapping[str, Any]) -> SeenNode:
     """Read a node; what is not as Kubernetes stores it is left out."""
-    metadata, spec = _object(raw.get("metadata")), _object(raw.get("spec"))
-    labels = {key: value for key, value in _object(metadata.get("labels")).items() if _is(value)}
+    metadata, spec = as_object(raw.get("metadata")), as_object(raw.get("spec"))
+    labels = {key: value for key, value in as_object(metadata.get("labels")).items() if _is(value)}
     taints = tuple(
         (_text(one, "key"), _text(one, "value"), _text(one, "effect"))
-        for one in _objects(spec.get("taints"))
+        for one in as_objects(spec.get("taints"), MOST_TERMS)
     )
     return SeenNode(_text(metadata, "name"), labels, taints, spec.get("unschedulable") is True)
 
@@ -95,13 +96,13 @@ def why_not(pod: Mapping[str, Any], node: NodeFigures, seen: SeenNode | None) ->
     The size of GPUs (`gpu-memory-mib`) is left out: it depends on the amount, and is judged from
     the GPUs themselves.
     """
-    spec = _object(pod.get("spec"))
+    spec = as_object(pod.get("spec"))
     labels = _labels(node, seen)
-    for key, value in islice(_object(spec.get("nodeSelector")).items(), MOST_TERMS):
+    for key, value in islice(as_object(spec.get("nodeSelector")).items(), MOST_TERMS):
         if not _may_hold(_has(labels, key, lambda found, value=value: found == value)):
             return _mismatch(key, f"{_shown(key)}={_shown(value)}", labels)
-    affinity = _object(_object(spec.get("affinity")).get("nodeAffinity"))
-    terms = _objects(_object(affinity.get(_REQUIRED)).get("nodeSelectorTerms"))
+    affinity = as_object(as_object(spec.get("affinity")).get("nodeAffinity"))
+    terms = as_objects(as_object(affinity.get(_REQUIRED)).get("nodeSelectorTerms"), MOST_TERMS)
     failing = [_failing(term, labels, node.name) for term in terms]
     if failing and all(failing):
         key, wanted = failing[0] or ("", "")
@@ -143,13 +144,13 @@ def _failing(
     term: Json, labels: tuple[Mapping[str, str], bool], name: str
 ) -> tuple[str, str] | None:
     """Return key and words of the first expression of a term that does not hold."""
-    for one in _objects(term.get("matchExpressions")):
+    for one in as_objects(term.get("matchExpressions"), MOST_TERMS):
         key = _text(one, "key")
         if key == NODE_GPU_MEMORY_LABEL:
             continue
         if not _may_hold(_has(labels, key, lambda found, one=one: _holds(one, found))):
             return key, _words(one)
-    for one in _objects(term.get("matchFields")):
+    for one in as_objects(term.get("matchFields"), MOST_TERMS):
         if _text(one, "key") == _NAME_FIELD and not _holds(one, name):
             return _NAME_FIELD, _words(one)
     return None
@@ -182,7 +183,7 @@ def _holds(expression: Json, found: str | None) -> bool:
 
 def _tolerates(spec: Json, taint: tuple[str, str, str]) -> bool:
     key, value, effect = taint
-    for one in _objects(spec.get("tolerations")):
+    for one in as_objects(spec.get("tolerations"), MOST_TERMS):
         wants, operator = _text(one, "key"), _text(one, "operator") or "Equal"
         if _text(one, "effect") not in {"", effect} and effect:
             continue
@@ -222,13 +223,5 @@ def _text(raw: Json, key: str) -> str:
     return bounded(raw.get(key), _LONGEST)
 
 
-def _object(value: object) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
 def _list(value: object) -> Sequence[Any]:
     return value[:MOST_TERMS] if isinstance(value, list) else ()
-
-
-def _objects(value: object) -> list[Json]:
-    return [one for one in _list(value) if isinstance(one, dict)]

@@ -144,8 +144,8 @@ def _judge(
 ) -> NodeRoom:
     age_s = max(0.0, now_s - node.observed_s)
     if seen is not None and node.name not in seen:
-        reason, detail = Mismatch.NOT_SHARED, "its GPUs are not shared"
-        return NodeRoom(node.name, False, reason, detail, node.gpus, age_s=age_s)
+        why = "its GPUs are not shared"
+        return NodeRoom(node.name, False, Mismatch.NOT_SHARED, why, node.gpus, age_s=age_s)
     mismatch = why_not(pod, node, seen[node.name] if seen is not None else None)
     if mismatch:
         return NodeRoom(node.name, False, mismatch.reason, mismatch.detail, node.gpus, age_s=age_s)

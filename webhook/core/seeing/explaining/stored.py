@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.enforcement.last_words import exactly
 from webhook.core.pod.findings import quoted
+from webhook.core.pod.lenient import as_object, as_objects
 from webhook.core.seeing.explaining.phrases import bounded
 from webhook.names import (
     ADMITTED_ANNOTATION,
@@ -52,12 +53,12 @@ def part(raw: Mapping[str, Any], *keys: str) -> Json:
     found: Any = raw
     for key in keys:
         found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
+    return as_object(found)
 
 
 def parts(value: object) -> list[Json]:
     """Return the objects of a list, as many as are looked at."""
-    return [one for one in value[:MOST] if isinstance(one, dict)] if isinstance(value, list) else []
+    return as_objects(value, MOST)
 
 
 def condition(pod: Mapping[str, Any], kind: str) -> Condition | None:
