@@ -39,6 +39,18 @@ _COMMANDS: Final = {
 hold 20 MB of what reads policies."""
 
 
+_SECTIONS: Final = {
+    "Your pods": ("admit", "top", "explain", "advise"),
+    "Your cluster": ("check", "policy", "simulate", "certs"),
+    "What runs in it": ("serve", "agent", "sentry", "enforce"),
+    "A first try": ("demo",),
+}
+"""As `--help` shows them."""
+
+_WHOLE: Final = 200
+"""Characters of the sentence about a command, which may take several lines."""
+
+
 class _Imported(MutableMapping[str, click.Command]):
     """The commands by name, each imported when it is asked for."""
 
@@ -68,6 +80,13 @@ class _Imported(MutableMapping[str, click.Command]):
 
 class _Commands(click.Group):
     """Ends quietly where the reader has seen enough, as before `| head`."""
+
+    def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by who needs them, and what is said of each in full."""
+        for title, names in _SECTIONS.items():
+            with formatter.section(title):
+                shown = [(name, self.commands[name].get_short_help_str(_WHOLE)) for name in names]
+                formatter.write_dl(shown)
 
     def invoke(self, context: click.Context) -> Any:
         """Run a command, and write what is left while a failure can still be reported."""
