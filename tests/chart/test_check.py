@@ -8,11 +8,11 @@ import json
 from contextlib import contextmanager
 
 import pytest
-from click.testing import CliRunner
 
 from tests.chart.served import behind_the_service, own_address, served, show_ready
 from tests.support.charts import NAMESPACE, Release, hooks, one
 from tests.support.checked import a_raw_node
+from tests.support.commands import runner
 from tests.support.control_planes import free_port, wait_until
 from tests.support.kube_api import _collection
 from tests.support.pki import Authority
@@ -94,7 +94,7 @@ class Checked:
 
     def __init__(self, kubeconfig, *options):
         arguments = ["check", "--kubeconfig", str(kubeconfig), "-o", "json", *options]
-        done = CliRunner().invoke(main, arguments)
+        done = runner().invoke(main, arguments)
         self.code = done.exit_code
         assert done.stdout, done.output
         self.report = json.loads(done.stdout)

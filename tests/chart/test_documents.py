@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
 from deploy.generate import chart_values, policy_fields, values, values_schema
 from tests.support.charts import CHART, DEPLOY, KUBE_VERSION, NAMESPACE, one
+from tests.support.commands import runner
 from tests.support.control_planes import find_binary
 from tests.support.documents import commands
 from tests.support.paths import ROOT
@@ -180,9 +180,7 @@ def test_what_the_agent_says_is_listed():
 
 
 def test_what_autoscalers_need_is_printed_as_documented():
-    done = CliRunner().invoke(
-        main, ["agent", "--once", "--dry-run", "-o", "tags", "--vram", "22Gi"]
-    )
+    done = runner().invoke(main, ["agent", "--once", "--dry-run", "-o", "tags", "--vram", "22Gi"])
     assert done.exit_code == 0, done.stderr
     tags, overlay, pool = yaml.safe_load_all(done.stdout)
     prefix = "k8s.io/cluster-autoscaler/node-template"

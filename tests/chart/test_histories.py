@@ -6,9 +6,9 @@ import json
 import time
 
 import pytest
-from click.testing import CliRunner
 
 from tests.support.charts import NAMESPACE, one
+from tests.support.commands import runner
 from tests.support.control_planes import ApiError, wait_until
 from tests.support.pods import a_container, a_pod, a_review
 from tests.support.servers import running
@@ -153,9 +153,7 @@ def test_the_command_shows_it_and_a_replica_that_begins_changes_nothing(
 ):
     before = cluster.histories()
     assert before
-    ended = CliRunner().invoke(
-        main, ["advise", "-n", TEAM, "--kubeconfig", str(cluster.kubeconfig)]
-    )
+    ended = runner().invoke(main, ["advise", "-n", TEAM, "--kubeconfig", str(cluster.kubeconfig)])
     assert ended.exit_code == 0, ended.output
     assert [line.split()[:2] for line in ended.output.splitlines()[1:]] == [
         ["Job/embed", "5"], ["Job/short", "1"],
@@ -175,8 +173,6 @@ def test_where_the_kind_is_unknown_the_command_says_what_is_missing(cluster):
     for kind in cluster.kinds:
         cluster.api.delete(kind)
     wait_until("the kinds are gone", lambda: cluster.histories() is None)
-    ended = CliRunner().invoke(
-        main, ["advise", "-n", TEAM, "--kubeconfig", str(cluster.kubeconfig)]
-    )
+    ended = runner().invoke(main, ["advise", "-n", TEAM, "--kubeconfig", str(cluster.kubeconfig)])
     assert ended.exit_code == 1
     assert "this cluster keeps no histories" in ended.output

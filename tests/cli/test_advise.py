@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from tests.core.seeing.test_histories import EMBED, GIB, LLAMA, VLLM, a_history, runs
+from tests.support.commands import runner
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.histories import HistoriesApi
 from webhook.cli import advise
@@ -57,7 +57,7 @@ def cluster(monkeypatch):
 
 
 def run(*arguments):
-    return CliRunner().invoke(main, ["advise", *arguments])
+    return runner().invoke(main, ["advise", *arguments])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from tests.support.checked import (
     BEFORE,
@@ -17,6 +16,7 @@ from tests.support.checked import (
     a_shared_node,
     a_workload,
 )
+from tests.support.commands import runner
 from tests.support.programs import free_port
 from webhook.adapters.kube.checked import Looked
 from webhook.cli.check.draw import as_json, as_text, has_failed
@@ -117,7 +117,7 @@ def test_a_cluster_that_cannot_be_reached_is_one_sentence(tmp_path):
     port = free_port()
     arguments = ["check", "--kubeconfig", kubeconfig(tmp_path, port)]
     for options in ([], ["--pre"], ["-o", "json"]):
-        done = CliRunner().invoke(main, [*arguments, *options])
+        done = runner().invoke(main, [*arguments, *options])
         assert (done.exit_code, done.stdout) == (1, "")
         assert done.stderr.startswith(f"Error: http://127.0.0.1:{port} does not answer: ")
         assert len(done.stderr.splitlines()) == 1
@@ -126,14 +126,14 @@ def test_a_cluster_that_cannot_be_reached_is_one_sentence(tmp_path):
 @pytest.mark.process
 def test_a_context_that_is_not_there_is_named(tmp_path):
     config = kubeconfig(tmp_path, 1)
-    done = CliRunner().invoke(main, ["check", "--kubeconfig", config, "--context", "other"])
+    done = runner().invoke(main, ["check", "--kubeconfig", config, "--context", "other"])
     assert done.exit_code == 1
     assert "other" in done.stderr
 
 
 def test_wrong_usage_is_two():
-    assert CliRunner().invoke(main, ["check", "-o", "yaml"]).exit_code == 2
-    assert CliRunner().invoke(main, ["check", "what"]).exit_code == 2
+    assert runner().invoke(main, ["check", "-o", "yaml"]).exit_code == 2
+    assert runner().invoke(main, ["check", "what"]).exit_code == 2
 
 
 def looked(policies, *, bundles=(), secret=None, version="0.1.0"):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 
-from click.testing import CliRunner
-
+from tests.support.commands import runner
 from webhook.cli.main import main
 
 
 def test_help_has_each_command_once_and_cuts_no_sentence():
-    said = CliRunner().invoke(main, ["--help"], terminal_width=80).stdout
+    said = runner().invoke(main, ["--help"], terminal_width=80).stdout
     assert sorted(re.findall(r"^  ([a-z]+)  +\S", said, re.MULTILINE)) == sorted(main.commands)
     assert said.count("...") == 1  # of the usage

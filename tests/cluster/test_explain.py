@@ -6,8 +6,8 @@ import json
 import time
 
 import pytest
-from click.testing import CliRunner
 
+from tests.support.commands import runner
 from tests.support.control_planes import find_binary, wait_until
 from tests.support.pods import a_pod
 from tests.support.seen_cluster import CRD, define
@@ -102,7 +102,7 @@ def as_viewer(control_plane, team, tmp_path):
 
     def run(*arguments):
         options = ["-n", namespace, "--kubeconfig", str(kubeconfig)]
-        return CliRunner().invoke(main, [*arguments, *options])
+        return runner().invoke(main, [*arguments, *options])
 
     return run
 
@@ -230,7 +230,7 @@ def test_where_nobody_tells_why_a_job_has_no_pods_one_is_tried(team, as_viewer, 
     if "managedBy" not in team.api.create(manifest)["spec"]:
         pytest.skip("needs a Job that another controller may manage: Kubernetes 1.32")
     options = ["-n", team.namespace, "--kubeconfig", str(control_plane.kubeconfig)]
-    done = CliRunner().invoke(main, ["explain", "job/train", *options])
+    done = runner().invoke(main, ["explain", "job/train", *options])
     assert done.exit_code == 1
     assert done.output == (
         f"Job {team.namespace}/train has 0 of 1 pods: a pod of it, tried as you and not stored, is "

@@ -6,9 +6,9 @@ import json
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from click.testing import CliRunner
 
 from tests.cli.explain_scene import DENIED, NODES, SCHEDULER, enforcer, line, scheduled, stored
+from tests.support.commands import runner
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.explained import (
     CRON_JOB,
@@ -461,7 +461,7 @@ def explain(cluster):
 
     def run(*arguments):
         given = [*arguments, "-n", "team-a", "--kubeconfig", str(cluster.kubeconfig)]
-        return CliRunner().invoke(explain_command, given)
+        return runner().invoke(explain_command, given)
 
     return run
 
@@ -505,11 +505,11 @@ def test_what_cannot_be_explained_is_wrong_usage(explain, wrong):
 
 def test_a_cluster_that_does_not_answer_is_three(tmp_path):
     missing = ["p", "--kubeconfig", str(tmp_path / "none")]
-    done = CliRunner().invoke(explain_command, missing)
-    assert (done.exit_code, "there is no such file" in done.output) == (3, True)
+    done = runner().invoke(explain_command, missing)
+    assert (done.exit_code, "there is no such file" in done.stderr) == (3, True)
 
 
 def test_a_pod_that_the_user_may_not_read_is_three(cluster, explain):
     done = explain("p")
     assert done.exit_code == 3
-    assert "403" in done.output
+    assert "403" in done.stderr
