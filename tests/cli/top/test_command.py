@@ -20,7 +20,9 @@ from tests.cli.pages import read_page, sections, texts
 from tests.support.agents import ApiServer
 from tests.support.seen_cluster import AT_S, nodes
 from webhook.cli.main import main
+from webhook.cli.top.showing import Show
 from webhook.core.seeing.nodes import write_gpu_node, write_time
+from webhook.core.seeing.top import join
 
 MOST_MODULES = {"top": 48, "explain": 75}
 """Of ours, that a command imports: each takes milliseconds before anything is seen."""
@@ -285,6 +287,16 @@ def started(cluster, *arguments, **options):
     heeds = ["env", "--default-signal=INT"]
     command = [*heeds, sys.executable, "-m", "webhook.cli", "top", *arguments]
     return subprocess.Popen(command, env=environment | options.pop("env", {}), **options)
+
+
+def test_ctrl_c_ends_a_watch_quietly_while_it_reads(capsys):
+    show = Show(("nodes",), ("nodes", "pods"), "json", plain=True, no_color=True, command="x")
+
+    def read():
+        raise KeyboardInterrupt
+
+    show.watch(join(nodes(), [], AT_S), read, 0.0, OSError)
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 @pytest.mark.process

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from shutil import get_terminal_size
@@ -59,13 +60,14 @@ class Show:
         every_s: float,
         failure: type[Exception],
     ) -> None:
-        """Write a report again and again."""
+        """Write a report again and again, until Ctrl-C, which may come at any moment."""
         reader = Reader(read, every_s, (failure,))
-        if sys.stdout.isatty() and self.output != "json":
-            reader.start(first)
-            watch_screen(reader, partial(self._screen, every_s), sys.stdout)
-        else:
-            self._json_lines(reader, first, every_s)
+        with suppress(KeyboardInterrupt):
+            if sys.stdout.isatty() and self.output != "json":
+                reader.start(first)
+                watch_screen(reader, partial(self._screen, every_s), sys.stdout)
+            else:
+                self._json_lines(reader, first, every_s)
 
     def _json_lines(self, reader: Reader, report: TopReport, every_s: float) -> None:
         before: object = None
@@ -76,10 +78,7 @@ class Show:
                 before = unchanging(value)
                 click.echo(json.dumps(value, separators=(",", ":")))
                 sys.stdout.flush()
-            try:
-                time.sleep(every_s)
-            except KeyboardInterrupt:
-                return
+            time.sleep(every_s)
             reader.once()
             if reader.failure and reader.failure != said:
                 click.echo(f"Error: {reader.failure}", err=True)

@@ -105,26 +105,23 @@ def _screen(out: TextIO, keys: int | None) -> Iterator[None]:
 def watch_screen(
     reader: Reader, draw: Callable[[TopReport, str, os.terminal_size], list[str]], out: TextIO
 ) -> None:
-    """Draw a reader's reports until `q` or Ctrl-C; `out` is a terminal.
+    """Draw a reader's reports until `q`; `out` is a terminal.
 
     Again where there is something new, or the terminal has another size.
     """
     keys = sys.stdin.fileno() if sys.stdin.isatty() else None
-    try:
-        with _screen(out, keys):
-            shown: object = None
-            while True:
-                size = os.get_terminal_size(out.fileno())
-                if shown != (reader.number, size) and reader.report is not None:
-                    shown = reader.number, size
-                    lines = draw(reader.report, reader.failure, size)[: size.lines]
-                    body = "\r\n".join(line + _CLEAR_LINE for line in lines)
-                    out.write(_HOME + body + _CLEAR_BELOW)
-                    out.flush()
-                if _asked_to_quit(keys):
-                    return
-    except KeyboardInterrupt:
-        return
+    with _screen(out, keys):
+        shown: object = None
+        while True:
+            size = os.get_terminal_size(out.fileno())
+            if shown != (reader.number, size) and reader.report is not None:
+                shown = reader.number, size
+                lines = draw(reader.report, reader.failure, size)[: size.lines]
+                body = "\r\n".join(line + _CLEAR_LINE for line in lines)
+                out.write(_HOME + body + _CLEAR_BELOW)
+                out.flush()
+            if _asked_to_quit(keys):
+                return
 
 
 def _asked_to_quit(keys: int | None) -> bool:
