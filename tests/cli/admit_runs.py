@@ -64,6 +64,15 @@ def run_in_full(
     return Run(code, out.getvalue(), err.getvalue())
 
 
+ADMIT_POLICY = """\
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: test}
+spec:
+  rules:
+  - name: everyone
+    match: {namespaces: ["team-*"]}
+"""
 POD = """\
 apiVersion: v1
 kind: Pod

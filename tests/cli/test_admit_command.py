@@ -1,50 +1,14 @@
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
-from typing import NamedTuple
 
 import pytest
 
-from tests.cli.admit_runs import POD
+from tests.cli.admit_runs import ADMIT_POLICY, POD
 from webhook.adapters.manifests.reading import read_yaml
-from webhook.cli.admit.command import admit_command
 from webhook.cli.admit.output import Output
-
-POLICY = """\
-apiVersion: vramwarden.io/v1alpha1
-kind: VRAMPolicy
-metadata: {name: test}
-spec:
-  rules:
-  - name: everyone
-    match: {namespaces: ["team-*"]}
-"""
-
-
-class Done(NamedTuple):
-    """What a command left behind."""
-
-    exit_code: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def invoke(tmp_path, monkeypatch, capsys):
-    """Run the command in a folder with a policy."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "policy.yaml").write_text(POLICY)
-
-    def run(*arguments, stdin=""):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        with pytest.raises(SystemExit) as ended:
-            admit_command.main(list(arguments))
-        return Done(ended.value.code, *capsys.readouterr())
-
-    return run
 
 
 def test_the_shipped_policy_is_the_default(invoke, tmp_path):
@@ -178,7 +142,7 @@ def test_wrong_usage_ends_with_2_and_says_what_to_do(invoke, tmp_path, arguments
 
 
 def test_an_invalid_policy_ends_with_1(invoke, tmp_path):
-    (tmp_path / "policy.yaml").write_text(POLICY + "    colour: red\n")
+    (tmp_path / "policy.yaml").write_text(ADMIT_POLICY + "    colour: red\n")
     result = invoke("-f", "-", "--policy", "policy.yaml", stdin=POD)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "colour" in result.stderr

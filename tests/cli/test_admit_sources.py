@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.admit_runs import POD
-from tests.cli.test_admit_command import invoke  # noqa: F401 - a fixture
 
 NAMES = ("a.yaml", "deep/b.yml", "deep/deeper/c.json", ".git/d.yaml", "deep/readme.md")
 
@@ -26,7 +25,7 @@ def kinds(result):
     return [line.split('"')[3] for line in result.stdout.splitlines() if "kind" in line]
 
 
-def test_subfolders_that_are_not_read_are_named(invoke, folder):  # noqa: F811
+def test_subfolders_that_are_not_read_are_named(invoke, folder):
     result = invoke("-f", "manifests")
     assert kinds(result) == ["a.yaml"]
     said = "manifests: subfolders are skipped (deep); -R reads them as well"
@@ -34,13 +33,13 @@ def test_subfolders_that_are_not_read_are_named(invoke, folder):  # noqa: F811
 
 
 @pytest.mark.parametrize("option", ["-R", "--recursive"])
-def test_subfolders_are_read_where_that_is_wanted(invoke, folder, option):  # noqa: F811
+def test_subfolders_are_read_where_that_is_wanted(invoke, folder, option):
     result = invoke(option, "-f", "manifests")
     assert kinds(result) == ["a.yaml", "deep/b.yml", "deep/deeper/c.json"]
     assert "skipped" not in result.stderr
 
 
-def test_a_folder_of_folders_says_how_to_read_them(invoke, folder):  # noqa: F811
+def test_a_folder_of_folders_says_how_to_read_them(invoke, folder):
     (folder / "a.yaml").unlink()
     result = invoke("-f", "manifests")
     assert result.exit_code == 2
@@ -58,14 +57,14 @@ def chart(tmp_path):
     return made
 
 
-def test_a_helm_chart_is_rendered_by_helm(invoke, chart):  # noqa: F811
+def test_a_helm_chart_is_rendered_by_helm(invoke, chart):
     result = invoke("-f", "manifests/chart")
     assert (result.exit_code, result.stdout) == (2, "")
     said = "this is a Helm chart; run: helm template manifests/chart | vramwarden admit -f -"
     assert result.stderr.endswith(f"manifests/chart: {said}\n")
 
 
-def test_a_helm_chart_among_others_is_skipped_with_a_word(invoke, chart):  # noqa: F811
+def test_a_helm_chart_among_others_is_skipped_with_a_word(invoke, chart):
     (chart.parent / "pod.yaml").write_text(POD)
     result = invoke("-R", "-f", "manifests")
     assert result.exit_code == 0
@@ -75,7 +74,7 @@ def test_a_helm_chart_among_others_is_skipped_with_a_word(invoke, chart):  # noq
     assert second.startswith("manifests/pod.yaml:1: Pod default/train: translated")
 
 
-def test_a_template_of_a_chart_is_recognised(invoke, chart):  # noqa: F811
+def test_a_template_of_a_chart_is_recognised(invoke, chart):
     result = invoke("-f", "manifests/chart/templates")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == (
@@ -85,7 +84,7 @@ def test_a_template_of_a_chart_is_recognised(invoke, chart):  # noqa: F811
 
 
 @pytest.mark.parametrize("name", ["kustomization.yaml", "kustomization.yml", "Kustomization"])
-def test_a_kustomization_is_applied_by_kubectl(invoke, tmp_path, name):  # noqa: F811
+def test_a_kustomization_is_applied_by_kubectl(invoke, tmp_path, name):
     made = tmp_path / "overlay"
     made.mkdir()
     (made / "pod.yaml").write_text(POD)
@@ -98,7 +97,7 @@ def test_a_kustomization_is_applied_by_kubectl(invoke, tmp_path, name):  # noqa:
     )
 
 
-def test_help_names_every_form_and_ends_its_sentences(invoke):  # noqa: F811
+def test_help_names_every_form_and_ends_its_sentences(invoke):
     said = " ".join(invoke("--help").stdout.split())
     for form in ("yaml|json|patch|diff|summary|github|junit|report", "-R, --recursive", "-v"):
         assert form in said
