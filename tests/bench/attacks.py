@@ -29,7 +29,7 @@ CLIENTS = 4
 
 def show(title, server, damage):
     cells = ""
-    for seconds in damage.seconds.values():
+    for seconds in damage.waits_s.values():
         ordered = sorted(seconds)
         p99 = ordered[int(len(ordered) * 0.99)]
         figures = (statistics.median(ordered), p99, ordered[-1])

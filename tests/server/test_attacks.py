@@ -24,8 +24,15 @@ pytestmark = pytest.mark.process
 CLIENTS = 4
 WATCH_S = 3.0
 GENEROUS_S = 1.0
+API_SERVER_S = 5.0
+"""How long the API server waits for an answer, in the chart."""
 LIMIT_BYTES = 256 * 2**20
 """Of the webhook's memory, in the chart."""
+
+
+def is_bearable(damage: Damage) -> bool:
+    """Whether nobody waited for much work of the webhook, nor too long for anything."""
+    return damage.worst_work_s() < GENEROUS_S and damage.worst_wait_s() < API_SERVER_S
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -35,7 +42,7 @@ def test_while_somebody_posts_the_worst_bodies_others_are_answered(tmp_path, nam
         damage = Damage()
         with posting(server, body, CLIENTS, damage.told):
             watched(server, damage, WATCH_S)
-        assert damage.worst_s() < GENEROUS_S, damage
+        assert is_bearable(damage), damage
         assert set(damage.told) <= {200, 503}
         assert damage.told.total() > 0
         assert peak_bytes(server) < LIMIT_BYTES
@@ -50,7 +57,7 @@ def test_while_a_judgement_takes_seconds_others_are_answered(tmp_path):
         damage = Damage()
         with posting(server, body, CLIENTS, damage.told):
             watched(server, damage, 2 * WATCH_S)
-        assert damage.worst_s() < GENEROUS_S, damage
+        assert is_bearable(damage), damage
         assert set(damage.told) == {200, 503}  # whose turn does not come within 4 s may retry
 
 
@@ -63,7 +70,7 @@ def test_while_somebody_holds_a_thousand_connections_others_are_answered(tmp_pat
             )
             stack.enter_context(held)
         watched(server, damage, WATCH_S)
-        assert damage.worst_s() < GENEROUS_S, damage
+        assert is_bearable(damage), damage
         assert peak_bytes(server) < LIMIT_BYTES
 
 
