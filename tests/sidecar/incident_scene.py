@@ -75,7 +75,7 @@ class Pod:
             "VRAM_CAP_BYTES": str(CAP_MIB * MIB),
             "VRAM_POLL_INTERVAL": "100ms",
             "VRAM_TOLERANCE": "0",
-            "VRAM_GRACE": "300ms",
+            "VRAM_GRACE": "3s",
             "VRAM_BLIND_AFTER": "1s",
         }
         (folder / "run").mkdir()
