@@ -11,7 +11,11 @@ from hypothesis import HealthCheck, settings
 # Helpers' assertions say what they compared, as those in test files do.
 FOLDERS = sorted(path.parent.name for path in Path(__file__).parent.glob("*/__init__.py"))
 pytest.register_assert_rewrite(*(f"tests.{folder}" for folder in FOLDERS))
-pytest_plugins = ["tests.support.control_plane_plugin", "tests.support.fast_lane"]
+pytest_plugins = [
+    "tests.support.control_plane_plugin",
+    "tests.support.fast_lane",
+    "tests.support.promtool",
+]
 
 settings.register_profile(
     "default",

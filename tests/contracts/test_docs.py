@@ -26,7 +26,7 @@ PODS = (ROOT / "policies" / "pods.md").read_text()
 DOCUMENTS = [
     path
     for path in ROOT.rglob("*.md")
-    if not path.relative_to(ROOT).parts[0].startswith((".venv", ".git", ".bench"))
+    if not path.relative_to(ROOT).parts[0].startswith(".")  # made by tools
 ]
 
 
