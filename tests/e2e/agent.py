@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.e2e.cluster import SYSTEM
 from tests.e2e.node import NODE, NODE_MANIFEST
 from tests.e2e.pods import is_ready
 from tests.support.control_planes import ApiError
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 VRAM = "vramwarden.io/vram"
+DAEMON_SET = f"/apis/apps/v1/namespaces/{SYSTEM}/daemonsets/vramwarden-agent"
 MERGE = "application/merge-patch+json"
 # Written into the agent's scene, this lists its own first process with the bytes.
 HOLDS = "open('/scene/pids/1', 'w').write('0 {used_bytes}\\n')"
@@ -49,24 +51,23 @@ class NodeAgent:
         return bool(found and is_ready(found))
 
     def replace(self) -> Json:
-        """Have a new one, on a node of which nothing is known yet; return its pod once it runs."""
-        self.delete()
-        self.forget()
-        return self.running()
+        """Have a new one, on a node of which nothing is known yet; return its pod once it runs.
 
-    def delete(self) -> None:
-        """Delete its pod, and wait until it is gone."""
+        No node is one for agents meanwhile: a new one, often there before the old one is gone,
+        would read what was said of the node, and say it again.
+        """
         name = self.running()["metadata"]["name"]
-        self._system.delete_pod(name, grace=30)  # it must not write any more once it is gone
+        self._select_nodes({"kubernetes.io/os": "none"})
         self._system.wait("the old agent gone", lambda: not self._exists(name))
+        self.forget()
+        self._select_nodes(None)
+        return self.running()
 
     def forget(self) -> None:
         """Take from the node what it had said, so that only a new one can have said it again."""
         labels = {key: None for key in self.labels() if key.startswith("vramwarden.io/")}
-        annotations = {"vramwarden.io/gpus": None}
-        change = {"metadata": {"labels": labels, "annotations": annotations}}
-        path = f"/api/v1/nodes/{NODE}"
-        self._node.api.request("PATCH", path, change, content_type=MERGE)
+        change = {"metadata": {"labels": labels, "annotations": {"vramwarden.io/gpus": None}}}
+        self._node.api.request("PATCH", f"/api/v1/nodes/{NODE}", change, content_type=MERGE)
         self._node.set_amount(VRAM, None)
 
     def hold(self, used_bytes: int) -> None:
@@ -89,6 +90,10 @@ class NodeAgent:
         about = f"involvedObject.kind=Node,involvedObject.name={NODE}"
         found = self._node.api.list("/api/v1/events", fieldSelector=about)
         return [f"{one['reason']}: {one['message']}" for one in found]
+
+    def _select_nodes(self, labels: dict[str, str] | None) -> None:
+        change = {"spec": {"template": {"spec": {"nodeSelector": labels}}}}
+        self._node.api.request("PATCH", DAEMON_SET, change, content_type=MERGE)
 
     def _running(self) -> Json | None:
         found = self.pod()
