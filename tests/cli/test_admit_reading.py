@@ -133,9 +133,9 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     ],
 )
 def test_what_cannot_be_read_is_one_line_that_says_where_and_why(text, place, problem):
-    started = time.monotonic()
+    before_s = time.process_time()
     code, out, err = run(text)
-    assert time.monotonic() - started < 2
+    assert time.process_time() - before_s < 2
     assert (code, out) == (2, "")
     assert err.startswith(f"Error: {place}: ")
     assert err.count("\n") == 1

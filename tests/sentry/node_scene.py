@@ -91,10 +91,13 @@ class Pod:
         self.driver = Driver(node.folder / name)
         self.run = node.folder / "kubelet/pods" / uid / VOLUME
         self.run.mkdir(parents=True)
+        self.notes = node.folder / f"{name}.notes"
+        self.notes.mkdir()
         mount("tmpfs", self.run, b"tmpfs")
         self.run.chmod(0o777)
         self.began_s = self.ended_s = None
         self.held = {}
+        self.noted = set()
         self.inner = {}
         self.ghosts = set()
         self.started = {}
@@ -123,7 +126,8 @@ class Pod:
         return self._start("enforcer", command, user=user, environment=environment, output=log)
 
     def tenant(self, how, user=0):
-        return self._start("train", [sys.executable, "-I", "-S", str(TENANT), how], user=user)
+        command = [sys.executable, "-I", "-S", str(TENANT), how, str(self.notes)]
+        return self._start("train", command, user=user)
 
     def _start(self, container, command, user=0, environment=None, output=None):
         """Start it in its container; return its number on the node."""
@@ -184,6 +188,9 @@ class Pod:
         kept = self.ghosts if self.tenants else set()
         self.listed = {pid: mib for pid, mib in self.held.items() if pid in alive | kept}
         self.driver.lists({self.inner[pid]: mib for pid, mib in self.listed.items()})
+        for pid in self.held.keys() - self.noted:
+            (self.notes / str(self.inner[pid])).touch()
+        self.noted |= self.held.keys()
         if sum(self.listed.values()) > CAP_MIB * 1.02:
             self.began_s = self.began_s or now_s
             self.ended_s = None
@@ -268,7 +275,8 @@ class Node:
         self.sentry = self.process(cgroup, command, environment, log, private, CAP_KILL)
 
     def events(self):
-        text = (self.folder / "sentry.log").read_text()
+        log = self.folder / "sentry.log"
+        text = log.read_text() if log.exists() else ""
         return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
 
     def ask(self, path):

@@ -83,10 +83,10 @@ class Api(ApiServer):
         """Each state of the node's `GPUNode`, the last being what is stored."""
         self.answers = [self._serve]
         self.away = False
-        self._over = threading.Event()
+        self.over = threading.Event()
 
     def __exit__(self, *error):
-        self._over.set()  # who watches still must not outlive it
+        self.over.set()  # who watches still must not outlive it
         super().__exit__(*error)
 
     def _serve(self, handler):
@@ -126,7 +126,7 @@ class Api(ApiServer):
         handler.end_headers()
         before = None
         with contextlib.suppress(OSError):
-            while not self.away and not self._over.wait(0.05):
+            while not self.away and not self.over.wait(0.05):
                 if (now := self._list()) != before:
                     before = now
                     line = json.dumps({"type": "MODIFIED", "object": now}).encode() + b"\n"
@@ -151,7 +151,7 @@ def play(folder, library, api, name, **sent):
         }  # fmt: skip
         ended = subprocess.run(
             [*NAMESPACE, sys.executable, "-I", "-S", str(SCENE), json.dumps(content)],
-            capture_output=True, text=True, timeout=150, check=False,
+            capture_output=True, text=True, timeout=300, check=False,
             env={"PATH": os.environ["PATH"]},
         )  # fmt: skip
     log = folder / "sentry.log"

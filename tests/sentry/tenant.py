@@ -1,6 +1,8 @@
-"""A tenant's process: `HOW`; it names itself `gpu<MiB>` or `ghost<MiB>` once it holds so much.
+"""A tenant's process: `HOW NOTES`.
 
-The scene (`node_scene.py`) makes the driver list it from then on, whatever it is named later.
+It names itself `gpu<MiB>` or `ghost<MiB>` once it holds so much. The scene (`node_scene.py`) makes
+the driver list it from then on, whatever it is named later, and puts a file named by its number
+into the folder NOTES.
 """
 
 import ctypes
@@ -19,6 +21,12 @@ RUN = "root/run/vram-enforcer"
 
 def holds(mib, kind="gpu"):
     name(f"{kind}{mib}")
+
+
+def is_listed():
+    """Wait until the driver lists this process."""
+    while not Path(sys.argv[2], str(os.getpid())).exists():
+        time.sleep(0.05)
 
 
 def name(text):
@@ -102,6 +110,7 @@ def main(how):
         # It hands its files on to a child that holds nothing of its own, and ends.
         child(wait)
         holds(71680, "ghost")
+        is_listed()
         time.sleep(4)
         os._exit(0)
     if how == "crowd":
@@ -116,9 +125,11 @@ def main(how):
         holds(71680)
         if how == "leaderless":
             threading.Thread(target=wait).start()
+            is_listed()
             time.sleep(1)
             LIBC.syscall({"x86_64": 60}.get(platform.machine(), 93), 0)
         if how == "rename":
+            is_listed()
             time.sleep(4)
             name("vram-enforcer")
     wait()

@@ -13,6 +13,11 @@ from tests.sentry.scenarios import ATTACKS, uid_of
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("sentry")]
 
 PROMISED_S = 15.0
+"""On a machine that gives the node its time; what it did not give is added (`Lost`)."""
+
+STALE_S = 0.5
+"""After so long a gap the scene's driver still lists who is dead, and the sentry may go on."""
+
 ENDED = {"kill", "starve"}
 """By the tenant, or by itself: without descriptors it sees nothing, and wants a new start."""
 
@@ -28,7 +33,7 @@ def played(request, library, tmp_path_factory):
         result = nodes.play(folder, library, api, "attacked", private=request.param)
     # Once by the clock, as it is promised; the second time only that it ends.
     bound_s = 60.0 if request.param else PROMISED_S
-    return result | {"written": api.written, "bound_s": bound_s}
+    return result | {"written": api.written, "bound_s": bound_s + result["lost_s"]}
 
 
 def of(events, uid):
@@ -65,6 +70,8 @@ def test_its_owner_is_told_by_condition_and_event(played, attack):
 
 
 def test_one_process_is_enough_where_nobody_comes_after_it(played):
+    events = ["stopping a process", "memory came back"]
+    told = 1 if played["longest_lost_s"] > STALE_S else len(events) + 1
     for attack in (
         "stop",
         "stop-as-user",
@@ -76,7 +83,7 @@ def test_one_process_is_enough_where_nobody_comes_after_it(played):
         "leaderless",
     ):
         uid = uid_of(1 + list(ATTACKS).index(attack))
-        assert of(played["events"], uid) == ["stopping a process", "memory came back"]
+        assert of(played["events"], uid)[:told] == events[:told]
 
 
 def test_who_comes_again_ends_with_all_of_its_pod(played):
@@ -107,7 +114,7 @@ def test_a_child_cgroup_named_like_another_pod_deceives_nobody(played):
 def test_an_honest_pod_is_stopped_by_its_sidecar_and_the_sentry_says_nothing(played):
     honest = played["pods"]["honest"]
     assert (played["greedy"], honest["excess"], honest["enforcer"]) == (False, True, True)
-    assert honest["lasted_s"] < 6.5
+    assert honest["lasted_s"] < 6.5 + played["lost_s"]
     assert of(played["events"], uid_of(101)) == []
 
 

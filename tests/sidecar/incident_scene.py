@@ -202,7 +202,9 @@ class Pod:
 
     @property
     def messages(self):
-        return [event["msg"] for event in self.events()]
+        """Return what was reported; gaps are left out, as a busy machine makes some of its own."""
+        reported = [event["msg"] for event in self.events()]
+        return [message for message in reported if message != "no observation for a while"]
 
     @property
     def termination_message(self):

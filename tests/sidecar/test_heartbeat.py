@@ -411,7 +411,7 @@ def test_a_process_that_is_stopped_is_found_whatever_its_beat_says(kind, shell, 
     with guarding(tmp_path) as pid:
         assert asked(tmp_path, kind, shell=shell) == GUARDING
         os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda: Path(f"/proc/{pid}/stat").read_text(encoding="ascii").split()[2] == "T")
+        wait_until(lambda: state(pid) == "T")
         a_beat(tmp_path, pid=pid, started=processes.identify(pid).started)
         assert asked(tmp_path, kind, shell=shell) == (
             1, f"process {pid}, which guarded, is stopped (state T)\n",
@@ -455,10 +455,14 @@ def test_a_process_that_does_not_run_when_it_is_woken_is_found(tmp_path):
     with guarding(
         tmp_path, "signal.signal(signal.SIGURG, signal.SIG_IGN); print(flush=True); input()"
     ) as pid:
-        wait_until(lambda: ignores(pid, signal.SIGURG))
+        wait_until(lambda: ignores(pid, signal.SIGURG) and state(pid) == "S")
         assert asked(tmp_path) == (
             1, f"process {pid}, which guarded, does not run: starved or stopped\n",
         )  # fmt: skip
+
+
+def state(pid):
+    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").split()[2]
 
 
 def ignores(pid, number):
