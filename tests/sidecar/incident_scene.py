@@ -23,8 +23,9 @@ VERDICTS = {
     "self-test", "stopping a process", "stopping a container", "memory did not come back",
     "cannot measure", "measuring again", "the pod must restart", "the driver changed",
 }  # fmt: skip
+GAP = "no observation for a while"
 EVENTS = VERDICTS | {
-    "killing a process", "memory came back", "no observation for a while", "a signal was rejected",
+    "killing a process", "memory came back", GAP, "a signal was rejected",
     "no heartbeat", "out of descriptors", "guarding on", "last words", "stopped",
 }  # fmt: skip
 CGROUPS = next(
@@ -204,7 +205,7 @@ class Pod:
     def messages(self):
         """Return what was reported; gaps are left out, as a busy machine makes some of its own."""
         reported = [event["msg"] for event in self.events()]
-        return [message for message in reported if message != "no observation for a while"]
+        return [message for message in reported if message != GAP]
 
     @property
     def termination_message(self):
@@ -283,6 +284,7 @@ class Pod:
             assert event["ts"], event
             assert event["msg"] in EVENTS, event
             assert event["level"] in {"info", "warning", "error"}, event
+            assert event["msg"] != GAP or event["s"] > 5, event
 
     def empty_cages(self):
         """End what is caged, and remove the cgroups, which outlive us."""
