@@ -63,7 +63,7 @@ def test_on_a_laptop_every_node_says_that_it_has_memory_and_nobody_measures_it(l
         (tmp_path / name).write_text(text)
     (rule,) = PolicySource(tmp_path, "vramwarden/enforcer:1").current.rules
     assert (rule.placement, rule.enforcement.by) == (Placement.NONE, EnforceBy.NONE)
-    assert (rule.namespaces, rule.runtime_class_name) == (("*",), None)
+    assert (rule.match.namespaces, rule.runtime_class_name) == (("*",), None)
 
 
 @pytest.fixture

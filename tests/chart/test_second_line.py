@@ -15,7 +15,9 @@ from tests.support.strategies import asking_pods
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.adapters.policy.source import PolicySource
 from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.policy.values import Action, matches_any
+from webhook.core.policy.match import Subject
+from webhook.core.policy.patterns import matches_any
+from webhook.core.policy.values import Action
 
 NAME = "vramwarden-second-line"
 VRAM = "vramwarden.io/vram"
@@ -250,11 +252,13 @@ def mixed(cluster, tmp_path):
 def test_it_reads_the_rules_as_the_webhook_does(mixed, namespace, labels):
     cluster, policy = mixed
     pod = a_pod("8Gi", labels=labels)
-    rule = policy.rule_for(namespace, labels)
+    rule = policy.rule_for(Subject(namespace, labels))
     enforced = rule is not None and rule.action is Action.ENFORCE
     # Which of its pods a rule with labels governs is for the webhook alone.
-    first = next((one for one in policy.rules if matches_any(namespace, one.namespaces)), None)
-    decided = first is not None and not first.pod_labels
+    first = next(
+        (one for one in policy.rules if matches_any(namespace, one.match.namespaces)), None
+    )
+    decided = first is not None and not first.match.pod_labels
     assert is_denied_by(cluster.denies(pod, namespace), NAME) == (enforced and decided)
     if enforced:
         done = translated(pod, policy, namespace=namespace)

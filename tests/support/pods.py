@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from webhook.core.pod.request import Request
+from webhook.core.policy.match import Match
 from webhook.core.policy.values import (
     AUTO_RUNTIME_CLASS,
     CAPABILITIES,
+    Accounting,
     Action,
     Amounts,
     Bounds,
@@ -17,6 +19,7 @@ from webhook.core.policy.values import (
     Enforcement,
     GPUClass,
     Isolation,
+    OnExcess,
     Placement,
     PodRestart,
     Policy,
@@ -42,6 +45,7 @@ ENFORCEMENT = Enforcement(
     tolerance="2%",
     blind_after="60s",
     when_blind=WhenBlind.REPORT,
+    on_excess=OnExcess.STOP,
     pod_restart=PodRestart.NONE,
     image_pull_secrets=(),
     resources=Amounts(),
@@ -49,13 +53,13 @@ ENFORCEMENT = Enforcement(
 
 RULE = Rule(
     name="default",
-    namespaces=(),
-    pod_labels={},
+    match=Match(),
     action=Action.ENFORCE,
     memory=Bounds(),
     max_gpu_count=None,
     allowed_classes=("*",),
     default_class=None,
+    class_memory={},
     node_selector={"vramwarden.io/gpu": "true"},
     tolerations=(),
     runtime_class_name=AUTO_RUNTIME_CLASS,
@@ -66,6 +70,8 @@ RULE = Rule(
     host_paths=None,
     capabilities=frozenset(CAPABILITIES),
     resource_claims=ResourceClaims.DENY,
+    translate_whole_gpu_bytes=None,
+    accounting=Accounting.VRAM,
     advice=Warnings.WARN,
     placement=Placement.BINDING,
     enforcement=ENFORCEMENT,
@@ -79,8 +85,16 @@ A100 = GPUClass(
 )
 
 
+_CRITERIA = {field.name for field in fields(Match)}
+
+
 def a_rule(**changes: Any) -> Rule:
-    """Return the default rule with some fields changed; `enforcement` may be a dict of changes."""
+    """Return the default rule with some fields changed.
+
+    `enforcement` may be a dict of changes, and a field of its match is given by its name.
+    """
+    criteria = {name: changes.pop(name) for name in _CRITERIA & changes.keys()}
+    changes.setdefault("match", Match(**criteria))
     if isinstance(changes.get("enforcement"), dict):
         changes["enforcement"] = replace(ENFORCEMENT, **changes["enforcement"])
     return replace(RULE, **changes)

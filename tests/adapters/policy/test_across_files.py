@@ -19,7 +19,8 @@ from webhook.adapters.policy.files import (
     load_texts,
     read_policy,
 )
-from webhook.core.policy.values import matches_any
+from webhook.core.policy.match import Subject
+from webhook.core.policy.patterns import matches_any
 
 
 def rules(policy):
@@ -46,7 +47,7 @@ def test_the_first_rule_that_matches_wins(tmp_path):
     policy = load(folder)
 
     def rule(namespace, **labels):
-        found = policy.rule_for(namespace, labels)
+        found = policy.rule_for(Subject(namespace, labels))
         return found and found.name
 
     assert rule("a-1", tier="gold") == "labelled"

@@ -10,6 +10,7 @@ from tests.support.policies import SHIPPED, load, load_spec, problems_of_spec
 from webhook.core.admission import decide as admission
 from webhook.core.admission import examples
 from webhook.core.admission.examples import run_example
+from webhook.core.policy.match import Subject
 
 RULES = """  rules:
   - name: ignored
@@ -140,7 +141,7 @@ def test_every_rule_of_a_shipped_policy_has_an_example(file):
     policy = load(file)
     proven = set()
     for example in policy.examples:
-        rule = policy.rule_for(example.namespace, example.pod["metadata"]["labels"])
+        rule = policy.rule_for(example.subject)
         proven.add(rule and rule.name)
     assert {rule.name for rule in policy.rules} <= proven
 
@@ -155,8 +156,8 @@ def test_every_example_policy_begins_with_the_question_it_answers(file):
 def test_the_default_policy_leaves_the_system_alone_and_has_no_upper_bound():
     policy = load(SHIPPED[0])
     for namespace in ("kube-system", "vramwarden-system", "gpu-operator", "nvidia-device-plugin"):
-        assert policy.rule_for(namespace, {}).name == "system"
-    rule = policy.rule_for("anything", {})
+        assert policy.rule_for(Subject(namespace)).name == "system"
+    rule = policy.rule_for(Subject("anything"))
     assert (rule.name, rule.memory.max_bytes, rule.max_gpu_count) == ("default", None, 16)
     assert rule.memory.min_bytes == 64 * 2**20
     for resource in (

@@ -15,6 +15,7 @@ from tests.support.policies import HEAD, IMAGE, load, load_spec, problems, probl
 from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.core.nvidia.programs import Program
 from webhook.core.pod.duration import parse_ms
+from webhook.core.policy.match import Subject
 from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
     Action,
@@ -51,7 +52,7 @@ def rule_problem(folder, field: str) -> str:
 def test_what_is_left_out_has_the_documented_default(tmp_path):
     policy = load_spec(tmp_path, MINIMAL)
     (rule,) = policy.rules
-    assert rule.matches("any-namespace", {})
+    assert rule.match.holds(Subject("any-namespace"))
     assert rule.action is Action.ENFORCE
     assert rule.memory == Bounds(None, None)
     assert (rule.max_gpu_count, rule.allowed_classes, rule.default_class) == (None, ("*",), None)

@@ -8,6 +8,7 @@ from tests.support.pods import a_container, a_pod, a_request
 from tests.support.policies import SHIPPED, load
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod.findings import Reason
+from webhook.core.policy.match import Subject
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action
 
 RESOURCES = [
@@ -32,7 +33,10 @@ def decided(policy, namespace, resource):
 def test_every_shipped_policy_denies_a_share_beside_a_whole_gpu(file, resource):
     policy = load(file)
     # Namespaces that the policy's own examples name, since some policies govern no other.
-    rules = {one.namespace: policy.rule_for(one.namespace, {}) for one in policy.examples}
+    rules = {
+        one.subject.namespace: policy.rule_for(Subject(one.subject.namespace))
+        for one in policy.examples
+    }
     judged = {
         namespace: rule
         for namespace, rule in rules.items()

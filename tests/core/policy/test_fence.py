@@ -21,13 +21,14 @@ from webhook.core.policy.fence import (
     fence_data,
     is_intact,
 )
+from webhook.core.policy.match import Subject
+from webhook.core.policy.patterns import matches_any
 from webhook.core.policy.values import (
     Action,
     EnforceBy,
     Placement,
     Rollout,
     VisibleDevices,
-    matches_any,
 )
 
 ALL = "translated sidecar marks variables annotations void"
@@ -92,9 +93,9 @@ def test_a_pattern_matches_what_its_rule_does(patterns, namespace):
     rules = [a_rule(namespaces=tuple(names)) for names in patterns]
     for rule, line in zip(rules, lines(*rules) if rules else [], strict=True):
         pattern = line.split(" ")[0]
-        assert bool(re.search(pattern, namespace)) == rule.matches(namespace, {})
+        assert bool(re.search(pattern, namespace)) == rule.match.holds(Subject(namespace))
         assert bool(re.search(pattern, namespace)) == (
-            not rule.namespaces or matches_any(namespace, rule.namespaces)
+            not rule.match.namespaces or matches_any(namespace, rule.match.namespaces)
         )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from webhook.adapters.policy.parts import ResourcesPart
 from webhook.adapters.yaml_documents import Document, Path, Problem, show, show_path
 from webhook.core.pod.quantity import parse_quantity
+from webhook.core.policy.match import Match, Subject
+from webhook.core.policy.patterns import matches_any
 from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
     Action,
@@ -19,7 +21,6 @@ from webhook.core.policy.values import (
     GPUClass,
     Policy,
     Rule,
-    matches_any,
 )
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
         ClassPart,
         EnforcementPart,
         ExamplePart,
+        ExceptPart,
+        MatchPart,
         PolicyFile,
         RulePart,
     )
@@ -157,19 +160,25 @@ def _whole_gpu_resources(sources: list[PolicyDocument]) -> tuple[str, ...]:
 
 
 def _class(name: str, part: ClassPart) -> GPUClass:
-    return GPUClass(name, part.node_selector, _tolerations(part.tolerations), _bounds(part.memory))
+    return GPUClass(
+        name,
+        part.node_selector,
+        _tolerations(part.tolerations),
+        _bounds(part.memory),
+        part.accounting,
+    )
 
 
 def _rule(part: RulePart, enforcer_image: str, where: str) -> Rule:
     return Rule(
         name=part.name,
-        namespaces=tuple(part.match.namespaces),
-        pod_labels=part.match.pod_labels,
+        match=_match(part.match),
         action=part.action,
         memory=_bounds(part.memory),
         max_gpu_count=part.gpu_count.max,
         allowed_classes=tuple(part.classes.allowed),
         default_class=part.classes.default,
+        class_memory={name: _bounds(bounds) for name, bounds in part.classes.memory.items()},
         node_selector=part.node_selector,
         tolerations=_tolerations(part.tolerations),
         runtime_class_name=part.runtime_class_name,
@@ -180,10 +189,28 @@ def _rule(part: RulePart, enforcer_image: str, where: str) -> Rule:
         host_paths=part.host_paths,
         capabilities=frozenset(part.capabilities),
         resource_claims=part.resource_claims,
+        translate_whole_gpu_bytes=part.translate_whole_gpu,
+        accounting=part.accounting,
         advice=part.advice,
         placement=part.placement,
         enforcement=_enforcement(part.enforcement, enforcer_image),
+        message=part.message,
         where=where,
+    )
+
+
+def _match(part: MatchPart) -> Match:
+    return replace(_criteria(part), exception=_criteria(part.exception) if part.exception else None)
+
+
+def _criteria(part: MatchPart | ExceptPart) -> Match:
+    return Match(
+        namespaces=tuple(part.namespaces),
+        pod_labels=part.pod_labels,
+        namespace_labels=part.namespace_labels,
+        service_accounts=tuple(part.service_accounts),
+        users=tuple(part.users),
+        groups=tuple(part.groups),
     )
 
 
@@ -202,6 +229,7 @@ def _enforcement(part: EnforcementPart, enforcer_image: str) -> Enforcement:
         tolerance=part.tolerance,
         blind_after=part.blind_after,
         when_blind=part.when_blind,
+        on_excess=part.on_excess,
         pod_restart=part.pod_restart,
         image_pull_secrets=tuple(part.image_pull_secrets),
         resources=_amounts(part.resources or ResourcesPart()),
@@ -256,7 +284,13 @@ def _example(part: ExamplePart, where: str) -> Example:
     return Example(
         name=part.name,
         where=where,
-        namespace=pod.namespace,
+        subject=Subject(
+            pod.namespace,
+            pod.labels,
+            pod.namespace_labels,
+            user=pod.user,
+            groups=tuple(pod.groups),
+        ),
         pod={"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec},
         allowed=expect.allowed,
         reasons=None if expect.reasons is None else tuple(map(str, expect.reasons)),
@@ -265,4 +299,8 @@ def _example(part: ExamplePart, where: str) -> Example:
         node_selector=expect.node_selector,
         runtime_class_name=expect.runtime_class_name,
         runtime_classes=frozenset(part.runtime_classes),
+        annotations=expect.annotations,
+        tolerations=None if expect.tolerations is None else _tolerations(expect.tolerations),
+        env=expect.env,
+        translated=expect.pod,
     )

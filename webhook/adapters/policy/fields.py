@@ -27,7 +27,8 @@ from webhook.core.enforcement.bounds import (
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.duration import DURATION, parse_ms
 from webhook.core.pod.quantity import MIB, format_bytes, parse_quantity, parse_vram
-from webhook.core.policy.values import AUTO_RUNTIME_CLASS, SAFE_HOST_PATHS, matches_any
+from webhook.core.policy.patterns import matches_any
+from webhook.core.policy.values import AUTO_RUNTIME_CLASS, SAFE_HOST_PATHS
 from webhook.names import VRAM_RESOURCE
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ _MOST_CPU: Final = 1024
 _LEAST_CPU_LIMIT: Final = "10m"
 """The start takes about half a second of a core."""
 _LONGEST_HOST_PATH: Final = 4096
+_LONGEST_SUBJECT: Final = 1024
+"""Of a pattern for users or groups, whose names no API bounds."""
 _LEAST_MEMORY: Final = 48 * MIB
 """The sidecar has 18 MB without NVIDIA's library; a probe may be an interpreter more."""
 
@@ -50,6 +53,7 @@ LABEL_NAME: Final = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 LABEL_KEY: Final = rf"({DNS_SUBDOMAIN}/)?{LABEL_NAME}"
 LABEL_VALUE: Final = rf"({LABEL_NAME})?"
 NAMESPACE_PATTERN: Final = r"[a-z0-9*]([-a-z0-9*]*[a-z0-9*])?"
+SERVICE_ACCOUNT_PATTERN: Final = r"[a-z0-9*]([-.a-z0-9*]*[a-z0-9*])?"
 RESOURCE_PATTERN: Final = r"[a-z0-9.*-]+/[A-Za-z0-9_.*-]+"
 ENV_NAME: Final = r"[-._A-Za-z][-._A-Za-z0-9]*"
 NO_SPACE: Final = r"\S+"
@@ -282,6 +286,25 @@ NamespacePattern = Annotated[
         _LABEL_LENGTH,
         "a namespace; write lower-case letters, digits and -, and * for any text",
     ),
+]
+ServiceAccountPattern = Annotated[
+    str,
+    *_text(
+        SERVICE_ACCOUNT_PATTERN,
+        _SUBDOMAIN_LENGTH,
+        "a ServiceAccount's name; write it without its namespace, and * for any text",
+    ),
+]
+SubjectPattern = Annotated[
+    str,
+    *_text(
+        r"\S(.*\S)?",
+        _LONGEST_SUBJECT,
+        "the name of a user or a group; write one line, e.g. oidc:interns, and * for any text",
+    ),
+]
+Message = Annotated[
+    str, *_text(r"\S(.*\S)?", 256, "a message; write one line of text without spaces around it")
 ]
 ClassPattern = Annotated[
     str, *_text(NAMESPACE_PATTERN, _LABEL_LENGTH, "a class's name, nor a pattern with *")

@@ -4,9 +4,9 @@ Names, defaults and descriptions here are what editors and the table in policies
 """
 
 from collections import Counter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from webhook.adapters.policy.fields import (
     BlindAfter,
@@ -19,7 +19,9 @@ from webhook.adapters.policy.fields import (
     HostPaths,
     Image,
     LabelKey,
+    Message,
     Name,
+    NamespacePattern,
     NamespacePatterns,
     PodName,
     PollInterval,
@@ -27,8 +29,11 @@ from webhook.adapters.policy.fields import (
     ResourcePattern,
     RuntimeClassName,
     SecretName,
+    ServiceAccountPattern,
+    SubjectPattern,
     Title,
     Tolerance,
+    Vram,
 )
 from webhook.adapters.policy.parts import (
     EnvPart,
@@ -52,9 +57,11 @@ from webhook.core.policy.values import (
     CAPABILITIES,
     SAFE_HOST_PATHS,
     WHOLE_GPU_RESOURCES,
+    Accounting,
     Action,
     EnforceBy,
     Isolation,
+    OnExcess,
     Placement,
     PodRestart,
     ResourceClaims,
@@ -87,15 +94,61 @@ class ClassPart(Part):
     memory: MemoryPart = Field(
         MemoryPart(), description="Bounds for pods of this class, beside those of the rule."
     )
+    accounting: Annotated[Accounting, _Lax] | None = Field(
+        None, description="What the scheduler counts for this class; null is what the rule says."
+    )
 
 
-class MatchPart(Part):
+class CriteriaPart(Part):
+    """Pods that meet every field given."""
+
+    namespace_labels: Selector = Field(
+        {}, description="Labels that the pod's namespace must have, with values."
+    )
+    pod_labels: Selector = Field({}, description="Labels that the pod must have, with values.")
+    service_accounts: list[ServiceAccountPattern] = Field(
+        [],
+        description="Names of the pod's own ServiceAccount, with * for any text; [] is any. A pod "
+        "that names none has default.",
+    )
+    users: list[SubjectPattern] = Field(
+        [],
+        description="Who creates the pod, with * for any text; [] is anybody. The pods of a "
+        "Deployment or a Job are created by a controller's account.",
+    )
+    groups: list[SubjectPattern] = Field(
+        [],
+        description="Groups of who creates the pod, with * for any text, one of which is enough; "
+        "[] is anybody.",
+    )
+
+
+class ExceptPart(CriteriaPart):
+    """Pods that a match leaves out: those that meet every field given."""
+
+    namespaces: list[NamespacePattern] = Field(
+        [], description="Namespaces, with * for any text; [] is every namespace."
+    )
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not any(getattr(self, name) for name in type(self).model_fields):
+            raise ValueError("leaves out every pod; name e.g. namespaces, or leave the field out")
+        return self
+
+
+class MatchPart(CriteriaPart):
     """Which pods a rule governs: those that meet every field given."""
 
     namespaces: NamespacePatterns = Field(
         ["*"], description="Namespaces, with * for any text; absent is every namespace."
     )
-    pod_labels: Selector = Field({}, description="Labels that the pod must have, with values.")
+    exception: ExceptPart | None = Field(
+        None,
+        alias="except",
+        description="Pods that the rule leaves to the rules after it, although all else is met; "
+        "null is none.",
+    )
 
 
 class GpuCountPart(Part):
@@ -114,6 +167,11 @@ class ClassesPart(Part):
     )
     default: Name | None = Field(
         None, description="The class of pods that name none; null is no class."
+    )
+    memory: dict[Name, MemoryPart] = Field(
+        {},
+        description="Bounds for pods of a class under this rule, by the class's name, beside the "
+        "others.",
     )
 
 
@@ -160,6 +218,11 @@ class EnforcementPart(Part):
         WhenBlind.REPORT,
         description="Report says so and continues; Terminate ends the pod.",
     )
+    on_excess: Annotated[OnExcess, _Lax] = Field(
+        OnExcess.STOP,
+        description="Stop ends what exceeds the cap; Report says what would be stopped, and stops "
+        "nothing.",
+    )
     pod_restart: Annotated[PodRestart, _Lax] = Field(
         PodRestart.NONE,
         description="RestartAllContainers restarts the pod's containers where the sidecar ends, "
@@ -200,6 +263,9 @@ class RulePart(Part):
         Action.ENFORCE,
         description="Enforce denies; Warn allows with a warning; Audit allows and records; "
         "Ignore leaves the pods alone.",
+    )
+    message: Message | None = Field(
+        None, description="One line behind every denial of this rule, e.g. whom to ask."
     )
     memory: MemoryPart = Field(MemoryPart(), description="Bounds of the VRAM per GPU.")
     gpu_count: GpuCountPart = Field(GpuCountPart(), description="Bounds of the number of GPUs.")
@@ -249,6 +315,18 @@ class RulePart(Part):
         ResourceClaims.DENY,
         description="What happens to a resource claim (DRA) beside VRAM: Deny the pod, or Ignore "
         "it.",
+    )
+    translate_whole_gpu: Vram | None = Field(
+        None,
+        alias="translateWholeGPU",
+        description="The VRAM that a pod gets in place of one whole GPU, nvidia.com/gpu: 1, with a "
+        "warning; null leaves it the GPU.",
+    )
+    accounting: Annotated[Accounting, _Lax] = Field(
+        Accounting.VRAM,
+        description="What the scheduler counts: VRAM is our own resource; MIG is the smallest "
+        "slice of NVIDIA's device plugin that holds the demand; CapOnly is a slot of the plugin's "
+        "time-slicing, and our cap.",
     )
     advice: Annotated[Warnings, _Lax] = Field(
         Warnings.WARN,
@@ -300,7 +378,10 @@ class ExamplePodPart(Part):
     """The pod of an example."""
 
     namespace: Name = Field(description="The pod's namespace.")
+    namespace_labels: Selector = Field({}, description="The labels of its namespace.")
     name: PodName = Field("example", description="The pod's name.")
+    user: str = Field("", description="Who creates the pod.")
+    groups: list[str] = Field([], description="The groups of who creates it.")
     labels: Selector = Field({}, description="The pod's labels.")
     annotations: dict[LabelKey, str] = Field({}, description="The pod's annotations, as text.")
     spec: dict[str, Any] | None = Field(
@@ -324,6 +405,19 @@ class ExpectPart(Part):
     )
     runtime_class_name: ExpectedRuntimeClass | None = Field(
         None, description="The RuntimeClass that the pod names; '' is none."
+    )
+    annotations: dict[LabelKey, str] | None = Field(
+        None, description="Annotations that the pod has, among others."
+    )
+    tolerations: list[TolerationPart] | None = Field(
+        None, description="Tolerations that the pod has, among others."
+    )
+    env: dict[str, str] | None = Field(
+        None, description="Variables of each container with VRAM, among others, with values."
+    )
+    pod: dict[str, Any] | None = Field(
+        None,
+        description="The whole pod as it is stored, without the annotation vramwarden.io/admitted.",
     )
 
 

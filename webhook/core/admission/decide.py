@@ -22,6 +22,7 @@ from webhook.core.pod.findings import Finding, MalformedObjectError, render
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN
 from webhook.core.pod.views import annotations_of, labels_of, read_pod
+from webhook.core.policy.match import Subject
 from webhook.core.policy.values import Action, Rollout, Rule, VisibleDevices, Warnings
 from webhook.names import MIRROR_POD_ANNOTATION, NODES_GROUP
 
@@ -149,7 +150,7 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
         return Decision(Outcome.SKIPPED, skip=skip, policy=policy.short_digest, before=request.obj)
     before = request.old if request.operation == "UPDATE" else request.obj
     try:
-        rule = policy.rule_for(request.namespace, labels_of(before))
+        rule = policy.rule_for(_subject(request, before))
         skip = _left_alone(request, rule)
         if skip or rule is None:
             return Decision(
@@ -167,6 +168,10 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
         return Decision(
             Outcome.MALFORMED, policy=policy.short_digest, malformed=str(error), before=request.obj
         )
+
+
+def _subject(request: Request, pod: Json) -> Subject:
+    return Subject(request.namespace, labels_of(pod), user=request.user, groups=request.groups)
 
 
 _SUBRESOURCES: Final = frozenset({"", "ephemeralcontainers", "resize"})

@@ -61,11 +61,13 @@ def _decide(example: Example, pod: Json, policy: Policy, phase: Phase) -> Decisi
         kind="Pod",
         operation="CREATE",
         subresource="",
-        namespace=example.namespace,
+        namespace=example.subject.namespace,
         name=str(pod["metadata"]["name"]),
         dry_run=True,
         obj=pod,
         old={},
+        user=example.subject.user,
+        groups=example.subject.groups,
     )
     return decide(request, policy, phase)
 

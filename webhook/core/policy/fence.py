@@ -59,7 +59,7 @@ def fence_data(policy: Policy) -> dict[str, str]:
     lines: list[str] = []
     room = RULES_BYTES - len(_line([_ANY], ())) - 1
     for rule in policy.rules:
-        line = _line(rule.namespaces or ("*",), _words(rule, policy.rollout))
+        line = _line(rule.match.namespaces or ("*",), _words(rule, policy.rollout))
         room -= len(line) + 1
         if room < 0:
             lines.append(_line(["*"], ()))
@@ -93,7 +93,7 @@ def _pattern(names: Iterable[str]) -> str:
 
 
 def _words(rule: Rule, rollout: Rollout) -> Iterable[str]:
-    if rule.action is not Action.ENFORCE or rule.pod_labels:
+    if rule.action is not Action.ENFORCE or rule.match.pod_labels:
         return
     yield "translated"
     if rule.enforcement.by is EnforceBy.SIDECAR:

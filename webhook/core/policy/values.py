@@ -5,17 +5,18 @@ Values only: the files they come from are read by `webhook.adapters.policy.files
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.policy.patterns import matches_any
 from webhook.names import NVIDIA_RUNTIME_CLASS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from fractions import Fraction
+
+    from webhook.core.policy.match import Match, Subject
 
 WHOLE_GPU_RESOURCES: Final = (
     "nvidia.com/gpu",
@@ -125,6 +126,25 @@ class WhenBlind(StrEnum):
     TERMINATE = "Terminate"
 
 
+class OnExcess(StrEnum):
+    """What a sidecar and the sentry do about a pod that stays over its cap."""
+
+    STOP = "Stop"
+    REPORT = "Report"
+    """Everything but the stop: what a cluster begins with that wants to look first."""
+
+
+class Accounting(StrEnum):
+    """What the scheduler counts for a demand."""
+
+    VRAM = "VRAM"
+    """Our own resource, in bytes."""
+    MIG = "MIG"
+    """A slice of NVIDIA's device plugin, the smallest that holds the demand."""
+    CAP_ONLY = "CapOnly"
+    """Nothing of ours: a slot that NVIDIA's device plugin offers by time-slicing, and our cap."""
+
+
 class PodRestart(StrEnum):
     """What the kubelet does when the sidecar says that the pod must restart (KEP-5532)."""
 
@@ -167,6 +187,7 @@ class Enforcement:
     """A percentage such as `2%`, or a number of bytes."""
     blind_after: str
     when_blind: WhenBlind
+    on_excess: OnExcess
     pod_restart: PodRestart
     image_pull_secrets: tuple[str, ...]
     """Names of Secrets in the pod's namespace by which the kubelet may pull the image."""
@@ -190,6 +211,8 @@ class GPUClass:
     node_selector: Mapping[str, str]
     tolerations: tuple[dict[str, Any], ...]
     memory: Bounds
+    accounting: Accounting | None = None
+    """What the scheduler counts for pods of this class; None is what the rule says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +220,14 @@ class Rule:
     """One rule: which pods it governs and what happens to them."""
 
     name: str
-    namespaces: tuple[str, ...]
-    pod_labels: Mapping[str, str]
+    match: Match
     action: Action
     memory: Bounds
     max_gpu_count: int | None
     allowed_classes: tuple[str, ...]
     default_class: str | None
+    class_memory: Mapping[str, Bounds]
+    """Bounds for pods of a class under this rule, by the class's name; beside all other bounds."""
     node_selector: Mapping[str, str]
     tolerations: tuple[dict[str, Any], ...]
     runtime_class_name: str | None
@@ -219,20 +243,16 @@ class Rule:
     capabilities: frozenset[str]
     """Which containers of pods with VRAM may add beside what runtimes give everybody."""
     resource_claims: ResourceClaims
+    translate_whole_gpu_bytes: int | None
+    """What a pod that asks for one whole GPU gets of it in its place; None leaves it its GPU."""
+    accounting: Accounting
     advice: Warnings
     placement: Placement
     enforcement: Enforcement
+    message: str | None = None
+    """What stands behind every denial of this rule."""
     where: str = field(default="", compare=False)
     """File and line, for messages."""
-
-    def matches(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Say whether this rule governs a pod; absent criteria match everything.
-
-        What it looks at is part of what `webhook/server/remembered.py` remembers a decision by.
-        """
-        if self.namespaces and not matches_any(namespace, self.namespaces):
-            return False
-        return not self.pod_labels or self.pod_labels.items() <= labels.items()
 
     @property
     def chooses_gpus(self) -> bool:
@@ -247,7 +267,8 @@ class Example:
     name: str
     where: str
     """File and line, for the message."""
-    namespace: str
+    subject: Subject
+    """Who creates the pod, and where."""
     pod: dict[str, Any]
     allowed: bool
     reasons: tuple[str, ...] | None
@@ -258,6 +279,12 @@ class Example:
     """Empty for a pod that names no RuntimeClass."""
     runtime_classes: frozenset[str]
     """The RuntimeClasses of the cluster in which the pod is created."""
+    annotations: Mapping[str, str] | None = None
+    tolerations: tuple[dict[str, Any], ...] | None = None
+    env: Mapping[str, str] | None = None
+    """Values of variables, by name, in every container with VRAM."""
+    translated: dict[str, Any] | None = None
+    """The whole pod as it should be stored, without the annotation that names rule and policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,12 +308,9 @@ class Policy:
         """The first 12 hex digits: what annotations, logs and metrics show."""
         return self.digest[:12]
 
-    def rule_for(self, namespace: str, labels: Mapping[str, str]) -> Rule | None:
+    def rule_for(self, subject: Subject) -> Rule | None:
         """Return the first rule that matches, or None: such a pod is left alone."""
-        for rule in self.rules:
-            if rule.matches(namespace, labels):
-                return rule
-        return None
+        return next((rule for rule in self.rules if rule.match.holds(subject)), None)
 
     def runtime_class_of(self, rule: Rule) -> str | None:
         """Return the RuntimeClass that a rule gives to pods that name none; None for none.
@@ -309,40 +333,6 @@ class Policy:
     def class_for(self, name: str | None) -> GPUClass | None:
         """Return a class by name."""
         return self.classes.get(name) if name else None
-
-
-# A resource's name has a domain of at most 253 characters, a slash, and 63 more.
-_LONGEST_REMEMBERED: Final = 512
-
-
-def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
-    """Say whether a name is in a list of names and `*` patterns."""
-    # Names are the user's: long ones, remembered, would fill the memory.
-    return (_remembered if len(name) <= _LONGEST_REMEMBERED else _matches)(name, patterns)
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return _compiled(patterns).fullmatch(name) is not None
-
-
-_NOTHING: Final = re.compile("(?!)")
-_remembered = lru_cache(maxsize=1024)(_matches)
-
-
-@lru_cache(maxsize=1024)
-def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    if not patterns:
-        return _NOTHING
-    return re.compile("|".join(map(_expression, patterns)), re.DOTALL)
-
-
-def _expression(pattern: str) -> str:
-    head, *rest = map(re.escape, pattern.split("*"))
-    if not rest:
-        return head
-    # Each text is taken where it first occurs, for good: many stars must not cost exponential time.
-    middle = "".join(f"(?>.*?{text})" for text in rest[:-1])
-    return f"{head}{middle}.*{rest[-1]}"
 
 
 def class_names(classes: Iterable[str], allowed: tuple[str, ...]) -> list[str]:
