@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook import __version__
 from webhook.adapters.manifests.documents import text_of
 from webhook.adapters.manifests.files import STANDARD_INPUT, name_of_input
-from webhook.cli.admit.verdict import Sort, name_of, printable, remarks
+from webhook.cli.admit.verdict import Remark, Sort, name_of, printable, remarks
 from webhook.names import SEEING_API_VERSION
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from webhook.adapters.manifests.documents import ManifestObject
     from webhook.cli.admit.output import ManifestText
-    from webhook.cli.admit.verdict import Judged, Remark
+    from webhook.cli.admit.verdict import Judged
 
 _STANDARD_INPUT: Final = name_of_input(STANDARD_INPUT)
 _COUNTED: Final = {
@@ -41,6 +41,9 @@ def github(sources: Iterable[ManifestText]) -> Iterator[str]:
             command = "warning" if verdict.allowed else "error"
             for one in _counting(verdict):
                 yield _command(command, source.name, verdict, one)
+            if verdict.guidance:
+                said = Remark(verdict.line, verdict.guidance)
+                yield _command("notice", source.name, verdict, said)
             for word, one in remarks(verdict):
                 yield _command(_COMMANDS[word], source.name, verdict, one)
 
