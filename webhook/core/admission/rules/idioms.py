@@ -22,6 +22,7 @@ from difflib import get_close_matches
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from webhook.core.nvidia.devices import WHOLE_GPU
 from webhook.core.pod.findings import annotation_path, quoted, shortened
 from webhook.core.pod.units import with_unit
 from webhook.names import (
@@ -80,7 +81,6 @@ _ANNOTATIONS: Final[Mapping[str, _Foreign]] = {
 }
 FOREIGN_RESOURCES: Final = tuple(_RESOURCES)
 FOREIGN_ANNOTATIONS: Final = tuple(_ANNOTATIONS)
-_WHOLE_GPU: Final = "nvidia.com/gpu"
 _WITHOUT_PREFIX: Final = frozenset(
     {*_ANNOTATIONS, "gpu_memory", "gpumemory", "gpu-mem", "gpumem", "vram"}
 )
@@ -190,10 +190,10 @@ def _theirs(case: Case, container: Container, name: str, amount: str) -> str:
     if not foreign.unit:
         return f"{who}write the annotation {_line(GPU_MEMORY_ANNOTATION, '')}"
     limits = {**container.resources("requests"), **container.resources("limits")}
-    count = limits.get(_WHOLE_GPU, "")
+    count = limits.get(WHOLE_GPU, "")
     line = _line(GPU_MEMORY_ANNOTATION, _in_unit(amount, foreign.unit))
     more = f' and {GPU_COUNT_ANNOTATION}: "{count}"' if _is_several(count) else ""
-    gone = f"remove it and {_WHOLE_GPU}, and " if count else ""
+    gone = f"remove it and {WHOLE_GPU}, and " if count else ""
     return f"{who}{gone}write the annotation {line}{more}"
 
 
