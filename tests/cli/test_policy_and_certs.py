@@ -165,3 +165,25 @@ def test_the_demo_shows_a_translation_and_a_denial():
     assert "Error from server (Forbidden): admission webhook" in done.stdout
     assert "FractionalWholeGPU: spec.containers[0].resources.limits[nvidia.com/gpu]" in done.stdout
     assert "\x1b[" not in done.stdout
+
+
+UNREACHED = BAD.partition("  rules:")[0] + (
+    "  rules:\n"
+    "  - {name: labelled, match: {podLabels: {tier: gold}}, action: Ignore}\n"
+    "  - {name: everybody}\n"
+    "  - {name: team, match: {namespaces: [team-a]}}\n"
+)
+
+
+@pytest.mark.parametrize("command", ["check", "test"])
+def test_rules_that_hardly_do_what_they_say_are_warned_of(tmp_path, command):
+    file = tmp_path / "policy.yaml"
+    file.write_text(UNREACHED)
+    done = vramwarden("policy", command, file)
+    assert done.returncode == 0
+    labelled, team = done.stderr.splitlines()
+    assert labelled.startswith(f'warning: {file}:6: rule "labelled" matches by podLabels, which')
+    assert team == (
+        f'warning: {file}:8: rule "team" governs no pod: "everybody" in {file}:7 matches all of '
+        "its pods before it; move it up, or narrow what stands before it"
+    )

@@ -12,6 +12,7 @@ from webhook.adapters.policy.files import PolicyInvalidError, is_empty_folder, r
 from webhook.adapters.policy.schema import json_schema
 from webhook.adapters.settings import default_enforcer_image
 from webhook.core.admission.examples import run_example
+from webhook.core.policy.reach import doubts
 
 if TYPE_CHECKING:
     from collections.abc import Sized
@@ -96,12 +97,14 @@ def _test(path: Path) -> bool:
 
 
 def _read(path: Path) -> Policy | None:
-    """Read a policy and warn where it does nothing; None after its problems were shown."""
+    """Read a policy and warn of what it hardly means; None after its problems were shown."""
     try:
         policy = read_policy(path, enforcer_image=default_enforcer_image())
         if not policy.rules:
             what = "*.yaml" if is_empty_folder(path) else "rule"
             click.echo(f"warning: {path}: no {what} in it, so every pod is left alone", err=True)
+        for doubt in doubts(policy.rules):
+            click.echo(f"warning: {doubt}", err=True)
     except PolicyInvalidError as error:
         for problem in error.problems:
             click.echo(str(problem), err=True)
