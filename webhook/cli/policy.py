@@ -44,10 +44,11 @@ def check(context: click.Context, paths: tuple[Path, ...]) -> None:
 
 @policy_group.command("test")
 @_PATHS
+@click.option("--failed-only", is_flag=True, help="Show only examples that fail.")
 @click.pass_context
-def test(context: click.Context, paths: tuple[Path, ...]) -> None:
+def test(context: click.Context, paths: tuple[Path, ...], *, failed_only: bool) -> None:
     """Run the examples of policies and show each; exit code 1 where one fails."""
-    results = [_test(path) for path in paths]
+    results = [_test(path, failed_only=failed_only) for path in paths]
     context.exit(0 if all(results) else 1)
 
 
@@ -81,17 +82,20 @@ def _count(things: Sized, word: str) -> str:
     return f"{len(things)} {word}{plural * (len(things) != 1)}"
 
 
-def _test(path: Path) -> bool:
+def _test(path: Path, *, failed_only: bool) -> bool:
     policy = _read(path)
     if policy is None:
         return False
     failed = 0
     for example in policy.examples:
         mismatches = run_example(example, policy)
-        click.echo(f"{'FAIL' if mismatches else 'ok  '}  {example.where}: {example.name}")
+        failed += bool(mismatches)
+        if failed_only and not mismatches:
+            continue
+        word = click.style("FAIL", fg="red") if mismatches else click.style("ok", fg="green") + "  "
+        click.echo(f"{word}  {example.where}: {example.name}")
         for mismatch in mismatches:
             click.echo(f"      {mismatch}")
-        failed += bool(mismatches)
     click.echo(f"{path}: {len(policy.examples) - failed} passed, {failed} failed")
     return not failed
 
