@@ -18,7 +18,7 @@ from webhook.adapters.manifests.lines import Lines
 from webhook.adapters.manifests.reading import ManifestError
 from webhook.adapters.policy.files import PolicyInvalidError, load_policy, shipped_policy_path
 from webhook.adapters.settings import default_enforcer_image
-from webhook.cli.admit.migrating import Moved, migrate_options, moved, origin_of
+from webhook.cli.admit.migrating import Moved, migrate_options, moved, notes_about, origin_of
 from webhook.cli.admit.output import ManifestText, Other, Output, show
 from webhook.cli.admit.sources import UNRENDERED, files, is_unrendered, line_of_braces
 from webhook.cli.admit.verdict import judge, printable
@@ -101,7 +101,8 @@ def _source(
             for verdict in judged if not origin else ():
                 changes |= verdict.target.changes(verdict.patch)
             if not judged and found.value:
-                others.append(Other(found, lines.of(found.at)))
+                notes = notes_about(found, origin, lines) if origin else ()
+                others.append(Other(found, lines.of(found.at), notes))
             verdicts += judged
         after.append(changed(new.document, changes))
     return ManifestText(name, text, before, after, verdicts, others, is_migrated=origin is not None)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from webhook.adapters.manifests.documents import changed, find_targets
-from webhook.cli.admit.verdict import request_for
+from webhook.adapters.manifests.lines import parts_of
+from webhook.cli.admit.verdict import Remark, request_for
+from webhook.core.migration.others import notes_about as of_object
 from webhook.core.migration.products import PRODUCTS
 from webhook.core.migration.rewrite import migrate
 from webhook.core.migration.source import read_source
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any, TypeVar
 
-    from webhook.adapters.manifests.documents import ManifestDocument, Target
+    from webhook.adapters.manifests.documents import ManifestDocument, ManifestObject, Target
+    from webhook.adapters.manifests.lines import Lines
     from webhook.adapters.yaml_documents import Path
     from webhook.core.migration.values import Migration, Product
     from webhook.core.pod.patch import Operation
@@ -70,6 +73,14 @@ def _migration(target: Target, origin: Origin) -> Migration | None:
         return migrate(source, origin.product, origin.scale)
     except MalformedObjectError:
         return None
+
+
+def notes_about(found: ManifestObject, origin: Origin, lines: Lines) -> tuple[Remark, ...]:
+    """Return what has no counterpart of an object that holds no pod."""
+    return tuple(
+        Remark(lines.of((*found.at, *parts_of(note.path))), str(note), path=note.path)
+        for note in of_object(found.value, found.kind, found.version, origin.product)
+    )
 
 
 def migrate_options(command: Command) -> Command:

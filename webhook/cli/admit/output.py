@@ -17,6 +17,7 @@ from webhook.cli.admit.added import described
 from webhook.cli.admit.verdict import (
     MIGRATED,
     NOT_MIGRATED,
+    NOTE,
     Sort,
     name_of,
     printable,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from webhook.adapters.manifests.documents import ManifestDocument, ManifestObject
-    from webhook.cli.admit.verdict import Judged
+    from webhook.cli.admit.verdict import Judged, Remark
 
 _RED, _GREEN, _YELLOW, _CYAN, _BOLD = "31", "32", "33", "36", "1"
 _SUMMARY_COLOURS: Final = {
@@ -68,6 +69,8 @@ class Other:
 
     object: ManifestObject
     line: int
+    notes: tuple[Remark, ...] = ()
+    """What a migration says of it."""
 
     @property
     def title(self) -> str:
@@ -110,9 +113,12 @@ def show(
                 stderr.flush()
                 stdout.write(patch_bytes(verdict.patch).decode() + "\n")
                 stdout.flush()
-        for other in source.others if verbose else ():
-            shown = printable(f"{source.name}:{other.line}: {other.title}: no pod template")
-            stderr.write(f"{shown}\n")
+        for other in source.others:
+            said = [(other.line, "no pod template")] if verbose else []
+            said += [(one.line, f"{NOTE}: {one.text}") for one in other.notes]
+            for line, text in said:
+                shown = printable(f"{source.name}:{line}: {other.title}: {text}")
+                stderr.write(f"{shown}\n")
     if output is Output.YAML:
         stdout.write(join(_after(source) for source in sources))
     elif output is Output.JSON:

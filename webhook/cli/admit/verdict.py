@@ -195,6 +195,8 @@ class Judged:
             case ("spec", "containers" | "initContainers" as field, int(index), *rest):
                 value = _value(self, at)
                 path = (*container_path(value, found.form, field, index), *rest)
+            case ("spec", *rest) if found.form is Form.CONTAINER:
+                path = tuple(rest)
         return self.lines.of((*at, *path))
 
 

@@ -36,6 +36,9 @@ _COUNT: Final = "gpu-fraction-num-devices"
 _CONTAINER: Final = "gpu-fraction-container-name"
 _OWN: Final = (KAI_MEMORY, KAI_FRACTION, _COUNT, _CONTAINER)
 _BY_CONTAINER: Final = re.compile(r"nvidia\.com/container\.(.+)\.gpu-memory\.(limit|request)")
+_QUEUES: Final = (
+    "there are no queues here; a ResourceQuota on requests.vramwarden.io/vram bounds a namespace"
+)
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 _SHORT_NUMBER: Final = re.compile(r"\+?[0-9.]{1,32}([eE][+-]?[0-9]{1,2})?")
 
@@ -153,11 +156,11 @@ PRODUCT: Final = Product(
         "pod-group-name": "pods are not started as a group here; keep a scheduler that does",
     },
     labels={
-        "kai.scheduler/queue": "there are no queues here; a ResourceQuota on "
-        "requests.vramwarden.io/vram bounds a namespace",
+        "kai.scheduler/queue": _QUEUES,
         "kai.scheduler/*": "only KAI reads it",
     },
     node_labels={"kai.scheduler/*": "KAI's nodes are labelled so; keep the label, or remove this"},
+    objects={"scheduling.run.ai/Queue": _QUEUES},
     schedulers=frozenset({"kai-scheduler"}),
 )
 """`--migrate kai`."""

@@ -34,7 +34,13 @@ def remains(source: Source, product: Product, asked: Asked) -> Iterator[Note]:
             yield Note(f"metadata.labels[{key}]", f"{_STAYS}: {why}")
     scheduler = source.spec.get("schedulerName")
     if scheduler in product.schedulers:
-        yield Note("spec.schedulerName", f"{scheduler} is removed: any scheduler places shares")
+        yield Note(
+            "spec.schedulerName", f"{scheduler} is removed, so the default scheduler places the pod"
+        )
+    if (common := source.above.get("schedulerName")) in product.schedulers:
+        yield Note(
+            "spec.schedulerName", f"{common} is of all templates, and stays; remove it there"
+        )
     for key in as_object(source.spec.get("nodeSelector")):
         if why := _why(product.node_labels, key):
             yield Note(f"spec.nodeSelector[{key}]", f"stays: {why}")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.core.pod.fields import Json
-    from webhook.core.pod.templates import Template
+    from webhook.core.pod.templates import Path, Template
     from webhook.core.pod.views import Container, Pod
 
 
@@ -25,6 +25,8 @@ class Source:
     form: Form
     raw: Json
     """What stands at the template's place."""
+    above: Json
+    """What holds it, of a Workflow's template: fields that are of all its templates."""
     own_metadata: Json
     """The metadata that may be edited: the pod's own, without what a Workflow adds to it."""
 
@@ -50,11 +52,17 @@ class Source:
 
 def read_source(pod: Json, template: Template, owner: Json) -> Source:
     """Read a pod, which the template of an owner makes; raises MalformedObjectError."""
-    raw: Any = owner
-    for part in template.path:
-        raw = raw[part]
-    own = raw if template.form is Form.CONTAINER else template.pod or {}
-    return Source(read_pod(pod), template.form, raw, as_object(own.get("metadata")))
+    is_item = template.form is Form.CONTAINER
+    raw = _at(owner, template.path)
+    above = _at(owner, template.path[:-2]) if is_item else {}
+    own = raw if is_item else template.pod or {}
+    return Source(read_pod(pod), template.form, raw, above, as_object(own.get("metadata")))
+
+
+def _at(value: Any, path: Path) -> Any:
+    for part in path:
+        value = value[part]
+    return value
 
 
 def amounts(container: Container, name: str) -> Iterator[tuple[str, str]]:

@@ -86,6 +86,8 @@ class Product:
     """In node selectors."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Of the environment: those that stay, by pattern, and why they do nothing any more."""
+    objects: Mapping[str, str] = field(default_factory=dict)
+    """Its own kinds of objects, as `group/Kind`."""
     schedulers: frozenset[str] = frozenset()
     """Its own, which would look for its requests."""
     gives_gpus_by_container: bool = False

@@ -13,15 +13,19 @@ more replicas promise no more of a GPU).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.migration.amounts import by_container, gpu_count, part_of_gpu, whole_number
-from webhook.core.migration.values import NotCarriedError, Product, Share
+from webhook.core.migration.values import NotCarriedError, Note, Product, Share
 from webhook.core.pod.foreign import WHOLE_GPU
+from webhook.names import GPU_COUNT_ANNOTATION
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from webhook.core.migration.source import Source
     from webhook.core.migration.values import Asked, Scale
     from webhook.core.pod.views import Container
@@ -30,7 +34,16 @@ _REPLICA: Final = "nvidia.com/gpu.shared"
 
 
 def _read(source: Source, scale: Scale) -> Asked:
-    return by_container(source, partial(_share, scale=scale))
+    asked = by_container(source, partial(_share, scale=scale))
+    return replace(asked, notes=tuple(_several_replicas(source))) if asked.shares else asked
+
+
+def _several_replicas(source: Source) -> Iterator[Note]:
+    for container in source.pod.containers:
+        path, replicas = whole_number(container, _REPLICA) or ("", 0)
+        if replicas > 1:
+            detail = f"{replicas} replicas become one share, since they promised no second GPU"
+            yield Note(path, f'{detail}; for two GPUs add {GPU_COUNT_ANNOTATION}: "2"')
 
 
 def _share(container: Container, *, scale: Scale) -> Share | None:
