@@ -18,6 +18,7 @@ from webhook.adapters.manifests.lines import Lines
 from webhook.adapters.manifests.reading import ManifestError
 from webhook.adapters.policy.files import PolicyInvalidError, load_policy, shipped_policy_path
 from webhook.adapters.settings import default_enforcer_image
+from webhook.cli.admit.migrating import Moved, migrate_options, moved, notes_about, origin_of
 from webhook.cli.admit.output import ManifestText, Other, Output, show
 from webhook.cli.admit.sources import UNRENDERED, files, is_unrendered, line_of_braces
 from webhook.cli.admit.verdict import judge, printable
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from webhook.adapters.manifests.documents import ManifestDocument, ManifestObject
     from webhook.adapters.yaml_documents import Path as FieldPath
+    from webhook.cli.admit.migrating import Origin
     from webhook.cli.admit.verdict import Judged
     from webhook.core.pod.patch import Operation
     from webhook.core.policy.values import Policy
@@ -51,16 +53,18 @@ def admit(
     *,
     colour: bool,
     verbose: bool = False,
+    origin: Origin | None = None,
 ) -> int:
     """Decide every pod in the manifests, given as (name, text), and write the results.
 
-    Returns the exit code: 0 all allowed, 1 something denied, 2 a manifest that cannot be read, and
-    then only the reason is written. Colours appear only on streams that are terminals.
+    Returns the exit code: 0 all allowed, 1 something denied or not migrated, 2 a manifest that
+    cannot be read, and then only the reason is written. With an origin, manifests are rewritten
+    from it first, and written so. Colours appear only on streams that are terminals.
     """
     sources = []
     for name, text in texts:
         try:
-            sources.append(_source(name, text, policy, namespace))
+            sources.append(_source(name, text, policy, namespace, origin))
         except ManifestError as error:
             braces = line_of_braces(text)
             line, why = (braces, UNRENDERED) if braces else (error.line, str(error))
@@ -73,10 +77,12 @@ def admit(
         return 2
     show(sources, output, stdout, stderr, colour=colour, verbose=verbose)
     verdicts = [verdict for source in sources for verdict in source.verdicts]
-    return 0 if all(verdict.allowed for verdict in verdicts) else 1
+    return 0 if all(verdict.passed for verdict in verdicts) else 1
 
 
-def _source(name: str, text: str, policy: Policy, namespace: str) -> ManifestText:
+def _source(
+    name: str, text: str, policy: Policy, namespace: str, origin: Origin | None
+) -> ManifestText:
     """Judge the pods of one text; raises ManifestError, also for what is no manifest yet."""
     before = read_documents(text)
     after: list[ManifestDocument] = []
@@ -87,14 +93,25 @@ def _source(name: str, text: str, policy: Policy, namespace: str) -> ManifestTex
         changes: dict[FieldPath, list[Operation]] = {}
         for found in find_objects(document.value):
             _check(found, lines)
+        new = moved(document, origin) if origin else Moved(document, {})
+        for found in find_objects(new.document.value):
             judged = [judge(target, policy, namespace, lines) for target in found.targets()]
-            for verdict in judged:
+            if origin:
+                judged = [_as_migrated(one, new) for one in judged]
+            for verdict in judged if not origin else ():
                 changes |= verdict.target.changes(verdict.patch)
             if not judged and found.value:
-                others.append(Other(found, lines.of(found.at)))
+                notes = notes_about(found, origin, lines) if origin else ()
+                others.append(Other(found, lines.of(found.at), notes))
             verdicts += judged
-        after.append(changed(document, changes))
-    return ManifestText(name, text, before, after, verdicts, others)
+        after.append(changed(new.document, changes))
+    return ManifestText(name, text, before, after, verdicts, others, is_migrated=origin is not None)
+
+
+def _as_migrated(judged: Judged, new: Moved) -> Judged:
+    """Return the verdict about a pod with what became of it: its patch is that of the manifest."""
+    migration = new.migrations.get(judged.target.at)
+    return replace(judged, migration=migration, patch=migration.operations if migration else ())
 
 
 def _check(found: ManifestObject, lines: Lines) -> None:
@@ -120,6 +137,7 @@ _EXAMPLES: Final = """\b
 Examples:
   vramwarden admit -f deployment.yaml -o diff
   vramwarden admit -R -f manifests/ -n team-a -o github
+  vramwarden admit -R -f manifests/ --migrate hami -o diff
   helm template chart/ | vramwarden admit -f -
   kubectl kustomize overlay/ | vramwarden admit -f -
 """
@@ -162,6 +180,7 @@ Examples:
     "workflow), junit (XML) or report (JSON).",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Name objects without a pod template as well.")
+@migrate_options
 @rollout_option
 @click.option(
     "--runtime-class",
@@ -183,6 +202,9 @@ def admit_command(
     verbose: bool,
     rollout: str,
     runtime_classes: tuple[str, ...],
+    product: str | None,
+    gpu_memory: int | None,
+    unit: int | None,
 ) -> None:
     """Show what the webhook would do to every pod and pod template in manifests.
 
@@ -190,8 +212,12 @@ def admit_command(
     output, changed only where admission changes them; verdicts, each with its file and line, and
     their count go to standard error. A denied object is printed unchanged.
 
-    Exit code 0: all allowed; 1: something denied; 2: wrong usage.
+    With --migrate, manifests of another product are rewritten first, and printed so instead; what
+    has no counterpart is named.
+
+    Exit code 0: all allowed; 1: something denied, or not migrated; 2: wrong usage.
     """
+    origin = origin_of(product, gpu_memory, unit)
     image = default_enforcer_image()
     try:
         policy = load_policy(policy_path or shipped_policy_path(), enforcer_image=image)
@@ -208,9 +234,18 @@ def admit_command(
     texts = [(name_of_input(name), read_text(name)) for name in read]
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     form = Output(output)
-    context.exit(
-        admit(texts, policy, namespace, form, stdout, stderr, colour=colour, verbose=verbose)
+    code = admit(
+        texts,
+        policy,
+        namespace,
+        form,
+        stdout,
+        stderr,
+        colour=colour,
+        verbose=verbose,
+        origin=origin,
     )
+    context.exit(code)
 
 
 def _stream(stream: TextIO) -> TextIO:

@@ -19,10 +19,11 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.rules.idioms import FOREIGN_RESOURCES, candidates, near_miss
+from webhook.core.admission.rules.idioms import candidates, near_miss
 from webhook.core.placement.assignments import read_pod_state
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.findings import MalformedObjectError, Reason
+from webhook.core.pod.foreign import FOREIGN_RESOURCES
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.seeing.explaining.bound import explain_bound
 from webhook.core.seeing.explaining.past import enough_for, history_notes, peak_words, stops_words
