@@ -47,6 +47,7 @@ from webhook.names import (
     NVIDIA_RUNTIME_CLASS,
     SEEING_API_VERSION,
     VRAM_HISTORIES,
+    VRAM_POLICIES,
 )
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ GRANTED: Final = (
     ("events.k8s.io", "events", ("create", "patch")),
     (API_GROUP, GPU_NODES, ("get", "list", "watch", "create", "patch")),
     (API_GROUP, VRAM_HISTORIES, ("get", "list", "watch", "create", "patch", "update", "delete")),
+    (API_GROUP, VRAM_POLICIES, ("get", "list", "watch")),
+    (API_GROUP, f"{VRAM_POLICIES}/status", ("patch",)),
 )
 """Group, resource and verbs that the chart's ClusterRoles give to our accounts, all objects."""
 
