@@ -9,7 +9,7 @@ What the API server checks of an object is less than what the webhook checks, an
 | no other fields | keeps them: dropped, a misspelt bound would be none; see `unknown_fields` |
 | text or integer | `x-kubernetes-int-or-string` |
 | text or a list | any value |
-| names of a map's keys, patterns that RE2 lacks | does not check them |
+| names of a map's keys, patterns that RE2 lacks, enums beside null | does not check them |
 | any value, e.g. a pod's spec in an example | any value |
 
 Source: Kubernetes' documentation, "Extend the Kubernetes API with CustomResourceDefinitions".
@@ -88,6 +88,7 @@ def structural(schema: Json) -> Json:
     if "null" in kinds:
         kinds.remove("null")
         found["nullable"] = True
+        found.pop("enum", None)  # of which API servers take null for no member, also where it is
     if kinds == ["string", "integer"]:
         return {**found, "x-kubernetes-int-or-string": True}
     if len(kinds) != 1:
