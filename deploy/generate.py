@@ -5,6 +5,7 @@
 | --- | --- |
 | policies/policy.schema.json, block policy-fields | the models in webhook/adapters/policy |
 | the chart's files/default.yaml | policies/default.yaml |
+| the chart's files/policy-objects.json | the same models, by webhook/adapters/policy/crd.py |
 | block exempt-namespaces | the rule `system` of policies/default.yaml |
 | block chart-values | the chart's values.yaml and values.schema.json |
 | block denial-reasons | `Reason` in webhook/core/pod/findings.py |
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from webhook import __version__
+from webhook.adapters.policy.crd import definition, unknown_fields
 from webhook.adapters.policy.schema import json_schema
 from webhook.core.pod.findings import Reason
 
@@ -229,6 +231,11 @@ def _schema_file() -> str:
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
+def _policy_objects() -> str:
+    made = {"definition": definition(), "validations": unknown_fields()}
+    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+
+
 # kubectl reads a file from its beginning, and stops where it is no YAML: `@` begins nothing. So the
 # file changes nothing where it is applied as it is, and does not leave pods that never start.
 _INSTALL_HEAD: Final = f"""\
@@ -257,6 +264,7 @@ def install_file(chart: Path = CHART, repositories: Mapping[str, str] = IMAGES) 
 
 _FILES: Final[dict[Path, Callable[[], str]]] = {
     ROOT / "policies" / "policy.schema.json": _schema_file,
+    CHART / "files" / "policy-objects.json": _policy_objects,
     CHART / "files" / "default.yaml": lambda: _DEFAULT_POLICY.read_text(encoding="utf-8"),
     INSTALL: install_file,
 }

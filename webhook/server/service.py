@@ -16,6 +16,7 @@ from gunicorn.app.base import BaseApplication
 
 from webhook.adapters.kube.client import connect
 from webhook.adapters.kube.fence import FenceApi
+from webhook.adapters.kube.policies import PoliciesApi
 from webhook.adapters.policy.source import PolicySource
 from webhook.core.policy.values import Rollout
 from webhook.server.connections import Connections
@@ -28,6 +29,7 @@ from webhook.server.metrics import Metrics
 from webhook.server.operations import OperationsServer, create_app
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.placement.service import PlacementService
+from webhook.server.policy_objects import PolicyObjects
 from webhook.server.policy_reload import PolicyReload
 from webhook.server.reviews import PodReviews
 from webhook.server.runtime_classes import RuntimeClasses
@@ -68,6 +70,8 @@ class ServerSettings:
     placement_namespace: str = ""
     """Where the lists of who has which GPU are kept, and the fence's rules; empty for a server that
     neither places nor writes them, and knows no cluster."""
+    policy_objects: bool = False
+    """Whether objects of the kind VRAMPolicy take part in the policy."""
 
 
 class CannotListenError(Exception):
@@ -91,7 +95,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
     def __init__(self, settings: ServerSettings) -> None:
         """Take the ports, then prepare certificate and policy.
 
-        Raises CannotListenError, CertificatesError, PolicyInvalidError, NoClusterError.
+        Raises CannotListenError, CertificatesError, PolicyInvalidError, KubeError.
         """
         self._settings = settings
         with _listening("", settings.host, settings.port):
@@ -108,7 +112,16 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         if settings.registration:
             self._registration = settings.registration(self.certificates.bind_path, self._log)
             self._health.wait_for(self._registration.obstacle)
-        self._policies = PolicySource(settings.policy, settings.enforcer_image, settings.rollout)
+        self._objects: PolicyObjects | None = None
+        beside: dict[str, Any] = {}
+        if settings.policy_objects:
+            api = PoliciesApi(connect(), settings.placement_namespace)
+            self._objects = PolicyObjects(api, self._log)
+            self._objects.read_first()
+            beside = {"objects": self._objects.texts, "remembered": self._objects.remembered}
+        self._policies = PolicySource(
+            settings.policy, settings.enforcer_image, settings.rollout, **beside
+        )
         self._policy_reload = PolicyReload(self._policies, self._metrics, self._log)
         self._placement: PlacementService | None = None
         self._fence: FenceKeeper | None = None
@@ -195,6 +208,8 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._policy_reload.show()
         self._operations.start(create_app(self._health, self._metrics, self._details))
         self._policy_reload.start()
+        if self._objects:
+            self._objects.start(lambda: self._policies.judged)
         self.certificates.start()
         if self._registration:
             self._registration.start()

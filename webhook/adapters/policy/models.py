@@ -451,7 +451,11 @@ class SpecPart(Part):
 class MetadataPart(Part):
     """The file's name for itself."""
 
-    name: Name = Field(description="A name for people; nothing depends on it.")
+    name: Name = Field(
+        description="A name for people; of an object it is also its place among the files."
+    )
+    labels: dict[str, str] = Field({}, description="Of an object; nothing depends on them.")
+    annotations: dict[str, str] = Field({}, description="Of an object; nothing depends on them.")
 
 
 class PolicyFile(Part):

@@ -24,6 +24,7 @@ from webhook.core.seeing.checks.facts import (
     Namespace,
     OtherWebhook,
     OwnPod,
+    PolicyObject,
     Right,
     Unseen,
 )
@@ -317,6 +318,12 @@ CASES = {
         installed(),
         installed(asks=DryRun(True, admitted=True, rule="a", digest="ffffffffffff")),
         (policy(problems=("no",)), policy(comparable=False), installed(policy=None)),
+    ],
+    "policy-objects": [
+        installed(policy_objects=None),
+        (installed(), installed(policy_objects=())),
+        installed(policy_objects=(PolicyObject("teams", None, ""),)),
+        installed(policy_objects=(PolicyObject("a", True, ""), PolicyObject("b", False, "no"))),
     ],
     "policy-features": [
         installed(version="v1.28.3"),
