@@ -23,6 +23,7 @@ from webhook.cli.admit.sources import UNRENDERED, files, is_unrendered, line_of_
 from webhook.cli.admit.verdict import judge, printable
 from webhook.cli.failures import policy_failure
 from webhook.cli.rollout import rollout_option
+from webhook.core.admission.creators import NOBODY, Creator
 from webhook.core.pod.findings import quoted
 from webhook.core.pod.templates import kind_meant
 from webhook.core.policy.values import Rollout
@@ -51,6 +52,7 @@ def admit(
     *,
     colour: bool,
     verbose: bool = False,
+    creator: Creator = NOBODY,
 ) -> int:
     """Decide every pod in the manifests, given as (name, text), and write the results.
 
@@ -60,7 +62,7 @@ def admit(
     sources = []
     for name, text in texts:
         try:
-            sources.append(_source(name, text, policy, namespace))
+            sources.append(_source(name, text, policy, namespace, creator))
         except ManifestError as error:
             braces = line_of_braces(text)
             line, why = (braces, UNRENDERED) if braces else (error.line, str(error))
@@ -76,7 +78,7 @@ def admit(
     return 0 if all(verdict.allowed for verdict in verdicts) else 1
 
 
-def _source(name: str, text: str, policy: Policy, namespace: str) -> ManifestText:
+def _source(name: str, text: str, policy: Policy, namespace: str, creator: Creator) -> ManifestText:
     """Judge the pods of one text; raises ManifestError, also for what is no manifest yet."""
     before = read_documents(text)
     after: list[ManifestDocument] = []
@@ -87,7 +89,8 @@ def _source(name: str, text: str, policy: Policy, namespace: str) -> ManifestTex
         changes: dict[FieldPath, list[Operation]] = {}
         for found in find_objects(document.value):
             _check(found, lines)
-            judged = [judge(target, policy, namespace, lines) for target in found.targets()]
+            targets = found.targets()
+            judged = [judge(target, policy, namespace, lines, creator) for target in targets]
             for verdict in judged:
                 changes |= verdict.target.changes(verdict.patch)
             if not judged and found.value:
@@ -114,6 +117,19 @@ def _namespace(_context: click.Context, _parameter: click.Parameter, value: str)
     raise click.BadParameter(
         f"{quoted(value)} can be no namespace: lower case letters, digits and -, at most 63"
     )
+
+
+def _labels(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    """Read labels written as key=value; raises BadParameter."""
+    labels: dict[str, str] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(f"{quoted(value)} is no label; write key=value")
+        labels[key] = text
+    return labels
 
 
 _EXAMPLES: Final = """\b
@@ -171,6 +187,28 @@ Examples:
     help="A RuntimeClass that the cluster has, for rules that choose by it (runtimeClassName: "
     "Auto). May be given several times.",
 )
+@click.option(
+    "--user",
+    default="",
+    metavar="NAME",
+    help="Who creates the pods, for rules that ask for users. The pods of a Deployment, a Job and "
+    "other workloads of Kubernetes' own are always judged as their controller's.",
+)
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="NAME",
+    help="A group of that user. May be given several times.",
+)
+@click.option(
+    "--namespace-label",
+    "namespace_labels",
+    multiple=True,
+    callback=_labels,
+    metavar="KEY=VALUE",
+    help="A label of the namespaces, for rules that ask for it. May be given several times.",
+)
 @click.pass_context
 def admit_command(
     context: click.Context,
@@ -183,6 +221,9 @@ def admit_command(
     verbose: bool,
     rollout: str,
     runtime_classes: tuple[str, ...],
+    user: str,
+    groups: tuple[str, ...],
+    namespace_labels: dict[str, str],
 ) -> None:
     """Show what the webhook would do to every pod and pod template in manifests.
 
@@ -208,9 +249,9 @@ def admit_command(
     texts = [(name_of_input(name), read_text(name)) for name in read]
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     form = Output(output)
-    context.exit(
-        admit(texts, policy, namespace, form, stdout, stderr, colour=colour, verbose=verbose)
-    )
+    creator = Creator(user, groups, namespace_labels)
+    shown = {"colour": colour, "verbose": verbose}
+    context.exit(admit(texts, policy, namespace, form, stdout, stderr, **shown, creator=creator))
 
 
 def _stream(stream: TextIO) -> TextIO:

@@ -33,6 +33,11 @@ class Subject:
     groups: tuple[str, ...] = ()
 
 
+def with_name(namespace: str, labels: Mapping[str, str]) -> dict[str, str]:
+    """Return a namespace's labels with the one by which the API server names each (KEP-2161)."""
+    return {**labels, "kubernetes.io/metadata.name": namespace}
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
     """The pods that meet every criterion given; one that is empty is met by all.

@@ -345,6 +345,11 @@ class Policy:
         return None
 
     @property
+    def asks_who(self) -> bool:
+        """Whether it depends on who creates a pod which rule governs it."""
+        return any(rule.match.asks_who for rule in self.rules)
+
+    @property
     def namespace_labels(self) -> frozenset[str]:
         """The labels of namespaces for which rules ask."""
         return frozenset(
