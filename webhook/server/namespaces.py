@@ -135,7 +135,7 @@ class _Followed:
         self, wanted: frozenset[str], log: JsonLog, known: Callable[[_Followed], None]
     ) -> None:
         self.wanted = wanted
-        self.labels: dict[str, Mapping[str, str]] = {}
+        self.labels: dict[str, Mapping[str, str] | None] = {}
         self.is_over = False
         self.is_forbidden = False
         self._log = log
@@ -164,15 +164,14 @@ class _Followed:
         self._end_if_over()
         match report:
             case Listed(namespaces, watched):
-                self.labels = {name: found for name, found in namespaces if found is not None}
+                self.labels = dict(namespaces)
                 self._say_known(self)
                 if watched:
                     self._log.over(_ABOUT, "namespaces are followed again")
             case Changed(kind, (name, labels)):
-                if kind == "DELETED" or labels is None:
-                    self.labels.pop(name, None)
-                else:
-                    self.labels[name] = labels
+                self.labels[name] = labels
+                if kind == "DELETED":
+                    del self.labels[name]
             case Failed(KubeError() as error):
                 self.is_forbidden = self.is_forbidden or error.forbidden
                 self._log.once(_ABOUT, "error", "namespaces cannot be followed", str(error))
