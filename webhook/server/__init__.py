@@ -18,6 +18,7 @@
 `changes`     wakes what keeps an object as it should be, when that object changes
 `fence`       the rules in force, where the API server's admission policies read them
 `runtime_classes`  whether the cluster has the one that rules with `Auto` choose
+`namespaces`  their labels, while rules ask for any
 `placement/`  which GPU a pod gets when it is bound
 `service`     composition root: settings in, gunicorn running
 

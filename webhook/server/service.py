@@ -26,12 +26,13 @@ from webhook.server.health import Health
 from webhook.server.http import Connection
 from webhook.server.log import JsonLog, ServerLogger
 from webhook.server.metrics import Metrics
+from webhook.server.namespaces import Namespaces
 from webhook.server.operations import OperationsServer, create_app
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.placement.service import PlacementService
 from webhook.server.policy_objects import PolicyObjects
 from webhook.server.policy_reload import PolicyReload
-from webhook.server.reviews import PodReviews
+from webhook.server.reviews import PodReviews, tell_nothing
 from webhook.server.runtime_classes import RuntimeClasses
 from webhook.server.templates import TemplateReviews
 from webhook.server.worker import DRAIN_S, DrainingWorker
@@ -126,6 +127,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._placement: PlacementService | None = None
         self._fence: FenceKeeper | None = None
         self._runtime_classes: RuntimeClasses | None = None
+        self._namespaces: Namespaces | None = None
         if settings.placement_namespace:
             fence = FenceApi(connect(), settings.placement_namespace)
             self._fence = FenceKeeper(fence, lambda: self._policies.current, self._log)
@@ -135,13 +137,16 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self._health.wait_for(self._placement.obstacle)
             self._runtime_classes = RuntimeClasses(connect(), self._log)
             self._health.wait_for(self._runtime_classes.obstacle)
+            self._namespaces = Namespaces(connect(), lambda: self._policies.current, self._log)
+            self._health.wait_for(self._namespaces.obstacle)
         binder = self._placement.binder if self._placement else None
         self._bindings = BindingReviews(binder, self._metrics, self._log)
         advisor = self._placement.advisor if self._placement else None
         warn = {"warn": advisor.warn} if advisor else {}
         more = {"more": advisor.warn_author} if advisor else {}
-        self._reviews = PodReviews(self._policy, self._metrics, self._log, **warn)
-        self._templates = TemplateReviews(self._policy, self._metrics, self._log, **more)
+        tell = self._namespaces.told if self._namespaces else tell_nothing
+        self._reviews = PodReviews(self._policy, self._metrics, self._log, tell=tell, **warn)
+        self._templates = TemplateReviews(self._policy, self._metrics, self._log, tell=tell, **more)
         super().__init__()
 
     @property
@@ -219,6 +224,8 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self._fence.start()
         if self._runtime_classes:
             self._runtime_classes.start()
+        if self._namespaces:
+            self._namespaces.start()
 
     def _policy(self) -> Policy:
         """Return the policy in force, with what is known of the cluster."""

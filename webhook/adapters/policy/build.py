@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from webhook.adapters.policy.parts import ResourcesPart
 from webhook.adapters.yaml_documents import Document, Path, Problem, show, show_path
 from webhook.core.pod.quantity import parse_quantity
-from webhook.core.policy.match import Match, Subject
+from webhook.core.policy.match import Match, Subject, with_name
 from webhook.core.policy.patterns import matches_any
 from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
@@ -288,7 +288,7 @@ def _example(part: ExamplePart, where: str) -> Example:
         subject=Subject(
             pod.namespace,
             pod.labels,
-            pod.namespace_labels,
+            with_name(pod.namespace, pod.namespace_labels),
             user=pod.user,
             groups=tuple(pod.groups),
         ),

@@ -24,6 +24,7 @@ from webhook.cli.admit.sources import UNRENDERED, files, is_unrendered, line_of_
 from webhook.cli.admit.verdict import judge, printable
 from webhook.cli.failures import policy_failure
 from webhook.cli.rollout import rollout_option
+from webhook.core.admission.creators import NOBODY, Creator
 from webhook.core.pod.findings import quoted
 from webhook.core.pod.templates import kind_meant
 from webhook.core.policy.values import Rollout
@@ -54,6 +55,7 @@ def admit(
     colour: bool,
     verbose: bool = False,
     origin: Origin | None = None,
+    creator: Creator = NOBODY,
 ) -> int:
     """Decide every pod in the manifests, given as (name, text), and write the results.
 
@@ -64,7 +66,7 @@ def admit(
     sources = []
     for name, text in texts:
         try:
-            sources.append(_source(name, text, policy, namespace, origin))
+            sources.append(_source(name, text, policy, namespace, creator, origin))
         except ManifestError as error:
             braces = line_of_braces(text)
             line, why = (braces, UNRENDERED) if braces else (error.line, str(error))
@@ -81,7 +83,12 @@ def admit(
 
 
 def _source(
-    name: str, text: str, policy: Policy, namespace: str, origin: Origin | None
+    name: str,
+    text: str,
+    policy: Policy,
+    namespace: str,
+    creator: Creator,
+    origin: Origin | None,
 ) -> ManifestText:
     """Judge the pods of one text; raises ManifestError, also for what is no manifest yet."""
     before = read_documents(text)
@@ -95,7 +102,8 @@ def _source(
             _check(found, lines)
         new = moved(document, origin) if origin else Moved(document, {})
         for found in find_objects(new.document.value):
-            judged = [judge(target, policy, namespace, lines) for target in found.targets()]
+            targets = found.targets()
+            judged = [judge(target, policy, namespace, lines, creator) for target in targets]
             if origin:
                 judged = [_as_migrated(one, new) for one in judged]
             for verdict in judged if not origin else ():
@@ -131,6 +139,19 @@ def _namespace(_context: click.Context, _parameter: click.Parameter, value: str)
     raise click.BadParameter(
         f"{quoted(value)} can be no namespace: lower case letters, digits and -, at most 63"
     )
+
+
+def _labels(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    """Read labels written as key=value; raises BadParameter."""
+    labels: dict[str, str] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(f"{quoted(value)} is no label; write key=value")
+        labels[key] = text
+    return labels
 
 
 _EXAMPLES: Final = """\b
@@ -190,6 +211,28 @@ Examples:
     help="A RuntimeClass that the cluster has, for rules that choose by it (runtimeClassName: "
     "Auto). May be given several times.",
 )
+@click.option(
+    "--user",
+    default="",
+    metavar="NAME",
+    help="Who creates the pods, for rules that ask for users. The pods of a Deployment, a Job and "
+    "other workloads of Kubernetes' own are always judged as their controller's.",
+)
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="NAME",
+    help="A group of that user. May be given several times.",
+)
+@click.option(
+    "--namespace-label",
+    "namespace_labels",
+    multiple=True,
+    callback=_labels,
+    metavar="KEY=VALUE",
+    help="A label of the namespaces, for rules that ask for it. May be given several times.",
+)
 @click.pass_context
 def admit_command(
     context: click.Context,
@@ -205,6 +248,9 @@ def admit_command(
     product: str | None,
     gpu_memory: int | None,
     unit: int | None,
+    user: str,
+    groups: tuple[str, ...],
+    namespace_labels: dict[str, str],
 ) -> None:
     """Show what the webhook would do to every pod and pod template in manifests.
 
@@ -244,6 +290,7 @@ def admit_command(
         colour=colour,
         verbose=verbose,
         origin=origin,
+        creator=Creator(user, groups, namespace_labels),
     )
     context.exit(code)
 

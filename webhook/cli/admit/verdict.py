@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +11,7 @@ from webhook.adapters.manifests.documents import text_of
 from webhook.adapters.manifests.lines import parts_of
 from webhook.adapters.manifests.reading import ExactFloat
 from webhook.core.admission import templates
+from webhook.core.admission.creators import NOBODY, controllers_of
 from webhook.core.admission.decide import Outcome
 from webhook.core.admission.templates import creation_of, misplaced, of_machine
 from webhook.core.pod.demand import read_demand
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from webhook.adapters.manifests.documents import ManifestObject, Target
     from webhook.adapters.manifests.lines import Lines
+    from webhook.core.admission.creators import Creator
     from webhook.core.admission.decide import Decision
     from webhook.core.migration.values import Migration
     from webhook.core.pod.fields import Json
@@ -206,12 +208,20 @@ def name_of(found: ManifestObject) -> str:
     return name or text_of(found.value, "metadata", "generateName") or "(no name)"
 
 
-def judge(target: Target, policy: Policy, namespace: str, lines: Lines) -> Judged:
-    """Decide a pod as the API server would have it decided on creation: mutate, then validate."""
+def judge(
+    target: Target, policy: Policy, namespace: str, lines: Lines, creator: Creator = NOBODY
+) -> Judged:
+    """Decide a pod as the API server would have it decided on creation: mutate, then validate.
+
+    A controller creates the pods of Kubernetes' own workloads, and the creator given all others.
+    """
     namespace = text_of(target.owner, "metadata", "namespace") or namespace
     if target.template is None:
         return Judged(target, namespace, lines, None)
-    made = templates.judge(_as_sent(target.pod), namespace, policy)
+    controllers = controllers_of(target.kind) if target.is_own_kind else ()
+    if controllers:
+        creator = replace(controllers[0], namespace_labels=creator.namespace_labels)
+    made = templates.judge(_as_sent(target.pod), namespace, policy, creator)
     form = target.found.form
     is_translated = bool(made.patch) and form is not Form.MACHINE
     patch = made.patch if form is Form.POD else ()

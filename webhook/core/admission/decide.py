@@ -15,16 +15,17 @@ from webhook.core.admission.rules.case import Case, Kind
 from webhook.core.admission.rules.changes import new_debuggers
 from webhook.core.admission.rules.complexity import is_managed, is_ours_to_deny
 from webhook.core.admission.rules.table import findings_of, hints_of
+from webhook.core.admission.rules.translation import MARK
 from webhook.core.nvidia.variables import hide_unless_set, hide_visible
 from webhook.core.pod.complexity import too_complex
 from webhook.core.pod.demand import asks_for_vram, read_demand
 from webhook.core.pod.findings import Finding, MalformedObjectError, render
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN
-from webhook.core.pod.views import annotations_of, labels_of, read_pod
+from webhook.core.pod.views import annotations_of, labels_of, read_pod, service_account_of
 from webhook.core.policy.match import Subject
 from webhook.core.policy.values import Action, Rollout, Rule, VisibleDevices, Warnings
-from webhook.names import MIRROR_POD_ANNOTATION, NODES_GROUP
+from webhook.names import ADMITTED_ANNOTATION, MIRROR_POD_ANNOTATION, NODES_GROUP
 
 if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
@@ -133,7 +134,7 @@ class Decision:
 
 
 def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
-    """Decide a review.
+    """Decide a review; raises NamespaceUnknownError where it cannot yet.
 
     | request | decided by |
     | --- | --- |
@@ -148,9 +149,8 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
     skip = _not_ours(request)
     if skip:
         return Decision(Outcome.SKIPPED, skip=skip, policy=policy.short_digest, before=request.obj)
-    before = request.old if request.operation == "UPDATE" else request.obj
     try:
-        rule = policy.rule_for(_subject(request, before))
+        rule = governing_rule(request, policy)
         skip = _left_alone(request, rule)
         if skip or rule is None:
             return Decision(
@@ -170,8 +170,32 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
         )
 
 
+def governing_rule(request: Request, policy: Policy) -> Rule | None:
+    """Return the rule that governs the pod of a request, or None: it is left alone.
+
+    Both phases of a creation have the same user. An update has another one: see
+    `Policy.rule_for_stored`. The mark of the rule that admitted a pod is believed where the pod has
+    a demand: otherwise translation did not write it.
+
+    Raises MalformedObjectError, NamespaceUnknownError.
+    """
+    if request.operation != "UPDATE":
+        return policy.rule_for(_subject(request, request.obj))
+    pod = request.old
+    mark = MARK.fullmatch(annotations_of(pod).get(ADMITTED_ANNOTATION, ""))
+    admitted_by = mark["rule"] if mark and asks_for_vram(pod) else ""
+    return policy.rule_for_stored(_subject(request, pod), admitted_by)
+
+
 def _subject(request: Request, pod: Json) -> Subject:
-    return Subject(request.namespace, labels_of(pod), user=request.user, groups=request.groups)
+    return Subject(
+        request.namespace,
+        labels_of(pod),
+        request.namespace_labels,
+        service_account_of(pod),
+        request.user,
+        request.groups,
+    )
 
 
 _SUBRESOURCES: Final = frozenset({"", "ephemeralcontainers", "resize"})

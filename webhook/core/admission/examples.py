@@ -68,6 +68,7 @@ def _decide(example: Example, pod: Json, policy: Policy, phase: Phase) -> Decisi
         old={},
         user=example.subject.user,
         groups=example.subject.groups,
+        namespace_labels=example.subject.namespace_labels,
     )
     return decide(request, policy, phase)
 

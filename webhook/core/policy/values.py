@@ -309,8 +309,52 @@ class Policy:
         return self.digest[:12]
 
     def rule_for(self, subject: Subject) -> Rule | None:
-        """Return the first rule that matches, or None: such a pod is left alone."""
+        """Return the first rule that matches, or None: such a pod is left alone.
+
+        Raises NamespaceUnknownError.
+        """
         return next((rule for rule in self.rules if rule.match.holds(subject)), None)
+
+    def rule_for_stored(self, subject: Subject, admitted_by: str) -> Rule | None:
+        """Return the rule that governs a pod that is stored; who changes it did not create it.
+
+        `admitted_by` is the rule that admitted the pod; empty where it bears no mark that only we
+        can have written.
+
+        | a rule, in order | that admitted the pod | governs it |
+        | --- | --- | --- |
+        | does not ask for users and groups | - | if it matches |
+        | asks for them | is this one | if all else of it matches |
+        | asks for them | is another that still may match, and does not ignore | no |
+        | asks for them | is none, or gone from the policy | if it matches who makes the change |
+
+        In the last row nobody gets past a rule by a change, since it takes him for who made what is
+        new; and nobody is denied what he did not change himself. Raises NamespaceUnknownError.
+        """
+        admitting = next((rule for rule in self.rules if rule.name == admitted_by), None)
+        if admitting and (
+            admitting.action is Action.IGNORE or not admitting.match.may_hold(subject)
+        ):
+            admitting = None
+        for rule in self.rules:
+            if admitting is None or not rule.match.asks_who:
+                if rule.match.holds(subject):
+                    return rule
+            elif rule is admitting:
+                return rule
+        return None
+
+    @property
+    def asks_who(self) -> bool:
+        """Whether it depends on who creates a pod which rule governs it."""
+        return any(rule.match.asks_who for rule in self.rules)
+
+    @property
+    def namespace_labels(self) -> frozenset[str]:
+        """The labels of namespaces for which rules ask."""
+        return frozenset(
+            key for rule in self.rules for part in rule.match.parts for key in part.namespace_labels
+        )
 
     def runtime_class_of(self, rule: Rule) -> str | None:
         """Return the RuntimeClass that a rule gives to pods that name none; None for none.

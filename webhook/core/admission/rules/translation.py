@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Pod
 
-_MARK: Final = re.compile(r"v1 [a-z0-9.-]+ (?P<digest>[0-9a-f]{12})")
+MARK: Final = re.compile(r"v1 (?P<rule>[a-z0-9.-]+) (?P<digest>[0-9a-f]{12})")
+"""What a translated pod's annotation says: the rule that admitted it, and of which policy."""
 _SHOWN_DIFFERENCES: Final = 4
 
 
@@ -57,7 +58,7 @@ def translated(case: Case) -> Iterator[Finding]:
     may be missing: releases differ in it, other webhooks may change it, and no limit rests on it.
     """
     pod, demand, policy = case.pod, case.demand, case.policy
-    mark = _MARK.fullmatch(pod.annotations.get(ADMITTED_ANNOTATION, ""))
+    mark = MARK.fullmatch(pod.annotations.get(ADMITTED_ANNOTATION, ""))
     if mark and mark["digest"] != policy.short_digest:
         missing = list(_missing_essentials(pod, demand, case.enforcer))
     else:
