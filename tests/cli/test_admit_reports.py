@@ -127,3 +127,13 @@ def test_the_report_says_what_became_of_each():
 
 def test_a_summary_takes_some_ten_lines_a_pod():
     assert len(written("summary", POD).out.splitlines()) <= 11
+
+
+def test_what_the_platform_team_says_stands_behind_the_findings():
+    policy = a_policy(a_rule(message="ask in #gpu-help"))
+    text = POD.replace("8Gi", "8GB")
+    said = "Your platform team says: ask in #gpu-help"
+    assert written("summary", text, policy=policy).out.splitlines()[2:] == [f"  {said}"]
+    *_, last = written("github", text, policy=policy).out.splitlines()
+    assert last.startswith("::notice file=a.yaml,line=6,title=vramwarden::Pod team-a/train: Your")
+    assert written("report", text, policy=policy).out.count(said) == 1

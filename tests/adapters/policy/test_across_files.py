@@ -158,6 +158,41 @@ def test_whole_gpu_resources_of_the_files_are_added_up(tmp_path):
             "  classes: {t4: {nodeSelector: {gpu: t4}}}\n",
             'a.yaml:7: spec.rules[0].nodeSelector.gpu: wants "a100" but class "t4" in {}b.yaml:5 wants "t4", so no node fits; make them agree, or leave the class out of classes.allowed',
         ),
+        (
+            "  rules:\n  - name: x\n    classes: {memory: {t5: {max: 8Gi}}}\n",
+            "  classes: {t4: {}}\n",
+            'a.yaml:7: spec.rules[0].classes.memory.t5: class "t5" is not defined; the policy has t4',
+        ),
+        (
+            "  rules:\n  - name: x\n    classes: {allowed: ['a*'], memory: {t4: {max: 8Gi}}}\n",
+            "  classes: {t4: {}}\n",
+            'a.yaml:7: spec.rules[0].classes.memory.t4: class "t4" is not in classes.allowed; add it there',
+        ),
+        (
+            "  rules:\n  - name: x\n    memory: {max: 8Gi}\n    classes: {memory: {t4: {min: 9Gi}}}\n",
+            "  classes: {t4: {memory: {max: 9Gi}}}\n",
+            "a.yaml:8: spec.rules[0].classes.memory.t4.min: 9Gi is more than memory in {}a.yaml:7 allows, 8Gi; make them agree, or no pod can meet both",
+        ),
+        (
+            "  rules:\n  - name: x\n    memory: {max: 8Gi}\n    classes: {memory: {t4: {max: 8Gi}}}\n",
+            "  classes: {t4: {memory: {min: 9Gi}}}\n",
+            'a.yaml:8: spec.rules[0].classes.memory.t4.max: 8Gi is less than class "t4" in {}b.yaml:5 wants, 9Gi; make them agree, or no pod can meet both',
+        ),
+        (
+            "  rules:\n  - name: x\n    memory: {max: 8Gi}\n    translateWholeGPU: 16Gi\n",
+            "  classes: {t4: {memory: {max: 8Gi}}}\n",
+            "a.yaml:8: spec.rules[0].translateWholeGPU: 16Gi is more than memory in {}a.yaml:7 allows, 8Gi; make them agree, or no pod is translated",
+        ),
+        (
+            "  rules:\n  - name: x\n    translateWholeGPU: 16Gi\n    classes: {default: t4, memory: {t4: {max: 8Gi}}}\n",
+            "  classes: {t4: {memory: {min: 1Gi}}}\n",
+            "a.yaml:7: spec.rules[0].translateWholeGPU: 16Gi is more than classes.memory in {}a.yaml:8 allows, 8Gi; make them agree, or no pod is translated",
+        ),
+        (
+            "  rules:\n  - name: x\n    translateWholeGPU: 16Gi\n    classes: {default: t4}\n",
+            "  classes: {t4: {memory: {min: 17Gi}}}\n",
+            'a.yaml:7: spec.rules[0].translateWholeGPU: 16Gi is less than class "t4" in {}b.yaml:5 wants, 17Gi; make them agree, or no pod is translated',
+        ),
     ],
 )
 def test_what_only_shows_across_files_is_reported(tmp_path, a, b, expected):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from webhook.adapters.policy.bounds import contradictions
 from webhook.adapters.policy.parts import ResourcesPart
 from webhook.adapters.yaml_documents import Document, Path, Problem, show, show_path
 from webhook.core.pod.quantity import parse_quantity
@@ -99,6 +100,7 @@ def build_policy(
         for index, rule in enumerate(source.content.spec.rules):
             path: Path = ("spec", "rules", index)
             found.problems.extend(_check_classes(source, path, rule, known))
+            found.problems.extend(_check_bounds(source, path, rule, found))
             found.problems.extend(_check_selectors(source, path, rule, found))
     policy = Policy(
         rules=tuple(found.rules.values()),
@@ -119,6 +121,14 @@ def _check_classes(
         if "*" not in name and name not in known:
             place = (*path, "classes", "allowed", index)
             yield source.problem(place, f"class {show(name)} is not defined; {have}")
+    for name in rule.classes.memory:
+        place = (*path, "classes", "memory", name)
+        if name not in known:
+            yield source.problem(place, f"class {show(name)} is not defined; {have}")
+        elif not matches_any(name, tuple(rule.classes.allowed)):
+            yield source.problem(
+                place, f"class {show(name)} is not in classes.allowed; add it there"
+            )
     default = rule.classes.default
     place = (*path, "classes", "default")
     if default is not None and default not in known:
@@ -126,6 +136,22 @@ def _check_classes(
     elif default is not None and not matches_any(default, tuple(rule.classes.allowed)):
         detail = f"class {show(default)} is not in classes.allowed; add it there"
         yield source.problem(place, detail)
+
+
+def _check_bounds(
+    source: PolicyDocument, path: Path, rule: RulePart, found: _Found
+) -> Iterator[Problem]:
+    """Yield bounds of a rule and its classes that no pod can meet together."""
+    places = {name: place for (kind, name), place in found.places.items() if kind == "class"}
+
+    def where(*below: str) -> str:
+        return source.where(*path, *below)
+
+    problems = contradictions(
+        found.rules[rule.name], found.classes, where=where, class_places=places
+    )
+    for place, detail in problems:
+        yield source.problem((*path, *place), detail)
 
 
 def _check_selectors(

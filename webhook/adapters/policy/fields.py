@@ -304,7 +304,7 @@ SubjectPattern = Annotated[
     ),
 ]
 Message = Annotated[
-    str, *_text(r"\S(.*\S)?", 256, "a message; write one line of text without spaces around it")
+    str, *_text(r"\S(.*\S)?", 200, "a message; write one line of text without spaces around it")
 ]
 ClassPattern = Annotated[
     str, *_text(NAMESPACE_PATTERN, _LABEL_LENGTH, "a class's name, nor a pattern with *")

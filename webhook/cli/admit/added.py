@@ -32,6 +32,8 @@ def described(file: str, verdict: Judged) -> Iterator[str]:
     if is_judged:
         for one in verdict.findings:
             yield f"  {file}:{one.line}: {one.text}"
+        if verdict.guidance:
+            yield f"  {verdict.guidance}"
     elif verdict.is_translated and verdict.decision:
         for what, added in _added(verdict.target.pod, verdict.decision.obj):
             if added:

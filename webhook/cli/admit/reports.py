@@ -17,6 +17,7 @@ from webhook.cli.admit.verdict import (
     MIGRATED,
     NOT_MIGRATED,
     NOTE,
+    Remark,
     Sort,
     name_of,
     printable,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from webhook.adapters.manifests.documents import ManifestObject
     from webhook.cli.admit.output import ManifestText
-    from webhook.cli.admit.verdict import Judged, Remark
+    from webhook.cli.admit.verdict import Judged
 
 _STANDARD_INPUT: Final = name_of_input(STANDARD_INPUT)
 _COUNTED: Final = {
@@ -56,6 +57,9 @@ def github(sources: Iterable[ManifestText]) -> Iterator[str]:
             command = "warning" if verdict.allowed else "error"
             for one in _counting(verdict):
                 yield _command(command, source.name, verdict, one)
+            if verdict.guidance:
+                said = Remark(verdict.line, verdict.guidance)
+                yield _command("notice", source.name, verdict, said)
             for word, one in remarks(verdict):
                 yield _command(_COMMANDS[word], source.name, verdict, one)
 

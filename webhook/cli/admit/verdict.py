@@ -177,6 +177,11 @@ class Judged:
         notes = (*self.notes, *(of_machine(self.target.found) if self.allowed else ()))
         return tuple(Remark(self.line_of(note.partition(": ")[0]), note) for note in notes)
 
+    @property
+    def guidance(self) -> str:
+        """What the platform team says about findings, for where each stands on its own."""
+        return self.decision.guidance if self.decision else ""
+
     @cached_property
     def hints(self) -> tuple[Remark, ...]:
         """What was probably meant: annotations on the workload, where nothing reads them."""

@@ -78,6 +78,8 @@ class Decision:
     malformed: str = ""
     notes: tuple[str, ...] = ()
     """What the user should know although it changes nothing: always returned, as warnings."""
+    guidance: str = ""
+    """What the platform team says behind what the user reads about findings; empty for nothing."""
     advises_on_bytes: int | None = None
     """What a new pod asks for per GPU, where who creates it is to be told if that is too much or
     too little."""
@@ -97,7 +99,8 @@ class Decision:
     @property
     def message(self) -> str:
         """What the user reads where the request is denied."""
-        return self.malformed or render(self.findings)
+        said = self.malformed or render(self.findings)
+        return f"{said}. {self.guidance}" if self.guidance else said
 
     @property
     def code(self) -> int:
@@ -107,8 +110,10 @@ class Decision:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the user reads where the request is allowed."""
-        findings = self.findings if self.outcome is Outcome.WARNED else ()
-        return (*map(str, findings), *self.notes)
+        if self.outcome is not Outcome.WARNED:
+            return self.notes
+        guidance = (self.guidance,) if self.guidance else ()
+        return (*map(str, self.findings), *guidance, *self.notes)
 
     @property
     def audit(self) -> dict[str, str]:
@@ -149,6 +154,7 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
     skip = _not_ours(request)
     if skip:
         return Decision(Outcome.SKIPPED, skip=skip, policy=policy.short_digest, before=request.obj)
+    rule = None
     try:
         rule = governing_rule(request, policy)
         skip = _left_alone(request, rule)
@@ -166,7 +172,11 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
         return _read(request, rule, policy, mutating=phase is Phase.MUTATE)
     except MalformedObjectError as error:
         return Decision(
-            Outcome.MALFORMED, policy=policy.short_digest, malformed=str(error), before=request.obj
+            Outcome.MALFORMED,
+            policy=policy.short_digest,
+            malformed=str(error),
+            guidance=_guidance(rule) if rule else "",
+            before=request.obj,
         )
 
 
@@ -331,8 +341,13 @@ def _answered(
         findings,
         rule=rule.name,
         policy=policy.short_digest,
+        guidance=_guidance(rule) if findings and outcome is not Outcome.AUDITED else "",
         before=pod,
     )
+
+
+def _guidance(rule: Rule) -> str:
+    return f"Your platform team says: {rule.message}" if rule.message else ""
 
 
 def _is_observed(policy: Policy, *pods: Json) -> bool:

@@ -274,6 +274,8 @@ def _foreseen(decision: Decision, template: Template) -> Iterator[str]:
     elif decision.outcome is Outcome.WARNED:
         for finding in decision.findings:
             yield f"its pods bring a warning: {_at(finding, template)}"
+    if decision.guidance:
+        yield decision.guidance
 
 
 def _at(finding: Finding, template: Template) -> str:

@@ -7,11 +7,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 
 MOST_FINDINGS: Final = 1000
 """How many are collected: far more than anybody reads."""
+SHOWN_FINDINGS: Final = 100
+"""How many a message has: a pod of 500 containers can have 500."""
 
 
 class Reason(StrEnum):
@@ -193,9 +195,14 @@ def annotation_path(key: str) -> str:
     return f"metadata.annotations[{key}]"
 
 
-def render(findings: Iterable[Finding]) -> str:
-    """Join findings to the message a user reads in `kubectl`."""
-    return "; ".join(map(str, findings))
+def render(findings: Sequence[Finding]) -> str:
+    """Join findings to the message a user reads in `kubectl`; of very many, the first."""
+    message = "; ".join(map(str, findings[:SHOWN_FINDINGS]))
+    more = len(findings) - SHOWN_FINDINGS
+    if more <= 0:
+        return message
+    count = f"{more} or" if len(findings) >= MOST_FINDINGS else more
+    return f"{message}; and {count} more findings"
 
 
 def shortened(text: str, limit: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from webhook.core.pod.findings import MOST_FINDINGS, Finding, Reason, render
+from webhook.core.pod.findings import SHOWN_FINDINGS, Finding, Reason
 from webhook.core.pod.request import Request
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ _RETRY_AFTER_S: Final = 1
 # The API server cuts warnings to 256 characters each once they pass 4096 in all.
 _WARNING_LENGTH: Final = 256
 _WARNINGS_LENGTH: Final = 4096
-# A pod of 500 containers can have 500 findings; nobody reads more than these.
-_SHOWN_FINDINGS: Final = 100
 
 # How k8s.io/api encodes a review: the fields in the order of the Go types, and the uid first of the
 # request's. Only so is it certain that a uid in the first bytes is the request's own.
@@ -203,13 +201,12 @@ def _too_complex(uid: str, what: str) -> Json:
 
 
 def _status(answer: Answerable) -> Json:
-    shown, more = answer.findings[:_SHOWN_FINDINGS], answer.findings[_SHOWN_FINDINGS:]
-    count = f"{len(more)} or" if len(answer.findings) >= MOST_FINDINGS else len(more)
+    shown = answer.findings[:SHOWN_FINDINGS]
     status: Json = {
         "status": "Failure",
         "code": answer.code,
         "reason": _REASONS[answer.code],
-        "message": f"{render(shown)}; and {count} more findings" if more else answer.message,
+        "message": answer.message,
     }
     if shown:
         status["details"] = {"causes": _causes(shown)}

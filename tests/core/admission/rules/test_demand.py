@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.core.admission.decisions import (
@@ -85,6 +87,37 @@ def test_a_demand_outside_both_bounds_reports_both():
     assert findings_of(pod, rule) == [("TooLarge", MEMORY), ("TooLarge", MEMORY)]
     assert 'rule "default" allows at most 40Gi' in decision.message
     assert 'class "a100" allows at most 78Gi' in decision.message
+
+
+@pytest.mark.parametrize(
+    ("memory", "named", "wanted"),
+    [
+        ("20Gi", "a100", ""),
+        ("20481Mi", "a100", 'rule "default" allows at most 20Gi for class "a100"'),
+        ("3Gi", "a100", 'rule "default" wants at least 4Gi for class "a100"'),
+        ("20481Mi", None, ""),
+    ],
+)
+def test_a_rule_may_have_bounds_of_its_own_for_a_class(memory, named, wanted):
+    rule = a_rule(memory=Bounds(max_bytes=40 * GI), class_memory={"a100": Bounds(4 * GI, 20 * GI)})
+    pod = a_pod(memory, annotations={"vramwarden.io/gpu-class": named} if named else None)
+    decision = decided(pod, rule)
+    assert [finding.path for finding in decision.findings] == [MEMORY] * bool(wanted)
+    assert f"{wanted} (its classes.memory)" in decision.message or not wanted
+    by_default = replace(rule, default_class=named)
+    assert decided(a_pod(memory), by_default).findings == decision.findings
+
+
+def test_of_all_bounds_on_a_class_the_tightest_counts():
+    rule = a_rule(memory=Bounds(max_bytes=8 * GI), class_memory={"a100": Bounds(None, 20 * GI)})
+    pod = a_pod("9Gi", annotations={"vramwarden.io/gpu-class": "a100"})
+    assert 'rule "default" allows at most 8Gi' in decided(pod, rule).message
+    narrow = replace(A100, memory=Bounds(max_bytes=8 * GI))
+    wide = a_rule(class_memory={"a100": Bounds(None, 20 * GI)})
+    policy = a_policy(wide, classes={"a100": narrow})
+    decision = decide(a_request(pod), policy, Phase.MUTATE)
+    assert_denied(decision, "TooLarge", MEMORY)
+    assert 'class "a100" allows at most 8Gi' in decision.message
 
 
 def test_bounds_are_per_gpu_whatever_the_count():

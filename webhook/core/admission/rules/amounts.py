@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from webhook.core.admission.rules.case import Case
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.views import Container
-    from webhook.core.policy.values import Policy
+    from webhook.core.policy.values import Bounds, Policy, Rule
 
 
 def readable_demand(case: Case) -> Iterable[Finding]:
@@ -33,27 +33,44 @@ def bounds(case: Case) -> Iterator[Finding]:
     """Rule: the demand lies within the bounds of the rule and of the class.
 
     Fields: metadata.annotations[gpu-memory|gpu-count], resources.limits[vram]
-    Allowed values: min <= VRAM per GPU <= max of both; gpu-count <= the rule's max
+    Allowed values: min <= VRAM per GPU <= max, of all bounds that there are, so that the tightest
+    counts; gpu-count <= the rule's max
+
+    | bounds of | stand in |
+    | --- | --- |
+    | the rule | spec.rules[].memory |
+    | the rule, for the pod's class or the rule's default | spec.rules[].classes.memory.NAME |
+    | that class, under every rule | spec.classes.NAME.memory |
     """
     demand, rule, policy = case.demand, case.rule, case.policy
     asked = demand.per_gpu_bytes
-    gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
-    for kind, owner in (("rule", rule), ("class", gpu_class)):
-        if owner is None:
-            continue
-        least, most = owner.memory.min_bytes, owner.memory.max_bytes
+    for memory, owner, of_class in _bounds_on(demand, rule, policy):
+        least, most = memory.min_bytes, memory.max_bytes
         if most is not None and asked > most:
-            detail = f"allows at most {format_bytes(most)}"
-            yield _out_of_bounds(Reason.TOO_LARGE, demand, f"{kind} {quoted(owner.name)} {detail}")
+            detail = f"{owner} allows at most {format_bytes(most)}{of_class}"
+            yield _out_of_bounds(Reason.TOO_LARGE, demand, detail)
         if least is not None and asked < least:
-            detail = f"wants at least {format_bytes(least)}"
-            yield _out_of_bounds(Reason.TOO_SMALL, demand, f"{kind} {quoted(owner.name)} {detail}")
+            detail = f"{owner} wants at least {format_bytes(least)}{of_class}"
+            yield _out_of_bounds(Reason.TOO_SMALL, demand, detail)
     if rule.max_gpu_count is not None and demand.gpu_count > rule.max_gpu_count:
         detail = (
             f"asks for {demand.gpu_count} GPUs; rule {quoted(rule.name)} allows at most "
             f"{rule.max_gpu_count}"
         )
         yield Finding(Reason.INVALID_COUNT, annotation_path(GPU_COUNT_ANNOTATION), detail)
+
+
+def _bounds_on(demand: Demand, rule: Rule, policy: Policy) -> Iterator[tuple[Bounds, str, str]]:
+    """Yield all bounds on a demand, each with whose they are in words, and for which class."""
+    owner = f"rule {quoted(rule.name)}"
+    yield rule.memory, owner, ""
+    gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
+    if gpu_class is None:
+        return
+    if gpu_class.name in rule.class_memory:
+        of_class = f" for class {quoted(gpu_class.name)} (its classes.memory)"
+        yield rule.class_memory[gpu_class.name], owner, of_class
+    yield gpu_class.memory, f"class {quoted(gpu_class.name)}", ""
 
 
 def _out_of_bounds(reason: Reason, demand: Demand, why: str) -> Finding:
