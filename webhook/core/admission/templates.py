@@ -191,7 +191,7 @@ def advise(request: Request, policy: Policy, more: MoreAdvice = no_more) -> Advi
     | --- | --- |
     | would be denied | each finding |
     | would be warned of | each finding |
-    | would be recorded alone (Audit) | none of that |
+    | are governed by a rule that records alone (Audit) | none at all |
     | are governed by no rule, or one that ignores them | none at all |
 
     Beside them stand hints: names of other products, near misses of ours, keys at the wrong level,
@@ -211,6 +211,10 @@ def advise(request: Request, policy: Policy, more: MoreAdvice = no_more) -> Advi
         decision = decide(creation_of(pod, request.namespace), policy, Phase.MUTATE)
         if decision.skip in _SILENT:
             return replace(advice, outcome=Outcome.SKIPPED, reasons=decision.reasons)
+        if decision.silent:
+            return replace(
+                advice, outcome=decision.outcome, reasons=decision.reasons, rule=decision.rule
+            )
         found = (*_foreseen(decision, template), *decision.notes)
         warnings: tuple[str, ...] = (
             *found,
