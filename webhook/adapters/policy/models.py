@@ -261,7 +261,7 @@ class RulePart(Part):
     )
     action: Annotated[Action, _Lax] = Field(
         Action.ENFORCE,
-        description="Enforce denies; Warn allows with a warning; Audit allows and records; "
+        description="Enforce denies; Warn allows with a warning; Audit records and changes no pod; "
         "Ignore leaves the pods alone.",
     )
     message: Message | None = Field(

@@ -128,7 +128,8 @@ class Judged:
             return Sort.WARNED
         if self.is_translated:
             return Sort.TRANSLATED
-        is_ours = decision.outcome is Outcome.ALLOWED and self.asked and not _is_machine(self)
+        passed = decision.outcome is Outcome.ALLOWED and not decision.silent
+        is_ours = passed and self.asked and not _is_machine(self)
         return Sort.ALREADY if is_ours else Sort.LEFT_ALONE
 
     @property
@@ -148,6 +149,8 @@ class Judged:
             return f"left alone ({decision.skip}{rule})"
         if _is_machine(self):
             return "left alone (a virtual machine)"
+        if decision.silent:
+            return f"left alone (audit: nothing is wrong with {self.asked or 'it'})"
         if not self.is_translated:
             already = f"already translated by rule {decision.rule} ({self.asked})"
             return already if self.asked else "left alone (asks for no VRAM)"

@@ -19,7 +19,7 @@ from webhook.core.admission.rules.translation import MARK
 from webhook.core.nvidia.variables import hide_unless_set, hide_visible
 from webhook.core.pod.complexity import too_complex
 from webhook.core.pod.demand import asks_for_vram, read_demand
-from webhook.core.pod.findings import Finding, MalformedObjectError, render
+from webhook.core.pod.findings import Finding, MalformedObjectError, render, shortened
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN
 from webhook.core.pod.views import annotations_of, labels_of, read_pod, service_account_of
@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from webhook.core.pod.patch import Edits, Operation
     from webhook.core.pod.request import Request
     from webhook.core.policy.values import Policy
+
+
+LONGEST_LOGGED: Final = 1024
+"""Characters of the sentence in our log and in the audit log; the kubelet keeps 50 MiB of ours."""
+LOGGED_FINDINGS: Final = 16
+"""Of which that sentence is made."""
 
 
 class Phase(StrEnum):
@@ -83,6 +89,8 @@ class Decision:
     advises_on_bytes: int | None = None
     """What a new pod asks for per GPU, where who creates it is to be told if that is too much or
     too little."""
+    silent: bool = False
+    """Whether it is only recorded: who creates the pod reads nothing of it, nor advice."""
     before: Json = field(default_factory=dict, repr=False, compare=False)
     """The object that came."""
 
@@ -115,17 +123,30 @@ class Decision:
         guidance = (self.guidance,) if self.guidance else ()
         return (*map(str, self.findings), *guidance, *self.notes)
 
+    @cached_property
+    def sentence(self) -> str:
+        """What is wrong, in one line as our log and the audit log keep it; empty for nothing.
+
+        A tenant can have it grow with their pod, so it is cut; the answer to them is not.
+        """
+        return shortened(self.malformed or render(self.findings[:LOGGED_FINDINGS]), LONGEST_LOGGED)
+
     @property
     def audit(self) -> dict[str, str]:
         """What the audit log keeps besides outcome and reasons."""
-        return {"rule": self.rule, "policy": self.policy}
+        kept = {"rule": self.rule, "policy": self.policy}
+        return {**kept, "message": self.sentence} if self.sentence else kept
 
     @property
     def logged(self) -> dict[str, Any]:
         """What our own log keeps besides outcome and reasons."""
-        logged: dict[str, Any] = {**self.audit, "patchOps": len(self.patch)}
-        if self.malformed:
-            logged["why"] = self.malformed
+        logged: dict[str, Any] = {
+            "rule": self.rule,
+            "policy": self.policy,
+            "patchOps": len(self.patch),
+        }
+        if self.sentence:
+            logged["why"] = self.sentence
         if self.notes:
             logged["notes"] = self.notes
         return logged
@@ -245,11 +266,11 @@ def _read(request: Request, rule: Rule, policy: Policy, *, mutating: bool) -> De
     if request.operation == "CREATE":
         case = Case(pod, pod, rule, policy, *read_demand(pod), mutating=mutating)
         decision = _created(case)
-        if not mutating:  # in both phases the user would read it twice
+        if not mutating or decision.silent:  # in both phases the user would read it twice
             return decision
         fine = decision.allowed and not decision.findings
         notes = hints_of(case, fine=fine)
-        advises = fine and case.asked is not None and _advises(rule)
+        advises = fine and case.asked is not None and rule.advice is Warnings.WARN
         asked = case.demand.per_gpu_bytes if advises else None
         if not notes and asked is None:
             return decision
@@ -261,11 +282,21 @@ def _read(request: Request, rule: Rule, policy: Policy, *, mutating: bool) -> De
 
 
 def _created(case: Case) -> Decision:
-    """Decide the creation of a pod: judge it, then translate it or check that it is translated."""
+    """Decide the creation of a pod: judge it, then translate it or check that it is translated.
+
+    | action | something is wrong | nothing is wrong |
+    | --- | --- | --- |
+    | Enforce | denied | translated |
+    | Warn | as its user wrote it, with warnings | translated |
+    | Audit | as its user wrote it, and recorded | as its user wrote it |
+
+    So under Audit the annotations ask nobody for anything, and no pod becomes ours: none is held to
+    a cap, and none is given a GPU.
+    """
     if not case.asks:
         return _without_demand(case)
     findings = findings_of(case, Kind.READABLE if case.asked else Kind.UNREADABLE)
-    if findings:
+    if findings or case.rule.action is Action.AUDIT:
         return _judged(case, findings)
     if not case.mutating:
         return _judged(case, findings_of(case, Kind.TRANSLATED))
@@ -290,6 +321,8 @@ def _debugged(case: Case) -> Decision:
     | with a demand | they get NVIDIA_VISIBLE_DEVICES=void: an image may have it built in |
     | without, visibleDevices Void | a variable set by hand is voided |
     | without, otherwise | left alone: nobody's debugging is our business |
+
+    Under Audit they are left as they are.
     """
     names = {container.name for container in new_debuggers(case.old, case.pod)}
     if not is_managed(case.old.raw):
@@ -298,21 +331,19 @@ def _debugged(case: Case) -> Decision:
             return _judged(case, findings)
         return _mutated(case, edit_debuggers(case.pod, names, hide_visible))
     findings = findings_of(case, Kind.DEBUGGED)
-    if findings or not case.mutating or _is_observed(case.policy, case.old.raw):
+    audited = case.rule.action is Action.AUDIT
+    if findings or audited or not case.mutating or _is_observed(case.policy, case.old.raw):
         return _judged(case, findings)
     return _mutated(case, edit_debuggers(case.pod, names, hide_unless_set))
-
-
-def _advises(rule: Rule) -> bool:
-    return rule.advice is Warnings.WARN and rule.action is not Action.AUDIT
 
 
 def _voids(case: Case) -> bool:
     """Say whether GPUs that a pod without a demand makes visible are hidden now.
 
-    While a rollout observes they are findings instead, so that nothing is left to hide.
+    While a rollout observes, and under Audit, they are findings instead.
     """
-    return case.mutating and case.rule.visible_devices is VisibleDevices.VOID
+    voids = case.rule.visible_devices is VisibleDevices.VOID
+    return case.mutating and voids and case.rule.action is not Action.AUDIT
 
 
 def _mutated(case: Case, edits: Edits) -> Decision:
@@ -342,6 +373,7 @@ def _answered(
         rule=rule.name,
         policy=policy.short_digest,
         guidance=_guidance(rule) if findings and outcome is not Outcome.AUDITED else "",
+        silent=rule.action is Action.AUDIT,
         before=pod,
     )
 

@@ -197,7 +197,7 @@ def advise(request: Request, policy: Policy, more: MoreAdvice = no_more) -> Advi
     | --- | --- |
     | would be denied | each finding |
     | would be warned of | each finding |
-    | would be recorded alone (Audit) | none of that |
+    | are governed by a rule that records alone (Audit) | none at all |
     | are governed by no rule, or one that ignores them | none at all |
     | are governed by a rule that cannot be foreseen: it asks who creates them | none of that |
 
@@ -223,6 +223,10 @@ def advise(request: Request, policy: Policy, more: MoreAdvice = no_more) -> Advi
             return replace(advice, warnings=warnings, outcome=_outcome(warnings))
         if decision.skip in _SILENT:
             return replace(advice, outcome=Outcome.SKIPPED, reasons=decision.reasons)
+        if decision.silent:
+            return replace(
+                advice, outcome=decision.outcome, reasons=decision.reasons, rule=decision.rule
+            )
         found = (*_foreseen(decision, template), *decision.notes)
         warnings = (*found, *misplaced(request.obj, kind, template))
         asked_bytes, metadata = decision.advises_on_bytes, pod.get("metadata")
