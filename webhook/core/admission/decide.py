@@ -209,7 +209,10 @@ def _unread(request: Request, rule: Rule, policy: Policy, excess: tuple[Finding,
 def _read(request: Request, rule: Rule, policy: Policy, *, mutating: bool) -> Decision:
     pod = read_pod(request.obj)
     if request.operation == "CREATE":
-        case = Case(pod, pod, rule, policy, *read_demand(pod), mutating=mutating)
+        demand, unreadable = read_demand(pod)
+        gpu_class = policy.class_for((demand and demand.gpu_class) or rule.default_class)
+        rule = rule.of_class(gpu_class)
+        case = Case(pod, pod, rule, policy, demand, unreadable, mutating=mutating)
         decision = _created(case)
         if not mutating:  # in both phases the user would read it twice
             return decision
@@ -270,7 +273,9 @@ def _debugged(case: Case) -> Decision:
 
 
 def _advises(rule: Rule) -> bool:
-    return rule.advice is Warnings.WARN and rule.action is not Action.AUDIT
+    """Say whether who creates a pod is told of too much; a slice has the size that it has."""
+    warns = rule.advice is Warnings.WARN and not rule.leaves_to_plugin
+    return warns and rule.action is not Action.AUDIT
 
 
 def _voids(case: Case) -> bool:
