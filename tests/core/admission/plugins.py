@@ -24,7 +24,8 @@ def sliced(profiles, **labels):
 
 
 def under(rule=MIG, *nodes, **changes):
-    nodes = nodes or (sliced(A100),) if rule is not CAP_ONLY else ()
+    """Return a policy for a cluster with these nodes; without any, one A100 is cut into slices."""
+    nodes = nodes or (sliced(A100),)
     return a_policy(rule, sliced_nodes=nodes, **changes)
 
 
