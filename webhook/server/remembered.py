@@ -79,7 +79,7 @@ class RememberedDecisions:
         if template is None:
             return decide(request, policy, phase)
         key, token = (phase, template[0]), template[1]
-        in_force = (policy.digest, policy.rollout, policy.runtime_classes)
+        in_force = (policy.digest, policy.rollout, policy.runtime_classes, policy.sliced_nodes)
         memory = self._memory  # once: another thread may replace it
         is_full = len(memory.known) >= MOST or len(memory.seen) >= MOST_SEEN
         if is_full or memory.in_force != in_force:

@@ -34,6 +34,7 @@ from webhook.server.policy_objects import PolicyObjects
 from webhook.server.policy_reload import PolicyReload
 from webhook.server.reviews import PodReviews, tell_nothing
 from webhook.server.runtime_classes import RuntimeClasses
+from webhook.server.sliced_nodes import SlicedNodes
 from webhook.server.templates import TemplateReviews
 from webhook.server.worker import DRAIN_S, DrainingWorker
 
@@ -126,7 +127,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._policy_reload = PolicyReload(self._policies, self._metrics, self._log)
         self._placement: PlacementService | None = None
         self._fence: FenceKeeper | None = None
-        self._runtime_classes: RuntimeClasses | None = None
+        self._known: tuple[RuntimeClasses | SlicedNodes, ...] = ()
         self._namespaces: Namespaces | None = None
         if settings.placement_namespace:
             fence = FenceApi(connect(), settings.placement_namespace)
@@ -135,10 +136,13 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
                 settings.placement_namespace, self._metrics, self._log
             )
             self._health.wait_for(self._placement.obstacle)
-            self._runtime_classes = RuntimeClasses(connect(), self._log)
-            self._health.wait_for(self._runtime_classes.obstacle)
+            self._known = (
+                RuntimeClasses(connect(), self._log),
+                SlicedNodes(connect(), self._log, lambda: self._policies.current),
+            )
             self._namespaces = Namespaces(connect(), lambda: self._policies.current, self._log)
-            self._health.wait_for(self._namespaces.obstacle)
+            for known in (*self._known, self._namespaces):
+                self._health.wait_for(known.obstacle)
         binder = self._placement.binder if self._placement else None
         self._bindings = BindingReviews(binder, self._metrics, self._log)
         advisor = self._placement.advisor if self._placement else None
@@ -222,15 +226,17 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self._placement.start()
         if self._fence:
             self._fence.start()
-        if self._runtime_classes:
-            self._runtime_classes.start()
+        for known in self._known:
+            known.start()
         if self._namespaces:
             self._namespaces.start()
 
     def _policy(self) -> Policy:
         """Return the policy in force, with what is known of the cluster."""
         policy = self._policies.current
-        return self._runtime_classes.told(policy) if self._runtime_classes else policy
+        for known in self._known:
+            policy = known.told(policy)
+        return policy
 
     def _is_draining(self) -> bool:
         return bool(self._worker.draining)

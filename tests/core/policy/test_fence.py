@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.pods import a_policy, a_rule
+from tests.support.pods import A100, a_policy, a_rule
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.adapters.policy.source import PolicySource
 from webhook.core.policy.fence import (
@@ -24,8 +24,11 @@ from webhook.core.policy.fence import (
 from webhook.core.policy.match import Subject
 from webhook.core.policy.patterns import matches_any
 from webhook.core.policy.values import (
+    Accounting,
     Action,
+    Bounds,
     EnforceBy,
+    GPUClass,
     Placement,
     Rollout,
     VisibleDevices,
@@ -57,6 +60,8 @@ def test_the_shipped_policy_leaves_the_system_alone_and_holds_all_else():
         ({}, ALL),
         ({"enforcement": {"by": EnforceBy.NONE}}, "translated marks variables annotations void"),
         ({"placement": Placement.NONE}, ALL.replace("sidecar", "sidecar sees-all")),
+        ({"accounting": Accounting.MIG}, ALL.replace("sidecar", "plugin")),
+        ({"accounting": Accounting.CAP_ONLY}, ALL.replace("sidecar", "sidecar plugin sees-all")),
         ({"visible_devices": VisibleDevices.VOID}, ALL.replace("variables ", "")),
         ({"visible_devices": VisibleDevices.IGNORE}, "translated sidecar marks"),
         ({"action": Action.WARN}, ""),
@@ -67,6 +72,16 @@ def test_the_shipped_policy_leaves_the_system_alone_and_holds_all_else():
 )
 def test_words_say_what_a_rule_has_held(rule, words):
     assert lines(a_rule(**rule)) == [f"^(.*)$ {words}".strip()]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "words"),
+    [(("*",), ALL.replace("sidecar", "plugin")), (("a100",), ALL)],
+)
+def test_a_class_that_pods_may_name_counts_for_all_of_them(allowed, words):
+    sliced = GPUClass("sliced", {}, (), Bounds(), Accounting.MIG)
+    classes = {"sliced": sliced, "a100": A100}
+    assert lines(a_rule(allowed_classes=allowed), classes=classes) == [f"^(.*)$ {words}"]
 
 
 def test_while_a_policy_is_observed_only_pods_with_a_demand_are_held_to_it():

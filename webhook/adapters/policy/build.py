@@ -218,6 +218,7 @@ def _rule(part: RulePart, enforcer_image: str, where: str) -> Rule:
         resource_claims=part.resource_claims,
         translate_whole_gpu_bytes=part.translate_whole_gpu,
         accounting=part.accounting,
+        time_sliced_resource=part.time_sliced_resource.value,
         advice=part.advice,
         placement=part.placement,
         enforcement=_enforcement(part.enforcement, enforcer_image),
@@ -326,8 +327,12 @@ def _example(part: ExamplePart, where: str) -> Example:
         node_selector=expect.node_selector,
         runtime_class_name=expect.runtime_class_name,
         runtime_classes=frozenset(part.runtime_classes),
+        mig_profiles=part.mig_profiles,
         annotations=expect.annotations,
         tolerations=None if expect.tolerations is None else _tolerations(expect.tolerations),
         env=expect.env,
+        resources=None
+        if expect.resources is None
+        else {name: parse_quantity(amount) for name, amount in expect.resources.items()},
         translated=expect.pod,
     )

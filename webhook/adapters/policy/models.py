@@ -20,6 +20,7 @@ from webhook.adapters.policy.fields import (
     Image,
     LabelKey,
     Message,
+    MigProfile,
     Name,
     NamespacePattern,
     NamespacePatterns,
@@ -67,6 +68,7 @@ from webhook.core.policy.values import (
     ResourceClaims,
     RunAs,
     Style,
+    TimeSliced,
     VisibleDevices,
     Warnings,
     WhenBlind,
@@ -328,6 +330,11 @@ class RulePart(Part):
         "slice of NVIDIA's device plugin that holds the demand; CapOnly is a slot of the plugin's "
         "time-slicing, and our cap.",
     )
+    time_sliced_resource: Annotated[TimeSliced, _Lax] = Field(
+        TimeSliced.GPU,
+        description="The resource of which pods get one under CapOnly; nvidia.com/gpu.shared where "
+        "NVIDIA's device plugin has renameByDefault: true.",
+    )
     advice: Annotated[Warnings, _Lax] = Field(
         Warnings.WARN,
         description="Warn who creates a pod that asks for far more or less than the last pods of "
@@ -400,6 +407,11 @@ class ExpectPart(Part):
     vram: Quantity | None = Field(
         None, description="The VRAM that the scheduler counts for the pod; 0 is none."
     )
+    resources: dict[LabelKey, Quantity] | None = Field(
+        None,
+        description="What the pod's containers limit together, by resource; 0 is none. Others may "
+        "stand beside.",
+    )
     node_selector: Selector | None = Field(
         None, description="Labels that the pod selects nodes by, among others."
     )
@@ -428,6 +440,11 @@ class ExamplePart(Part):
     pod: ExamplePodPart = Field(description="The pod that is created.")
     runtime_classes: list[RuntimeClassName] = Field(
         [], description="The RuntimeClasses of the cluster in which it is created."
+    )
+    mig_profiles: dict[MigProfile, Vram] = Field(
+        {},
+        description="The slices (MIG) that a node of that cluster has: the memory of one, by the "
+        "name of its profile.",
     )
     expect: ExpectPart = Field(description="The decision about it.")
 

@@ -25,8 +25,11 @@ from webhook.cli.admit.verdict import judge, printable
 from webhook.cli.failures import policy_failure
 from webhook.cli.rollout import rollout_option
 from webhook.core.admission.creators import NOBODY, Creator
+from webhook.core.nvidia.mig import PROFILE
 from webhook.core.pod.findings import quoted
+from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.pod.templates import kind_meant
+from webhook.core.policy.slices import SlicedNode
 from webhook.core.policy.values import Rollout
 
 if TYPE_CHECKING:
@@ -152,6 +155,24 @@ def _labels(
             raise click.BadParameter(f"{quoted(value)} is no label; write key=value")
         labels[key] = text
     return labels
+def _mig_profiles(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, int]:
+    """Read slices by the names of their profiles."""
+    found: dict[str, int] = {}
+    for value in values:
+        name, _, size = value.partition("=")
+        try:
+            found[name] = parse_vram(size)
+        except QuantityError as error:
+            raise click.BadParameter(
+                f"{quoted(value)} has no size of a slice: {error}; write e.g. 1g.10gb=9728Mi"
+            ) from error
+        if not re.fullmatch(PROFILE, name):
+            raise click.BadParameter(
+                f"{quoted(name)} is not the name of a profile; write e.g. 1g.10gb=9728Mi"
+            )
+    return found
 
 
 _EXAMPLES: Final = """\b
@@ -232,6 +253,13 @@ Examples:
     callback=_labels,
     metavar="KEY=VALUE",
     help="A label of the namespaces, for rules that ask for it. May be given several times.",
+    "--mig-profile",
+    "mig_profiles",
+    multiple=True,
+    metavar="NAME=SIZE",
+    callback=_mig_profiles,
+    help="A slice (MIG) that a node of the cluster has, for rules with accounting: MIG, and its "
+    "memory, e.g. 1g.10gb=9728Mi. May be given several times.",
 )
 @click.pass_context
 def admit_command(
@@ -251,6 +279,7 @@ def admit_command(
     user: str,
     groups: tuple[str, ...],
     namespace_labels: dict[str, str],
+    mig_profiles: dict[str, int],
 ) -> None:
     """Show what the webhook would do to every pod and pod template in manifests.
 
@@ -268,7 +297,10 @@ def admit_command(
     try:
         policy = load_policy(policy_path or shipped_policy_path(), enforcer_image=image)
         known = frozenset(runtime_classes)
-        policy = replace(policy, rollout=Rollout(rollout), runtime_classes=known)
+        nodes = (SlicedNode(mig_profiles),) if mig_profiles else ()
+        policy = replace(
+            policy, rollout=Rollout(rollout), runtime_classes=known, sliced_nodes=nodes
+        )
     except PolicyInvalidError as error:
         raise policy_failure(error) from error
     stdout, stderr = (_stream(stream) for stream in (sys.stdout, sys.stderr))

@@ -264,13 +264,16 @@ def _unread(request: Request, rule: Rule, policy: Policy, excess: tuple[Finding,
 def _read(request: Request, rule: Rule, policy: Policy, *, mutating: bool) -> Decision:
     pod = read_pod(request.obj)
     if request.operation == "CREATE":
-        case = Case(pod, pod, rule, policy, *read_demand(pod), mutating=mutating)
+        demand, unreadable = read_demand(pod)
+        gpu_class = policy.class_for((demand and demand.gpu_class) or rule.default_class)
+        rule = rule.of_class(gpu_class)
+        case = Case(pod, pod, rule, policy, demand, unreadable, mutating=mutating)
         decision = _created(case)
         if not mutating or decision.silent:  # in both phases the user would read it twice
             return decision
         fine = decision.allowed and not decision.findings
         notes = hints_of(case, fine=fine)
-        advises = fine and case.asked is not None and rule.advice is Warnings.WARN
+        advises = fine and case.asked is not None and _advises(rule)
         asked = case.demand.per_gpu_bytes if advises else None
         if not notes and asked is None:
             return decision
@@ -335,6 +338,11 @@ def _debugged(case: Case) -> Decision:
     if findings or audited or not case.mutating or _is_observed(case.policy, case.old.raw):
         return _judged(case, findings)
     return _mutated(case, edit_debuggers(case.pod, names, hide_unless_set))
+
+
+def _advises(rule: Rule) -> bool:
+    """Say whether who creates a pod is told of too much; a slice has the size that it has."""
+    return rule.advice is Warnings.WARN and not rule.leaves_to_plugin
 
 
 def _voids(case: Case) -> bool:

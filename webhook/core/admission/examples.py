@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from webhook.core.admission.accounting import counted_bytes
+from webhook.core.admission.accounting import counted_bytes, limited
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.pod.fields import strings, text
 from webhook.core.pod.findings import Finding, MalformedObjectError, quoted, render
@@ -16,6 +16,7 @@ from webhook.core.pod.patch import PatchError
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.request import Request
 from webhook.core.pod.views import read_pod
+from webhook.core.policy.slices import SlicedNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 def run_example(example: Example, policy: Policy) -> tuple[str, ...]:
     """Return in words what differs from the expected result; empty where the example holds."""
-    policy = replace(policy, runtime_classes=example.runtime_classes)
+    nodes = (SlicedNode(example.mig_profiles),) if example.mig_profiles else ()
+    policy = replace(policy, runtime_classes=example.runtime_classes, sliced_nodes=nodes)
     try:
         first = _decide(example, example.pod, policy, Phase.MUTATE)
         last = _decide(example, first.obj, policy, Phase.VALIDATE) if first.allowed else first
@@ -90,7 +92,12 @@ def _mismatches(
     try:
         yield from _mismatches_of_result(example, last.obj)
     except MalformedObjectError as error:
-        expected = (example.vram, example.node_selector, example.runtime_class_name)
+        expected = (
+            example.vram,
+            example.resources,
+            example.node_selector,
+            example.runtime_class_name,
+        )
         if any(each is not None for each in expected):
             yield f"the pod cannot be read: {error}"
 
@@ -101,6 +108,11 @@ def _mismatches_of_result(example: Example, pod: Json) -> Iterator[str]:
         if vram != example.vram:
             got = "an amount that cannot be read" if vram is None else format_bytes(vram)
             yield f"wanted vram {_amount(example.vram)}, got {got}"
+    for resource, expected in (example.resources or {}).items():
+        amount = limited(read_pod(pod), resource)
+        if amount != expected:
+            got = "an amount that cannot be read" if amount is None else str(amount)
+            yield f"wanted resources {resource}: {expected}, got {got}"
     if example.node_selector is not None:
         selector = strings(read_pod(pod).spec, "nodeSelector", "spec")
         for key, value in example.node_selector.items():

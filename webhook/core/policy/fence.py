@@ -10,6 +10,7 @@ rule, in order, and the first whose pattern matches a pod's namespace governs th
 | --- | --- |
 | `translated` | a pod with a demand bears our marks; what only a binding writes, it does not |
 | `sidecar` | and it has the sidecar |
+| `plugin` | its GPUs are counted by NVIDIA's device plugin, and not as VRAM of ours |
 | `sees-all` | it may see all GPUs of its node, since none are chosen |
 | `marks` | our marks are denied on a pod without a demand |
 | `variables` | NVIDIA_VISIBLE_DEVICES set by hand is denied, in a debugging container, too |
@@ -27,7 +28,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.policy.values import Action, EnforceBy, Rollout, VisibleDevices
+from webhook.core.policy.values import Accounting, Action, EnforceBy, Rollout, VisibleDevices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,7 +60,8 @@ def fence_data(policy: Policy) -> dict[str, str]:
     lines: list[str] = []
     room = RULES_BYTES - len(_line([_ANY], ())) - 1
     for rule in policy.rules:
-        line = _line(rule.match.namespaces or ("*",), _words(rule, policy.rollout))
+        words = _words(rule, policy.rollout, policy.accountings_of(rule))
+        line = _line(rule.match.namespaces or ("*",), words)
         room -= len(line) + 1
         if room < 0:
             lines.append(_line(["*"], ()))
@@ -92,13 +94,16 @@ def _pattern(names: Iterable[str]) -> str:
     return f"^({'|'.join(found)})$"
 
 
-def _words(rule: Rule, rollout: Rollout) -> Iterable[str]:
+def _words(rule: Rule, rollout: Rollout, accountings: set[Accounting]) -> Iterable[str]:
+    """Yield what is held of a rule's pods, whatever class they name: what not all have is not."""
     if rule.action is not Action.ENFORCE or rule.match.pod_labels:
         return
     yield "translated"
-    if rule.enforcement.by is EnforceBy.SIDECAR:
+    if rule.enforcement.by is EnforceBy.SIDECAR and Accounting.MIG not in accountings:
         yield "sidecar"
-    if not rule.chooses_gpus:
+    if accountings != {Accounting.VRAM}:
+        yield "plugin"
+    if not rule.chooses_gpus or Accounting.CAP_ONLY in accountings:
         yield "sees-all"
     if rollout is Rollout.OBSERVE:
         return

@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | does not exist, and a history knows it | gone | `VRAMHistory` |
 | does not exist otherwise | unknown | |
+| asks NVIDIA's device plugin, under a rule of ours | see `plugins` | the scheduler's condition |
 | asks for nothing | no-demand | |
 | has no node | pending | our own `place`, then the scheduler's condition |
 | has a node | see `bound` | `GPUNode`, the enforcer's log, the pod's conditions |
@@ -28,6 +29,7 @@ from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.seeing.explaining.bound import explain_bound
 from webhook.core.seeing.explaining.past import enough_for, history_notes, peak_words, stops_words
 from webhook.core.seeing.explaining.phrases import bounded, some
+from webhook.core.seeing.explaining.plugins import explain_by_plugin, given_by_plugin
 from webhook.core.seeing.explaining.report import Cause, Enough, Report, Severity, State, Trouble
 from webhook.core.seeing.explaining.stops import Said
 from webhook.core.seeing.explaining.stored import MOST, condition, line_for, part, parts, statuses
@@ -60,6 +62,9 @@ def explain_pod(facts: PodFacts) -> Report:
         return _without_pod(facts)
     state = read_pod_state(facts.pod)
     if state.need is None:
+        given = given_by_plugin(facts.pod)
+        if given is not None:
+            return explain_by_plugin(facts, facts.pod, state, given)
         return _without_demand(facts, facts.pod)
     if not state.node and not state.finished:
         return explain_pending(facts, facts.pod, state)
