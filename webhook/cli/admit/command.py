@@ -155,6 +155,8 @@ def _labels(
             raise click.BadParameter(f"{quoted(value)} is no label; write key=value")
         labels[key] = text
     return labels
+
+
 def _mig_profiles(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, int]:
@@ -253,6 +255,8 @@ Examples:
     callback=_labels,
     metavar="KEY=VALUE",
     help="A label of the namespaces, for rules that ask for it. May be given several times.",
+)
+@click.option(
     "--mig-profile",
     "mig_profiles",
     multiple=True,
