@@ -110,6 +110,17 @@ def test_the_same_commit_gives_the_same_bytes(checkout, original, builder, tmp_p
     assert len(first) == 13
 
 
+def test_no_setting_of_git_and_no_umask_changes_the_modes_of_what_is_built(checkout, tmp_path):
+    git(checkout, "config", "tar.umask", "user")
+    before = os.umask(0o077)
+    try:
+        release.export(checkout, "HEAD", tmp_path / "source")
+    finally:
+        os.umask(before)
+    for name, mode in (("README.md", 0o644), ("deploy/images/build", 0o755), ("deploy", 0o755)):
+        assert (tmp_path / "source" / name).stat().st_mode & 0o777 == mode
+
+
 def test_all_files_have_their_checksum(made):
     listed = dict(
         reversed(line.split("  ")) for line in (made / "SHA256SUMS").read_text().splitlines()
