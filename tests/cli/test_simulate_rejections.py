@@ -204,7 +204,6 @@ def test_replicas_that_are_no_number_are_reported(problems, replicas):
 @pytest.mark.parametrize(
     "arguments",
     [
-        (),
         ("--nodes", "f"),
         ("--pods", "f"),
         ("--generate", "1,1", "--nodes", "f"),
@@ -218,6 +217,16 @@ def test_replicas_that_are_no_number_are_reported(problems, replicas):
         ("--nodes", "f", "--pods", "nowhere"),
         ("--nodes", "f", "--pods", "."),
         (*BOTH, "--scheduler", "best"),
+        (*BOTH, "--as", "8Gi"),
+        (*BOTH, "--sizes", "f"),
+        (*BOTH, "--gpu-memory", "80Gi"),
+        (*BOTH, "--context", "c"),
+        ("--today", "--generate", "1,1"),
+        ("--today", "--nodes", "f", "--scheduler", "pack"),
+        ("--today", "--nodes", "-", "--sizes", "-"),
+        ("--today", "--nodes", "f", "--as", "8GB"),
+        ("--today", "--nodes", "f", "--gpu-memory", "a=b=80Gi"),
+        ("--today", "--nodes", "f", "--gpu-memory", "80GB"),
         (*BOTH, "-o", "yaml"),
     ],
 )

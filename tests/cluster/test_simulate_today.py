@@ -1,0 +1,77 @@
+"""`vramwarden simulate` before a real API server that has never seen vramwarden."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.agents import write_kubeconfig
+from tests.support.control_planes import ControlPlane
+from tests.support.foreign_clusters import a_pod, mixed_cluster
+
+MORE_THAN_A_PAGE = 60
+
+
+@pytest.fixture(scope="module")
+def foreign(can_start_control_planes):
+    """Start one of its own, since all pods of a cluster count, and store the scene."""
+    with ControlPlane() as started:
+        api = started.api
+        for namespace in ("team", "kai-resource-reservation"):
+            api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+            started.ensure_service_account(namespace)
+        for one in mixed_cluster():
+            created = api.create(one)
+            if one["kind"] == "Node":
+                path = f"/api/v1/nodes/{one['metadata']['name']}/status"
+                api.request("PUT", path, {**created, "status": one["status"]})
+        for number in range(MORE_THAN_A_PAGE):
+            api.create(a_pod(f"web-{number}"))
+        yield started
+
+
+def simulate(kubeconfig, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "webhook.cli", "simulate", *arguments],
+        env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_cluster_without_vramwarden_is_compared(foreign):
+    """By hand: `mixed_cluster`; its files give the same in tests/cli/test_simulate_today.py."""
+    done = simulate(foreign.kubeconfig, "--as", "8Gi")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("whole GPUs today 18, as shares 6\n")
+    found = json.loads(simulate(foreign.kubeconfig, "--as", "8Gi", "-o", "json").stdout)
+    assert (found["gpusHeldNow"], found["gpusAskedForByWaitingPods"]) == (17, 1)
+    assert (found["pods"], found["gpus"], found["gpusOfPodsThatStayWhole"]) == (23, 26, 2)
+    assert sorted(found["freeNodes"]) == ["big-1", "hami-0", "kai-0", "sliced-0"]
+
+
+def test_pods_that_finished_are_not_asked_for(foreign):
+    api, path = foreign.api, "/api/v1/namespaces/team/pods"
+    done = api.create(a_pod("done", "big-1", **{"nvidia.com/gpu": 4}))
+    running = json.loads(simulate(foreign.kubeconfig, "-o", "json").stdout)
+    assert running["wholeGPUsToday"] == 22
+    api.request("PUT", f"{path}/done/status", {**done, "status": {"phase": "Succeeded"}})
+    ended = json.loads(simulate(foreign.kubeconfig, "-o", "json").stdout)
+    assert ended["wholeGPUsToday"] == 18
+
+
+def test_who_may_not_list_pods_is_said_what_to_do(foreign, tmp_path):
+    certificate, key = foreign._authority.issue_client(tmp_path, "ann", "people")
+    files = {"client-certificate": str(certificate), "client-key": str(key)}
+    path = write_kubeconfig(tmp_path / "ann", foreign.url, **files)
+    content = json.loads(path.read_text())
+    content["clusters"][0]["cluster"]["certificate-authority"] = str(foreign.state / "ca.crt")
+    path.write_text(json.dumps(content))
+    done = simulate(path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "you may not list pods of all namespaces, or nodes; ask an administrator" in done.stderr
