@@ -11,7 +11,8 @@ from webhook.core.migration.asked import Asked, How
 from webhook.core.placement.fit import Need
 from webhook.core.pod.quantity import MIB
 from webhook.simulation.cluster import Cause
-from webhook.simulation.today import Row, SizedBy, TodayNode, TodayPod, compare
+from webhook.simulation.shares import SizedBy, TodayNode, TodayPod
+from webhook.simulation.today import Row, compare
 
 
 def node(name="n1", *sizes, replicas=1, is_sliced=False, **labels):

@@ -88,6 +88,8 @@ def test_containers_add_up_and_init_containers_do_not():
 def test_containers_of_hami_share_a_gpu_and_one_without_an_amount_takes_all_of_it():
     two = containers({GPU: "1", PERCENT: "30"}, {GPU: "1", "nvidia.com/gpumem": "1024"})
     assert asked_of(two) == Asked(How.HAMI, 1, GIB, Fraction(3, 10))
+    most = containers({GPU: "1", PERCENT: "60"}, {GPU: "1", PERCENT: "60"})
+    assert asked_of(most) == Asked(How.HAMI, 1, part=Fraction(1))
     greedy = containers({GPU: "1"}, {GPU: "1", "nvidia.com/gpumem": "1024"})
     assert asked_of(greedy) == Asked(How.HAMI, 1, GIB, Fraction(1))
 

@@ -31,8 +31,8 @@ NO_SIZES: Final = (
 _NO_NODES: Final = "no node with GPUs in it; pass the output of: kubectl get nodes -o json"
 _NO_PODS: Final = "no pod in it; pass manifests, or the output of: kubectl get pods -A -o json"
 _AGENT_WRITES: Final = (
-    f"the annotation {NODE_GPUS_ANNOTATION}, which the node agent writes; install the agent, or "
-    "write the nodes in the short form (vramwarden simulate --help)"
+    f"the annotation {NODE_GPUS_ANNOTATION}, which the node agent writes; install the agent, pass "
+    "--today, which needs none, or write the nodes in the short form (vramwarden simulate --help)"
 )
 
 

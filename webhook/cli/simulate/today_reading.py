@@ -26,7 +26,7 @@ from webhook.core.seeing.histories import Verdict, advise, peak_bytes, read_hist
 from webhook.core.seeing.nodes import read_time
 from webhook.core.seeing.workloads import Workload, workload_of
 from webhook.names import VRAM_HISTORY_KIND
-from webhook.simulation.today import TodayNode, TodayPod
+from webhook.simulation.shares import TodayNode, TodayPod
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _SYSTEM: Final = (
-    *("kube-system", "gpu-operator", "nvidia-*", "hami-system", "vramwarden-*"),
+    *("kube-system", "gpu-operator", "nvidia-gpu-operator", "nvidia-device-plugin"),
+    "hami-system",
     # Where a pod of KAI holds the GPU that others have parts of.
     *("kai-resource-reservation", "runai-reservation"),
 )

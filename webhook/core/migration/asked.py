@@ -185,7 +185,7 @@ def _of_family(pod: Pod, family: _Family) -> Asked | None:
         return _whole(amounts, family.memory)
 
     def percent(amounts: Mapping[str, str]) -> int:
-        return min(_whole(amounts, family.percent), HUNDRED)
+        return _whole(amounts, family.percent)
 
     def part(amounts: Mapping[str, str]) -> int:
         takes_all = _whole(amounts, family.number) and not memory(amounts)
