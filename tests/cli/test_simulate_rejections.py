@@ -160,8 +160,9 @@ def test_objects_that_cannot_be_read_are_told_by_their_place(problems):
 
 
 AGENT = (
-    "GPUs in the annotation vramwarden.io/gpus, which the node agent writes; install the agent, pass "
-    "--today, which needs none, or write the nodes in the short form (vramwarden simulate --help)"
+    "GPUs in the annotation vramwarden.io/gpus, which the node agent writes; install the agent, "
+    "pass --today, which needs none, or write the nodes in the short form "
+    "(vramwarden simulate --help)"
 )
 
 

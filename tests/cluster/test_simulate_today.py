@@ -8,12 +8,18 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from tests.support.agents import write_kubeconfig
-from tests.support.control_planes import ControlPlane
+from tests.support.control_planes import ApiError, ControlPlane, wait_until
 from tests.support.foreign_clusters import a_pod, mixed_cluster
+from tests.support.paths import ROOT
+from webhook.core.seeing.histories import History, Run, write_history
 
 MORE_THAN_A_PAGE = 60
+GIB = 2**30
+DEFINITION = "vramhistories.vramwarden.io"
+HISTORIES = "/apis/vramwarden.io/v1alpha1/namespaces/team/vramhistories"
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +71,63 @@ def test_pods_that_finished_are_not_asked_for(foreign):
     assert ended["wholeGPUsToday"] == 18
 
 
-def test_who_may_not_list_pods_is_said_what_to_do(foreign, tmp_path):
+@pytest.fixture
+def ann(foreign, tmp_path):
+    """Return the kubeconfig of a user without any right."""
     certificate, key = foreign._authority.issue_client(tmp_path, "ann", "people")
     files = {"client-certificate": str(certificate), "client-key": str(key)}
     path = write_kubeconfig(tmp_path / "ann", foreign.url, **files)
     content = json.loads(path.read_text())
     content["clusters"][0]["cluster"]["certificate-authority"] = str(foreign.state / "ca.crt")
     path.write_text(json.dumps(content))
-    done = simulate(path)
+    return path
+
+
+def test_who_may_not_list_pods_is_said_what_to_do(ann):
+    done = simulate(ann)
     assert (done.returncode, done.stdout) == (1, "")
     assert "you may not list pods of all namespaces, or nodes; ask an administrator" in done.stderr
+
+
+def test_who_may_list_nodes_and_pods_needs_no_more(foreign, ann):
+    api, group = foreign.api, "rbac.authorization.k8s.io"
+    role = {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": {"name": "ann"}}
+    role["rules"] = [{"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["list"]}]
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "ann"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "ann"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": "ann"}],
+    }
+    api.apply(role)
+    api.apply(binding)
+    try:
+        done = simulate(ann, "--as", "8Gi")
+    finally:
+        api.delete(binding)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("whole GPUs today 18, as shares 6\n")
+    assert "no VRAMHistory says a size: you may not list them, if there are any" in done.stdout
+
+
+def _is_served(api):
+    try:
+        api.list(HISTORIES)
+    except ApiError:
+        return False
+    return True
+
+
+def test_a_history_in_the_cluster_says_a_size(foreign):
+    text = (ROOT / "deploy" / "install.yaml").read_text()
+    written = next(one for one in text.split("\n---\n") if f"\n  name: {DEFINITION}\n" in one)
+    definition = yaml.safe_load(written)
+    foreign.api.apply(definition)
+    wait_until("VRAMHistory is served", lambda: _is_served(foreign.api))
+    runs = tuple(Run(f"two-{n}", 1e9 + n, 9 * GIB, 2, 4 * GIB, 0, 3600.0) for n in range(5))
+    written = write_history(History("team", "Pod", "two", runs))
+    foreign.api.request("POST", HISTORIES, written)
+    found = json.loads(simulate(foreign.kubeconfig, "--as", "8Gi", "-o", "json").stdout)
+    assert found["sizes"] == {"ITSELF": 7, "HISTORY": 1, "OPTION": 15}
+    assert found["gpusOfPodsThatStayWhole"] == 0

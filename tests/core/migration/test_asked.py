@@ -43,6 +43,14 @@ VOLCANO = "volcano.sh/vgpu"
             Asked(How.KAI, 2, 2 * GIB),
         ),
         (kai("p", group="g", **{"gpu-memory": "1024"}), Asked(How.KAI, 1, GIB, cards=("g",))),
+        (
+            a_pod(
+                "p",
+                annotations={"gpu-fraction": "0.5"},
+                labels={"runai-gpu-group/a": "a", "runai-gpu-group/b": "b", "app": "c"},
+            ),
+            Asked(How.KAI, 1, part=Fraction(1, 2), cards=("a", "b")),
+        ),
         (kai("p", **{"gpu-memory": "8Gi"}), None),  # KAI reads plain numbers
         (a_pod("p", **{"aliyun.com/gpu-mem": 3}), Asked(How.GPUSHARE, 1, 3 * GIB)),
         (

@@ -40,6 +40,7 @@ def registered(*gpus):
         ),
         (gfd_node("n", 1, ""), Offered(Source.GFD, (None,), "NVIDIA-A100-SXM4-80GB")),
         (a_node("n", **{GPU: 2}), Offered(Source.PLUGIN, (None, None))),
+        (a_node("n", {f"{GPU}.memory": "1024"}, **{GPU: 1}), Offered(Source.PLUGIN, (None,))),
         (a_node("n", **{"nvidia.com/gpu.shared": 8}), Offered(Source.PLUGIN, (), counted=False)),
         (
             a_node("n", None, registered(ONE, {**ONE, "devmem": 1024}), **{GPU: 20}),
@@ -63,6 +64,7 @@ def registered(*gpus):
             a_node("n", **{"aliyun.com/gpu-count": 2, "aliyun.com/gpu-mem": 30}),
             Offered(Source.GPUSHARE, (15 * GIB,) * 2),
         ),
+        (a_node("n", **{"aliyun.com/gpu-count": 2, "aliyun.com/gpu-mem": 1}), None),
         # MIG strategy single: GPUs are slices.
         (
             gfd_node("n", 7, "9728", "A100-MIG-1g.10gb"),
@@ -76,6 +78,14 @@ def registered(*gpus):
                 **{GPU: 3, "nvidia.com/mig-1g.5gb": 7},
             ),
             Offered(Source.GFD, (GIB,) * 3, is_sliced=True),
+        ),
+        (
+            a_node(
+                "n",
+                {f"{GPU}.count": "4", f"{GPU}.memory": "1024", f"{GPU}.replicas": "2"},
+                **{GPU: 6, "nvidia.com/mig-1g.5gb": 7},
+            ),
+            Offered(Source.GFD, (GIB,) * 3, replicas=2, is_sliced=True),
         ),
         (
             a_node("n", {f"{GPU}.count": "1"}, **{"nvidia.com/mig-1g.5gb": 7}),
@@ -98,7 +108,8 @@ def test_nobody_makes_a_node_cost_more_than_a_node_does():
     assert len(offered_of(a_node("n", **{GPU: 10**15})).totals_bytes) == MOST_GPUS
     many = a_node("n", None, registered(*[ONE] * 1000))
     assert len(offered_of(many).totals_bytes) == MOST_GPUS
-    assert offered_of(a_node("n", None, {REGISTER: "[" * 300_000})) is None
+    assert offered_of(a_node("n", None, {REGISTER: "[" * 200_000})) is None
+    assert offered_of(a_node("n", None, registered(*[ONE] * 10_000))) is None
     assert offered_of(gfd_node("n", 1, "9" * 9)).totals_bytes == (2**24 * MIB,)
 
 

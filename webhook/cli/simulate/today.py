@@ -77,7 +77,7 @@ def run_today(options: TodayOptions) -> TodayReport:
     if not any(node.gpus for node in nodes):
         raise UnreadableError([Problem("", 0, "", _no_gpus(seen))])
     today = compare(nodes, seen.sized_pods(sizes, otherwise_bytes))
-    return TodayReport(today, dict(seen.left_out), tuple(_assumed(today, sources)))
+    return TodayReport(today, dict(seen.left_out), (*_assumed(today, sources), *seen.notes))
 
 
 def read_size_file(name: str) -> list[Size]:
@@ -118,8 +118,10 @@ def _read_cluster(options: TodayOptions, seen: Seen) -> None:
         for history in HistoriesApi(kube).of():
             seen.keep_history(history)
     except KubeError as error:
-        if not error.not_found:  # without vramwarden there are none
-            click.echo(f"no histories: {error}", err=True)
+        if error.forbidden:
+            seen.notes.append("no VRAMHistory says a size: you may not list them, if there are any")
+        elif not error.not_found:  # without vramwarden there are none
+            seen.notes.append(f"no VRAMHistory says a size: {error}")
 
 
 def _size(text: str) -> int:

@@ -82,6 +82,8 @@ class Seen:
     """Per GPU, by namespace and workload."""
     left_out: Counter[str] = field(default_factory=Counter)
     unreadable: str = ""
+    notes: list[str] = field(default_factory=list)
+    """What else the reader of the answer should know."""
     others: int = 0
     """Nodes without GPUs."""
 
