@@ -1,4 +1,4 @@
-"""`vramwarden report`: whom the policy would refuse, who would be stopped, what is not known."""
+"""`vramwarden report`: whom the policy would deny, who would be stopped, what is not known."""
 
 from __future__ import annotations
 
@@ -123,13 +123,13 @@ def forbidden():
     return KubeError("forbidden", code=403)
 
 
-def test_it_says_whom_the_policy_in_force_would_refuse_and_why(kube):
+def test_it_says_whom_the_policy_in_force_would_deny_and_why(kube):
     done = run()
     assert done.exit_code == 1, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("If every rule enforced (vramwarden/vramwarden-policies, ")
+    assert lines[0].startswith("If every rule enforced (vramwarden-system/vramwarden-policies, ")
     assert lines[0].endswith("), of 5 pods that it governs:")
-    assert "3 pods would be refused." in lines
+    assert "3 pods would be denied." in lines
     (wrong,) = [line for line in lines if " InvalidQuantity " in line]
     assert wrong.split() == ["team-a", "looks", "Audit", "InvalidQuantity", "2", "1", "wrong-1"]
     assert "8GB is not a Kubernetes quantity; use 8G or 8Gi" in lines[lines.index(wrong) + 1]
@@ -147,8 +147,8 @@ def judging_selector():
 
 def test_programs_read_the_same(kube):
     report = json.loads(run("-o", "json").stdout)
-    assert (report["kind"], report["pods"], report["refusedPods"]) == ("RolloutReport", 5, 3)
-    first = report["refused"][0]
+    assert (report["kind"], report["pods"], report["deniedPods"]) == ("RolloutReport", 5, 3)
+    first = report["denied"][0]
     assert (first["reason"], first["pods"], first["workloads"]) == ("InvalidQuantity", 2, 1)
     assert first["action"] == "Audit"
     assert report["replicas"][0]["reviews"] == {"audited": {"TooLarge": 3}}
@@ -168,7 +168,7 @@ def test_who_would_have_been_stopped_is_named_with_its_first_time(kube):
     kube.nodes = [NodeFigures("n1", NOW_S, "580", "sidecar", gpus)]
     done = run()
     assert done.exit_code == 1
-    assert "No pod would be refused." in done.stdout
+    assert "No pod would be denied." in done.stdout
     (row,) = [line for line in done.stdout.splitlines() if line.startswith("team-a")]
     assert row.split() == ["team-a", "right", "n1", "0", "8Gi", "12Gi", "3", "2h", "ago"]
     (found,) = json.loads(run("-o", "json").stdout)["overCap"]
@@ -182,7 +182,7 @@ def test_what_we_translated_is_not_held_against_it(kube, tmp_path):
     kube.pods = [translated("right", policy)]
     done = run("--policy", str(path))
     assert (done.exit_code, done.stderr) == (0, "")
-    assert "No pod would be refused." in done.stdout
+    assert "No pod would be denied." in done.stdout
     assert "would get the GPU memory" not in done.stdout
 
 
@@ -201,7 +201,7 @@ def test_one_namespace_and_a_policy_that_is_not_installed(kube, tmp_path):
     path.write_text(POLICY.replace("team-*", "other"))
     done = run("-n", "other", "--policy", str(path))
     assert done.exit_code == 1
-    assert "1 pod would be refused." in done.stdout
+    assert "1 pod would be denied." in done.stdout
     assert str(path) in done.stdout
     assert kube.asked[0][0] == "/api/v1/namespaces/other/pods"
 
@@ -211,7 +211,9 @@ def test_what_may_not_be_read_is_named_and_the_rest_is_shown(kube):
     done = run()
     assert done.exit_code == 1
     assert "Not known: no figures of GPUs: you may not list gpunodes" in done.stdout
-    assert "you may not list pods, and get pods/proxy, in namespace vramwarden" in done.stdout
+    assert (
+        "you may not list pods, and get pods/proxy, in namespace vramwarden-system" in done.stdout
+    )
     kube.metrics = "{no metrics"
     assert "their metrics cannot be read" in run().stdout
 
@@ -248,6 +250,6 @@ def test_what_tenants_write_makes_no_report_without_bounds(kube, monkeypatch):
     long = [a_container("x" * 200, securityContext={"privileged": True}) for _ in range(40)]
     kube.pods += [stored("long", "8Gi", "team-0", containers=long)]
     report = json.loads(run("-o", "json").stdout)
-    assert (report["refusedPods"], len(report["refused"])) == (7, 3)
-    assert all(len(one["message"]) <= judging.LONGEST_SENTENCE for one in report["refused"])
+    assert (report["deniedPods"], len(report["denied"])) == (7, 3)
+    assert all(len(one["message"]) <= judging.LONGEST_SENTENCE for one in report["denied"])
     assert report["missing"] == ["1 pods are too large to be read"]

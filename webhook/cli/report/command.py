@@ -10,6 +10,7 @@ import click
 from webhook.cli.cluster import connection_options, reach
 from webhook.cli.failures import NoCluster, policy_failure
 from webhook.cli.report.draw import Told, as_json, as_text
+from webhook.core.seeing.checks.facts import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--release",
-    default="vramwarden",
+    default=DEFAULT_NAMESPACE,
     show_default=True,
     metavar="NS",
     help="The namespace that vramwarden is installed in.",
@@ -50,7 +51,7 @@ def report_command(
     release: str,
     output: str,
 ) -> None:
-    """Say whom the policy would refuse and who would be stopped, if every rule enforced.
+    """Say whom the policy would deny and who would be stopped, if every rule enforced.
 
     It judges the pods that run now as if they were created again, under the policy in force or the
     one that you pass, with Enforce in place of Audit and Warn. Who would have been stopped is known
@@ -62,7 +63,7 @@ def report_command(
     vramwarden report -n team-a              one namespace
     vramwarden report --policy next.yaml     what a policy would do that you have not installed
 
-    Exit code 0: nobody would be refused or stopped; 1: somebody would, or the policy is not valid;
+    Exit code 0: nobody would be denied or stopped; 1: somebody would, or the policy is not valid;
     2: wrong usage; 3: the cluster did not answer, or you may not read it.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client and policies would slow down every --help.
@@ -103,9 +104,9 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
     return Told(
         f"{where}, {policy.short_digest}",
         judged.pods,
-        judged.refused_pods,
+        judged.denied_pods,
         judged.untranslated,
-        judged.refused(),
+        judged.denied(),
         judged.over_cap(nodes),
         counted,
         missing,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from webhook.adapters.kube.reported import Counted
-    from webhook.cli.report.judging import OverCap, Refused
+    from webhook.cli.report.judging import OverCap, Denied
 
 _HEADS: Final = ("NAMESPACE", "RULE", "NOW", "REASON", "PODS", "WORKLOADS", "EXAMPLE")
 _HEADS_OVER: Final = ("NAMESPACE", "POD", "NODE", "GPU", "CAP", "PEAK", "TIMES", "SINCE")
@@ -29,9 +29,9 @@ class Told:
     policy: str
     """Where it is from, and the first digits of its digest."""
     pods: int
-    refused_pods: int
+    denied_pods: int
     untranslated: int
-    refused: Sequence[Refused]
+    denied: Sequence[Denied]
     over_cap: Sequence[OverCap]
     counted: Sequence[Counted]
     missing: Sequence[str]
@@ -40,14 +40,14 @@ class Told:
 
     @property
     def would_change(self) -> bool:
-        """Whether anybody would be refused or stopped."""
-        return bool(self.refused_pods or self.over_cap)
+        """Whether anybody would be denied or stopped."""
+        return bool(self.denied_pods or self.over_cap)
 
 
 def as_text(told: Told) -> str:
     """Draw the report for people."""
     lines = [f"If every rule enforced ({told.policy}), of {_pods(told.pods)} that it governs:", ""]
-    lines += _refused(told)
+    lines += _denied(told)
     lines += ["", *_over_cap(told)]
     if told.untranslated:
         lines += ["", f"{_pods(told.untranslated)} would get the GPU memory that they ask for."]
@@ -58,18 +58,18 @@ def as_text(told: Told) -> str:
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _refused(told: Told) -> list[str]:
-    if not told.refused:
-        return ["No pod would be refused."]
+def _denied(told: Told) -> list[str]:
+    if not told.denied:
+        return ["No pod would be denied."]
     rows = [
         (one.namespace, one.rule, one.action, one.reason, str(one.pods), str(len(one.workloads)),
          one.example)
-        for one in told.refused
+        for one in told.denied
     ]  # fmt: skip
     heads, *drawn = _table(_HEADS, rows)
-    sentences = (one.sentence for one in told.refused)
+    sentences = (one.sentence for one in told.denied)
     below = (f"{row}\n    {said}" for row, said in zip(drawn, sentences, strict=True))
-    return [f"{_pods(told.refused_pods)} would be refused.", "", heads, *below]
+    return [f"{_pods(told.denied_pods)} would be denied.", "", heads, *below]
 
 
 def _over_cap(told: Told) -> list[str]:
@@ -117,9 +117,9 @@ def as_json(told: Told) -> str:
         "kind": "RolloutReport",
         "policy": told.policy,
         "pods": told.pods,
-        "refusedPods": told.refused_pods,
+        "deniedPods": told.denied_pods,
         "untranslatedPods": told.untranslated,
-        "refused": [
+        "denied": [
             {
                 "namespace": one.namespace,
                 "rule": one.rule,
@@ -130,7 +130,7 @@ def as_json(told: Told) -> str:
                 "example": one.example,
                 "message": one.sentence,
             }
-            for one in told.refused
+            for one in told.denied
         ],
         "overCap": [
             {

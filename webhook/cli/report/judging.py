@@ -31,8 +31,8 @@ MALFORMED: Final = "Malformed"
 
 
 @dataclass(slots=True)
-class Refused:
-    """Pods of one namespace that one rule would refuse for one reason."""
+class Denied:
+    """Pods of one namespace that one rule would deny for one reason."""
 
     namespace: str
     rule: str
@@ -77,11 +77,11 @@ class Judged:
     def __init__(self, policy: Policy) -> None:
         self._policy = enforcing(policy)
         self._actions = {rule.name: rule.action.value for rule in policy.rules}
-        self._groups: dict[tuple[str, str, str], Refused] = {}
+        self._groups: dict[tuple[str, str, str], Denied] = {}
         self._names: dict[str, tuple[str, str]] = {}
         self.pods = 0
         """That a rule governs."""
-        self.refused_pods = 0
+        self.denied_pods = 0
         self.untranslated = 0
         """Pods that ask for VRAM, have none today, and would get it."""
         self.unread = 0
@@ -104,14 +104,14 @@ class Judged:
             return
         self.pods += 1
         if decision.outcome in _WORDS:
-            self.refused_pods += 1
+            self.denied_pods += 1
             for reason, sentence in _found(decision):
                 self._note(namespace, name, decision.rule, reason, sentence, metadata)
         elif asks_for_vram(raw) and labels.get(MANAGED_LABEL) != "true":
             self.untranslated += 1
 
-    def refused(self) -> list[Refused]:
-        """Return what would be refused, most pods first."""
+    def denied(self) -> list[Denied]:
+        """Return what would be denied, most pods first."""
         found = self._groups.values()
         return sorted(found, key=lambda one: (-one.pods, one.namespace, one.rule, one.reason))
 
@@ -143,7 +143,7 @@ class Judged:
             if len(self._groups) == MOST_GROUPS:
                 return
             action = self._actions.get(rule, "")
-            group = Refused(namespace, rule, action, reason, name, sentence)
+            group = Denied(namespace, rule, action, reason, name, sentence)
             self._groups[key] = group
         group.pods += 1
         if len(group.workloads) < MOST_WORKLOADS:
