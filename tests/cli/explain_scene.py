@@ -430,6 +430,25 @@ def cases() -> dict[str, Case]:
             ),
         ),
         "running": Case("running", (), on_node("train-1", "60Gi", "n3", "GPU-n3-1"), trouble=False),
+        "running-reported": Case(
+            "running",
+            ("would stop a process",),
+            on_node(
+                "train-1",
+                "60Gi",
+                "n3",
+                "GPU-n3-1",
+                status={
+                    "initContainerStatuses": [
+                        enforcer(
+                            "terminated", exitCode=0, message=f"would stop a process: {STOPPED}\n"
+                        )
+                    ]
+                },
+            ),
+            run=62 * GIB,
+            trouble=False,
+        ),
         "running-two-gpus": Case(
             "running",
             (),
