@@ -19,6 +19,8 @@ ASKING_ANNOTATIONS: Final = (GPU_MEMORY_ANNOTATION, GPU_CLASS_ANNOTATION, GPU_CO
 # What we write on a pod.
 ADMITTED_ANNOTATION: Final = PREFIX + "admitted"
 """`v1 <rule name> <first 12 hex digits of the policy's digest>`."""
+IN_PLACE_OF_ANNOTATION: Final = PREFIX + "in-place-of"
+"""The resource in whose place a rule gave the pod its share: for people and tools."""
 GPU_ANNOTATION: Final = PREFIX + "gpu"
 """UUIDs of the GPUs given at binding or late, comma-separated: for people, tools, the sidecar."""
 VISIBLE_DEVICES_ANNOTATION: Final = PREFIX + "visible-devices"

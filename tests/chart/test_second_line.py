@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -279,3 +280,17 @@ def test_a_rule_without_sidecar_still_needs_our_mark(mixed):
 def test_without_rules_every_pod_is_left_alone(cluster, texts, tmp_path):
     cluster.under(files(tmp_path / "policies", texts))
     assert cluster.denies(a_pod("8Gi")) == ""
+
+
+def test_a_share_in_place_of_a_whole_gpu_is_held_as_any_other(cluster):
+    limits = {"nvidia.com/gpu": "1"}
+    pod = a_pod(containers=[a_container(resources={"limits": limits, "requests": limits})])
+    *first, default = SHIPPED.rules
+    sharing = replace(default, translate_whole_gpu_bytes=16 * 2**30)
+    policy = replace(SHIPPED, rules=(*first, sharing))
+    fenced = cluster.under(policy)
+    shared = translated(pod, policy)
+    fenced.create(shared)
+    fenced.create(pod)  # nobody has to have been called for it
+    del shared["metadata"]["annotations"]["vramwarden.io/admitted"]
+    assert "was not translated" in fenced.denies(shared)

@@ -455,6 +455,18 @@ def cases() -> dict[str, Case]:
             on_node("train-0", "40Gi", "n1", "GPU-n1-0,GPU-n1-1", count=2),
             trouble=False,
         ),
+        "running-in-place-of": Case(
+            "running",
+            (),
+            on_node(
+                "train-1",
+                "60Gi",
+                "n3",
+                "GPU-n3-1",
+                annotations={"vramwarden.io/in-place-of": "nvidia.com/gpu"},
+            ),
+            trouble=False,
+        ),
         "running-unmeasured": Case(
             "running",
             (),
@@ -607,14 +619,15 @@ def cases() -> dict[str, Case]:
         ),
         "deployment-refused": Case(
             "refused",
-            ("TooLarge", "InvalidCount"),
+            ("TooLarge", "InvalidCount", "CreationDenied"),
             explain_workload(
                 workload(
                     refusals=(
                         DENIED + "TooLarge: metadata.annotations[vramwarden.io/gpu-memory]: asks "
                         'for 80Gi per GPU; rule "team" allows at most 40Gi; InvalidCount: '
                         'metadata.annotations[vramwarden.io/gpu-count]: "two" is not a number of '
-                        "GPUs; write a positive integer, e.g. 2",
+                        "GPUs; write a positive integer, e.g. 2. Your platform team says: ask in "
+                        "#gpu-help",
                     )
                 ),
                 None,

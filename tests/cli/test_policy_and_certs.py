@@ -9,7 +9,9 @@ import sys
 
 import pytest
 
+from tests.support.commands import runner
 from tests.support.paths import ROOT
+from webhook.cli.policy import policy_group
 
 pytestmark = pytest.mark.process
 
@@ -165,3 +167,64 @@ def test_the_demo_shows_a_translation_and_a_denial():
     assert "Error from server (Forbidden): admission webhook" in done.stdout
     assert "FractionalWholeGPU: spec.containers[0].resources.limits[nvidia.com/gpu]" in done.stdout
     assert "\x1b[" not in done.stdout
+
+
+MIXED = (
+    FAILING
+    + """\
+  - name: a pod without a demand is allowed
+    pod: {namespace: a}
+    expect: {allowed: true}
+"""
+)
+
+
+def invoke(*arguments, **options):
+    return runner().invoke(policy_group, arguments, **options)
+
+
+def test_examples_that_hold_may_be_left_out(tmp_path):
+    file = tmp_path / "mixed.yaml"
+    file.write_text(MIXED)
+    shown = invoke("test", str(file))
+    mismatch = "      wanted allowed: false, got allowed (mutated by rule one)"
+    assert shown.stdout.splitlines() == [
+        f"FAIL  {file}:8: everything is denied",
+        mismatch,
+        f"ok    {file}:11: a pod without a demand is allowed",
+        f"{file}: 1 passed, 1 failed",
+    ]
+    failed = invoke("test", "--failed-only", str(file))
+    assert (shown.exit_code, failed.exit_code) == (1, 1)
+    kept = [line for line in shown.stdout.splitlines() if not line.startswith("ok")]
+    assert failed.stdout.splitlines() == kept
+
+
+def test_a_terminal_shows_the_words_in_colour(tmp_path):
+    file = tmp_path / "mixed.yaml"
+    file.write_text(MIXED)
+    shown = invoke("test", str(file), color=True).stdout
+    assert "\x1b[31mFAIL\x1b[0m  " in shown
+    assert "\x1b[32mok\x1b[0m    " in shown
+
+
+UNREACHED = BAD.partition("  rules:")[0] + (
+    "  rules:\n"
+    "  - {name: labelled, match: {podLabels: {tier: gold}}, action: Ignore}\n"
+    "  - {name: everybody}\n"
+    "  - {name: team, match: {namespaces: [team-a]}}\n"
+)
+
+
+@pytest.mark.parametrize("command", ["check", "test"])
+def test_rules_that_hardly_do_what_they_say_are_warned_of(tmp_path, command):
+    file = tmp_path / "policy.yaml"
+    file.write_text(UNREACHED)
+    done = vramwarden("policy", command, file)
+    assert done.returncode == 0
+    labelled, team = done.stderr.splitlines()
+    assert labelled.startswith(f'warning: {file}:6: rule "labelled" matches by podLabels, which')
+    assert team == (
+        f'warning: {file}:8: rule "team" governs no pod: "everybody" in {file}:7 matches all of '
+        "its pods before it; move it up, or narrow what stands before it"
+    )

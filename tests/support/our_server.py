@@ -39,6 +39,7 @@ spec:
   - {name: isolated, match: {namespaces: ["isolated-*"]}, isolation: NonRoot}
   - {name: watched, match: {namespaces: ["watched-*"]}, action: Warn}
   - {name: audited, match: {namespaces: ["audited-*"]}, action: Audit}
+  - {name: shared, match: {namespaces: ["shared-*"]}, translateWholeGPU: 16Gi}
   - {name: void, match: {namespaces: ["void-*"]}, visibleDevices: Void}
   - {name: plain, match: {namespaces: ["plain-*"]}, enforcement: {style: Container}}
   - name: supplied

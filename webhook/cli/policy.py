@@ -19,6 +19,7 @@ from webhook.adapters.policy.schema import json_schema
 from webhook.adapters.settings import default_enforcer_image
 from webhook.adapters.yaml_documents import MAX_BYTES
 from webhook.core.admission.examples import run_example
+from webhook.core.policy.reach import doubts
 
 if TYPE_CHECKING:
     from collections.abc import Sized
@@ -55,13 +56,14 @@ def check(context: click.Context, paths: tuple[Path, ...]) -> None:
 
 @policy_group.command("test")
 @_PATHS
+@click.option("--failed-only", is_flag=True, help="Show only examples that fail.")
 @click.pass_context
-def test(context: click.Context, paths: tuple[Path, ...]) -> None:
+def test(context: click.Context, paths: tuple[Path, ...], *, failed_only: bool) -> None:
     """Run the examples of policies and show each; exit code 1 where one fails.
 
     Each PATH is a folder of policy files or one file; - is standard input.
     """
-    results = [_test(path) for path in paths]
+    results = [_test(path, failed_only=failed_only) for path in paths]
     context.exit(0 if all(results) else 1)
 
 
@@ -95,23 +97,26 @@ def _count(things: Sized, word: str) -> str:
     return f"{len(things)} {word}{plural * (len(things) != 1)}"
 
 
-def _test(path: Path) -> bool:
+def _test(path: Path, *, failed_only: bool) -> bool:
     policy = _read(path)
     if policy is None:
         return False
     failed = 0
     for example in policy.examples:
         mismatches = run_example(example, policy)
-        click.echo(f"{'FAIL' if mismatches else 'ok  '}  {example.where}: {example.name}")
+        failed += bool(mismatches)
+        if failed_only and not mismatches:
+            continue
+        word = click.style("FAIL", fg="red") if mismatches else click.style("ok", fg="green") + "  "
+        click.echo(f"{word}  {example.where}: {example.name}")
         for mismatch in mismatches:
             click.echo(f"      {mismatch}")
-        failed += bool(mismatches)
     click.echo(f"{_shown(path)}: {len(policy.examples) - failed} passed, {failed} failed")
     return not failed
 
 
 def _read(path: Path) -> Policy | None:
-    """Read a policy and warn where it does nothing; None after its problems were shown."""
+    """Read a policy and warn of what it hardly means; None after its problems were shown."""
     try:
         if path == _STANDARD_INPUT:
             data = sys.stdin.buffer.read(MAX_BYTES + 1)
@@ -124,6 +129,8 @@ def _read(path: Path) -> Policy | None:
             click.echo(
                 f"warning: {_shown(path)}: no {what} in it, so every pod is left alone", err=True
             )
+        for doubt in doubts(policy.rules):
+            click.echo(f"warning: {doubt}", err=True)
     except PolicyInvalidError as error:
         for problem in error.problems:
             click.echo(str(problem), err=True)

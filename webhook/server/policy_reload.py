@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import islice
 from threading import Thread
 from typing import TYPE_CHECKING, Final
+
+from webhook.core.policy.reach import doubts
 
 if TYPE_CHECKING:
     from webhook.adapters.policy.source import PolicySource
@@ -14,6 +17,9 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 2.0
 """The kubelet takes up to a minute to bring a changed ConfigMap; this adds little to it."""
+
+_MOST_DOUBTS: Final = 20
+"""Of one log line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,4 +66,11 @@ class PolicyReload:
         if not policy.rules:
             self.log.warning(
                 "the policy has no rules, so every pod is left alone", policy=policy.short_digest
+            )
+        found = [str(doubt) for doubt in islice(doubts(policy.rules), _MOST_DOUBTS)]
+        if found:
+            self.log.warning(
+                "the policy has rules that hardly do what they say; move or narrow them",
+                policy=policy.short_digest,
+                rules=found,
             )

@@ -23,6 +23,8 @@ RULES = """  rules:
   - name: main
     match: {namespaces: ["a-*"]}
     memory: {max: 8Gi}
+    env: [{name: OURS, value: one}, {name: EMPTY, value: ""}, {name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
+    tolerations: [{key: gpu, value: a}, {operator: Exists}]
 """
 
 
@@ -30,13 +32,21 @@ def mismatches(folder, pod: str, expect: str) -> list[str]:
     """Return what one example brought, without file, line and name."""
     spec = f"{RULES}  examples:\n  - {{name: one, pod: {pod}, expect: {expect}}}\n"
     found = problems_of_spec(folder, spec)
-    prefix = "a.yaml:17: example 'one': "
+    prefix = "a.yaml:19: example 'one': "
     assert all(problem.startswith(prefix) for problem in found)
     return [problem.removeprefix(prefix) for problem in found]
 
 
 SMALL = "{namespace: a-1, annotations: {vramwarden.io/gpu-memory: 4Gi}}"
 LARGE = "{namespace: a-1, annotations: {vramwarden.io/gpu-memory: 9Gi}}"
+TWICE = (
+    "{namespace: a-1, annotations: {vramwarden.io/gpu-memory: 4Gi}, spec: {containers: [{name: c, "
+    "env: [{name: MINE, value: first}, {name: MINE, value: second}]}, {name: d}]}}"
+)
+OWN = (
+    "{namespace: a-1, annotations: {vramwarden.io/gpu-memory: 'c=1Gi,d=1Gi'}, spec: {containers: ["
+    "{name: c}, {name: d, env: [{name: OURS, value: own}]}]}}"
+)
 TOO_LARGE = (
     "TooLarge: metadata.annotations[vramwarden.io/gpu-memory]: asks for 9Gi per GPU; "
     'rule "main" allows at most 8Gi'
@@ -58,6 +68,13 @@ TOO_LARGE = (
         (SMALL, "{allowed: true, runtimeClassName: nvidia}, runtimeClasses: [runc, nvidia]"),
         (SMALL, "{allowed: true, runtimeClassName: ''}, runtimeClasses: [runc]"),
         ("{namespace: a-1}", "{allowed: true, runtimeClassName: ''}, runtimeClasses: [nvidia]"),
+        (SMALL, "{allowed: true, env: {OURS: one, EMPTY: '', XLA_PYTHON_CLIENT_PREALLOCATE: 'false'}}"),
+        (SMALL, "{allowed: true, tolerations: [{key: gpu, operator: Equal, value: a}, {operator: Exists, effect: ''}]}"),
+        (SMALL, "{allowed: true, annotations: {vramwarden.io/gpu-memory: 4Gi}, env: {}, tolerations: []}"),
+        (TWICE, "{allowed: true, env: {MINE: second}}"),
+        ("{namespace: a-1, labels: {app: x}, spec: {containers: [{name: c, image: i}]}}", "{allowed: true, pod: {metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: i}]}}}"),
+        ("{namespace: a-1, name: one}", "{allowed: true, pod: {apiVersion: v1, kind: Pod, metadata: {name: one, namespace: a-1}, spec: {containers: [{name: main, image: example}]}}}"),
+        ("{namespace: a-1}", "{allowed: true, pod: {spec: {containers: [{name: main, image: example}]}}}"),
     ],
 )  # fmt: skip
 def test_an_example_that_holds_says_nothing(tmp_path, pod, expect):
@@ -81,6 +98,17 @@ def test_an_example_that_holds_says_nothing(tmp_path, pod, expect):
         (LARGE.replace("a-1", "warn-a"), "{allowed: false}", ["wanted allowed: false, got allowed (with warnings, by rule warned)"]),
         (SMALL, "{allowed: true, runtimeClassName: nvidia}", ["wanted runtimeClassName nvidia, got none"]),
         (SMALL, "{allowed: true, runtimeClassName: ''}, runtimeClasses: [nvidia]", ["wanted runtimeClassName none, got nvidia"]),
+        (SMALL, "{allowed: true, env: {OURS: two, NONE: x}}", ['wanted env OURS: "two" in container main, got "one"', 'wanted env NONE: "x" in container main, got none']),
+        (SMALL, "{allowed: true, env: {POD: x}}", ['wanted env POD: "x" in container main, got a reference: {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}']),
+        (OWN, "{allowed: true, env: {OURS: one}}", ['wanted env OURS: "one" in container d, got "own"']),
+        ("{namespace: a-1}", "{allowed: true, env: {A: '1', B: '2'}}", ["wanted env A, B, got no container with VRAM"]),
+        (SMALL, "{allowed: true, tolerations: [{key: gpu, operator: Exists}]}", ['wanted toleration {"key": "gpu", "operator": "Exists"}, got {"key": "gpu", "value": "a"}, {"operator": "Exists"}']),
+        ("{namespace: a-1}", "{allowed: true, tolerations: [{key: gpu, operator: Exists}]}", ['wanted toleration {"key": "gpu", "operator": "Exists"}, got none']),
+        ("{namespace: a-1, spec: {containers: [{name: c}], tolerations: [{key: a}, {key: b}, {key: c}, {key: d}, {key: e}]}}", "{allowed: true, tolerations: [{key: f}]}", ['wanted toleration {"key": "f"}, got {"key": "a"}, {"key": "b"}, {"key": "c"} and 2 more']),
+        (SMALL, "{allowed: true, annotations: {vramwarden.io/gpu-memory: 8Gi, other: x}}", ['wanted annotation vramwarden.io/gpu-memory: "8Gi", got "4Gi"', 'wanted annotation other: "x", got none']),
+        ("{namespace: a-1}", "{allowed: true, pod: {metadata: {name: other}, spec: {containers: [{name: main, image: x, tty: true}]}}}", ['wanted pod.metadata.name: "other", got "example"', 'wanted pod.spec.containers[0].image: "x", got "example"', "wanted pod.spec.containers[0].tty: true, got none"]),
+        ("{namespace: a-1, labels: {a.b/c: d}, spec: {containers: [{name: c}], hostPID: true}}", "{allowed: true, pod: {spec: {containers: [], hostPID: 1}}}", ['wanted pod.metadata.labels: none, got {"a.b/c": "d"}', 'wanted pod.spec.containers[0]: none, got {"name": "c"}', "wanted pod.spec.hostPID: 1, got true"]),
+        ("{namespace: a-1, spec: {containers: [{name: c}], a: 1, b: 1, c: 1, d: 1, e: 1, f: 1, g: 1}}", "{allowed: true, pod: {spec: {containers: [{name: c}]}}}", [*(f"wanted pod.spec.{key}: none, got 1" for key in "abcdef"), "and 1 more differences of the pod"]),
         (SMALL.replace("a-1", "kube-system"), "{allowed: false}", ["wanted allowed: false, got allowed (ignored by rule ignored)"]),
         (SMALL.replace("a-1", "none"), "{allowed: false}", ["wanted allowed: false, got allowed (no rule matches)"]),
         ("{namespace: a-1}", "{allowed: false}", ["wanted allowed: false, got allowed (unchanged, by rule main)"]),
@@ -97,7 +125,7 @@ def test_the_pod_of_an_example_has_one_container_called_main_by_default(tmp_path
     (example,) = load_spec(tmp_path, spec).examples
     assert example.pod["spec"] == {"containers": [{"name": "main", "image": "example"}]}
     assert example.pod["metadata"]["name"] == "example"
-    assert example.where.endswith("/a.yaml:16")
+    assert example.where.endswith("/a.yaml:18")
 
 
 def test_the_vram_of_an_example_is_what_the_scheduler_counts(tmp_path):

@@ -25,12 +25,16 @@ class Server:
         policies = PolicySource(folder, IMAGE)
         self.reload = PolicyReload(policies, self._metrics, JsonLog(self._log))
 
-    def said(self):
-        """Return level and message of each line since the last call."""
+    def lines(self):
+        """Return each line since the last call."""
         lines = [json.loads(line) for line in self._log.getvalue().splitlines()]
         self._log.seek(0)
         self._log.truncate()
-        return [(line["level"], line["msg"]) for line in lines]
+        return lines
+
+    def said(self):
+        """Return level and message of each line since the last call."""
+        return [(line["level"], line["msg"]) for line in self.lines()]
 
     @property
     def rules(self):
@@ -50,10 +54,19 @@ def test_a_start_without_rules_is_a_warning(folder):
 
 
 def test_a_start_with_rules_warns_of_nothing_and_they_are_counted(folder):
-    server = Server(write(folder, a="  rules: [{name: a}, {name: b}]"))
+    server = Server(write(folder, a="  rules: [{name: a, match: {namespaces: [a]}}, {name: b}]"))
     server.reload.show()
     assert server.said() == []
     assert server.rules == 2
+
+
+def test_rules_that_hardly_do_what_they_say_are_one_warning(folder):
+    server = Server(write(folder, a="  rules: [{name: a}, {name: b}, {name: c}]"))
+    server.reload.show()
+    (line,) = server.lines()
+    words = "the policy has rules that hardly do what they say; move or narrow them"
+    assert (line["level"], line["msg"]) == ("warning", words)
+    assert ["governs no pod" in text for text in line["rules"]] == [True, True]
 
 
 def test_a_reload_that_takes_the_last_rule_away_is_a_warning_once(folder):

@@ -16,10 +16,17 @@ from webhook.core.admission.rules.changes import new_debuggers
 from webhook.core.admission.rules.complexity import is_managed, is_ours_to_deny
 from webhook.core.admission.rules.table import findings_of, hints_of
 from webhook.core.admission.rules.translation import MARK
+from webhook.core.admission.whole_gpu import offer
 from webhook.core.nvidia.variables import hide_unless_set, hide_visible
 from webhook.core.pod.complexity import too_complex
 from webhook.core.pod.demand import asks_for_vram, read_demand
-from webhook.core.pod.findings import Finding, MalformedObjectError, render, shortened
+from webhook.core.pod.findings import (
+    GUIDANCE,
+    Finding,
+    MalformedObjectError,
+    render,
+    shortened,
+)
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN
 from webhook.core.pod.views import annotations_of, labels_of, read_pod, service_account_of
@@ -28,9 +35,11 @@ from webhook.core.policy.values import Action, Rollout, Rule, VisibleDevices, Wa
 from webhook.names import ADMITTED_ANNOTATION, MIRROR_POD_ANNOTATION, NODES_GROUP
 
 if TYPE_CHECKING:
+    from webhook.core.admission.whole_gpu import Offer
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Edits, Operation
     from webhook.core.pod.request import Request
+    from webhook.core.pod.views import Pod
     from webhook.core.policy.values import Policy
 
 
@@ -264,24 +273,57 @@ def _unread(request: Request, rule: Rule, policy: Policy, excess: tuple[Finding,
 def _read(request: Request, rule: Rule, policy: Policy, *, mutating: bool) -> Decision:
     pod = read_pod(request.obj)
     if request.operation == "CREATE":
-        demand, unreadable = read_demand(pod)
-        gpu_class = policy.class_for((demand and demand.gpu_class) or rule.default_class)
-        rule = rule.of_class(gpu_class)
-        case = Case(pod, pod, rule, policy, demand, unreadable, mutating=mutating)
-        decision = _created(case)
-        if not mutating or decision.silent:  # in both phases the user would read it twice
-            return decision
-        fine = decision.allowed and not decision.findings
-        notes = hints_of(case, fine=fine)
-        advises = fine and case.asked is not None and _advises(rule)
-        asked = case.demand.per_gpu_bytes if advises else None
-        if not notes and asked is None:
-            return decision
-        return replace(decision, notes=notes, advises_on_bytes=asked)
+        case = _creation(pod, rule, policy, mutating=mutating)
+        if not mutating:  # hints in both phases the user would read twice
+            return _created(case)
+        found = None if case.asks else offer(pod, rule, policy)
+        return _hinted(case) if found is None else _offered(case, found)
     case = Case(pod, read_pod(request.old), rule, policy, mutating=mutating)
     if request.subresource == "ephemeralcontainers":
         return _debugged(case)
     return _judged(case, findings_of(case, Kind.UPDATED))
+
+
+def _creation(pod: Pod, rule: Rule, policy: Policy, *, mutating: bool) -> Case:
+    """Return the case of a pod that is created, with its rule as it is for the class asked for."""
+    demand, unreadable = read_demand(pod)
+    gpu_class = policy.class_for((demand and demand.gpu_class) or rule.default_class)
+    return Case(pod, pod, rule.of_class(gpu_class), policy, demand, unreadable, mutating=mutating)
+
+
+def _hinted(case: Case) -> Decision:
+    """Decide a creation, with what its user should know beside."""
+    decision = _created(case)
+    if decision.silent:
+        return decision
+    fine = decision.allowed and not decision.findings
+    notes = hints_of(case, fine=fine)
+    advises = fine and case.asked is not None and _advises(case.rule)
+    asked = case.demand.per_gpu_bytes if advises else None
+    if not notes and asked is None:
+        return decision
+    return replace(decision, notes=notes, advises_on_bytes=asked)
+
+
+def _offered(case: Case, found: Offer) -> Decision:
+    """Decide a creation where a share may take the place of a whole GPU: see `whole_gpu`."""
+    if case.policy.rollout is Rollout.OBSERVE:
+        return _noted(_hinted(case), found.foreseen)
+    asking = tuple(found.edits.operations)
+    pod = read_pod(apply_patch(case.pod.raw, asking))
+    try:
+        shared = _hinted(_creation(pod, case.rule, case.policy, mutating=True))
+        wrong = str(shared.findings[0]) if shared.findings else ""
+    except MalformedObjectError as error:
+        wrong = str(error)
+    if wrong:
+        return _noted(_hinted(case), found.left(wrong))
+    shared = replace(shared, patch=(*asking, *shared.patch), before=case.pod.raw)
+    return _noted(shared, found.taken)
+
+
+def _noted(decision: Decision, note: str) -> Decision:
+    return replace(decision, notes=(note, *decision.notes)) if decision.allowed else decision
 
 
 def _created(case: Case) -> Decision:
@@ -387,7 +429,7 @@ def _answered(
 
 
 def _guidance(rule: Rule) -> str:
-    return f"Your platform team says: {rule.message}" if rule.message else ""
+    return f"{GUIDANCE}{rule.message}" if rule.message else ""
 
 
 def _is_observed(policy: Policy, *pods: Json) -> bool:

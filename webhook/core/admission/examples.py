@@ -6,24 +6,33 @@ The decision is the webhook's own, in both phases, so an example proves what a c
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import counted_bytes, limited
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
-from webhook.core.pod.fields import strings, text
+from webhook.core.pod.demand import read_demand
+from webhook.core.pod.differences import differences, shown
+from webhook.core.pod.fields import items, strings, text
 from webhook.core.pod.findings import Finding, MalformedObjectError, quoted, render
 from webhook.core.pod.patch import PatchError
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.request import Request
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.slices import SlicedNode
+from webhook.names import ADMITTED_ANNOTATION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from fractions import Fraction
 
     from webhook.core.pod.fields import Json
+    from webhook.core.pod.views import Pod
     from webhook.core.policy.values import Example, Policy
+
+_SHOWN_TOLERATIONS: Final = 3
+_SHOWN_DIFFERENCES: Final = 6
+_NAMING: Final = ("name", "namespace")
+_TYPE: Final = ("apiVersion", "kind")
 
 
 def run_example(example: Example, policy: Policy) -> tuple[str, ...]:
@@ -93,37 +102,109 @@ def _mismatches(
         yield from _mismatches_of_result(example, last.obj)
     except MalformedObjectError as error:
         expected = (
-            example.vram,
-            example.resources,
-            example.node_selector,
-            example.runtime_class_name,
+            *(example.vram, example.resources, example.node_selector, example.annotations),
+            *(example.runtime_class_name, example.tolerations, example.env, example.translated),
         )
         if any(each is not None for each in expected):
             yield f"the pod cannot be read: {error}"
 
 
-def _mismatches_of_result(example: Example, pod: Json) -> Iterator[str]:
+def _mismatches_of_result(example: Example, raw: Json) -> Iterator[str]:
+    pod = read_pod(raw)
     if example.vram is not None:
-        vram = counted_bytes(read_pod(pod))
+        vram = counted_bytes(pod)
         if vram != example.vram:
             got = "an amount that cannot be read" if vram is None else format_bytes(vram)
             yield f"wanted vram {_amount(example.vram)}, got {got}"
     for resource, expected in (example.resources or {}).items():
-        amount = limited(read_pod(pod), resource)
+        amount = limited(pod, resource)
         if amount != expected:
             got = "an amount that cannot be read" if amount is None else str(amount)
             yield f"wanted resources {resource}: {expected}, got {got}"
-    if example.node_selector is not None:
-        selector = strings(read_pod(pod).spec, "nodeSelector", "spec")
-        for key, value in example.node_selector.items():
-            if selector.get(key) != value:
-                got = quoted(selector[key]) if key in selector else "none"
-                yield f"wanted nodeSelector {key}: {quoted(value)}, got {got}"
+    selector = strings(pod.spec, "nodeSelector", "spec")
+    yield from _entries("nodeSelector", example.node_selector, selector)
+    yield from _entries("annotation", example.annotations, pod.annotations)
     if example.runtime_class_name is not None:
-        name = text(read_pod(pod).spec, "runtimeClassName", "spec")
+        name = text(pod.spec, "runtimeClassName", "spec")
         if name != example.runtime_class_name:
             wanted = example.runtime_class_name or "none"
             yield f"wanted runtimeClassName {wanted}, got {name or 'none'}"
+    if example.tolerations:
+        yield from _tolerations(example.tolerations, items(pod.spec, "tolerations", "spec"))
+    if example.env:
+        yield from _variables(example.env, pod)
+    if example.translated is not None:
+        yield from _whole_pod(example.translated, raw)
+
+
+def _entries(what: str, wanted: Mapping[str, str] | None, got: Mapping[str, str]) -> Iterator[str]:
+    for key, value in (wanted or {}).items():
+        if got.get(key) != value:
+            found = quoted(got[key]) if key in got else "none"
+            yield f"wanted {what} {key}: {quoted(value)}, got {found}"
+
+
+def _tolerations(wanted: tuple[Json, ...], got: list[Json]) -> Iterator[str]:
+    """Compare as the API server reads them: what is empty is absent, and Equal is the operator."""
+    present = [*map(_read_toleration, got)]
+    for toleration in wanted:
+        if _read_toleration(toleration) not in present:
+            found = ", ".join(map(shown, got[:_SHOWN_TOLERATIONS])) or "none"
+            more = f" and {len(got) - _SHOWN_TOLERATIONS} more"
+            found += more * (len(got) > _SHOWN_TOLERATIONS)
+            yield f"wanted toleration {shown(toleration)}, got {found}"
+
+
+def _read_toleration(toleration: Json) -> Json:
+    given = {key: value for key, value in toleration.items() if value not in (None, "")}
+    return {"operator": "Equal", **given}
+
+
+def _variables(wanted: Mapping[str, str], pod: Pod) -> Iterator[str]:
+    """Compare variables of every container with VRAM; of one that is set twice the last counts."""
+    demand, _ = read_demand(pod)
+    having = [one for one in pod.containers if demand and one.name in demand.amounts]
+    if not having:
+        yield f"wanted env {', '.join(wanted)}, got no container with VRAM"
+    for container in having:
+        entries = {entry["name"]: entry for entry in container.env()}
+        for name, value in wanted.items():
+            entry = entries.get(name)
+            if entry is None:
+                got = "none"
+            elif entry.get("valueFrom"):
+                got = f"a reference: {shown(entry['valueFrom'])}"
+            elif entry.get("value", "") == value:
+                continue
+            else:
+                got = quoted(entry.get("value", ""))
+            yield f"wanted env {name}: {quoted(value)} in container {container.name}, got {got}"
+
+
+def _whole_pod(wanted: Json, raw: Json) -> Iterator[str]:
+    """Compare a whole pod, without the annotation whose digest is of the example's own file.
+
+    What names the pod counts only where the author gives it, and empty maps are as absent ones.
+    """
+    metadata = {key: value for key, value in raw["metadata"].items() if value}
+    notes = {
+        key: value
+        for key, value in metadata.pop("annotations", {}).items()
+        if key != ADMITTED_ANNOTATION
+    }
+    if notes:
+        metadata["annotations"] = notes
+    expected = wanted.get("metadata", {})
+    if isinstance(expected, dict):
+        for key in _NAMING:
+            if key not in expected:
+                metadata.pop(key, None)
+    got = {key: value for key, value in raw.items() if key not in _TYPE or key in wanted}
+    got["metadata"] = metadata
+    found = list(differences({"metadata": {}, **wanted}, got, "pod"))
+    yield from found[:_SHOWN_DIFFERENCES]
+    if len(found) > _SHOWN_DIFFERENCES:
+        yield f"and {len(found) - _SHOWN_DIFFERENCES} more differences of the pod"
 
 
 def _became(first: Decision, last: Decision) -> str:

@@ -14,6 +14,8 @@ MOST_FINDINGS: Final = 1000
 """How many are collected: far more than anybody reads."""
 SHOWN_FINDINGS: Final = 100
 """How many a message has: a pod of 500 containers can have 500."""
+GUIDANCE: Final = "Your platform team says: "
+"""Stands between findings and the `message` of the rule."""
 
 
 class Reason(StrEnum):

@@ -312,10 +312,11 @@ has(container.resources) && ((has(container.resources.limits) && container.resou
 key.startsWith('vram') || key in ['gpu-memory', 'gpu-fraction', 'gpu_memory', 'gpumemory', 'gpu-mem', 'gpumem']
 {{- end }}
 
-{{/* Whether `key`, of a resource, is ours, nearly ours, or what another product shares GPUs by. */}}
+{{/* Whether `key`, of a resource, is ours, nearly ours, a whole GPU, in whose place a rule may give a share, or
+what another product shares GPUs by. */}}
 {{- define "vramwarden.isResourceOfInterest" -}}
 key.startsWith('vram') || key.startsWith('nvidia.com/gpumem') || key == 'nvidia.com/gpucores'
-|| key.startsWith('aliyun.com/gpu') || key.startsWith('volcano.sh/')
+|| key == 'nvidia.com/gpu' || key.startsWith('aliyun.com/gpu') || key.startsWith('volcano.sh/')
 {{- end }}
 
 {{/* Where clients find the webhook. */}}

@@ -11,6 +11,7 @@ from webhook.names import (
     ADMITTED_ANNOTATION,
     ASKING_ANNOTATIONS,
     BINDING_ANNOTATIONS,
+    IN_PLACE_OF_ANNOTATION,
     MANAGED_LABEL,
     PREFIX,
 )
@@ -19,7 +20,13 @@ if TYPE_CHECKING:
     from webhook.core.admission.rules.case import Case
 
 _OURS: Final = frozenset(
-    {*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS, MANAGED_LABEL}
+    {
+        *ASKING_ANNOTATIONS,
+        ADMITTED_ANNOTATION,
+        IN_PLACE_OF_ANNOTATION,
+        *BINDING_ANNOTATIONS,
+        MANAGED_LABEL,
+    }
 )
 _LONGEST_KEY: Final = len(PREFIX) + 63
 

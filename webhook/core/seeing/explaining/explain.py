@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import difflib
 import re
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.rules.idioms import candidates, near_miss
 from webhook.core.placement.assignments import read_pod_state
 from webhook.core.pod.demand import asks_for_vram
-from webhook.core.pod.findings import MalformedObjectError, Reason
+from webhook.core.pod.findings import GUIDANCE, MalformedObjectError, Reason
 from webhook.core.pod.foreign import FOREIGN_RESOURCES
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.seeing.explaining.bound import explain_bound
@@ -36,7 +37,13 @@ from webhook.core.seeing.explaining.stored import MOST, condition, line_for, par
 from webhook.core.seeing.explaining.waiting import explain_pending
 from webhook.core.seeing.nodes import read_time
 from webhook.core.seeing.words import span
-from webhook.names import CAP_HELD_CONDITION, GPU_MEMORY_ANNOTATION, PREFIX, VRAM_RESOURCE
+from webhook.names import (
+    CAP_HELD_CONDITION,
+    GPU_MEMORY_ANNOTATION,
+    IN_PLACE_OF_ANNOTATION,
+    PREFIX,
+    VRAM_RESOURCE,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,9 +73,14 @@ def explain_pod(facts: PodFacts) -> Report:
         if given is not None:
             return explain_by_plugin(facts, facts.pod, state, given)
         return _without_demand(facts, facts.pod)
-    if not state.node and not state.finished:
-        return explain_pending(facts, facts.pod, state)
-    return explain_bound(facts, facts.pod, state)
+    is_pending = not state.node and not state.finished
+    report = (explain_pending if is_pending else explain_bound)(facts, facts.pod, state)
+    whole = part(facts.pod, "metadata", "annotations").get(IN_PLACE_OF_ANNOTATION)
+    named = bounded(whole, _LONGEST_NAME)
+    if not named:
+        return report
+    text = f"{named}, which the pod asked for: its rule has translateWholeGPU"
+    return replace(report, notes=(("A share in place of", text), *report.notes))
 
 
 def explain_workload(facts: WorkloadFacts, pod: Report | None) -> Report:
@@ -134,13 +146,15 @@ def _refusal(text: str) -> Iterator[Cause]:
     if denied is None:
         yield Cause(Severity.ERROR, Trouble.CREATION_DENIED, text)
         return
-    said = text[denied.end() :]
+    said, _, guidance = text[denied.end() :].partition(f". {GUIDANCE}")
     starts = list(_FINDING.finditer(said))
     if not starts:
         yield Cause(Severity.ERROR, Trouble.CREATION_DENIED, said)
     for found, end in zip(starts, [*(one.start() for one in starts[1:]), len(said)], strict=True):
         reason = _REASONS[found[1]]
         yield Cause(Severity.ERROR, reason, said[found.end() : end], reason.cure)
+    if guidance:
+        yield Cause(Severity.INFO, Trouble.CREATION_DENIED, f"{GUIDANCE}{guidance}")
 
 
 def _failed(facts: WorkloadFacts) -> Iterator[Cause]:

@@ -1,0 +1,174 @@
+"""Which rules govern no pod, and which ones tenants can leave: what authors rarely mean.
+
+Nothing here is ever wrong about a rule that it names: what cannot be proven is not said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from webhook.core.pod.quantity import format_bytes
+from webhook.core.policy.patterns import matches_any
+from webhook.core.policy.values import Action, EnforceBy, OnExcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from webhook.core.policy.match import Match
+    from webhook.core.policy.values import Rule
+
+
+class Doubt(NamedTuple):
+    """Something about a rule that its author hardly means."""
+
+    where: str
+    """File and line of the rule."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}" if self.where else self.text
+
+
+def doubts(rules: Sequence[Rule]) -> Iterator[Doubt]:
+    """Yield what is doubtful about each rule, in their order."""
+    for index, rule in enumerate(rules):
+        before = _covering(rule.match, rules[:index])
+        if before:
+            shown = " and ".join(f'"{one.name}"{_at(one)}' for one in before)
+            verb = "match" if len(before) > 1 else "matches"
+            yield Doubt(
+                rule.where,
+                f'rule "{rule.name}" governs no pod: {shown} {verb} all of its pods before it; '
+                "move it up, or narrow what stands before it",
+            )
+        elif rule.match.pod_labels:
+            yield from _choices(rule, rules[index + 1 :])
+
+
+def covers(wide: Match, narrow: Match) -> bool:
+    """Say whether every pod that meets one match meets another; False where that is not sure.
+
+    | criterion | it is sure where |
+    | --- | --- |
+    | patterns of names | each of the narrow match's is covered by one of the wide one's |
+    | labels | the wide match's are among the narrow one's |
+    | groups | as patterns, and the narrow match wants one: a user may have none |
+    | exception | the narrow match leaves out all that the wide one leaves out |
+
+    The star of a pattern counts as a character that only a star can match: then one pattern matches
+    another exactly where it matches all that the other does.
+    """
+    return (
+        _covers_names(wide.namespaces, narrow.namespaces)
+        and _covers_names(wide.service_accounts, narrow.service_accounts)
+        and _covers_names(wide.users, narrow.users)
+        and (not wide.groups or bool(narrow.groups))
+        and _covers_names(wide.groups, narrow.groups)
+        and wide.pod_labels.items() <= narrow.pod_labels.items()
+        and wide.namespace_labels.items() <= narrow.namespace_labels.items()
+        and (
+            wide.exception is None
+            or (narrow.exception is not None and covers(narrow.exception, wide.exception))
+        )
+    )
+
+
+def _covers_names(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:
+    return not wide or all(matches_any(pattern, wide) for pattern in narrow or ("*",))
+
+
+def _covering(match: Match, rules: Sequence[Rule]) -> list[Rule]:
+    """Return rules of which one or another matches every pod that a match does; none if unsure."""
+    found: dict[str, Rule] = {}
+    for pattern in match.namespaces or ("*",):
+        part = replace(match, namespaces=(pattern,))
+        covering = next((rule for rule in rules if covers(rule.match, part)), None)
+        if covering is None:
+            return []
+        found[covering.name] = covering
+    return list(found.values())
+
+
+def _choices(rule: Rule, after: Sequence[Rule]) -> Iterator[Doubt]:
+    """Yield what who creates a pod can choose by labelling it, where one choice allows more.
+
+    | the rule with podLabels | the rule for the same pods without them | said |
+    | --- | --- | --- |
+    | ignores, warns or records | is not found, but one comes after it | the label is a way round |
+    | | allows less | the label is a way round |
+    | | allows more | leaving out the label is a way round |
+    | | as much | nothing |
+    """
+    unlabelled = replace(rule.match, pod_labels={})
+    other = next((one for one in after if covers(one.match, unlabelled)), None)
+    cure = "match by namespaces, namespaceLabels, users or groups, which they do not choose"
+    if other is None:
+        if any(
+            _RANKS[one.action] > _RANKS[rule.action] and _may_meet(one.match, rule.match)
+            for one in after
+        ):
+            yield Doubt(
+                rule.where,
+                f'rule "{rule.name}" matches by podLabels, which tenants choose: any pod may have '
+                f"them and so take action {rule.action}; {cure}",
+            )
+        return
+    more = [*_allowed_more(rule, other)]
+    less = [*_allowed_more(other, rule)]
+    for allowed, how, than in (
+        (more, "by setting them", other),
+        (less, "by leaving them out", other),
+    ):
+        if allowed:
+            yield Doubt(
+                rule.where,
+                f'rule "{rule.name}" matches by podLabels, which tenants choose: {how} a pod gets '
+                f'{", ".join(allowed)}, beside rule "{than.name}"{_at(than)}; {cure}',
+            )
+
+
+def _may_meet(match: Match, other: Match) -> bool:
+    """Say whether two matches may have a namespace in common: no only where that is sure."""
+    return any(
+        _may_both_match(one, two)
+        for one in match.namespaces or ("*",)
+        for two in other.namespaces or ("*",)
+    )
+
+
+def _may_both_match(one: str, two: str) -> bool:
+    if "*" not in one or "*" not in two:
+        return matches_any(one, (two,)) or matches_any(two, (one,))
+    head, other_head = one.partition("*")[0], two.partition("*")[0]
+    tail, other_tail = one.rpartition("*")[2], two.rpartition("*")[2]
+    return (head.startswith(other_head) or other_head.startswith(head)) and (
+        tail.endswith(other_tail) or other_tail.endswith(tail)
+    )
+
+
+_RANKS: Final = {Action.IGNORE: 0, Action.AUDIT: 1, Action.WARN: 2, Action.ENFORCE: 3}
+
+
+def _allowed_more(rule: Rule, other: Rule) -> Iterator[str]:
+    """Yield what a rule allows and another does not, in words of the policy's fields."""
+    if _RANKS[rule.action] < _RANKS[other.action]:
+        yield f"action {rule.action} for {other.action}"
+    if Action.IGNORE in {rule.action, other.action}:
+        return
+    most, others = rule.memory.max_bytes, other.memory.max_bytes
+    if others is not None and (most is None or most > others):
+        amount = "no bound" if most is None else format_bytes(most)
+        yield f"memory.max {amount} for {format_bytes(others)}"
+    count, others_count = rule.max_gpu_count, other.max_gpu_count
+    if others_count is not None and (count is None or count > others_count):
+        yield f"gpuCount.max {'no bound' if count is None else count} for {others_count}"
+    held, others_held = rule.enforcement, other.enforcement
+    if held.by is not others_held.by and held.by is EnforceBy.NONE:
+        yield f"enforcement.by {held.by} for {others_held.by}"
+    if held.on_excess is not others_held.on_excess and held.on_excess is OnExcess.REPORT:
+        yield f"enforcement.onExcess {held.on_excess} for {others_held.on_excess}"
+
+
+def _at(rule: Rule) -> str:
+    return f" in {rule.where}" if rule.where else ""
