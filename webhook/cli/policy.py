@@ -12,6 +12,7 @@ from webhook.adapters.policy.files import PolicyInvalidError, is_empty_folder, r
 from webhook.adapters.policy.schema import json_schema
 from webhook.adapters.settings import default_enforcer_image
 from webhook.core.admission.examples import run_example
+from webhook.core.admission.overlooked import overlooked
 
 if TYPE_CHECKING:
     from collections.abc import Sized
@@ -102,6 +103,8 @@ def _read(path: Path) -> Policy | None:
         if not policy.rules:
             what = "*.yaml" if is_empty_folder(path) else "rule"
             click.echo(f"warning: {path}: no {what} in it, so every pod is left alone", err=True)
+        for warning in overlooked(policy):
+            click.echo(f"warning: {warning}", err=True)
     except PolicyInvalidError as error:
         for problem in error.problems:
             click.echo(str(problem), err=True)
