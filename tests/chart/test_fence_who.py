@@ -124,3 +124,15 @@ def test_the_policies_drawn_have_rules_of_all_sorts():
     found = [held_rule(drawn(seed), name) for seed in SEEDS for name in LABELS]
     exceptions = [rule.match.exception for rule in found if rule]
     assert any(one and one.namespace_labels for one in exceptions)
+
+
+def test_as_many_rules_as_the_parameter_takes_are_read_within_the_api_servers_budget(cluster):
+    labels = {f"example.com/label-{number}": "x" * 63 for number in range(4)}
+    match = Match(namespace_labels=labels, exception=Match(namespace_labels=labels))
+    rules = [a_rule(name=f"r{number}", match=match) for number in range(400)]
+    few = [a_rule(name=f"f{number}", namespaces=(f"a{number}",)) for number in range(400)]
+    cluster.namespace("labelled", labels)
+    cluster.under(a_policy(*rules))
+    assert cluster.denies(a_pod("8Gi"), "labelled") == ""  # each rule is read, and leaves it out
+    cluster.under(a_policy(*few, a_rule(name="rest")))
+    assert is_denied_by(cluster.denies(a_pod("8Gi"), "labelled"), NAME)
