@@ -78,7 +78,7 @@ def a_shared_node(name="n1", labels=None, *, vram="80Gi", **changes):
     )
 
 
-def rules(text="^(.*)$ translated sidecar\n"):
+def rules(text="^(.*)$ - ^$ - translated sidecar\n"):
     """Return the data of the ConfigMap that the fence reads."""
     data = {RULES_KEY: text, WHOLE_GPUS_KEY: "^(nvidia\\.com/gpu)$"}
     return {**data, SUM_KEY: _sum(data)}

@@ -102,6 +102,7 @@ CREATED_WHERE_SERVED: Final = (
     (_REGISTRATION, "validatingadmissionpolicybindings"),
 )
 GRANTED: Final = (
+    ("", "namespaces", ("get", "list", "watch")),
     ("", "nodes", ("get", "list", "watch", "patch")),
     ("", "nodes/status", ("patch",)),
     ("", "pods", ("get", "list", "watch", "delete")),

@@ -105,7 +105,9 @@ class CriteriaPart(Part):
     """Pods that meet every field given."""
 
     namespace_labels: Selector = Field(
-        {}, description="Labels that the pod's namespace must have, with values."
+        {},
+        description="Labels that the pod's namespace must have, with values. The webhook follows "
+        "all namespaces while a rule asks for any.",
     )
     pod_labels: Selector = Field({}, description="Labels that the pod must have, with values.")
     service_accounts: list[ServiceAccountPattern] = Field(
@@ -116,12 +118,13 @@ class CriteriaPart(Part):
     users: list[SubjectPattern] = Field(
         [],
         description="Who creates the pod, with * for any text; [] is anybody. The pods of a "
-        "Deployment or a Job are created by a controller's account.",
+        "Deployment or a Job are created by a controller's account: use serviceAccounts or "
+        "namespaceLabels for them.",
     )
     groups: list[SubjectPattern] = Field(
         [],
         description="Groups of who creates the pod, with * for any text, one of which is enough; "
-        "[] is anybody.",
+        "[] is anybody. A controller is in groups of its own.",
     )
 
 

@@ -16,6 +16,7 @@ from tests.support.checked import (
     a_workload,
     rules,
 )
+from webhook.core.policy.fence import RULES_KEY
 from webhook.core.seeing.checks.facts import (
     SOUND,
     Certificate,
@@ -343,7 +344,7 @@ CASES = {
     "fence-rules": [
         (installed(fences=NO_FENCE), installed(version="v1.29.4")),
         installed(fence_rules=None),
-        installed(fence_rules=rules() | {"rules.v1": "^(.*)$\n"}),
+        installed(fence_rules=rules() | {RULES_KEY: "^(.*)$ - ^$ -\n"}),
         installed(fence_rules=rules("^(a)$ translated\n")),
         (installed(), policy(fence={})),
     ],
