@@ -346,15 +346,56 @@ def test_what_the_api_server_prints_is_a_policy_for_the_command(empty, tmp_path)
                  "kind: VRAMPolicy, metadata: {name: a}, spec: {}}") as server:  # fmt: skip
         empty.wait("default", inForce=True)
         assert rule_of(server) == "default"
-    printed = empty.control_plane.kubectl("get", "vrampolicy", "default", "-o", "yaml",
-                                          "--show-managed-fields").stdout  # fmt: skip
-    done = runner().invoke(main, ["policy", "check", "-"], input=printed)
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.startswith("standard input: valid: ")
+    of_all = ("get", "vrampolicies", "-o", "yaml")
+    for which in (of_all, ("get", "vrampolicy", "default", "-o", "yaml", "--show-managed-fields")):
+        printed = empty.control_plane.kubectl(*which).stdout
+        done = runner().invoke(main, ["policy", "check", "-"], input=printed)
+        assert (done.exit_code, done.stderr) == (0, "")
+        assert done.stdout.startswith("standard input: valid: 2 rules, ")
     wrong = printed.replace("action: Enforce", "action: Enforced")
     done = runner().invoke(main, ["policy", "check", "-"], input=wrong)
     assert done.exit_code == 1
     assert '"Enforced" is not one of' in done.stderr
+
+
+def test_check_says_whether_they_are_in_force_and_knows_the_digest(empty, helm, tmp_path):
+    objects = helm.render({"policyObjects": True})
+    deployment = one(objects, "Deployment", NAME)
+    policies = one(objects, "ConfigMap", "vramwarden-policies")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (image,) = [each for each in container["args"] if each.startswith("--enforcer-image=")]
+    folder = tmp_path / "policies"
+    folder.mkdir()
+    for name, text in policies["data"].items():
+        (folder / name).write_text(text)
+    command = ["check", "--kubeconfig", str(empty.control_plane.kubeconfig), "-o", "json"]
+
+    def checks():
+        done = runner().invoke(main, command)
+        return {each["id"]: each for each in json.loads(done.stdout)["checks"]}
+
+    for each in (deployment, policies):
+        empty.api.apply(each)
+    try:
+        empty.api.apply(students())
+        found = checks()["policy-objects"]
+        assert (found["result"], found["objects"]) == ("warning", ["10-students"])
+        with running(tmp_path, *OPTIONS, image, policy=None):
+            status = empty.wait("10-students", inForce=True)
+            found = checks()
+            assert (found["policy-objects"]["result"], found["policy-objects"]["detail"]) == (
+                *("ok", "1 object"),
+            )
+            assert found["policy-valid"]["detail"] == f"3 rules, digest {status['digest']}"
+            empty.api.apply(students("99GB"))
+            empty.wait("10-students", inForce=False)
+            found = checks()
+            assert found["policy-objects"]["result"] == "failed"
+            assert "10-students: spec.rules[0].memory.max: " in found["policy-objects"]["detail"]
+            assert found["policy-valid"]["result"] == "failed"
+    finally:
+        for each in (deployment, policies):
+            empty.api.delete(each)
 
 
 def test_only_the_status_is_the_webhooks_to_write(empty):

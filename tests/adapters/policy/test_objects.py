@@ -42,6 +42,7 @@ def all_of(name, where, most="10Gi"):
 
 FIRST, SECOND = an_object("first", all_of("one", "a")), an_object("second", all_of("two", "b"))
 BROKEN = an_object("second", all_of("two", "b", most="8GB"))
+BROKEN_FIRST = an_object("first", all_of("one", "a", most="8GB"))
 
 
 class Replica:
@@ -174,6 +175,16 @@ def test_what_json_says_is_taken_as_it_is(fields, folder):
     assert rule.memory.max_bytes == fields.get("memory", {}).get("max")
 
 
+@pytest.mark.parametrize("text", ["a\x7fb", "a\u2028b"])
+def test_what_no_file_may_hold_is_a_problem_without_a_line(text, folder):
+    spec = {"rules": [{"name": "a", "message": text}]}
+    written = yaml.safe_load(HEAD + "  {}") | {"spec": spec}
+    with pytest.raises(PolicyInvalidError) as error:
+        Replica(folder, policy_text("aa", json.dumps(written, ensure_ascii=False).encode()))
+    (found,) = said(error)
+    assert found.startswith("vrampolicies/aa: the invisible character U+")
+
+
 def test_an_object_that_could_not_be_read_is_no_policy(folder):
     """As `identified` of adapters/kube describes what is too large."""
     written = {"apiVersion": "vramwarden.io/v1alpha1", "kind": "VRAMPolicy"}
@@ -231,7 +242,7 @@ STARTS = {
     ),
     "the last good set had none": ((FIRST, BROKEN), (), ["folder"], 1),
     "none is known": ((FIRST, BROKEN), None, None, 1),
-    "that is not valid either": ((FIRST, BROKEN), (BROKEN,), None, 1),
+    "that is not valid either": ((FIRST, BROKEN), (BROKEN_FIRST,), None, 1),
 }
 
 
@@ -370,4 +381,24 @@ def test_what_the_api_server_adds_to_a_file_is_no_mistake_and_a_typo_still_is(tm
     written["metadata"]["lables"] = {}
     path.write_text(yaml.safe_dump(written))
     with pytest.raises(PolicyInvalidError, match="did you mean labels"):
+        read_policy(path, enforcer_image=IMAGE)
+
+
+def test_a_list_of_objects_is_read_as_its_items_with_their_lines(tmp_path):
+    """As `kubectl get vrampolicies -o yaml` prints them."""
+    items = [yaml.safe_load(HEAD + all_of(name, "a")) for name in ("one", "two")]
+    written = {"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"x": ""}}
+    path = tmp_path / "a.yaml"
+    path.write_text(yaml.safe_dump(written))
+    assert [rule.name for rule in read_policy(path, enforcer_image=IMAGE).rules] == ["one", "two"]
+    text = yaml.safe_dump(written).replace("max: 10Gi", "max: 10GB")
+    path.write_text(text)
+    lines = [n for n, line in enumerate(text.splitlines(), start=1) if "10GB" in line]
+    with pytest.raises(PolicyInvalidError) as error:
+        read_policy(path, enforcer_image=IMAGE)
+    assert [(problem.line, problem.path) for problem in error.value.problems] == [
+        (line, "spec.rules[0].memory.max") for line in lines
+    ]
+    path.write_text("kind: List\nitems: x\n")
+    with pytest.raises(PolicyInvalidError, match=r'a\.yaml:1: kind: "List" is not'):
         read_policy(path, enforcer_image=IMAGE)
