@@ -119,6 +119,52 @@ class Cluster:
         return False
 
 
+def of_objects(objects):
+    """Return what of a release is there for policy objects alone."""
+    arguments = one(objects, "Deployment", NAME)["spec"]["template"]["spec"]["containers"][0][
+        "args"
+    ]
+    rules = one(objects, "ClusterRole", NAME)["rules"]
+    resources = {name for rule in rules for name in rule["resources"]}
+    names = {KIND, "vramwarden-policy-fields", "vramwarden-view-policies"}
+    made = {(thing["kind"], thing["metadata"]["name"]) for thing in objects}
+    return {
+        *(kind for kind, name in made if name in names),
+        *({"--policy-objects"} & set(arguments)),
+        *(name for name in resources if name.startswith(VRAM_POLICIES)),
+    }
+
+
+ALL = {
+    *("CustomResourceDefinition", "ClusterRole", POLICY, BINDING, "--policy-objects"),
+    *(VRAM_POLICIES, f"{VRAM_POLICIES}/status"),
+}
+ON = {"policyObjects": True}
+RENDERED = {
+    "off, the default": ({}, "1.36", set()),
+    "on": (ON, "1.36", ALL),
+    "on, without the kinds": (
+        *(ON | {"crds": {"install": False}}, "1.36", ALL - {"CustomResourceDefinition"}),
+    ),
+    "on, before admission policies": (ON, "1.29", ALL - {POLICY, BINDING}),
+}
+
+
+@pytest.mark.parametrize(("values", "version", "wanted"), RENDERED.values(), ids=RENDERED)
+def test_kind_and_rights_are_there_where_the_value_says_so(helm, values, version, wanted):
+    objects = helm.render(values, "--kube-version", version)
+    assert of_objects(objects) == wanted
+    if "CustomResourceDefinition" in wanted:
+        kept = one(objects, "CustomResourceDefinition", KIND)["metadata"]["annotations"]
+        assert kept == {"helm.sh/resource-policy": "keep"}
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_the_last_good_set_is_written_where_objects_are_read(helm, on):
+    text = json.dumps(one(helm.render({"policyObjects": on}), POLICY, "vramwarden-webhook"))
+    assert (LAST_GOOD in text) is on
+
+
 @pytest.fixture(scope="module")
 def cluster(control_plane, helm, tmp_path_factory):
     objects = helm.render({"policyObjects": True})
