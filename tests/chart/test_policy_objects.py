@@ -119,6 +119,52 @@ class Cluster:
         return False
 
 
+def of_objects(objects):
+    """Return what of a release is there for policy objects alone."""
+    arguments = one(objects, "Deployment", NAME)["spec"]["template"]["spec"]["containers"][0][
+        "args"
+    ]
+    rules = one(objects, "ClusterRole", NAME)["rules"]
+    resources = {name for rule in rules for name in rule["resources"]}
+    names = {KIND, "vramwarden-policy-fields", "vramwarden-view-policies"}
+    made = {(thing["kind"], thing["metadata"]["name"]) for thing in objects}
+    return {
+        *(kind for kind, name in made if name in names),
+        *({"--policy-objects"} & set(arguments)),
+        *(name for name in resources if name.startswith(VRAM_POLICIES)),
+    }
+
+
+ALL = {
+    *("CustomResourceDefinition", "ClusterRole", POLICY, BINDING, "--policy-objects"),
+    *(VRAM_POLICIES, f"{VRAM_POLICIES}/status"),
+}
+ON = {"policyObjects": True}
+RENDERED = {
+    "off, the default": ({}, "1.36", set()),
+    "on": (ON, "1.36", ALL),
+    "on, without the kinds": (
+        *(ON | {"crds": {"install": False}}, "1.36", ALL - {"CustomResourceDefinition"}),
+    ),
+    "on, before admission policies": (ON, "1.29", ALL - {POLICY, BINDING}),
+}
+
+
+@pytest.mark.parametrize(("values", "version", "wanted"), RENDERED.values(), ids=RENDERED)
+def test_kind_and_rights_are_there_where_the_value_says_so(helm, values, version, wanted):
+    objects = helm.render(values, "--kube-version", version)
+    assert of_objects(objects) == wanted
+    if "CustomResourceDefinition" in wanted:
+        kept = one(objects, "CustomResourceDefinition", KIND)["metadata"]["annotations"]
+        assert kept == {"helm.sh/resource-policy": "keep"}
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_the_last_good_set_is_written_where_objects_are_read(helm, on):
+    text = json.dumps(one(helm.render({"policyObjects": on}), POLICY, "vramwarden-webhook"))
+    assert (LAST_GOOD in text) is on
+
+
 @pytest.fixture(scope="module")
 def cluster(control_plane, helm, tmp_path_factory):
     objects = helm.render({"policyObjects": True})
@@ -346,15 +392,56 @@ def test_what_the_api_server_prints_is_a_policy_for_the_command(empty, tmp_path)
                  "kind: VRAMPolicy, metadata: {name: a}, spec: {}}") as server:  # fmt: skip
         empty.wait("default", inForce=True)
         assert rule_of(server) == "default"
-    printed = empty.control_plane.kubectl("get", "vrampolicy", "default", "-o", "yaml",
-                                          "--show-managed-fields").stdout  # fmt: skip
-    done = runner().invoke(main, ["policy", "check", "-"], input=printed)
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.startswith("standard input: valid: ")
+    of_all = ("get", "vrampolicies", "-o", "yaml")
+    for which in (of_all, ("get", "vrampolicy", "default", "-o", "yaml", "--show-managed-fields")):
+        printed = empty.control_plane.kubectl(*which).stdout
+        done = runner().invoke(main, ["policy", "check", "-"], input=printed)
+        assert (done.exit_code, done.stderr) == (0, "")
+        assert done.stdout.startswith("standard input: valid: 2 rules, ")
     wrong = printed.replace("action: Enforce", "action: Enforced")
     done = runner().invoke(main, ["policy", "check", "-"], input=wrong)
     assert done.exit_code == 1
     assert '"Enforced" is not one of' in done.stderr
+
+
+def test_check_says_whether_they_are_in_force_and_knows_the_digest(empty, helm, tmp_path):
+    objects = helm.render({"policyObjects": True})
+    deployment = one(objects, "Deployment", NAME)
+    policies = one(objects, "ConfigMap", "vramwarden-policies")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (image,) = [each for each in container["args"] if each.startswith("--enforcer-image=")]
+    folder = tmp_path / "policies"
+    folder.mkdir()
+    for name, text in policies["data"].items():
+        (folder / name).write_text(text)
+    command = ["check", "--kubeconfig", str(empty.control_plane.kubeconfig), "-o", "json"]
+
+    def checks():
+        done = runner().invoke(main, command)
+        return {each["id"]: each for each in json.loads(done.stdout)["checks"]}
+
+    for each in (deployment, policies):
+        empty.api.apply(each)
+    try:
+        empty.api.apply(students())
+        found = checks()["policy-objects"]
+        assert (found["result"], found["objects"]) == ("warning", ["10-students"])
+        with running(tmp_path, *OPTIONS, image, policy=None):
+            status = empty.wait("10-students", inForce=True)
+            found = checks()
+            assert (found["policy-objects"]["result"], found["policy-objects"]["detail"]) == (
+                *("ok", "1 object"),
+            )
+            assert found["policy-valid"]["detail"] == f"3 rules, digest {status['digest']}"
+            empty.api.apply(students("99GB"))
+            empty.wait("10-students", inForce=False)
+            found = checks()
+            assert found["policy-objects"]["result"] == "failed"
+            assert "10-students: spec.rules[0].memory.max: " in found["policy-objects"]["detail"]
+            assert found["policy-valid"]["result"] == "failed"
+    finally:
+        for each in (deployment, policies):
+            empty.api.delete(each)
 
 
 def test_only_the_status_is_the_webhooks_to_write(empty):

@@ -260,10 +260,24 @@ def parse_snapshot(snapshot: Snapshot, enforcer_image: str) -> Policy:
 def _documents(file: PolicyText) -> tuple[list[Document], list[Problem]]:
     """Read the YAML of a file; an object's JSON is YAML, too, and is held to the same bounds."""
     documents, found = read_documents(file.shown, file.data, _WORDS_IN)
+    documents = [one for document in documents for one in _items(document)]
     if file.is_object:
         documents = [Document(document.value, {(): 0}) for document in documents]
         found = [replace(problem, line=0) for problem in found]
     return documents, found
+
+
+def _items(document: Document) -> Iterator[Document]:
+    """Yield what a document holds: the items of a List, as kubectl prints several objects."""
+    value = document.value
+    items = value.get("items") if isinstance(value, dict) and value.get("kind") == "List" else None
+    if not isinstance(items, list):
+        yield document
+        return
+    for index, item in enumerate(items):
+        at = ("items", index)
+        lines = {path[2:]: line for path, line in document.lines.items() if path[:2] == at}
+        yield Document(item, lines)
 
 
 def _written(value: Any) -> Any:

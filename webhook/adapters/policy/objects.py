@@ -59,7 +59,9 @@ def status_of(text: PolicyText, generation: int, judged: Judged) -> Json:
         message = f"waits for {_first(others, 'problem', whole=True)}"
     if not holds:
         before = text.name in judged.in_force
-        message += "; what it held before stays in force" if before else "; nothing of it is"
+        message += (
+            "; what it held before stays in force" if before else "; nothing of it is in force"
+        )
     mine = [example for example in judged.policy.examples if _is_of(example.where, text.shown)]
     rules = [rule for rule in judged.policy.rules if _is_of(rule.where, text.shown)]
     return {

@@ -54,13 +54,14 @@ def _other_file(example: Example, name: str, policy: Policy) -> str:
     rule = next((rule for rule in policy.rules if rule.name == name), None)
     if rule is None or not rule.where:
         return ""
-    own, others = example.where.rpartition(":")[0], rule.where.rpartition(":")[0]
-    if own == others:
+    own = example.where.rpartition(":")[0]
+    if own == rule.where.rpartition(":")[0]:
         return ""
+    later = policy.rules[policy.rules.index(rule) :]
     why = (
         "matched first: files are read in the order of their names; narrow its match, "
         "or rename a file"
-        if others < own
+        if any(other.where.rpartition(":")[0] == own for other in later)
         else "governs the pod, for no rule of this file matches it"
     )
     return f"; rule {rule.name} in {rule.where} {why}"
