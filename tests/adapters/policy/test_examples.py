@@ -20,6 +20,9 @@ RULES = """  rules:
     match: {namespaces: [warn-a]}
     action: Warn
     memory: {max: 8Gi}
+  - name: sliced
+    match: {namespaces: [sliced]}
+    accounting: MIG
   - name: main
     match: {namespaces: ["a-*"]}
     memory: {max: 8Gi}
@@ -30,12 +33,14 @@ def mismatches(folder, pod: str, expect: str) -> list[str]:
     """Return what one example brought, without file, line and name."""
     spec = f"{RULES}  examples:\n  - {{name: one, pod: {pod}, expect: {expect}}}\n"
     found = problems_of_spec(folder, spec)
-    prefix = "a.yaml:17: example 'one': "
+    prefix = "a.yaml:20: example 'one': "
     assert all(problem.startswith(prefix) for problem in found)
     return [problem.removeprefix(prefix) for problem in found]
 
 
 SMALL = "{namespace: a-1, annotations: {vramwarden.io/gpu-memory: 4Gi}}"
+SLICED = SMALL.replace("a-1", "sliced")
+BAD = "{namespace: none, spec: {containers: [{name: c, resources: {limits: {a.b/c: x}}}]}}"
 LARGE = "{namespace: a-1, annotations: {vramwarden.io/gpu-memory: 9Gi}}"
 TOO_LARGE = (
     "TooLarge: metadata.annotations[vramwarden.io/gpu-memory]: asks for 9Gi per GPU; "
@@ -58,6 +63,10 @@ TOO_LARGE = (
         (SMALL, "{allowed: true, runtimeClassName: nvidia}, runtimeClasses: [runc, nvidia]"),
         (SMALL, "{allowed: true, runtimeClassName: ''}, runtimeClasses: [runc]"),
         ("{namespace: a-1}", "{allowed: true, runtimeClassName: ''}, runtimeClasses: [nvidia]"),
+        (SMALL, "{allowed: true, resources: {vramwarden.io/vram: 4Gi, cpu: 0}}"),
+        (SLICED, "{allowed: true, vram: 0, resources: {nvidia.com/mig-1g.10gb: 1}}, migProfiles: {1g.10gb: 9728Mi, 2g.20gb: 19968Mi}"),
+        (SLICED, "{allowed: false, reasons: [TooLarge]}, migProfiles: {1g.10gb: 1Gi}"),
+        (SLICED, "{allowed: false, reasons: [EnforcementImpossible]}"),
     ],
 )  # fmt: skip
 def test_an_example_that_holds_says_nothing(tmp_path, pod, expect):
@@ -81,6 +90,9 @@ def test_an_example_that_holds_says_nothing(tmp_path, pod, expect):
         (LARGE.replace("a-1", "warn-a"), "{allowed: false}", ["wanted allowed: false, got allowed (with warnings, by rule warned)"]),
         (SMALL, "{allowed: true, runtimeClassName: nvidia}", ["wanted runtimeClassName nvidia, got none"]),
         (SMALL, "{allowed: true, runtimeClassName: ''}, runtimeClasses: [nvidia]", ["wanted runtimeClassName none, got nvidia"]),
+        (SMALL, "{allowed: true, resources: {vramwarden.io/vram: 8Gi}}", ["wanted resources vramwarden.io/vram: 8Gi, got 4Gi"]),
+        (SLICED, "{allowed: true, resources: {nvidia.com/mig-1g.10gb: 2}}, migProfiles: {1g.10gb: 9728Mi}", ["wanted resources nvidia.com/mig-1g.10gb: 2, got 1"]),
+        (BAD, "{allowed: true, resources: {a.b/c: 1}}", ["wanted resources a.b/c: 1, got an amount that cannot be read"]),
         (SMALL.replace("a-1", "kube-system"), "{allowed: false}", ["wanted allowed: false, got allowed (ignored by rule ignored)"]),
         (SMALL.replace("a-1", "none"), "{allowed: false}", ["wanted allowed: false, got allowed (no rule matches)"]),
         ("{namespace: a-1}", "{allowed: false}", ["wanted allowed: false, got allowed (unchanged, by rule main)"]),
@@ -97,7 +109,7 @@ def test_the_pod_of_an_example_has_one_container_called_main_by_default(tmp_path
     (example,) = load_spec(tmp_path, spec).examples
     assert example.pod["spec"] == {"containers": [{"name": "main", "image": "example"}]}
     assert example.pod["metadata"]["name"] == "example"
-    assert example.where.endswith("/a.yaml:16")
+    assert example.where.endswith("/a.yaml:19")
 
 
 def test_the_vram_of_an_example_is_what_the_scheduler_counts(tmp_path):

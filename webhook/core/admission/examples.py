@@ -110,8 +110,8 @@ def _mismatches_of_result(example: Example, pod: Json) -> Iterator[str]:
     for resource, expected in (example.resources or {}).items():
         amount = limited(read_pod(pod), resource)
         if amount != expected:
-            got = "an amount that cannot be read" if amount is None else str(amount)
-            yield f"wanted resources {resource}: {expected}, got {got}"
+            got = "an amount that cannot be read" if amount is None else _amount(amount)
+            yield f"wanted resources {resource}: {_amount(expected)}, got {got}"
     if example.node_selector is not None:
         selector = strings(read_pod(pod).spec, "nodeSelector", "spec")
         for key, value in example.node_selector.items():
