@@ -668,6 +668,7 @@ def cases() -> dict[str, Case]:
             "stopped",
             ("stopping a process",),
             on_node("llama", "8Gi", "sliced-1", "", rule=SLOTTED, log=LOG),
+            run=62 * GIB,
         ),
         "slot-ended": Case(
             "ended",

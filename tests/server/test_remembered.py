@@ -18,6 +18,7 @@ from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import ANY_JSON, asking_pods
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.policy.match import NamespaceUnknownError
+from webhook.core.policy.slices import SlicedNode
 from webhook.core.policy.values import Rollout, VisibleDevices
 from webhook.server import remembered
 from webhook.server.remembered import MOST, MOST_SEEN, RememberedDecisions
@@ -228,7 +229,8 @@ def test_under_another_policy_all_is_decided_anew(decided):
     edited = replace(policy, digest="0" * 64)
     observed = replace(edited, rollout=Rollout.OBSERVE)
     told = replace(observed, runtime_classes=frozenset({"nvidia"}))
-    for other in (policy, edited, observed, told):
+    sliced = replace(told, sliced_nodes=(SlicedNode({"1g.10gb": 1}),))
+    for other in (policy, edited, observed, told, sliced):
         assert times(decided, asking, asking, asking, policy=other, memory=memory) == 2
         assert times(decided, plain, policy=other, memory=memory) == 1
 

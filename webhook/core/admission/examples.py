@@ -120,8 +120,8 @@ def _mismatches_of_result(example: Example, raw: Json) -> Iterator[str]:
     for resource, expected in (example.resources or {}).items():
         amount = limited(pod, resource)
         if amount != expected:
-            got = "an amount that cannot be read" if amount is None else str(amount)
-            yield f"wanted resources {resource}: {expected}, got {got}"
+            got = "an amount that cannot be read" if amount is None else _amount(amount)
+            yield f"wanted resources {resource}: {_amount(expected)}, got {got}"
     selector = strings(pod.spec, "nodeSelector", "spec")
     yield from _entries("nodeSelector", example.node_selector, selector)
     yield from _entries("annotation", example.annotations, pod.annotations)
