@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-fast test-min e2e lint format bench image generate clean
+.PHONY: help demo test test-fast test-min e2e lint format bench image lock release generate clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +56,12 @@ bench: $(READY)  ## what a review costs beside a baseline commit, what the enfor
 
 image:  ## both container images, by buildah, podman or docker; settings at the head of deploy/images/build
 	@deploy/images/build
+
+lock: $(READY)  ## choose again what the images install, by version and hash; UPGRADE=yes: the newest
+	@deploy/images/lock $(if $(UPGRADE),--upgrade)
+
+release: $(READY)  ## all of a release into dist/, the same bytes each time; CONTRIBUTING.md, How to release
+	@$(BIN)/python -m deploy.release $(if $(WITHOUT_IMAGES),--without-images)
 
 generate: $(READY)  ## write what is derived: schema, tables in READMEs, the chart's policy, install.yaml
 	@$(BIN)/python deploy/generate.py

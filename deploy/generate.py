@@ -5,13 +5,15 @@
 | --- | --- |
 | policies/policy.schema.json, block policy-fields | the models in webhook/adapters/policy |
 | the chart's files/default.yaml | policies/default.yaml |
+| the chart's files/policy-objects.json | the same models, by webhook/adapters/policy/crd.py |
 | block exempt-namespaces | the rule `system` of policies/default.yaml |
 | block chart-values | the chart's values.yaml and values.schema.json |
 | block denial-reasons | `Reason` in webhook/core/pod/findings.py |
+| block version, tag of the image in README.md | `__version__` in webhook/__init__.py |
 | deploy/install.yaml | the chart, as Helm renders it |
 
 A block stands between the lines `<!-- generated: NAME -->` and `<!-- end -->` of any Markdown file,
-or `# generated: NAME` and `# end` of the chart's values.yaml.
+or `# generated: NAME` and `# end` of the chart's values.yaml and Chart.yaml.
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from webhook import __version__
+from webhook.adapters.policy.crd import definition, unknown_fields
 from webhook.adapters.policy.schema import json_schema
 from webhook.core.pod.findings import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 Json = dict[str, Any]
 
@@ -44,8 +48,11 @@ IMAGES: Final = {"image": "WEBHOOK_IMAGE", "enforcer": "ENFORCER_IMAGE"}
 """What stands for the names of both images in install.yaml, by the value that gives them."""
 _DEFAULT_POLICY: Final = ROOT / "policies" / "default.yaml"
 _VALUES: Final = CHART / "values.yaml"
+_CHART_FILE: Final = CHART / "Chart.yaml"
+_README: Final = ROOT / "README.md"
+_TAG: Final = re.compile(r"\b(vramwarden/(?:vramwarden|enforcer)):\d+\.\d+\.\d+\b")
 _SHORT: Final = 40
-_NO_HELM: Final = "it needs helm, e.g. by `go install helm.sh/helm/v3/cmd/helm@latest`"
+NO_HELM: Final = "it needs helm, e.g. by `go install helm.sh/helm/v3/cmd/helm@latest`"
 _BEGIN: Final = re.compile(r"^(?:<!--|#) generated: (.+?)(?: -->)?$", re.MULTILINE)
 _END: Final = frozenset({"<!-- end -->", "# end"})
 
@@ -73,14 +80,15 @@ def main() -> int:
 
 def targets() -> list[Path]:
     """Return the files that are generated, or have a block that is."""
-    return [_VALUES, *_with_blocks(), *_FILES]
+    return list(dict.fromkeys([_VALUES, _CHART_FILE, _README, *_with_blocks(), *_FILES]))
 
 
 def content(path: Path) -> str:
     """Return what a file should hold; raises GenerateError."""
     if path in _FILES:
         return _FILES[path]()
-    return _renewed(path.read_text(encoding="utf-8"))
+    renewed = _renewed(path.read_text(encoding="utf-8"))
+    return _TAG.sub(rf"\1:{__version__}", renewed) if path == _README else renewed
 
 
 def names_of_blocks(path: Path) -> list[str]:
@@ -206,9 +214,14 @@ def _exempt_namespaces() -> Iterator[str]:
             yield f"- {namespace}"
 
 
+def _version() -> list[str]:
+    return [f"version: {__version__}", f"appVersion: {__version__}"]
+
+
 BLOCKS: Final[dict[str, Callable[[], Iterable[str]]]] = {
     "exempt-namespaces": _exempt_namespaces,
     "policy-fields": _policy_fields,
+    "version": _version,
     "chart-values": _chart_values,
     "denial-reasons": _denial_reasons,
 }
@@ -216,6 +229,11 @@ BLOCKS: Final[dict[str, Callable[[], Iterable[str]]]] = {
 
 def _schema_file() -> str:
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _policy_objects() -> str:
+    made = {"definition": definition(), "validations": unknown_fields()}
+    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
 
 
 # kubectl reads a file from its beginning, and stops where it is no YAML: `@` begins nothing. So the
@@ -227,24 +245,28 @@ _INSTALL_HEAD: Final = f"""\
 """
 
 
-def _install_file() -> str:
-    """Render the chart with its defaults, without what only Helm can use, and without images."""
+def install_file(chart: Path = CHART, repositories: Mapping[str, str] = IMAGES) -> str:
+    """Render the chart without what only Helm can use; raises GenerateError.
+
+    A repository that is only a stand-in for a name keeps the file from being applied as it is.
+    """
     helm = shutil.which("helm")
     if helm is None:
-        raise GenerateError(_NO_HELM)
+        raise GenerateError(NO_HELM)
     options = ["--namespace", NAMESPACE, "--set", "namespace.create=true", "--no-hooks"]
-    names = [f"--set={value}.repository={name}" for value, name in IMAGES.items()]
-    command = [helm, "template", "vramwarden", str(CHART), *options, *names]
+    names = [f"--set={value}.repository={name}" for value, name in repositories.items()]
+    command = [helm, "template", "vramwarden", str(chart), *options, *names]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - Helm
     if done.returncode:
         raise GenerateError(done.stderr.strip())
-    return _INSTALL_HEAD + done.stdout
+    return (_INSTALL_HEAD if repositories == IMAGES else "") + done.stdout
 
 
 _FILES: Final[dict[Path, Callable[[], str]]] = {
     ROOT / "policies" / "policy.schema.json": _schema_file,
+    CHART / "files" / "policy-objects.json": _policy_objects,
     CHART / "files" / "default.yaml": lambda: _DEFAULT_POLICY.read_text(encoding="utf-8"),
-    INSTALL: _install_file,
+    INSTALL: install_file,
 }
 
 if __name__ == "__main__":

@@ -106,6 +106,8 @@ GRACE_ENV: Final = "VRAM_GRACE"
 TOLERANCE_ENV: Final = "VRAM_TOLERANCE"
 BLIND_AFTER_ENV: Final = "VRAM_BLIND_AFTER"
 WHEN_BLIND_ENV: Final = "VRAM_WHEN_BLIND"
+ON_EXCESS_ENV: Final = "VRAM_ON_EXCESS"
+"""`Stop` where it is not set, as in pods of releases before 0.2; otherwise `Report`."""
 
 ASSIGNED_LATE_EXIT_CODE: Final = 76
 """The sidecar ends with it once its pod has a GPU, to be started again with that one."""
@@ -133,6 +135,9 @@ GPU_NODES: Final = "gpunodes"
 VRAM_HISTORY_KIND: Final = "VRAMHistory"
 VRAM_HISTORIES: Final = "vramhistories"
 """In the namespace of the workload, written by the webhook."""
+VRAM_POLICY_KIND: Final = "VRAMPolicy"
+VRAM_POLICIES: Final = "vrampolicies"
+"""Cluster-scoped, written by cluster admins: policies beside those of the folder."""
 WORKLOAD_LABEL: Final = PREFIX + "workload"
 """On a pod, by its developer: the workload's name for histories, where the controller's does not
 serve."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.paths import ROOT
 from webhook.adapters import yaml_documents
 from webhook.adapters.yaml_documents import MAX_BYTES, MAX_NODES, read_documents
 
@@ -186,3 +189,15 @@ def test_no_bytes_at_all_raise_an_error(data):
 @given(st.text(alphabet="ab:-[]{},&*!|>%@#?'\" \n\t\\x0<~", max_size=60))
 def test_no_heap_of_yaml_signs_raises_an_error(text):
     read_documents("f", text.encode())
+
+
+def test_no_yaml_is_read_but_within_bounds():
+    """What ruamel edits was read before; it reads nothing else."""
+    reads = re.compile(r"yaml\.(?:\w*load|\w*load_all|compose\w*|parse|scan)\(")
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for part in ("certs", "webhook")
+        for path in sorted((ROOT / part).rglob("*.py"))
+        if reads.search(path.read_text())
+    }
+    assert found == {"webhook/adapters/manifests/tree.py"}

@@ -349,10 +349,10 @@ def test_a_replica_keeps_the_rules_in_force_where_the_fence_reads_them(cluster, 
     cluster.api.delete(parameter())
     server.wait_for("its return", lambda: stored(cluster).get(RULES_KEY) == RULES)
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/vramwarden-fence"
-    change = {"data": {RULES_KEY: "^(.*)$\n", "rules.v2": "of another release"}}
+    change = {"data": {RULES_KEY: "^(.*)$\n", "rules.v3": "of another release"}}
     cluster.api.request("PATCH", path, change, content_type=MERGE)
     server.wait_for("its repair", lambda: stored(cluster).get(RULES_KEY) == RULES)
-    assert stored(cluster)["rules.v2"] == "of another release"
+    assert stored(cluster)["rules.v3"] == "of another release"
     policy = server.policy / "policy.yaml"
     policy.write_text(policy.read_text() + "    visibleDevices: Ignore\n")
     changed = RULES.replace(" variables annotations void", "")

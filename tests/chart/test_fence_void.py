@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.support.control_planes import wait_until
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.webhook_configurations import installed
 from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.match import Match
 from webhook.core.policy.values import Action, Rollout, VisibleDevices
 
 NAME = "vramwarden-void"
@@ -46,7 +48,7 @@ class Voiding(Fenced):
         probe["spec"].pop("variables")
         conditions = probe["spec"]["matchConditions"]
         probe["spec"]["matchConditions"] = [
-            condition for condition in conditions if condition["name"] != "rule-voids"
+            condition for condition in conditions if condition["name"] != "a-rule-may-void"
         ]
         probe["spec"]["mutations"] = [expression]
         binding = one(self.objects, f"{KIND}Binding", NAME)
@@ -285,3 +287,22 @@ def test_without_the_parameter_nothing_is_voided(cluster, api):
     api.delete(parameter())
     wait_until("it is gone", lambda: envs(cluster.create(a_pod())) == [[]])
     cluster.rules = None
+
+
+def test_the_labels_of_a_namespace_decide_which_rule_governs(cluster):
+    interns = {"namespace_labels": {"tier": "intern"}}
+    staff = a_rule(name="staff", visible_devices=VisibleDevices.IGNORE)
+    excepted = a_rule(name="excepted", exception=Match(**interns))
+    for name, labels in {"void-interns": {"tier": "intern"}, "void-staff": {}}.items():
+        cluster.namespace(name, labels)
+    pod = a_pod()
+    for rules, voided in (
+        ([a_rule(name="interns", **interns), staff], {"void-interns"}),
+        ([excepted, staff], {"void-staff"}),
+        ([replace(staff, match=Match(**interns)), a_rule(name="rest")], {"void-staff"}),
+        ([a_rule(name="who", users=("bob",)), a_rule(name="rest")], set()),
+    ):
+        cluster.under(a_policy(*rules))
+        for name in ("void-interns", "void-staff"):
+            found = cluster.create(pod, name)
+            assert envs(found) == ([[VOID]] if name in voided else [[]]), (rules, name)

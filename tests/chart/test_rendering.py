@@ -301,7 +301,7 @@ RIGHTS = {
     ("pods", "get", "list", "watch"),
     ("configmaps", "get", "list", "create", "update", "delete"),
     ("configmaps", "get", "watch", "update"),
-    ("namespaces", "get"),
+    ("namespaces", "get", "list", "watch"),
     ("gpunodes", "get"),
     ("vramhistories", "get", "list", "watch", "create", "update", "patch", "delete"),
     ("runtimeclasses", "get", "list", "watch"),

@@ -18,6 +18,7 @@ from webhook.adapters.policy.source import PolicySource
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.policy.match import Subject
 from webhook.core.policy.patterns import matches_any
+from webhook.core.policy.slices import SlicedNode
 from webhook.core.policy.values import Action
 
 NAME = "vramwarden-second-line"
@@ -272,6 +273,50 @@ def test_a_rule_without_sidecar_still_needs_our_mark(mixed):
     assert "initContainers" not in done["spec"]
     del done["metadata"]["annotations"]["vramwarden.io/admitted"]
     assert is_denied_by(cluster.denies(done, "trusted"), NAME)
+
+
+PLUGINS = {
+    "10-plugins.yaml": """\
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: plugins}
+spec:
+  classes: {sliced: {accounting: MIG}}
+  rules:
+  - {name: sliced, match: {namespaces: [sliced]}, accounting: MIG}
+  - name: slotted
+    match: {namespaces: [slotted]}
+    accounting: CapOnly
+    classes: {allowed: []}
+  - {name: both, match: {namespaces: [both]}}
+"""
+}
+SLICED = {"vramwarden.io/gpu-class": "sliced"}
+
+
+@pytest.mark.parametrize(
+    ("namespace", "notes", "has_sidecar"),
+    [("sliced", {}, False), ("slotted", {}, True), ("both", SLICED, False), ("both", {}, True)],
+)
+def test_what_a_plugin_counts_needs_no_amount_of_ours(
+    cluster, tmp_path, namespace, notes, has_sidecar
+):
+    policy = files(tmp_path / "policies", PLUGINS)
+    cluster.under(policy)
+    node = SlicedNode({"1g.10gb": 9728 * 2**20})
+    known = replace(policy, sliced_nodes=(node,))
+    for asking in (a_pod("8Gi", annotations=notes), explicit()):
+        assert is_denied_by(cluster.denies(asking, namespace), NAME)
+        asking["metadata"].setdefault("annotations", {}).update(notes)
+        done = translated(asking, known, namespace=namespace)
+        assert cluster.denies(done, namespace) == ""
+        assert ("initContainers" in done["spec"]) is has_sidecar
+        unmarked = copy.deepcopy(done)
+        del unmarked["metadata"]["annotations"]["vramwarden.io/admitted"]
+        assert is_denied_by(cluster.denies(unmarked, namespace), NAME)
+        if namespace == "slotted":
+            done["spec"]["initContainers"] = []
+            assert "lacks the sidecar" in cluster.denies(done, namespace)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from tests.support.pki import Authority
 from tests.support.pods import a_container, a_pod, a_policy, a_request
 from tests.support.webhook_configurations import _serving as serving
 from tests.support.webhook_configurations import installed
-from webhook.core.admission.rules.idioms import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES
 from webhook.core.admission.templates import advise
+from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES
 
 NAME = "advise-templates.vramwarden.io"
 VALIDATING = "ValidatingWebhookConfiguration"

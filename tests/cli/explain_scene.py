@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.core.admission.decisions import translated
+from tests.core.admission.plugins import translated, under
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.enforcement.last_words import LastWords, write_last_words
-from webhook.core.policy.values import Placement
+from webhook.core.policy.values import Accounting, Placement
 from webhook.core.seeing.explaining.eligible import SeenNode
 from webhook.core.seeing.explaining.explain import explain_pod, explain_workload
 from webhook.core.seeing.explaining.report import PodFacts, Report, WorkloadFacts
@@ -24,6 +24,13 @@ from webhook.core.seeing.nodes import (
 GIB = 2**30
 NOW_S = 1_795_000_000.0
 RULE = a_rule(name="team")
+SLICED = a_rule(name="sliced", accounting=Accounting.MIG)
+SLOTTED = a_rule(name="slotted", accounting=Accounting.CAP_ONLY)
+NO_SLICE = (
+    "0/3 nodes are available: 1 Insufficient nvidia.com/mig-1g.20gb, 2 node(s) didn't match Pod's "
+    "node affinity/selector. preemption: 0/3 nodes are available: 3 No preemption victims found "
+    "for incoming pod."
+)
 SCHEDULER = (
     "0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, "
     "2 Insufficient vramwarden.io/vram. preemption: 0/3 nodes are available: 3 No preemption "
@@ -117,9 +124,8 @@ def stored(name: str, memory: str, *, node: str = "", gpus: str = "", **changes:
     """Return a pod as admission, the scheduler and the kubelet leave it."""
     count = changes.pop("count", None)
     notes = {"vramwarden.io/gpu-count": str(count)} if count else {}
-    pod = translated(
-        a_pod(memory, annotations=notes, **changes.pop("spec", {})), changes.pop("rule", RULE)
-    )
+    rule = changes.pop("rule", RULE)
+    pod = translated(a_pod(memory, annotations=notes, **changes.pop("spec", {})), under(rule))
     metadata = pod["metadata"]
     metadata |= {"name": name, "uid": f"u-{name}", "creationTimestamp": ago(540)}
     if gpus:
@@ -424,6 +430,25 @@ def cases() -> dict[str, Case]:
             ),
         ),
         "running": Case("running", (), on_node("train-1", "60Gi", "n3", "GPU-n3-1"), trouble=False),
+        "running-reported": Case(
+            "running",
+            ("would stop a process",),
+            on_node(
+                "train-1",
+                "60Gi",
+                "n3",
+                "GPU-n3-1",
+                status={
+                    "initContainerStatuses": [
+                        enforcer(
+                            "terminated", exitCode=0, message=f"would stop a process: {STOPPED}\n"
+                        )
+                    ]
+                },
+            ),
+            run=62 * GIB,
+            trouble=False,
+        ),
         "running-two-gpus": Case(
             "running",
             (),
@@ -624,6 +649,32 @@ def cases() -> dict[str, Case]:
                 ),
                 on_node("train-1", "60Gi", "n3", "GPU-n3-1"),
             ),
+        ),
+        "slice-pending": Case(
+            "pending",
+            ("Unschedulable",),
+            pending("llama", "19Gi", NO_SLICE, rule=SLICED, nodes=None, seen=None),
+        ),
+        "slice-running": Case(
+            "running", (), on_node("llama", "8Gi", "mig-1", "", rule=SLICED, count=2), trouble=False
+        ),
+        "slot-starting": Case(
+            "starting",
+            (),
+            on_node("llama", "8Gi", "sliced-1", "", rule=SLOTTED, status={"phase": "Pending"}),
+            trouble=False,
+        ),
+        "slot-stopped": Case(
+            "stopped",
+            ("stopping a process",),
+            on_node("llama", "8Gi", "sliced-1", "", rule=SLOTTED, log=LOG),
+            run=62 * GIB,
+        ),
+        "slot-ended": Case(
+            "ended",
+            (),
+            on_node("llama", "8Gi", "sliced-1", "", rule=SLOTTED, status={"phase": "Succeeded"}),
+            trouble=False,
         ),
         "job-pending": Case(
             "pending",

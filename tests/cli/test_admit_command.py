@@ -34,6 +34,45 @@ def test_what_the_cluster_has_can_be_said(invoke, options, wanted):
     assert read_yaml(result.stdout)[0]["spec"].get("runtimeClassName") == wanted
 
 
+SLICED = """\
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: sliced}
+spec: {rules: [{name: sliced, accounting: MIG}]}
+"""
+SUMMARY = """\
+standard input:1: Pod default/train: translated by rule sliced (8Gi on 1 GPU)
+  resources   main nvidia.com/mig-1g.10gb: 1
+  nodes       nvidia.com/mig-1g.10gb.memory > 8191
+"""
+
+
+def test_slices_that_the_cluster_has_can_be_said(invoke, tmp_path):
+    (tmp_path / "sliced.yaml").write_text(SLICED)
+    arguments = ("-f", "-", "--policy", "sliced.yaml", "-o", "summary")
+    profiles = ("--mig-profile", "2g.20gb=19968Mi", "--mig-profile", "1g.10gb=9728Mi")
+    allowed = invoke(*arguments, *profiles, stdin=POD)
+    assert allowed.exit_code == 0
+    assert allowed.stdout.startswith(SUMMARY)
+    denied = invoke(*arguments, stdin=POD)
+    assert denied.exit_code == 1
+    assert "EnforcementImpossible" in denied.stdout
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("1g.10gb", '"1g.10gb" has no size of a slice: '),
+        ("1g.10gb=8GB", '"1g.10gb=8GB" has no size of a slice: '),
+        ("10gb=8Gi", '"10gb" is not the name of a profile; write e.g. 1g.10gb=9728Mi'),
+    ],
+)
+def test_what_is_no_slice_is_wrong_usage(invoke, value, why):
+    result = invoke("-f", "-", "--mig-profile", value, stdin=POD)
+    assert result.exit_code == 2
+    assert why in " ".join(result.stderr.split())
+
+
 SEEING = """\
 apiVersion: v1
 kind: Pod

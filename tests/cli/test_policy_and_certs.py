@@ -116,6 +116,17 @@ def test_one_is_counted_as_one_and_a_policy_with_rules_brings_no_warning(tmp_pat
     assert done.stderr == ""
 
 
+def test_a_rule_for_people_is_valid_with_a_warning():
+    file = ROOT / "policies" / "examples" / "interns-by-group.yaml"
+    done = vramwarden("policy", "check", file)
+    assert done.returncode == 0
+    assert done.stderr.startswith(f"warning: {file}:")
+    assert (
+        ": rule interns: the pods of Deployments, Jobs and the like are created by" in done.stderr
+    )
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("arguments", [["check"], ["check", "/nowhere"], ["chck"], ["schema", "x"]])
 def test_wrong_usage_is_exit_code_2(arguments):
     assert vramwarden("policy", *arguments).returncode == 2

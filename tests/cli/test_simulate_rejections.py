@@ -161,7 +161,8 @@ def test_objects_that_cannot_be_read_are_told_by_their_place(problems):
 
 AGENT = (
     "GPUs in the annotation vramwarden.io/gpus, which the node agent writes; install the agent, "
-    "or write the nodes in the short form (vramwarden simulate --help)"
+    "pass --today, which needs none, or write the nodes in the short form "
+    "(vramwarden simulate --help)"
 )
 
 
@@ -204,7 +205,6 @@ def test_replicas_that_are_no_number_are_reported(problems, replicas):
 @pytest.mark.parametrize(
     "arguments",
     [
-        (),
         ("--nodes", "f"),
         ("--pods", "f"),
         ("--generate", "1,1", "--nodes", "f"),
@@ -218,6 +218,16 @@ def test_replicas_that_are_no_number_are_reported(problems, replicas):
         ("--nodes", "f", "--pods", "nowhere"),
         ("--nodes", "f", "--pods", "."),
         (*BOTH, "--scheduler", "best"),
+        (*BOTH, "--as", "8Gi"),
+        (*BOTH, "--sizes", "f"),
+        (*BOTH, "--gpu-memory", "80Gi"),
+        (*BOTH, "--context", "c"),
+        ("--today", "--generate", "1,1"),
+        ("--today", "--nodes", "f", "--scheduler", "pack"),
+        ("--today", "--nodes", "-", "--sizes", "-"),
+        ("--today", "--nodes", "f", "--as", "8GB"),
+        ("--today", "--nodes", "f", "--gpu-memory", "a=b=80Gi"),
+        ("--today", "--nodes", "f", "--gpu-memory", "80GB"),
         (*BOTH, "-o", "yaml"),
     ],
 )

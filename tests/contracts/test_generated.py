@@ -55,17 +55,19 @@ def run_without_helm(copy):
 
 
 def emptied(text: str) -> str:
-    """Return a text with nothing in its blocks."""
-    return re.sub(
+    """Return a text with nothing in its blocks, and with images of another release."""
+    text = re.sub(
         r"( generated: .*?\n).*?^(<!--|#) end", r"\1\2 end", text, flags=re.MULTILINE | re.DOTALL
     )
+    return re.sub(r"(vramwarden/vramwarden:)\d+\.\d+\.\d+", r"\g<1>0.0.1", text)
 
 
 def test_without_helm_all_else_is_written_and_a_line_says_what_is_not(copy):
     others = [path.relative_to(ROOT) for path in TARGETS if path != generate.INSTALL]
     for path in others:
         text = (copy / path).read_text()
-        (copy / path).write_text(emptied(text) if generate.names_of_blocks(copy / path) else "")
+        is_whole = path.suffix == ".json" or path.parent.name == "files"
+        (copy / path).write_text("" if is_whole else emptied(text))
         assert (copy / path).read_text() != text
     done = run_without_helm(copy)
     assert done.returncode == 1

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 
 import pytest
 
+from tests.e2e.asking import ask
 from tests.e2e.pods import GIB, holding, job, pod
 from tests.support.control_planes import ApiError
 
@@ -56,15 +54,7 @@ class Viewer:
 
     def ask(self, *arguments, code=0, kubeconfig=None):
         """Run the command; return what it prints."""
-        done = subprocess.run(
-            [sys.executable, "-m", "webhook.cli", *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "KUBECONFIG": str(kubeconfig or self._kubeconfig), "COLUMNS": "100"},
-        )
-        assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
-        return done.stdout
+        return ask(kubeconfig or self._kubeconfig, *arguments, code=code)
 
     def used(self, name):
         """Return the bytes that `top` says a pod of the namespace uses; None where it says none."""

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -17,7 +18,14 @@ from webhook.adapters.journal import Journal
 from webhook.adapters.kube.assigned import AssignmentsSeen, AssignmentsUnread
 from webhook.adapters.processes import Delivery
 from webhook.core.node.driver import CHANGED_AFTER_S
-from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures
+from webhook.core.placement.assignments import Hold
+from webhook.core.seeing.nodes import (
+    GpuFigures,
+    NodeFigures,
+    PodFigures,
+    read_gpu_node,
+    write_gpu_node,
+)
 from webhook.sentry import loop
 from webhook.sentry.actor import Ended
 from webhook.sentry.health import Health
@@ -176,6 +184,66 @@ def test_a_process_has_the_number_that_its_owner_sees(tmp_path, clock):
         bench.sentry.turn(half_second / 2)
     (report,) = bench.reported()
     assert "process 7 (" in report.sentence
+
+
+REPORTS = Hold(GIB, 0, 6.5, may_act=False, reports=True)
+
+
+@pytest.mark.parametrize(
+    ("hold", "act", "why"),
+    [
+        (REPORTS, True, "the policy only reports (onExcess: Report)"),
+        (REPORTS, False, "the policy only reports (onExcess: Report)"),
+        (replace(REPORTS, may_act=True, reports=False), False, "the sentry only reports"),
+    ],
+)
+def test_an_excess_is_reported_once_counted_and_nobody_is_stopped(tmp_path, clock, hold, act, why):
+    put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
+    put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
+    bench = Bench(tmp_path, clock, pod_uid=OTHER, act=act)
+    bench.sentry._actor = None  # whoever is asked to stop anybody fails
+    bench.sentry.hear(AssignmentsSeen({TRAINER: replace(a_line(), hold=hold)}))
+    for held in (5 * GIB, 0, 5 * GIB):
+        bench.driver.lists["GPU-a"] = {50: held} if held else {}
+        bench.driver.used["GPU-a"] = held
+        for _ in range(60):
+            clock[0] += 0.5
+            bench.sentry.turn(clock[0])
+    assert bench.events() == ["a pod is over its cap"] * 2
+    reports = bench.reported()
+    assert [report.stopped for report in reports] == [False, False]
+    assert all(report.sentence.endswith(f"; nothing is stopped: {why}") for report in reports)
+    assert b'vramwarden_sentry_would_stop_total{node="n1"} 2.0' in bench.metrics.exposition()
+    shown = bench.sentry._figures.show(0.0, (), "sidecar", followed=True)
+    (figures,) = shown.node.gpus[0].pods
+    assert (figures.would_stop, figures.stops) == (2, None)
+    assert figures.would_stop_since_s <= time.time()
+    assert read_gpu_node(write_gpu_node(shown.node)).gpus[0].pods[0].would_stop == 2
+
+
+def test_a_pod_that_nobody_holds_is_measured_and_not_reported(tmp_path, clock):
+    put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
+    put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
+    bench = Bench(tmp_path, clock, pod_uid=OTHER)
+    hold = replace(REPORTS, reports=False)
+    bench.sentry.hear(AssignmentsSeen({TRAINER: replace(a_line(), hold=hold)}))
+    bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {50: 5 * GIB}, 5 * GIB
+    for half_second in range(100):
+        bench.sentry.turn(half_second / 2)
+    assert bench.events() == []
+
+
+def test_what_was_reported_is_kept_by_the_sentry_that_comes_after(bench):
+    pod = PodFigures(TRAINER, GIB, would_stop=3, would_stop_since_s=50.0)
+    gpu = GpuFigures("GPU-a", 0, "L4", 24 * GIB, 24 * GIB, pods=(pod,))
+    bench.sentry.hear(SEEN)
+    bench.sentry.hear(Stored(NodeFigures("n1", 100.0, "580", "sidecar", (gpu,))))
+    bench.sentry._figures.would_stop(TRAINER, 200.0)
+    bench.sentry.turn(1.0)
+    (found,) = bench.sentry._figures.show(0.0, (), "sidecar", followed=True).node.gpus[0].pods
+    assert (found.would_stop, found.would_stop_since_s) == (4, 50.0)
+    bench.sentry.hear(AssignmentsSeen({}))
+    assert bench.sentry._figures._would_stop == {}
 
 
 def test_an_end_that_finds_nobody_to_stop_is_told_and_logged_once(tmp_path, clock):

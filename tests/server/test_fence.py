@@ -87,9 +87,9 @@ def test_it_writes_what_is_missing_and_nothing_twice(replica, stored):
 @pytest.mark.parametrize("key", fence_data(OURS))
 def test_what_somebody_changed_is_restored_at_once_and_other_keys_stay(replica, stored, key):
     replica.keep()
-    stored.put({**stored.data, key: "x", "rules.v2": "another release's"})
+    stored.put({**stored.data, key: "x", "rules.v3": "another release's"})
     assert replica.keep() == 1
-    assert stored.data == {**fence_data(OURS), "rules.v2": "another release's"}
+    assert stored.data == {**fence_data(OURS), "rules.v3": "another release's"}
     stored.put({})
     assert replica.keep() == 1
     stored.found = {}

@@ -17,6 +17,8 @@ from tests.core.admission.test_laws import RULES
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import ANY_JSON, asking_pods
 from webhook.core.admission.decide import Phase, decide
+from webhook.core.policy.match import NamespaceUnknownError
+from webhook.core.policy.slices import SlicedNode
 from webhook.core.policy.values import Rollout, VisibleDevices
 from webhook.server import remembered
 from webhook.server.remembered import MOST, MOST_SEEN, RememberedDecisions
@@ -109,6 +111,46 @@ def test_a_pod_in_another_namespace_is_decided_by_itself(decided):
     assert times(decided, pod, memory=memory, namespace="team-b") == 1
 
 
+WHO = [
+    {"user": "ada"},
+    {"groups": ("interns",)},
+    {"namespace_labels": {"tier": "intern"}},
+    {"user": "ada", "groups": ("interns", "staff")},
+    {},
+]
+ASKING = [
+    a_rule(name="ada", users=("ada",), programs=("pytorch",)),
+    a_rule(name="interns", groups=("interns",), programs=("jax",)),
+    a_rule(name="labelled", namespace_labels={"tier": "intern"}, programs=("cupy",)),
+    a_rule(name="rest"),
+]
+
+
+@given(st.lists(st.sampled_from(WHO), max_size=12), st.permutations(ASKING))
+def test_who_creates_a_pod_and_where_decides_as_if_nothing_were_remembered(who, rules):
+    policy, memory = a_policy(*rules), RememberedDecisions()
+    for one in who:
+        asked = a_request(a_pod("8Gi"), **{"namespace_labels": {}, **one})
+        for phase in Phase:
+            assert memory.decide(asked, policy, phase) == decide(asked, policy, phase)
+
+
+def test_creators_under_one_rule_share_what_is_remembered(decided):
+    memory, pod = RememberedDecisions(), a_pod("8Gi")
+    policy = a_policy(a_rule(name="ada", users=("ada",)), a_rule(name="rest"))
+    assert times(decided, pod, pod, pod, memory=memory, policy=policy, user="bob") == 2
+    assert times(decided, pod, memory=memory, policy=policy, user="eve") == 0
+    assert times(decided, pod, memory=memory, policy=policy, user="ada") == 1
+
+
+def test_a_namespace_that_is_not_known_is_no_template(decided):
+    memory = RememberedDecisions()
+    asked = a_request(a_pod("8Gi"))
+    for _ in range(3):
+        with pytest.raises(NamespaceUnknownError):
+            memory.decide(asked, a_policy(ASKING[2]), Phase.MUTATE)
+
+
 @pytest.mark.parametrize(
     "place",
     [
@@ -187,7 +229,8 @@ def test_under_another_policy_all_is_decided_anew(decided):
     edited = replace(policy, digest="0" * 64)
     observed = replace(edited, rollout=Rollout.OBSERVE)
     told = replace(observed, runtime_classes=frozenset({"nvidia"}))
-    for other in (policy, edited, observed, told):
+    sliced = replace(told, sliced_nodes=(SlicedNode({"1g.10gb": 1}),))
+    for other in (policy, edited, observed, told, sliced):
         assert times(decided, asking, asking, asking, policy=other, memory=memory) == 2
         assert times(decided, plain, policy=other, memory=memory) == 1
 

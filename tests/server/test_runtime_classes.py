@@ -11,8 +11,9 @@ from tests.adapters.kube.test_follow import Enough, Script, an_event, an_object
 from tests.support.pods import a_policy
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Changed, Failed, Listed, follow
+from webhook.server.known import KNOWN_WITHIN_S
 from webhook.server.log import JsonLog
-from webhook.server.runtime_classes import KNOWN_WITHIN_S, RuntimeClasses, followed
+from webhook.server.runtime_classes import RuntimeClasses, followed
 
 POLICY = a_policy()
 DOWN = Failed(KubeError("does not answer"))
@@ -104,9 +105,9 @@ def test_a_replica_that_gets_no_answer_does_not_wait_forever(replica):
 
 def test_a_missing_right_is_logged_once_and_its_return_too(replica):
     replica.hears(FORBIDDEN, FORBIDDEN, FORBIDDEN)
-    assert replica.log == [("error", "the RuntimeClass cannot be followed")]
+    assert replica.log == [("error", "RuntimeClasses cannot be followed")]
     replica.hears(NOT_THERE, NOT_THERE)
-    assert replica.log[1:] == [("info", "the RuntimeClass is followed again")]
+    assert replica.log[1:] == [("info", "RuntimeClasses are followed again")]
     replica.hears(COMES, CHANGES, CHANGES)
     assert replica.log[2:] == [("info", "RuntimeClass")]
 

@@ -20,8 +20,9 @@ MIB = 2**20
 CAP_MIB = 1000
 PROBE = Path(__file__).resolve().parents[2] / "webhook/sidecar/probe.sh"
 VERDICTS = {
-    "self-test", "stopping a process", "stopping a container", "memory did not come back",
-    "cannot measure", "measuring again", "the pod must restart", "the driver changed",
+    "self-test", "stopping a process", "stopping a container", "would stop a process",
+    "memory did not come back", "cannot measure", "measuring again", "the pod must restart",
+    "the driver changed",
 }  # fmt: skip
 GAP = "no observation for a while"
 EVENTS = VERDICTS | {

@@ -206,3 +206,23 @@ def test_a_self_test_by_hand_tells_the_probes_nothing(pod):
     left = ["heartbeat", "passed"]
     abilities = ["observe", "full"]
     assert pod.run(incident) == [[70, 70], left, [0, 0], abilities, left, GUARDING]
+
+
+def test_where_the_policy_only_reports_who_is_over_lives_and_a_probe_says_what_would_be(pod):
+    def incident(p):
+        hog = p.process("plain")
+        p.holds(hog, 500)
+        p.guard(VRAM_ON_EXCESS="Report")
+        before = p.probe()
+        p.holds(hog, 1200)
+        p.wait_for("would stop a process")
+        p.observations(5)
+        probes = [p.probe() for _ in range(2)]
+        return before, probes, p.termination_message.strip(), p.events(), hog.code
+
+    before, probes, message, events, code = pod.run(incident)
+    assert code is None
+    assert [event["msg"] for event in events] == ["self-test", "would stop a process"]
+    assert message == f"would stop a process: {events[1]['why']}"
+    assert [before, *probes] == [GUARDING, [1, message], GUARDING]
+    assert message.endswith("; nothing is stopped: the policy only reports (onExcess: Report)")

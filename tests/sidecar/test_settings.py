@@ -4,6 +4,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.support.pods import a_pod, a_policy, a_request, a_rule
+from webhook.core.admission.decide import Phase, decide
+from webhook.core.policy.values import OnExcess
 from webhook.sidecar.settings import EnforcerSettings, SettingsError, read_settings
 
 CAP = 1_000_000_000
@@ -68,9 +71,35 @@ def test_only_the_cap_has_to_be_set():
     )
 
 
+@pytest.mark.parametrize(("text", "stops"), [("Stop", True), ("Report", False)])
+def test_what_is_over_the_cap_is_stopped_or_only_reported(text, stops):
+    assert settings(VRAM_ON_EXCESS=text).stops is stops
+
+
+@pytest.mark.parametrize("text", ["None", "report", "Ignore", "0"])
+def test_another_word_is_a_problem_and_not_a_report(text):
+    (problem,) = problems({"VRAM_CAP_BYTES": "5", "VRAM_ON_EXCESS": text})
+    assert problem.startswith("VRAM_ON_EXCESS: ")
+
+
+@pytest.mark.parametrize("on_excess", sorted(OnExcess))
+def test_a_policys_word_reaches_the_sidecar(on_excess):
+    rule = a_rule(enforcement={"on_excess": on_excess})
+    decision = decide(a_request(a_pod("8Gi")), a_policy(rule), Phase.MUTATE)
+    (enforcer,) = decision.obj["spec"]["initContainers"]
+    environment = {one["name"]: one.get("value", "") for one in enforcer["env"]}
+    assert read_settings(environment).stops is (on_excess is OnExcess.STOP)
+    # Pods that stop are as they ever were, so that older releases know them as their own.
+    assert ("VRAM_ON_EXCESS" in environment) is (on_excess is OnExcess.REPORT)
+    assert decide(a_request(decision.obj), a_policy(rule), Phase.VALIDATE).allowed
+    for other in sorted(OnExcess):
+        policy = a_policy(a_rule(enforcement={"on_excess": other}))
+        assert decide(a_request(decision.obj), policy, Phase.MUTATE).allowed
+
+
 @pytest.mark.parametrize("blank", ["", " ", "\n"])
 def test_a_blank_variable_counts_as_absent(blank):
-    names = ["VRAM_TOLERANCE", *BOUNDS, "VRAM_WHEN_BLIND", "VRAM_GPUS"]
+    names = ["VRAM_TOLERANCE", *BOUNDS, "VRAM_WHEN_BLIND", "VRAM_ON_EXCESS", "VRAM_GPUS"]
     assert settings(**dict.fromkeys(names, blank)) == settings()
 
 

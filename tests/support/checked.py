@@ -15,6 +15,7 @@ from webhook.core.seeing.checks.facts import (
     Namespace,
     OurWebhook,
     PolicyFacts,
+    PolicyObject,
     Workload,
     read_node,
 )
@@ -77,7 +78,7 @@ def a_shared_node(name="n1", labels=None, *, vram="80Gi", **changes):
     )
 
 
-def rules(text="^(.*)$ translated sidecar\n"):
+def rules(text="^(.*)$ - ^$ - translated sidecar\n"):
     """Return the data of the ConfigMap that the fence reads."""
     data = {RULES_KEY: text, WHOLE_GPUS_KEY: "^(nvidia\\.com/gpu)$"}
     return {**data, SUM_KEY: _sum(data)}
@@ -141,6 +142,7 @@ INSTALLED = replace(
     ),
     certificate=Certificate("vramwarden-system/vramwarden-certificate", days_left=320),
     policy=replace(BEFORE.policy, fence=rules()),
+    policy_objects=(PolicyObject("teams", in_force=True, message=""),),
     asks=DryRun(True, admitted=True, rule="default", digest="0123456789ab", has_sidecar=True),
     wrong=DryRun(
         False,

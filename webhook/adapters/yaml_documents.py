@@ -1,8 +1,8 @@
 """Bounded YAML; for policy files strict values, the line of every path, and all errors at once.
 
 All YAML is read by one walk over PyYAML's events, which counts what hostile aliases stand for
-before anything is expanded. Policy files get nodes from it, which know their lines; manifests get
-the values that `kubectl` would (`adapters.manifests.reading`).
+before anything is expanded. A dialect bounds it. It makes nodes, which know their lines; manifests
+get the values that `kubectl` would instead (`adapters.manifests.reading`).
 
 YAML 1.1 turns `no` into false, `0755` into 493 and `1:30` into 90 silently. Here a plain
 scalar is null, true, false, a decimal integer, or the text that was written; the words that older
@@ -94,7 +94,7 @@ def read_documents(
         return [], unreadable
     documents: list[Document] = []
     problems: list[Problem] = []
-    reader = BoundedReader(text)
+    reader = BoundedReader(text, STRICT)
     try:
         for node in reader.documents():
             builder = _Builder(file, words_in)
@@ -161,24 +161,47 @@ def _syntax(error: yaml.MarkedYAMLError) -> str:
     return f"is not YAML:{context}{',' * bool(context)} {problem}"
 
 
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What reads a text, how much of it, and what is said past that."""
+
+    loader: Any
+    max_depth: int
+    max_values: int
+    """With what aliases stand for, or of that alone."""
+    counts_aliased_only: bool
+    is_strict: bool
+    """Whether tags and repeated anchors are rejected: policies do not need them."""
+    too_deep: str
+    too_many: str
+    endless: str
+    undefined: str
+
+
+STRICT: Final = Dialect(
+    loader=yaml.SafeLoader,  # in Python: its messages name more than libyaml's
+    max_depth=MAX_DEPTH,
+    max_values=MAX_NODES,
+    counts_aliased_only=False,
+    is_strict=True,
+    too_deep=f"is nested more than {MAX_DEPTH} levels deep",
+    too_many=f"the file holds more than {MAX_NODES} values, aliases expanded; split it",
+    endless="the alias *{0} is inside what it refers to",
+    undefined="is not YAML: found undefined alias '{0}'",
+)
+"""Of policy files."""
+
+
 class BoundedReader:
     """Walks over a text's events; stops at endless aliases, and past its bounds.
 
     An alias counts as many values as it stands for, so a bomb is rejected before it is expanded.
-    It makes nodes, for policies; a reader of other files overrides bounds, messages and `make`.
+    It makes nodes; who wants something else overrides `make`.
     """
 
-    loader: Any = yaml.SafeLoader  # in Python: its messages name more than libyaml's
-    max_depth = MAX_DEPTH
-    max_values = MAX_NODES
-    counts_aliased_only = False
-    too_deep = f"is nested more than {MAX_DEPTH} levels deep"
-    too_many = f"the file holds more than {MAX_NODES} values, aliases expanded; split it"
-    endless = "the alias *{0} is inside what it refers to"
-    undefined = "is not YAML: found undefined alias '{0}'"
-
-    def __init__(self, text: str) -> None:
-        self.parser = self.loader(text)
+    def __init__(self, text: str, dialect: Dialect) -> None:
+        self.parser = dialect.loader(text)
+        self._dialect = dialect
         self._anchors: dict[str, tuple[Any, int] | None] = {}
         """What each anchor names, and its size; None until it ends."""
         self._count = 0
@@ -198,11 +221,12 @@ class BoundedReader:
         anchor, line = event.anchor, event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
             return self._alias(anchor, line)
-        self.check(event, line)
-        if not self.counts_aliased_only:
+        if self._dialect.is_strict:
+            self._check(event, line)
+        if not self._dialect.counts_aliased_only:
             self._add(1, line)
-        if depth > self.max_depth:
-            raise StopError(line, self.too_deep)
+        if depth > self._dialect.max_depth:
+            raise StopError(line, self._dialect.too_deep)
         if anchor:
             self._anchors[anchor] = None
         made = self.make(event, depth, column)
@@ -210,8 +234,7 @@ class BoundedReader:
             self._anchors[anchor] = made
         return made
 
-    def check(self, event: Any, line: int) -> None:
-        """Reject what policies do not need."""
+    def _check(self, event: Any, line: int) -> None:
         if event.tag is not None:
             raise StopError(line, f"the tag {show(event.tag)} is not allowed; remove it")
         if event.anchor in self._anchors:
@@ -240,17 +263,17 @@ class BoundedReader:
 
     def _alias(self, anchor: str, line: int) -> tuple[Any, int]:
         if anchor not in self._anchors:
-            raise StopError(line, self.undefined.format(anchor))
+            raise StopError(line, self._dialect.undefined.format(anchor))
         made = self._anchors[anchor]
         if made is None:
-            raise StopError(line, self.endless.format(anchor))
+            raise StopError(line, self._dialect.endless.format(anchor))
         self._add(made[1], line)
         return made
 
     def _add(self, size: int, line: int) -> None:
         self._count += size
-        if self._count > self.max_values:
-            raise StopError(line, self.too_many)
+        if self._count > self._dialect.max_values:
+            raise StopError(line, self._dialect.too_many)
 
 
 @dataclass(slots=True)
@@ -265,7 +288,7 @@ class _Builder:
     def build(self, node: Node, path: Path) -> Any:
         self.lines.setdefault(path, node.start_mark.line + 1)
         if len(path) >= MAX_DEPTH:
-            raise StopError(self.lines[path], BoundedReader.too_deep)
+            raise StopError(self.lines[path], STRICT.too_deep)
         if isinstance(node, MappingNode):
             return self._mapping(node, path)
         if isinstance(node, SequenceNode):

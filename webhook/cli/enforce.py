@@ -53,7 +53,7 @@ def enforce_command(
 
     Settings come from the environment: VRAM_CAP_BYTES (per GPU; the only one without a default),
     VRAM_GPUS (which ones; all if it is not set), VRAM_POLL_INTERVAL, VRAM_GRACE, VRAM_TOLERANCE,
-    VRAM_BLIND_AFTER and VRAM_WHEN_BLIND.
+    VRAM_BLIND_AFTER, VRAM_WHEN_BLIND and VRAM_ON_EXCESS (Stop; Report stops nothing).
 
     Exit codes: 0 stopped, 70 the self-test failed, 75 the driver changed, 76 the pod has a GPU now
     and had none before, 88 the pod must restart, 142 the self-test hung.

@@ -16,6 +16,12 @@ class Failure(click.ClickException):
     exit_code = 1
 
 
+class NoCluster(click.ClickException):
+    """Ends a command that could read nothing."""
+
+    exit_code = 3
+
+
 def policy_failure(error: PolicyInvalidError) -> Failure:
     """Return the failure that lists all problems of a policy, one per line."""
     lines = [str(problem) for problem in error.problems]

@@ -30,6 +30,7 @@ _COMMANDS: Final = {
     "enforce": "webhook.cli.enforce:enforce_command",
     "explain": "webhook.cli.explain.command:explain_command",
     "policy": "webhook.cli.policy:policy_group",
+    "report": "webhook.cli.report.command:report_command",
     "sentry": "webhook.cli.sentry:sentry_command",
     "serve": "webhook.cli.serve:serve_command",
     "simulate": "webhook.cli.simulate.command:simulate_command",
@@ -41,7 +42,7 @@ hold 20 MB of what reads policies."""
 
 _SECTIONS: Final = {
     "Your pods": ("admit", "top", "explain", "advise"),
-    "Your cluster": ("check", "policy", "simulate", "certs"),
+    "Your cluster": ("check", "report", "policy", "simulate", "certs"),
     "What runs in it": ("serve", "agent", "sentry", "enforce"),
     "A first try": ("demo",),
 }

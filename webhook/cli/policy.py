@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from webhook.adapters.policy.files import PolicyInvalidError, is_empty_folder, read_policy
+from webhook.adapters.policy.files import (
+    PolicyInvalidError,
+    is_empty_folder,
+    read_bytes,
+    read_policy,
+)
 from webhook.adapters.policy.schema import json_schema
 from webhook.adapters.settings import default_enforcer_image
+from webhook.adapters.yaml_documents import MAX_BYTES
 from webhook.core.admission.examples import run_example
+from webhook.core.admission.overlooked import overlooked
 from webhook.core.policy.reach import doubts
 
 if TYPE_CHECKING:
@@ -19,8 +27,12 @@ if TYPE_CHECKING:
 
     from webhook.core.policy.values import Policy
 
+_STANDARD_INPUT = Path("-")
 _PATHS = click.argument(
-    "paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
+    "paths",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, path_type=Path, allow_dash=True),
 )
 
 
@@ -35,8 +47,9 @@ def policy_group() -> None:
 def check(context: click.Context, paths: tuple[Path, ...]) -> None:
     """Validate policies: the form of each file, and its examples.
 
-    Each PATH is a folder of policy files or one file. Exit code 1 where one is not valid, with
-    every problem as file:line: path: what is wrong.
+    Each PATH is a folder of policy files or one file; - is standard input, for example of
+    `kubectl get vrampolicy NAME -o yaml`. Exit code 1 where one is not valid, with every problem as
+    file:line: path: what is wrong.
     """
     results = [_check(path) for path in paths]
     context.exit(0 if all(results) else 1)
@@ -47,7 +60,10 @@ def check(context: click.Context, paths: tuple[Path, ...]) -> None:
 @click.option("--failed-only", is_flag=True, help="Show only examples that fail.")
 @click.pass_context
 def test(context: click.Context, paths: tuple[Path, ...], *, failed_only: bool) -> None:
-    """Run the examples of policies and show each; exit code 1 where one fails."""
+    """Run the examples of policies and show each; exit code 1 where one fails.
+
+    Each PATH is a folder of policy files or one file; - is standard input.
+    """
     results = [_test(path, failed_only=failed_only) for path in paths]
     context.exit(0 if all(results) else 1)
 
@@ -73,7 +89,7 @@ def _check(path: Path) -> bool:
         rules, classes = _count(policy.rules, "rule"), _count(policy.classes, "class")
         examples = _count(policy.examples, "example")
         verb = "passes" if len(policy.examples) == 1 else "pass"
-        click.echo(f"{path}: valid: {rules}, {classes}, {examples} {verb}")
+        click.echo(f"{_shown(path)}: valid: {rules}, {classes}, {examples} {verb}")
     return not failures
 
 
@@ -96,21 +112,32 @@ def _test(path: Path, *, failed_only: bool) -> bool:
         click.echo(f"{word}  {example.where}: {example.name}")
         for mismatch in mismatches:
             click.echo(f"      {mismatch}")
-    click.echo(f"{path}: {len(policy.examples) - failed} passed, {failed} failed")
+    click.echo(f"{_shown(path)}: {len(policy.examples) - failed} passed, {failed} failed")
     return not failed
 
 
 def _read(path: Path) -> Policy | None:
     """Read a policy and warn of what it hardly means; None after its problems were shown."""
     try:
-        policy = read_policy(path, enforcer_image=default_enforcer_image())
+        if path == _STANDARD_INPUT:
+            data = sys.stdin.buffer.read(MAX_BYTES + 1)
+            policy = read_bytes(_shown(path), data, enforcer_image=default_enforcer_image())
+        else:
+            policy = read_policy(path, enforcer_image=default_enforcer_image())
         if not policy.rules:
-            what = "*.yaml" if is_empty_folder(path) else "rule"
-            click.echo(f"warning: {path}: no {what} in it, so every pod is left alone", err=True)
-        for doubt in doubts(policy.rules):
-            click.echo(f"warning: {doubt}", err=True)
+            is_empty = path != _STANDARD_INPUT and is_empty_folder(path)
+            what = "*.yaml" if is_empty else "rule"
+            click.echo(
+                f"warning: {_shown(path)}: no {what} in it, so every pod is left alone", err=True
+            )
+        for warning in (*doubts(policy.rules), *overlooked(policy)):
+            click.echo(f"warning: {warning}", err=True)
     except PolicyInvalidError as error:
         for problem in error.problems:
             click.echo(str(problem), err=True)
         return None
     return policy
+
+
+def _shown(path: Path) -> str:
+    return "standard input" if path == _STANDARD_INPUT else str(path)

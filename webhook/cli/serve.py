@@ -42,6 +42,11 @@ _PORT = click.IntRange(0, 65535)
     type=click.Path(exists=True, path_type=Path),
     help="Folder of policy files, or one file.  [default: the shipped policy]",
 )
+@click.option(
+    "--policy-objects",
+    is_flag=True,
+    help="Read objects of the kind VRAMPolicy beside the files, and write their status.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address of the TLS port.")
 @click.option(
     "--port", type=_PORT, default=8443, show_default=True, help="TLS port, for reviews; 0 is any."
@@ -87,6 +92,7 @@ _PORT = click.IntRange(0, 65535)
 @rollout_option
 def serve_command(
     policy: Path | None,
+    policy_objects: bool,
     host: str,
     port: int,
     operations_host: str,
@@ -137,6 +143,7 @@ def serve_command(
             registration = partial(Registration, api, settle_s=settle_s)
         settings = ServerSettings(
             policy=policy or shipped_policy_path(),
+            policy_objects=policy_objects,
             certificates=keeper,
             registration=registration,
             host=host,

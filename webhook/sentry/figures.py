@@ -112,6 +112,8 @@ class Figures:
         self._alone: dict[tuple[str, str], int] = {}
         """The most that was in use on a GPU while a pod was the only one with a promise there."""
         self._stops: dict[str, _Stops] = {}
+        self._would_stop: dict[str, tuple[int, float]] = {}
+        """Of each pod how many excesses were only reported, and since when (Unix time)."""
         self._said: Mapping[str, Said] = {}
 
     def know(self, assignments: Assignments) -> None:
@@ -132,6 +134,10 @@ class Figures:
             for pod in gpu.pods:
                 uid = comparable_uid(pod.uid)
                 self._raise_peak(uid, gpu.uuid, pod.peak_bytes)
+                if pod.would_stop and pod.would_stop_since_s is not None:
+                    count, since_s = self._would_stop.get(uid, (0, pod.would_stop_since_s))
+                    earliest_s = min(since_s, pod.would_stop_since_s)
+                    self._would_stop[uid] = max(count, pod.would_stop), earliest_s
                 if pod.stops is not None:
                     stops = self._stops.setdefault(uid, _Stops())
                     stops.before = max(stops.before or 0, pod.stops - (stops.said or 0))
@@ -154,6 +160,12 @@ class Figures:
         """Count that we stopped something of a pod."""
         if uid in self._lines:
             self._stops.setdefault(uid, _Stops()).ours += 1
+
+    def would_stop(self, uid: str, at_s: float) -> None:
+        """Count that an excess of a pod was reported and nothing was stopped, at this Unix time."""
+        if uid in self._lines:
+            count, since_s = self._would_stop.get(uid, (0, at_s))
+            self._would_stop[uid] = min(count + 1, MOST_STOPS), since_s
 
     def see(self, look: Look, now_s: float) -> None:
         """Take note of a look.
@@ -252,12 +264,15 @@ class Figures:
                 listed = self._lists.get(gpu.uuid)
                 used, processes = _holds(listed, uid)
                 stops = self._stops.get(uid)
+                would_stop, since_s = self._would_stop.get(uid, (None, None))
                 figures = PodFigures(
                     written,
                     line.hold.cap_bytes if line.hold else line.memory_bytes,
                     used,
                     self._peaks.get((uid, gpu.uuid)),
                     stops.total() if stops else None,
+                    would_stop,
+                    since_s,
                 )
                 yield Share(gpu.uuid, line.pod, processes, figures)
 
@@ -297,6 +312,8 @@ class Figures:
         if self._is_known:
             self._peaks = {key: one for key, one in self._peaks.items() if key[0] in self._lines}
             self._stops = {uid: one for uid, one in self._stops.items() if uid in self._lines}
+            kept = self._would_stop.items()
+            self._would_stop = {uid: one for uid, one in kept if uid in self._lines}
 
 
 def _holds(listed: _Listed | None, uid: str) -> tuple[int | None, int | None]:

@@ -29,8 +29,10 @@ ALWAYS: Final = -1
 class Judge:
     """Remembers of each pod what `step` does, for as long as the list has it."""
 
-    def __init__(self, protected: frozenset[int] = frozenset()) -> None:
+    def __init__(self, protected: frozenset[int] = frozenset(), *, acts: bool = True) -> None:
+        """Prepare; `acts` is whether anything may be stopped at all."""
         self._protected = protected
+        self._acts = acts
         self._lines: dict[str, Assignment] = {}
         self._states: dict[str, State] = {}
         self._dead_since_s: dict[Process, float] = {}
@@ -52,7 +54,7 @@ class Judge:
         self._lines = {uid: line for uid, line in self._lines.items() if uid in kept} | {
             comparable_uid(uid): line
             for uid, line in assignments.items()
-            if line.hold is not None and line.hold.may_act
+            if line.hold is not None and (line.hold.may_act or line.hold.reports)
         }
         self._left = kept & self._lines.keys()
         self._forget_others()
@@ -63,7 +65,7 @@ class Judge:
 
     @property
     def lines(self) -> Mapping[str, Assignment]:
-        """The lines of pods that may be stopped, by UID as it is compared."""
+        """The lines of pods that are judged, by UID as it is compared."""
         return self._lines
 
     def above(self, gpu: str) -> int | None:
@@ -72,7 +74,7 @@ class Judge:
         | the GPU is | |
         | --- | --- |
         | of a pod that is not calm | always |
-        | of pods that may be stopped | the smallest ceiling: within it none of them is over |
+        | of pods that are judged | the smallest ceiling: within it none of them is over |
         | of no such pod | never |
         """
         judged = self.judged()
@@ -99,7 +101,8 @@ class Judge:
         """Return what to do about whom.
 
         A pod that is calm and within its cap is left out, which changes nothing: `step` remembers
-        of it only a peak, and one over the cap is higher.
+        of it only a peak, and one over the cap is higher. Except where its excess was reported:
+        that is over now.
         """
         held = self._held(look)
         self._note_dead(look, now_s)
@@ -110,12 +113,12 @@ class Judge:
             if line.hold is None:
                 continue
             theirs = held.get(uid, [])
-            if uid not in judged and not _is_over(theirs, line.hold):
+            state = self._states.get(uid, State())
+            if uid not in judged and not state.reported and not _is_over(theirs, line.hold):
                 continue
             observation = self._observation(uid, theirs, look, now_s)
             dead = {one.owner.process.pid for _, one in theirs if one.owner and one.dead}
-            cap = cap_of(line.hold, self._protected | dead)
-            state = self._states.get(uid, State())
+            cap = cap_of(line.hold, self._protected | dead, acts=self._acts)
             self._states[uid], chosen = step(state, observation, cap, now_s)
             actions += ((uid, action) for action in chosen)
         return actions
@@ -173,7 +176,7 @@ class Judge:
         self._dead_since_s = {one: self._dead_since_s.get(one, now_s) for one in dead}
 
 
-def cap_of(hold: Hold, protected: frozenset[int]) -> Cap:
+def cap_of(hold: Hold, protected: frozenset[int], *, acts: bool = True) -> Cap:
     """Return what the sentry holds a pod to: the largest process first, then all of the pod."""
     return Cap(
         cap_bytes=hold.cap_bytes,
@@ -186,6 +189,7 @@ def cap_of(hold: Hold, protected: frozenset[int]) -> Cap:
         first=First.LARGEST,
         container_after=None,
         pod_after=1,
+        reports_only=not (acts and hold.may_act),
     )
 
 
@@ -200,8 +204,14 @@ def has(line: Assignment, gpu: str) -> bool:
 
 
 def is_calm(state: State) -> bool:
-    """Say whether nothing of the past says anything about the next look."""
-    waiting = any(late.over_s > 0 or late.over for late in state.lateness.values())
+    """Say whether nothing of the past says anything about the next look.
+
+    An excess that was reported and lasts is waited for as that of a pod within its cap.
+    """
+    waiting = any(
+        (late.over_s > 0 or late.over) and not (late.over and gpu in state.reported)
+        for gpu, late in state.lateness.items()
+    )
     return not (waiting or state.victims or any(state.over.values()))
 
 

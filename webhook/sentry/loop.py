@@ -18,8 +18,14 @@ from webhook.adapters.kube.assigned import (
 )
 from webhook.adapters.node_processes import NodeProcesses, Owner
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement.explanation import describe, explain_end, explain_stop, mebibytes
-from webhook.core.enforcement.step import EndPod, Freed, Terminate
+from webhook.core.enforcement.explanation import (
+    describe,
+    explain_end,
+    explain_report,
+    explain_stop,
+    mebibytes,
+)
+from webhook.core.enforcement.step import EndPod, Freed, ReportExcess, Terminate
 from webhook.core.node.cgroups import Place, comparable_uid
 from webhook.core.node.driver import Driver, after_scan, needs_new_container, why_unready
 from webhook.core.node.inventory import Scan
@@ -56,6 +62,7 @@ STUCK_S: Final = 5.0
 """For so long nobody of a pod could be stopped before that is told: it may be over in a moment."""
 
 _MOST_PIDS: Final = 8  # in a line
+_ONLY_REPORTS: Final = "the sentry only reports"
 
 
 @dataclass(slots=True)
@@ -98,7 +105,7 @@ class Sentry:
             kernel_driver=settings.kernel_driver,
             outermost=surroundings.own_pid_namespace(proc=settings.proc).holds is False,
         )
-        self._judge = Judge()
+        self._judge = Judge(acts=settings.act)
         self._audit = Audit()
         self._actor = Actor(node)
         self._teller = Teller(kube, settings.node, settings.pod_name, journal)
@@ -112,7 +119,6 @@ class Sentry:
         self._fresh_s: float | None = None
         self._unread = UNREAD
         self._reported: set[tuple[str, str]] = set()
-        self._warned: set[str] = set()
         self._stuck: dict[str, _Stuck] = {}
 
     def run(self) -> None:
@@ -177,7 +183,6 @@ class Sentry:
         if look.fault is None:
             self._report_unmanaged(unmanaged, now_s)
         judged = self._judge.judged()
-        self._warned &= judged
         self._stuck = {uid: stuck for uid, stuck in self._stuck.items() if uid in judged}
         self._check_driver(look, now_s)
         return look
@@ -237,6 +242,8 @@ class Sentry:
                 if process is not None:
                     action = replace(action, process=self._as_its_owner_sees(process))
                 self._end(uid, explain_end(action), look, now_s)
+            case ReportExcess():
+                self._report_excess(uid, action, now_s)
             case Freed(process, gpu, _, after_s, returned=False):
                 why = f"{describe(process)} still holds it {after_s:.0f} s after SIGKILL"
                 values = {"why": why, "gpu": gpu} | self._values_of(uid, process)
@@ -261,7 +268,7 @@ class Sentry:
                 for whose, action in actions
                 if whose == uid and isinstance(action, Freed) and action.returned
             ]
-            if freed and self._settings.act:
+            if freed:
                 self._journal.event(
                     "info",
                     "memory came back",
@@ -274,9 +281,6 @@ class Sentry:
                 )
 
     def _stop(self, uid: str, process: Process, why: str, now_s: float) -> None:
-        if not self._settings.act:
-            self._warn(uid, why, now_s)
-            return
         why += self._instead(uid)
         values = {"why": why} | self._values_of(uid, process)
         self._journal.line("warning", "stopping a process", values)
@@ -293,9 +297,6 @@ class Sentry:
 
     def _end(self, uid: str, why: str, look: Look, now_s: float) -> None:
         """End all of a pod; where nobody can be stopped, say so once, and go on trying."""
-        if not self._settings.act:
-            self._warn(uid, why, now_s)
-            return
         stuck = self._stuck.get(uid)
         if stuck is not None and now_s < stuck.retry_s:
             return
@@ -334,15 +335,17 @@ class Sentry:
         late_s = (hold.late_s if hold else 0.0) + LATER_S
         return f"; its sidecar did not stop it within {late_s:g} s, so the node's sentry does"
 
-    def _warn(self, uid: str, why: str, now_s: float) -> None:
-        """Report an excess once, where nothing is to be stopped."""
-        if uid in self._warned:
-            return
-        self._warned.add(uid)
-        why += "; nothing is stopped: the sentry only reports"
-        self._journal.event(
-            "warning", "a pod is over its cap", why=why, pod=self._judge.lines[uid].pod, uid=uid
-        )
+    def _report_excess(self, uid: str, action: ReportExcess, now_s: float) -> None:
+        """Report once for each excess what would be stopped, in the words of a stop."""
+        line = self._judge.lines[uid]
+        if action.process is not None:
+            action = replace(action, process=self._as_its_owner_sees(action.process))
+        of_policy = line.hold is not None and line.hold.reports
+        who = "the policy only reports (onExcess: Report)" if of_policy else _ONLY_REPORTS
+        why = explain_report(action, who)
+        self._journal.event("warning", "a pod is over its cap", why=why, pod=line.pod, uid=uid)
+        self._metrics.would_stop()
+        self._figures.would_stop(uid, time.time())
         self._tell(uid, why, now_s, stopped=False)
 
     def _tell(self, uid: str, why: str, now_s: float, *, stopped: bool = True) -> None:

@@ -206,6 +206,14 @@ class SentryMetrics:
         )
         self._stops = {of: stops.labels(node, of) for of in ("process", "pod")}
 
+        would_stop = Counter(
+            "vramwarden_sentry_would_stop",
+            "Excesses that were reported and not stopped, as the policy or sentry.act says.",
+            ["node"],
+            registry=registry,
+        )
+        self._would_stop = would_stop.labels(node)
+
     def looked(self, took_s: float) -> None:
         """Count a look."""
         self._duration.observe(took_s)
@@ -232,6 +240,11 @@ class SentryMetrics:
     def stopped(self, of: str) -> None:
         """Count a stop of a `process` or a `pod`."""
         self._stops[of].inc()
+        self._changes += 1
+
+    def would_stop(self) -> None:
+        """Count an excess for which nothing was stopped."""
+        self._would_stop.inc()
         self._changes += 1
 
     def exposition(self) -> bytes:

@@ -17,7 +17,10 @@
 `policy_reload`  policies, read again when their files change
 `changes`     wakes what keeps an object as it should be, when that object changes
 `fence`       the rules in force, where the API server's admission policies read them
+`known`            what is kept in mind of the cluster, a base of the two after it
 `runtime_classes`  whether the cluster has the one that rules with `Auto` choose
+`namespaces`  their labels, while rules ask for any
+`sliced_nodes`     which slices of GPUs (MIG) nodes have, for rules that ask for them
 `placement/`  which GPU a pod gets when it is bound
 `service`     composition root: settings in, gunicorn running
 

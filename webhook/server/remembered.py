@@ -1,10 +1,12 @@
 """Decisions about pods of one template, remembered: a controller creates many that differ by name.
 
-A decision about a creation follows from the policy, the phase and the namespace, and of the pod
-from its annotations, its labels and its spec alone. Pods of a template differ in one more thing:
-the name of the volume with the token, to which the ServiceAccount plugin appends five random
-characters (k8s.io/kubernetes/plugin/pkg/admission/serviceaccount/admission.go). It is left out of
-what is compared where it names that volume and its mounts, and stands nowhere else.
+A decision about a creation follows from the policy, the rule that governs the pod, the phase and
+the namespace, and of the pod from its annotations, its labels and its spec alone. Who creates it,
+and which labels its namespace has, decide which rule that is and nothing else. Pods of a template
+differ in one more thing: the name of the volume with the token, to which the ServiceAccount plugin
+appends five random characters (k8s.io/kubernetes/plugin/pkg/admission/serviceaccount/admission.go).
+It is left out of what is compared where it names that volume and its mounts, and stands nowhere
+else.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from webhook.core.admission.decide import decide
+from webhook.core.admission.decide import decide, governing_rule
+from webhook.core.pod.findings import MalformedObjectError
 from webhook.names import NODES_GROUP
 
 if TYPE_CHECKING:
@@ -72,11 +75,11 @@ class RememberedDecisions:
 
     def decide(self, request: Request, policy: Policy, phase: Phase) -> Decision:
         """Decide a review whose body has at most LONGEST_BYTES."""
-        template = _template(request)
+        template = _template(request, policy)
         if template is None:
             return decide(request, policy, phase)
         key, token = (phase, template[0]), template[1]
-        in_force = (policy.digest, policy.rollout, policy.runtime_classes)
+        in_force = (policy.digest, policy.rollout, policy.runtime_classes, policy.sliced_nodes)
         memory = self._memory  # once: another thread may replace it
         is_full = len(memory.known) >= MOST or len(memory.seen) >= MOST_SEEN
         if is_full or memory.in_force != in_force:
@@ -102,14 +105,25 @@ def _is_fit(patch: bytes, token: bytes) -> bool:
     return len(patch) <= LONGEST_PATCH_BYTES and not (token and token in patch)
 
 
-def _template(request: Request) -> tuple[bytes, bytes] | None:
+def _template(request: Request, policy: Policy) -> tuple[bytes, bytes] | None:
     """Return what a decision follows from, and the name that is left out of it, if any."""
     if request.kind != "Pod" or request.operation != "CREATE" or request.subresource:
         return None
     metadata, spec = request.obj.get("metadata"), request.obj.get("spec")
     if type(metadata) is not dict or type(spec) is not dict or NODES_GROUP in request.groups:
         return None
-    read = (request.namespace, metadata.get("annotations"), metadata.get("labels"), spec)
+    try:
+        rule = governing_rule(request, policy)
+    except MalformedObjectError:
+        return None
+    name_of_rule = rule.name if rule else ""
+    read = (
+        name_of_rule,
+        request.namespace,
+        metadata.get("annotations"),
+        metadata.get("labels"),
+        spec,
+    )
     key = orjson.dumps(read)
     token = _token(spec)
     if not token:

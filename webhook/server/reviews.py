@@ -20,6 +20,7 @@ from webhook.core.admission.proof import prove
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.patch import condense
 from webhook.core.pod.review import BadReviewError, uid_in_prefix
+from webhook.core.policy.match import NamespaceUnknownError
 from webhook.server.log import short
 from webhook.server.remembered import LONGEST_BYTES, RememberedDecisions
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
     Shape = Callable[[Request, Sequence[Operation]], Sequence[Operation]]
     Warn = Callable[[str, Mapping[str, Any], int], str]
+    Tell = Callable[[Request, Policy], Request]
+    """From a request to one that knows what the policy needs to know of the cluster."""
 
 
 class Beside(Enum):
@@ -71,6 +74,14 @@ class Answer:
 def rejection(status: int, sentence: str) -> Answer:
     """Build the answer to a request that is not a review: one sentence for the caller."""
     return Answer(status, f"{sentence}\n".encode(), b"text/plain; charset=utf-8")
+
+
+_UNKNOWN: Final = rejection(503, "the namespace's labels are not known yet; retry in a second")
+
+
+def tell_nothing(request: Request, _policy: Policy) -> Request:
+    """Return a request as it came: a server that knows no cluster knows no labels."""
+    return request
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +201,10 @@ class PodReviews:
         metrics: Metrics,
         log: JsonLog,
         warn: Warn = lambda _namespace, _metadata, _asked_bytes: "",
+        tell: Tell = tell_nothing,
     ) -> None:
         """Let `warn` say what a new pod asks too much or too little of; it never waits."""
+        self._tell = tell
         self._policy = policy
         self._warn = warn
         self._metrics = metrics
@@ -211,10 +224,15 @@ class PodReviews:
 
         # Read once: a policy that is replaced meanwhile cannot split a decision.
         policy = self._policy()
+        review = replace(review, request=self._tell(review.request, policy))
 
-        def decided(request: Request) -> Decision:
+        def decided(request: Request) -> Decision | None:
             judge = self._remembered.decide if len(body) <= LONGEST_BYTES else decide
-            return self._advised(request, judge(request, policy, phase))
+            try:
+                return self._advised(request, judge(request, policy, phase))
+            except NamespaceUnknownError as error:
+                self._log.warning("review not answered", **_about(review), why=str(error))
+                return None
 
         def shaped(request: Request, patch: Sequence[Operation]) -> Sequence[Operation]:
             if len(body) > SMALL_BODY_BYTES:
@@ -223,7 +241,10 @@ class PodReviews:
             self._proofs.sample(request, patch, policy)
             return patch
 
-        return self._reviews.answer(review, decided, shaped)
+        answer = self._reviews.answer(review, decided, shaped)
+        if answer is None:
+            self._metrics.count_refused(_UNKNOWN.status)
+        return answer or _UNKNOWN
 
     def _advised(self, request: Request, decision: Decision) -> Decision:
         """Add what histories say: not to what is remembered, since it follows from more."""

@@ -16,6 +16,7 @@ from gunicorn.app.base import BaseApplication
 
 from webhook.adapters.kube.client import connect
 from webhook.adapters.kube.fence import FenceApi
+from webhook.adapters.kube.policies import PoliciesApi
 from webhook.adapters.policy.source import PolicySource
 from webhook.core.policy.values import Rollout
 from webhook.server.connections import Connections
@@ -25,12 +26,15 @@ from webhook.server.health import Health
 from webhook.server.http import Connection
 from webhook.server.log import JsonLog, ServerLogger
 from webhook.server.metrics import Metrics
+from webhook.server.namespaces import Namespaces
 from webhook.server.operations import OperationsServer, create_app
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.placement.service import PlacementService
+from webhook.server.policy_objects import PolicyObjects
 from webhook.server.policy_reload import PolicyReload
-from webhook.server.reviews import PodReviews
+from webhook.server.reviews import PodReviews, tell_nothing
 from webhook.server.runtime_classes import RuntimeClasses
+from webhook.server.sliced_nodes import SlicedNodes
 from webhook.server.templates import TemplateReviews
 from webhook.server.worker import DRAIN_S, DrainingWorker
 
@@ -68,6 +72,8 @@ class ServerSettings:
     placement_namespace: str = ""
     """Where the lists of who has which GPU are kept, and the fence's rules; empty for a server that
     neither places nor writes them, and knows no cluster."""
+    policy_objects: bool = False
+    """Whether objects of the kind VRAMPolicy take part in the policy."""
 
 
 class CannotListenError(Exception):
@@ -91,7 +97,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
     def __init__(self, settings: ServerSettings) -> None:
         """Take the ports, then prepare certificate and policy.
 
-        Raises CannotListenError, CertificatesError, PolicyInvalidError, NoClusterError.
+        Raises CannotListenError, CertificatesError, PolicyInvalidError, KubeError.
         """
         self._settings = settings
         with _listening("", settings.host, settings.port):
@@ -108,11 +114,21 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         if settings.registration:
             self._registration = settings.registration(self.certificates.bind_path, self._log)
             self._health.wait_for(self._registration.obstacle)
-        self._policies = PolicySource(settings.policy, settings.enforcer_image, settings.rollout)
+        self._objects: PolicyObjects | None = None
+        beside: dict[str, Any] = {}
+        if settings.policy_objects:
+            api = PoliciesApi(connect(), settings.placement_namespace)
+            self._objects = PolicyObjects(api, self._log)
+            self._objects.read_first()
+            beside = {"objects": self._objects.texts, "remembered": self._objects.remembered}
+        self._policies = PolicySource(
+            settings.policy, settings.enforcer_image, settings.rollout, **beside
+        )
         self._policy_reload = PolicyReload(self._policies, self._metrics, self._log)
         self._placement: PlacementService | None = None
         self._fence: FenceKeeper | None = None
-        self._runtime_classes: RuntimeClasses | None = None
+        self._known: tuple[RuntimeClasses | SlicedNodes, ...] = ()
+        self._namespaces: Namespaces | None = None
         if settings.placement_namespace:
             fence = FenceApi(connect(), settings.placement_namespace)
             self._fence = FenceKeeper(fence, lambda: self._policies.current, self._log)
@@ -120,15 +136,21 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
                 settings.placement_namespace, self._metrics, self._log
             )
             self._health.wait_for(self._placement.obstacle)
-            self._runtime_classes = RuntimeClasses(connect(), self._log)
-            self._health.wait_for(self._runtime_classes.obstacle)
+            self._known = (
+                RuntimeClasses(connect(), self._log),
+                SlicedNodes(connect(), self._log, lambda: self._policies.current),
+            )
+            self._namespaces = Namespaces(connect(), lambda: self._policies.current, self._log)
+            for known in (*self._known, self._namespaces):
+                self._health.wait_for(known.obstacle)
         binder = self._placement.binder if self._placement else None
         self._bindings = BindingReviews(binder, self._metrics, self._log)
         advisor = self._placement.advisor if self._placement else None
         warn = {"warn": advisor.warn} if advisor else {}
         more = {"more": advisor.warn_author} if advisor else {}
-        self._reviews = PodReviews(self._policy, self._metrics, self._log, **warn)
-        self._templates = TemplateReviews(self._policy, self._metrics, self._log, **more)
+        tell = self._namespaces.told if self._namespaces else tell_nothing
+        self._reviews = PodReviews(self._policy, self._metrics, self._log, tell=tell, **warn)
+        self._templates = TemplateReviews(self._policy, self._metrics, self._log, tell=tell, **more)
         super().__init__()
 
     @property
@@ -195,6 +217,8 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._policy_reload.show()
         self._operations.start(create_app(self._health, self._metrics, self._details))
         self._policy_reload.start()
+        if self._objects:
+            self._objects.start(lambda: self._policies.judged)
         self.certificates.start()
         if self._registration:
             self._registration.start()
@@ -202,13 +226,17 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self._placement.start()
         if self._fence:
             self._fence.start()
-        if self._runtime_classes:
-            self._runtime_classes.start()
+        for known in self._known:
+            known.start()
+        if self._namespaces:
+            self._namespaces.start()
 
     def _policy(self) -> Policy:
         """Return the policy in force, with what is known of the cluster."""
         policy = self._policies.current
-        return self._runtime_classes.told(policy) if self._runtime_classes else policy
+        for known in self._known:
+            policy = known.told(policy)
+        return policy
 
     def _is_draining(self) -> bool:
         return bool(self._worker.draining)

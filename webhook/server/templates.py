@@ -2,7 +2,8 @@
 
 A controller makes the pods, and shows nobody the warnings or denials that those meet. Registered
 with `failurePolicy: Ignore`, so that no workload waits for us. What cannot be read, is too large,
-or meets a bug of ours is allowed in silence: an answer that denies would count.
+stands in a namespace that is not known yet, or meets a bug of ours is allowed in silence: an answer
+that denies would count.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, Final
 from webhook.adapters.review_json import is_dense, write_review
 from webhook.core.admission.templates import Advice, advise, no_more
 from webhook.core.pod.review import uid_in_prefix
+from webhook.core.policy.match import NamespaceUnknownError
 from webhook.server.reviews import (
     PREFIX_BYTES,
     SMALL_BODY_BYTES,
     Answer,
     Reviews,
     rejection,
+    tell_nothing,
 )
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from webhook.core.policy.values import Policy
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
+    from webhook.server.reviews import Tell
 
 WEBHOOK: Final = "advise"
 """In metrics and log lines."""
@@ -48,7 +52,9 @@ class TemplateReviews:
         metrics: Metrics,
         log: JsonLog,
         more: MoreAdvice = no_more,
+        tell: Tell = tell_nothing,
     ) -> None:
+        self._tell = tell
         self._policy = policy
         self._metrics = metrics
         self._more = more
@@ -64,7 +70,10 @@ class TemplateReviews:
         policy = self._policy()
 
         def advised(request: Request) -> Advice:
-            return advise(request, policy, self._more)
+            try:
+                return advise(self._tell(request, policy), policy, self._more)
+            except NamespaceUnknownError:
+                return _SILENCE
 
         return self._reviews.answer(review, advised)
 

@@ -8,6 +8,7 @@ from webhook.core.enforcement.explanation import (
     describe,
     explain_container_stop,
     explain_end,
+    explain_report,
     explain_stop,
     mebibytes,
 )
@@ -15,7 +16,9 @@ from webhook.core.enforcement.step import (
     EndPod,
     Freed,
     Kill,
+    Powerless,
     ReportBlind,
+    ReportExcess,
     StopContainer,
     Terminate,
 )
@@ -40,6 +43,10 @@ def report(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
             why = explain_container_stop(action)
             values = _figures(excess) | values_of(process)
             journal.verdict("warning", "stopping a container", why, **values)
+        case ReportExcess(excess, process):
+            why = explain_report(action, "the policy only reports (onExcess: Report)")
+            values = _figures(excess) | (values_of(process) if process else {})
+            journal.verdict("warning", "would stop a process", why, **values)
         case Kill(process, gpu):
             why = f"{describe(process)} is still there {grace_s:g} s after SIGTERM"
             journal.event("warning", "killing a process", why=why, gpu=gpu, **values_of(process))
@@ -66,10 +73,11 @@ def report(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
             journal.verdict("error", "the pod must restart", explain_end(action))
 
 
-def _figures(excess: Excess) -> dict[str, Any]:
+def _figures(excess: Excess | Powerless) -> dict[str, Any]:
+    used = {} if isinstance(excess, Powerless) else {"used_bytes": excess.used_bytes}
     return {
         "gpu": excess.gpu,
-        "used_bytes": excess.used_bytes,
+        **used,
         "sum_bytes": excess.sum_bytes,
         "cap_bytes": excess.cap_bytes,
         "peak_bytes": excess.peak_bytes,

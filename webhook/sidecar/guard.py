@@ -84,6 +84,7 @@ class Guard:
             grace_s=settings.grace_s,
             blind_after_s=settings.blind_after_s,
             terminate_when_blind=settings.terminate_when_blind,
+            reports_only=not settings.stops,
             protected=frozenset({1, me, *processes.parents(me, proc=proc)}),
         )
         self._observer = Observer(

@@ -12,6 +12,7 @@ from webhook.core.enforcement.bounds import (
     POLL_INTERVAL,
     Span,
     parse_cap,
+    parse_stops,
     parse_tolerance,
 )
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
@@ -21,6 +22,7 @@ from webhook.names import (
     CAP_BYTES_ENV,
     GPUS_ENV,
     GRACE_ENV,
+    ON_EXCESS_ENV,
     POLL_INTERVAL_ENV,
     TOLERANCE_ENV,
     WHEN_BLIND_ENV,
@@ -56,6 +58,8 @@ class EnforcerSettings:
     terminate_when_blind: bool
     only: frozenset[str] | None
     """The UUIDs of the pod's GPUs; None for all that the driver shows."""
+    stops: bool = True
+    """Whether something is stopped for an excess; otherwise it is only reported."""
 
 
 def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
@@ -90,6 +94,7 @@ def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
         grace_s=seconds(GRACE_ENV, GRACE),
         blind_after_s=seconds(BLIND_AFTER_ENV, BLIND_AFTER),
         terminate_when_blind=read(WHEN_BLIND_ENV, _when_blind, "Report") == "Terminate",
+        stops=read(ON_EXCESS_ENV, parse_stops, default=True) is not False,
         only=read(gpus, _only),
     )
     if problems:

@@ -71,11 +71,13 @@ WHOLE = {
                     },
                 },
                 "runtimeClasses": ["nvidia"],
+                "migProfiles": {"1g.10gb": "9728Mi"},
                 "expect": {
                     "allowed": True,
                     "reasons": [],
                     "rule": "a",
                     "vram": "1Gi",
+                    "resources": {"vramwarden.io/vram": "1Gi"},
                     "runtimeClassName": "nvidia",
                 },
             }

@@ -233,15 +233,19 @@ def test_the_digest_tells_every_change_of_files_names_and_image(tmp_path):
     assert len(load(one).digest) == 64
 
 
+def a_file(name, data):
+    return policy_files.PolicyText(name, "", data)
+
+
 def test_two_releases_know_each_others_pods_by_the_digest():
-    files = policy_files.Snapshot((("a", "", b"b"),), ())
+    files = policy_files.Snapshot((a_file("a", b"b"),), ())
     assert files.digest(IMAGE) == files.digest(IMAGE, release=webhook.__version__)
     assert files.digest(IMAGE) != files.digest(IMAGE, release="0.0.9")
 
 
 def test_no_two_folders_look_alike_to_the_digest():
-    split = policy_files.Snapshot((("a", "", b"b"), ("c", "", b"d")), ())
-    joined = policy_files.Snapshot((("a", "", b"bcd"),), ())
+    split = policy_files.Snapshot((a_file("a", b"b"), a_file("c", b"d")), ())
+    joined = policy_files.Snapshot((a_file("a", b"bcd"),), ())
     assert split.digest(IMAGE) != joined.digest(IMAGE)
 
 

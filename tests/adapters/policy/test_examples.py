@@ -20,6 +20,9 @@ RULES = """  rules:
     match: {namespaces: [warn-a]}
     action: Warn
     memory: {max: 8Gi}
+  - name: sliced
+    match: {namespaces: [sliced]}
+    accounting: MIG
   - name: main
     match: {namespaces: ["a-*"]}
     memory: {max: 8Gi}
@@ -32,12 +35,14 @@ def mismatches(folder, pod: str, expect: str) -> list[str]:
     """Return what one example brought, without file, line and name."""
     spec = f"{RULES}  examples:\n  - {{name: one, pod: {pod}, expect: {expect}}}\n"
     found = problems_of_spec(folder, spec)
-    prefix = "a.yaml:19: example 'one': "
+    prefix = "a.yaml:22: example 'one': "
     assert all(problem.startswith(prefix) for problem in found)
     return [problem.removeprefix(prefix) for problem in found]
 
 
 SMALL = "{namespace: a-1, annotations: {vramwarden.io/gpu-memory: 4Gi}}"
+SLICED = SMALL.replace("a-1", "sliced")
+BAD = "{namespace: none, spec: {containers: [{name: c, resources: {limits: {a.b/c: x}}}]}}"
 LARGE = "{namespace: a-1, annotations: {vramwarden.io/gpu-memory: 9Gi}}"
 TWICE = (
     "{namespace: a-1, annotations: {vramwarden.io/gpu-memory: 4Gi}, spec: {containers: [{name: c, "
@@ -75,6 +80,10 @@ TOO_LARGE = (
         ("{namespace: a-1, labels: {app: x}, spec: {containers: [{name: c, image: i}]}}", "{allowed: true, pod: {metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: i}]}}}"),
         ("{namespace: a-1, name: one}", "{allowed: true, pod: {apiVersion: v1, kind: Pod, metadata: {name: one, namespace: a-1}, spec: {containers: [{name: main, image: example}]}}}"),
         ("{namespace: a-1}", "{allowed: true, pod: {spec: {containers: [{name: main, image: example}]}}}"),
+        (SMALL, "{allowed: true, resources: {vramwarden.io/vram: 4Gi, cpu: 0}}"),
+        (SLICED, "{allowed: true, vram: 0, resources: {nvidia.com/mig-1g.10gb: 1}}, migProfiles: {1g.10gb: 9728Mi, 2g.20gb: 19968Mi}"),
+        (SLICED, "{allowed: false, reasons: [TooLarge]}, migProfiles: {1g.10gb: 1Gi}"),
+        (SLICED, "{allowed: false, reasons: [EnforcementImpossible]}"),
     ],
 )  # fmt: skip
 def test_an_example_that_holds_says_nothing(tmp_path, pod, expect):
@@ -109,6 +118,9 @@ def test_an_example_that_holds_says_nothing(tmp_path, pod, expect):
         ("{namespace: a-1}", "{allowed: true, pod: {metadata: {name: other}, spec: {containers: [{name: main, image: x, tty: true}]}}}", ['wanted pod.metadata.name: "other", got "example"', 'wanted pod.spec.containers[0].image: "x", got "example"', "wanted pod.spec.containers[0].tty: true, got none"]),
         ("{namespace: a-1, labels: {a.b/c: d}, spec: {containers: [{name: c}], hostPID: true}}", "{allowed: true, pod: {spec: {containers: [], hostPID: 1}}}", ['wanted pod.metadata.labels: none, got {"a.b/c": "d"}', 'wanted pod.spec.containers[0]: none, got {"name": "c"}', "wanted pod.spec.hostPID: 1, got true"]),
         ("{namespace: a-1, spec: {containers: [{name: c}], a: 1, b: 1, c: 1, d: 1, e: 1, f: 1, g: 1}}", "{allowed: true, pod: {spec: {containers: [{name: c}]}}}", [*(f"wanted pod.spec.{key}: none, got 1" for key in "abcdef"), "and 1 more differences of the pod"]),
+        (SMALL, "{allowed: true, resources: {vramwarden.io/vram: 8Gi}}", ["wanted resources vramwarden.io/vram: 8Gi, got 4Gi"]),
+        (SLICED, "{allowed: true, resources: {nvidia.com/mig-1g.10gb: 2}}, migProfiles: {1g.10gb: 9728Mi}", ["wanted resources nvidia.com/mig-1g.10gb: 2, got 1"]),
+        (BAD, "{allowed: true, resources: {a.b/c: 1}}", ["wanted resources a.b/c: 1, got an amount that cannot be read"]),
         (SMALL.replace("a-1", "kube-system"), "{allowed: false}", ["wanted allowed: false, got allowed (ignored by rule ignored)"]),
         (SMALL.replace("a-1", "none"), "{allowed: false}", ["wanted allowed: false, got allowed (no rule matches)"]),
         ("{namespace: a-1}", "{allowed: false}", ["wanted allowed: false, got allowed (unchanged, by rule main)"]),
@@ -125,7 +137,7 @@ def test_the_pod_of_an_example_has_one_container_called_main_by_default(tmp_path
     (example,) = load_spec(tmp_path, spec).examples
     assert example.pod["spec"] == {"containers": [{"name": "main", "image": "example"}]}
     assert example.pod["metadata"]["name"] == "example"
-    assert example.where.endswith("/a.yaml:18")
+    assert example.where.endswith("/a.yaml:21")
 
 
 def test_the_vram_of_an_example_is_what_the_scheduler_counts(tmp_path):

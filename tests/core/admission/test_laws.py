@@ -9,9 +9,10 @@ from dataclasses import replace
 import jsonpatch
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.core.admission.plugins import A100, H200, sliced
 from tests.support.paths import REVIEWS
 from tests.support.pods import a_pod, a_policy, a_request, a_review, a_rule
 from tests.support.strategies import ANY_JSON, asking_pods
@@ -21,6 +22,7 @@ from webhook.core.nvidia.programs import Program
 from webhook.core.pod.review import BadReviewError
 from webhook.core.policy.values import (
     AUTO_RUNTIME_CLASS,
+    Accounting,
     Action,
     Amounts,
     EnforceBy,
@@ -99,6 +101,31 @@ def test_the_patch_applied_to_the_original_has_no_findings(pod, rule, classes, c
     since = a_policy(rule, runtime_classes=classes_since)
     decision = decide(a_request(translated), since, Phase.VALIDATE)
     assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
+
+
+PLUGINS = st.sampled_from([Accounting.MIG, Accounting.CAP_ONLY])
+# What nodes with slices may be known, by those who decide about one pod.
+NODES = [sliced(A100), sliced(H200)]
+SLICED = st.lists(st.sampled_from(NODES), min_size=1, max_size=2, unique_by=id)
+
+
+@given(asking_pods(), RULES, PLUGINS, SLICED, SLICED)
+def test_the_same_holds_where_a_plugin_gives_gpus(pod, rule, accounting, nodes, nodes_since):
+    one_gpu = pod["metadata"]["annotations"].get("vramwarden.io/gpu-count", "1") == "1"
+    assume(accounting is Accounting.MIG or one_gpu)
+    rule = replace(rule, accounting=accounting)
+    policy = a_policy(rule, sliced_nodes=tuple(nodes))
+    once = mutated(pod, policy)
+    for stored in (once.obj, defaulted(once.obj)):
+        assert mutated(stored, policy).patch == ()
+    since = a_policy(rule, sliced_nodes=tuple(nodes_since))
+    decision = decide(a_request(once.obj), since, Phase.VALIDATE)
+    assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
+    # Which slices are known may be something else when another replica mutates it again.
+    again = mutated(once.obj, since)
+    decision = decide(a_request(again.obj), policy, Phase.VALIDATE)
+    assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
+    assert again.obj == mutated(pod, since).obj
 
 
 @given(asking_pods(), RULES, RULES)

@@ -73,6 +73,13 @@ def test_the_rules_action_decides_what_is_said(action, said):
     assert all(one.startswith(said) for one in warnings)
 
 
+def test_audit_is_silent_about_annotations_at_the_wrong_level_as_well():
+    request = a_review(a_pod("8GB"), annotations={MEMORY: "8Gi"})
+    advice = advise(request, a_policy(a_rule(action=Action.AUDIT)), lambda *_: "more")
+    assert (advice.warnings, advice.outcome) == ((), Outcome.AUDITED)
+    assert (advice.reasons, advice.rule) == (("InvalidQuantity",), "default")
+
+
 def test_while_a_rollout_observes_pods_without_a_demand_bring_warnings():
     seeing = a_container("main", env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
     request = a_review(a_pod(containers=[seeing]))

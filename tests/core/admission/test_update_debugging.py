@@ -339,3 +339,12 @@ def test_variables_from_elsewhere_are_overridden_or_else_denied():
     assert denied.findings[0].path == "spec.ephemeralContainers[0].envFrom"
     void = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
     assert debugged_with(Phase.VALIDATE, envFrom=elsewhere, env=void).outcome is Outcome.ALLOWED
+
+
+def test_audit_leaves_debugging_containers_as_they_are():
+    policy = a_policy(a_rule(action=Action.AUDIT))
+    harmless = debugged(a_bound_pod(), a_debugger(), policy=policy, phase=Phase.MUTATE)
+    assert (harmless.outcome, harmless.patch) == (Outcome.ALLOWED, ())
+    seeing = a_debugger(**variable(VISIBLE, "all"))
+    found = debugged(a_bound_pod(), seeing, policy=policy, phase=Phase.MUTATE)
+    assert (found.outcome, found.patch, found.warnings) == (Outcome.AUDITED, (), ())

@@ -166,6 +166,9 @@ def test_what_a_pod_is_held_to_is_read():
         {"act": 1},
         {"act": "true"},
         {"act": []},
+        {"report": True},  # and acts
+        {"act": False, "report": 1},
+        {"act": False, "report": None},
     ],
 )
 def test_a_line_that_does_not_say_well_what_a_pod_is_held_to_counts_and_is_reported(change):
@@ -173,6 +176,15 @@ def test_a_line_that_does_not_say_well_what_a_pod_is_held_to_counts_and_is_repor
     read, whole = read_assignments({"assignments": written(**HELD | change)})
     assert read == {"u": Assignment("ns/p", ("GPU-a",), 5, 1, None)}
     assert not whole
+
+
+@pytest.mark.parametrize(("act", "report"), [(True, False), (False, False), (False, True)])
+def test_whether_the_sentry_stops_or_reports_is_written_and_read(act, report):
+    hold = Hold(5, 0, 6.0, may_act=act, reports=report)
+    entered = {"u": Assignment("ns/p", ("GPU-a",), 5, 1, hold)}
+    data = write_assignments(entered)
+    assert read_assignments(data) == (entered, True)
+    assert ("report" in data["assignments"]) is report
 
 
 def test_no_pod_has_a_line_that_is_much_longer_than_others():

@@ -11,12 +11,18 @@ from webhook.core.admission.decide import Phase, decide
 from webhook.core.placement import held
 from webhook.core.placement.assignments import Hold, read_pod_state
 from webhook.core.pod.patch import apply_patch
-from webhook.core.policy.values import EnforceBy, Placement, Style
+from webhook.core.policy.values import EnforceBy, OnExcess, Placement, Style
 from webhook.sidecar import guard
 from webhook.sidecar.settings import SettingsError, read_settings
 
 GIB = 2**30
-NAMES = ("VRAM_CAP_BYTES", "VRAM_TOLERANCE", "VRAM_POLL_INTERVAL", "VRAM_GRACE")
+NAMES = (
+    "VRAM_CAP_BYTES",
+    "VRAM_TOLERANCE",
+    "VRAM_POLL_INTERVAL",
+    "VRAM_GRACE",
+    "VRAM_ON_EXCESS",
+)
 COMMAND = ["python3", "-I", "-m", "webhook.sidecar"]
 ALONE = Hold(8 * GIB, 8 * GIB // 50, 6.5, may_act=False)
 
@@ -51,13 +57,21 @@ def test_a_pod_with_our_sidecar_may_be_acted_on_and_one_without_may_not(style, p
         assert read_pod_state(apply_patch(raw, decision.patch)).hold == expected
 
 
+def test_a_pod_whose_sidecar_only_reports_is_reported_and_not_acted_on():
+    raw = a_pod("8Gi")
+    rule = a_rule(enforcement={"on_excess": OnExcess.REPORT})
+    decision = decide(a_request(raw), a_policy(rule), Phase.MUTATE)
+    expected = Hold(8 * GIB, 8 * GIB // 50, 6.5, may_act=False, reports=True)
+    assert read_pod_state(apply_patch(raw, decision.patch)).hold == expected
+
+
 def test_who_takes_nothing_is_held_to_nothing():
     assert read_pod_state(a_pod(initContainers=[enforcer()])).hold is None
 
 
 def test_it_is_late_by_a_poll_a_confirmation_and_the_grace():
     def late_s(poll, grace):
-        env = zip(NAMES, ("5", "0", poll, grace), strict=True)
+        env = zip(NAMES, ("5", "0", poll, grace, ""), strict=True)
         return hold_of(enforcer(*(variable(*each) for each in env))).late_s
 
     assert held.CONFIRMING_S == guard.JUDGING_S
@@ -104,6 +118,7 @@ TEXTS = st.one_of(
     st.text(alphabet="0123456789.%-+ehmsGi $()", max_size=8),
     st.integers(0, 2**64).map(str),
     st.sampled_from(["", " 5 ", "2%", "50.1%", "1s", "100ms", "61s", "1h", "2h", "0", "inf"]),
+    st.sampled_from(["Stop", "Report", " Report ", "report", "None"]),
 )
 
 
@@ -119,5 +134,9 @@ def test_it_is_what_the_sidecar_reads_itself(environment):
     else:
         late_s = settings.poll_interval_s + min(settings.poll_interval_s, 0.5) + settings.grace_s
         assert hold == Hold(
-            settings.cap_bytes, settings.tolerance_bytes, pytest.approx(late_s), may_act=True
+            settings.cap_bytes,
+            settings.tolerance_bytes,
+            pytest.approx(late_s),
+            may_act=settings.stops,
+            reports=not settings.stops,
         )

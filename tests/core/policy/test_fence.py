@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.pods import a_policy, a_rule
+from tests.support.pods import A100, a_policy, a_rule
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.adapters.policy.source import PolicySource
 from webhook.core.policy.fence import (
@@ -21,11 +22,14 @@ from webhook.core.policy.fence import (
     fence_data,
     is_intact,
 )
-from webhook.core.policy.match import Subject
+from webhook.core.policy.match import Match, Subject
 from webhook.core.policy.patterns import matches_any
 from webhook.core.policy.values import (
+    Accounting,
     Action,
+    Bounds,
     EnforceBy,
+    GPUClass,
     Placement,
     Rollout,
     VisibleDevices,
@@ -43,8 +47,8 @@ def test_the_shipped_policy_leaves_the_system_alone_and_holds_all_else():
     data = fence_data(shipped)
     system, default = data[RULES_KEY].splitlines()
     assert system.startswith(r"^(kube\-.*|vramwarden\-system|vramwarden\-sentry|gpu\-operator|")
-    assert system.endswith(r"|amazon\-cloudwatch)$")
-    assert default == f"^(.*)$ {ALL}"
+    assert system.endswith(r"|amazon\-cloudwatch)$ - ^$ -")
+    assert default == f"^(.*)$ - ^$ - {ALL}"
     whole = data[WHOLE_GPUS_KEY]
     assert re.search(whole, "nvidia.com/mig-1g.5gb")
     assert not re.search(whole, "nvidia.com/gpus")
@@ -57,26 +61,67 @@ def test_the_shipped_policy_leaves_the_system_alone_and_holds_all_else():
         ({}, ALL),
         ({"enforcement": {"by": EnforceBy.NONE}}, "translated marks variables annotations void"),
         ({"placement": Placement.NONE}, ALL.replace("sidecar", "sidecar sees-all")),
+        ({"accounting": Accounting.MIG}, ALL.replace("sidecar", "plugin")),
+        ({"accounting": Accounting.CAP_ONLY}, ALL.replace("sidecar", "sidecar plugin sees-all")),
         ({"visible_devices": VisibleDevices.VOID}, ALL.replace("variables ", "")),
         ({"visible_devices": VisibleDevices.IGNORE}, "translated sidecar marks"),
         ({"action": Action.WARN}, ""),
         ({"action": Action.AUDIT}, ""),
         ({"action": Action.IGNORE}, ""),
         ({"pod_labels": {"tier": "free"}}, ""),
+        ({"service_accounts": ("trainer",)}, ""),
+        ({"users": ("ada",)}, ""),
+        ({"groups": ("interns",)}, ""),
+        ({"exception": Match(users=("ada",))}, ""),
+        ({"exception": Match(service_accounts=("trainer",))}, ""),
     ],
 )
 def test_words_say_what_a_rule_has_held(rule, words):
-    assert lines(a_rule(**rule)) == [f"^(.*)$ {words}".strip()]
+    assert lines(a_rule(**rule)) == [f"^(.*)$ - ^$ - {words}".strip()]
+
+
+A, B = Match(namespaces=("a-*",)), Match(namespace_labels={"b/c": "", "a": "d"})
+
+
+@pytest.mark.parametrize(
+    ("match", "fields"),
+    [
+        (A, r"^(a\-.*)$ - ^$ -"),
+        (B, "^(.*)$ a=d,b/c= ^$ -"),
+        (Match(exception=A), r"^(.*)$ - ^(a\-.*)$ -"),
+        (Match(exception=B), "^(.*)$ - ^(.*)$ a=d,b/c="),
+        (replace(A, exception=replace(B, namespaces=("x",))), r"^(a\-.*)$ - ^(x)$ a=d,b/c="),
+    ],
+)
+def test_fields_say_which_namespaces_a_rule_is_for(match, fields):
+    assert lines(a_rule(match=match)) == [f"{fields} {ALL}"]
+    # What the API server cannot see of a pod makes the line one for all that it might match.
+    for more in ({"users": ("ada",)}, {"pod_labels": {"x": "y"}}, {"action": Action.IGNORE}):
+        rule = {"match": match, **more} if "action" in more else {"match": replace(match, **more)}
+        assert lines(a_rule(**rule)) == [fields]
+    if match.exception:
+        wider = replace(match, exception=replace(match.exception, groups=("interns",)))
+        assert lines(a_rule(match=wider)) == [" ".join([*fields.split(" ")[:2], "^$ -"])]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "words"),
+    [(("*",), ALL.replace("sidecar", "plugin")), (("a100",), ALL)],
+)
+def test_a_class_that_pods_may_name_counts_for_all_of_them(allowed, words):
+    sliced = GPUClass("sliced", {}, (), Bounds(), Accounting.MIG)
+    classes = {"sliced": sliced, "a100": A100}
+    assert lines(a_rule(allowed_classes=allowed), classes=classes) == [f"^(.*)$ {words}"]
 
 
 def test_while_a_policy_is_observed_only_pods_with_a_demand_are_held_to_it():
     rule = a_rule(placement=Placement.NONE)
-    assert lines(rule, rollout=Rollout.OBSERVE) == ["^(.*)$ translated sidecar sees-all"]
+    assert lines(rule, rollout=Rollout.OBSERVE) == ["^(.*)$ - ^$ - translated sidecar sees-all"]
 
 
 def test_lines_stand_in_the_order_of_the_rules():
     rules = [a_rule(namespaces=(name,)) for name in ("b", "a-*", "*")]
-    assert lines(*rules) == [f"^({name})$ {ALL}" for name in ("b", r"a\-.*", ".*")]
+    assert lines(*rules) == [f"^({name})$ - ^$ - {ALL}" for name in ("b", r"a\-.*", ".*")]
 
 
 def test_a_policy_without_rules_has_no_lines_and_without_whole_gpus_no_such_resource():
@@ -105,7 +150,7 @@ def test_rules_beyond_the_bound_are_left_to_the_webhook():
     assert RULES_BYTES - 200 < len(text) <= RULES_BYTES
     *kept, last = text.splitlines()
     assert kept == lines(*rules[: len(kept)])
-    assert last == "^(.*)$"
+    assert last == "^(.*)$ - ^$ -"
     few = rules[: len(kept)]
     assert len(lines(*few)) == len(kept)
 
@@ -121,7 +166,7 @@ def test_the_sum_says_whether_a_replica_wrote_it():
     text = f"{data[RULES_KEY]}\0{data[WHOLE_GPUS_KEY]}"
     assert data[SUM_KEY] == hashlib.sha256(text.encode()).hexdigest()
     assert is_intact(data)
-    assert is_intact({**data, "rules.v2": "of another release"})
+    assert is_intact({**data, "rules.v3": "of another release"})
     assert not is_intact({})
     for key in data:
         assert not is_intact({**data, key: "x"})

@@ -13,6 +13,7 @@
 | seeing | figures of nodes and the pods of a user, for `top` and its like |
 | registration | our webhook configurations: where /bind is called, whose they are |
 | checked | what `vramwarden check` looks at, by its user's rights |
+| policies | policies as objects, and their status |
 | certificates | what replicas share of their certificates, for `certs` |
 
 Nothing but `client` imports the modules `kubernetes` and `urllib3`. May import: `webhook.core`,

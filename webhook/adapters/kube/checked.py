@@ -18,6 +18,7 @@ from webhook.adapters.kube.client import KubeError, joined
 from webhook.adapters.kube.events import OF_NODES
 from webhook.adapters.kube.fence import CONFIG_MAP
 from webhook.adapters.kube.placement import MANAGED
+from webhook.adapters.kube.policies import read_stored
 from webhook.core.node.sharing import DRAIN
 from webhook.core.seeing.checks.facts import (
     DEFAULT_NAMESPACE,
@@ -27,6 +28,7 @@ from webhook.core.seeing.checks.facts import (
     NodeFacts,
     OtherWebhook,
     OurWebhook,
+    PolicyObject,
     Right,
     Workload,
     read_dry_run,
@@ -35,6 +37,7 @@ from webhook.core.seeing.checks.facts import (
     read_node,
     read_own_pod,
     read_own_webhooks,
+    read_policy_object,
     read_webhooks,
     read_workload,
 )
@@ -47,6 +50,7 @@ from webhook.names import (
     NVIDIA_RUNTIME_CLASS,
     SEEING_API_VERSION,
     VRAM_HISTORIES,
+    VRAM_POLICIES,
 )
 
 if TYPE_CHECKING:
@@ -98,6 +102,7 @@ CREATED_WHERE_SERVED: Final = (
     (_REGISTRATION, "validatingadmissionpolicybindings"),
 )
 GRANTED: Final = (
+    ("", "namespaces", ("get", "list", "watch")),
     ("", "nodes", ("get", "list", "watch", "patch")),
     ("", "nodes/status", ("patch",)),
     ("", "pods", ("get", "list", "watch", "delete")),
@@ -106,6 +111,8 @@ GRANTED: Final = (
     ("events.k8s.io", "events", ("create", "patch")),
     (API_GROUP, GPU_NODES, ("get", "list", "watch", "create", "patch")),
     (API_GROUP, VRAM_HISTORIES, ("get", "list", "watch", "create", "patch", "update", "delete")),
+    (API_GROUP, VRAM_POLICIES, ("get", "list", "watch")),
+    (API_GROUP, f"{VRAM_POLICIES}/status", ("patch",)),
 )
 """Group, resource and verbs that the chart's ClusterRoles give to our accounts, all objects."""
 
@@ -117,6 +124,8 @@ class Looked:
     facts: Facts
     policies: dict[str, str] | Unseen | None
     """Files of the release's policy; None where there is no such ConfigMap."""
+    objects: tuple[tuple[str, bytes], ...] | Unseen
+    """Names and contents of the policies that are objects; none where the replicas read none."""
     bundles: tuple[tuple[str, bytes], ...] | Unseen
     """The caBundle of each of our webhooks, by its name."""
     secret: tuple[str, Mapping[str, bytes]] | Unseen | None
@@ -141,7 +150,7 @@ def look(
     )
     facts = looker.cluster(facts)
     if pre:
-        return Looked(looker.before(facts), None, (), None)
+        return Looked(looker.before(facts), None, (), (), None)
     return looker.installed(facts)
 
 
@@ -213,7 +222,7 @@ class _Looker:
             ),
         )
         if not webhook:
-            return Looked(facts, None, (), None)
+            return Looked(facts, None, (), (), None)
         has_figures = not isinstance(facts.crds, Unseen) and GPU_NODES in facts.crds
         facts = replace(
             facts,
@@ -231,9 +240,11 @@ class _Looker:
             pods=self._try("list pods in all namespaces", self._managed_pods),
             events=self._try("list events in namespace default", self._events),
         )
+        facts, objects = self._with_objects(facts, webhook)
         return Looked(
             facts,
             self._try("get configmaps", lambda: self._data(namespace, _POLICIES)),
+            objects,
             self._own
             if isinstance(self._own, Unseen)
             else tuple(hook for kind, one in self._own for hook in _bundles(kind, one)),
@@ -241,6 +252,25 @@ class _Looker:
             if isinstance(webhook, Unseen)
             else self._try("get secrets", lambda: self._secret(webhook)),
         )
+
+    def _with_objects(
+        self, facts: Facts, webhook: Workload | Unseen
+    ) -> tuple[Facts, tuple[tuple[str, bytes], ...] | Unseen]:
+        """Add what replicas say of policies that are objects; return also what these hold."""
+        if isinstance(webhook, Unseen) or "--policy-objects" not in webhook.arguments:
+            found = webhook if isinstance(webhook, Unseen) else None
+            return replace(facts, policy_objects=found), found or ()
+
+        def keep(found: Json) -> tuple[PolicyObject, tuple[str, bytes]]:
+            stored = read_stored(found)
+            return read_policy_object(found), (stored.name, stored.data)
+
+        path = f"/apis/{API_GROUP}/v1alpha1/{VRAM_POLICIES}"
+        listed = self._try("list vrampolicies", lambda: self._kube.list_all(path, keep)[0])
+        if isinstance(listed, Unseen):
+            return replace(facts, policy_objects=listed), listed
+        shown, held = tuple(one for one, _ in listed), tuple(one for _, one in listed)
+        return replace(facts, policy_objects=shown), held
 
     def _try(self, what: str, read: Callable[[], T]) -> T | Unseen:
         """Return what is read, or why it cannot be; raises KubeError without any answer."""

@@ -191,9 +191,12 @@ class ListReader(Generic[T]):
     rest: Json = field(default_factory=dict)
     """The list's other members so far, such as `metadata`."""
 
-    def read(self, text: str) -> None:
-        """Read to the end; raises MalformedError where the text ends before, or is no list."""
-        at = _after(text, 0, "{")
+    def read(self, text: str, at: int = 0) -> int:
+        """Read a list, and return where it ends; raises MalformedError where the text ends before.
+
+        It raises that for what is no object, too.
+        """
+        at = _after(text, at, "{")
         while True:
             name, at = _value(text, at)
             at = _after(text, at, ":")
@@ -203,7 +206,7 @@ class ListReader(Generic[T]):
                 self.rest[str(name)], at = _value(text, at)
             at = _after(text, at, ",}")
             if text[at - 1] == "}":
-                return
+                return at
 
     def read_begun(self, begun: bytearray) -> None:
         """Read the objects that arrived whole of a list that is too large."""

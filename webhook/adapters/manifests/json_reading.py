@@ -8,10 +8,9 @@ import re
 from collections import Counter
 from typing import Any, Final
 
-from webhook.adapters.manifests.reading import MAX_DEPTH, MAX_DIGITS, ExactFloat, ManifestError
+from webhook.adapters.manifests.reading import KUBECTL, MAX_DIGITS, ExactFloat, ManifestError
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
-_TOO_DEEP: Final = f"nested more than {MAX_DEPTH} levels deep; flatten it"
 
 
 class NotJsonError(ValueError):
@@ -31,7 +30,7 @@ def read_json(text: str) -> list[tuple[int, Any]]:
     except json.JSONDecodeError as error:
         raise NotJsonError from error
     except RecursionError:
-        raise ManifestError(_TOO_DEEP) from None
+        raise ManifestError(KUBECTL.too_deep) from None
     return found
 
 
@@ -41,8 +40,8 @@ def _after_space(text: str, position: int) -> int:
 
 
 def _check_json(value: Any, depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise ManifestError(_TOO_DEEP)
+    if depth > KUBECTL.max_depth:
+        raise ManifestError(KUBECTL.too_deep)
     children = value.values() if isinstance(value, dict) else value
     if isinstance(value, (dict, list)):
         for child in children:

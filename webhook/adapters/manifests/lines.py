@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from webhook.adapters.manifests.reading import KUBECTL
+from webhook.adapters.yaml_documents import BoundedReader, StopError
+
 if TYPE_CHECKING:
     from webhook.adapters.yaml_documents import Path
 
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PART: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 _UNREAD: Final = object()
 
@@ -29,8 +31,8 @@ class Lines:
         """Return the line of a path, or of the nearest thing around it."""
         if self._root is _UNREAD:
             try:
-                self._root = yaml.compose(self.text, Loader=_LOADER)
-            except yaml.YAMLError:  # JSON that is no YAML, as with tabs
+                self._root = next(BoundedReader(self.text, KUBECTL).documents(), None)
+            except (StopError, yaml.YAMLError):  # JSON that is no YAML, as with tabs
                 self._root = None
         return self.first_line + line_of(self._root, path)
 

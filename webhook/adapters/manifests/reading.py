@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 import yaml
 
-from webhook.adapters.yaml_documents import BoundedReader, StopError
+from webhook.adapters.yaml_documents import BoundedReader, Dialect, StopError
 
 MAX_DEPTH: Final = 100
 """No Kubernetes object nests deeper; keeps recursion, here and in what follows, within bounds."""
@@ -42,6 +42,19 @@ _BASES: Final = {"b": 2, "x": 16, "o": 8, "d": 10}
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _AMBIGUOUS: Final = re.compile(r"[-+.0-9][-+0-9.:_ TtZz]*|=|<<")
 _TAG: Final = "tag:yaml.org,2002:"
+
+
+KUBECTL: Final = Dialect(
+    loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),
+    max_depth=MAX_DEPTH,
+    max_values=MAX_ALIASED,
+    counts_aliased_only=True,
+    is_strict=False,
+    too_deep=f"nested more than {MAX_DEPTH} levels deep; flatten it",
+    too_many=f"its aliases stand for more than {MAX_ALIASED} values; write them out",
+    endless="anchor &{0} contains itself; write the value out",
+    undefined="alias *{0} has no anchor &{0} before it",
+)
 
 
 class ManifestError(ValueError):
@@ -132,21 +145,9 @@ def read_yaml(text: str) -> tuple[Any, Layout]:
 class _Reader(BoundedReader):
     """Makes values, and counts how their collections are indented."""
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    max_depth = MAX_DEPTH
-    max_values = MAX_ALIASED
-    counts_aliased_only = True
-    too_deep = f"nested more than {MAX_DEPTH} levels deep; flatten it"
-    too_many = f"its aliases stand for more than {MAX_ALIASED} values; write them out"
-    endless = "anchor &{0} contains itself; write the value out"
-    undefined = "alias *{0} has no anchor &{0} before it"
-
     def __init__(self, text: str) -> None:
-        super().__init__(text)
+        super().__init__(text, KUBECTL)
         self.layout = Layout()
-
-    def check(self, event: Any, line: int) -> None:
-        """Accept tags and repeated anchors, as kubectl does."""
 
     def make(self, event: Any, depth: int, column: int | None) -> tuple[Any, int]:
         if isinstance(event, yaml.ScalarEvent):

@@ -2,6 +2,10 @@
 
 Every plain scalar is kept as the text that was written: what is not edited comes out as it went in,
 whatever YAML version its reader assumes.
+
+yaml-edit (0.2.0, November 2026) was tried in its place. Documents with anchors read as something
+else after its edits, a new item comes between an old one and the comment above it, and new lines
+are indented by two whatever the others are.
 """
 
 from __future__ import annotations

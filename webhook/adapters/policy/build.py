@@ -10,7 +10,7 @@ from webhook.adapters.policy.bounds import contradictions
 from webhook.adapters.policy.parts import ResourcesPart
 from webhook.adapters.yaml_documents import Document, Path, Problem, show, show_path
 from webhook.core.pod.quantity import parse_quantity
-from webhook.core.policy.match import Match, Subject
+from webhook.core.policy.match import Match, Subject, with_name
 from webhook.core.policy.patterns import matches_any
 from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
@@ -48,8 +48,9 @@ class PolicyDocument:
     content: PolicyFile
 
     def where(self, *path: str | int) -> str:
-        """Return file and line of a path."""
-        return f"{self.file}:{self.document.line(path)}"
+        """Return file and line of a path; of an object, which has no lines, the path itself."""
+        line = self.document.line(path)
+        return f"{self.file}:{line}" if line else f"{self.file}: {show_path(path)}"
 
     def problem(self, path: Path, detail: str) -> Problem:
         """Return a problem at a path."""
@@ -217,6 +218,7 @@ def _rule(part: RulePart, enforcer_image: str, where: str) -> Rule:
         resource_claims=part.resource_claims,
         translate_whole_gpu_bytes=part.translate_whole_gpu,
         accounting=part.accounting,
+        time_sliced_resource=part.time_sliced_resource.value,
         advice=part.advice,
         placement=part.placement,
         enforcement=_enforcement(part.enforcement, enforcer_image),
@@ -313,7 +315,7 @@ def _example(part: ExamplePart, where: str) -> Example:
         subject=Subject(
             pod.namespace,
             pod.labels,
-            pod.namespace_labels,
+            with_name(pod.namespace, pod.namespace_labels),
             user=pod.user,
             groups=tuple(pod.groups),
         ),
@@ -325,8 +327,12 @@ def _example(part: ExamplePart, where: str) -> Example:
         node_selector=expect.node_selector,
         runtime_class_name=expect.runtime_class_name,
         runtime_classes=frozenset(part.runtime_classes),
+        mig_profiles=part.mig_profiles,
         annotations=expect.annotations,
         tolerations=None if expect.tolerations is None else _tolerations(expect.tolerations),
         env=expect.env,
+        resources=None
+        if expect.resources is None
+        else {name: parse_quantity(amount) for name, amount in expect.resources.items()},
         translated=expect.pod,
     )

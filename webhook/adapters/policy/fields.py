@@ -24,6 +24,7 @@ from webhook.core.enforcement.bounds import (
     Span,
     parse_permille,
 )
+from webhook.core.nvidia.mig import PROFILE
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.duration import DURATION, parse_ms
 from webhook.core.pod.quantity import MIB, format_bytes, parse_quantity, parse_vram
@@ -262,6 +263,9 @@ SecretName = Annotated[
 ]
 RuntimeClassName = Annotated[
     str, *_text(DNS_SUBDOMAIN, _SUBDOMAIN_LENGTH, "a RuntimeClass's name; write e.g. nvidia")
+]
+MigProfile = Annotated[
+    str, *_text(PROFILE, _LABEL_LENGTH, "the name of a slice's profile; write e.g. 1g.10gb")
 ]
 ChosenRuntimeClass = Annotated[
     str,

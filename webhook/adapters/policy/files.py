@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,18 +16,25 @@ from webhook.adapters.policy.models import PolicyFile
 from webhook.adapters.policy.sentences import sentences
 from webhook.adapters.yaml_documents import MAX_BYTES, Document, Problem, read_documents, show_path
 from webhook.core.admission.examples import run_example
+from webhook.names import VRAM_POLICIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from webhook.core.policy.values import Policy
 
 __all__ = [
+    "MOST_OBJECTS",
+    "MOST_OBJECT_BYTES",
+    "FailedExample",
     "PolicyInvalidError",
+    "PolicyText",
     "Problem",
+    "Snapshot",
     "is_empty_folder",
     "load_policy",
     "load_texts",
+    "read_bytes",
     "read_policy",
     "shipped_policy_path",
 ]
@@ -36,8 +43,18 @@ _SUFFIXES: Final = frozenset({".yaml", ".yml"})
 _CONFIG_MAP_DATA: Final = "..data"
 """The link by which the kubelet replaces all files of a mounted ConfigMap at once."""
 _SHOWN_PROBLEMS: Final = 100
+MOST_OBJECTS: Final = 64
+MOST_OBJECT_BYTES: Final = MAX_BYTES
+"""Of all objects together: as much as the ConfigMap of a folder can hold."""
 _WORDS_IN: Final = frozenset({"advice"})
 """Fields of which a value is a word that some YAML reads as a boolean: Off."""
+_OF_THE_API_SERVER: Final = frozenset(
+    {
+        *("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers"),
+        *("generation", "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid"),
+    }
+)
+"""Of metadata, what a stored object has and no policy: what `kubectl get -o yaml` prints is one."""
 
 
 class PolicyInvalidError(ValueError):
@@ -49,12 +66,53 @@ class PolicyInvalidError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class FailedExample(Problem):
+    """An example that does not hold."""
+
+    example: str
+    """Its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyText:
+    """A file of a policy, or an object that takes part as if it were one."""
+
+    name: str
+    """By which it is sorted among the others."""
+    shown: str
+    """The path that messages show."""
+    data: bytes
+    is_object: bool = False
+    """It is JSON in one line, so messages say no line."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The bytes of a policy's files at one moment."""
 
-    files: tuple[tuple[str, str, bytes], ...]
-    """Name, the path that messages show, and content, in the order of names."""
+    files: tuple[PolicyText, ...]
+    """In the order of names."""
     unreadable: tuple[Problem, ...]
+
+    def beside(self, objects: Collection[PolicyText]) -> Snapshot:
+        """Return these files and objects as one list, in the order of names.
+
+        An object with the name of a file takes no part, and is a problem that names both. Where
+        there are too many objects, or too much is in them, none is read.
+        """
+        problem = _too_much(objects)
+        if problem:
+            return Snapshot(self.files, (*self.unreadable, problem))
+        shown = {file.name: file.shown for file in self.files}
+        new, twice = [], []
+        for one in objects:
+            if one.name in shown:
+                detail = f"takes the place of {one.name} in the list, as {shown[one.name]} does"
+                twice.append(Problem(one.shown, 0, "metadata.name", f"{detail}; rename one"))
+            else:
+                new.append(one)
+        files = sorted((*self.files, *new), key=lambda file: file.name)
+        return Snapshot(tuple(files), (*self.unreadable, *twice))
 
     def digest(self, enforcer_image: str, release: str = webhook.__version__) -> str:
         """Return a SHA-256 over all that makes a translation: files, the sidecar's image, release.
@@ -64,12 +122,23 @@ class Snapshot:
         """
         digest = hashlib.sha256()
         parts = [enforcer_image.encode("utf-8", "surrogatepass"), release.encode()]
-        for name, _, data in self.files:
-            parts += [name.encode("utf-8", "surrogateescape"), data]
+        for file in self.files:
+            parts += [file.name.encode("utf-8", "surrogateescape"), file.data]
         for part in parts:
             digest.update(len(part).to_bytes(8, "big"))  # so that no two lists hash alike
             digest.update(part)
         return digest.hexdigest()
+
+
+def _too_much(objects: Collection[PolicyText]) -> Problem | None:
+    """Return why these objects are not read; None where they may be."""
+    if len(objects) > MOST_OBJECTS:
+        detail = f"are {len(objects)} objects; at most {MOST_OBJECTS} are read: join some"
+    elif (held := sum(len(one.data) for one in objects)) > MOST_OBJECT_BYTES:
+        detail = f"hold {held} bytes; at most {MOST_OBJECT_BYTES} (1Mi) are read: shorten some"
+    else:
+        return None
+    return Problem(VRAM_POLICIES, 0, "", detail)
 
 
 def read_policy(path: Path, *, enforcer_image: str) -> Policy:
@@ -82,18 +151,31 @@ def load_policy(path: Path, *, enforcer_image: str) -> Policy:
     return proven(read_policy(path, enforcer_image=enforcer_image))
 
 
-def load_texts(texts: Mapping[str, str], where: str, *, enforcer_image: str) -> Policy:
+def read_bytes(shown: str, data: bytes, *, enforcer_image: str) -> Policy:
+    """Read a policy of one file that is read already; raises PolicyInvalidError."""
+    return parse_snapshot(Snapshot((PolicyText(shown, shown, data),), ()), enforcer_image)
+
+
+def load_texts(
+    texts: Mapping[str, str],
+    where: str,
+    objects: Collection[PolicyText] = (),
+    *,
+    enforcer_image: str,
+) -> Policy:
     """Read a policy from texts by the names of their files, as a ConfigMap holds them.
 
     Its digest is that of the same files in a folder. Its examples are run; raises
     PolicyInvalidError with all problems.
     """
     files = [
-        (name, f"{where}/{name}", texts[name].encode("utf-8", "surrogatepass")[: MAX_BYTES + 1])
+        PolicyText(
+            name, f"{where}/{name}", texts[name].encode("utf-8", "surrogatepass")[: MAX_BYTES + 1]
+        )
         for name in sorted(texts)
         if Path(name).suffix in _SUFFIXES and not name.startswith(".")
     ]
-    return proven(parse_snapshot(Snapshot(tuple(files), ()), enforcer_image))
+    return proven(parse_snapshot(Snapshot(tuple(files), ()).beside(objects), enforcer_image))
 
 
 def is_empty_folder(path: Path) -> bool:
@@ -116,7 +198,7 @@ def take_snapshot(path: Path) -> Snapshot:
     """
     try:
         if not path.is_dir():
-            return Snapshot(((path.name, str(path), _read(path)),), ())
+            return Snapshot((PolicyText(path.name, str(path), _read(path)),), ())
         data = path / _CONFIG_MAP_DATA
         root = (data if data.is_symlink() or data.exists() else path).resolve(strict=True)
         names = sorted(entry.name for entry in root.iterdir() if _is_policy(entry))
@@ -126,7 +208,7 @@ def take_snapshot(path: Path) -> Snapshot:
     for name in names:
         shown = str(path / name)
         try:
-            files.append((name, shown, _read(root / name, regular=True)))
+            files.append(PolicyText(name, shown, _read(root / name, regular=True)))
         except OSError as error:
             unreadable.append(_unreadable(shown, error))
     return Snapshot(tuple(files), tuple(unreadable))
@@ -154,15 +236,15 @@ def parse_snapshot(snapshot: Snapshot, enforcer_image: str) -> Policy:
     problems = list(snapshot.unreadable)
     sources: list[PolicyDocument] = []
     unusable_classes: set[str] = set()
-    for _, shown, data in snapshot.files:
-        documents, found = read_documents(shown, data, _WORDS_IN)
+    for file in snapshot.files:
+        documents, found = _documents(file)
         for document in documents:
-            source = _shape(shown, document, found)
+            source = _shape(file.shown, document, found)
             if source is None:
                 unusable_classes.update(_class_names(document.value))
             else:
                 sources.append(source)
-        problems.extend(_shortened(shown, found))
+        problems.extend(_shortened(file.shown, found))
     policy, found = build_policy(
         sources,
         unusable_classes,
@@ -175,10 +257,46 @@ def parse_snapshot(snapshot: Snapshot, enforcer_image: str) -> Policy:
     return policy
 
 
+def _documents(file: PolicyText) -> tuple[list[Document], list[Problem]]:
+    """Read the YAML of a file; an object's JSON is YAML, too, and is held to the same bounds."""
+    documents, found = read_documents(file.shown, file.data, _WORDS_IN)
+    documents = [one for document in documents for one in _items(document)]
+    if file.is_object:
+        documents = [Document(document.value, {(): 0}) for document in documents]
+        found = [replace(problem, line=0) for problem in found]
+    return documents, found
+
+
+def _items(document: Document) -> Iterator[Document]:
+    """Yield what a document holds: the items of a List, as kubectl prints several objects."""
+    value = document.value
+    items = value.get("items") if isinstance(value, dict) and value.get("kind") == "List" else None
+    if not isinstance(items, list):
+        yield document
+        return
+    for index, item in enumerate(items):
+        at = ("items", index)
+        lines = {path[2:]: line for path, line in document.lines.items() if path[:2] == at}
+        yield Document(item, lines)
+
+
+def _written(value: Any) -> Any:
+    """Return a document without what the API server adds to what somebody wrote."""
+    if not isinstance(value, dict):
+        return value
+    written = {key: part for key, part in value.items() if key != "status"}
+    metadata = written.get("metadata")
+    if isinstance(metadata, dict):
+        kept = {key: part for key, part in metadata.items() if key not in _OF_THE_API_SERVER}
+        written["metadata"] = kept
+    return written
+
+
 def _shape(file: str, document: Document, problems: list[Problem]) -> PolicyDocument | None:
     """Check a document's shape and add its problems to those of its YAML."""
     try:
-        return PolicyDocument(file, document, PolicyFile.model_validate(document.value))
+        content = PolicyFile.model_validate(_written(document.value))
+        return PolicyDocument(file, document, content)
     except ValidationError as error:
         known = {(problem.line, problem.path) for problem in problems}
         for path, detail in sentences(error):
@@ -213,7 +331,7 @@ def _ordered(problems: list[Problem]) -> list[Problem]:
 def proven(policy: Policy) -> Policy:
     """Return the policy if its examples hold; raises PolicyInvalidError with those that fail."""
     failed = [
-        Problem(*_place(example.where), f"example {example.name!r}", mismatch)
+        FailedExample(*_place(example.where), f"example {example.name!r}", mismatch, example.name)
         for example in policy.examples
         for mismatch in run_example(example, policy)
     ]
@@ -223,5 +341,6 @@ def proven(policy: Policy) -> Policy:
 
 
 def _place(where: str) -> tuple[str, int]:
+    """Return file and line; of an object, whose place ends with a path, line 0."""
     file, _, line = where.rpartition(":")
-    return file, int(line)
+    return file, int(line) if line.isdecimal() else 0

@@ -20,6 +20,7 @@ from webhook.adapters.policy.fields import (
     Image,
     LabelKey,
     Message,
+    MigProfile,
     Name,
     NamespacePattern,
     NamespacePatterns,
@@ -67,6 +68,7 @@ from webhook.core.policy.values import (
     ResourceClaims,
     RunAs,
     Style,
+    TimeSliced,
     VisibleDevices,
     Warnings,
     WhenBlind,
@@ -103,7 +105,9 @@ class CriteriaPart(Part):
     """Pods that meet every field given."""
 
     namespace_labels: Selector = Field(
-        {}, description="Labels that the pod's namespace must have, with values."
+        {},
+        description="Labels that the pod's namespace must have, with values. The webhook follows "
+        "all namespaces while a rule asks for any.",
     )
     pod_labels: Selector = Field({}, description="Labels that the pod must have, with values.")
     service_accounts: list[ServiceAccountPattern] = Field(
@@ -114,12 +118,13 @@ class CriteriaPart(Part):
     users: list[SubjectPattern] = Field(
         [],
         description="Who creates the pod, with * for any text; [] is anybody. The pods of a "
-        "Deployment or a Job are created by a controller's account.",
+        "Deployment or a Job are created by a controller's account: use serviceAccounts or "
+        "namespaceLabels for them.",
     )
     groups: list[SubjectPattern] = Field(
         [],
         description="Groups of who creates the pod, with * for any text, one of which is enough; "
-        "[] is anybody.",
+        "[] is anybody. A controller is in groups of its own.",
     )
 
 
@@ -261,7 +266,7 @@ class RulePart(Part):
     )
     action: Annotated[Action, _Lax] = Field(
         Action.ENFORCE,
-        description="Enforce denies; Warn allows with a warning; Audit allows and records; "
+        description="Enforce denies; Warn allows with a warning; Audit records and changes no pod; "
         "Ignore leaves the pods alone.",
     )
     message: Message | None = Field(
@@ -327,6 +332,11 @@ class RulePart(Part):
         description="What the scheduler counts: VRAM is our own resource; MIG is the smallest "
         "slice of NVIDIA's device plugin that holds the demand; CapOnly is a slot of the plugin's "
         "time-slicing, and our cap.",
+    )
+    time_sliced_resource: Annotated[TimeSliced, _Lax] = Field(
+        TimeSliced.GPU,
+        description="The resource of which pods get one under CapOnly; nvidia.com/gpu.shared where "
+        "NVIDIA's device plugin has renameByDefault: true.",
     )
     advice: Annotated[Warnings, _Lax] = Field(
         Warnings.WARN,
@@ -400,6 +410,11 @@ class ExpectPart(Part):
     vram: Quantity | None = Field(
         None, description="The VRAM that the scheduler counts for the pod; 0 is none."
     )
+    resources: dict[LabelKey, Quantity] | None = Field(
+        None,
+        description="What the pod's containers limit together, by resource; 0 is none. Others may "
+        "stand beside.",
+    )
     node_selector: Selector | None = Field(
         None, description="Labels that the pod selects nodes by, among others."
     )
@@ -429,6 +444,11 @@ class ExamplePart(Part):
     runtime_classes: list[RuntimeClassName] = Field(
         [], description="The RuntimeClasses of the cluster in which it is created."
     )
+    mig_profiles: dict[MigProfile, Vram] = Field(
+        {},
+        description="The slices (MIG) that a node of that cluster has: the memory of one, by the "
+        "name of its profile.",
+    )
     expect: ExpectPart = Field(description="The decision about it.")
 
 
@@ -451,7 +471,11 @@ class SpecPart(Part):
 class MetadataPart(Part):
     """The file's name for itself."""
 
-    name: Name = Field(description="A name for people; nothing depends on it.")
+    name: Name = Field(
+        description="A name for people; of an object it is also its place among the files."
+    )
+    labels: dict[str, str] = Field({}, description="Of an object; nothing depends on them.")
+    annotations: dict[str, str] = Field({}, description="Of an object; nothing depends on them.")
 
 
 class PolicyFile(Part):

@@ -48,9 +48,18 @@ def _added(before: Json, after: Json) -> Iterator[tuple[str, str]]:
     amounts = (
         f"{name} {limits[VRAM_RESOURCE]}"
         for name, one in now.items()
-        if VRAM_RESOURCE in (limits := _object(_object(one, "resources"), "limits"))
+        if VRAM_RESOURCE in (limits := _limits(one))
     )
     yield "VRAM", ", ".join(amounts)
+    # A slice or a slot of NVIDIA's device plugin, in place of that.
+    others = (
+        f"{name} {resource}: {amount}"
+        for name, one in now.items()
+        if name != ENFORCER_CONTAINER
+        for resource, amount in _limits(one).items()
+        if resource != VRAM_RESOURCE and resource not in _limits(was.get(name, {}))
+    )
+    yield "resources", ", ".join(others)
     yield "sidecar", _sidecar(now[ENFORCER_CONTAINER]) if ENFORCER_CONTAINER in now else ""
     yield "nodes", "; ".join(_more(list(_nodes(old)), list(_nodes(new))))
     yield "prefers", "; ".join(_more(list(_preferred(old)), list(_preferred(new))))
@@ -78,10 +87,14 @@ def _added(before: Json, after: Json) -> Iterator[tuple[str, str]]:
 def _sidecar(container: Json) -> str:
     caps = (one.get("value") for one in _list(container, "env") if one.get("name") == CAP_BYTES_ENV)
     cap = next(caps, None)
-    limits = _object(_object(container, "resources"), "limits")
+    limits = _limits(container)
     bounds = ", ".join(f"{amount} {name}" for name, amount in limits.items())
     held = f"holds {format_bytes(int(cap))} per GPU; " if cap else ""
     return f"{ENFORCER_CONTAINER} ({held}at most {bounds})"
+
+
+def _limits(container: Json) -> Json:
+    return _object(_object(container, "resources"), "limits")
 
 
 def _nodes(spec: Json) -> Iterator[str]:

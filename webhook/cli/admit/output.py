@@ -14,14 +14,22 @@ from webhook.adapters.manifests.documents import join, text_of
 from webhook.adapters.review_json import patch_bytes
 from webhook.cli.admit import reports
 from webhook.cli.admit.added import described
-from webhook.cli.admit.verdict import Sort, name_of, printable, remarks
+from webhook.cli.admit.verdict import (
+    MIGRATED,
+    NOT_MIGRATED,
+    NOTE,
+    Sort,
+    name_of,
+    printable,
+    remarks,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import TextIO
 
     from webhook.adapters.manifests.documents import ManifestDocument, ManifestObject
-    from webhook.cli.admit.verdict import Judged
+    from webhook.cli.admit.verdict import Judged, Remark
 
 _RED, _GREEN, _YELLOW, _CYAN, _BOLD = "31", "32", "33", "36", "1"
 _SUMMARY_COLOURS: Final = {
@@ -30,6 +38,8 @@ _SUMMARY_COLOURS: Final = {
     "already translated": _GREEN,
     "warning": _YELLOW,
     "hint": _YELLOW,
+    NOT_MIGRATED: _RED,
+    MIGRATED: _GREEN,
 }
 _LINE_START: Final = re.compile(r"(?<=\n)")
 _DIFF_COLOURS: Final = {"---": _BOLD, "+++": _BOLD, "@@": _CYAN, "+": _GREEN, "-": _RED}
@@ -59,6 +69,8 @@ class Other:
 
     object: ManifestObject
     line: int
+    notes: tuple[Remark, ...] = ()
+    """What a migration says of it."""
 
     @property
     def title(self) -> str:
@@ -79,6 +91,8 @@ class ManifestText:
     after: list[ManifestDocument]
     verdicts: list[Judged]
     others: list[Other]
+    is_migrated: bool = False
+    """Whether the documents after are rewritten for us, and not admitted."""
 
 
 def show(
@@ -99,9 +113,12 @@ def show(
                 stderr.flush()
                 stdout.write(patch_bytes(verdict.patch).decode() + "\n")
                 stdout.flush()
-        for other in source.others if verbose else ():
-            shown = printable(f"{source.name}:{other.line}: {other.title}: no pod template")
-            stderr.write(f"{shown}\n")
+        for other in source.others:
+            said = [(other.line, "no pod template")] if verbose else []
+            said += [(one.line, f"{NOTE}: {one.text}") for one in other.notes]
+            for line, text in said:
+                shown = printable(f"{source.name}:{line}: {other.title}: {text}")
+                stderr.write(f"{shown}\n")
     if output is Output.YAML:
         stdout.write(join(_after(source) for source in sources))
     elif output is Output.JSON:
@@ -140,6 +157,7 @@ def counts(sources: Iterable[ManifestText]) -> dict[str, int]:
 def tally(sources: Sequence[ManifestText]) -> str:
     """Return the last line: how many of what."""
     parts = [f"{count} {what}" for what, count in counts(sources).items()]
+    parts = [*_tally_of_migrations(sources), *parts]
     kinds = Counter(
         other.object.kind or "(no kind)" for source in sources for other in source.others
     )
@@ -148,6 +166,16 @@ def tally(sources: Sequence[ManifestText]) -> str:
         more = ", ..." * (len(kinds) > _SHOWN_KINDS)
         parts.append(f"{kinds.total()} without a pod template ({', '.join(shown)}{more})")
     return ", ".join(parts)
+
+
+def _tally_of_migrations(sources: Sequence[ManifestText]) -> Iterator[str]:
+    made = [one.migration for source in sources for one in source.verdicts if one.migration]
+    for what, count in (
+        (MIGRATED, sum(bool(one.asks) for one in made)),
+        (NOT_MIGRATED, sum(bool(one.problems) for one in made)),
+    ):
+        if count:
+            yield f"{count} {what}"
 
 
 def _report(name: str, verdict: Judged, stderr: TextIO, *, colour: bool) -> None:
@@ -180,7 +208,7 @@ def _diff(source: ManifestText, stdout: TextIO, *, colour: bool) -> None:
         _lines(before),
         _lines(after),
         source.name,
-        f"{source.name} (admitted)",
+        f"{source.name} ({'migrated' if source.is_migrated else 'admitted'})",
     )
     for line in lines:
         text = line.removesuffix("\n")

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook import __version__
 from webhook.adapters.manifests.documents import text_of
 from webhook.adapters.manifests.files import STANDARD_INPUT, name_of_input
-from webhook.cli.admit.verdict import Remark, Sort, name_of, printable, remarks
+from webhook.cli.admit.verdict import (
+    MIGRATED,
+    NOT_MIGRATED,
+    NOTE,
+    Remark,
+    Sort,
+    name_of,
+    printable,
+    remarks,
+)
 from webhook.names import SEEING_API_VERSION
 
 if TYPE_CHECKING:
@@ -31,7 +40,14 @@ _COUNTED: Final = {
     Sort.WARNED: "warned",
     Sort.LEFT_ALONE: "leftAlone",
 }
-_COMMANDS: Final = {"warning": "warning", "hint": "notice"}
+_NOT_MIGRATED_REASON: Final = "NotMigrated"
+_COMMANDS: Final = {
+    "warning": "warning",
+    "hint": "notice",
+    MIGRATED: "notice",
+    NOT_MIGRATED: "error",
+    NOTE: "notice",
+}
 
 
 def github(sources: Iterable[ManifestText]) -> Iterator[str]:
@@ -85,7 +101,7 @@ def junit(sources: Sequence[ManifestText]) -> str:
 
 
 def _totals(verdicts: Sequence[Judged]) -> str:
-    failures = sum(not verdict.allowed for verdict in verdicts)
+    failures = sum(not verdict.passed for verdict in verdicts)
     return f'tests="{len(verdicts)}" failures="{failures}" errors="0"'
 
 
@@ -93,15 +109,23 @@ def _case(file: str, verdict: Judged) -> Iterator[str]:
     about = {"name": verdict.title, "classname": file, "file": file, "line": str(verdict.line)}
     written = " ".join(f'{key}="{_xml(value)}"' for key, value in about.items())
     yield f"    <testcase {written}>"
-    if not verdict.allowed:
-        reasons = ",".join(dict.fromkeys(one.reason for one in verdict.findings))
-        message = _xml(verdict.summary)
+    if not verdict.passed:
+        reasons, why = _failure(verdict)
+        message = _xml(why)
         yield f'      <failure type="{_xml(reasons)}" message="{message}">{message}</failure>'
     said = [] if not verdict.allowed else [verdict.summary]
     said += [f"{word}: {one.text}" for word, one in remarks(verdict)]
     if said:
         yield "      <system-out>" + "\n".join(map(_xml, said)) + "</system-out>"
     yield "    </testcase>"
+
+
+def _failure(verdict: Judged) -> tuple[str, str]:
+    """Return the reasons of a failed case, and its sentence."""
+    if verdict.allowed:
+        problems = [one.text for word, one in remarks(verdict) if word == NOT_MIGRATED]
+        return _NOT_MIGRATED_REASON, f"{NOT_MIGRATED}: {'; '.join(problems)}"
+    return ",".join(dict.fromkeys(one.reason for one in verdict.findings)), verdict.summary
 
 
 def _xml(text: str) -> str:
@@ -119,6 +143,7 @@ def report(sources: Sequence[ManifestText], counted: Mapping[str, int]) -> str:
     | verdicts[].file, line | where in the manifests, or what is wrong with it |
     | verdicts[].decision | as the webhook's log and audit annotations have it |
     | verdicts[].findings[] | reason, field, line and sentence |
+    | verdicts[].migration | with --migrate: product, asks, problems and notes as findings |
     | withoutTemplate[] | object, file, line |
     """
     verdicts = [_verdict(source.name, one) for source in sources for one in source.verdicts]
@@ -162,7 +187,25 @@ def _verdict(file: str, verdict: Judged) -> dict[str, Any]:
         "rule": verdict.rule,
         "policy": decision.policy if decision else "",
         "asks": verdict.asked if verdict.allowed else "",
+        **_migration(verdict),
     }
+
+
+def _migration(verdict: Judged) -> dict[str, Any]:
+    """Return what became of a pod before it was judged; nothing without a migration."""
+    migration = verdict.migration
+    if migration is None:
+        return {}
+    said = {
+        word: [
+            {"field": one.path, "line": one.line, "sentence": one.text}
+            for kind, one in remarks(verdict)
+            if kind == word
+        ]
+        for word in (NOT_MIGRATED, NOTE)
+    }
+    made = {"product": migration.product, "asks": migration.asks}
+    return {"migration": {**made, "problems": said[NOT_MIGRATED], "notes": said[NOTE]}}
 
 
 def _object(found: ManifestObject, namespace: str = "") -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -11,12 +11,13 @@ from webhook.adapters.manifests.documents import text_of
 from webhook.adapters.manifests.lines import parts_of
 from webhook.adapters.manifests.reading import ExactFloat
 from webhook.core.admission import templates
+from webhook.core.admission.creators import NOBODY, controllers_of
 from webhook.core.admission.decide import Outcome
 from webhook.core.admission.templates import creation_of, misplaced, of_machine
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.pod.templates import Form
+from webhook.core.pod.templates import Form, container_path
 from webhook.core.pod.views import read_pod
 
 if TYPE_CHECKING:
@@ -24,15 +25,18 @@ if TYPE_CHECKING:
 
     from webhook.adapters.manifests.documents import ManifestObject, Target
     from webhook.adapters.manifests.lines import Lines
+    from webhook.core.admission.creators import Creator
     from webhook.core.admission.decide import Decision
+    from webhook.core.migration.values import Migration
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.request import Request
     from webhook.core.policy.values import Policy
 
+MIGRATED: Final = "migrated"
+NOT_MIGRATED: Final = "not migrated"
+NOTE: Final = "note"
 _LARGEST_INTEGER: Final = 2**64 - 1
-_ALONE: Final = frozenset({"container", "script"})
-"""Where the one container of a Workflow's template stands."""
 
 
 class Sort(StrEnum):
@@ -71,11 +75,18 @@ class Judged:
     """What the API server would return as warnings beside the decision."""
     is_translated: bool = False
     """Whether admission changes the pod, also where the manifest has no place for that."""
+    migration: Migration | None = None
+    """What became of it before; the manifest is then printed so, and not translated."""
 
     @property
     def allowed(self) -> bool:
         """Whether the API server would let the pod in."""
         return self.decision is None or self.decision.allowed
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is left to do: it is let in, and what it asked for is carried over."""
+        return self.allowed and not (self.migration and self.migration.problems)
 
     @property
     def title(self) -> str:
@@ -117,7 +128,8 @@ class Judged:
             return Sort.WARNED
         if self.is_translated:
             return Sort.TRANSLATED
-        is_ours = decision.outcome is Outcome.ALLOWED and self.asked and not _is_machine(self)
+        passed = decision.outcome is Outcome.ALLOWED and not decision.silent
+        is_ours = passed and self.asked and not _is_machine(self)
         return Sort.ALREADY if is_ours else Sort.LEFT_ALONE
 
     @property
@@ -137,11 +149,15 @@ class Judged:
             return f"left alone ({decision.skip}{rule})"
         if _is_machine(self):
             return "left alone (a virtual machine)"
+        if decision.silent:
+            return f"left alone (audit: nothing is wrong with {self.asked or 'it'})"
         if not self.is_translated:
             already = f"already translated by rule {decision.rule} ({self.asked})"
             return already if self.asked else "left alone (asks for no VRAM)"
         what = self.asked or "NVIDIA_VISIBLE_DEVICES set to void"
         where = "" if self.patch else " on the cluster, and printed as it is"
+        if self.migration and self.migration.operations:
+            where = " on the cluster"
         return f"translated by rule {decision.rule} ({what}){where}"
 
     @cached_property
@@ -152,9 +168,9 @@ class Judged:
             return ()
         if decision.malformed:
             path, _, _ = decision.malformed.partition(": ")
-            return (Remark(self._line_of(path), decision.malformed, "Malformed", path),)
+            return (Remark(self.line_of(path), decision.malformed, "Malformed", path),)
         return tuple(
-            Remark(self._line_of(one.path), str(one), one.reason.value, one.path)
+            Remark(self.line_of(one.path), str(one), one.reason.value, one.path)
             for one in decision.findings
         )
 
@@ -162,7 +178,7 @@ class Judged:
     def warnings(self) -> tuple[Remark, ...]:
         """What the user should know beside the decision."""
         notes = (*self.notes, *(of_machine(self.target.found) if self.allowed else ()))
-        return tuple(Remark(self._line_of(note.partition(": ")[0]), note) for note in notes)
+        return tuple(Remark(self.line_of(note.partition(": ")[0]), note) for note in notes)
 
     @property
     def guidance(self) -> str:
@@ -179,15 +195,18 @@ class Judged:
             for text in misplaced(owner, target.kind, target.found)
         )
 
-    def _line_of(self, shown: str) -> int:
+    def line_of(self, shown: str) -> int:
         """Return the line of a field of the pod, by its path as messages write it."""
         path, found = parts_of(shown), self.target.found
         at = self.target.at
         if path[:1] == ("metadata",) and found.metadata_path is not None:
             at = (*self.target.object.at, *found.metadata_path)
-        if found.form is Form.CONTAINER and path[:3] == ("spec", "containers", 0):
-            alone = next((key for key in _ALONE if key in _value(self, at)), "containerSet")
-            path = (alone, *path[3:])
+        match path:
+            case ("spec", "containers" | "initContainers" as field, int(index), *rest):
+                value = _value(self, at)
+                path = (*container_path(value, found.form, field, index), *rest)
+            case ("spec", *rest) if found.form is Form.CONTAINER:
+                path = tuple(rest)
         return self.lines.of((*at, *path))
 
 
@@ -197,12 +216,20 @@ def name_of(found: ManifestObject) -> str:
     return name or text_of(found.value, "metadata", "generateName") or "(no name)"
 
 
-def judge(target: Target, policy: Policy, namespace: str, lines: Lines) -> Judged:
-    """Decide a pod as the API server would have it decided on creation: mutate, then validate."""
+def judge(
+    target: Target, policy: Policy, namespace: str, lines: Lines, creator: Creator = NOBODY
+) -> Judged:
+    """Decide a pod as the API server would have it decided on creation: mutate, then validate.
+
+    A controller creates the pods of Kubernetes' own workloads, and the creator given all others.
+    """
     namespace = text_of(target.owner, "metadata", "namespace") or namespace
     if target.template is None:
         return Judged(target, namespace, lines, None)
-    made = templates.judge(_as_sent(target.pod), namespace, policy)
+    controllers = controllers_of(target.kind) if target.is_own_kind else ()
+    if controllers:
+        creator = replace(controllers[0], namespace_labels=creator.namespace_labels)
+    made = templates.judge(_as_sent(target.pod), namespace, policy, creator)
     form = target.found.form
     is_translated = bool(made.patch) and form is not Form.MACHINE
     patch = made.patch if form is Form.POD else ()
@@ -259,11 +286,25 @@ def _asked(pod: Json) -> str:
 
 
 def remarks(judged: Judged) -> Iterator[tuple[str, Remark]]:
-    """Yield all that is said beside the summary, each with its word: `warning`, `hint`."""
+    """Yield all that is said beside the summary, each with its word: `warning`, `hint`, ..."""
+    yield from of_migration(judged)
     for one in judged.warnings:
         yield "warning", one
     for one in judged.hints:
         yield "hint", one
+
+
+def of_migration(judged: Judged) -> Iterator[tuple[str, Remark]]:
+    """Yield what a migration did, what it could not do, and what has no counterpart."""
+    migration = judged.migration
+    if migration is None:
+        return
+    if migration.asks:
+        line = judged.lines.of(judged.target.at)
+        yield MIGRATED, Remark(line, f"from {migration.product} to {migration.asks}")
+    for word, notes in ((NOT_MIGRATED, migration.problems), (NOTE, migration.notes)):
+        for note in notes:
+            yield word, Remark(judged.line_of(note.path), str(note), path=note.path)
 
 
 def printable(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from certs import Bundle, describe, holds
 from webhook.adapters.policy.files import PolicyInvalidError, load_texts, shipped_policy_path
+from webhook.adapters.policy.objects import policy_text
 from webhook.core.policy.fence import fence_data
 from webhook.core.policy.values import EnforceBy, Rollout, Style
 from webhook.core.seeing.checks.facts import Authorities, Certificate, PolicyFacts, Workload
@@ -30,27 +31,33 @@ def completed(looked: Looked, *, pre: bool) -> Facts:
     facts = looked.facts
     if pre or facts.webhook is None:
         shipped = shipped_policy_path()
-        return replace(facts, policy=_policy({shipped.name: shipped.read_text()}, None, facts))
+        return replace(facts, policy=_policy({shipped.name: shipped.read_text()}, (), None, facts))
     webhook = None if isinstance(facts.webhook, Unseen) else facts.webhook
     files = looked.policies
     return replace(
         facts,
-        policy=files
-        if isinstance(files, Unseen) or files is None
-        else _policy(files, webhook, facts),
+        policy=_policy(files, looked.objects, webhook, facts),
         authorities=_authorities(looked, facts.now_s),
         certificate=_certificate(looked, facts.now_s),
     )
 
 
 def _policy(
-    files: Mapping[str, str], webhook: Workload | None, facts: Facts
-) -> PolicyFacts | Unseen:
+    files: Mapping[str, str] | Unseen | None,
+    objects: tuple[tuple[str, bytes], ...] | Unseen,
+    webhook: Workload | None,
+    facts: Facts,
+) -> PolicyFacts | Unseen | None:
+    if isinstance(files, Unseen) or files is None:
+        return files
+    if isinstance(objects, Unseen):
+        return objects
     image = webhook.option("enforcer-image") if webhook else ""
     comparable = webhook is not None and webhook.version == facts.command
     where = f"{facts.namespace}/vramwarden-policies"
     try:
-        policy = load_texts(files, where, enforcer_image=image)
+        beside = [policy_text(name, data) for name, data in objects]
+        policy = load_texts(files, where, beside, enforcer_image=image)
     except PolicyInvalidError as error:
         if webhook is not None and not comparable:
             return _ANOTHER_VERSION

@@ -9,6 +9,7 @@ import click
 
 from webhook.cli.cluster import cluster_options, reach
 from webhook.cli.explain.draw import as_json, as_text
+from webhook.cli.failures import NoCluster
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,12 +19,6 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _POD_WORDS: Final = ("pod", "pods", "po")
-
-
-class _NoCluster(click.ClickException):
-    """Nothing could be read."""
-
-    exit_code = 3
 
 
 def explain(kube: Kube, namespace: str, kind: str, name: str) -> Report:
@@ -101,7 +96,7 @@ def explain_command(
         cluster = reach(kubeconfig, context, namespace)
         report = explain(cluster.kube, cluster.namespace, kind, name)
     except KubeError as error:
-        raise _NoCluster(str(error)) from error
+        raise NoCluster(str(error)) from error
     click.echo(as_json(report) if output == "json" else as_text(report), nl=False)
     if report.is_trouble:
         click.get_current_context().exit(1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from webhook.adapters.manifests.files import STANDARD_INPUT, name_of_input, read_text
+from webhook.cli.cluster import connection_options
 from webhook.cli.simulate.generate import generate
 from webhook.cli.simulate.output import Report, as_json, as_text
 from webhook.cli.simulate.page import as_html
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from webhook.simulation.cluster import SimulatedNode, SimulatedPod
 
 _MOST = 100_000
+_DEFAULT = click.core.ParameterSource.DEFAULT
 
 
 def simulate(
@@ -91,6 +93,22 @@ def _generated(
     show_default=True,
     help="A table, everything for programs, or pictures for a browser.",
 )
+@click.option(
+    "--today",
+    is_flag=True,
+    help="How many GPUs would today's pods need as shares? Also without vramwarden's agent.",
+)
+@click.option(
+    "--as", "otherwise", metavar="SIZE", help="The share of a pod of one GPU that says no size."
+)
+@click.option("--sizes", metavar="FILE|-", help="Shares by namespace and workload; see below.")
+@click.option(
+    "--gpu-memory",
+    multiple=True,
+    metavar="[NODES=][COUNTx]SIZE",
+    help="The GPUs of nodes that do not say their memory, e.g. 80Gi, 'old-*=4x24Gi'.",
+)
+@connection_options
 @click.argument("file", required=False, type=click.Path(dir_okay=False, allow_dash=True))
 def simulate_command(
     *,
@@ -101,6 +119,12 @@ def simulate_command(
     scheduler: str,
     output: str,
     file: str | None,
+    today: bool,
+    otherwise: str | None,
+    sizes: str | None,
+    gpu_memory: tuple[str, ...],
+    kubeconfig: Path | None,
+    context: str | None,
 ) -> None:
     """Replay a workload against the webhook's own choice of GPUs, without a cluster.
 
@@ -126,18 +150,48 @@ def simulate_command(
     - {name: train, count: 5, memory: 60Gi, gpus: 2, nodeSelector: {zone: a}}
     - {name: job, count: 9, memory: 8Gi, arrival: 1h, every: 5m, duration: 30m}
 
-    Both may be in one file. `-o html FILE` writes pictures into that file, which needs nothing
-    beside it. Exit code 0: replayed; 2: wrong usage, or a file that
-    cannot be read or written.
+    Both may be in one file.
+
+    Without files, or with --today and files, the question is another: how many GPUs would the pods
+    of today need as shares? They are read from the cluster with your own rights, or from the output
+    of `kubectl get nodes,pods -A -o json`; neither needs vramwarden. GPUs are known by our agent,
+    by the labels of GPU feature discovery, by HAMi, gpushare or the device plugin. Pods of HAMi,
+    Volcano, KAI and gpushare say their size; those with whole GPUs need one, by --as or --sizes:
+
+    \b
+    sizes:                              (or CSV: namespace,workload,memory)
+    - {namespace: "research-*", workload: "Deployment/llm*", memory: 20Gi}
+    - {workload: train, memory: whole}
+
+    \b
+    vramwarden simulate                              GPUs today
+    vramwarden simulate --as 8Gi --sizes sizes.csv   and as shares
+    vramwarden simulate --today --nodes cluster.json --as 8Gi -o html page.html
+
+    `-o html FILE` writes pictures into that file, which needs nothing
+    beside it. Exit code 0: replayed; 1: the cluster cannot be asked; 2: wrong
+    usage, or a file that cannot be read or written.
     """  # noqa: D301 - click wants the character, not two
     if file and output != "html":
         raise click.UsageError(f"only -o html is written to a file; nothing was done with {file}")
-    if file and file != STANDARD_INPUT and file in (nodes_file, pods_file):
+    read = (nodes_file, pods_file, sizes)
+    if file and file != STANDARD_INPUT and file in read:
         raise click.UsageError(f"{file} is read, and would be overwritten; name another file")
-    nodes, pods = _workload(nodes_file, pods_file, generated, seed)
-    report = simulate(nodes, pods, Scheduling(scheduler), record=output == "html")
-    write = {"text": as_text, "json": as_json, "html": as_html}[output]
-    text = write(report)
+    if today or not (nodes_file or pods_file or generated):
+        if generated:
+            raise click.UsageError("pass --today or --generate, not both")
+        if click.get_current_context().get_parameter_source("scheduler") is not _DEFAULT:
+            raise click.UsageError("--today says both, packed and spread; leave out --scheduler")
+        files = tuple(dict.fromkeys(filter(None, (nodes_file, pods_file))))
+        text = _today(files, kubeconfig, context, otherwise, sizes, gpu_memory, output)
+    else:
+        if otherwise or sizes or gpu_memory or kubeconfig or context:
+            raise click.UsageError(
+                "--as, --sizes, --gpu-memory, --kubeconfig and --context are for --today; add it"
+            )
+        nodes, pods = _workload(nodes_file, pods_file, generated, seed)
+        report = simulate(nodes, pods, Scheduling(scheduler), record=output == "html")
+        text = {"text": as_text, "json": as_json, "html": as_html}[output](report)
     if file is None or file == STANDARD_INPUT:
         click.echo(text, nl=False)
         return
@@ -145,6 +199,33 @@ def simulate_command(
         Path(file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise _Unreadable(f"{file} cannot be written: {error.strerror}") from error
+
+
+def _today(
+    files: tuple[str, ...],
+    kubeconfig: Path | None,
+    context: str | None,
+    otherwise: str | None,
+    sizes: str | None,
+    gpu_memory: tuple[str, ...],
+    output: str,
+) -> str:
+    """Answer how many GPUs today's pods would need as shares."""
+    # Imported here: the client takes a second, which --help and replays need not wait for.
+    from webhook.cli.simulate.today import TodayOptions, run_today  # noqa: PLC0415
+    from webhook.cli.simulate.today_output import today_as_json, today_as_text  # noqa: PLC0415
+    from webhook.cli.simulate.today_page import today_as_html  # noqa: PLC0415
+
+    if [*files, sizes].count(STANDARD_INPUT) > 1:
+        raise click.UsageError("only one of the files can be standard input")
+    options = TodayOptions(files, kubeconfig, context, otherwise, sizes, gpu_memory)
+    try:
+        report = run_today(options)
+    except UnreadableError as error:
+        lines = dict.fromkeys(map(str, error.problems))
+        raise _Unreadable("\n".join(["nothing was compared:", *lines])) from error
+    write = {"text": today_as_text, "json": today_as_json, "html": today_as_html}[output]
+    return write(report)
 
 
 class _Unreadable(click.ClickException):

@@ -84,7 +84,7 @@ def as_html(report: Report) -> str:
             "with the least free memory that is enough.",
         ),
         figures,
-        _fill_map(report),
+        fill_map(report),
         _timeline(report),
         _waiting(report),
         _causes(report),
@@ -122,7 +122,8 @@ def _heading(column: _Column, under: str) -> Iterator[Element]:
 # Who is where when the cluster is fullest.
 
 
-def _fill_map(report: Report) -> Element:
+def fill_map(report: Report) -> Element:
+    """Draw who is on which GPU when most memory is taken, by the recorded replays of a report."""
     columns = _columns(report, 0)
     small = "free, but too small for any pod that waits; where none waits, for any pod"
     marks = [("a", "a pod"), ("empty", "free"), ("hatched", small)]

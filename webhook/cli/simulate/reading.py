@@ -13,20 +13,26 @@ from webhook.adapters.manifests.lines import Lines
 from webhook.adapters.manifests.reading import ManifestError
 from webhook.adapters.yaml_documents import Problem, show_path
 from webhook.cli.simulate.objects import first_created_s, node_objects, pod_objects
-from webhook.cli.simulate.short import Found, short_nodes, short_pods, unknown_fields
+from webhook.cli.simulate.short import Found, short_nodes, short_pods, short_sizes, unknown_fields
 from webhook.names import NODE_GPUS_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from webhook.cli.simulate.short import Size
     from webhook.simulation.cluster import SimulatedNode, SimulatedPod
 
 _SHORT: Final = ("nodes", "pods")
+_SIZES: Final = ("sizes",)
+NO_SIZES: Final = (
+    "no size in it; write sizes: [{namespace: research-*, workload: train*, memory: 20Gi}], or CSV "
+    "with the first line namespace,workload,memory"
+)
 _NO_NODES: Final = "no node with GPUs in it; pass the output of: kubectl get nodes -o json"
 _NO_PODS: Final = "no pod in it; pass manifests, or the output of: kubectl get pods -A -o json"
 _AGENT_WRITES: Final = (
-    f"the annotation {NODE_GPUS_ANNOTATION}, which the node agent writes; install the agent, or "
-    "write the nodes in the short form (vramwarden simulate --help)"
+    f"the annotation {NODE_GPUS_ANNOTATION}, which the node agent writes; install the agent, pass "
+    "--today, which needs none, or write the nodes in the short form (vramwarden simulate --help)"
 )
 
 
@@ -84,6 +90,20 @@ def read_pods(name: str, text: str) -> tuple[list[SimulatedPod], dict[str, int]]
     if problems:
         raise UnreadableError(problems)
     return found.pods, dict(found.left_out)
+
+
+def read_sizes(name: str, text: str) -> list[Size]:
+    """Return the sizes of a text; raises UnreadableError."""
+    found, problems = Found(), []
+    for value, document, first_line in _documents(name, text):
+        unknown_fields(value, (), _SIZES, found)
+        short_sizes(value.get("sizes", []), ("sizes",), found)
+        problems += _located(name, document, first_line, found)
+    if not found.sizes and not problems:
+        problems.append(Problem(name, 0, "", NO_SIZES))
+    if problems:
+        raise UnreadableError(problems)
+    return found.sizes
 
 
 def _no_nodes(without_gpus: int) -> str:

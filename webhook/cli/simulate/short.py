@@ -28,10 +28,23 @@ _MOST_GPUS: Final = 99
 _LONGEST_S: Final = 10 * 366 * 86_400.0
 _GPUS: Final = re.compile(r"(?:([1-9][0-9]?)x)?([^x]+)")
 _NODE_FIELDS: Final = ("name", "count", "gpus", "labels")
+_SIZE_FIELDS: Final = ("namespace", "workload", "memory")
+_WHOLE: Final = "whole"
 _POD_FIELDS: Final = (
     *("name", "count", "memory", "gpus", "nodeSelector"),
     *("arrival", "every", "duration"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large the shares of some workloads are."""
+
+    namespace: str
+    workload: str
+    """Both are names or `*` patterns."""
+    memory_bytes: int
+    """Per GPU; 0 where their pods are to stay whole."""
 
 
 @dataclass(slots=True)
@@ -40,6 +53,7 @@ class Found:
 
     nodes: list[SimulatedNode] = field(default_factory=list)
     pods: list[SimulatedPod] = field(default_factory=list)
+    sizes: list[Size] = field(default_factory=list)
     wrong: list[tuple[Path, str]] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     nodes_without_gpus: int = 0
@@ -76,6 +90,16 @@ def short_pods(entries: Any, at: Path, found: Found) -> None:
             found.pods.append(SimulatedPod(name, need, came_s, duration_s, selector))
 
 
+def short_sizes(entries: Any, at: Path, found: Found) -> None:
+    """Read a list such as `- {namespace: "research-*", workload: "train*", memory: 20Gi}`."""
+    for entry in _entries(entries, at, _SIZE_FIELDS, found):
+        whole = entry.value.get("memory") == _WHOLE
+        memory_bytes = 0 if whole else entry.memory()
+        found.sizes.append(
+            Size(entry.pattern("namespace"), entry.pattern("workload"), memory_bytes)
+        )
+
+
 @dataclass(slots=True)
 class _Entry:
     """One entry of a list; what is wrong is noted, and something harmless is returned for it."""
@@ -102,6 +126,13 @@ class _Entry:
         todo = "write a name" if value is None or value == "" else "put it in quotes"
         self.wrong("name", f"must be text; {todo}")
         return "?"
+
+    def pattern(self, key: str) -> str:
+        value = self.value.get(key)
+        if value is None or isinstance(value, str):
+            return value or "*"
+        self.wrong(key, "must be text; put it in quotes")
+        return "*"
 
     def texts(self, key: str) -> dict[str, str]:
         value = self.value.get(key) or {}

@@ -1,54 +1,160 @@
 """What the scheduler counts for a share of a GPU, and which nodes may have one.
 
-Today that is bytes of an extended resource; no other file of this room knows it. Amounts that a pod
-writes itself are read by `webhook.core.pod.demand`.
+| the rule's accounting | a container with VRAM asks for | only nodes |
+| --- | --- | --- |
+| VRAM | bytes of our own resource | whose largest GPU has the pod's amount |
+| MIG | slices of the smallest profile that has its amount | whose slices of it have that much |
+| CapOnly | one slot of NVIDIA's time-slicing | that share so GPUs that have the pod's amount |
+
+No other file of this room knows it. Amounts that a pod writes itself are read by
+`webhook.core.pod.demand`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.nvidia.mig import is_slice, memory_label, slice_resource
+from webhook.core.nvidia.time_slicing import CARD_MEMORY_LABEL, TIME_SLICED
 from webhook.core.pod.gpus import free_label
 from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity
 from webhook.core.pod.views import effective_amount
+from webhook.core.policy.slices import smallest
+from webhook.core.policy.values import Accounting
 from webhook.names import NODE_GPU_MEMORY_LABEL, VRAM_RESOURCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Edits
     from webhook.core.pod.views import Container, Pod
+    from webhook.core.policy.slices import SlicedNode
+    from webhook.core.policy.values import GPUClass, Policy, Rule
 
 _KINDS: Final = ("requests", "limits")
+_NO_SLICE: Final = slice_resource("unknown")
+"""Asked for by nobody: it stands for what a stored pod lacks."""
 
 
-def count(edits: Edits, place: str, container: Json, demand: Demand) -> None:
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What is counted for a pod."""
+
+    amounts: Mapping[str, tuple[str, int]]
+    """A resource and an amount of it, by the name of each container with VRAM."""
+    on_nodes: tuple[Json, ...]
+    """Required node affinity, so that what is counted is large enough."""
+    replaces: Callable[[str], bool] | None = None
+    """Says whether a resource comes from what was counted for this pod before; None for none."""
+    replaced_labels: frozenset[str] = frozenset()
+    """Labels of nodes that were asked for with it."""
+
+    def written(self, container: str) -> tuple[str, str] | None:
+        """Return the resource of a container and its amount as text; None for none."""
+        found = self.amounts.get(container)
+        return found and (found[0], format_bytes(found[1]))
+
+
+def counted_for(
+    pod: Pod, demand: Demand, rule: Rule, policy: Policy, *, stored: bool = False
+) -> Counted:
+    """Return what is counted for a pod, where the rule is that of its class (`Rule.of_class`).
+
+    Of a pod that is about to be `stored` the slices are those that it has: which are the smallest
+    follows from what is known of the cluster, and that may have changed since.
+    """
+    if rule.accounting is Accounting.MIG:
+        return _slices(pod, demand, rule, policy, stored=stored)
+    if rule.accounting is Accounting.CAP_ONLY:
+        slot = (rule.time_sliced_resource, 1)
+        on_nodes = (TIME_SLICED, _more_than(CARD_MEMORY_LABEL, demand.per_gpu_bytes))
+        return Counted(dict.fromkeys(demand.amounts, slot), on_nodes, _is_vram)
+    amounts = {
+        name: (VRAM_RESOURCE, amount * demand.gpu_count) for name, amount in demand.amounts.items()
+    }
+    return Counted(amounts, (_more_than(NODE_GPU_MEMORY_LABEL, demand.per_gpu_bytes),))
+
+
+def _slices(pod: Pod, demand: Demand, rule: Rule, policy: Policy, *, stored: bool) -> Counted:
+    had = {
+        container.name: resource
+        for container in pod.containers
+        if container.name in demand.amounts
+        for resource in container.resources("limits")
+        if is_slice(resource)
+    }
+    if stored:
+        chosen = {name: had.get(name, _NO_SLICE) for name in demand.amounts}
+    else:
+        nodes = selected_nodes(
+            pod, rule, policy.class_for(demand.gpu_class or rule.default_class), policy
+        )
+        profiles = smallest(nodes, [*demand.amounts.values()]) or {}
+        chosen = {
+            name: slice_resource(profiles[amount]) if amount in profiles else _NO_SLICE
+            for name, amount in demand.amounts.items()
+        }
+    needs: dict[str, int] = {}
+    for name, resource in chosen.items():
+        needs[resource] = max(needs.get(resource, 0), demand.amounts[name])
+    return Counted(
+        {name: (resource, demand.gpu_count) for name, resource in chosen.items()},
+        tuple(_more_than(memory_label(resource), need) for resource, need in needs.items()),
+        lambda resource: _is_vram(resource) or is_slice(resource),
+        frozenset(map(memory_label, had.values())),
+    )
+
+
+def selected_nodes(
+    pod: Pod, rule: Rule, gpu_class: GPUClass | None, policy: Policy
+) -> list[SlicedNode]:
+    """Return the nodes with slices that a pod's node selector selects, once it is translated."""
+    selector = {**(pod.spec.get("nodeSelector") or {}), **rule.node_selector}
+    if gpu_class:
+        selector |= gpu_class.node_selector
+    return [node for node in policy.sliced_nodes if node.is_selected(selector)]
+
+
+def is_counted_by_plugin(resource: str, amount: str, rule: Rule) -> bool:
+    """Say whether a container with VRAM may bring this, which translation would write itself."""
+    if rule.accounting is Accounting.MIG:
+        return is_slice(resource)
+    is_slot = rule.accounting is Accounting.CAP_ONLY and resource == rule.time_sliced_resource
+    return is_slot and _equals(amount, 1)
+
+
+def count(edits: Edits, place: str, container: Json, counted: Counted) -> None:
     """Set requests and limits of what the container at a place gets."""
-    amount = demand.amounts.get(container["name"])
-    if amount is None:
+    found = counted.written(container["name"])
+    if found is None:
         return
-    amount_bytes = amount * demand.gpu_count
-    written = format_bytes(amount_bytes)
+    resource, written = found
     resources = container.get("resources")
     if not resources:
-        ours = {kind: {VRAM_RESOURCE: written} for kind in _KINDS}
+        ours = {kind: {resource: written} for kind in _KINDS}
         edits.put(place, "resources", ours)
         return
     for kind in _KINDS:
         amounts = resources.get(kind)
-        present = amounts.get(VRAM_RESOURCE) if amounts else None
-        if present != written and not _equals(present, amount_bytes):
-            edits.merge(f"{place}/resources", kind, amounts, {VRAM_RESOURCE: written})
+        present = amounts.get(resource) if amounts else None
+        if counted.replaces:
+            for other in amounts or ():
+                if other != resource and counted.replaces(other):
+                    edits.remove(f"{place}/resources/{kind}", other)
+        if present != written and not _equals(present, counted.amounts[container["name"]][1]):
+            edits.merge(f"{place}/resources", kind, amounts, {resource: written})
 
 
-def uncounted(container: Container, demand: Demand) -> Iterator[str]:
+def uncounted(container: Container, counted: Counted) -> Iterator[str]:
     """Yield the paths where a container with VRAM lacks what `count` writes."""
-    amount_bytes = demand.resource_bytes(container.name)
+    resource, amount = counted.amounts[container.name]
     for kind in _KINDS:
-        if not _equals(container.resources(kind).get(VRAM_RESOURCE), amount_bytes):
+        if not _equals(container.resources(kind).get(resource), amount):
             yield f"{container.path}.resources.{kind}"
 
 
@@ -70,23 +176,30 @@ def counted_bytes(pod: Pod) -> int | None:
     return effective_amount(pod.containers, amounts, 0)
 
 
-def required_on_nodes(demand: Demand) -> Json:
-    """Build the required node affinity: a GPU that is large enough, whoever uses it now."""
-    return _more_than(NODE_GPU_MEMORY_LABEL, demand)
+def limited(pod: Pod, resource: str) -> Fraction | None:
+    """Return the sum of a resource's limits in a pod; None where an amount cannot be read."""
+    limits = (container.resources("limits").get(resource, "0") for container in pod.containers)
+    try:
+        return sum(map(parse_quantity, limits), Fraction(0))
+    except QuantityError:
+        return None
 
 
 def preferred_on_nodes(demand: Demand) -> Json:
     """Build the preferred node affinity: as many GPUs as needed have room now."""
-    return _more_than(free_label(demand.gpu_count), demand)
+    return _more_than(free_label(demand.gpu_count), demand.per_gpu_bytes)
 
 
-def _more_than(label: str, demand: Demand) -> Json:
-    need_mib = demand.per_gpu_bytes // MIB
-    return {"key": label, "operator": "Gt", "values": [str(need_mib - 1)]}
+def _more_than(label: str, need_bytes: int) -> Json:
+    return {"key": label, "operator": "Gt", "values": [str(need_bytes // MIB - 1)]}
 
 
-def _equals(written: object, amount_bytes: int) -> bool:
+def _is_vram(resource: str) -> bool:
+    return resource == VRAM_RESOURCE
+
+
+def _equals(written: object, amount: int) -> bool:
     try:
-        return written is not None and parse_quantity(str(written)) == amount_bytes
+        return written is not None and parse_quantity(str(written)) == amount
     except QuantityError:
         return False

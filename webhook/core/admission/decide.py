@@ -15,24 +15,38 @@ from webhook.core.admission.rules.case import Case, Kind
 from webhook.core.admission.rules.changes import new_debuggers
 from webhook.core.admission.rules.complexity import is_managed, is_ours_to_deny
 from webhook.core.admission.rules.table import findings_of, hints_of
+from webhook.core.admission.rules.translation import MARK
 from webhook.core.admission.whole_gpu import offer
 from webhook.core.nvidia.variables import hide_unless_set, hide_visible
 from webhook.core.pod.complexity import too_complex
 from webhook.core.pod.demand import asks_for_vram, read_demand
-from webhook.core.pod.findings import GUIDANCE, Finding, MalformedObjectError, render
+from webhook.core.pod.findings import (
+    GUIDANCE,
+    Finding,
+    MalformedObjectError,
+    render,
+    shortened,
+)
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN
-from webhook.core.pod.views import annotations_of, labels_of, read_pod
+from webhook.core.pod.views import annotations_of, labels_of, read_pod, service_account_of
 from webhook.core.policy.match import Subject
 from webhook.core.policy.values import Action, Rollout, Rule, VisibleDevices, Warnings
-from webhook.names import MIRROR_POD_ANNOTATION, NODES_GROUP
+from webhook.names import ADMITTED_ANNOTATION, MIRROR_POD_ANNOTATION, NODES_GROUP
 
 if TYPE_CHECKING:
     from webhook.core.admission.whole_gpu import Offer
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Edits, Operation
     from webhook.core.pod.request import Request
+    from webhook.core.pod.views import Pod
     from webhook.core.policy.values import Policy
+
+
+LONGEST_LOGGED: Final = 1024
+"""Characters of the sentence in our log and in the audit log; the kubelet keeps 50 MiB of ours."""
+LOGGED_FINDINGS: Final = 16
+"""Of which that sentence is made."""
 
 
 class Phase(StrEnum):
@@ -84,6 +98,8 @@ class Decision:
     advises_on_bytes: int | None = None
     """What a new pod asks for per GPU, where who creates it is to be told if that is too much or
     too little."""
+    silent: bool = False
+    """Whether it is only recorded: who creates the pod reads nothing of it, nor advice."""
     before: Json = field(default_factory=dict, repr=False, compare=False)
     """The object that came."""
 
@@ -116,17 +132,30 @@ class Decision:
         guidance = (self.guidance,) if self.guidance else ()
         return (*map(str, self.findings), *guidance, *self.notes)
 
+    @cached_property
+    def sentence(self) -> str:
+        """What is wrong, in one line as our log and the audit log keep it; empty for nothing.
+
+        A tenant can have it grow with their pod, so it is cut; the answer to them is not.
+        """
+        return shortened(self.malformed or render(self.findings[:LOGGED_FINDINGS]), LONGEST_LOGGED)
+
     @property
     def audit(self) -> dict[str, str]:
         """What the audit log keeps besides outcome and reasons."""
-        return {"rule": self.rule, "policy": self.policy}
+        kept = {"rule": self.rule, "policy": self.policy}
+        return {**kept, "message": self.sentence} if self.sentence else kept
 
     @property
     def logged(self) -> dict[str, Any]:
         """What our own log keeps besides outcome and reasons."""
-        logged: dict[str, Any] = {**self.audit, "patchOps": len(self.patch)}
-        if self.malformed:
-            logged["why"] = self.malformed
+        logged: dict[str, Any] = {
+            "rule": self.rule,
+            "policy": self.policy,
+            "patchOps": len(self.patch),
+        }
+        if self.sentence:
+            logged["why"] = self.sentence
         if self.notes:
             logged["notes"] = self.notes
         return logged
@@ -140,7 +169,7 @@ class Decision:
 
 
 def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
-    """Decide a review.
+    """Decide a review; raises NamespaceUnknownError where it cannot yet.
 
     | request | decided by |
     | --- | --- |
@@ -155,10 +184,9 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
     skip = _not_ours(request)
     if skip:
         return Decision(Outcome.SKIPPED, skip=skip, policy=policy.short_digest, before=request.obj)
-    before = request.old if request.operation == "UPDATE" else request.obj
     rule = None
     try:
-        rule = policy.rule_for(_subject(request, before))
+        rule = governing_rule(request, policy)
         skip = _left_alone(request, rule)
         if skip or rule is None:
             return Decision(
@@ -182,8 +210,32 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
         )
 
 
+def governing_rule(request: Request, policy: Policy) -> Rule | None:
+    """Return the rule that governs the pod of a request, or None: it is left alone.
+
+    Both phases of a creation have the same user. An update has another one: see
+    `Policy.rule_for_stored`. The mark of the rule that admitted a pod is believed where the pod has
+    a demand: otherwise translation did not write it.
+
+    Raises MalformedObjectError, NamespaceUnknownError.
+    """
+    if request.operation != "UPDATE":
+        return policy.rule_for(_subject(request, request.obj))
+    pod = request.old
+    mark = MARK.fullmatch(annotations_of(pod).get(ADMITTED_ANNOTATION, ""))
+    admitted_by = mark["rule"] if mark and asks_for_vram(pod) else ""
+    return policy.rule_for_stored(_subject(request, pod), admitted_by)
+
+
 def _subject(request: Request, pod: Json) -> Subject:
-    return Subject(request.namespace, labels_of(pod), user=request.user, groups=request.groups)
+    return Subject(
+        request.namespace,
+        labels_of(pod),
+        request.namespace_labels,
+        service_account_of(pod),
+        request.user,
+        request.groups,
+    )
 
 
 _SUBRESOURCES: Final = frozenset({"", "ephemeralcontainers", "resize"})
@@ -221,7 +273,7 @@ def _unread(request: Request, rule: Rule, policy: Policy, excess: tuple[Finding,
 def _read(request: Request, rule: Rule, policy: Policy, *, mutating: bool) -> Decision:
     pod = read_pod(request.obj)
     if request.operation == "CREATE":
-        case = Case(pod, pod, rule, policy, *read_demand(pod), mutating=mutating)
+        case = _creation(pod, rule, policy, mutating=mutating)
         if not mutating:  # hints in both phases the user would read twice
             return _created(case)
         found = None if case.asks else offer(pod, rule, policy)
@@ -232,9 +284,18 @@ def _read(request: Request, rule: Rule, policy: Policy, *, mutating: bool) -> De
     return _judged(case, findings_of(case, Kind.UPDATED))
 
 
+def _creation(pod: Pod, rule: Rule, policy: Policy, *, mutating: bool) -> Case:
+    """Return the case of a pod that is created, with its rule as it is for the class asked for."""
+    demand, unreadable = read_demand(pod)
+    gpu_class = policy.class_for((demand and demand.gpu_class) or rule.default_class)
+    return Case(pod, pod, rule.of_class(gpu_class), policy, demand, unreadable, mutating=mutating)
+
+
 def _hinted(case: Case) -> Decision:
     """Decide a creation, with what its user should know beside."""
     decision = _created(case)
+    if decision.silent:
+        return decision
     fine = decision.allowed and not decision.findings
     notes = hints_of(case, fine=fine)
     advises = fine and case.asked is not None and _advises(case.rule)
@@ -251,7 +312,7 @@ def _offered(case: Case, found: Offer) -> Decision:
     asking = tuple(found.edits.operations)
     pod = read_pod(apply_patch(case.pod.raw, asking))
     try:
-        shared = _hinted(Case(pod, pod, case.rule, case.policy, *read_demand(pod), mutating=True))
+        shared = _hinted(_creation(pod, case.rule, case.policy, mutating=True))
         wrong = str(shared.findings[0]) if shared.findings else ""
     except MalformedObjectError as error:
         wrong = str(error)
@@ -266,11 +327,21 @@ def _noted(decision: Decision, note: str) -> Decision:
 
 
 def _created(case: Case) -> Decision:
-    """Decide the creation of a pod: judge it, then translate it or check that it is translated."""
+    """Decide the creation of a pod: judge it, then translate it or check that it is translated.
+
+    | action | something is wrong | nothing is wrong |
+    | --- | --- | --- |
+    | Enforce | denied | translated |
+    | Warn | as its user wrote it, with warnings | translated |
+    | Audit | as its user wrote it, and recorded | as its user wrote it |
+
+    So under Audit the annotations ask nobody for anything, and no pod becomes ours: none is held to
+    a cap, and none is given a GPU.
+    """
     if not case.asks:
         return _without_demand(case)
     findings = findings_of(case, Kind.READABLE if case.asked else Kind.UNREADABLE)
-    if findings:
+    if findings or case.rule.action is Action.AUDIT:
         return _judged(case, findings)
     if not case.mutating:
         return _judged(case, findings_of(case, Kind.TRANSLATED))
@@ -295,6 +366,8 @@ def _debugged(case: Case) -> Decision:
     | with a demand | they get NVIDIA_VISIBLE_DEVICES=void: an image may have it built in |
     | without, visibleDevices Void | a variable set by hand is voided |
     | without, otherwise | left alone: nobody's debugging is our business |
+
+    Under Audit they are left as they are.
     """
     names = {container.name for container in new_debuggers(case.old, case.pod)}
     if not is_managed(case.old.raw):
@@ -303,21 +376,24 @@ def _debugged(case: Case) -> Decision:
             return _judged(case, findings)
         return _mutated(case, edit_debuggers(case.pod, names, hide_visible))
     findings = findings_of(case, Kind.DEBUGGED)
-    if findings or not case.mutating or _is_observed(case.policy, case.old.raw):
+    audited = case.rule.action is Action.AUDIT
+    if findings or audited or not case.mutating or _is_observed(case.policy, case.old.raw):
         return _judged(case, findings)
     return _mutated(case, edit_debuggers(case.pod, names, hide_unless_set))
 
 
 def _advises(rule: Rule) -> bool:
-    return rule.advice is Warnings.WARN and rule.action is not Action.AUDIT
+    """Say whether who creates a pod is told of too much; a slice has the size that it has."""
+    return rule.advice is Warnings.WARN and not rule.leaves_to_plugin
 
 
 def _voids(case: Case) -> bool:
     """Say whether GPUs that a pod without a demand makes visible are hidden now.
 
-    While a rollout observes they are findings instead, so that nothing is left to hide.
+    While a rollout observes, and under Audit, they are findings instead.
     """
-    return case.mutating and case.rule.visible_devices is VisibleDevices.VOID
+    voids = case.rule.visible_devices is VisibleDevices.VOID
+    return case.mutating and voids and case.rule.action is not Action.AUDIT
 
 
 def _mutated(case: Case, edits: Edits) -> Decision:
@@ -347,6 +423,7 @@ def _answered(
         rule=rule.name,
         policy=policy.short_digest,
         guidance=_guidance(rule) if findings and outcome is not Outcome.AUDITED else "",
+        silent=rule.action is Action.AUDIT,
         before=pod,
     )
 

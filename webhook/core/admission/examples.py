@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.accounting import counted_bytes
+from webhook.core.admission.accounting import counted_bytes, limited
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.differences import differences, shown
@@ -18,6 +18,7 @@ from webhook.core.pod.patch import PatchError
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.request import Request
 from webhook.core.pod.views import read_pod
+from webhook.core.policy.slices import SlicedNode
 from webhook.names import ADMITTED_ANNOTATION
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ _TYPE: Final = ("apiVersion", "kind")
 
 def run_example(example: Example, policy: Policy) -> tuple[str, ...]:
     """Return in words what differs from the expected result; empty where the example holds."""
-    policy = replace(policy, runtime_classes=example.runtime_classes)
+    nodes = (SlicedNode(example.mig_profiles),) if example.mig_profiles else ()
+    policy = replace(policy, runtime_classes=example.runtime_classes, sliced_nodes=nodes)
     try:
         first = _decide(example, example.pod, policy, Phase.MUTATE)
         last = _decide(example, first.obj, policy, Phase.VALIDATE) if first.allowed else first
@@ -52,13 +54,14 @@ def _other_file(example: Example, name: str, policy: Policy) -> str:
     rule = next((rule for rule in policy.rules if rule.name == name), None)
     if rule is None or not rule.where:
         return ""
-    own, others = example.where.rpartition(":")[0], rule.where.rpartition(":")[0]
-    if own == others:
+    own = example.where.rpartition(":")[0]
+    if own == rule.where.rpartition(":")[0]:
         return ""
+    later = policy.rules[policy.rules.index(rule) :]
     why = (
         "matched first: files are read in the order of their names; narrow its match, "
         "or rename a file"
-        if others < own
+        if any(other.where.rpartition(":")[0] == own for other in later)
         else "governs the pod, for no rule of this file matches it"
     )
     return f"; rule {rule.name} in {rule.where} {why}"
@@ -77,6 +80,7 @@ def _decide(example: Example, pod: Json, policy: Policy, phase: Phase) -> Decisi
         old={},
         user=example.subject.user,
         groups=example.subject.groups,
+        namespace_labels=example.subject.namespace_labels,
     )
     return decide(request, policy, phase)
 
@@ -99,8 +103,8 @@ def _mismatches(
         yield from _mismatches_of_result(example, last.obj)
     except MalformedObjectError as error:
         expected = (
-            *(example.vram, example.node_selector, example.runtime_class_name, example.annotations),
-            *(example.tolerations, example.env, example.translated),
+            *(example.vram, example.resources, example.node_selector, example.annotations),
+            *(example.runtime_class_name, example.tolerations, example.env, example.translated),
         )
         if any(each is not None for each in expected):
             yield f"the pod cannot be read: {error}"
@@ -113,6 +117,11 @@ def _mismatches_of_result(example: Example, raw: Json) -> Iterator[str]:
         if vram != example.vram:
             got = "an amount that cannot be read" if vram is None else format_bytes(vram)
             yield f"wanted vram {_amount(example.vram)}, got {got}"
+    for resource, expected in (example.resources or {}).items():
+        amount = limited(pod, resource)
+        if amount != expected:
+            got = "an amount that cannot be read" if amount is None else _amount(amount)
+            yield f"wanted resources {resource}: {_amount(expected)}, got {got}"
     selector = strings(pod.spec, "nodeSelector", "spec")
     yield from _entries("nodeSelector", example.node_selector, selector)
     yield from _entries("annotation", example.annotations, pod.annotations)

@@ -9,20 +9,27 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.accounting import count, preferred_on_nodes, required_on_nodes
+from webhook.core.admission.accounting import (
+    count,
+    counted_for,
+    preferred_on_nodes,
+)
 from webhook.core.admission.sidecar.placing import place_enforcer, remove_enforcer
-from webhook.core.admission.tiers import tier_of
+from webhook.core.admission.tiers import node_terms
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.programs import configure_programs, show_cap
 from webhook.core.nvidia.variables import (
     hide_devices,
     hide_unless_set,
     hide_visible,
+    leave_devices,
     show_devices,
 )
 from webhook.core.pod.patch import Edits
+from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.values import (
     AUTO_RUNTIME_CLASS,
+    Accounting,
     GPUClass,
     Placement,
     Policy,
@@ -32,6 +39,7 @@ from webhook.core.policy.values import (
 from webhook.names import (
     ADMITTED_ANNOTATION,
     BINDING_ANNOTATIONS,
+    GPU_MEMORY_ANNOTATION,
     MANAGED_LABEL,
     NODE_DEVICE_NAMES_LABEL,
 )
@@ -39,6 +47,7 @@ from webhook.names import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from webhook.core.admission.accounting import Counted
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Pod
@@ -65,26 +74,29 @@ def mutate_pod(
 ) -> Edits:
     """Translate a pod; `enforcer` is the sidecar's container, None where the rule has none.
 
+    The rule is that of the pod's class (`Rule.of_class`).
+
     Of a pod that is about to be `stored` nothing is asked that its creation alone decides: advice
     to the scheduler, and the RuntimeClass where that depends on the cluster; and others may have
     added a little to the sidecar.
     """
     edits = Edits()
     gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
+    counted = counted_for(pod, demand, rule, policy, stored=stored)
     for container in pod.containers:  # steps 1 and 4
         place = f"/spec/{container.field}/{container.index}"
-        count(edits, place, container.raw, demand)
+        count(edits, place, container.raw, counted)
         env: list[Json] = container.raw.get("env") or []
         edits.change(place, "env", env, _env(container.raw, env, demand, rule))
     _select_nodes(edits, pod, rule, gpu_class)
-    _choose_nodes(edits, pod, demand, rule, stored=stored)
+    _choose_nodes(edits, pod, demand, rule, counted, stored=stored)
     _tolerate(edits, pod, rule, gpu_class)
     _set_runtime_class(edits, pod, rule, policy, stored=stored)
     if enforcer is None:  # step 5: what holds the cap in the pod
         remove_enforcer(edits, pod)
     else:
         place_enforcer(edits, pod, demand, rule, enforcer, stored=stored)
-    _mark(edits, pod, rule, policy)
+    _mark(edits, pod, demand, rule, policy)
     return edits
 
 
@@ -120,9 +132,19 @@ def _select_nodes(edits: Edits, pod: Pod, rule: Rule, gpu_class: GPUClass | None
     edits.merge("/spec", "nodeSelector", pod.spec.get("nodeSelector"), missing)
 
 
-def _choose_nodes(edits: Edits, pod: Pod, demand: Demand, rule: Rule, *, stored: bool) -> None:
+def working_nodes(rule: Rule) -> list[Json]:
+    """Return the required node affinity that has nothing to do with amounts.
+
+    Slices of MIG need nothing of ours on their node.
+    """
+    return [] if rule.accounting is Accounting.MIG else [*node_terms(rule), RESOLVES_NAMES]
+
+
+def _choose_nodes(
+    edits: Edits, pod: Pod, demand: Demand, rule: Rule, counted: Counted, *, stored: bool
+) -> None:
     """Step 2: required node affinity for what a selector cannot say, and advice."""
-    expressions = [required_on_nodes(demand), *tier_of(rule).node_terms, RESOLVES_NAMES]
+    expressions = [*counted.on_nodes, *working_nodes(rule)]
     preferred = []
     if rule.placement is Placement.BINDING and not stored:
         preference = {"matchExpressions": [preferred_on_nodes(demand)]}
@@ -130,7 +152,7 @@ def _choose_nodes(edits: Edits, pod: Pod, demand: Demand, rule: Rule, *, stored:
     affinity = pod.spec.get("affinity")
     present = affinity.get("nodeAffinity") if affinity else None
     if present:
-        _require_on_nodes(edits, present, expressions)
+        _require_on_nodes(edits, present, expressions, counted.replaced_labels)
         _prefer_nodes(edits, present, preferred)
         return
     ours: Json = {_REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": expressions}]}}
@@ -139,8 +161,10 @@ def _choose_nodes(edits: Edits, pod: Pod, demand: Demand, rule: Rule, *, stored:
     edits.merge("/spec", "affinity", affinity, {"nodeAffinity": ours})
 
 
-def _require_on_nodes(edits: Edits, present: Json, expressions: list[Json]) -> None:
-    """Add expressions to every term of the required node affinity.
+def _require_on_nodes(
+    edits: Edits, present: Json, expressions: list[Json], replaced: Collection[str]
+) -> None:
+    """Add expressions to every term of the required node affinity, in place of replaced labels'.
 
     Terms are alternatives, so each needs them. An empty term matches no node at all (API doc of
     NodeSelectorTerm); adding to it would open it, so it stays empty.
@@ -156,6 +180,17 @@ def _require_on_nodes(edits: Edits, present: Json, expressions: list[Json]) -> N
         if found or term.get("matchFields"):
             missing = [expression for expression in expressions if expression not in found]
             place = f"{_NODE_AFFINITY}/{_REQUIRED}/nodeSelectorTerms/{index}"
+            gone = [
+                one
+                for one in found
+                if one.get("key") in replaced
+                and one.get("operator") == "Gt"
+                and one not in expressions
+            ]
+            if gone:
+                kept = [expression for expression in found if expression not in gone]
+                edits.put(place, "matchExpressions", [*kept, *missing])
+                continue
             edits.append(place, "matchExpressions", found, missing)
 
 
@@ -203,10 +238,14 @@ def _env(container: Json, env: list[Json], demand: Demand, rule: Rule) -> list[J
     fraction = rule.chooses_gpus and len(demand.amounts) == 1
     # What envFrom brings, `env` would override.
     programs = () if container.get("envFrom") else rule.programs
-    if not env and not rule.env:
+    if not env and not rule.env and not rule.leaves_to_plugin:
         return _env_of_ours(amount, programs, chosen=rule.chooses_gpus, fraction=fraction)
-    env = show_cap(env, amount, fraction=fraction)
-    env = show_devices(env, chosen=rule.chooses_gpus, defaults=rule.env)
+    if rule.leaves_to_plugin:
+        # First: what stands before others is taken for ours when the pod comes again.
+        env = show_cap(leave_devices(env, defaults=rule.env), amount, fraction=fraction)
+    else:
+        env = show_cap(env, amount, fraction=fraction)
+        env = show_devices(env, chosen=rule.chooses_gpus, defaults=rule.env)
     return configure_programs(env, programs, amount)
 
 
@@ -219,10 +258,11 @@ def _env_of_ours(
     return configure_programs(env, programs, amount)
 
 
-def _mark(edits: Edits, pod: Pod, rule: Rule, policy: Policy) -> None:
+def _mark(edits: Edits, pod: Pod, demand: Demand, rule: Rule, policy: Policy) -> None:
     """Step 6: the label that selects managed pods, and what admitted this one.
 
-    What a binding wrote is of the pod that this one was copied from.
+    What a binding wrote is of the pod that this one was copied from. Where the amounts that asked
+    were replaced by something else, the annotation asks for the same in their place.
     """
     metadata = pod.raw.get("metadata")
     if metadata is None:
@@ -233,9 +273,15 @@ def _mark(edits: Edits, pod: Pod, rule: Rule, policy: Policy) -> None:
         if key in pod.annotations:
             edits.remove("/metadata/annotations", key)
     mark = f"v1 {rule.name} {policy.short_digest}"
-    if pod.annotations.get(ADMITTED_ANNOTATION) != mark:
-        present = metadata.get("annotations")
-        edits.merge("/metadata", "annotations", present, {ADMITTED_ANNOTATION: mark})
+    written = (
+        {} if pod.annotations.get(ADMITTED_ANNOTATION) == mark else {ADMITTED_ANNOTATION: mark}
+    )
+    if rule.leaves_to_plugin and GPU_MEMORY_ANNOTATION not in pod.annotations:
+        amounts = demand.amounts.items()
+        written[GPU_MEMORY_ANNOTATION] = ", ".join(
+            f"{name}={format_bytes(amount)}" for name, amount in amounts
+        )
+    edits.merge("/metadata", "annotations", metadata.get("annotations"), written)
 
 
 _NOTHING: Final[Mapping[str, Any]] = {}

@@ -9,16 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.admission.creators import NOBODY, controllers_of
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.admission.rules.idioms import SHOWN, candidates, near_miss
 from webhook.core.pod.findings import annotation_path, shortened
 from webhook.core.pod.request import Request
 from webhook.core.pod.templates import Form, find_templates, is_own_kind, shown_path
+from webhook.core.policy.match import with_name
 from webhook.names import ASKING_ANNOTATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from webhook.core.admission.creators import Creator
     from webhook.core.pod.fields import Json
     from webhook.core.pod.findings import Finding
     from webhook.core.pod.patch import Operation
@@ -45,18 +48,18 @@ class Judgement:
     """What it would return as warnings beside the decision."""
 
 
-def judge(pod: Json, namespace: str, policy: Policy) -> Judgement:
+def judge(pod: Json, namespace: str, policy: Policy, creator: Creator = NOBODY) -> Judgement:
     """Decide a pod as the API server would have it decided on creation: mutate, then validate."""
-    mutating = decide(creation_of(pod, namespace), policy, Phase.MUTATE)
+    creation = creation_of(pod, namespace, creator)
+    mutating = decide(creation, policy, Phase.MUTATE)
     if not mutating.allowed:
         return Judgement(mutating, notes=mutating.notes)
-    again = replace(creation_of(pod, namespace), obj=mutating.obj)
-    validating = decide(again, policy, Phase.VALIDATE)
+    validating = decide(replace(creation, obj=mutating.obj), policy, Phase.VALIDATE)
     patch = mutating.patch if validating.allowed else ()
     return Judgement(validating, patch, mutating.notes)
 
 
-def creation_of(pod: Json, namespace: str) -> Request:
+def creation_of(pod: Json, namespace: str, creator: Creator = NOBODY) -> Request:
     """Return the request that the API server would send for a pod's creation."""
     metadata = pod.get("metadata")
     name = metadata.get("name") if type(metadata) is dict else None
@@ -70,6 +73,9 @@ def creation_of(pod: Json, namespace: str) -> Request:
         dry_run=True,
         obj=pod,
         old={},
+        user=creator.user,
+        groups=creator.groups,
+        namespace_labels=with_name(namespace, creator.namespace_labels),
     )
 
 
@@ -191,11 +197,14 @@ def advise(request: Request, policy: Policy, more: MoreAdvice = no_more) -> Advi
     | --- | --- |
     | would be denied | each finding |
     | would be warned of | each finding |
-    | would be recorded alone (Audit) | none of that |
+    | are governed by a rule that records alone (Audit) | none at all |
     | are governed by no rule, or one that ignores them | none at all |
+    | are governed by a rule that cannot be foreseen: it asks who creates them | none of that |
 
     Beside them stand hints: names of other products, near misses of ours, keys at the wrong level,
     and what `more` says. What was deleted, and what is no workload of Kubernetes' own, is silent.
+
+    Raises NamespaceUnknownError.
     """
     group, _, kind = request.kind.rpartition("/")
     version = f"{group}/v1" if group else "v1"
@@ -208,26 +217,55 @@ def advise(request: Request, policy: Policy, more: MoreAdvice = no_more) -> Advi
         if template.pod is None or not template.path:
             continue
         pod = pod_of(template, request.name)
-        decision = decide(creation_of(pod, request.namespace), policy, Phase.MUTATE)
+        decision = _foreseen_decision(pod, kind, request, policy)
+        if decision is None:
+            warnings = misplaced(request.obj, kind, template)
+            return replace(advice, warnings=warnings, outcome=_outcome(warnings))
         if decision.skip in _SILENT:
             return replace(advice, outcome=Outcome.SKIPPED, reasons=decision.reasons)
+        if decision.silent:
+            return replace(
+                advice, outcome=decision.outcome, reasons=decision.reasons, rule=decision.rule
+            )
         found = (*_foreseen(decision, template), *decision.notes)
-        warnings: tuple[str, ...] = (
-            *found,
-            *misplaced(request.obj, kind, template),
-        )
+        warnings = (*found, *misplaced(request.obj, kind, template))
         asked_bytes, metadata = decision.advises_on_bytes, pod.get("metadata")
         if asked_bytes is not None and isinstance(metadata, dict):
             warnings += tuple(filter(None, [more(request, metadata, asked_bytes)]))
-        outcome = Outcome.WARNED if warnings else Outcome.ALLOWED
         return replace(
             advice,
             warnings=warnings,
-            outcome=outcome,
+            outcome=_outcome(warnings),
             reasons=decision.reasons,
             rule=decision.rule,
         )
     return advice
+
+
+def _foreseen_decision(pod: Json, kind: str, request: Request, policy: Policy) -> Decision | None:
+    """Return what would be decided of a workload's pods; None where that cannot be foreseen.
+
+    A controller creates them. There are clusters with and without an account for each, and what is
+    said must be right in both.
+    """
+    creators = controllers_of(kind) or (NOBODY,)
+    decisions = [
+        decide(
+            replace(
+                creation_of(pod, request.namespace, creator),
+                namespace_labels=request.namespace_labels,
+            ),
+            policy,
+            Phase.MUTATE,
+        )
+        for creator in (creators if policy.asks_who else creators[:1])
+    ]
+    first, *others = decisions
+    return first if all(other.rule == first.rule for other in others) else None
+
+
+def _outcome(warnings: tuple[str, ...]) -> Outcome:
+    return Outcome.WARNED if warnings else Outcome.ALLOWED
 
 
 def _foreseen(decision: Decision, template: Template) -> Iterator[str]:

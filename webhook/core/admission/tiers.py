@@ -30,17 +30,29 @@ class Tier:
     on_nodes: str
     """The value of the label `enforcement` on nodes where it works; empty for all nodes."""
 
-    @property
-    def node_terms(self) -> list[Json]:
-        """The required node affinity, so that a pod runs where the tier works."""
-        if not self.on_nodes:
-            return []
-        return [{"key": NODE_ENFORCEMENT_LABEL, "operator": "In", "values": [self.on_nodes]}]
 
+NO_ENFORCEMENT: Final = "none"
+"""The value of the label where no tier works."""
 
 SIDECAR: Final = Tier(adds=enforcer_for, on_nodes="sidecar")
 NONE: Final = Tier(adds=lambda _pod, _demand, _rule: None, on_nodes="")
 _TIERS: Final = {EnforceBy.SIDECAR: SIDECAR, EnforceBy.NONE: NONE}
+
+
+def node_terms(rule: Rule) -> list[Json]:
+    """Return the required node affinity, so that a pod runs where what holds its cap works.
+
+    | GPUs are given by | the label `enforcement` must be |
+    | --- | --- |
+    | us | that of the tier |
+    | NVIDIA's device plugin | not `none`: our agent says nothing of nodes that it does not share |
+    """
+    on_nodes = tier_of(rule).on_nodes
+    if not on_nodes:
+        return []
+    if rule.leaves_to_plugin:
+        return [{"key": NODE_ENFORCEMENT_LABEL, "operator": "NotIn", "values": [NO_ENFORCEMENT]}]
+    return [{"key": NODE_ENFORCEMENT_LABEL, "operator": "In", "values": [on_nodes]}]
 
 
 def tier_of(rule: Rule) -> Tier:

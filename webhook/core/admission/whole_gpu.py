@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from webhook.core.nvidia.devices import WHOLE_GPU
 from webhook.core.pod.fields import items
 from webhook.core.pod.findings import quoted
+from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.patch import Edits
 from webhook.core.pod.quantity import QuantityError, format_bytes, parse_quantity
 from webhook.core.policy.values import Action

@@ -22,6 +22,9 @@ BLIND_AFTER: Final = Span("60s", "1s", "1h")
 TOLERANCE: Final = "2%"
 MOST_PERCENT: Final = 50
 
+ON_EXCESS: Final = ("Stop", "Report")
+"""What may be done about an excess; the first one is the default."""
+
 LARGEST_BYTES: Final = 2**63 - 1
 
 _BYTES: Final = re.compile("[0-9]{1,19}")
@@ -49,6 +52,13 @@ def parse_cap(text: str) -> int:
     if not _BYTES.fullmatch(text) or not 0 < int(text) <= LARGEST_BYTES:
         raise ValueError(f"{text!r} is not a number of bytes above 0, e.g. 8589934592")
     return int(text)
+
+
+def parse_stops(text: str) -> bool:
+    """Read whether an excess is stopped, and not only reported; raises ValueError."""
+    if text not in ("", *ON_EXCESS):
+        raise ValueError(f"{text!r} must be one of {', '.join(ON_EXCESS)}")
+    return text != ON_EXCESS[1]
 
 
 def parse_tolerance(text: str, cap_bytes: int) -> int:

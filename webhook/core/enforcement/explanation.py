@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from webhook.core.enforcement.step import First
+from webhook.core.enforcement.step import First, Powerless
 
 if TYPE_CHECKING:
-    from webhook.core.enforcement.step import EndPod, Excess, Process, StopContainer
+    from webhook.core.enforcement.step import (
+        EndPod,
+        Excess,
+        Process,
+        ReportExcess,
+        StopContainer,
+    )
 
 MIB = 2**20
 _LONGEST_COMMAND = 80  # in a sentence; events have all that is known of it
@@ -34,8 +40,20 @@ def explain_end(action: EndPod) -> str:
     if action.process is not None and action.excess is not None:
         reason = f"{_not_enough(action.excess)}, so all processes of the pod end"
         return _explain(action.process, action.excess, reason)
-    if (over := action.powerless) is None:
-        return action.why
+    return _none_can_be_stopped(action.powerless) if action.powerless else action.why
+
+
+def explain_report(action: ReportExcess, why_not: str) -> str:
+    """Say what would be stopped, in the words of the stop, and why nothing is."""
+    over, process = action.excess, action.process
+    if isinstance(over, Powerless):
+        what = _none_can_be_stopped(over)
+    else:
+        what = explain_stop(process, over) if process else ""
+    return f"{what}; nothing is stopped: {why_not}"
+
+
+def _none_can_be_stopped(over: Powerless) -> str:
     return (
         f"over the VRAM cap on GPU {over.gpu}: the pod holds {mebibytes(over.sum_bytes)}, the cap "
         f"is {mebibytes(over.cap_bytes)}, and none of its processes can be stopped from here; "

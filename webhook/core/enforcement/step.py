@@ -23,6 +23,9 @@ What a stop is of depends on how many stops of the last ten minutes were not eno
 
 The last two are escalations. After one, all the stops that led to it count for longer than ten
 minutes: twice as long with each escalation, at most for a day.
+
+Where a `Cap` only reports, nothing of this is done: `ReportExcess` says once for each excess what
+would have been stopped.
 """
 
 from __future__ import annotations
@@ -129,6 +132,8 @@ class Cap:
     """After so many stops that were not enough a whole container is stopped; None: never."""
     pod_after: int = ESCALATE_AFTER + 1
     """After so many stops that were not enough the pod is ended."""
+    reports_only: bool = False
+    """Whether an excess is reported and nothing is stopped for it; blindness counts as ever."""
 
     @property
     def ceiling_bytes(self) -> int:
@@ -199,6 +204,8 @@ class State:
     """By GPU."""
     given_up: frozenset[Process] = frozenset()
     """Processes that outlived their SIGKILL, or may not be signalled."""
+    reported: frozenset[str] = frozenset()
+    """The GPUs on which an excess was reported that is not over yet."""
     blind_since_s: float | None = None
     blind_reported: bool = False
 
@@ -296,7 +303,16 @@ class EndPod:
     """With `process`: why."""
 
 
-Action = Terminate | Kill | StopContainer | Freed | ReportBlind | EndPod
+@dataclass(frozen=True, slots=True)
+class ReportExcess:
+    """Report what would be stopped now; nothing is."""
+
+    excess: Excess | Powerless
+    process: Process | None = None
+    """The first victim; None where no process could be stopped."""
+
+
+Action = Terminate | Kill | StopContainer | Freed | ReportBlind | EndPod | ReportExcess
 
 
 def step(
@@ -316,9 +332,13 @@ def step(
             gpu: max(state.peaks.get(gpu, 0), sums.get(gpu, 0)) for gpu in {*state.peaks, *sums}
         },
     )
+    state = replace(state, reported=_still_over(state, observation, sums, cap))
     for gpu in sorted(state.over):
         late = state.lateness[gpu].over_s >= cap.late_s
-        if late and state.over[gpu] >= CONFIRMATIONS and not _is_busy(state, gpu):
+        if gpu in state.reported:
+            # Nothing waits to be confirmed, so it may be measured as seldom as within the cap.
+            state = replace(state, over={**state.over, gpu: 0})
+        elif late and state.over[gpu] >= CONFIRMATIONS and not _is_busy(state, gpu):
             state, chosen = _stop(state, gpu, sums[gpu], cap, now_s)
             stopped += chosen
     return state, actions + stopped
@@ -373,6 +393,22 @@ def _count_time_over(
             over_s = max(over_s - since_s, 0.0)
         lateness[gpu] = Lateness(over_s, now_s, over)
     return lateness
+
+
+def _still_over(
+    state: State, observation: Observation, sums: Mapping[str, int], cap: Cap
+) -> frozenset[str]:
+    """Return the GPUs with a reported excess that is not over yet.
+
+    Not seen is not within the cap, and where an excess has to last, so has its end.
+    """
+
+    def lasts(gpu: str) -> bool:
+        if gpu not in sums and observation.fault and gpu not in observation.listed_at_s:
+            return True
+        return sums.get(gpu, 0) > cap.ceiling_bytes or state.lateness[gpu].over_s > 0
+
+    return frozenset(filter(lasts, state.reported))
 
 
 def _judge_blindness(
@@ -464,7 +500,10 @@ def _is_busy(state: State, gpu: str) -> bool:
 def _stop(
     state: State, gpu: str, sum_bytes: int, cap: Cap, now_s: float
 ) -> tuple[State, tuple[Action, ...]]:
-    """Stop one process; where that did not help often enough its container, and then the pod."""
+    """Stop one process; where that did not help often enough its container, and then the pod.
+
+    Where the cap only reports, say so instead.
+    """
     candidates = [
         track
         for (where, process), track in state.tracks.items()
@@ -474,9 +513,12 @@ def _stop(
         and process not in state.given_up
     ]
     over = {**state.over, gpu: 0}
+    if cap.reports_only:
+        state = replace(state, reported=state.reported | {gpu})
     if not candidates:
         over_cap = Powerless(gpu, sum_bytes, cap.cap_bytes, state.peaks[gpu])
-        return replace(state, over=over), (EndPod("none can be stopped", over_cap),)
+        action = ReportExcess(over_cap) if cap.reports_only else None
+        return replace(state, over=over), (action or EndPod("none can be stopped", over_cap),)
     track = max(candidates, key=_grew_last if cap.first is First.GREW_LAST else _largest)
     recent = _stops_that_count(state, gpu, now_s)
     excess = Excess(
@@ -491,6 +533,8 @@ def _stop(
         stops_within_s=now_s - recent[0] if recent else 0.0,
         first=cap.first,
     )
+    if cap.reports_only:
+        return replace(state, over=over), (ReportExcess(excess, track.process),)
     actions, killed, killed_at_s = _choose(track, candidates, excess, cap, now_s)
     bans = state.bans
     if isinstance(actions[0], StopContainer | EndPod):

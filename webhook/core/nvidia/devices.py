@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.fields import Json
 
-WHOLE_GPU: Final = "nvidia.com/gpu"
-"""The resource of NVIDIA's device plugin, of which one is a whole GPU."""
-
 _CDI_KEYS: Final = ("nvidia.cdi.k8s.io", "cdi.k8s.io/")
 # In `vendor.com/class=name` the vendor is nvidia.com or a domain below it. Wherever it stands: one
 # reader of such values splits them at commas, the next reads YAML.

@@ -94,7 +94,21 @@ def hide_unless_set(env: list[Json]) -> list[Json]:
 
 def show_devices(env: list[Json], *, chosen: bool, defaults: Iterable[Json]) -> list[Json]:
     """Show a container its GPUs, and add `defaults` and the driver's where they are not set."""
-    env = _with_variable(env, visible_devices(chosen=chosen))
+    return _with_defaults(_with_variable(env, visible_devices(chosen=chosen)), defaults)
+
+
+def leave_devices(env: list[Json], *, defaults: Iterable[Json]) -> list[Json]:
+    """Leave it to a device plugin which GPUs a container sees: what a pod says beats the plugin.
+
+    Source: the kubelet puts the variables of devices before those of the container
+    (k8s.io/kubernetes/pkg/kubelet/kubelet_pods.go, GenerateRunContainerOptions).
+    """
+    if any(map(chooses_devices, env)):
+        env = [entry for entry in env if not chooses_devices(entry)]
+    return _with_defaults(env, defaults)
+
+
+def _with_defaults(env: list[Json], defaults: Iterable[Json]) -> list[Json]:
     names = {entry["name"] for entry in env}
     added = []
     for variable in (*defaults, _COMPUTES):

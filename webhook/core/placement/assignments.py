@@ -52,6 +52,8 @@ _LONGEST_NAME: Final = 253  # of a ConfigMap, as of a node
 _LATEST_S: Final = 2**53  # the largest time that JSON carries exactly
 _LONGEST_LATE_S: Final = 86_400.0
 _HOLD_KEYS: Final = ("cap", "tolerance", "late_s", "act")
+_REPORTS: Final = ', "report": true'
+"""In a line beside `"act": false`; readers of releases before 0.2 pass over it."""
 _NO_HOLD: Final = (None,) * len(_HOLD_KEYS)
 
 
@@ -65,6 +67,8 @@ class Hold:
     """How long a healthy sidecar may take: its poll, one confirmation, its grace."""
     may_act: bool
     """Whether the sentry may stop it; otherwise it is measured alone."""
+    reports: bool = False
+    """Whether the sentry reports what it would stop, where it may not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +183,28 @@ def _waiting(state: PodState, pod: Pod) -> PodState:
 
 
 def _hold_of(pod: Pod, need: Need | None) -> Hold | None:
-    """Return what a pod is held to, which is acted on only where a sidecar of ours holds it."""
+    """Return what a pod is held to.
+
+    | a sidecar of ours | the sentry |
+    | --- | --- |
+    | stops what is over its cap | may stop it |
+    | only reports it | reports it |
+    | is not there, or cannot be read | measures it |
+    """
     if need is None:
         return None
     held = held_to(pod)
-    return _hold(*(held or held_without_sidecar(need.memory_bytes)), may_act=held is not None)
+    cap_bytes, tolerance_bytes, late_s, stops = held or held_without_sidecar(need.memory_bytes)
+    acts, reports = held is not None and stops, held is not None and not stops
+    return _hold(cap_bytes, tolerance_bytes, late_s, may_act=acts, reports=reports)
 
 
 # Many pods are held to the same.
 @lru_cache(maxsize=1024)
-def _hold(cap_bytes: int, tolerance_bytes: int, late_s: float, *, may_act: bool) -> Hold:
-    return Hold(cap_bytes, tolerance_bytes, late_s, may_act)
+def _hold(
+    cap_bytes: int, tolerance_bytes: int, late_s: float, *, may_act: bool, reports: bool
+) -> Hold:
+    return Hold(cap_bytes, tolerance_bytes, late_s, may_act, reports)
 
 
 def _is_placed_at_binding(pod: Pod) -> bool:
@@ -469,6 +484,7 @@ def _write_hold(hold: Hold | None) -> str:
     return (
         f', "cap": {hold.cap_bytes}, "tolerance": {hold.tolerance_bytes}, '
         f'"late_s": {hold.late_s}, "act": {"true" if hold.may_act else "false"}'
+        f"{_REPORTS if hold.reports else ''}"
     )
 
 
@@ -526,6 +542,7 @@ def _read_line(line: str) -> tuple[str, Assignment, bool] | None:
 
 def _read_hold(entry: Json) -> tuple[Hold | None, bool]:
     cap, tolerance, late_s, act = written = tuple(map(entry.get, _HOLD_KEYS))
+    reports = entry.get("report", False)
     if written == _NO_HOLD:
         return None, True
     if (
@@ -535,6 +552,8 @@ def _read_hold(entry: Json) -> tuple[Hold | None, bool]:
         and (type(late_s) is int or type(late_s) is float)
         and 0 <= late_s <= _LONGEST_LATE_S
         and type(act) is bool
+        and type(reports) is bool
+        and not (act and reports)
     ):
-        return _hold(cap, tolerance, float(late_s), may_act=act), True
+        return _hold(cap, tolerance, float(late_s), may_act=act, reports=reports), True
     return None, False

@@ -14,6 +14,7 @@ from webhook.core.enforcement.bounds import (
     POLL_INTERVAL,
     Span,
     parse_cap,
+    parse_stops,
     parse_tolerance,
 )
 from webhook.core.pod.duration import parse_seconds
@@ -21,6 +22,7 @@ from webhook.names import (
     CAP_BYTES_ENV,
     ENFORCER_COMMAND,
     GRACE_ENV,
+    ON_EXCESS_ENV,
     POLL_INTERVAL_ENV,
     TOLERANCE_ENV,
 )
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 CONFIRMING_S: Final = 0.5
 """The longest pause between two measurements over the cap (`JUDGING_S` of the sidecar's guard)."""
 
-_READ: Final = (CAP_BYTES_ENV, TOLERANCE_ENV, POLL_INTERVAL_ENV, GRACE_ENV)
+_READ: Final = (CAP_BYTES_ENV, TOLERANCE_ENV, POLL_INTERVAL_ENV, GRACE_ENV, ON_EXCESS_ENV)
 _COMMAND: Final = list(ENFORCER_COMMAND)
 _LONGEST: Final = 64  # characters of a variable; no amount and no duration has more
 _UNSET: Final = ("",) * len(_READ)
@@ -44,6 +46,8 @@ class HeldTo(NamedTuple):
     tolerance_bytes: int
     late_s: float
     """How long it may take to stop a process: a poll, the confirmation, the grace."""
+    stops: bool = True
+    """Whether it stops anything; otherwise it only reports an excess."""
 
 
 def held_to(pod: Pod) -> HeldTo | None:
@@ -88,15 +92,16 @@ def _written(enforcer: Container) -> list[str] | None:
 
 # By numbers and by what policies say; one that got past admission only costs others the memory.
 @lru_cache(maxsize=256)
-def _read(cap: str, tolerance: str, poll: str, grace: str) -> HeldTo | None:
+def _read(cap: str, tolerance: str, poll: str, grace: str, excess: str) -> HeldTo | None:
     try:
+        stops = parse_stops(excess)
         cap_bytes = parse_cap(cap)
         tolerance_bytes = parse_tolerance(tolerance, cap_bytes)
         poll_s, grace_s = _seconds(poll, POLL_INTERVAL), _seconds(grace, GRACE)
     except ValueError:
         return None
     late_s = poll_s + min(poll_s, CONFIRMING_S) + grace_s
-    return HeldTo(cap_bytes, tolerance_bytes, round(late_s, 3))
+    return HeldTo(cap_bytes, tolerance_bytes, round(late_s, 3), stops)
 
 
 def _seconds(text: str, span: Span) -> float:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from webhook.core.pod.fields import Json
 
 
@@ -25,3 +27,5 @@ class Request:
     old: Json
     user: str = ""
     groups: tuple[str, ...] = ()
+    namespace_labels: Mapping[str, str] | None = None
+    """Those for which rules ask. None where they are not known: no review carries them."""

@@ -110,6 +110,8 @@ _OWN_KINDS: Final[Mapping[str, _Shape]] = {
     "CronJob": _Shape(frozenset({"batch"}), ("spec", "jobTemplate", "spec", "template")),
 }
 _BY_LOWER_CASE: Final = {kind.lower(): kind for kind in _OWN_KINDS}
+_ALONE: Final = ("container", "script")
+"""Where the one container of a Workflow's template stands."""
 _NOTEBOOK: Final = ("Notebook", "kubeflow.org")
 
 
@@ -191,6 +193,19 @@ def _template(value: Json, path: Path, obj: Json) -> Template | None:
             return Template(path, metadata, Form.MACHINE)
     is_listed = len(path) > 1 and path[-2] == "templates" and type(path[-1]) is int
     return _of_workflow(value, path, obj) if is_listed else None
+
+
+def container_path(value: Json, form: Form, field: str, index: int) -> Path:
+    """Return where a container of a template's pod stands, within what stands at its place."""
+    if form is not Form.CONTAINER:
+        return ("spec", field, index)
+    if field != "containers":
+        return (field, index)
+    alone = next((key for key in _ALONE if value.get(key)), "")
+    many = 1 if alone else len(value["containerSet"]["containers"])
+    if index >= many:
+        return ("sidecars", index - many)
+    return (alone,) if alone else ("containerSet", "containers", index)
 
 
 def _of_workflow(value: Json, path: Path, obj: Json) -> Template | None:

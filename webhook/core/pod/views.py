@@ -113,6 +113,17 @@ def labels_of(raw: Json) -> Mapping[str, str]:
     return strings(mapping(raw, "metadata"), "labels", "metadata", by_hand=True)
 
 
+def service_account_of(raw: Json) -> str:
+    """Return the name of a pod's ServiceAccount; raises MalformedObjectError.
+
+    The API server's own plugin writes `default` before a webhook is asked; a manifest may have no
+    name, or the field's old one alone.
+    """
+    spec = mapping(raw, "spec")
+    names = (text(spec, key, "spec") for key in ("serviceAccountName", "serviceAccount"))
+    return next(filter(None, names), "default")
+
+
 def read_containers(spec: Mapping[str, Any], field: str) -> list[Container]:
     """Return the containers of one of the pod's container lists."""
     containers = []

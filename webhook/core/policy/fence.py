@@ -1,15 +1,24 @@
 """What the API server needs of a policy to hold part of it by itself: the fence's parameter.
 
 The chart's admission policies (its templates fence-*.yaml) read it from a ConfigMap: one line per
-rule, in order, and the first whose pattern matches a pod's namespace governs the pod.
+rule, in order, and the first that matches a pod's namespace governs the pod.
 
-    ^(kube-.*|gpu-operator)$
-    ^(.*)$ translated sidecar marks variables annotations void
+    ^(kube-.*|gpu-operator)$ - ^$ -
+    ^(team-.*)$ tier=intern,zone=a ^(team-x)$ - translated sidecar marks
+    ^(.*)$ - ^$ - translated sidecar marks variables annotations void
+
+| field | what it says of a namespace that the line matches |
+| --- | --- |
+| 1 | its name matches this pattern |
+| 2 | it has these labels; `-` is none |
+| 3, 4 | its name and its labels do not both match these: the rule's exception |
+| all further | what is held there, in words |
 
 | word | what the API server holds |
 | --- | --- |
 | `translated` | a pod with a demand bears our marks; what only a binding writes, it does not |
 | `sidecar` | and it has the sidecar |
+| `plugin` | its GPUs are counted by NVIDIA's device plugin, and not as VRAM of ours |
 | `sees-all` | it may see all GPUs of its node, since none are chosen |
 | `marks` | our marks are denied on a pod without a demand |
 | `variables` | NVIDIA_VISIBLE_DEVICES set by hand is denied, in a debugging container, too |
@@ -17,8 +26,9 @@ rule, in order, and the first whose pattern matches a pod's namespace governs th
 | `void` | a container that nobody promised a device is told that it sees none |
 
 A line without words is left to the webhook, or to nobody. So is a rule that does not enforce, and
-one that matches by more than the namespace: the API server cannot say which pods it governs. While
-a policy is only observed, the last four words are not written.
+one that matches by more than namespaces and their labels: the API server cannot say which pods it
+governs, and its line matches all that it might. While a policy is only observed, the last four
+words are not written.
 """
 
 from __future__ import annotations
@@ -27,20 +37,21 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.policy.values import Action, EnforceBy, Rollout, VisibleDevices
+from webhook.core.policy.match import Match
+from webhook.core.policy.values import Accounting, Action, EnforceBy, Rollout, VisibleDevices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from webhook.core.policy.values import Policy, Rule
 
-RULES_KEY: Final = "rules.v1"
-WHOLE_GPUS_KEY: Final = "whole-gpus.v1"
+RULES_KEY: Final = "rules.v2"
+WHOLE_GPUS_KEY: Final = "whole-gpus.v2"
 """A pattern for names of resources: a pod that limits one may name devices by annotation."""
-SUM_KEY: Final = "sum.v1"
+SUM_KEY: Final = "sum.v2"
 """SHA-256 of the two others, by which a replica knows that a replica wrote them.
 
-The `v1` in the keys is the format. A release with another one uses keys of its own and leaves these
+The `v2` in the keys is the format. A release with another one uses keys of its own and leaves these
 alone, so that two releases never overwrite each other's during an upgrade.
 """
 
@@ -48,6 +59,9 @@ RULES_BYTES: Final = 32 * 1024
 """Far below a ConfigMap's 1 MiB: for pods that matter the API server compiles every pattern."""
 WHOLE_GPUS_BYTES: Final = 8 * 1024
 _ANY: Final = ".*"
+_NOWHERE: Final = "^$"
+_NO_LABELS: Final = "-"
+_EVERYTHING: Final = Match()
 
 
 def fence_data(policy: Policy) -> dict[str, str]:
@@ -57,12 +71,13 @@ def fence_data(policy: Policy) -> dict[str, str]:
     resource with a domain counts as a whole GPU: the fence then holds less, never more.
     """
     lines: list[str] = []
-    room = RULES_BYTES - len(_line([_ANY], ())) - 1
+    rest = _line(_EVERYTHING, ())
+    room = RULES_BYTES - len(rest) - 1
     for rule in policy.rules:
-        line = _line(rule.match.namespaces or ("*",), _words(rule, policy.rollout))
+        line = _line(rule.match, _words(rule, policy.rollout, policy.accountings_of(rule)))
         room -= len(line) + 1
         if room < 0:
-            lines.append(_line(["*"], ()))
+            lines.append(rest)
             break
         lines.append(line)
     whole = _pattern(policy.whole_gpu_resources) if policy.whole_gpu_resources else "^$"
@@ -82,8 +97,20 @@ def _sum(data: Mapping[str, str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _line(namespaces: Iterable[str], words: Iterable[str]) -> str:
-    return " ".join((_pattern(namespaces), *words))
+def _line(match: Match, words: Iterable[str]) -> str:
+    exception = match.exception
+    # What more an exception asks for makes it one for fewer pods, and the line must match the rest.
+    if exception is None or exception.asks_who or exception.asks_for_pod:
+        left_out = (_NOWHERE, _NO_LABELS)
+    else:
+        left_out = _place(exception)
+    return " ".join((*_place(match), *left_out, *words))
+
+
+def _place(match: Match) -> tuple[str, str]:
+    """Return what the API server compares with a namespace: a pattern, and labels."""
+    labels = sorted(f"{key}={value}" for key, value in match.namespace_labels.items())
+    return _pattern(match.namespaces or ("*",)), ",".join(labels) or _NO_LABELS
 
 
 def _pattern(names: Iterable[str]) -> str:
@@ -92,13 +119,16 @@ def _pattern(names: Iterable[str]) -> str:
     return f"^({'|'.join(found)})$"
 
 
-def _words(rule: Rule, rollout: Rollout) -> Iterable[str]:
-    if rule.action is not Action.ENFORCE or rule.match.pod_labels:
+def _words(rule: Rule, rollout: Rollout, accountings: set[Accounting]) -> Iterable[str]:
+    """Yield what is held of a rule's pods, whatever class they name: what not all have is not."""
+    if rule.action is not Action.ENFORCE or rule.match.asks_who or rule.match.asks_for_pod:
         return
     yield "translated"
-    if rule.enforcement.by is EnforceBy.SIDECAR:
+    if rule.enforcement.by is EnforceBy.SIDECAR and Accounting.MIG not in accountings:
         yield "sidecar"
-    if not rule.chooses_gpus:
+    if accountings != {Accounting.VRAM}:
+        yield "plugin"
+    if not rule.chooses_gpus or Accounting.CAP_ONLY in accountings:
         yield "sees-all"
     if rollout is Rollout.OBSERVE:
         return

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from webhook.core.policy.patterns import matches_any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+
+class NamespaceUnknownError(Exception):
+    """A rule depends on the labels of a namespace that is not known yet."""
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__(f"the labels of namespace {namespace} are not known yet; try again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +24,18 @@ class Subject:
 
     namespace: str
     pod_labels: Mapping[str, str] = field(default_factory=dict)
-    namespace_labels: Mapping[str, str] = field(default_factory=dict)
+    namespace_labels: Mapping[str, str] | None = field(default_factory=dict)
+    """None where they are not known."""
     service_account: str = "default"
     """The name of the pod's own ServiceAccount, in its namespace."""
     user: str = ""
     """Who creates the pod; a controller's account for the pods of a Deployment or a Job."""
     groups: tuple[str, ...] = ()
+
+
+def with_name(namespace: str, labels: Mapping[str, str]) -> dict[str, str]:
+    """Return a namespace's labels with the one by which the API server names each (KEP-2161)."""
+    return {**labels, "kubernetes.io/metadata.name": namespace}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,10 @@ class Match:
     | users | creator's name is among the patterns |
     | groups | creator is in a group that is among the patterns |
     | exception | namespace, labels and creator do not meet all of these, another match |
+
+    Where a namespace's labels are not known and a match depends on them, since all else is met,
+    there is no answer: `holds` raises NamespaceUnknownError. Either answer could be the one that
+    leaves a pod without a limit.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -49,10 +66,54 @@ class Match:
     exception: Match | None = None
 
     def holds(self, subject: Subject) -> bool:
-        """Say whether a pod meets this match.
+        """Say whether a pod meets this match; raises NamespaceUnknownError."""
+        if not self._is_met(subject) or not self._is_met_by_creator(subject):
+            return False
+        # The labels last: they need not be known for what is not met anyhow.
+        if not self._is_met_by_namespace(subject):
+            return False
+        return self.exception is None or not self.exception.holds(subject)
 
-        What it looks at is part of what `webhook/server/remembered.py` remembers a decision by.
-        """
+    def may_hold(self, subject: Subject) -> bool:
+        """Say whether a pod meets this match if its creator does; raises NamespaceUnknownError."""
+        if not self._is_met(subject) or not self._is_met_by_namespace(subject):
+            return False
+        exception = self.exception
+        return exception is None or exception.asks_who or not exception.holds(subject)
+
+    @property
+    def asks_who(self) -> bool:
+        """Whether it depends on who creates a pod."""
+        return any(match.users or match.groups for match in self.parts)
+
+    @property
+    def asks_for_pod(self) -> bool:
+        """Whether it depends on what a pod is, and not on its namespace and its creator alone."""
+        return any(match.pod_labels or match.service_accounts for match in self.parts)
+
+    @property
+    def parts(self) -> Iterator[Match]:
+        """This match and its exception, which has none itself."""
+        yield self
+        if self.exception is not None:
+            yield self.exception
+
+    def _is_met(self, subject: Subject) -> bool:
         if self.namespaces and not matches_any(subject.namespace, self.namespaces):
             return False
+        accounts = self.service_accounts
+        if accounts and not matches_any(subject.service_account, accounts):
+            return False
         return not self.pod_labels or self.pod_labels.items() <= subject.pod_labels.items()
+
+    def _is_met_by_creator(self, subject: Subject) -> bool:
+        if self.users and not matches_any(subject.user, self.users):
+            return False
+        return not self.groups or any(matches_any(one, self.groups) for one in subject.groups)
+
+    def _is_met_by_namespace(self, subject: Subject) -> bool:
+        if not self.namespace_labels:
+            return True
+        if subject.namespace_labels is None:
+            raise NamespaceUnknownError(subject.namespace)
+        return self.namespace_labels.items() <= subject.namespace_labels.items()

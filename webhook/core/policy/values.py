@@ -5,18 +5,19 @@ Values only: the files they come from are read by `webhook.adapters.policy.files
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.policy.patterns import matches_any
-from webhook.names import NVIDIA_RUNTIME_CLASS
+from webhook.names import NODE_GPU_LABEL, NVIDIA_RUNTIME_CLASS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from fractions import Fraction
 
     from webhook.core.policy.match import Match, Subject
+    from webhook.core.policy.slices import SlicedNode
 
 WHOLE_GPU_RESOURCES: Final = (
     "nvidia.com/gpu",
@@ -145,6 +146,14 @@ class Accounting(StrEnum):
     """Nothing of ours: a slot that NVIDIA's device plugin offers by time-slicing, and our cap."""
 
 
+class TimeSliced(StrEnum):
+    """The resources under which NVIDIA's device plugin offers the slots of its time-slicing."""
+
+    GPU = "nvidia.com/gpu"
+    SHARED = "nvidia.com/gpu.shared"
+    """Where its configuration has `renameByDefault: true`."""
+
+
 class PodRestart(StrEnum):
     """What the kubelet does when the sidecar says that the pod must restart (KEP-5532)."""
 
@@ -251,6 +260,8 @@ class Rule:
     enforcement: Enforcement
     message: str | None = None
     """What stands behind every denial of this rule."""
+    time_sliced_resource: str = TimeSliced.GPU.value
+    """What pods ask NVIDIA's device plugin for, where `accounting` is CapOnly."""
     where: str = field(default="", compare=False)
     """File and line, for messages."""
 
@@ -258,6 +269,38 @@ class Rule:
     def chooses_gpus(self) -> bool:
         """Whether a pod's GPUs are chosen at binding; otherwise it sees all of its node's."""
         return self.placement is Placement.BINDING
+
+    @property
+    def leaves_to_plugin(self) -> bool:
+        """Whether NVIDIA's device plugin gives pods their GPUs, and nothing of ours is counted."""
+        return self.accounting is not Accounting.VRAM
+
+    def of_class(self, gpu_class: GPUClass | None) -> Rule:
+        """Return the rule as it is for pods of a class, or of none.
+
+        | accounting, of the class or else of the rule | placement | the cap is held by |
+        | --- | --- | --- |
+        | VRAM | the rule's | the rule's `enforcement` |
+        | MIG | None | nothing of ours: the GPU itself divides its memory |
+        | CapOnly | None | the rule's `enforcement` |
+
+        Other accounting than VRAM never asks for nodes that bear the label `vramwarden.io/gpu`:
+        that is on those whose memory our own agent advertises.
+        """
+        accounting = (gpu_class and gpu_class.accounting) or self.accounting
+        if accounting is Accounting.VRAM:
+            return self if self.accounting is accounting else replace(self, accounting=accounting)
+        by = EnforceBy.NONE if accounting is Accounting.MIG else self.enforcement.by
+        selector = {
+            key: value for key, value in self.node_selector.items() if key != NODE_GPU_LABEL
+        }
+        return replace(
+            self,
+            accounting=accounting,
+            placement=Placement.NONE,
+            enforcement=replace(self.enforcement, by=by),
+            node_selector=selector,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,10 +322,14 @@ class Example:
     """Empty for a pod that names no RuntimeClass."""
     runtime_classes: frozenset[str]
     """The RuntimeClasses of the cluster in which the pod is created."""
+    mig_profiles: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of one slice of its nodes, by the name of its profile."""
     annotations: Mapping[str, str] | None = None
     tolerations: tuple[dict[str, Any], ...] | None = None
     env: Mapping[str, str] | None = None
     """Values of variables, by name, in every container with VRAM."""
+    resources: Mapping[str, Fraction] | None = None
+    """What all containers of the pod limit together, by resource."""
     translated: dict[str, Any] | None = None
     """The whole pod as it should be stored, without the annotation that names rule and policy."""
 
@@ -298,10 +345,12 @@ class Policy:
     examples: tuple[Example, ...] = ()
     digest: str = ""
     """SHA-256 of all that went in, in hex; not of `rollout`, which changes no pod with a demand,
-    nor of `runtime_classes`, which validation does not look at."""
+    nor of what is known of the cluster, which validation does not look at."""
     rollout: Rollout = Rollout.ENFORCE
     runtime_classes: frozenset[str] = frozenset()
     """What is known of the cluster's RuntimeClasses, for rules that choose by it."""
+    sliced_nodes: tuple[SlicedNode, ...] = ()
+    """What is known of its nodes with MIG, for rules whose accounting is MIG."""
 
     @property
     def short_digest(self) -> str:
@@ -309,8 +358,52 @@ class Policy:
         return self.digest[:12]
 
     def rule_for(self, subject: Subject) -> Rule | None:
-        """Return the first rule that matches, or None: such a pod is left alone."""
+        """Return the first rule that matches, or None: such a pod is left alone.
+
+        Raises NamespaceUnknownError.
+        """
         return next((rule for rule in self.rules if rule.match.holds(subject)), None)
+
+    def rule_for_stored(self, subject: Subject, admitted_by: str) -> Rule | None:
+        """Return the rule that governs a pod that is stored; who changes it did not create it.
+
+        `admitted_by` is the rule that admitted the pod; empty where it bears no mark that only we
+        can have written.
+
+        | a rule, in order | that admitted the pod | governs it |
+        | --- | --- | --- |
+        | does not ask for users and groups | - | if it matches |
+        | asks for them | is this one | if all else of it matches |
+        | asks for them | is another that still may match, and does not ignore | no |
+        | asks for them | is none, or gone from the policy | if it matches who makes the change |
+
+        In the last row nobody gets past a rule by a change, since it takes him for who made what is
+        new; and nobody is denied what he did not change himself. Raises NamespaceUnknownError.
+        """
+        admitting = next((rule for rule in self.rules if rule.name == admitted_by), None)
+        if admitting and (
+            admitting.action is Action.IGNORE or not admitting.match.may_hold(subject)
+        ):
+            admitting = None
+        for rule in self.rules:
+            if admitting is None or not rule.match.asks_who:
+                if rule.match.holds(subject):
+                    return rule
+            elif rule is admitting:
+                return rule
+        return None
+
+    @property
+    def asks_who(self) -> bool:
+        """Whether it depends on who creates a pod which rule governs it."""
+        return any(rule.match.asks_who for rule in self.rules)
+
+    @property
+    def namespace_labels(self) -> frozenset[str]:
+        """The labels of namespaces for which rules ask."""
+        return frozenset(
+            key for rule in self.rules for part in rule.match.parts for key in part.namespace_labels
+        )
 
     def runtime_class_of(self, rule: Rule) -> str | None:
         """Return the RuntimeClass that a rule gives to pods that name none; None for none.
@@ -333,6 +426,11 @@ class Policy:
     def class_for(self, name: str | None) -> GPUClass | None:
         """Return a class by name."""
         return self.classes.get(name) if name else None
+
+    def accountings_of(self, rule: Rule) -> set[Accounting]:
+        """Return what the scheduler may count for the pods of a rule, whatever class they name."""
+        classes = (self.classes[name] for name in class_names(self.classes, rule.allowed_classes))
+        return {rule.accounting, *(one.accounting for one in classes if one.accounting)}
 
 
 def class_names(classes: Iterable[str], allowed: tuple[str, ...]) -> list[str]:

@@ -37,7 +37,7 @@ def due_after_s(written: NodeFigures | None, newest: NodeFigures, jitter_s: floa
     | nothing, as far as we know | | the node's jitter |
     | figures | a figure moved, was not known before, or is not known now | `LEAST_S` |
     | figures | it, a pod with a promise or a holder without one came or went | `LEAST_S` |
-    | figures | a pod was stopped once more; health, names or versions are others | `LEAST_S` |
+    | figures | one more stop, done or only reported; other health, names, versions | `LEAST_S` |
     | figures | nothing of these | `REGULAR_S` and the node's jitter |
     """
     jitter_s = min(max(jitter_s, 0.0), JITTER_S)
@@ -66,7 +66,7 @@ def _names(node: NodeFigures) -> object:
         [
             (
                 (gpu.uuid, gpu.index, gpu.product, gpu.healthy),
-                [(pod.uid, pod.stops) for pod in gpu.pods],
+                [(pod.uid, pod.stops, pod.would_stop) for pod in gpu.pods],
                 [one.uid for one in gpu.unmanaged],
             )
             for gpu in node.gpus

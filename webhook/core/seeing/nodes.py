@@ -37,6 +37,10 @@ class PodFigures:
     peak_bytes: int | None = None
     stops: int | None = None
     """How often something of it was stopped for its cap, as far as is known."""
+    would_stop: int | None = None
+    """Of how many excesses it was only reported that they would be stopped."""
+    would_stop_since_s: float | None = None
+    """Unix time of the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +184,9 @@ def _write_pod(pod: PodFigures) -> Json:
     _put(written, "peakMi", pod.peak_bytes, _ceil)
     if pod.stops is not None:
         written["stops"] = pod.stops
+    if pod.would_stop is not None and pod.would_stop_since_s is not None:
+        written["wouldStop"] = pod.would_stop
+        written["wouldStopSince"] = write_time(pod.would_stop_since_s)
     return written
 
 
@@ -209,11 +216,14 @@ def _gpu(raw: Json) -> GpuFigures | None:
 
 
 def _pod(raw: Json) -> PodFigures | None:
-    uid, cap, stops = _text(raw, "uid"), _bytes(raw, "capMi"), raw.get("stops")
+    uid, cap = _text(raw, "uid"), _bytes(raw, "capMi")
     if not uid or cap is None:
         return None
     used, peak = _bytes(raw, "usedMi"), _bytes(raw, "peakMi")
-    return PodFigures(uid, cap, used, peak, stops if type(stops) is int and stops >= 0 else None)
+    would_stop, since_s = _count(raw, "wouldStop"), read_time(raw.get("wouldStopSince"))
+    if would_stop is None or since_s is None:
+        would_stop = since_s = None
+    return PodFigures(uid, cap, used, peak, _count(raw, "stops"), would_stop, since_s)
 
 
 def _put(into: Json, key: str, value: int | None, rounded: Callable[[int], int]) -> None:
@@ -238,6 +248,11 @@ def _bytes(raw: Json, key: str, *, negative: bool = False) -> int | None:
     if type(value) is not int or (value < 0 and not negative):
         return None
     return value * MIB
+
+
+def _count(raw: Json, key: str) -> int | None:
+    value = raw.get(key)
+    return value if type(value) is int and value >= 0 else None
 
 
 def _text(raw: Json, key: str) -> str:

@@ -57,11 +57,27 @@ paramRef:
   parameterNotFoundAction: Allow
 {{- end }}
 
-{{/* In CEL: the lines of the rules that match the namespace; the first one governs its pods. A line is a
-pattern and words, with one space between them. */}}
+{{/* In CEL: the lines of the rules, each as the list of its fields and words. */}}
+{{- define "vramwarden.fenceAllLines" -}}
+params.?data[?'rules.v2'].orValue('').split('\n').filter(line,
+line != '').map(line, line.split(' '))
+{{- end }}
+
+{{/* In CEL: those that match the namespace; the first one governs its pods. Fields are a pattern for its
+name and labels that it must have, and the same of the exception; all that follows is words. Conditions of a
+match know no namespace. */}}
 {{- define "vramwarden.fenceLines" -}}
-params.?data[?'rules.v1'].orValue('').split('\n').filter(line,
-request.namespace.matches(line.split(' ')[0]))
+[namespaceObject.metadata.?labels.orValue({})].map(labels,
+{{ include "vramwarden.fenceAllLines" . }}.filter(line,
+{{ include "vramwarden.fenceIsAt" 0 }} && !({{ include "vramwarden.fenceIsAt" 2 }})))[0]
+{{- end }}
+
+{{/* In CEL: whether the namespace is that of two fields of a line; call with the index of the first. */}}
+{{- define "vramwarden.fenceIsAt" -}}
+{{- $labels := printf "line[%d]" (add . 1) -}}
+request.namespace.matches(line[{{ . }}])
+&& ({{ $labels }} == '-' || {{ $labels }}.split(',').all(label, [label.split('=')].exists(pair,
+labels[?pair[0]] == optional.of(pair[1]))))
 {{- end }}
 
 {{/* In CEL: whether a pod has a list that is too long to be judged. Of each limit the API server has made a

@@ -16,8 +16,11 @@ from tests.core.admission.decisions import (
     variable,
 )
 from tests.support.pods import a_container, a_pod, a_rule
-from webhook.core.admission.decide import Outcome, Phase
-from webhook.core.policy.values import Action, Bounds
+from webhook.core.admission.decide import LONGEST_LOGGED, Outcome, Phase
+from webhook.core.placement.assignments import read_pod_state
+from webhook.core.policy.values import Action, Bounds, VisibleDevices, Warnings
+
+AUDIT = a_rule(action=Action.AUDIT)
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -50,9 +53,8 @@ def test_a_rule_that_ignores_judges_nothing(phase):
     assert (decision.allowed, decision.patch, decision.findings) == (True, (), ())
 
 
-@pytest.mark.parametrize("action", [Action.WARN, Action.AUDIT])
-def test_a_pod_without_fault_is_mutated_whatever_the_action(action):
-    assert decided(a_full_pod(), a_rule(action=action)).outcome is Outcome.MUTATED
+def test_a_pod_without_fault_is_mutated_where_its_user_would_be_warned():
+    assert decided(a_full_pod(), a_rule(action=Action.WARN)).outcome is Outcome.MUTATED
 
 
 @pytest.mark.parametrize("action", [Action.WARN, Action.AUDIT])
@@ -60,6 +62,69 @@ def test_a_pod_that_was_allowed_in_spite_of_a_fault_is_stored(action):
     rule = a_rule(action=action)
     pod = a_full_pod(hostPID=True)
     assert decided(decided(pod, rule).obj, rule, Phase.VALIDATE).allowed
+
+
+# --- Audit looks, and leaves everything as it is
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(
+    "pod",
+    [
+        a_pod("8Gi"),
+        a_pod("main=8Gi", labels={"vramwarden.io/managed": "true"}),
+        a_pod(containers=[a_container(resources={"limits": {"vramwarden.io/vram": "8Gi"}})]),
+        a_pod(annotations={"vramwarden.io/gpu-mem": "8Gi"}),
+    ],
+)
+def test_audit_changes_no_pod_and_says_nothing_to_who_creates_it(pod, phase):
+    decision = decided(pod, a_rule(action=Action.AUDIT, advice=Warnings.WARN), phase)
+    assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ())
+    assert (decision.warnings, decision.advises_on_bytes) == ((), None)
+    assert decision.obj == pod
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_audit_finds_a_variable_that_would_be_voided_and_leaves_it(phase):
+    pod = a_full_pod(None)
+    put_in(pod, "main", variable(VISIBLE, "all"))
+    decision = decided(pod, a_rule(action=Action.AUDIT, visible_devices=VisibleDevices.VOID), phase)
+    assert (decision.outcome, decision.reasons) == (Outcome.AUDITED, ("VisibleDevicesOverride",))
+    assert (decision.patch, decision.warnings) == ((), ())
+
+
+def test_a_pod_that_audit_left_alone_takes_no_gpu_of_a_node_at_binding():
+    resources = {"limits": {"vramwarden.io/vram": "8Gi"}}
+    pod = decided(a_pod("8Gi", containers=[a_container("main", resources=resources)]), AUDIT).obj
+    pod["metadata"]["uid"] = "uid"
+    state = read_pod_state(pod)
+    assert not state.places
+
+
+@pytest.mark.parametrize("action", sorted([Action.ENFORCE, Action.WARN, Action.AUDIT]))
+def test_the_sentence_stands_in_our_log_and_in_the_audit_log(action):
+    decision = decided(a_full_pod("8GB"), a_rule(action=action))
+    assert "8GB is not a Kubernetes quantity; use 8G or 8Gi" in decision.logged["why"]
+    assert decision.audit["message"] == decision.logged["why"]
+
+
+def test_the_sentence_that_is_logged_is_cut():
+    pod = a_full_pod(hostPID=True)
+    for name in EVERYWHERE:
+        put_in(pod, name, limits("nvidia.com/gpu-" + "x" * 240, "500m"))
+    pod["spec"]["containers"] += [
+        a_container(f"c{number}", securityContext={"privileged": True}) for number in range(60)
+    ]
+    decision = decided(pod)
+    assert len(decision.message) > LONGEST_LOGGED
+    assert len(decision.audit["message"]) == LONGEST_LOGGED
+    assert decision.audit["message"].endswith("…")
+
+
+def test_where_nothing_is_wrong_there_is_no_sentence():
+    decision = decided(a_full_pod())
+    assert "message" not in decision.audit
+    assert "why" not in decision.logged
 
 
 # --- all at once

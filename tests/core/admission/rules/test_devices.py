@@ -71,7 +71,7 @@ def test_a_pod_with_another_fault_is_not_voided():
     pod = a_full_pod(None)
     put_in(pod, "main", variable(VISIBLE, "all"))
     put_in(pod, "second", limits("nvidia.com/gpu", "500m"))
-    for action in (Action.ENFORCE, Action.WARN, Action.AUDIT):
+    for action in (Action.ENFORCE, Action.WARN):
         rule = a_rule(visible_devices=VisibleDevices.VOID, action=action)
         decision = decided(pod, rule)
         assert (decision.reasons, decision.patch) == (("FractionalWholeGPU",), ())

@@ -102,10 +102,9 @@ def test_what_is_read_or_written_by_us_or_none_of_ours_earns_no_warning(pod):
     [
         (Action.ENFORCE, Outcome.DENIED),
         (Action.WARN, Outcome.WARNED),
-        (Action.AUDIT, Outcome.AUDITED),
     ],
 )
-def test_every_action_that_judges_the_pod_warns_and_decides_as_before(action, outcome):
+def test_every_action_that_tells_of_findings_warns_and_decides_as_before(action, outcome):
     rule = a_rule(action=action)
     wrong = [a_container(**variable(VISIBLE, "all"))]
     right = decided(a_pod(containers=wrong), rule)

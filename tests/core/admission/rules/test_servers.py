@@ -147,7 +147,7 @@ def test_without_a_fraction_to_refer_to_the_warning_says_so_by_an_example():
     assert [note[-len(wanted) :] for note in both] == [wanted, wanted]
 
 
-@pytest.mark.parametrize("action", [Action.ENFORCE, Action.WARN, Action.AUDIT])
+@pytest.mark.parametrize("action", [Action.ENFORCE, Action.WARN])
 def test_a_pod_in_which_something_is_wrong_earns_none(action):
     rule = a_rule(action=action, memory=Bounds(max_bytes=2**30))
     assert notes(rule=rule) == ()

@@ -16,6 +16,7 @@ from tests.support.checked import (
     a_workload,
     rules,
 )
+from webhook.core.policy.fence import RULES_KEY
 from webhook.core.seeing.checks.facts import (
     SOUND,
     Certificate,
@@ -24,6 +25,7 @@ from webhook.core.seeing.checks.facts import (
     Namespace,
     OtherWebhook,
     OwnPod,
+    PolicyObject,
     Right,
     Unseen,
 )
@@ -318,6 +320,12 @@ CASES = {
         installed(asks=DryRun(True, admitted=True, rule="a", digest="ffffffffffff")),
         (policy(problems=("no",)), policy(comparable=False), installed(policy=None)),
     ],
+    "policy-objects": [
+        installed(policy_objects=None),
+        (installed(), installed(policy_objects=())),
+        installed(policy_objects=(PolicyObject("teams", None, ""),)),
+        installed(policy_objects=(PolicyObject("a", True, ""), PolicyObject("b", False, "no"))),
+    ],
     "policy-features": [
         installed(version="v1.28.3"),
         installed(
@@ -336,7 +344,7 @@ CASES = {
     "fence-rules": [
         (installed(fences=NO_FENCE), installed(version="v1.29.4")),
         installed(fence_rules=None),
-        installed(fence_rules=rules() | {"rules.v1": "^(.*)$\n"}),
+        installed(fence_rules=rules() | {RULES_KEY: "^(.*)$ - ^$ -\n"}),
         installed(fence_rules=rules("^(a)$ translated\n")),
         (installed(), policy(fence={})),
     ],

@@ -12,8 +12,10 @@ from webhook.core.enforcement.step import (
     Excess,
     Freed,
     Kill,
+    Powerless,
     Process,
     ReportBlind,
+    ReportExcess,
     StopContainer,
     Terminate,
 )
@@ -47,6 +49,23 @@ def written(tmp_path):
     made = Written(tmp_path)
     yield made
     made.log.close()
+
+
+def test_what_would_be_stopped_is_heard_as_a_report_and_no_stop(written):
+    heard = hear(written.lines(ReportExcess(EXCESS, TRAINER)), written.message.read_text())
+    assert (heard.stops, heard.blind) == ((), "")
+    (report,) = heard.reports
+    assert report.reason is Said.WOULD_STOP
+    assert (report.sum_bytes, report.peak_bytes, report.pid) == (9100 * MIB, 9100 * MIB, 41)
+    assert "; nothing is stopped: the policy only reports" in report.why
+    (left,) = hear([], written.message.read_text()).reports  # its log may be gone
+    assert left.why == report.why
+
+
+def test_what_nobody_could_stop_is_heard_without_a_process(written):
+    over = Powerless("GPU-a", 9100 * MIB, 8192 * MIB, 9100 * MIB)
+    (report,) = hear(written.lines(ReportExcess(over))).reports
+    assert (report.pid, report.sum_bytes) == (None, 9100 * MIB)
 
 
 def test_a_stop_is_heard_with_its_figures_and_how_it_went_on(written):

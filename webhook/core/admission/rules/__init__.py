@@ -3,6 +3,7 @@
 `table`        which rules judge which pod, in the order of their findings
 `case`         what they judge
 `amounts`      the demand, bounds, classes, whole GPUs
+`plugin`       slices and slots of NVIDIA's device plugin
 `nodes`        where the pod may run
 `isolation`    privileges, reserved names and marks
 `host_paths`   which paths of the node may be mounted

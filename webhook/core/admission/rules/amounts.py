@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from webhook.core.admission.accounting import is_counted_by_plugin
 from webhook.core.pod.demand import requests_limits_mismatch
 from webhook.core.pod.fields import items, mapping
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.quantity import QuantityError, format_bytes, parse_quantity
-from webhook.core.policy.values import ResourceClaims, class_names
-from webhook.names import GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
+from webhook.core.policy.values import Accounting, ResourceClaims, class_names
+from webhook.names import (
+    ADMITTED_ANNOTATION,
+    GPU_CLASS_ANNOTATION,
+    GPU_COUNT_ANNOTATION,
+    GPU_MEMORY_ANNOTATION,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -145,13 +151,14 @@ def whole_gpu_and_share(case: Case) -> Iterator[Finding]:
     """Rule: a pod has a share of a GPU, whole GPUs, or a claim; only one of the three.
 
     Fields: spec.[initContainers,containers][*].resources, spec.resourceClaims
-    Allowed values: no whole-GPU resource above zero; no claim, unless the rule's `resourceClaims`
+    Allowed values: no whole-GPU resource above zero, except the slices and slots of NVIDIA's device
+    plugin by which translation counts under the rule; no claim, unless the rule's `resourceClaims`
     is Ignore
     """
     denies_claims = case.rule.resource_claims is ResourceClaims.DENY
     for container in case.pod.containers:
         if case.names_whole_gpus:
-            yield from _beside_share(container, case.policy)
+            yield from _beside_share(container, case)
         resources = mapping(container.raw, "resources", container.path)
         if resources and items(resources, "claims", container.path, "resources") and denies_claims:
             yield _claimed(f"{container.path}.resources.claims")
@@ -159,10 +166,13 @@ def whole_gpu_and_share(case: Case) -> Iterator[Finding]:
         yield _claimed("spec.resourceClaims")
 
 
-def _beside_share(container: Container, policy: Policy) -> Iterator[Finding]:
+def _beside_share(container: Container, case: Case) -> Iterator[Finding]:
+    has_vram = case.asked is not None and container.name in case.asked.amounts
     requests, limits = container.resources("requests"), container.resources("limits")
     for resource, amount in {**requests, **limits}.items():
-        if policy.is_whole_gpu(resource) and not _is_zero(amount):
+        if case.policy.is_whole_gpu(resource) and not _is_zero(amount):
+            if has_vram and _is_translations(resource, amount, case):
+                continue
             kind = "limits" if resource in limits else "requests"
             detail = (
                 f"the pod asks for {resource} and for a share of a GPU; remove "
@@ -170,6 +180,21 @@ def _beside_share(container: Container, policy: Policy) -> Iterator[Finding]:
             )
             path = f"{container.path}.resources.{kind}[{resource}]"
             yield Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)
+
+
+def _is_translations(resource: str, amount: str, case: Case) -> bool:
+    """Say whether translation writes a resource, now or when the pod was there before.
+
+    | the rule's accounting | slices, slots |
+    | --- | --- |
+    | VRAM | by hand |
+    | MIG | a slice, of a pod that bears our mark: which one is for translation to say |
+    | CapOnly | one slot, also written by hand: that is what translation writes |
+    """
+    if not is_counted_by_plugin(resource, amount, case.rule):
+        return False
+    is_slot = case.rule.accounting is Accounting.CAP_ONLY
+    return is_slot or ADMITTED_ANNOTATION in case.pod.annotations
 
 
 def _claimed(path: str) -> Finding:

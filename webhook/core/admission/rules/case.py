@@ -7,7 +7,7 @@ from enum import Flag, auto
 from typing import TYPE_CHECKING
 
 from webhook.core.admission.tiers import tier_of
-from webhook.core.policy.values import Rollout, VisibleDevices
+from webhook.core.policy.values import Action, Rollout, VisibleDevices
 
 if TYPE_CHECKING:
     from webhook.core.admission.tiers import Tier
@@ -72,13 +72,12 @@ class Case:
     def finds_visible_devices(self) -> bool:
         """Whether a hand-set NVIDIA_VISIBLE_DEVICES is a finding in a pod without a demand.
 
-        Void is a matter of translation, except where nothing is voided yet: then the warning shows
-        what will be.
+        Void is a matter of translation, except where nothing is voided yet: then what is found
+        shows what will be.
         """
-        devices, rollout = self.rule.visible_devices, self.policy.rollout
-        return devices is VisibleDevices.DENY or (
-            devices is VisibleDevices.VOID and rollout is Rollout.OBSERVE
-        )
+        devices = self.rule.visible_devices
+        looks = self.policy.rollout is Rollout.OBSERVE or self.rule.action is Action.AUDIT
+        return devices is VisibleDevices.DENY or (devices is VisibleDevices.VOID and looks)
 
     @property
     def demand(self) -> Demand:

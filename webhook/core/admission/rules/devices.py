@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from webhook.core.admission.accounting import uncounted
+from webhook.core.admission.accounting import counted_for, uncounted
 from webhook.core.nvidia.variables import (
     DRIVER_CAPABILITIES_ENV,
     VISIBLE_DEVICES_ENV,
@@ -76,7 +76,10 @@ def _is_translations(entry: Json, container: Container, case: Case, *, beside: b
     if container.name not in demand.amounts:
         return False
     if shows_all(entry):
-        return not case.rule.chooses_gpus or (beside and not any(uncounted(container, demand)))
+        if not case.rule.chooses_gpus or not beside:
+            return not case.rule.chooses_gpus
+        counted = counted_for(case.pod, demand, case.rule, case.policy)
+        return not any(uncounted(container, counted))
     return shows_chosen(entry)
 
 

@@ -3,16 +3,7 @@
 Whoever comes from one of them, or mistypes a name, gets a pod without a GPU and no word about it.
 Every hint has the line to write instead.
 
-| product | asks by | unit |
-| --- | --- | --- |
-| HAMi | resources nvidia.com/gpumem, gpumem-percentage, gpucores | MiB |
-| KAI | annotations gpu-memory, gpu-fraction | MiB, parts of a GPU |
-| gpushare of Alibaba Cloud | resource aliyun.com/gpu-mem | GiB |
-| Volcano | resources volcano.sh/vgpu-memory, gpu-memory, vgpu-cores, ... | MiB |
-
-Sources: docs/config.md of Project-HAMi/HAMi; docs/gpu-sharing/README.md of NVIDIA/KAI-Scheduler;
-AliyunContainerService/gpushare-scheduler-extender; volcano-sh/devices and
-volcano-sh/volcano-vgpu-device-plugin.
+Which names those are is said in `core.pod.foreign`.
 """
 
 from __future__ import annotations
@@ -20,10 +11,10 @@ from __future__ import annotations
 import re
 from difflib import get_close_matches
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from webhook.core.nvidia.devices import WHOLE_GPU
 from webhook.core.pod.findings import annotation_path, quoted, shortened
+from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES, KAI, WHOLE_GPU
 from webhook.core.pod.units import with_unit
 from webhook.names import (
     ASKING_ANNOTATIONS,
@@ -34,7 +25,7 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from webhook.core.admission.rules.case import Case
     from webhook.core.pod.views import Container
@@ -52,37 +43,8 @@ _GUESSED: Final = "?"
 """In place of a unit: by the size of the number."""
 
 
-class _Foreign(NamedTuple):
-    """A name by which another product is asked."""
-
-    product: str
-    unit: str = ""
-    """What one of it is, as a quantity's suffix; empty where it is no amount of memory."""
-    is_compute: bool = False
-
-
-_HAMI, _VOLCANO, _KAI = "HAMi", "Volcano", "KAI"
-_RESOURCES: Final[Mapping[str, _Foreign]] = {
-    "nvidia.com/gpumem": _Foreign(_HAMI, "Mi"),
-    "nvidia.com/gpumem-percentage": _Foreign(_HAMI),
-    "nvidia.com/gpucores": _Foreign(_HAMI, is_compute=True),
-    "aliyun.com/gpu-mem": _Foreign("gpushare", "Gi"),
-    "aliyun.com/gpu-count": _Foreign("gpushare"),
-    "volcano.sh/vgpu-memory": _Foreign(_VOLCANO, "Mi"),
-    "volcano.sh/gpu-memory": _Foreign(_VOLCANO, "Mi"),
-    "volcano.sh/vgpu-memory-percentage": _Foreign(_VOLCANO),
-    "volcano.sh/vgpu-number": _Foreign(_VOLCANO),
-    "volcano.sh/gpu-number": _Foreign(_VOLCANO),
-    "volcano.sh/vgpu-cores": _Foreign(_VOLCANO, is_compute=True),
-}
-_ANNOTATIONS: Final[Mapping[str, _Foreign]] = {
-    "gpu-memory": _Foreign(_KAI, "Mi"),
-    "gpu-fraction": _Foreign(_KAI),
-}
-FOREIGN_RESOURCES: Final = tuple(_RESOURCES)
-FOREIGN_ANNOTATIONS: Final = tuple(_ANNOTATIONS)
 _WITHOUT_PREFIX: Final = frozenset(
-    {*_ANNOTATIONS, "gpu_memory", "gpumemory", "gpu-mem", "gpumem", "vram"}
+    {*FOREIGN_ANNOTATIONS, "gpu_memory", "gpumemory", "gpu-mem", "gpumem", "vram"}
 )
 """Keys without a domain that can hardly mean anything else."""
 
@@ -115,7 +77,7 @@ def near_miss(key: str, value: str) -> str:
     if not slash:
         if key not in _WITHOUT_PREFIX:
             return ""
-        foreign = _ANNOTATIONS.get(key)
+        foreign = FOREIGN_ANNOTATIONS.get(key)
         return _line(GPU_MEMORY_ANNOTATION, _in_unit(value, foreign.unit if foreign else _GUESSED))
     if domain == _DOMAIN or len(key) > _LONGEST_COMPARED:
         return ""
@@ -148,10 +110,10 @@ def _of_keys(case: Case) -> Iterator[str]:
         line = near_miss(key, value)
         if not line:
             continue
-        foreign = _ANNOTATIONS.get(key)
+        foreign = FOREIGN_ANNOTATIONS.get(key)
         # What KAI reads has no unit; with one it is meant for us.
         is_theirs = foreign is not None and not value.strip()[-1:].isalpha()
-        whose = f"{_KAI} reads it, vramwarden does not" if is_theirs else "nothing reads this key"
+        whose = f"{KAI} reads it, vramwarden does not" if is_theirs else "nothing reads this key"
         yield f"{annotation_path(key)}: {whose}; write {line}"
     for key in candidates(pod.labels):
         if "/" in key and not key.startswith(PREFIX) and (line := near_miss(key, pod.labels[key])):
@@ -168,7 +130,7 @@ def _of_resources(case: Case) -> Iterator[str]:
                 if "/" not in name or (kind == "requests" and name in limits):
                     continue
                 said = ""
-                if name in _RESOURCES:
+                if name in FOREIGN_RESOURCES:
                     said = _theirs(case, container, name, amount)
                 elif name.startswith(_FIRST_LETTER) and name != VRAM_RESOURCE:
                     compared += 1
@@ -179,7 +141,7 @@ def _of_resources(case: Case) -> Iterator[str]:
 
 def _theirs(case: Case, container: Container, name: str, amount: str) -> str:
     """Say what to write instead of another product's resource; empty where the pod is denied."""
-    foreign = _RESOURCES[name]
+    foreign = FOREIGN_RESOURCES[name]
     if case.asks:
         if case.policy.is_whole_gpu(name):
             return ""

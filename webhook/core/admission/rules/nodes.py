@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from webhook.core.admission.mutation import RESOLVES_NAMES
-from webhook.core.admission.tiers import tier_of
+from webhook.core.admission.mutation import working_nodes
 from webhook.core.pod.fields import mapping, strings, text
 from webhook.core.pod.findings import Finding, Reason, quoted
 from webhook.names import GPU_CLASS_ANNOTATION, OS_LABEL
@@ -40,7 +39,7 @@ def _conflicts(case: Case, present: Mapping[str, str]) -> Iterator[Finding]:
                 f"(rule {quoted(rule.name)}); remove the line"
             )
             yield Finding(Reason.NODE_SELECTOR_CONFLICT, f"spec.nodeSelector[{key}]", detail)
-    for term in (*tier_of(rule).node_terms, RESOLVES_NAMES):
+    for term in working_nodes(rule):
         key = term["key"]
         if key in present and (present[key] in term["values"]) is not (term["operator"] == "In"):
             detail = (

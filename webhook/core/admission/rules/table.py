@@ -46,6 +46,7 @@ from webhook.core.admission.rules.isolation import (
 )
 from webhook.core.admission.rules.keys import unread_keys
 from webhook.core.admission.rules.nodes import node_name, node_selector, operating_system
+from webhook.core.admission.rules.plugin import one_slot, slices, unpromised
 from webhook.core.admission.rules.servers import unbounded_servers
 from webhook.core.admission.rules.translation import translatable, translated
 from webhook.core.admission.tiers import SIDECAR
@@ -87,6 +88,8 @@ RULES: Final = (
     Row(Kind.WITHOUT_DEMAND, reserved_marks),
     Row(Kind.ASKING, process_namespace, tier=SIDECAR),
     Row(Kind.READABLE, bounds),
+    Row(Kind.READABLE, slices),
+    Row(Kind.READABLE, one_slot),
     Row(Kind.READABLE, one_user, tier=SIDECAR),
     Row(Kind.READABLE, one_profile, tier=SIDECAR),
     Row(Kind.READABLE, room_for_enforcer, tier=SIDECAR),
@@ -101,7 +104,7 @@ RULES: Final = (
 
 HINTS: Final = (unread_keys, foreign_requests)
 """Rules that deny nothing: for each creation, from a case to warnings."""
-HINTS_IF_FINE: Final = (unbounded_servers,)
+HINTS_IF_FINE: Final = (unbounded_servers, unpromised)
 """The same, where nothing is wrong: about what the pod will do."""
 _HINTS: Final = (*HINTS, *HINTS_IF_FINE)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.accounting import uncounted
+from webhook.core.admission.accounting import counted_for, uncounted
 from webhook.core.admission.mutation import mutate_pod
 from webhook.core.admission.sidecar.placing import missing_enforcer
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
@@ -17,11 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.demand import Demand
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.views import Pod
 
-_MARK: Final = re.compile(r"v1 [a-z0-9.-]+ (?P<digest>[0-9a-f]{12})")
+MARK: Final = re.compile(r"v1 (?P<rule>[a-z0-9.-]+) (?P<digest>[0-9a-f]{12})")
+"""What a translated pod's annotation says: the rule that admitted it, and of which policy."""
 _SHOWN_DIFFERENCES: Final = 4
 
 
@@ -57,9 +55,9 @@ def translated(case: Case) -> Iterator[Finding]:
     may be missing: releases differ in it, other webhooks may change it, and no limit rests on it.
     """
     pod, demand, policy = case.pod, case.demand, case.policy
-    mark = _MARK.fullmatch(pod.annotations.get(ADMITTED_ANNOTATION, ""))
+    mark = MARK.fullmatch(pod.annotations.get(ADMITTED_ANNOTATION, ""))
     if mark and mark["digest"] != policy.short_digest:
-        missing = list(_missing_essentials(pod, demand, case.enforcer))
+        missing = list(_missing_essentials(case))
     else:
         edits = mutate_pod(pod, demand, case.rule, policy, case.enforcer, stored=True)
         # Sorted, so that the marks come first: without them the call was skipped.
@@ -75,15 +73,18 @@ def translated(case: Case) -> Iterator[Finding]:
         yield Finding(Reason.UNMUTATED, shown[0], detail)
 
 
-def _missing_essentials(pod: Pod, demand: Demand, enforcer: Json | None) -> Iterator[str]:
+def _missing_essentials(case: Case) -> Iterator[str]:
+    pod, demand, enforcer, rule = case.pod, case.demand, case.enforcer, case.rule
+    counted = counted_for(pod, demand, rule, case.policy, stored=True)
     for container in pod.containers:
         visible = list(filter(chooses_devices, container.env()))
         if container.name not in demand.amounts:
             if not visible:
                 yield f"{container.path}.env"
             continue
-        yield from uncounted(container, demand)
-        if len(visible) != 1 or not (shows_chosen(visible[0]) or shows_all(visible[0])):
+        yield from uncounted(container, counted)
+        shown = len(visible) == 1 and (shows_chosen(visible[0]) or shows_all(visible[0]))
+        if visible if rule.leaves_to_plugin else not shown:
             yield f"{container.path}.env"
     if pod.labels.get(MANAGED_LABEL) != "true":
         yield f"metadata.labels[{MANAGED_LABEL}]"

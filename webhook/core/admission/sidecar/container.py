@@ -11,7 +11,15 @@ from webhook.core.nvidia.variables import MEASURING, driver_capabilities, visibl
 from webhook.core.pod.compute import amount_or, is_guaranteed, requested
 from webhook.core.pod.fields import mapping
 from webhook.core.pod.quantity import parse_quantity
-from webhook.core.policy.values import Amounts, Enforcement, Placement, PodRestart, RunAs, Style
+from webhook.core.policy.values import (
+    Amounts,
+    Enforcement,
+    OnExcess,
+    Placement,
+    PodRestart,
+    RunAs,
+    Style,
+)
 from webhook.names import (
     ASSIGNED_LATE_EXIT_CODE,
     BLIND_AFTER_ENV,
@@ -28,6 +36,7 @@ from webhook.names import (
     GPU_WAITS_ANNOTATION,
     GPUS_ENV,
     GRACE_ENV,
+    ON_EXCESS_ENV,
     POLL_INTERVAL_ENV,
     PREFIX,
     TOKEN_PATH,
@@ -186,6 +195,8 @@ def _variables(enforcement: Enforcement, placement: Placement, cap_bytes: int) -
     yield {"name": TOLERANCE_ENV, "value": enforcement.tolerance}
     yield {"name": BLIND_AFTER_ENV, "value": enforcement.blind_after}
     yield {"name": WHEN_BLIND_ENV, "value": enforcement.when_blind.value}
+    if enforcement.on_excess is not OnExcess.STOP:  # a stop is what every release does unasked
+        yield {"name": ON_EXCESS_ENV, "value": enforcement.on_excess.value}
     chosen = placement is Placement.BINDING
     if chosen:
         yield GPUS_VARIABLE

@@ -470,6 +470,28 @@ class PolicyFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyObject:
+    """A policy that is an object, and what the replicas say of it."""
+
+    name: str
+    in_force: bool | None
+    """None where nobody has said it yet of what it holds now."""
+    message: str
+    """What keeps it from being in force."""
+
+
+def read_policy_object(found: Mapping[str, Any]) -> PolicyObject:
+    """Read a VRAMPolicy."""
+    metadata, status = as_object(found.get("metadata")), as_object(found.get("status"))
+    is_known = status.get("observedGeneration") == metadata.get("generation")
+    return PolicyObject(
+        str(metadata.get("name")),
+        status.get("inForce") is True if is_known else None,
+        str(status.get("message") or ""),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of a cluster; what could not be seen says why."""
 
@@ -512,6 +534,8 @@ class Facts:
     authorities: tuple[Authorities, ...] | Unseen = NOT_ASKED
     certificate: Certificate | Unseen | None = NOT_ASKED
     policy: PolicyFacts | Unseen | None = NOT_ASKED
+    policy_objects: tuple[PolicyObject, ...] | Unseen | None = NOT_ASKED
+    """None where the replicas read none."""
     asks: DryRun | Unseen = NOT_ASKED
     """A pod that asks for 1Gi."""
     wrong: DryRun | Unseen = NOT_ASKED

@@ -102,6 +102,8 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
     "policy and fence": (
         Check("policy-valid", "the policy is valid", When.INSTALLED, webhook.policy_valid),
         Check("policy-in-force", "it is in force", When.INSTALLED, webhook.policy_in_force),
+        Check("policy-objects", "its objects are in force", When.INSTALLED,
+              webhook.policy_objects),
         Check("policy-features", "it asks for nothing that this Kubernetes lacks", When.INSTALLED,
               webhook.policy_features),
         Check("pinned-images", "no rule pins another sidecar", When.INSTALLED,

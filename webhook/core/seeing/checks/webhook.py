@@ -381,6 +381,33 @@ def policy_in_force(facts: Facts) -> Finding | None:
     return ok(f"digest {held.digest}")
 
 
+def policy_objects(facts: Facts) -> Finding | None:
+    """Policies that are objects are in force, as the replicas say in their status.
+
+    | the replicas read them | what an object holds now | result |
+    | --- | --- | --- |
+    | no | - | nothing |
+    | yes | all in force, or there are none | ok |
+    | yes | one is not judged yet | warning |
+    | yes | one is not in force | failed |
+    """
+    if facts.webhook is None:
+        return None
+    found = seen(facts.policy_objects)
+    if found is None:
+        return None
+    out = [one for one in found if one.in_force is False]
+    if out:
+        why = f"{named([one.name for one in out])}: {shortened(out[0].message)}"
+        cure = f"see its errors: `kubectl get vrampolicy {out[0].name} -o yaml`"
+        return failed(why, cure, [one.name for one in out])
+    new = [one.name for one in found if one.in_force is None]
+    if new:
+        why = f"no replica has judged {named(new)} yet"
+        return warning(why, f"that takes seconds; if it stays: {_logs(facts)}", new)
+    return ok(counted(len(found), "object"))
+
+
 def pinned_images(facts: Facts) -> Finding | None:
     """Rules that name a sidecar's image name the release's.
 

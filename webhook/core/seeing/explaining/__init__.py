@@ -5,6 +5,7 @@
 | explain | begin here: which state a pod or a workload is in, and who explains that |
 | waiting | a pod without a node |
 | bound | a pod with a node: waits for a GPU, runs, was stopped, ended |
+| plugins | a pod whose GPU NVIDIA's device plugin gives: a slice (MIG), a slot of time-slicing |
 | room | which nodes have room, by our own `place`, and what would make some |
 | eligible | which nodes the pod may run on, by what it selects |
 | stops | what the pod's enforcer says it did |

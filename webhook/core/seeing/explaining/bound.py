@@ -68,10 +68,11 @@ def explain_bound(facts: PodFacts, pod: Json, state: PodState) -> Report:
     mine = [(gpu, one) for gpu in (node.gpus if node else ()) for one in gpu.pods]
     mine = [(gpu, one) for gpu, one in mine if one.uid == state.uid]
     causes = [*_stopped(pod, heard, now_s), *_held_from_outside(pod, now_s)]
-    run_bytes = _enough_to_run(pod, heard, mine) if causes else None
+    run_bytes = _enough_to_run(pod, heard, mine) if causes or heard.reports else None
     what, headline = _headline(facts, pod, state, node, mine)
     if causes and what is not State.WAITING:
         what = State.STOPPED
+    causes += _reported(pod, heard, now_s)
     if heard.blind and not state.finished:
         fix = "kubectl logs, container vram-enforcer, says more; or ask your platform team"
         causes.append(Cause(Severity.ERROR, Said.BLIND, f"{Said.BLIND.value}: {heard.blind}", fix))
@@ -182,6 +183,18 @@ def _stopped(pod: Json, heard: Heard, now_s: float) -> Iterator[Cause]:
     if rest > 0:
         detail = f"{rest} more, as the log of container vram-enforcer says"
         yield Cause(Severity.INFO, Said.STOPPING, detail)
+
+
+def _reported(pod: Json, heard: Heard, now_s: float) -> Iterator[Cause]:
+    """Yield the newest excess for which the policy has nothing stopped, and how many there were."""
+    if not heard.reports:
+        return
+    newest, count = heard.reports[-1], len(heard.reports)
+    when = "before" if newest.at_s is None else f"{span(now_s - newest.at_s)} ago"
+    more = "" if count == 1 else f" ({count} times so far)"
+    fix = line_for(pod, enough_for(newest.peak_bytes)) if newest.peak_bytes else ""
+    detail = f"reported only{more}, {when}: {newest.why}"
+    yield Cause(Severity.INFO, Said.WOULD_STOP, detail, fix)
 
 
 def _stop_words(pod: Json, stop: Stop, now_s: float) -> str:

@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | does not exist, and a history knows it | gone | `VRAMHistory` |
 | does not exist otherwise | unknown | |
+| asks NVIDIA's device plugin, under a rule of ours | see `plugins` | the scheduler's condition |
 | asks for nothing | no-demand | |
 | has no node | pending | our own `place`, then the scheduler's condition |
 | has a node | see `bound` | `GPUNode`, the enforcer's log, the pod's conditions |
@@ -20,14 +21,16 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.rules.idioms import FOREIGN_RESOURCES, candidates, near_miss
+from webhook.core.admission.rules.idioms import candidates, near_miss
 from webhook.core.placement.assignments import read_pod_state
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.findings import GUIDANCE, MalformedObjectError, Reason
+from webhook.core.pod.foreign import FOREIGN_RESOURCES
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.seeing.explaining.bound import explain_bound
 from webhook.core.seeing.explaining.past import enough_for, history_notes, peak_words, stops_words
 from webhook.core.seeing.explaining.phrases import bounded, some
+from webhook.core.seeing.explaining.plugins import explain_by_plugin, given_by_plugin
 from webhook.core.seeing.explaining.report import Cause, Enough, Report, Severity, State, Trouble
 from webhook.core.seeing.explaining.stops import Said
 from webhook.core.seeing.explaining.stored import MOST, condition, line_for, part, parts, statuses
@@ -66,6 +69,9 @@ def explain_pod(facts: PodFacts) -> Report:
         return _without_pod(facts)
     state = read_pod_state(facts.pod)
     if state.need is None:
+        given = given_by_plugin(facts.pod)
+        if given is not None:
+            return explain_by_plugin(facts, facts.pod, state, given)
         return _without_demand(facts, facts.pod)
     is_pending = not state.node and not state.finished
     report = (explain_pending if is_pending else explain_bound)(facts, facts.pod, state)

@@ -33,6 +33,7 @@ class Said(StrEnum):
 
     STOPPING = "stopping a process"
     STOPPING_CONTAINER = "stopping a container"
+    WOULD_STOP = "would stop a process"
     KILLING = "killing a process"
     CAME_BACK = "memory came back"
     STAYED = "memory did not come back"
@@ -81,6 +82,8 @@ class Heard:
 
     stops: tuple[Stop, ...] = ()
     """The newest last."""
+    reports: tuple[Stop, ...] = ()
+    """What it would have stopped, and only reported; the newest last."""
     blind: str = ""
     """Why it cannot measure, where that was its last word on it."""
 
@@ -92,6 +95,7 @@ def hear(lines: Iterable[str], terminated: str = "", *, self_test_failed: bool =
     | --- | --- |
     | longer than `LONGEST_LINE`, no JSON object, another message | passed over |
     | begins a stop | a stop more |
+    | reports what would be stopped | a report more |
     | tells how a stop went on | it completes the last stop of that process |
     | says that nothing, or that everything can be measured | the last one counts |
 
@@ -99,6 +103,7 @@ def hear(lines: Iterable[str], terminated: str = "", *, self_test_failed: bool =
     That of a self-test is a failure only where the exit code says so.
     """
     stops: list[Stop] = []
+    reports: list[Stop] = []
     blind = ""
     for line in lines:
         event = _read(line)
@@ -108,6 +113,8 @@ def hear(lines: Iterable[str], terminated: str = "", *, self_test_failed: bool =
         why = bounded(values.get("why"), LONGEST_SENTENCE)
         if said in _STOPS:
             stops.append(_stop(said, why, values))
+        elif said is Said.WOULD_STOP:
+            reports.append(_stop(said, why, values))
         elif said in {Said.KILLING, Said.CAME_BACK, Said.STAYED}:
             _go_on(stops, said, values)
         elif said in {Said.BLIND, Said.DRIVER_CHANGED}:
@@ -119,10 +126,12 @@ def hear(lines: Iterable[str], terminated: str = "", *, self_test_failed: bool =
     left = _last_verdict(terminated)
     if left and left[0] in _STOPS and all(stop.why != left[1] for stop in stops):
         stops.append(_stop(left[0], left[1], {}))
+    if left and left[0] is Said.WOULD_STOP and not reports:
+        reports.append(_stop(left[0], left[1], {}))
     if left and not blind and not stops:
         is_blind = left[0] in {Said.BLIND, Said.DRIVER_CHANGED}
         blind = left[1] if is_blind or (self_test_failed and left[0] is Said.SELF_TEST) else ""
-    return Heard(tuple(stops), blind)
+    return Heard(tuple(stops), tuple(reports), blind)
 
 
 def _last_verdict(terminated: str) -> tuple[Said, str] | None:

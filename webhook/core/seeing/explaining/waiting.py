@@ -79,7 +79,7 @@ def explain_pending(facts: PodFacts, pod: Json, state: PodState) -> Report:
         detail = "no node shows a GPU (kubectl get gpunodes)"
         fix = "see whether vramwarden's sentry and node agent run (vramwarden check)"
         causes.append(Cause(Severity.ERROR, Blocker.GPUS_UNKNOWN, detail, fix))
-    causes += _of_scheduler(pod, room, judged=facts.seen is not None)
+    causes += of_scheduler(pod, room, judged=facts.seen is not None)
     history = find_history(facts.histories, workload_of(part(pod, "metadata")))
     notes += history_notes(history, need.memory_bytes, facts.nodes, pod)
     start = room.start_now if room else None
@@ -219,7 +219,7 @@ def _making(facts: PodFacts, pods: Sequence[Making]) -> list[str]:
     return own[:_MOST_MAKING] + others[:1]
 
 
-def _of_scheduler(pod: Json, room: Room | None, *, judged: bool) -> Iterator[Cause]:
+def of_scheduler(pod: Json, room: Room | None, *, judged: bool) -> Iterator[Cause]:
     """Yield what the scheduler says besides VRAM; its condition stands as long as the pod waits.
 
     `judged` says whether labels and taints were looked at here.

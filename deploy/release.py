@@ -1,0 +1,277 @@
+# ruff: noqa: INP001 - a script, and no package: it goes into no wheel
+"""Build all that a release consists of into dist/release-VERSION: `make release`.
+
+| file | what it is |
+| --- | --- |
+| vramwarden-VERSION-py3-none-any.whl, vramwarden-VERSION.tar.gz | the Python package, its source |
+| image-NAME-VERSION-ARCHITECTURE.tar | each image, as an archive of an OCI layout |
+| vramwarden-VERSION.tgz, chart/ | the chart as Helm packs it, and the same as an OCI layout |
+| install.yaml | the chart, rendered |
+| vramwarden-VERSION.cdx.json | the bill of materials (CycloneDX) |
+| SHA256SUMS | checksums of them all, for `sha256sum --check` |
+
+All is built from the commit, never from the working tree, and all times are the commit's: the same
+commit, base image and tools give the same bytes. Chart and install.yaml name the images by digest.
+Settings of deploy/images/build (BASE, PREFIX, BUILD_FLAGS) count here too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from importlib.metadata import version as version_of
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import yaml
+
+from deploy import generate, oci, sbom
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+IMAGES: Final = {"image": "vramwarden", "enforcer": "enforcer"}
+"""Our images' names, by the chart's value that names them."""
+_CHART: Final = Path("deploy/chart/vramwarden")
+_LOCK: Final = Path("deploy/images/runtime.txt")
+_VERSION: Final = re.compile(r'^__version__ = "(\d+\.\d+\.\d+)"$', re.MULTILINE)
+_NO_BUILDER: Final = (
+    "images need buildah, which is not on PATH: install it, or leave them out by"
+    " `make release WITHOUT_IMAGES=yes`"
+)
+_WITHOUT: Final = """\
+make release: WITHOUT IMAGES, as you asked. This is no whole release:
+  - no image is in it, and the bill of materials says nothing of any
+  - chart and install.yaml name images by tag, and not by digest
+"""
+
+
+class ReleaseError(Exception):
+    """Nothing is released; the message says why, and what to do."""
+
+
+class Release(NamedTuple):
+    """What is released: a version, as one commit has it."""
+
+    version: str
+    commit: str
+    epoch: int
+    """The commit's time, which is that of all files."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build the release; exit code 1 where it is not possible, and then no folder is left."""
+    parser = argparse.ArgumentParser(prog="make release", description="Build a release.")
+    parser.add_argument("--without-images", action="store_true", help="where nothing builds them")
+    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="default: dist")
+    options = parser.parse_args(arguments)
+    try:
+        release = checked(ROOT)
+        if options.without_images:
+            sys.stderr.write(_WITHOUT)
+        made = build(ROOT, release, options.output, with_images=not options.without_images)
+    except (ReleaseError, generate.GenerateError, oci.OCIError) as error:
+        sys.stderr.write(f"make release: {error}\n")
+        return 1
+    sys.stdout.write(f"{made}, of commit {release.commit}:\n{(made / 'SHA256SUMS').read_text()}")
+    return 0
+
+
+def checked(root: Path) -> Release:
+    """Return what a checkout would release; raises ReleaseError where that is not one commit."""
+    changed = _run(["git", "status", "--porcelain"], root).splitlines()
+    if changed:
+        names = ", ".join(line[3:] for line in changed)
+        raise ReleaseError(f"files differ from the commit: commit or remove {names}")
+    found = _VERSION.search((root / "webhook" / "__init__.py").read_text(encoding="utf-8"))
+    if found is None:
+        raise ReleaseError('webhook/__init__.py has no line `__version__ = "MAJOR.MINOR.PATCH"`')
+    changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    if not re.search(rf"^## {re.escape(found[1])} - \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE):
+        raise ReleaseError(
+            f"CHANGELOG.md has no section for this version: give what is under Unreleased the head"
+            f" `## {found[1]} - YYYY-MM-DD`, or set another version in webhook/__init__.py"
+        )
+    chart = yaml.safe_load((root / _CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    if not chart["version"] == chart["appVersion"] == found[1]:
+        raise ReleaseError(
+            f"Chart.yaml is of {chart['version']}, the package of {found[1]}: run `make generate`"
+        )
+    commit, epoch = _run(["git", "log", "-1", "--format=%H %ct"], root).split()
+    return Release(found[1], commit, int(epoch))
+
+
+def build(root: Path, release: Release, output: Path, *, with_images: bool) -> Path:
+    """Build all and return its folder, which replaces an older one only when all is there."""
+    tools = _tools(with_images=with_images)
+    target = output.resolve() / f"release-{release.version}"
+    with TemporaryDirectory(prefix="vramwarden-release-") as scratch:
+        source, made, layouts = (Path(scratch) / name for name in ("source", "made", "layouts"))
+        made.mkdir()
+        export(root, release.commit, source)
+        python_package(source, release, made)
+        images = container_images(source, release, layouts) if with_images else {}
+        for name, layout in images.items():
+            _pack_image(name, layout, release, made)
+        name_images(source / _CHART / "values.yaml", images)
+        chart(source / _CHART, release, made)
+        named = {value: _repository(name) for value, name in IMAGES.items()}
+        install = generate.install_file(source / _CHART, named if _prefix() else generate.IMAGES)
+        (made / "install.yaml").write_text(install, encoding="utf-8")
+        bill = sbom.write(*release, (source / _LOCK).read_text(encoding="utf-8"), images, tools)
+        (made / f"vramwarden-{release.version}.cdx.json").write_text(bill, encoding="utf-8")
+        (made / "SHA256SUMS").write_text(checksums(made), encoding="utf-8")
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(made, target)
+    return target
+
+
+def export(root: Path, commit: str, folder: Path) -> None:
+    """Write the commit's files, with modes that no umask changes."""
+    command = ["git", "-c", "tar.umask=0022", "archive", "--format=tar", commit]
+    done = subprocess.run(command, cwd=root, capture_output=True, check=True)  # noqa: S603 - git
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(folder, filter="tar")
+
+
+def python_package(source: Path, release: Release, made: Path) -> None:
+    """Build wheel and source distribution."""
+    _run([sys.executable, "-m", "hatchling", "build", "-d", str(made)], source, _times(release))
+
+
+def container_images(source: Path, release: Release, layouts: Path) -> dict[str, Path]:
+    """Build both images and return their OCI layouts by name."""
+    layouts.mkdir()
+    settings = {
+        "ENGINE": "buildah",
+        "VERSION": release.version,
+        "REVISION": release.commit,
+        "OCI": str(layouts),
+        "BUILD_FLAGS": f"{os.environ.get('BUILD_FLAGS', '')} --timestamp {release.epoch}",
+    }
+    _run(["deploy/images/build"], source, settings)
+    return {name: layouts / name for name in IMAGES.values()}
+
+
+def name_images(values: Path, images: Mapping[str, Path]) -> None:
+    """Write the images' digests, and their repositories where those are known, into values.yaml."""
+    text = values.read_text(encoding="utf-8")
+    for value, name in IMAGES.items():
+        if name in images:
+            text = _set(text, value, "digest", oci.digest(images[name]))
+        if _prefix():
+            text = _set(text, value, "repository", _repository(name))
+    values.write_text(text, encoding="utf-8")
+
+
+def chart(folder: Path, release: Release, made: Path) -> None:
+    """Pack the chart by Helm, write that again without times, and as an OCI layout."""
+    packed = made / f"vramwarden-{release.version}.tgz"
+    _run([_helm(), "package", str(folder), "--destination", str(made)], folder)
+    with tarfile.open(packed) as archive:
+        files = {entry.name: _read(archive, entry) for entry in archive if entry.isfile()}
+    content = oci.compressed(oci.pack(files, release.epoch))
+    packed.write_bytes(content)
+    about = yaml.safe_load(files["vramwarden/Chart.yaml"])
+    notes = {
+        "org.opencontainers.image.title": about["name"],
+        "org.opencontainers.image.description": about["description"],
+        "org.opencontainers.image.version": release.version,
+        "org.opencontainers.image.revision": release.commit,
+    }
+    settings = json.dumps(about, sort_keys=True).encode()
+    oci.write_artifact(
+        made / "chart",
+        release.version,
+        (oci.CHART_CONFIG, settings),
+        (oci.CHART_CONTENT, content),
+        notes,
+    )
+
+
+def checksums(folder: Path) -> str:
+    """Return a line for each file of a folder, as sha256sum writes and checks them."""
+    return "".join(
+        f"{hashlib.sha256(content).hexdigest()}  {path}\n"
+        for path, content in oci.contents(folder).items()
+    )
+
+
+def _pack_image(name: str, layout: Path, release: Release, made: Path) -> None:
+    about = oci.config(layout)
+    archive = made / f"image-{name}-{release.version}-{about['os']}-{about['architecture']}.tar"
+    archive.write_bytes(oci.pack(oci.contents(layout), release.epoch))
+
+
+def _read(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
+    content = archive.extractfile(entry)
+    return content.read() if content else b""
+
+
+def _set(text: str, group: str, field: str, value: str) -> str:
+    """Return values.yaml with one field of a group set; comments and order stay."""
+    line = re.compile(rf'^({group}:\n(?:  .*\n)*?  {field}: )""$', re.MULTILINE)
+    made, count = line.subn(rf"\g<1>{json.dumps(value)}", text)
+    if count != 1:
+        raise ReleaseError(f'values.yaml has no line `{field}: ""` under `{group}`')
+    return made
+
+
+def _prefix() -> str:
+    """Return what comes before our images' names, as deploy/images/build has it."""
+    return os.environ.get("PREFIX", "")
+
+
+def _repository(name: str) -> str:
+    return f"{_prefix()}vramwarden/{name}"
+
+
+def _times(release: Release) -> dict[str, str]:
+    return {"SOURCE_DATE_EPOCH": str(release.epoch)}
+
+
+def _tools(*, with_images: bool) -> dict[str, str]:
+    """Return what builds, by name and version; raises ReleaseError where some of it is missing."""
+    tools = {
+        "hatchling": version_of("hatchling"),
+        "helm": _run([_helm(), "version", "--template", "{{.Version}}"], ROOT),
+        "python": sys.version.partition(" ")[0],
+    }
+    if with_images:
+        if shutil.which("buildah") is None:
+            raise ReleaseError(_NO_BUILDER)
+        tools["buildah"] = _run(["buildah", "--version"], ROOT).split()[2]
+    return tools
+
+
+def _helm() -> str:
+    helm = shutil.which("helm")
+    if helm is None:
+        raise ReleaseError(f"the chart is packed by Helm: {generate.NO_HELM}")
+    return helm
+
+
+def _run(command: list[str], folder: Path, settings: Mapping[str, str] | None = None) -> str:
+    """Run a program and return what it wrote; raises ReleaseError with the end of what it said."""
+    environment: Any = {**os.environ, **(settings or {})}
+    done = subprocess.run(  # noqa: S603 - git, Helm, hatchling and our own script
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        said = f"{done.stdout}{done.stderr}".strip()[-2000:]
+        raise ReleaseError(f"`{' '.join(command)}` failed:\n{said}")
+    return done.stdout.rstrip("\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

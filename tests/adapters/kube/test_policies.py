@@ -1,0 +1,137 @@
+"""Policy objects as they are stored: what is read of one, and the last good set."""
+
+from __future__ import annotations
+
+import copy
+import json
+import zlib
+from base64 import b64decode, b64encode
+
+import pytest
+
+from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.policies import LAST_GOOD, PoliciesApi, read_stored
+
+MADE = {
+    "apiVersion": "vramwarden.io/v1alpha1",
+    "kind": "VRAMPolicy",
+    "metadata": {"name": "teams", "uid": "u", "resourceVersion": "7", "generation": 3},
+    "spec": {"rules": [{"name": "a"}]},
+    "status": {"inForce": True},
+}
+SETS = [[], [("teams", b'{"a":"b"}'), ("x", "\u00e9\U0001f600".encode())]]
+
+
+class Kube:
+    """ConfigMaps of one namespace."""
+
+    def __init__(self):
+        self.stored = {}
+        self.writes = 0
+
+    def find(self, path):
+        return copy.deepcopy(self.stored.get(path))
+
+    def create(self, path, body):
+        self._put(f"{path}/{body['metadata']['name']}", body)
+
+    def replace(self, path, body):
+        if body["metadata"]["resourceVersion"] != self.stored[path]["metadata"]["resourceVersion"]:
+            raise KubeError("conflict", code=409)
+        self._put(path, body)
+
+    def _put(self, path, body):
+        self.writes += 1
+        body["metadata"]["resourceVersion"] = str(self.writes)
+        self.stored[path] = json.loads(json.dumps(body))
+
+
+@pytest.fixture
+def kube():
+    return Kube()
+
+
+@pytest.fixture
+def api(kube):
+    return PoliciesApi(kube, "ours")
+
+
+def test_what_somebody_wrote_is_kept_apart_from_what_the_api_server_adds():
+    stored = read_stored(MADE)
+    assert (stored.name, stored.uid, stored.version, stored.generation) == ("teams", "u", "7", 3)
+    assert stored.status == {"inForce": True}
+    written = {key: MADE[key] for key in ("apiVersion", "kind", "spec")}
+    assert json.loads(stored.data) == {**written, "metadata": {"name": "teams"}}
+    later = copy.deepcopy(MADE) | {"status": {}}
+    later["metadata"] |= {"resourceVersion": "9", "labels": {"a": "b"}}
+    assert read_stored(later).data == stored.data
+
+
+def test_equal_contents_are_equal_in_whatever_order_they_come():
+    fields = {"name": "a", "memory": {"max": "1Gi", "min": "1Mi"}}
+    turned = {"memory": {"min": "1Mi", "max": "1Gi"}, "name": "a"}
+    one, other = ({**MADE, "spec": {"rules": [rule]}} for rule in (fields, turned))
+    assert read_stored(one).data == read_stored(other).data
+
+
+def test_of_a_large_object_a_little_more_than_may_be_is_kept():
+    large = {**MADE, "spec": {"x": "x" * 2**21}}
+    assert len(read_stored(large).data) == 2**20 + 1
+
+
+@pytest.mark.parametrize("objects", SETS, ids=len)
+def test_the_last_good_set_comes_back_as_it_was_and_is_written_once(api, kube, objects):
+    assert api.last_good() is None
+    assert api.keep_last_good(objects)
+    assert api.last_good() == objects
+    assert not api.keep_last_good(objects)
+    assert kube.writes == 1
+    assert api.keep_last_good([("new", b"{}")])
+    assert api.last_good() == [("new", b"{}")]
+    (found,) = kube.stored.values()
+    assert found["metadata"]["name"] == LAST_GOOD
+
+
+def packed(value):
+    return b64encode(zlib.compress(json.dumps(value).encode())).decode()
+
+
+UNREADABLE = {
+    "nothing": {},
+    "another key": {"objects.v2": "x"},
+    "no base64": {"objects.v1": "x"},
+    "not packed": {"objects.v1": b64encode(b"[]").decode()},
+    "no pairs": {"objects.v1": packed([["a"]])},
+    "no list": {"objects.v1": packed(5)},
+    "a bomb": {"objects.v1": packed([["a", "x" * 2**24]])},
+}
+
+
+@pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE)
+def test_what_cannot_be_read_is_no_set_and_is_replaced(api, kube, data):
+    api.keep_last_good([])
+    (found,) = kube.stored.values()
+    found["binaryData"] = data
+    assert api.last_good() is None
+    assert api.keep_last_good([])
+    assert api.last_good() == []
+
+
+def test_as_much_as_may_be_read_is_kept(api):
+    text = '\\"' * 2**18  # what JSON in JSON makes longest
+    objects = [("a", json.dumps(text).encode())]
+    assert len(objects[0][1]) >= 2**20
+    api.keep_last_good(objects)
+    assert api.last_good() == objects
+
+
+def test_without_a_namespace_nothing_is_kept(kube):
+    api = PoliciesApi(kube, "")
+    assert not api.keep_last_good([])
+    assert (api.last_good(), kube.writes) == (None, 0)
+
+
+def test_the_set_is_packed(api, kube):
+    api.keep_last_good([("a", b"x" * 2**19)])
+    (found,) = kube.stored.values()
+    assert len(b64decode(found["binaryData"]["objects.v1"])) < 2**12

@@ -1,0 +1,470 @@
+"""Policies as objects on a real API server: the chart's kind, its rights, real replicas."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+import yaml
+
+from tests.chart.admission_policies import BINDING, POLICY
+from tests.support.charts import NAMESPACE, one
+from tests.support.commands import runner
+from tests.support.control_planes import ApiError, wait_until
+from tests.support.paths import POLICIES
+from tests.support.pods import a_pod, a_review
+from tests.support.policies import SHIPPED
+from tests.support.servers import running
+from webhook.adapters.kube.policies import LAST_GOOD
+from webhook.cli.main import main
+from webhook.names import SEEING_API_VERSION, VRAM_POLICIES
+
+NAME = "vramwarden-webhook"
+RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+PATH = f"/apis/{SEEING_API_VERSION}/{VRAM_POLICIES}"
+KIND = "vrampolicies.vramwarden.io"
+FOLDER = """\
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: folder}
+spec:
+  rules: [{name: everybody, memory: {max: 40Gi}}]
+"""
+OPTIONS = ("--policy-objects", f"--placement-namespace={NAMESPACE}")
+
+
+def a_policy(name, spec):
+    """Return an object whose spec is written as in a file."""
+    kind = {"apiVersion": SEEING_API_VERSION, "kind": "VRAMPolicy"}
+    return {**kind, "metadata": {"name": name}, "spec": yaml.safe_load(spec)}
+
+
+def students(most="10Gi"):
+    rule = f"{{name: students, match: {{namespaces: ['students-*']}}, memory: {{max: {most}}}}}"
+    return a_policy("10-students", f"rules: [{rule}]")
+
+
+class Cluster:
+    """An API server with the kind, what is denied of it, and the webhook's rights."""
+
+    def __init__(self, control_plane, objects, folder):
+        self.control_plane = control_plane
+        self.api = control_plane.api
+        self.kind = one(objects, "CustomResourceDefinition", KIND)
+        fence = [
+            one(objects, kind, f"vramwarden-{name}")
+            for kind in (POLICY, BINDING)
+            for name in ("policy-fields", "webhook")
+        ]
+        rights = [one(objects, kind, NAME) for kind in RIGHTS]
+        self.made = [*rights, *fence, self.kind]
+        self.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        for each in self.made:
+            self.api.apply(each)
+        wait_until("the kind is known", lambda: self.stored() is not None)
+        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}/token"
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        token = self.api.request("POST", path, request)["status"]["token"]
+        config = json.loads(control_plane.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token}
+        self.token = folder / "kubeconfig"
+        self.token.write_text(json.dumps(config))
+        wait_until("unknown fields are denied", self._denies)
+
+    def stored(self):
+        try:
+            return {each["metadata"]["name"]: each for each in self.api.list(PATH)}
+        except ApiError:
+            return None
+
+    def status(self, name):
+        return (self.stored() or {}).get(name, {}).get("status", {})
+
+    def wait(self, name, **wanted):
+        """Wait until the status says so, of the object as it is now."""
+
+        def says():
+            found = self.stored()[name]
+            status = found.get("status", {})
+            given = {key: status.get(key) for key in wanted}
+            return given == wanted and (
+                status["observedGeneration"] == found["metadata"]["generation"]
+            )
+
+        try:
+            wait_until(f"{name} says {wanted}", says, timeout=60)
+        except TimeoutError as error:
+            error.add_note(str(self.status(name)))
+            raise
+        return self.status(name)
+
+    def clear(self):
+        for name in self.stored() or {}:
+            self.api.request("DELETE", f"{PATH}/{name}")
+        with contextlib.suppress(ApiError):
+            path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{LAST_GOOD}"
+            self.api.request("DELETE", path)
+
+    def close(self):
+        self.clear()
+        for each in reversed(self.made):
+            self.api.delete(each)
+
+    def _denies(self):
+        try:
+            self.api.create(a_policy("probe", "{rulez: []}"), dry_run=True)
+        except ApiError as error:
+            return "unknown field in spec" in error.message
+        return False
+
+
+def of_objects(objects):
+    """Return what of a release is there for policy objects alone."""
+    arguments = one(objects, "Deployment", NAME)["spec"]["template"]["spec"]["containers"][0][
+        "args"
+    ]
+    rules = one(objects, "ClusterRole", NAME)["rules"]
+    resources = {name for rule in rules for name in rule["resources"]}
+    names = {KIND, "vramwarden-policy-fields", "vramwarden-view-policies"}
+    made = {(thing["kind"], thing["metadata"]["name"]) for thing in objects}
+    return {
+        *(kind for kind, name in made if name in names),
+        *({"--policy-objects"} & set(arguments)),
+        *(name for name in resources if name.startswith(VRAM_POLICIES)),
+    }
+
+
+ALL = {
+    *("CustomResourceDefinition", "ClusterRole", POLICY, BINDING, "--policy-objects"),
+    *(VRAM_POLICIES, f"{VRAM_POLICIES}/status"),
+}
+ON = {"policyObjects": True}
+RENDERED = {
+    "off, the default": ({}, "1.36", set()),
+    "on": (ON, "1.36", ALL),
+    "on, without the kinds": (
+        *(ON | {"crds": {"install": False}}, "1.36", ALL - {"CustomResourceDefinition"}),
+    ),
+    "on, before admission policies": (ON, "1.29", ALL - {POLICY, BINDING}),
+}
+
+
+@pytest.mark.parametrize(("values", "version", "wanted"), RENDERED.values(), ids=RENDERED)
+def test_kind_and_rights_are_there_where_the_value_says_so(helm, values, version, wanted):
+    objects = helm.render(values, "--kube-version", version)
+    assert of_objects(objects) == wanted
+    if "CustomResourceDefinition" in wanted:
+        kept = one(objects, "CustomResourceDefinition", KIND)["metadata"]["annotations"]
+        assert kept == {"helm.sh/resource-policy": "keep"}
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_the_last_good_set_is_written_where_objects_are_read(helm, on):
+    text = json.dumps(one(helm.render({"policyObjects": on}), POLICY, "vramwarden-webhook"))
+    assert (LAST_GOOD in text) is on
+
+
+@pytest.fixture(scope="module")
+def cluster(control_plane, helm, tmp_path_factory):
+    objects = helm.render({"policyObjects": True})
+    made = Cluster(control_plane, objects, tmp_path_factory.mktemp("cluster"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def empty(cluster, monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", str(cluster.token))
+    yield cluster
+    cluster.clear()
+
+
+def rule_of(server, namespace="students-a"):
+    """Return the rule that governs a pod there, as the server's mark on it says."""
+    answer = server.review(a_review(a_pod("8Gi"), namespace=namespace))
+    return answer["auditAnnotations"]["rule"]
+
+
+def allows(server, amount, namespace="students-a"):
+    return server.review(a_review(a_pod(amount), namespace=namespace))["allowed"]
+
+
+def is_stale(server):
+    return "vramwarden_policy_stale 1.0" in server.get("/metrics")[1]
+
+
+def as_file(path):
+    return next(yaml.safe_load_all(path.read_text()))
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_the_kind_takes_every_shipped_policy_as_it_is(cluster, file):
+    stored = cluster.api.create(as_file(file), dry_run=True)
+    assert stored["spec"] == as_file(file)["spec"]
+
+
+TYPOS = {
+    "{rulez: []}": "unknown field in spec; known fields: wholeGPUResources, classes, rules",
+    "{rules: [{name: a, memory: {maxx: 8Gi}}]}": "unknown field in spec.rules[].memory; known",
+    "{classes: {a: {memory: {mx: 8Gi}}}}": "unknown field in spec.classes.NAME.memory; known",
+    "{rules: [{name: a, match: {except: {namespace: [b]}}}]}": "in spec.rules[].match.except; ",
+    "{rules: [{name: a, enforcement: {resources: {limits: {gpu: 1}}}}]}": "resources.limits; known",
+    "{examples: [{name: a, pod: {namespace: a, label: {}}, expect: {allowed: true}}]}": (
+        "unknown field in spec.examples[].pod; known fields: "
+    ),
+    "{rules: [{match: {}}]}": "spec.rules[0].name: Required value",
+    "{rules: [{name: a, action: enforce}]}": 'spec.rules[0].action: Unsupported value: "enforce"',
+    "{rules: [{name: A_b}]}": "spec.rules[0].name: Invalid value",
+    "{rules: [{name: a, memory: {max: true}}]}": "spec.rules[0].memory.max: Invalid value",
+    "{rules: [{name: a, gpuCount: {max: 0}}]}": "spec.rules[0].gpuCount.max: Invalid value",
+    "{rules: [{name: a, match: {namespaces: []}}]}": "spec.rules[0].match.namespaces: Invalid",
+}
+
+
+@pytest.mark.parametrize(("spec", "said"), TYPOS.items(), ids=TYPOS)
+@pytest.mark.parametrize("validation", ["Ignore", "Strict"])
+def test_the_api_server_denies_what_has_the_wrong_shape(cluster, spec, said, validation):
+    """Also where the client does not ask for it: an unknown field is no longer dropped."""
+    body = a_policy("wrong", spec)
+    with pytest.raises(ApiError) as caught:
+        cluster.api.request("POST", PATH, body, fieldValidation=validation, dryRun="All")
+    assert said in caught.value.message
+
+
+def test_nulls_and_numbers_are_stored_as_files_have_them(cluster):
+    spec = yaml.safe_load("""
+rules:
+- name: a
+  match: {except: null}
+  memory: {min: null, max: 8000000000}
+  runtimeClassName: null
+  translateWholeGPU: 8Gi
+  message: null
+  hostPaths: [/data]
+  enforcement: {image: null, tolerance: 0, resources: null}
+classes: {a: {accounting: null}}
+""")
+    body = {**a_policy("nulls", "{}"), "spec": spec}
+    assert cluster.api.create(body, dry_run=True)["spec"] == spec
+
+
+def test_an_object_is_created_edited_broken_and_deleted_under_two_replicas(empty, tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with (
+        running(tmp_path / "a", *OPTIONS, policy=FOLDER) as first,
+        running(tmp_path / "b", *OPTIONS, policy=FOLDER) as second,
+    ):
+        both = (first, second)
+        assert [rule_of(server) for server in both] == ["everybody", "everybody"]
+        empty.api.apply(students())  # server-side apply, as GitOps controllers do
+        status = empty.wait("10-students", inForce=True, rules=1, examples=0, errors=[])
+        for server in both:
+            server.wait_for("the rule", lambda server=server: rule_of(server) == "students")
+            assert not allows(server, "12Gi")
+        (condition,) = status["conditions"]
+        assert (condition["type"], condition["status"], condition["reason"]) == (
+            *("InForce", "True", "InForce"),
+        )
+        shown = empty.control_plane.kubectl("get", "vrp").stdout.splitlines()
+        assert shown[0].split() == ["NAME", "IN", "FORCE", "RULES", "EXAMPLES", "MESSAGE", "AGE"]
+        assert shown[1].split()[:4] == ["10-students", "true", "1", "0"]
+
+        empty.api.apply(students("14Gi"))
+        empty.wait("10-students", inForce=True)
+        for server in both:
+            server.wait_for("the edit", lambda server=server: allows(server, "12Gi"))
+
+        broken = students("99GB")
+        broken["spec"]["rules"].append({"name": "everybody"})
+        empty.api.apply(broken)
+        status = empty.wait("10-students", inForce=False)
+        assert status["errors"] == [
+            {
+                "path": "spec.rules[0].memory.max",
+                "message": '"99GB" is not a Kubernetes quantity; use 99G or 99Gi',
+            }
+        ]
+        assert status["conditions"][0]["reason"] == "Invalid"
+        assert status["message"].endswith("; what it held before stays in force")
+        assert [allows(server, "12Gi") for server in both] == [True, True]
+        assert [allows(server, "16Gi") for server in both] == [False, False]
+        for server in both:
+            server.wait_for("the metric", lambda server=server: is_stale(server))
+
+        empty.api.apply(students("4Gi"))
+        empty.wait("10-students", inForce=True)
+        for server in both:
+            server.wait_for("the correction", lambda server=server: not allows(server, "12Gi"))
+
+        # Once it is said, nobody says it again.
+        version = empty.stored()["10-students"]["metadata"]["resourceVersion"]
+        empty.api.apply(a_policy("20-other", "{rules: [{name: other, match: {namespaces: [x]}}]}"))
+        empty.wait("20-other", inForce=True)
+        empty.wait("10-students", digest=empty.status("20-other")["digest"])
+        settled = {
+            name: each["metadata"]["resourceVersion"] for name, each in empty.stored().items()
+        }
+        assert settled["10-students"] != version  # it names the policy in force
+
+        empty.api.request("DELETE", f"{PATH}/10-students")
+        for server in both:
+            server.wait_for("the end", lambda server=server: rule_of(server) == "everybody")
+            said = {line["msg"] for line in server.log() if line["level"] == "error"}
+            assert said - {"histories cannot be followed"} == {
+                "policy rejected, the last good one stays in force"
+            }
+
+
+def test_the_whole_set_is_judged_and_each_object_says_whose_fault_it_is(empty, tmp_path):
+    with running(tmp_path, *OPTIONS, policy=FOLDER) as server:
+        empty.api.apply(students())
+        empty.wait("10-students", inForce=True)
+        empty.api.apply(a_policy("20-twice", "{rules: [{name: students}]}"))
+        status = empty.wait("20-twice", inForce=False)
+        assert status["errors"] == [
+            {
+                "path": "spec.rules[0].name",
+                "message": 'rule "students" is defined twice; it stands in '
+                "vrampolicies/10-students: spec.rules[0].name already",
+            }
+        ]
+        assert empty.wait("10-students", inForce=True)["errors"] == []
+        empty.api.apply(students("6Gi"))
+        status = empty.wait("10-students", inForce=False)
+        assert status["conditions"][0]["reason"] == "OthersInvalid"
+        assert status["message"].startswith("waits for vrampolicies/20-twice: spec.rules[0].name: ")
+        assert allows(server, "8Gi")
+        fails = """
+rules: [{name: late, match: {namespaces: [late]}}]
+examples:
+- name: students may take all
+  pod: {namespace: students-a, annotations: {vramwarden.io/gpu-memory: 30Gi}}
+  expect: {allowed: true}
+"""
+        empty.api.apply(a_policy("20-twice", fails))
+        status = empty.wait("20-twice", inForce=False)
+        assert status["conditions"][0]["reason"] == "ExamplesFailed"
+        (example,) = status["examplesFailed"]
+        assert example["name"] == "students may take all"
+        assert example["message"].startswith("wanted allowed: true, got denied")
+        empty.api.apply(a_policy("policy", "{rules: [{name: same-name}]}"))
+        status = empty.wait("policy", inForce=False)
+        (error,) = status["errors"]
+        assert error["path"] == "metadata.name"
+        assert error["message"].endswith("/policies/policy.yaml does; rename one")
+
+
+def test_a_replica_starts_with_the_last_good_set_where_an_object_is_broken(empty, tmp_path):
+    with running(tmp_path, *OPTIONS, policy=FOLDER) as server:
+        empty.api.apply(students())
+        empty.wait("10-students", inForce=True)
+        path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{LAST_GOOD}"
+
+        def kept():
+            with contextlib.suppress(ApiError):
+                return len(empty.api.request("GET", path)["binaryData"]["objects.v1"]) > 60
+            return False
+
+        server.wait_for("it is kept", kept)
+    empty.api.apply(students("99GB"))
+    with running(tmp_path, *OPTIONS, policy=FOLDER) as server:
+        assert [allows(server, "8Gi"), allows(server, "12Gi")] == [True, False]
+        status = empty.wait("10-students", inForce=False)
+        assert status["message"].endswith("; what it held before stays in force")
+        server.wait_for("the metric", lambda: is_stale(server))
+        said = [line["msg"] for line in server.log() if line["level"] == "error"]
+        assert said == [
+            "an object is not valid, so the last good ones are in force",
+            "policy rejected, the last good one stays in force",
+        ]
+    empty.api.request("DELETE", path)
+    with running(tmp_path, *OPTIONS, policy=FOLDER, ready=False) as server:
+        assert server.process.wait(timeout=60) == 1
+        assert "vrampolicies/10-students: spec.rules[0].memory.max: " in server.log_file.read_text()
+
+
+def test_what_the_api_server_prints_is_a_policy_for_the_command(empty, tmp_path):
+    body = as_file(POLICIES / "default.yaml")
+    empty.api.apply(body)
+    with running(tmp_path, *OPTIONS, policy="{apiVersion: vramwarden.io/v1alpha1, "
+                 "kind: VRAMPolicy, metadata: {name: a}, spec: {}}") as server:  # fmt: skip
+        empty.wait("default", inForce=True)
+        assert rule_of(server) == "default"
+    of_all = ("get", "vrampolicies", "-o", "yaml")
+    for which in (of_all, ("get", "vrampolicy", "default", "-o", "yaml", "--show-managed-fields")):
+        printed = empty.control_plane.kubectl(*which).stdout
+        done = runner().invoke(main, ["policy", "check", "-"], input=printed)
+        assert (done.exit_code, done.stderr) == (0, "")
+        assert done.stdout.startswith("standard input: valid: 2 rules, ")
+    wrong = printed.replace("action: Enforce", "action: Enforced")
+    done = runner().invoke(main, ["policy", "check", "-"], input=wrong)
+    assert done.exit_code == 1
+    assert '"Enforced" is not one of' in done.stderr
+
+
+def test_check_says_whether_they_are_in_force_and_knows_the_digest(empty, helm, tmp_path):
+    objects = helm.render({"policyObjects": True})
+    deployment = one(objects, "Deployment", NAME)
+    policies = one(objects, "ConfigMap", "vramwarden-policies")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (image,) = [each for each in container["args"] if each.startswith("--enforcer-image=")]
+    folder = tmp_path / "policies"
+    folder.mkdir()
+    for name, text in policies["data"].items():
+        (folder / name).write_text(text)
+    command = ["check", "--kubeconfig", str(empty.control_plane.kubeconfig), "-o", "json"]
+
+    def checks():
+        done = runner().invoke(main, command)
+        return {each["id"]: each for each in json.loads(done.stdout)["checks"]}
+
+    for each in (deployment, policies):
+        empty.api.apply(each)
+    try:
+        empty.api.apply(students())
+        found = checks()["policy-objects"]
+        assert (found["result"], found["objects"]) == ("warning", ["10-students"])
+        with running(tmp_path, *OPTIONS, image, policy=None):
+            status = empty.wait("10-students", inForce=True)
+            found = checks()
+            assert (found["policy-objects"]["result"], found["policy-objects"]["detail"]) == (
+                *("ok", "1 object"),
+            )
+            assert found["policy-valid"]["detail"] == f"3 rules, digest {status['digest']}"
+            empty.api.apply(students("99GB"))
+            empty.wait("10-students", inForce=False)
+            found = checks()
+            assert found["policy-objects"]["result"] == "failed"
+            assert "10-students: spec.rules[0].memory.max: " in found["policy-objects"]["detail"]
+            assert found["policy-valid"]["result"] == "failed"
+    finally:
+        for each in (deployment, policies):
+            empty.api.delete(each)
+
+
+def test_only_the_status_is_the_webhooks_to_write(empty):
+    empty.api.apply(students())
+    webhook = empty.api.acting_as(f"system:serviceaccount:{NAMESPACE}:{NAME}")
+    kind = "application/merge-patch+json"
+    for verb, path in (("PATCH", f"{PATH}/10-students"), ("DELETE", f"{PATH}/10-students")):
+        with pytest.raises(ApiError, match=r"cannot (patch|delete)"):
+            webhook.request(verb, path, {"spec": {"rules": []}}, content_type=kind)
+    path = f"{PATH}/10-students/status"
+    body = {"spec": {"rules": []}, "status": {"message": "x"}}
+    webhook.request("PATCH", path, body, content_type=kind)
+    found = empty.stored()["10-students"]
+    assert (found["spec"], found["status"]) == (students()["spec"], {"message": "x"})
+
+
+def test_without_the_kind_a_start_fails_and_says_what_to_do(cluster, tmp_path, monkeypatch):
+    """The last one: Helm keeps the kind, so nobody else deletes it."""
+    monkeypatch.setenv("KUBECONFIG", str(cluster.token))
+    cluster.clear()
+    cluster.api.delete(cluster.kind)
+    wait_until("the kind is gone", lambda: cluster.stored() is None)
+    with running(tmp_path, *OPTIONS, policy=FOLDER, ready=False) as server:
+        assert server.process.wait(timeout=90) == 1
+        said = server.log_file.read_text()
+    assert "install the kind VRAMPolicy, or leave --policy-objects out" in said

@@ -1,0 +1,133 @@
+"""`vramwarden simulate` before a real API server that has never seen vramwarden."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.support.agents import write_kubeconfig
+from tests.support.control_planes import ApiError, ControlPlane, wait_until
+from tests.support.foreign_clusters import a_pod, mixed_cluster
+from tests.support.paths import ROOT
+from webhook.core.seeing.histories import History, Run, write_history
+
+MORE_THAN_A_PAGE = 60
+GIB = 2**30
+DEFINITION = "vramhistories.vramwarden.io"
+HISTORIES = "/apis/vramwarden.io/v1alpha1/namespaces/team/vramhistories"
+
+
+@pytest.fixture(scope="module")
+def foreign(can_start_control_planes):
+    """Start one of its own, since all pods of a cluster count, and store the scene."""
+    with ControlPlane() as started:
+        api = started.api
+        for namespace in ("team", "kai-resource-reservation"):
+            api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+            started.ensure_service_account(namespace)
+        for one in mixed_cluster():
+            created = api.create(one)
+            if one["kind"] == "Node":
+                path = f"/api/v1/nodes/{one['metadata']['name']}/status"
+                api.request("PUT", path, {**created, "status": one["status"]})
+        for number in range(MORE_THAN_A_PAGE):
+            api.create(a_pod(f"web-{number}"))
+        yield started
+
+
+def simulate(kubeconfig, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "webhook.cli", "simulate", *arguments],
+        env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_cluster_without_vramwarden_is_compared(foreign):
+    """By hand: `mixed_cluster`; its files give the same in tests/cli/test_simulate_today.py."""
+    done = simulate(foreign.kubeconfig, "--as", "8Gi")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("whole GPUs today 18, as shares 6\n")
+    found = json.loads(simulate(foreign.kubeconfig, "--as", "8Gi", "-o", "json").stdout)
+    assert (found["gpusHeldNow"], found["gpusAskedForByWaitingPods"]) == (17, 1)
+    assert (found["pods"], found["gpus"], found["gpusOfPodsThatStayWhole"]) == (23, 26, 2)
+    assert sorted(found["freeNodes"]) == ["big-1", "hami-0", "kai-0", "sliced-0"]
+
+
+def test_pods_that_finished_are_not_asked_for(foreign):
+    api, path = foreign.api, "/api/v1/namespaces/team/pods"
+    done = api.create(a_pod("done", "big-1", **{"nvidia.com/gpu": 4}))
+    running = json.loads(simulate(foreign.kubeconfig, "-o", "json").stdout)
+    assert running["wholeGPUsToday"] == 22
+    api.request("PUT", f"{path}/done/status", {**done, "status": {"phase": "Succeeded"}})
+    ended = json.loads(simulate(foreign.kubeconfig, "-o", "json").stdout)
+    assert ended["wholeGPUsToday"] == 18
+
+
+@pytest.fixture
+def ann(foreign, tmp_path):
+    """Return the kubeconfig of a user without any right."""
+    certificate, key = foreign._authority.issue_client(tmp_path, "ann", "people")
+    files = {"client-certificate": str(certificate), "client-key": str(key)}
+    path = write_kubeconfig(tmp_path / "ann", foreign.url, **files)
+    content = json.loads(path.read_text())
+    content["clusters"][0]["cluster"]["certificate-authority"] = str(foreign.state / "ca.crt")
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_who_may_not_list_pods_is_said_what_to_do(ann):
+    done = simulate(ann)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "you may not list pods of all namespaces, or nodes; ask an administrator" in done.stderr
+
+
+def test_who_may_list_nodes_and_pods_needs_no_more(foreign, ann):
+    api, group = foreign.api, "rbac.authorization.k8s.io"
+    role = {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": {"name": "ann"}}
+    role["rules"] = [{"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["list"]}]
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "ann"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "ann"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": "ann"}],
+    }
+    api.apply(role)
+    api.apply(binding)
+    try:
+        done = simulate(ann, "--as", "8Gi")
+    finally:
+        api.delete(binding)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("whole GPUs today 18, as shares 6\n")
+    assert "no VRAMHistory says a size: you may not list them, if there are any" in done.stdout
+
+
+def _is_served(api):
+    try:
+        api.list(HISTORIES)
+    except ApiError:
+        return False
+    return True
+
+
+def test_a_history_in_the_cluster_says_a_size(foreign):
+    text = (ROOT / "deploy" / "install.yaml").read_text()
+    written = next(one for one in text.split("\n---\n") if f"\n  name: {DEFINITION}\n" in one)
+    definition = yaml.safe_load(written)
+    foreign.api.apply(definition)
+    wait_until("VRAMHistory is served", lambda: _is_served(foreign.api))
+    runs = tuple(Run(f"two-{n}", 1e9 + n, 9 * GIB, 2, 4 * GIB, 0, 3600.0) for n in range(5))
+    written = write_history(History("team", "Pod", "two", runs))
+    foreign.api.request("POST", HISTORIES, written)
+    found = json.loads(simulate(foreign.kubeconfig, "--as", "8Gi", "-o", "json").stdout)
+    assert found["sizes"] == {"ITSELF": 7, "HISTORY": 1, "OPTION": 15}
+    assert found["gpusOfPodsThatStayWhole"] == 0

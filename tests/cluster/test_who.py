@@ -1,0 +1,90 @@
+"""Rules that say who, under a real API server: creators, ServiceAccounts, labels of namespaces."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.control_planes import ApiError, wait_until
+from tests.support.our_server import OurServer, Team, serving
+from tests.support.pods import a_pod
+from tests.support.webhook_configurations import installed
+
+SYSTEM = "vramwarden-system"
+RULES = """\
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: who}
+spec:
+  rules:
+  - {name: labelled, match: {namespaceLabels: {tier: intern}}}
+  - {name: interns, match: {groups: ["oidc:interns"], except: {serviceAccounts: [trainer]}}}
+  - {name: trainers, match: {serviceAccounts: [trainer]}}
+"""
+EVERYBODY = "default"
+
+
+@pytest.fixture(scope="module")
+def ours(control_plane, tmp_path_factory):
+    """Run a server that knows the cluster, under rules of ours before the shipped ones."""
+    metadata = {"name": SYSTEM}
+    control_plane.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    folder = tmp_path_factory.mktemp("who")
+    (folder / "policies").mkdir()
+    (folder / "policies" / "05-who.yaml").write_text(RULES)
+    env = {
+        "KUBECONFIG": str(control_plane.kubeconfig),
+        "VRAMWARDEN_PLACEMENT_NAMESPACE": SYSTEM,
+    }
+    with serving(folder, **env) as server:
+        our_server = OurServer(server)
+        with installed(control_plane.api, *our_server.configurations):
+            yield our_server
+
+
+@pytest.fixture
+def intern(team):
+    """Be an intern in the team's namespace."""
+    api = team.api.acting_as("oidc:ida", "oidc:interns", "system:masters")
+    found = Team(api, team.ours, team.namespace)
+    found.pod = team.pod  # names of its own, beside hers
+    return found
+
+
+def rule_of(pod):
+    return pod["metadata"]["annotations"]["vramwarden.io/admitted"].split(" ")[1]
+
+
+def test_a_pod_is_governed_by_who_creates_it(team, intern):
+    assert rule_of(team.accepts(a_pod("8Gi"))) == EVERYBODY
+    assert rule_of(intern.accepts(a_pod("8Gi"))) == "interns"
+
+
+def test_a_pod_is_governed_by_its_service_account(team, intern):
+    metadata = {"name": "trainer", "namespace": team.namespace}
+    team.api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+    for who in (team, intern):
+        assert rule_of(who.accepts(a_pod("8Gi", serviceAccountName="trainer"))) == "trainers"
+
+
+def test_who_changes_a_pod_that_another_created_is_judged_by_its_rule(team, intern):
+    for creates, changes in ((team, intern), (intern, team)):
+        pod = creates.accepts(a_pod("8Gi"))
+        changes.patch(pod, {"metadata": {"labels": {"a": "b"}}})
+        with pytest.raises(ApiError, match="Immutable"):
+            changes.patch(pod, {"metadata": {"annotations": {"vramwarden.io/gpu-memory": "9Gi"}}})
+
+
+def test_a_namespaces_labels_count_as_soon_as_it_is_there(team, make_namespace):
+    for labels, rule in (({"tier": "intern"}, "labelled"), ({"tier": "staff"}, EVERYBODY)):
+        for _ in range(3):  # known or not yet: the API server asks again
+            team.namespace = make_namespace(labels)
+            assert rule_of(team.accepts(a_pod("8Gi"))) == rule
+
+
+def test_a_change_of_a_namespaces_labels_counts(team):
+    for tier, rule in (("intern", "labelled"), ("staff", EVERYBODY), ("intern", "labelled")):
+        metadata = {"name": team.namespace, "labels": {"tier": tier}}
+        team.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        wait_until(
+            f"it counts as {tier}", lambda rule=rule: rule_of(team.accepts(a_pod("8Gi"))) == rule
+        )

@@ -1,0 +1,142 @@
+"""A checkout that can be released, and a builder that needs no base image."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from deploy import oci
+from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMITTED = "2026-11-01T10:00:00+00:00"
+EPOCH = 1793527200
+PARTS = ("certs", "deploy", "policies", "webhook")
+TEXTS = ("CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", ".gitignore")
+VERSION = "7.8.9"
+
+STATUS = """\
+Package: libc6
+Status: install ok installed
+Architecture: amd64
+Version: 2.36-9+deb12u10
+Description: GNU C Library
+ Status: this is text
+
+Package: gone
+Status: deinstall ok config-files
+Architecture: amd64
+Version: 1
+"""
+HELD = {
+    "var/lib/dpkg/status": STATUS,
+    "usr/lib/os-release": 'ID=debian\nVERSION_ID="12"\n',
+    "opt/vramwarden/lib/python3.11/site-packages/flask-3.1.dist-info/METADATA": (
+        "Metadata-Version: 2.4\nName: Flask\nVersion: 3.1.3\n\nName: text\n"
+    ),
+}
+
+BUILDER = """\
+#!/bin/sh -e
+# Stands for buildah: "builds" a layout that is there already.
+case $1 in
+  --version) echo "buildah version 1.40.0 (image-spec 1.1.0)";;
+  images) ;;
+  build)
+    echo "$@" >> "$LAYOUTS/asked.txt"
+    while [ "$1" != --iidfile ]; do shift; done
+    echo "sha256:$(basename "$2" .id)" > "$2";;
+  push) to=${4#oci:}; cp -R "$LAYOUTS/$3" "${to%:*}";;
+esac
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Run git as somebody, at a fixed time."""
+    env = {
+        "PATH": str(shutil.which("git")).removesuffix("/git"),
+        "HOME": str(folder),
+        "GIT_COMMITTER_DATE": COMMITTED,
+    }
+    who = ["-c", "user.name=a", "-c", "user.email=a@example"]
+    command = ["git", *who, *arguments]
+    done = subprocess.run(command, cwd=folder, env=env, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def set_version(checkout: Path, version: str, *places: str) -> None:
+    """Write a version where the checkout has its own."""
+    chart = checkout / "deploy/chart/vramwarden/Chart.yaml"
+    for name, path, begin, end in (
+        ("package", checkout / "webhook/__init__.py", '__version__ = "', '"'),
+        ("chart", chart, "version: ", ""),
+        ("chart", chart, "appVersion: ", ""),
+    ):
+        if name in places:
+            lines = path.read_text().splitlines()
+            made = [f"{begin}{version}{end}" if one.startswith(begin) else one for one in lines]
+            path.write_text("\n".join(made) + "\n")
+    if "changelog" in places:
+        log = checkout / "CHANGELOG.md"
+        log.write_text(f"# Changelog\n\n## {version} - 2026-11-01\n\n{log.read_text()}")
+
+
+@pytest.fixture(scope="package")
+def original(tmp_path_factory):
+    """Return a checkout of which everything is of one version and committed."""
+    folder = tmp_path_factory.mktemp("original")
+    ignored = shutil.ignore_patterns("__pycache__", "*.key")
+    for name in PARTS:
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    for name in TEXTS:
+        shutil.copy(ROOT / name, folder)
+    set_version(folder, VERSION, "package", "chart", "changelog")
+    git(folder, "init", "--quiet")
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", "All")
+    return folder
+
+
+@pytest.fixture
+def checkout(original, tmp_path):
+    """Return a clone of it."""
+    git(tmp_path, "clone", "--quiet", str(original), "checkout")
+    return tmp_path / "checkout"
+
+
+@pytest.fixture(scope="package")
+def layouts(tmp_path_factory):
+    """Return a folder with a layout of each image, as a builder would leave them."""
+    folder = tmp_path_factory.mktemp("layouts")
+    for name in ("vramwarden", "enforcer"):
+        content = {path: text.encode() for path, text in HELD.items()}
+        layer = oci.compressed(oci.pack({**content, "etc/name": name.encode()}, 0))
+        settings = (
+            b'{"os":"linux","architecture":"amd64","config":{"Env":["PYTHON_VERSION=3.11.9"]}}'
+        )
+        kinds = (
+            "application/vnd.oci.image.config.v1+json",
+            "application/vnd.oci.image.layer.v1.tar+gzip",
+        )
+        oci.write_artifact(folder / name, VERSION, (kinds[0], settings), (kinds[1], layer), {})
+    return folder
+
+
+@pytest.fixture
+def builder(layouts, tmp_path, monkeypatch):
+    """Put the builder on PATH, and return the file that says what it was asked for."""
+    program = tmp_path / "bin" / "buildah"
+    program.parent.mkdir()
+    program.write_text(BUILDER)
+    program.chmod(0o755)
+    (layouts / "asked.txt").unlink(missing_ok=True)
+    monkeypatch.setenv("LAYOUTS", str(layouts))
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    for name in ("PREFIX", "BASE", "BUILD_FLAGS", "ENGINE", "VERSION", "OCI"):
+        monkeypatch.delenv(name, raising=False)
+    return layouts / "asked.txt"

@@ -1,0 +1,111 @@
+"""A cluster that has never seen vramwarden: nodes and pods as other products write them."""
+
+from __future__ import annotations
+
+import json
+
+A100 = "NVIDIA-A100-SXM4-80GB"
+
+
+def gfd_node(name, count=8, memory="81920", product=A100, replicas=1, **labels):
+    """Return a node as GPU feature discovery labels it."""
+    found = {
+        "nvidia.com/gpu.count": str(count),
+        "nvidia.com/gpu.product": product + ("-SHARED" if replicas > 1 else ""),
+        "nvidia.com/gpu.replicas": str(replicas),
+        **labels,
+    }
+    if memory:
+        found["nvidia.com/gpu.memory"] = memory
+    return a_node(name, found, **{"nvidia.com/gpu": count * replicas})
+
+
+def a_node(name, labels=None, annotations=None, **capacity):
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels or {}, "annotations": annotations or {}},
+        "status": {"capacity": {key: str(value) for key, value in capacity.items()}},
+    }
+
+
+def a_pod(name, node="", namespace="team", annotations=None, labels=None, **limits):
+    """Return a pod of one container with these limits."""
+    resources = {"limits": {key: str(value) for key, value in limits.items()}}
+    spec = {"containers": [{"name": "main", "image": "i", "resources": resources}]}
+    if node:
+        spec["nodeName"] = node
+    metadata = {"name": name, "namespace": namespace}
+    metadata |= {"annotations": annotations or {}, "labels": labels or {}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def whole(name, node="", gpus=1, **more):
+    return a_pod(name, node, **more, **{"nvidia.com/gpu": gpus})
+
+
+def hami(name, node="", memory=4096, cards="", **more):
+    given = {"hami.io/vgpu-devices-allocated": f"{cards},NVIDIA,{memory},0:;"} if cards else {}
+    amounts = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory}
+    return a_pod(name, node, annotations=given, **more, **amounts)
+
+
+def kai(name, node="", group="", **annotations):
+    labels = {"runai-gpu-group": group} if group else {}
+    return a_pod(name, node, annotations=annotations, labels=labels)
+
+
+def listed(*items):
+    return json.dumps({"apiVersion": "v1", "items": items, "kind": "List"})
+
+
+def mixed_cluster():
+    """Return the objects of a cluster with everything, counted by hand below.
+
+    | node | GPUs | pods | held |
+    | --- | --- | --- | --- |
+    | big-0 | 8 of 80 GiB | 6 with 1 GPU, 1 with 2 | 8 |
+    | big-1 | 8 of 80 GiB | 3 with 1 GPU | 3 |
+    | sliced-0 | 2 of 24 GiB, each 4 replicas | 5 with 1 replica | 2 |
+    | hami-0 | 4 of 48 GiB | 3 with 8 GiB on 2 GPUs | 2 |
+    | kai-0 | 4 of 48 GiB | halves of 2 GPUs: 3; 10 GiB of one of these | 2 |
+    | mig-0 | - | 1 with a slice | - |
+    | - | - | 1 that waits for 1 GPU | 1 |
+    """
+    registered = [
+        {"id": f"GPU-h{index}", "index": index, "count": 10, "devmem": 49140, "type": "A40"}
+        for index in range(4)
+    ]
+    return [
+        gfd_node("big-0"),
+        gfd_node("big-1"),
+        gfd_node("sliced-0", 2, "24576", "NVIDIA-A10", replicas=4),
+        a_node(
+            "hami-0",
+            None,
+            {"hami.io/node-nvidia-register": json.dumps(registered)},
+            **{"nvidia.com/gpu": 40},
+        ),
+        gfd_node("kai-0", 4, "49140", "NVIDIA-L40"),
+        a_node(
+            "mig-0",
+            {"nvidia.com/gpu.count": "1", "nvidia.com/mig-1g.10gb.count": "7"},
+            **{"nvidia.com/mig-1g.10gb": 7},
+        ),
+        a_node("plain"),
+        *(whole(f"one-{index}", "big-0") for index in range(6)),
+        whole("two", "big-0", 2),
+        *(whole(f"one-{index}", "big-1") for index in range(6, 9)),
+        *(whole(f"replica-{index}", "sliced-0") for index in range(5)),
+        hami("hami-a", "hami-0", 8192, "GPU-h0"),
+        hami("hami-b", "hami-0", 8192, "GPU-h0"),
+        hami("hami-c", "hami-0", 8192, "GPU-h3"),
+        kai("kai-a", "kai-0", "g1", **{"gpu-fraction": "0.5"}),
+        kai("kai-b", "kai-0", "g1", **{"gpu-fraction": "0.5"}),
+        kai("kai-c", "kai-0", "g2", **{"gpu-fraction": "0.5"}),
+        kai("kai-d", "kai-0", "g2", **{"gpu-memory": "10240"}),
+        whole("gpu-reservation-1", "kai-0", namespace="kai-resource-reservation"),
+        a_pod("slice", "mig-0", **{"nvidia.com/mig-1g.10gb": 1}),
+        whole("waits"),
+        a_pod("web"),
+    ]

@@ -1,0 +1,137 @@
+"""VRAMPolicy objects: policies beside those of the folder, their status, the last good set.
+
+Rights: get, list, watch on `vrampolicies`, patch on `vrampolicies/status`; in our namespace get,
+create and update on the ConfigMap `vramwarden-policy-objects`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import orjson
+
+from webhook.adapters.kube.client import joined
+from webhook.adapters.kube.follow import Collection
+from webhook.names import SEEING_API_VERSION, VRAM_POLICIES, VRAM_POLICY_KIND
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from webhook.adapters.kube.client import Kube
+
+    Json = dict[str, Any]
+
+LAST_GOOD: Final = "vramwarden-policy-objects"
+"""The ConfigMap with the objects of the last set that was in force."""
+_KEY: Final = "objects.v1"
+_LABELS: Final = {
+    "app.kubernetes.io/name": "vramwarden",
+    "app.kubernetes.io/managed-by": "vramwarden",
+    "app.kubernetes.io/component": "policies",
+}
+_MOST_BYTES: Final = 2**20
+"""Of what is kept of one object; one byte more says that there was more."""
+_MOST_LAST_GOOD_BYTES: Final = 4 * 2**20
+"""Of the last good set, unpacked: JSON in JSON, in which each quote is two characters."""
+_PATH: Final = f"/apis/{SEEING_API_VERSION}/{VRAM_POLICIES}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPolicy:
+    """An object as it is stored."""
+
+    name: str
+    uid: str
+    version: str
+    """Its `resourceVersion`."""
+    generation: int
+    data: bytes
+    """What somebody wrote, as JSON: equal for equal content, in every replica."""
+    status: Mapping[str, Any]
+
+
+class PoliciesApi:
+    """The API server as far as policies are concerned; every method raises KubeError."""
+
+    def __init__(self, kube: Kube, namespace: str) -> None:
+        """Send no request yet; the last good set is kept in `namespace`, if it is not empty."""
+        self._kube = kube
+        self._namespace = namespace
+        self._config_maps = joined("namespaces", namespace, "configmaps")
+        self.all = Collection(kube, _PATH, read_stored)
+        """For `follow`."""
+
+    def now_s(self) -> float:
+        """Return Unix time by the API server's clock; see `Kube.now_s`."""
+        return self._kube.now_s()
+
+    def read(self) -> list[StoredPolicy]:
+        """Read all of them."""
+        return self._kube.list_all(_PATH, read_stored)[0]
+
+    def write_status(self, stored: StoredPolicy, status: Json) -> StoredPolicy:
+        """Write a status, unless somebody wrote the object since; return it as it is stored."""
+        body = {"metadata": {"resourceVersion": stored.version}, "status": status}
+        path = f"{_PATH}/{quote(stored.name, safe='')}/status"
+        return read_stored(self._kube.merge(path, body))
+
+    def last_good(self) -> list[tuple[str, bytes]] | None:
+        """Return names and contents of the last good set; None where nothing readable is kept."""
+        return _last_good(self._find()) if self._namespace else None
+
+    def keep_last_good(self, objects: Sequence[tuple[str, bytes]]) -> bool:
+        """Keep a set for replicas that start while one of the objects is not valid.
+
+        Return whether anything had to be written. A conflict where another replica writes.
+        """
+        if not self._namespace:
+            return False
+        found = self._find()
+        if _last_good(found) == list(objects):
+            return False
+        metadata: Json = {"name": LAST_GOOD, "labels": _LABELS}
+        body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+        body["binaryData"] = {_KEY: _packed(objects)}
+        if found is None:
+            self._kube.create(self._config_maps, body)
+        else:
+            metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
+            self._kube.replace(f"{self._config_maps}/{LAST_GOOD}", body)
+        return True
+
+    def _find(self) -> Json | None:
+        return self._kube.find(f"{self._config_maps}/{LAST_GOOD}")
+
+
+def read_stored(found: Json) -> StoredPolicy:
+    """Read an object; of one that is too large, its name and that it is."""
+    metadata = found.get("metadata") or {}
+    name, status = str(metadata.get("name")), found.get("status")
+    written = {"apiVersion": SEEING_API_VERSION, "kind": VRAM_POLICY_KIND}
+    written |= {"metadata": {"name": name}, "spec": found.get("spec")}  # type: ignore[dict-item]
+    return StoredPolicy(
+        name=name,
+        uid=str(metadata.get("uid")),
+        version=str(metadata.get("resourceVersion")),
+        generation=int(metadata.get("generation") or 0),
+        data=orjson.dumps(written, option=orjson.OPT_SORT_KEYS)[: _MOST_BYTES + 1],
+        status=status if isinstance(status, dict) else {},
+    )
+
+
+def _packed(objects: Sequence[tuple[str, bytes]]) -> str:
+    texts = [[name, data.decode()] for name, data in objects]
+    return b64encode(zlib.compress(orjson.dumps(texts), 9)).decode()
+
+
+def _last_good(found: Json | None) -> list[tuple[str, bytes]] | None:
+    try:
+        packed = b64decode(((found or {}).get("binaryData") or {})[_KEY])
+        unpacked = zlib.decompressobj().decompress(packed, _MOST_LAST_GOOD_BYTES)
+        return [(str(name), str(data).encode()) for name, data in orjson.loads(unpacked)]
+    except (LookupError, ValueError, TypeError, zlib.error):
+        return None

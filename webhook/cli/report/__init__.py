@@ -1,0 +1,1 @@
+"""The command `report`: what would be denied and who would be stopped, if every rule enforced."""

@@ -1,0 +1,249 @@
+"""What a pod asks of GPUs, by whatever product: whole ones, replicas, slices, or memory.
+
+| product | asks by | unit |
+| --- | --- | --- |
+| device plugin | resource nvidia.com/gpu | GPUs, or replicas where the node has such |
+| device plugin | resource nvidia.com/gpu.shared | replicas of GPUs |
+| device plugin | resources nvidia.com/mig-* | slices |
+| HAMi | resources nvidia.com/gpu, gpumem, gpumem-percentage | GPUs, MiB of each, percent |
+| Volcano | resources volcano.sh/vgpu-number, vgpu-memory, vgpu-memory-percentage | as HAMi |
+| KAI | annotations gpu-fraction or gpu-memory, gpu-fraction-num-devices | parts, MiB, GPUs |
+| gpushare | resource aliyun.com/gpu-mem | GiB |
+
+Sources: README.md of NVIDIA/k8s-device-plugin; pkg/device/nvidia/device.go of Project-HAMi/HAMi
+(`GenerateResourceRequests`); pkg/common/constants/constants.go of NVIDIA/KAI-Scheduler;
+pkg/utils/const.go of AliyunContainerService/gpushare-scheduler-extender;
+volcano-sh/volcano-vgpu-device-plugin.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from webhook.core.pod.demand import read_demand
+from webhook.core.pod.findings import MalformedObjectError, render
+from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
+from webhook.core.pod.views import effective_amount, read_pod
+from webhook.names import GPU_ANNOTATION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.views import Container, Pod
+
+GPU: Final = "nvidia.com/gpu"
+SHARED_GPU: Final = "nvidia.com/gpu.shared"
+MIG_PREFIX: Final = "nvidia.com/mig-"
+GPUSHARE_MEMORY: Final = "aliyun.com/gpu-mem"
+GIB: Final = 2**30
+HUNDRED: Final = 100
+
+_KAI_FRACTION, _KAI_MEMORY = "gpu-fraction", "gpu-memory"
+_KAI_DEVICES: Final = "gpu-fraction-num-devices"
+_KAI_GROUP: Final = "runai-gpu-group"
+_HAMI_GIVEN: Final = "hami.io/vgpu-devices-allocated"
+_GPUSHARE_GIVEN: Final = "ALIYUN_COM_GPU_MEM_IDX"
+_PLAIN: Final = re.compile(r"[0-9]{1,10}(\.[0-9]{1,10})?")
+_MOST_GPUS: Final = 10_000
+_MOST_CARDS: Final = 64
+_LONGEST_CARD: Final = 100
+_LONGEST_GIVEN: Final = 10_000
+
+
+class How(StrEnum):
+    """By which product a pod asks."""
+
+    WHOLE = "whole GPUs"
+    REPLICA = "replicas (time-slicing, MPS)"
+    SLICE = "MIG slices"
+    HAMI = "HAMi"
+    VOLCANO = "Volcano"
+    KAI = "KAI"
+    GPUSHARE = "gpushare"
+    OURS = "vramwarden"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a pod asks for."""
+
+    how: How
+    gpus: int
+    """Of WHOLE and REPLICA all of them, of SLICE slices, else those that it has a part of each."""
+    memory_bytes: int = 0
+    """On each of them; 0 where it names no amount."""
+    part: Fraction = Fraction(0)
+    """Of the memory of each, besides."""
+    cards: tuple[str, ...] = ()
+    """Which GPUs of its node it has, where it says so: any text that differs by GPU."""
+
+    @property
+    def has_size(self) -> bool:
+        """Whether it says how much memory it asks for."""
+        return bool(self.memory_bytes or self.part)
+
+
+class AskError(ValueError):
+    """What a pod asks for cannot be read; a sentence."""
+
+
+class _Family(NamedTuple):
+    """Resources that say how many GPUs, and how much of each."""
+
+    how: How
+    number: str
+    memory: str
+    percent: str
+
+
+_FAMILIES: Final = (
+    _Family(How.HAMI, GPU, "nvidia.com/gpumem", "nvidia.com/gpumem-percentage"),
+    _Family(
+        How.VOLCANO,
+        "volcano.sh/vgpu-number",
+        "volcano.sh/vgpu-memory",
+        "volcano.sh/vgpu-memory-percentage",
+    ),
+)
+
+
+def asked_of(raw: Json) -> Asked | None:
+    """Return what a pod asks for, None where it asks for no GPU; raises AskError.
+
+    | it has | then |
+    | --- | --- |
+    | a demand of ours | that |
+    | KAI's annotation with a plain number | KAI; others are nobody's |
+    | aliyun.com/gpu-mem above 0 | gpushare |
+    | memory or percent of HAMi or Volcano | theirs; a container with neither takes all of it |
+    | nvidia.com/mig-* above 0 | slices |
+    | nvidia.com/gpu.shared above 0 | replicas |
+    | nvidia.com/gpu above 0 | whole GPUs |
+
+    Containers count by Kubernetes' effective-request rule.
+    """
+    try:
+        pod = read_pod(raw)
+        demand, findings = read_demand(pod)
+    except MalformedObjectError as error:
+        raise AskError(str(error)) from error
+    if findings:
+        raise AskError(render(findings))
+    if demand is not None:
+        cards = tuple(filter(None, pod.annotations.get(GPU_ANNOTATION, "").split(",")))
+        return Asked(How.OURS, demand.gpu_count, demand.per_gpu_bytes, cards=cards[:_MOST_CARDS])
+    try:
+        found = (read(pod) for read in (_kai, _gpushare, _by_family, _by_count))
+        return next(filter(None, found), None)
+    except MalformedObjectError as error:
+        raise AskError(str(error)) from error
+
+
+def _kai(pod: Pod) -> Asked | None:
+    fraction = _plain(pod.annotations.get(_KAI_FRACTION, ""))
+    mebibytes = _plain(pod.annotations.get(_KAI_MEMORY, ""))
+    if not fraction and not mebibytes:
+        return None
+    count = _plain(pod.annotations.get(_KAI_DEVICES, "")) or Fraction(1)
+    gpus = int(count) if count.denominator == 1 and 1 <= count <= _MOST_GPUS else 1
+    groups = {
+        value[:_LONGEST_CARD]
+        for key, value in pod.labels.items()
+        if key == _KAI_GROUP or key.startswith(f"{_KAI_GROUP}/")
+    }
+    cards = tuple(sorted(groups))[:_MOST_CARDS]
+    if fraction:  # KAI denies a pod that has both
+        return Asked(How.KAI, gpus, part=min(fraction, Fraction(1)), cards=cards)
+    return Asked(How.KAI, gpus, int(mebibytes) * MIB, cards=cards)
+
+
+def _gpushare(pod: Pod) -> Asked | None:
+    gibibytes = _summed(pod, lambda amounts: _whole(amounts, GPUSHARE_MEMORY))
+    if not gibibytes:
+        return None
+    index = pod.annotations.get(_GPUSHARE_GIVEN, "")
+    cards = (f"index {index}",) if _PLAIN.fullmatch(index) else ()
+    return Asked(How.GPUSHARE, 1, gibibytes * GIB, cards=cards)
+
+
+def _by_family(pod: Pod) -> Asked | None:
+    return next(filter(None, (_of_family(pod, family) for family in _FAMILIES)), None)
+
+
+def _of_family(pod: Pod, family: _Family) -> Asked | None:
+    """Return what HAMi and Volcano, whose rules are the same, give the pod.
+
+    Without a number of GPUs it gets one; with a number, and neither memory nor percent, all memory.
+    """
+
+    def memory(amounts: Mapping[str, str]) -> int:
+        return _whole(amounts, family.memory)
+
+    def percent(amounts: Mapping[str, str]) -> int:
+        return _whole(amounts, family.percent)
+
+    def part(amounts: Mapping[str, str]) -> int:
+        takes_all = _whole(amounts, family.number) and not memory(amounts)
+        return percent(amounts) or (HUNDRED if takes_all else 0)
+
+    numbers = [_whole(_amounts(one), family.number) for one in pod.containers]
+    mebibytes = _summed(pod, memory)
+    if not mebibytes and not _summed(pod, percent) and (family.number == GPU or not any(numbers)):
+        return None
+    parts = min(Fraction(_summed(pod, part), HUNDRED), Fraction(1))
+    return Asked(family.how, max([1, *numbers]), mebibytes * MIB, parts, _hami(pod))
+
+
+def _hami(pod: Pod) -> tuple[str, ...]:
+    """Return the UUIDs of `GPU-1,NVIDIA,3000,30:;GPU-2,NVIDIA,3000,30:;`."""
+    given = pod.annotations.get(_HAMI_GIVEN, "")[:_LONGEST_GIVEN]
+    listed = (one.partition(",")[0].strip() for one in re.split("[:;]", given))
+    return tuple(sorted({one[:_LONGEST_CARD] for one in listed if one}))[:_MOST_CARDS]
+
+
+def _by_count(pod: Pod) -> Asked | None:
+    def slices(amounts: Mapping[str, str]) -> int:
+        return sum(_whole(amounts, name) for name in amounts if name.startswith(MIG_PREFIX))
+
+    for how, read in (
+        (How.SLICE, slices),
+        (How.REPLICA, lambda amounts: _whole(amounts, SHARED_GPU)),
+        (How.WHOLE, lambda amounts: _whole(amounts, GPU)),
+    ):
+        if number := _summed(pod, read):
+            return Asked(how, number)
+    return None
+
+
+def _summed(pod: Pod, read: Callable[[Mapping[str, str]], int]) -> int:
+    amounts = {one.name: read(_amounts(one)) for one in pod.containers}
+    return effective_amount(pod.containers, amounts, 0)
+
+
+def _amounts(container: Container) -> Mapping[str, str]:
+    """Return what a container asks for: limits, and requests where there is no limit."""
+    return {**container.resources("requests"), **container.resources("limits")}
+
+
+def _whole(amounts: Mapping[str, str], name: str) -> int:
+    """Return a whole number of a resource; 0 where it is absent."""
+    text = amounts.get(name)
+    if text is None:
+        return 0
+    try:
+        value = parse_quantity(text)
+    except QuantityError as error:
+        raise AskError(f"{name}: {text[:_LONGEST_CARD]} {error}") from error
+    if value.denominator != 1 or value < 0:
+        raise AskError(f"{name}: {text[:_LONGEST_CARD]} is no whole number")
+    return int(value)
+
+
+def _plain(text: str) -> Fraction:
+    """Return a number without a unit; 0 where it is none."""
+    return Fraction(text) if _PLAIN.fullmatch(text) else Fraction(0)

@@ -1,0 +1,56 @@
+"""MIG: the names of slices, by NVIDIA's device plugin and the labels of GPU feature discovery.
+
+With the strategy `mixed` a node offers the resource `nvidia.com/mig-1g.10gb` for each profile, and
+bears the label `nvidia.com/mig-1g.10gb.memory`: what NVML reports of one slice, in MiB. The name
+says more than that (1g.10gb of an A100 with 80 GB has 9728 MiB), so no name is ever believed.
+
+Sources: internal/rm/rm.go of NVIDIA/k8s-device-plugin (v0.20), internal/lm of its GPU feature
+discovery; NVIDIA Multi-Instance GPU User Guide, "MIG Device Names".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.pod.quantity import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SLICE_PREFIX: Final = "nvidia.com/mig-"
+MIXED: Final = {"nvidia.com/mig.strategy": "mixed"}
+"""The label of nodes that offer slices by profile."""
+PROFILE: Final = r"[1-9][0-9]{0,2}g\.[1-9][0-9]{0,3}gb"
+"""Without suffixes: a GPU has `1g.10gb.me`, with the media engines, only once."""
+
+_MEMORY_LABEL: Final = re.compile(rf"nvidia\.com/mig-({PROFILE})\.memory")
+_MIB: Final = re.compile("[1-9][0-9]{0,8}")
+
+
+def slice_resource(profile: str) -> str:
+    """Return the resource of a profile."""
+    return f"{SLICE_PREFIX}{profile}"
+
+
+def memory_label(resource: str) -> str:
+    """Return the label that says how much memory a slice has, by its resource."""
+    return f"{resource}.memory"
+
+
+def is_slice(resource: str) -> bool:
+    """Say whether a resource is a slice, of whatever profile."""
+    return resource.startswith(SLICE_PREFIX)
+
+
+def read_profiles(labels: Mapping[str, Any]) -> dict[str, int]:
+    """Return the bytes of one slice of each profile that a node's labels name.
+
+    Anybody who may label nodes can write them; what is no amount is left out.
+    """
+    found: dict[str, int] = {}
+    for key, value in labels.items():
+        named = _MEMORY_LABEL.fullmatch(key)
+        if named and type(value) is str and _MIB.fullmatch(value):
+            found[named[1]] = int(value) * MIB
+    return found

@@ -1,0 +1,62 @@
+"""By which names other products are asked for GPU memory: what hints and migrations know of them.
+
+| product | asks by | unit |
+| --- | --- | --- |
+| HAMi | resources nvidia.com/gpumem, gpumem-percentage, gpucores | MiB |
+| KAI | annotations gpu-memory, gpu-fraction | MiB, parts of a GPU |
+| gpushare of Alibaba Cloud | resource aliyun.com/gpu-mem | GiB |
+| Volcano | resources volcano.sh/vgpu-memory, gpu-memory, vgpu-cores, ... | MiB |
+
+Sources: docs/config.md of Project-HAMi/HAMi; docs/gpu-sharing/README.md of NVIDIA/KAI-Scheduler;
+AliyunContainerService/gpushare-scheduler-extender; volcano-sh/devices and
+volcano-sh/volcano-vgpu-device-plugin.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Foreign(NamedTuple):
+    """A name by which another product is asked."""
+
+    product: str
+    unit: str = ""
+    """What one of it is, as a quantity's suffix; empty where it is no amount of memory."""
+    is_compute: bool = False
+
+
+HAMI: Final = "HAMi"
+VOLCANO: Final = "Volcano"
+KAI: Final = "KAI"
+GPUSHARE: Final = "gpushare"
+
+WHOLE_GPU: Final = "nvidia.com/gpu"
+HAMI_MEMORY: Final = "nvidia.com/gpumem"
+HAMI_PERCENTAGE: Final = "nvidia.com/gpumem-percentage"
+HAMI_CORES: Final = "nvidia.com/gpucores"
+GPUSHARE_MEMORY: Final = "aliyun.com/gpu-mem"
+GPUSHARE_COUNT: Final = "aliyun.com/gpu-count"
+KAI_MEMORY: Final = "gpu-memory"
+KAI_FRACTION: Final = "gpu-fraction"
+
+FOREIGN_RESOURCES: Final[Mapping[str, Foreign]] = {
+    HAMI_MEMORY: Foreign(HAMI, "Mi"),
+    HAMI_PERCENTAGE: Foreign(HAMI),
+    HAMI_CORES: Foreign(HAMI, is_compute=True),
+    GPUSHARE_MEMORY: Foreign(GPUSHARE, "Gi"),
+    GPUSHARE_COUNT: Foreign(GPUSHARE),
+    "volcano.sh/vgpu-memory": Foreign(VOLCANO, "Mi"),
+    "volcano.sh/gpu-memory": Foreign(VOLCANO, "Mi"),
+    "volcano.sh/vgpu-memory-percentage": Foreign(VOLCANO),
+    "volcano.sh/vgpu-number": Foreign(VOLCANO),
+    "volcano.sh/gpu-number": Foreign(VOLCANO),
+    "volcano.sh/vgpu-cores": Foreign(VOLCANO, is_compute=True),
+}
+FOREIGN_ANNOTATIONS: Final[Mapping[str, Foreign]] = {
+    KAI_MEMORY: Foreign(KAI, "Mi"),
+    KAI_FRACTION: Foreign(KAI),
+}

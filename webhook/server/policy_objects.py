@@ -1,0 +1,209 @@
+"""Policies as objects: follows them, says in their status what became of them, keeps the last good.
+
+Nothing here judges: `PolicySource` does, of files and objects together.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.follow import Changed, Failed, Listed, follow
+from webhook.adapters.policy.objects import policy_text, says, status_of, with_times
+from webhook.names import VRAM_POLICIES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from webhook.adapters.kube.follow import Report
+    from webhook.adapters.kube.policies import PoliciesApi, StoredPolicy
+    from webhook.adapters.policy.files import PolicyText
+    from webhook.adapters.policy.source import Judged
+    from webhook.server.log import JsonLog
+
+    Json = dict[str, Any]
+
+FIRST_READ_S: Final = 45.0
+"""How long a start tries to read them: less than the minute that the startup probe has."""
+
+PAUSE_S: Final = 2.0
+"""Between two turns; as often as policies are reloaded."""
+
+SETTLE_S: Final = 120.0
+"""How long another replica's status of the same content is left alone, as the fence's rules are:
+a changed folder reaches the replicas within a minute or two of each other."""
+
+
+class PolicyObjects:
+    """The policy objects as the API server reported them last; may be read from any thread.
+
+    At a start they are read before anything is served, and a start that cannot read them fails: the
+    policy without them might be the wider one. Later the last ones that were read count while the
+    API server does not answer.
+
+    | an object's status | of this generation | written |
+    | --- | --- | --- |
+    | says what we say | - | no |
+    | says something else | no | yes |
+    | says something else | yes, and our judgement is new | yes |
+    | says something else | yes | once it has stood for `SETTLE_S` |
+    """
+
+    def __init__(
+        self, api: PoliciesApi, log: JsonLog, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Send no request yet."""
+        self._api = api
+        self._log = log
+        self._clock = clock
+        self._lock = Lock()
+        self._stored: dict[str, StoredPolicy] = {}
+        self._shown: dict[str, Judged] = {}
+        """Of each object the judgement that its status was compared with."""
+        self._differs_since_s: dict[str, float] = {}
+        self._kept: Judged | None = None
+
+    def read_first(self, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Read them, with patience; raises KubeError where that is in vain."""
+        until_s = self._clock() + FIRST_READ_S
+        while True:
+            try:
+                self._take(self._api.read())
+            except KubeError as error:
+                if not (error.retryable or error.not_found) or self._clock() >= until_s:
+                    raise KubeError(_unread(error), code=error.code) from error
+                sleep(PAUSE_S)
+            else:
+                return
+
+    def texts(self) -> tuple[PolicyText, ...]:
+        """Return how they take part in the policy."""
+        with self._lock:
+            return tuple(_text(one) for one in self._stored.values())
+
+    def remembered(self) -> tuple[PolicyText, ...] | None:
+        """Return those of the last good set; None where none is known. Raises KubeError."""
+        found = self._api.last_good()
+        if found is None:
+            return None
+        self._log.error("an object is not valid, so the last good ones are in force")
+        return tuple(policy_text(name, data) for name, data in found)
+
+    def start(self, judged: Callable[[], Judged]) -> None:
+        """Follow them and write what is due, on daemon threads; `judged`: what became of them."""
+        followed = (self._api.all, self.hear)
+        Thread(target=follow, args=followed, name=VRAM_POLICIES, daemon=True).start()
+        name = f"{VRAM_POLICIES}-status"
+        Thread(target=self._run, args=(judged,), name=name, daemon=True).start()
+
+    def hear(self, report: Report[StoredPolicy]) -> None:
+        """Take a report of `follow`."""
+        match report:
+            case Listed(things, watched):
+                self._take(list(things))
+                if watched:
+                    self._log.over(_ABOUT, "policy objects are followed again")
+            case Changed(kind, thing):
+                with self._lock:
+                    if kind == "DELETED":
+                        self._stored.pop(thing.name, None)
+                    else:
+                        self._stored[thing.name] = thing
+            case Failed(KubeError() as error):
+                self._log.once(_ABOUT, "error", "policy objects cannot be followed", str(error))
+            case Failed():
+                self._log.exception("following policy objects failed")
+
+    def keep(self, judged: Judged) -> None:
+        """Write what is due: each status, and the last good set."""
+        with self._lock:
+            stored = sorted(self._stored.values(), key=lambda one: one.name)
+            for gone in self._shown.keys() - self._stored.keys():
+                self._shown.pop(gone)
+                self._differs_since_s.pop(gone, None)
+        failed = ""
+        for one in stored:
+            failed = self._show(one, judged) or failed
+        if not judged.problems and judged is not self._kept:
+            failed = self._keep_last_good(judged) or failed
+        if failed:
+            self._log.once(_WRITING, "error", "what became of policies cannot be written", failed)
+        else:
+            self._log.over(_WRITING, "what became of policies is written again")
+
+    def _take(self, things: list[StoredPolicy]) -> None:
+        with self._lock:
+            self._stored = {one.name: one for one in things}
+
+    def _show(self, stored: StoredPolicy, judged: Judged) -> str:
+        """Write a status where that is due; return why that failed, empty where it did not."""
+        text = _text(stored)
+        if judged.read.get(text.name) != stored.data:
+            return ""  # what was judged is older, or newer
+        status = status_of(text, stored.generation, judged)
+        if not self._is_due(stored, status, judged):
+            return ""
+        try:
+            now = _written(self._api.now_s())
+            written = self._api.write_status(stored, with_times(status, stored.status, now))
+        except KubeError as error:  # who wrote or deleted it meanwhile is heard of
+            return "" if error.conflict or error.not_found else str(error)
+        self._shown[stored.name] = judged
+        self._differs_since_s.pop(stored.name, None)
+        with self._lock:
+            if self._stored.get(stored.name) is stored:
+                self._stored[stored.name] = written
+        return ""
+
+    def _is_due(self, stored: StoredPolicy, status: Json, judged: Judged) -> bool:
+        name = stored.name
+        if says(stored.status, status):
+            self._shown[name] = judged
+            self._differs_since_s.pop(name, None)
+            return False
+        is_old = stored.status.get("observedGeneration") != stored.generation
+        if is_old or self._shown.get(name) is not judged:
+            return True
+        now_s = self._clock()
+        return now_s - self._differs_since_s.setdefault(name, now_s) >= SETTLE_S
+
+    def _keep_last_good(self, judged: Judged) -> str:
+        """Keep what is in force; return why that failed, empty where it did not."""
+        held = [(name.removesuffix(".yaml"), judged.in_force[name]) for name in judged.in_force]
+        try:
+            self._api.keep_last_good(sorted(held))
+        except KubeError as error:
+            return "" if error.conflict else str(error)
+        self._kept = judged
+        return ""
+
+    def _run(self, judged: Callable[[], Judged]) -> None:
+        while True:
+            try:
+                self.keep(judged())
+            except Exception:  # noqa: BLE001 - the next turn may succeed; a dead thread never would
+                self._log.exception("writing what became of policies failed")
+            time.sleep(PAUSE_S)
+
+
+_ABOUT: Final = "policy objects"
+_WRITING: Final = "policy status"
+
+
+def _text(stored: StoredPolicy) -> PolicyText:
+    return policy_text(stored.name, stored.data)
+
+
+def _written(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _unread(error: KubeError) -> str:
+    """Say why a start fails, and what to do."""
+    cure = "install the kind VRAMPolicy, or leave --policy-objects out" if error.not_found else ""
+    cure = "grant list on vrampolicies.vramwarden.io" if error.forbidden else cure
+    said = f"policy objects cannot be read: {error}"
+    return f"{said}; {cure}" if cure else said
