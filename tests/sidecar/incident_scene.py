@@ -20,7 +20,8 @@ MIB = 2**20
 CAP_MIB = 1000
 PROBE = Path(__file__).resolve().parents[2] / "webhook/sidecar/probe.sh"
 VERDICTS = {
-    "self-test", "stopping a process", "stopping a container", "would stop a process", "memory did not come back",
+    "self-test", "stopping a process", "stopping a container", "would stop a process",
+    "memory did not come back",
     "cannot measure", "measuring again", "the pod must restart", "the driver changed",
 }  # fmt: skip
 GAP = "no observation for a while"
