@@ -224,6 +224,8 @@ def test_without_pods_or_a_policy_there_is_no_report(kube, what):
     done = run()
     assert (done.exit_code, done.stdout) == (3, "")
     assert done.stderr.startswith("Error: ")
+    if what == "pods":
+        assert "you may not list pods in all namespaces; name one of yours with -n" in done.stderr
 
 
 def test_where_nothing_is_installed_it_says_which_options_help(kube):

@@ -15,6 +15,7 @@ import pytest
 from tests.support.agents import write_kubeconfig
 from tests.support.control_planes import find_binary
 from tests.support.seen_cluster import GPU_NODES_PATH, define, many_nodes, nodes, store
+from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures
 
 SCRIPTS = str(Path(sys.executable).parent)
 RBAC = "rbac.authorization.k8s.io"
@@ -221,3 +222,30 @@ def test_kubectl_runs_the_plugin_and_completes_its_words(figures, readable, view
     assert words.stdout.splitlines() == ["used", "cap", "peak", "free", "idle", ":4"]
     words = ran(viewer, kubectl, "__complete", "vramwarden", "to").stdout.splitlines()
     assert [word.partition("\t")[0] for word in words] == ["top", ":4"]
+
+
+def test_report_needs_no_more_than_to_view_the_namespace(
+    defined, figures, readable, viewer, namespace, tmp_path
+):
+    policy = tmp_path / "week.yaml"
+    policy.write_text(
+        "apiVersion: vramwarden.io/v1alpha1\nkind: VRAMPolicy\nmetadata: {name: week}\n"
+        "spec: {rules: [{name: week, action: Audit}]}\n"
+    )
+    wrong = a_pod(namespace, "wrong", labels={}, memory="8GB")
+    over = a_pod(namespace, "over", memory="8Gi")
+    uid = [defined.create(pod) for pod in (wrong, over)][1]["metadata"]["uid"]
+    held = PodFigures(uid, 8 * 2**30, 0, 12 * 2**30, 0, 3, time.time() - 3600)
+    gpu = GpuFigures("GPU-w", 0, "L4", 24 * 2**30, 24 * 2**30, pods=(held,))
+    figures([NodeFigures("week", time.time(), "580", "sidecar", (gpu,))])
+    asked = ("report", "-n", namespace, "--policy", str(policy))
+    done = ran(viewer, sys.executable, "-m", "webhook.cli", *asked)
+    assert done.returncode == 1, done.stderr
+    assert "1 pod would be denied." in done.stdout
+    assert "8GB is not a Kubernetes quantity; use 8G or 8Gi" in done.stdout
+    (row,) = [line for line in done.stdout.splitlines() if " week " in line and "12Gi" in line]
+    assert row.split()[1:7] == ["over", "week", "0", "8Gi", "12Gi", "3"]
+    assert "Not known: no counters of the replicas: you may not list pods" in done.stdout
+    everywhere = ran(viewer, sys.executable, "-m", "webhook.cli", "report", "--policy", str(policy))
+    assert (everywhere.returncode, everywhere.stdout) == (3, "")
+    assert "pods" in everywhere.stderr

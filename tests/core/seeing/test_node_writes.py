@@ -88,6 +88,7 @@ def test_of_a_large_gpu_two_percent_count():
         with_gpu(pods=(POD, replace(POD, uid="u2"))),
         with_pod(uid="u2"),
         with_pod(stops=1),
+        with_pod(would_stop=1, would_stop_since_s=5.0),
         with_pod(stops=None),
         with_pod(used_bytes=None),
         with_pod(peak_bytes=None),

@@ -86,11 +86,18 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
     """Read what the user may read, and judge it; raises KubeError where pods cannot be read."""
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
     from webhook.adapters.kube.reported import read_counters, read_stored_pods  # noqa: PLC0415
-    from webhook.adapters.kube.seeing import read_gpu_nodes, why_no_figures  # noqa: PLC0415
+    from webhook.adapters.kube.seeing import (  # noqa: PLC0415
+        read_gpu_nodes,
+        why_no_figures,
+        why_no_pods,
+    )
     from webhook.cli.report.judging import Judged  # noqa: PLC0415
 
     judged, missing = Judged(policy), []
-    read_stored_pods(kube, namespace, judged.take)
+    try:
+        read_stored_pods(kube, namespace, judged.take)
+    except KubeError as error:
+        raise NoCluster(why_no_pods(error, namespace)) from error
     try:
         nodes = read_gpu_nodes(kube)
     except KubeError as error:
