@@ -106,6 +106,13 @@ spec:
 STUCK = POD.replace("nvidia.com/gpumem: 3000, ", "")
 
 
+def test_a_workload_without_a_template_is_left_alone():
+    text = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}, spec: {}}\n"
+    result = migrated("hami", text)
+    assert (result.code, result.out) == (0, text)
+    assert "Deployment team-a/x: left alone (no pod template)" in result.err
+
+
 def test_a_json_list_holds_what_is_migrated():
     made = json.loads(migrated("hami", POD, output="json").out)
     assert made["metadata"]["annotations"] == {"vramwarden.io/gpu-memory": "3000Mi"}
