@@ -12,6 +12,7 @@ from webhook.cli.admit.command import admit
 from webhook.cli.admit.output import Output
 
 if TYPE_CHECKING:
+    from webhook.cli.admit.migrating import Origin
     from webhook.core.policy.values import Policy
 
 
@@ -54,13 +55,15 @@ def run_in_full(
     terminal: bool = False,
     colour: bool = True,
     verbose: bool = False,
+    origin: Origin | None = None,
 ) -> Run:
     """Run `admit` on texts named a.yaml, b.yaml, ..."""
     out, err = (Terminal() if terminal else io.StringIO() for _ in range(2))
     named = [(f"{letter}.yaml", text) for letter, text in zip("abcdefgh", texts, strict=False)]
     chosen = policy or a_policy()
     form = Output(output)
-    code = admit(named, chosen, namespace, form, out, err, colour=colour, verbose=verbose)
+    more = {"colour": colour, "verbose": verbose, "origin": origin}
+    code = admit(named, chosen, namespace, form, out, err, **more)
     return Run(code, out.getvalue(), err.getvalue())
 
 

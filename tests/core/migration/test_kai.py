@@ -159,3 +159,17 @@ def test_queues_and_mps_stay_and_are_named():
         "metadata.labels[kai.scheduler/node-pool]: stays without effect: only KAI reads it",
         "spec.schedulerName: kai-scheduler is removed, so the default scheduler places the pod",
     ]
+
+
+def test_the_limit_is_the_cap_also_below_the_request():
+    name = "nvidia.com/container.main.gpu-memory"
+    made = move("kai", a_kai_pod(**{f"{name}.request": "4Gi", f"{name}.limit": "2Gi"}))
+    assert made.memory == "2Gi"
+
+
+@pytest.mark.parametrize("inits", [[], [a_container("before")]])
+def test_without_a_container_nobody_gets_the_gpu(inits):
+    pod = a_pod(containers=[], initContainers=inits, annotations={"gpu-memory": "1024"})
+    made = move("kai", pod)
+    assert made.pod == pod
+    assert made.problems == ["spec.containers: has no container that could get the GPU"]

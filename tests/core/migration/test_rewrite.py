@@ -107,7 +107,8 @@ def test_a_pod_that_asks_us_already_loses_what_theirs_is_left():
 
 
 def test_a_pod_that_asks_us_alone_stays_as_it_is():
-    pod = a_pod("8Gi", schedulerName="hami-scheduler", annotations={"gpu-fraction": "x"})
+    env = [{"name": VISIBLE_DEVICES_ENV, "value": "all"}]
+    pod = a_pod("8Gi", containers=[a_container(env=env)], schedulerName="hami-scheduler")
     for product in PRODUCTS:
         assert move(product, pod) == (pod, "", [], [])
 
@@ -115,6 +116,15 @@ def test_a_pod_that_asks_us_alone_stays_as_it_is():
 def test_kai_annotations_beside_ours_go():
     made = move("kai", a_pod("8Gi", annotations={"gpu-memory": "2000"}))
     assert made.annotations == {MEMORY: "8Gi"}
+
+
+def test_a_map_that_is_emptied_goes():
+    resources = {"limits": {"vramwarden.io/vram": "8Gi"}}
+    containers = [
+        a_container(resources=resources, env=[{"name": VISIBLE_DEVICES_ENV, "value": "0"}])
+    ]
+    made = move("kai", a_pod(containers=containers, annotations={"gpu-memory": "2000"}))
+    assert made.pod == a_pod(containers=[a_container(resources=resources)])
 
 
 def test_quotas_and_queues_are_named_and_others_are_not():
@@ -133,6 +143,7 @@ def test_quotas_and_queues_are_named_and_others_are_not():
     ]
     assert not [*notes_about(quota, "ResourceQuota", "v1", kai)]
     assert not [*notes_about({"spec": "?"}, "ResourceQuota", "v1", hami)]
+    assert not [*notes_about(quota, "ResourceQuota", "example.com/v1", hami)]
     (queue,) = notes_about({}, "Queue", "scheduling.run.ai/v2", kai)
     assert str(queue).startswith("kind: there are no queues here")
     assert not [*notes_about({}, "Queue", "example.com/v1", kai)]

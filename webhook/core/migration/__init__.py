@@ -3,5 +3,5 @@
 `rewrite.py` is where to start; each product has a file, and `products.py` is the table of them.
 Sources are named in each file, by the paths of the product's own repository.
 
-May import: `core.pod`, `core.nvidia`.
+May import: `core.policy`, `core.nvidia`, `core.pod`.
 """

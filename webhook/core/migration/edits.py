@@ -32,14 +32,14 @@ def edits_of(
 ) -> tuple[Operation, ...]:
     """Return the edits that set our annotations and remove what asked the product."""
     edits = Edits()
-    has_more = _edit_metadata(source, asked, entries, edits)
+    _edit_metadata(source, asked, entries, edits)
     for container in source.pod.containers:
-        place = source.place(container)
-        has_more |= _edit_resources(container, place, product, edits)
-        if entries:
-            _edit_env(container, place, edits)
-    # Of a pod that asks us already, a scheduler's name alone is its author's choice.
-    if has_more and source.spec.get("schedulerName") in product.schedulers:
+        _edit_resources(container, source.place(container), product, edits)
+    if not edits.operations:  # the rest alone asks nobody, and is its author's choice
+        return ()
+    for container in source.pod.containers:
+        _edit_env(container, source.place(container), edits)
+    if source.spec.get("schedulerName") in product.schedulers:
         edits.remove(source.spec_place, "schedulerName")
     return tuple(edits.operations)
 
@@ -56,7 +56,7 @@ def goes(product: Product, resource: str) -> bool:
     return matches_any(resource, tuple(product.resources))
 
 
-def _edit_metadata(source: Source, asked: Asked, entries: Mapping[str, str], edits: Edits) -> bool:
+def _edit_metadata(source: Source, asked: Asked, entries: Mapping[str, str], edits: Edits) -> None:
     """Set ours before theirs goes, so that the map is never empty in between."""
     present = source.own_metadata.get("annotations")
     edits.merge("/metadata", "annotations", present, entries)
@@ -72,28 +72,26 @@ def _edit_metadata(source: Source, asked: Asked, entries: Mapping[str, str], edi
     else:
         for key in labels:
             edits.remove("/metadata/labels", key)
-    return bool(entries or theirs or labels)
 
 
-def _edit_resources(container: Container, place: str, product: Product, edits: Edits) -> bool:
+def _edit_resources(container: Container, place: str, product: Product, edits: Edits) -> None:
     resources = container.raw.get("resources") or {}
     going = {
         kind: [name for name in container.resources(kind) if goes(product, name)]
         for kind in ("limits", "requests")
     }
     if not any(going.values()):
-        return False
+        return
     emptied = {kind for kind, names in going.items() if names and _is_all(names, resources[kind])}
     if _is_all(emptied, resources):
         edits.remove(place, "resources")
-        return True
+        return
     for kind, names in going.items():
         if kind in emptied:
             edits.remove(f"{place}/resources", kind)
             continue
         for name in reversed(names):
             edits.remove(f"{place}/resources/{kind}", name)
-    return True
 
 
 def _edit_env(container: Container, place: str, edits: Edits) -> None:

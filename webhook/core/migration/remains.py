@@ -30,7 +30,7 @@ def remains(source: Source, product: Product, asked: Asked) -> Iterator[Note]:
         elif key not in asked.annotations and (why := _why(product.annotations, key)):
             yield Note(annotation_path(key), f"{_STAYS}: {why}")
     for key in pod.labels:
-        if key not in asked.labels and (why := _why(product.labels, key)):
+        if why := _why(product.labels, key):
             yield Note(f"metadata.labels[{key}]", f"{_STAYS}: {why}")
     scheduler = source.spec.get("schedulerName")
     if scheduler in product.schedulers:

@@ -1,0 +1,56 @@
+"""`deploy/coming-over.md` is true: its example, its commands, and the names that it has."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from tests.support.commands import runner
+from tests.support.paths import ROOT
+from webhook.cli.main import main
+from webhook.core.migration.products import PRODUCTS
+
+PAGE = (ROOT / "deploy" / "coming-over.md").read_text()
+BEFORE, AFTER = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+(SAID,) = re.findall(r"(?<=\n\n)```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+COMMANDS = re.findall(r"^(vramwarden admit .*)$", PAGE, re.MULTILINE)
+PIPED = re.findall(r"\| (vramwarden admit [^`]+)`", PAGE)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "manifests").mkdir()
+    for name in ("manifests/infer.yaml", "infer.yaml"):
+        (tmp_path / name).write_text(BEFORE)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_example_becomes_what_stands_there():
+    done = runner().invoke(main, ["admit", "-f", "infer.yaml", "--migrate", "hami"])
+    assert (done.exit_code, done.stdout, done.stderr) == (0, AFTER, SAID)
+
+
+def test_there_are_commands_to_run():
+    assert (len(COMMANDS), len(PIPED)) == (2, 1)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("line", [*COMMANDS, *PIPED])
+def test_the_commands_run(line):
+    _, *arguments = shlex.split(line.partition(">")[0])
+    done = runner().invoke(main, arguments, input=BEFORE)
+    assert done.exit_code == 0
+    assert done.stderr.endswith("1 migrated, 1 translated\n")
+
+
+@pytest.mark.parametrize("name", sorted(PRODUCTS))
+def test_every_name_that_is_known_of_a_product_is_there(name):
+    product = PRODUCTS[name]
+    assert f"`--migrate {name}`" in PAGE
+    tables = (product.resources, product.annotations, product.labels, product.variables)
+    known = [one for table in (*tables, product.node_labels, product.objects) for one in table]
+    assert [one for one in known if f"`{one.removesuffix('*')}" not in PAGE] == []
