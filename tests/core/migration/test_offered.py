@@ -103,6 +103,11 @@ def test_labels_count_before_hami_whose_figures_may_be_scaled():
     assert offered_of(node) == Offered(Source.GFD, (GIB,), "T4")
 
 
+def test_a_product_is_shown_without_what_a_terminal_obeys():
+    node = a_node("n", None, registered({**ONE, "type": "A\x1b[2J10\n"}))
+    assert offered_of(node).product == "A[2J10"
+
+
 def test_nobody_makes_a_node_cost_more_than_a_node_does():
     assert len(offered_of(gfd_node("n", 10**8)).totals_bytes) == MOST_GPUS
     assert len(offered_of(a_node("n", **{GPU: 10**15})).totals_bytes) == MOST_GPUS

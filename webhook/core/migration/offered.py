@@ -131,7 +131,8 @@ def _by_hami(written: object) -> Offered | None:
         return Offered(Source.HAMI, (), is_sliced=True) if found else None
     totals = tuple(min(memory, _MOST_MIB) * MIB for memory, _ in cards[:MOST_GPUS])
     sliced = len(cards) < len(found)
-    return Offered(Source.HAMI, totals, cards[0][1][:_LONGEST], is_sliced=sliced)
+    product = "".join(filter(str.isprintable, cards[0][1][:_LONGEST]))
+    return Offered(Source.HAMI, totals, product, is_sliced=sliced)
 
 
 def _hami_objects(written: str) -> list[tuple[int, str, str]]:
