@@ -341,7 +341,7 @@ def stored(cluster):
     return data
 
 
-RULES = "^(watched)$\n^(.*)$ translated sidecar marks variables annotations void\n"
+RULES = "^(watched)$ - ^$ -\n^(.*)$ - ^$ - translated sidecar marks variables annotations void\n"
 
 
 def test_a_replica_keeps_the_rules_in_force_where_the_fence_reads_them(cluster, server):

@@ -272,6 +272,7 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
         ("vramwarden-view", "vramhistories", "gpunodes"),  # to read, by who may view
         ("vramwarden-webhook", "gpunodes"),  # to read
         ("vramwarden-webhook", "vramhistories"),  # of our own, in any namespace
+        ("vramwarden-webhook", "namespaces"),  # to read their labels
         ("vramwarden-webhook", "nodes", "pods"),  # to read
         ("vramwarden-webhook", "pods/status"),  # the fence narrows these two
         ("vramwarden-webhook", "pods"),
