@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.pods import a_container, a_pod, a_request
 from tests.support.policies import SHIPPED, load
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod.findings import Reason
-from webhook.core.policy.match import Subject
-from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action
+from webhook.core.pod.foreign import WHOLE_GPU
+from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Accounting, Action
 
 RESOURCES = [
     "nvidia.com/mig-1g.10gb",
@@ -21,30 +23,38 @@ RESOURCES = [
 ]
 
 
-def decided(policy, namespace, resource):
+def decided(policy, subject, resource):
     """Decide on a pod that asks for a share and for a resource."""
     container = a_container(resources={"limits": {resource: "1"}})
-    pod = a_pod("8Gi", containers=[container])
-    return decide(a_request(pod, namespace=namespace), policy, Phase.MUTATE)
+    request = a_request(
+        a_pod("8Gi", containers=[container]),
+        namespace=subject.namespace,
+        namespace_labels=subject.namespace_labels,
+        user=subject.user,
+        groups=subject.groups,
+    )
+    return decide(request, policy, Phase.MUTATE)
 
 
 @pytest.mark.parametrize("resource", RESOURCES)
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 def test_every_shipped_policy_denies_a_share_beside_a_whole_gpu(file, resource):
     policy = load(file)
-    # Namespaces that the policy's own examples name, since some policies govern no other.
-    rules = {
-        one.subject.namespace: policy.rule_for(Subject(one.subject.namespace))
-        for one in policy.examples
-    }
-    judged = {
-        namespace: rule
-        for namespace, rule in rules.items()
-        if rule and rule.action is not Action.IGNORE
-    }
+    # Whom the policy's own examples name, since some policies govern nobody else.
+    subjects = [
+        replace(one.subject, pod_labels={}, service_account="default") for one in policy.examples
+    ]
+    judged = [
+        (subject, rule)
+        for subject in subjects
+        if (rule := policy.rule_for(subject)) and rule.action is not Action.IGNORE
+    ]
     assert judged
-    for namespace, rule in judged.items():
-        found = decided(policy, namespace, resource)
+    for subject, rule in judged:
+        found = decided(policy, subject, resource)
+        if rule.accounting is Accounting.CAP_ONLY and resource == WHOLE_GPU:
+            assert found.outcome is Outcome.MUTATED  # the slot that the rule itself gives
+            continue
         assert Reason.WHOLE_GPU_AND_SHARE in found.reasons
         assert (found.outcome is Outcome.DENIED) is (rule.action is Action.ENFORCE)
 
