@@ -348,3 +348,10 @@ def test_audit_leaves_debugging_containers_as_they_are():
     seeing = a_debugger(**variable(VISIBLE, "all"))
     found = debugged(a_bound_pod(), seeing, policy=policy, phase=Phase.MUTATE)
     assert (found.outcome, found.patch, found.warnings) == (Outcome.AUDITED, (), ())
+
+
+def test_audit_voids_nothing_in_debugging_containers_of_pods_without_a_demand():
+    policy = a_policy(a_rule(action=Action.AUDIT, visible_devices=VisibleDevices.VOID))
+    seeing = a_debugger(**variable(VISIBLE, "all"))
+    found = debugged(a_pod(), seeing, policy=policy, phase=Phase.MUTATE)
+    assert (found.outcome, found.patch) == (Outcome.AUDITED, ())

@@ -390,10 +390,10 @@ def _advises(rule: Rule) -> bool:
 def _voids(case: Case) -> bool:
     """Say whether GPUs that a pod without a demand makes visible are hidden now.
 
-    While a rollout observes, and under Audit, they are findings instead.
+    While a rollout observes, and under Audit, they are findings instead, so that nothing is left to
+    hide.
     """
-    voids = case.rule.visible_devices is VisibleDevices.VOID
-    return case.mutating and voids and case.rule.action is not Action.AUDIT
+    return case.mutating and case.rule.visible_devices is VisibleDevices.VOID
 
 
 def _mutated(case: Case, edits: Edits) -> Decision:
