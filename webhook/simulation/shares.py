@@ -135,7 +135,7 @@ class TodayCluster:
         | with whole GPUs | as many |
         | that say which ones they have | these, each once |
         | with replicas | as few as these replicas fit on |
-        | with parts, which do not say where | as few as the sum fits on, and one pod's are all different |
+        | with parts, which do not say where | as few as the sum fits on; a pod's all differ |
         """
         by_node: dict[str, list[TodayPod]] = {}
         for pod in pods:
