@@ -135,7 +135,7 @@ class TodayCluster:
         | with whole GPUs | as many |
         | that say which ones they have | these, each once |
         | with replicas | as few as these replicas fit on |
-        | with parts, which do not say where | as few as the sum fits on |
+        | with parts, which do not say where | as few as the sum fits on; a pod's all differ |
         """
         by_node: dict[str, list[TodayPod]] = {}
         for pod in pods:
@@ -145,7 +145,7 @@ class TodayCluster:
     def _held(self, name: str, pods: Sequence[TodayPod]) -> int:
         node = self.nodes.get(name, self.elsewhere)
         memory = max((gpu.memory_bytes for gpu in node.gpus), default=self.largest_bytes) or 1
-        whole = replicas = parts_bytes = 0
+        whole = replicas = parts_bytes = widest = 0
         cards: set[str] = set()
         for pod in pods:
             how = self.how(pod)
@@ -158,6 +158,7 @@ class TodayCluster:
             else:
                 part = pod.asked.memory_bytes + int(pod.asked.part * memory)
                 parts_bytes += min(part, memory) * pod.asked.gpus
-        parts = -(-parts_bytes // memory)
+                widest = max(widest, pod.asked.gpus)
+        parts = max(widest, -(-parts_bytes // memory))
         found = whole + len(cards) - (-replicas // node.replicas) + parts
         return min(found, len(node.gpus)) if node.gpus else found
