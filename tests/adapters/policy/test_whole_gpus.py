@@ -10,7 +10,6 @@ from tests.support.pods import a_container, a_pod, a_request
 from tests.support.policies import SHIPPED, load
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod.findings import Reason
-from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Accounting, Action
 
 RESOURCES = [
@@ -52,7 +51,7 @@ def test_every_shipped_policy_denies_a_share_beside_a_whole_gpu(file, resource):
     assert judged
     for subject, rule in judged:
         found = decided(policy, subject, resource)
-        if rule.accounting is Accounting.CAP_ONLY and resource == WHOLE_GPU:
+        if rule.accounting is Accounting.CAP_ONLY and resource == rule.time_sliced_resource:
             assert found.outcome is Outcome.MUTATED  # the slot that the rule itself gives
             continue
         assert Reason.WHOLE_GPU_AND_SHARE in found.reasons
