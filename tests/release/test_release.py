@@ -207,6 +207,7 @@ def test_wheel_and_source_are_of_the_version(made):
             f"\nVersion: {VERSION}\n"
             in wheel.read(f"vramwarden-{VERSION}.dist-info/METADATA").decode()
         )
+        assert {one.date_time for one in wheel.infolist()} == {(2026, 11, 1, 10, 0, 0)}
         assert f'__version__ = "{VERSION}"' in wheel.read("webhook/__init__.py").decode()
     with tarfile.open(made / f"vramwarden-{VERSION}.tar.gz") as source:
         assert f"vramwarden-{VERSION}/deploy/release.py" in source.getnames()
@@ -281,6 +282,16 @@ def test_without_helm_it_says_what_to_do(checkout, tmp_path, monkeypatch, capsys
     assert capsys.readouterr().err.startswith(
         "make release: the chart is packed by Helm: it needs helm, e.g. by `go install"
     )
+
+
+@needs_helm
+def test_a_release_takes_the_place_of_an_older_one(checkout, tmp_path):
+    older = tmp_path / f"release-{VERSION}" / "older"
+    older.mkdir(parents=True)
+    made = released(checkout, tmp_path, with_images=False)
+    assert made == older.parent
+    assert (made / "SHA256SUMS").exists()
+    assert not older.exists()
 
 
 @needs_helm
