@@ -9,7 +9,7 @@
 
 Sources: docs/config.md of Project-HAMi/HAMi; docs/gpu-sharing/README.md of NVIDIA/KAI-Scheduler;
 AliyunContainerService/gpushare-scheduler-extender; volcano-sh/devices and
-volcano-sh/volcano-vgpu-device-plugin.
+volcano-sh/volcano-vgpu-device-plugin; README.md of tkestack/gpu-manager.
 """
 
 from __future__ import annotations
@@ -56,6 +56,21 @@ FOREIGN_RESOURCES: Final[Mapping[str, Foreign]] = {
     "volcano.sh/gpu-number": Foreign(VOLCANO),
     "volcano.sh/vgpu-cores": Foreign(VOLCANO, is_compute=True),
 }
+GIVEN_BY_OTHERS: Final = (
+    GPUSHARE_MEMORY,
+    "volcano.sh/vgpu-memory",
+    "volcano.sh/vgpu-number",
+    "volcano.sh/gpu-memory",
+    "volcano.sh/gpu-number",
+    "tencent.com/vcuda-core",
+    "tencent.com/vcuda-memory",
+)
+"""Resources by which a node shows that another product gives its GPUs away; HAMi's node offers
+`nvidia.com/gpu`, as NVIDIA's own plugin does.
+
+Not `aliyun.com/gpu-count`: the plugin writes that into the node's status itself, so it stays there
+when the plugin is gone (gpushare-device-plugin, pkg/gpu/nvidia/podmanager.go: `patchGPUCount`).
+"""
 FOREIGN_ANNOTATIONS: Final[Mapping[str, Foreign]] = {
     KAI_MEMORY: Foreign(KAI, "Mi"),
     KAI_FRACTION: Foreign(KAI),
