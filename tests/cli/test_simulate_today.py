@@ -317,3 +317,10 @@ def test_histories_in_a_file_say_sizes(today):
     text["items"] += [known, few]
     found = today(json.dumps(text))
     assert found["sizes"] == {"HISTORY": 1, "WHOLE": 3}
+
+
+def test_a_wrong_row_is_said_once(simulate):
+    done = simulate("--today", "--nodes", "f", "--sizes", "s", f=SIZED, s="memory\n8GB\n8Gi\n")
+    assert [line for line in done.err.splitlines() if "8GB" in line] == [
+        's:2: "8GB" is not a Kubernetes quantity; use 8G or 8Gi'
+    ]
