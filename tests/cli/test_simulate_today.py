@@ -166,6 +166,16 @@ def test_pods_that_are_not_counted_are_said(today):
     }
 
 
+def test_node_selectors_count(today):
+    pods = [whole("a", "n"), whole("b", "n")]
+    for pod, zone in zip(pods, ("x", "y"), strict=True):
+        pod["spec"]["nodeSelector"] = {"zone": zone}
+    found = today(listed(gfd_node("n", zone="x"), *pods), "--as", "8Gi")
+    assert found["wouldNotFit"] == [
+        {"why": "no node has the labels they select", "pods": 1, "first": "team/b"}
+    ]
+
+
 NODES = [a_node(f"old-{index}", **{"nvidia.com/gpu": 2}) for index in range(7)]
 
 
@@ -211,7 +221,9 @@ def test_what_is_given_by_name_counts_before_what_a_node_says(today):
 
 def test_replicas_of_an_unknown_number_of_gpus_need_the_number(simulate):
     text = listed(a_node("n", **{"nvidia.com/gpu.shared": 8}))
-    assert simulate("--today", "--nodes", "f", "--gpu-memory", "24Gi", f=text).code == 2
+    done = simulate("--today", "--nodes", "f", "--gpu-memory", "24Gi", f=text)
+    assert done.code == 2
+    assert "nobody says how much memory the GPUs of n have" in done.err
     assert simulate("--today", "--nodes", "f", "--gpu-memory", "2x24Gi", f=text).code == 0
 
 
@@ -305,3 +317,10 @@ def test_histories_in_a_file_say_sizes(today):
     text["items"] += [known, few]
     found = today(json.dumps(text))
     assert found["sizes"] == {"HISTORY": 1, "WHOLE": 3}
+
+
+def test_a_wrong_row_is_said_once(simulate):
+    done = simulate("--today", "--nodes", "f", "--sizes", "s", f=SIZED, s="memory\n8GB\n8Gi\n")
+    assert [line for line in done.err.splitlines() if "8GB" in line] == [
+        's:2: "8GB" is not a Kubernetes quantity; use 8G or 8Gi'
+    ]

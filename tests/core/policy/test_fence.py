@@ -111,7 +111,7 @@ def test_fields_say_which_namespaces_a_rule_is_for(match, fields):
 def test_a_class_that_pods_may_name_counts_for_all_of_them(allowed, words):
     sliced = GPUClass("sliced", {}, (), Bounds(), Accounting.MIG)
     classes = {"sliced": sliced, "a100": A100}
-    assert lines(a_rule(allowed_classes=allowed), classes=classes) == [f"^(.*)$ {words}"]
+    assert lines(a_rule(allowed_classes=allowed), classes=classes) == [f"^(.*)$ - ^$ - {words}"]
 
 
 def test_while_a_policy_is_observed_only_pods_with_a_demand_are_held_to_it():
