@@ -255,7 +255,8 @@ def other_products(facts: Facts) -> Finding:
     | seen | result |
     | --- | --- |
     | another product's plugin on a node that is shared, or is to be | failed |
-    | such a plugin on a node that is not shared | warning, none with the label `share` of false |
+    | such a plugin on a node that is not shared | warning |
+    | the same, where the label `share` is false | ok |
     | our resource on a node without a label that brings the agent | warning |
     | KAI's API group, or NVIDIA's driver for resource claims | warning |
     | none of them | ok |
