@@ -13,6 +13,8 @@ from webhook.cli.report.draw import Told, as_json, as_text
 from webhook.core.seeing.checks.facts import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from webhook.adapters.kube.client import Kube
     from webhook.core.policy.values import Policy
 
@@ -56,7 +58,8 @@ def report_command(
     It judges the pods that run now as if they were created again, under the policy in force or the
     one that you pass, with Enforce in place of Audit and Warn. Who would have been stopped is known
     for pods whose policy says onExcess: Report. It acts with your own rights and changes nothing;
-    who created a pod is not stored, so rules by users and groups are judged as for nobody.
+    who created a pod is not stored, so rules by users and groups are judged as for nobody. Where
+    rules ask for labels of namespaces, you need the right to read these.
 
     \b
     vramwarden report                        all namespaces, the policy in force
@@ -92,8 +95,11 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
         why_no_pods,
     )
     from webhook.cli.report.judging import Judged  # noqa: PLC0415
+    from webhook.core.seeing.checks.findings import counted as counted_of  # noqa: PLC0415
+    from webhook.core.seeing.checks.findings import named  # noqa: PLC0415
 
-    judged, missing = Judged(policy), []
+    labels, why_no_labels = _namespace_labels(kube, policy, namespace)
+    judged, missing = Judged(policy, labels), []
     try:
         read_stored_pods(kube, namespace, judged.take)
     except KubeError as error:
@@ -107,7 +113,13 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
     if why:
         missing.append(why)
     if judged.unread:
-        missing.append(f"{judged.unread} pods are too large to be read")
+        missing.append(f"what becomes of {counted_of(judged.unread, 'pod')}, too large to be read")
+    if judged.unjudged:
+        missing.append(
+            f"what becomes of {counted_of(judged.unjudged, 'pod')} in {named(judged.unknown)}: "
+            "rules ask for labels of these namespaces, "
+            f"{why_no_labels or 'which were not there yet'}"
+        )
     return Told(
         f"{where}, {policy.short_digest}",
         judged.pods,
@@ -119,6 +131,22 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
         missing,
         kube.now_s(),
     )
+
+
+def _namespace_labels(
+    kube: Kube, policy: Policy, namespace: str
+) -> tuple[Mapping[str, Mapping[str, str] | None], str]:
+    """Return the labels for which rules ask, by namespace, or why they are not known."""
+    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
+    from webhook.adapters.kube.namespaces import read_labels  # noqa: PLC0415
+
+    wanted = policy.namespace_labels
+    try:
+        return (read_labels(kube, namespace, wanted) if wanted else {}), ""
+    except KubeError as error:
+        verb = "get" if namespace else "list"
+        cure = f"ask an administrator for the right to {verb} namespaces"
+        return {}, f"which you may not read; {cure}" if error.forbidden else f"but: {error}"
 
 
 def _policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, str]:
