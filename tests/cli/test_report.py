@@ -9,6 +9,7 @@ import pytest
 from tests.support.commands import runner
 from tests.support.pods import a_container, a_pod
 from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.policies import LAST_GOOD, PoliciesApi
 from webhook.cli.cluster import Cluster
 from webhook.cli.main import main
 from webhook.cli.report import command, judging
@@ -68,6 +69,7 @@ class FakeKube:
         self.texts = {"looking.yaml": POLICY, "README": "not read"}
         self.nodes = []
         self.namespaces = []
+        self.kept = None
         self.metrics = METRICS
         self.asked = []
 
@@ -109,6 +111,8 @@ class FakeKube:
             found = (one for one in self.namespaces if one["metadata"]["name"] in path.split("/"))
             return next(found, None)
         self._raise(self.texts)
+        if path.endswith(f"/{LAST_GOOD}"):
+            return self.kept
         return None if self.texts is None else {"data": self.texts}
 
     def _raise(self, answer):
@@ -146,7 +150,7 @@ def test_it_says_whom_the_policy_in_force_would_deny_and_why(kube):
     assert "1 pod would get the GPU memory that they ask for." in lines
     assert "No pod would have been stopped." in lines
     assert "Replica webhook-1 counted in 1h: audited 3 (TooLarge 3)." in lines
-    assert kube.asked[1] == ("/api/v1/pods", {"fieldSelector": judging_selector()})
+    assert ("/api/v1/pods", {"fieldSelector": judging_selector()}) in kube.asked
 
 
 def judging_selector():
@@ -330,3 +334,21 @@ def test_without_such_rules_no_namespace_is_read(kube):
 def test_a_pod_that_a_list_brings_twice_counts_once(kube):
     kube.pods += kube.pods
     assert json.loads(run("-o", "json").stdout)["deniedPods"] == 3
+
+
+def test_policies_that_are_objects_are_in_force_beside_the_files(kube):
+    spec = {"rules": [{"name": "small", "match": {"namespaces": ["*"]}, "memory": {"max": "1Gi"}}]}
+    written = {
+        "apiVersion": "vramwarden.io/v1alpha1",
+        "kind": "VRAMPolicy",
+        "metadata": {"name": "aaa"},
+        "spec": spec,
+    }
+    keeper = FakeKube()
+    keeper.texts = {}
+    keeper.create = lambda _path, body: setattr(kube, "kept", body)
+    PoliciesApi(keeper, "vramwarden-system").keep_last_good([("aaa", json.dumps(written).encode())])
+    kube.pods = [stored("elsewhere", "8Gi", "other")]
+    report = json.loads(run("-o", "json").stdout)
+    assert [one["rule"] for one in report["denied"]] == ["small"]
+    assert report["policy"].startswith("vramwarden-system/vramwarden-policies and 1 object, ")

@@ -11,6 +11,7 @@ from webhook.cli.cluster import connection_options, reach
 from webhook.cli.failures import NoCluster, policy_failure
 from webhook.cli.report.draw import Told, as_json, as_text
 from webhook.core.seeing.checks.facts import DEFAULT_NAMESPACE
+from webhook.core.seeing.checks.findings import counted, named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,8 +96,6 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
         why_no_pods,
     )
     from webhook.cli.report.judging import Judged  # noqa: PLC0415
-    from webhook.core.seeing.checks.findings import counted as counted_of  # noqa: PLC0415
-    from webhook.core.seeing.checks.findings import named  # noqa: PLC0415
 
     labels, why_no_labels = _namespace_labels(kube, policy, namespace)
     judged, missing = Judged(policy, labels), []
@@ -109,14 +108,14 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
     except KubeError as error:
         nodes = []
         missing.append(why_no_figures(error))
-    counted, why = read_counters(kube, release)
+    counters, why = read_counters(kube, release)
     if why:
         missing.append(why)
     if judged.unread:
-        missing.append(f"what becomes of {counted_of(judged.unread, 'pod')}, too large to be read")
+        missing.append(f"what becomes of {counted(judged.unread, 'pod')}, too large to be read")
     if judged.unjudged:
         missing.append(
-            f"what becomes of {counted_of(judged.unjudged, 'pod')} in {named(judged.unknown)}: "
+            f"what becomes of {counted(judged.unjudged, 'pod')} in {named(judged.unknown)}: "
             "rules ask for labels of these namespaces, "
             f"{why_no_labels or 'which were not there yet'}"
         )
@@ -127,7 +126,7 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
         judged.untranslated,
         judged.denied(),
         judged.over_cap(nodes),
-        counted,
+        counters,
         missing,
         kube.now_s(),
     )
@@ -151,8 +150,10 @@ def _namespace_labels(
 
 def _policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, str]:
     """Return the policy and where it is from; raises PolicyInvalidError or KubeError."""
+    from webhook.adapters.kube.policies import PoliciesApi  # noqa: PLC0415 - as above
     from webhook.adapters.kube.reported import POLICIES, read_policy_texts  # noqa: PLC0415
     from webhook.adapters.policy.files import load_policy, load_texts  # noqa: PLC0415
+    from webhook.adapters.policy.objects import policy_text  # noqa: PLC0415
     from webhook.adapters.settings import default_enforcer_image  # noqa: PLC0415
 
     image = default_enforcer_image()
@@ -165,4 +166,7 @@ def _policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, str]:
             "the namespace of the release with --release, or a policy with --policy"
         )
     where = f"{release}/{POLICIES}"
-    return load_texts(texts, where, enforcer_image=image), where
+    objects = PoliciesApi(kube, release).last_good() or []
+    beside = [policy_text(name, data) for name, data in objects]
+    policy = load_texts(texts, where, beside, enforcer_image=image)
+    return policy, f"{where} and {counted(len(objects), 'object')}" if objects else where
