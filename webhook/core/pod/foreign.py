@@ -35,6 +35,8 @@ KAI: Final = "KAI"
 GPUSHARE: Final = "gpushare"
 
 WHOLE_GPU: Final = "nvidia.com/gpu"
+SHARED_GPU: Final = "nvidia.com/gpu.shared"
+"""What the device plugin offers where time-slicing has `renameByDefault: true`."""
 HAMI_MEMORY: Final = "nvidia.com/gpumem"
 HAMI_PERCENTAGE: Final = "nvidia.com/gpumem-percentage"
 HAMI_CORES: Final = "nvidia.com/gpucores"
@@ -42,6 +44,10 @@ GPUSHARE_MEMORY: Final = "aliyun.com/gpu-mem"
 GPUSHARE_COUNT: Final = "aliyun.com/gpu-count"
 KAI_MEMORY: Final = "gpu-memory"
 KAI_FRACTION: Final = "gpu-fraction"
+KAI_DEVICES: Final = "gpu-fraction-num-devices"
+VOLCANO_MEMORY: Final = "volcano.sh/vgpu-memory"
+VOLCANO_PERCENTAGE: Final = "volcano.sh/vgpu-memory-percentage"
+VOLCANO_NUMBER: Final = "volcano.sh/vgpu-number"
 
 FOREIGN_RESOURCES: Final[Mapping[str, Foreign]] = {
     HAMI_MEMORY: Foreign(HAMI, "Mi"),
@@ -49,17 +55,17 @@ FOREIGN_RESOURCES: Final[Mapping[str, Foreign]] = {
     HAMI_CORES: Foreign(HAMI, is_compute=True),
     GPUSHARE_MEMORY: Foreign(GPUSHARE, "Gi"),
     GPUSHARE_COUNT: Foreign(GPUSHARE),
-    "volcano.sh/vgpu-memory": Foreign(VOLCANO, "Mi"),
+    VOLCANO_MEMORY: Foreign(VOLCANO, "Mi"),
     "volcano.sh/gpu-memory": Foreign(VOLCANO, "Mi"),
-    "volcano.sh/vgpu-memory-percentage": Foreign(VOLCANO),
-    "volcano.sh/vgpu-number": Foreign(VOLCANO),
+    VOLCANO_PERCENTAGE: Foreign(VOLCANO),
+    VOLCANO_NUMBER: Foreign(VOLCANO),
     "volcano.sh/gpu-number": Foreign(VOLCANO),
     "volcano.sh/vgpu-cores": Foreign(VOLCANO, is_compute=True),
 }
 GIVEN_BY_OTHERS: Final = (
     GPUSHARE_MEMORY,
-    "volcano.sh/vgpu-memory",
-    "volcano.sh/vgpu-number",
+    VOLCANO_MEMORY,
+    VOLCANO_NUMBER,
     "volcano.sh/gpu-memory",
     "volcano.sh/gpu-number",
     "tencent.com/vcuda-core",
