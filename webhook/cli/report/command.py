@@ -9,7 +9,7 @@ import click
 
 from webhook.cli.cluster import connection_options, reach
 from webhook.cli.failures import NoCluster, policy_failure
-from webhook.cli.report.draw import Told, as_json, as_text
+from webhook.cli.report.draw import RolloutReport, as_json, as_text
 from webhook.core.seeing.checks.facts import DEFAULT_NAMESPACE
 from webhook.core.seeing.checks.findings import counted, named
 
@@ -77,16 +77,16 @@ def report_command(
     try:
         kube = reach(kubeconfig, context, None).kube
         policy, where = _policy(kube, path, release)
-        told = report(kube, policy, where, namespace, release)
+        found = report(kube, policy, where, namespace, release)
     except PolicyInvalidError as error:
         raise policy_failure(error) from error
     except KubeError as error:
         raise NoCluster(str(error)) from error
-    click.echo(as_json(told) if output == "json" else as_text(told), nl=False)
-    click.get_current_context().exit(int(told.would_change))
+    click.echo(as_json(found) if output == "json" else as_text(found), nl=False)
+    click.get_current_context().exit(int(found.would_change))
 
 
-def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str) -> Told:
+def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str) -> RolloutReport:
     """Read what the user may read, and judge it; raises KubeError where pods cannot be read."""
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
     from webhook.adapters.kube.reported import read_counters, read_stored_pods  # noqa: PLC0415
@@ -119,7 +119,7 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
             "rules ask for labels of these namespaces, "
             f"{why_no_labels or 'which were not there yet'}"
         )
-    return Told(
+    return RolloutReport(
         f"{where}, {policy.short_digest}",
         judged.pods,
         judged.denied_pods,

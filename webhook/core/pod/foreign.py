@@ -2,6 +2,7 @@
 
 | product | asks by | unit |
 | --- | --- | --- |
+| NVIDIA's device plugin | resources nvidia.com/gpu, gpu.shared | GPUs, replicas |
 | HAMi | resources nvidia.com/gpumem, gpumem-percentage, gpucores | MiB |
 | KAI | annotations gpu-memory, gpu-fraction | MiB, parts of a GPU |
 | gpushare of Alibaba Cloud | resource aliyun.com/gpu-mem | GiB |
