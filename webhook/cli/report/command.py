@@ -11,7 +11,7 @@ from webhook.cli.cluster import connection_options, reach
 from webhook.cli.failures import NoCluster, policy_failure
 from webhook.cli.report.draw import RolloutReport, as_json, as_text
 from webhook.core.seeing.checks.facts import DEFAULT_NAMESPACE
-from webhook.core.seeing.checks.findings import counted, named
+from webhook.core.seeing.checks.findings import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,14 +111,7 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
     counters, why = read_counters(kube, release)
     if why:
         missing.append(why)
-    if judged.unread:
-        missing.append(f"what becomes of {counted(judged.unread, 'pod')}, too large to be read")
-    if judged.unjudged:
-        missing.append(
-            f"what becomes of {counted(judged.unjudged, 'pod')} in {named(judged.unknown)}: "
-            "rules ask for labels of these namespaces, "
-            f"{why_no_labels or 'which were not there yet'}"
-        )
+    missing += judged.missing(why_no_labels)
     return RolloutReport(
         f"{where}, {policy.short_digest}",
         judged.pods,

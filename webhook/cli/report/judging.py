@@ -12,6 +12,7 @@ from webhook.core.pod.findings import shortened
 from webhook.core.pod.lenient import as_object
 from webhook.core.policy.match import NamespaceUnknownError
 from webhook.core.policy.values import Action, Policy, Rollout
+from webhook.core.seeing.checks.findings import counted, named
 from webhook.core.seeing.workloads import workload_of
 from webhook.names import MANAGED_LABEL, MIRROR_POD_ANNOTATION
 
@@ -138,6 +139,20 @@ class Judged:
         """Return what would be denied, most pods first."""
         found = self._groups.values()
         return sorted(found, key=lambda one: (-one.pods, one.namespace, one.rule, one.reason))
+
+    def missing(self, why_no_labels: str) -> Iterator[str]:
+        """Yield which pods could not be judged, and why.
+
+        Where nothing kept the labels from being read, their namespace is newer than they are.
+        """
+        if self.unread:
+            yield f"what becomes of {counted(self.unread, 'pod')}, too large to be read"
+        if self.unjudged:
+            yield (
+                f"what becomes of {counted(self.unjudged, 'pod')} in {named(self.unknown)}: rules "
+                "ask for labels of these namespaces, "
+                f"{why_no_labels or 'which were not there yet'}"
+            )
 
     def over_cap(self, nodes: Iterable[NodeFigures]) -> list[OverCap]:
         """Return who would have been stopped, of the pods that were taken; the oldest first."""
