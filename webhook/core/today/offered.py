@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.migration.asked import GIB
 from webhook.core.nvidia.mig import SLICE_PREFIX
 from webhook.core.pod.foreign import (
     GPUSHARE_COUNT,
@@ -31,6 +30,7 @@ from webhook.core.pod.foreign import (
 )
 from webhook.core.pod.lenient import as_object, as_objects
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
+from webhook.core.today.asked import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
