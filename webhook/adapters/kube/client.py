@@ -295,6 +295,8 @@ class Kube:
     def list_all(self, path: str, keep: Callable[[Json], T], **query: str) -> tuple[list[T], str]:
         """Return what `keep` makes of each object of a collection, and the collection's version.
 
+        `keep` is called again for objects of a page that is asked for again: see `once`.
+
         Not from a cache, which may be behind what a watch reported before. Of an object that alone
         is too large, `keep` gets what `identified` describes.
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from prometheus_client.parser import text_string_to_metric_families
 
 from webhook.adapters.kube.client import KubeError, joined
+from webhook.adapters.kube.once import once
 from webhook.adapters.kube.seeing import NOT_ENDED
 from webhook.core.pod.lenient import as_object, as_objects
 from webhook.core.seeing.nodes import read_time
@@ -45,9 +46,12 @@ class Counted:
 
 
 def read_stored_pods(kube: Kube, namespace: str, keep: Callable[[Json], None]) -> None:
-    """Hand each pod of a namespace that has not ended to `keep`; all for ""; raises KubeError."""
+    """Hand each pod of a namespace that has not ended to `keep`, once; all for "".
+
+    Raises KubeError.
+    """
     path = joined("namespaces", namespace, "pods") if namespace else joined("pods")
-    kube.list_all(path, keep, fieldSelector=NOT_ENDED)
+    kube.list_all(path, once(keep), fieldSelector=NOT_ENDED)
 
 
 def read_policy_texts(kube: Kube, namespace: str) -> dict[str, str] | None:

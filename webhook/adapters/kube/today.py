@@ -5,9 +5,10 @@ Rights: list on `pods` and `nodes`. Only what is kept of an object stays in memo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from webhook.adapters.kube.client import joined
+from webhook.adapters.kube.once import once
 from webhook.adapters.kube.seeing import NOT_ENDED
 
 if TYPE_CHECKING:
@@ -17,17 +18,15 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-T = TypeVar("T")
+
+def read_pods(kube: Kube, keep: Callable[[Json], None]) -> None:
+    """Hand each pod that has not finished to `keep`, once; raises KubeError."""
+    kube.list_all(joined("pods"), once(keep), fieldSelector=NOT_ENDED)
 
 
-def list_pods(kube: Kube, keep: Callable[[Json], T]) -> list[T]:
-    """Return what `keep` makes of each pod that has not finished; raises KubeError."""
-    return kube.list_all(joined("pods"), keep, fieldSelector=NOT_ENDED)[0]
-
-
-def list_nodes(kube: Kube, keep: Callable[[Json], T]) -> list[T]:
-    """Return what `keep` makes of each node; raises KubeError."""
-    return kube.list_all(joined("nodes"), keep)[0]
+def read_nodes(kube: Kube, keep: Callable[[Json], None]) -> None:
+    """Hand each node to `keep`, once; raises KubeError."""
+    kube.list_all(joined("nodes"), once(keep))
 
 
 def why_unlisted(error: KubeError) -> str:

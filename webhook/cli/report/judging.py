@@ -82,7 +82,6 @@ class Judged:
         """`labels`: those of each namespace for which rules ask; None for one not known."""
         self._policy = enforcing(policy)
         self._labels = labels or {}
-        self._taken: set[str] = set()
         self._actions = {rule.name: rule.action.value for rule in policy.rules}
         self._groups: dict[tuple[str, str, str], Denied] = {}
         self._names: dict[str, tuple[str, str]] = {}
@@ -99,16 +98,9 @@ class Judged:
         """Namespaces of those."""
 
     def take(self, raw: Json) -> None:
-        """Judge a stored pod as if it were created now.
-
-        A list whose next page has expired begins again, so a pod may come twice; it counts once.
-        """
+        """Judge a stored pod as if it were created now."""
         metadata, spec = as_object(raw.get("metadata")), raw.get("spec")
         namespace, name = str(metadata.get("namespace")), str(metadata.get("name"))
-        uid = str(metadata.get("uid") or f"{namespace}/{name}")
-        if uid in self._taken:
-            return
-        self._taken.add(uid)
         labels = as_object(metadata.get("labels"))
         if labels.get(MANAGED_LABEL) == "true":
             self._names[str(metadata.get("uid"))] = namespace, name

@@ -10,7 +10,7 @@ import click
 
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.histories import HistoriesApi
-from webhook.adapters.kube.today import list_nodes, list_pods, why_unlisted
+from webhook.adapters.kube.today import read_nodes, read_pods, why_unlisted
 from webhook.adapters.manifests.files import name_of_input, read_text
 from webhook.adapters.yaml_documents import Problem
 from webhook.cli.cluster import reach
@@ -110,8 +110,8 @@ def _read_csv(name: str, text: str) -> list[Size]:
 def _read_cluster(options: TodayOptions, seen: Seen) -> None:
     try:
         kube = reach(options.kubeconfig, options.context, None).kube
-        list_pods(kube, seen.keep_pod)
-        list_nodes(kube, seen.keep_node)
+        read_pods(kube, seen.keep_pod)
+        read_nodes(kube, seen.keep_node)
     except KubeError as error:
         raise Failure(why_unlisted(error)) from error
     try:
