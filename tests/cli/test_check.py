@@ -138,7 +138,7 @@ def test_wrong_usage_is_two():
 
 def looked(policies, *, bundles=(), secret=None, version="0.1.0"):
     facts = Facts("u", "v1.36.2", 1_800_000_000.0, "0.1.0", webhook=a_workload(version=version))
-    return completed(Looked(facts, policies, bundles, secret), pre=False)
+    return completed(Looked(facts, policies, (), bundles, secret), pre=False)
 
 
 BROKEN = {"a.yaml": "kind: What\n", "notes.txt": "no policy"}

@@ -122,7 +122,8 @@ def test_a_rule_for_people_is_valid_with_a_warning():
     assert done.returncode == 0
     assert done.stderr.startswith(f"warning: {file}:")
     assert (
-        ": rule interns: the pods of Deployments, Jobs and the like are created by" in done.stderr
+        ': rule "interns" governs no pods of Deployments, Jobs and the like: a controller'
+        in done.stderr
     )
     assert done.stderr.count("\n") == 1
 

@@ -9,6 +9,7 @@ import pytest
 from tests.support.commands import runner
 from tests.support.pods import a_container, a_pod
 from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.policies import LAST_GOOD, PoliciesApi
 from webhook.cli.cluster import Cluster
 from webhook.cli.main import main
 from webhook.cli.report import command, judging
@@ -67,6 +68,8 @@ class FakeKube:
         ]
         self.texts = {"looking.yaml": POLICY, "README": "not read"}
         self.nodes = []
+        self.namespaces = []
+        self.kept = None
         self.metrics = METRICS
         self.asked = []
 
@@ -75,6 +78,9 @@ class FakeKube:
 
     def list_all(self, path, keep, **query):
         self.asked.append((path, query))
+        if path == "/api/v1/namespaces":
+            self._raise(self.namespaces)
+            return [keep(one) for one in self.namespaces], "1"
         self._raise(self.pods)
         wanted = path.split("/")[-2] if "/namespaces/" in path else ""
         found = [pod for pod in self.pods if wanted in ("", pod["metadata"]["namespace"])]
@@ -100,7 +106,13 @@ class FakeKube:
 
     def find(self, path):
         self.asked.append((path, {}))
+        if "/configmaps/" not in path:
+            self._raise(self.namespaces)
+            found = (one for one in self.namespaces if one["metadata"]["name"] in path.split("/"))
+            return next(found, None)
         self._raise(self.texts)
+        if path.endswith(f"/{LAST_GOOD}"):
+            return self.kept
         return None if self.texts is None else {"data": self.texts}
 
     def _raise(self, answer):
@@ -135,10 +147,10 @@ def test_it_says_whom_the_policy_in_force_would_deny_and_why(kube):
     assert "8GB is not a Kubernetes quantity; use 8G or 8Gi" in lines[lines.index(wrong) + 1]
     assert any(line.split()[3:4] == ["HostPID"] for line in lines)
     assert any(line.split()[3:4] == ["TooLarge"] for line in lines)
-    assert "1 pod would get the GPU memory that they ask for." in lines
+    assert "1 pod would get the GPU memory asked for." in lines
     assert "No pod would have been stopped." in lines
     assert "Replica webhook-1 counted in 1h: audited 3 (TooLarge 3)." in lines
-    assert kube.asked[1] == ("/api/v1/pods", {"fieldSelector": judging_selector()})
+    assert ("/api/v1/pods", {"fieldSelector": judging_selector()}) in kube.asked
 
 
 def judging_selector():
@@ -254,4 +266,89 @@ def test_what_tenants_write_makes_no_report_without_bounds(kube, monkeypatch):
     report = json.loads(run("-o", "json").stdout)
     assert (report["deniedPods"], len(report["denied"])) == (7, 3)
     assert all(len(one["message"]) <= judging.LONGEST_SENTENCE for one in report["denied"])
-    assert report["missing"] == ["1 pods are too large to be read"]
+    assert report["missing"] == ["what becomes of 1 pod, too large to be read"]
+
+
+LABELS = """\
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: labels}
+spec:
+  rules:
+  - {name: free, match: {namespaces: [open]}, memory: {max: 40Gi}}
+  - {name: interns, match: {namespaceLabels: {tier: intern}}, memory: {max: 1Gi}}
+  - {name: rest}
+"""
+
+
+@pytest.fixture
+def labelled(kube):
+    kube.texts = {"labels.yaml": LABELS}
+    kube.pods = [stored(f"of-{name}", "8Gi", name) for name in ("open", "team-a", "team-b")]
+    for name, labels in (("team-a", {"tier": "intern", "other": "x"}), ("team-b", None)):
+        metadata = {"name": name, "labels": labels}
+        kube.namespaces.append({"metadata": metadata, "spec": {}})
+    return kube
+
+
+@pytest.mark.parametrize("namespace", ["", "team-a"])
+def test_rules_by_labels_of_namespaces_are_judged_by_these(labelled, namespace):
+    report = json.loads(run("-o", "json", "-n", namespace).stdout)
+    (found,) = report["denied"]
+    assert (found["rule"], found["reason"], found["namespace"]) == ("interns", "TooLarge", "team-a")
+    assert (report["pods"], report["missing"]) == (1 if namespace else 3, [])
+
+
+@pytest.mark.parametrize("namespace", ["", "team-a"])
+def test_namespaces_whose_labels_may_not_be_read_are_named(labelled, namespace):
+    labelled.namespaces = forbidden()
+    report = json.loads(run("-o", "json", "-n", namespace).stdout)
+    verb, where, pods = "list", "team-a, team-b", "2 pods"
+    if namespace:
+        verb, where, pods = "get", "team-a", "1 pod"
+    (missing,) = report["missing"]
+    assert missing == (
+        f"what becomes of {pods} in {where}: rules ask for labels of these namespaces, which you "
+        f"may not read; ask an administrator for the right to {verb} namespaces"
+    )
+    assert (report["denied"], report["pods"]) == ([], 0 if namespace else 1)
+    assert report["policy"].startswith("vramwarden-system/vramwarden-policies, ")
+
+
+def test_a_namespace_that_came_later_and_an_api_server_that_fails_are_named_too(labelled):
+    del labelled.namespaces[1]
+    (missing,) = json.loads(run("-o", "json").stdout)["missing"]
+    assert missing.startswith("what becomes of 1 pod in team-b: ")
+    assert missing.endswith(", which were not there yet")
+    labelled.namespaces = KubeError("overloaded", code=500)
+    (missing,) = json.loads(run("-o", "json").stdout)["missing"]
+    assert missing.endswith(", but: overloaded")
+
+
+def test_without_such_rules_no_namespace_is_read(kube):
+    kube.namespaces = forbidden()
+    assert json.loads(run("-o", "json").stdout)["missing"] == []
+    assert not [path for path, _ in kube.asked if path == "/api/v1/namespaces"]
+
+
+def test_a_pod_that_a_list_brings_twice_counts_once(kube):
+    kube.pods += kube.pods
+    assert json.loads(run("-o", "json").stdout)["deniedPods"] == 3
+
+
+def test_policies_that_are_objects_are_in_force_beside_the_files(kube):
+    spec = {"rules": [{"name": "small", "match": {"namespaces": ["*"]}, "memory": {"max": "1Gi"}}]}
+    written = {
+        "apiVersion": "vramwarden.io/v1alpha1",
+        "kind": "VRAMPolicy",
+        "metadata": {"name": "aaa"},
+        "spec": spec,
+    }
+    keeper = FakeKube()
+    keeper.texts = {}
+    keeper.create = lambda _path, body: setattr(kube, "kept", body)
+    PoliciesApi(keeper, "vramwarden-system").keep_last_good([("aaa", json.dumps(written).encode())])
+    kube.pods = [stored("elsewhere", "8Gi", "other")]
+    report = json.loads(run("-o", "json").stdout)
+    assert [one["rule"] for one in report["denied"]] == ["small"]
+    assert report["policy"].startswith("vramwarden-system/vramwarden-policies and 1 object, ")

@@ -11,6 +11,7 @@ import pytest
 from tests.adapters.kube.test_follow import Enough, Script
 from tests.server.test_templates import a_review as a_workload
 from tests.support.pods import a_pod, a_policy, a_request, a_review, a_rule
+from webhook.adapters.kube import namespaces
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Changed, Failed, Listed
 from webhook.core.admission.decide import Phase
@@ -106,7 +107,7 @@ def test_no_label_is_kept_for_which_no_rule_asks(replica):
     many = {f"example.com/{number}": "x" * 63 for number in range(1000)}
     replica.lists(a_namespace(tier="intern", **many), a_namespace("team-b", **many))
     assert replica.knows() == INTERN
-    assert replica.followed.labels["team-b"] is module._NONE
+    assert replica.followed.labels["team-b"] is namespaces._NONE
 
 
 def test_a_namespace_that_is_too_large_to_be_read_is_not_known(replica):

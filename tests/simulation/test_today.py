@@ -7,9 +7,9 @@ from fractions import Fraction
 import pytest
 
 from tests.simulation.clusters import a_node
-from webhook.core.migration.asked import Asked, How
 from webhook.core.placement.fit import Need
 from webhook.core.pod.quantity import MIB
+from webhook.core.today.asked import Asked, How
 from webhook.simulation.cluster import Cause
 from webhook.simulation.shares import SizedBy, TodayNode, TodayPod
 from webhook.simulation.today import Row, compare

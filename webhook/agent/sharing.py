@@ -9,11 +9,11 @@ from webhook.core.node.sharing import (
     SETTLE_S,
     Shared,
     Sharing,
+    given_away,
     gpus_in_use,
     has_offered,
     is_advertised,
     judge,
-    whole_gpus,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class SharingOfNode:
 
         An agent often starts with its node, and so before the plugin has registered again.
         """
-        before, self._offered = self._offered, bool(whole_gpus(node))
+        before, self._offered = self._offered, bool(given_away(node))
         if self._offered or before or (before is None and has_offered(node)):
             self._settled_s = now_s + SETTLE_S
 

@@ -18,9 +18,8 @@ from webhook.adapters.policy.files import (
 from webhook.adapters.policy.schema import json_schema
 from webhook.adapters.settings import default_enforcer_image
 from webhook.adapters.yaml_documents import MAX_BYTES
+from webhook.core.admission.doubts import doubts
 from webhook.core.admission.examples import run_example
-from webhook.core.admission.overlooked import overlooked
-from webhook.core.policy.reach import doubts
 
 if TYPE_CHECKING:
     from collections.abc import Sized
@@ -130,7 +129,7 @@ def _read(path: Path) -> Policy | None:
             click.echo(
                 f"warning: {_shown(path)}: no {what} in it, so every pod is left alone", err=True
             )
-        for warning in (*doubts(policy.rules), *overlooked(policy)):
+        for warning in doubts(policy):
             click.echo(f"warning: {warning}", err=True)
     except PolicyInvalidError as error:
         for problem in error.problems:

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Changed, Collection, Failed, Listed, follow
+from webhook.adapters.kube.namespaces import PATH, labelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from webhook.adapters.kube.client import Kube
     from webhook.adapters.kube.follow import Report
+    from webhook.adapters.kube.namespaces import Labelled
     from webhook.core.pod.request import Request
     from webhook.core.policy.values import Policy
     from webhook.server.log import JsonLog
 
     Json = dict[str, Any]
-    Labelled = tuple[str, Mapping[str, str] | None]
 
 KNOWN_WITHIN_S: Final = 10.0
 """How long a replica that cannot find out stays unready: it can still judge pods whose rules ask
@@ -31,8 +32,6 @@ for no labels."""
 POLL_S: Final = 2.0
 """How soon a reloaded policy is seen that asks for other labels."""
 
-PATH: Final = "/api/v1/namespaces"
-_NONE: Final[Mapping[str, str]] = {}
 _ABOUT: Final = "namespaces"
 
 
@@ -152,12 +151,8 @@ class _Followed:
         self._end_if_over()
 
     def labelled(self, found: Json) -> Labelled:
-        """Keep of a namespace what is wanted: who may label one could fill the memory otherwise."""
-        name = str(found["metadata"]["name"])
-        if type(found.get("spec")) is not dict:  # it was too large to be read
-            return name, None
-        labels = found["metadata"].get("labels") or {}
-        return name, {key: labels[key] for key in self.wanted & labels.keys()} or _NONE
+        """Keep of a namespace what is wanted."""
+        return labelled(found, self.wanted)
 
     def hear(self, report: Report[Labelled]) -> None:
         """Take a report of `follow`."""

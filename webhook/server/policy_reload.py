@@ -8,7 +8,7 @@ from itertools import islice
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.policy.reach import doubts
+from webhook.core.admission.doubts import doubts
 
 if TYPE_CHECKING:
     from webhook.adapters.policy.source import PolicySource
@@ -67,7 +67,7 @@ class PolicyReload:
             self.log.warning(
                 "the policy has no rules, so every pod is left alone", policy=policy.short_digest
             )
-        found = [str(doubt) for doubt in islice(doubts(policy.rules), _MOST_DOUBTS)]
+        found = [str(doubt) for doubt in islice(doubts(policy), _MOST_DOUBTS)]
         if found:
             self.log.warning(
                 "the policy has rules that hardly do what they say; move or narrow them",

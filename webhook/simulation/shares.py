@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from webhook.core.migration.asked import How
 from webhook.core.placement.fit import Need
 from webhook.core.pod.quantity import MIB
+from webhook.core.today.asked import How
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from webhook.core.migration.asked import Asked
     from webhook.core.pod.gpus import Gpu
+    from webhook.core.today.asked import Asked
     from webhook.simulation.cluster import Selector
 
 

@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from webhook.core.migration.asked import How
 from webhook.core.placement.fit import best_fit
+from webhook.core.today.asked import How
 from webhook.simulation.bounds import lower_bound
 from webhook.simulation.cluster import Scheduling, SimulatedNode, SimulatedPod
 from webhook.simulation.replay import replay

@@ -12,6 +12,7 @@ from webhook.core.node.sharing import (
     FREE_BYTES,
     Shared,
     Sharing,
+    given_away,
     gpus_in_use,
     has_offered,
     is_advertised,
@@ -96,6 +97,40 @@ def test_who_is_not_shared_is_told_the_cure():
         "vramwarden.io/share=true"
     )
     assert "'yes', which is neither true nor false; correct it" in said({}, "yes")
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "aliyun.com/gpu-mem",
+        "volcano.sh/gpu-memory",
+        "volcano.sh/gpu-number",
+        "volcano.sh/vgpu-memory",
+        "volcano.sh/vgpu-number",
+    ],
+)
+def test_a_node_that_another_product_serves_is_not_shared_either(resource):
+    node = a_node({resource: "15"})
+    found = judge(node, shares=False, has_pods=False, in_use=())
+    assert (found.shared, found.reason) == (Shared.NO, "GPUsNotShared")
+    assert found.sentence == (
+        "the GPUs of this node are not shared by memory: another product gives them away "
+        f"({resource}); take that product's device plugin off the node, or share both ways with "
+        "vramwarden.io/share=true"
+    )
+    assert (given_away(node), whole_gpus(node)) == ((resource,), ())
+    assert has_offered({"status": {"capacity": {resource: "0"}}})
+
+
+def test_what_a_plugin_leaves_on_the_node_when_it_is_gone_does_not_keep_it_from_being_shared():
+    node = a_node({"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "2"})
+    assert judge(node, shares=False, has_pods=False, in_use=()) == Sharing(Shared.YES)
+
+
+def test_beside_whole_gpus_the_cure_is_the_one_for_those():
+    assert "nvidia.com/gpu.deploy.device-plugin=false" in said(
+        {"nvidia.com/gpu": "8", "aliyun.com/gpu-mem": "15"}
+    )
 
 
 def test_who_is_still_shared_beside_the_plugin_is_told_so_too():

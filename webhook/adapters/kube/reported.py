@@ -12,6 +12,7 @@ from urllib.parse import quote
 from prometheus_client.parser import text_string_to_metric_families
 
 from webhook.adapters.kube.client import KubeError, joined
+from webhook.adapters.kube.seeing import NOT_ENDED
 from webhook.core.pod.lenient import as_object, as_objects
 from webhook.core.seeing.nodes import read_time
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 POLICIES: Final = "vramwarden-policies"
 """The chart's ConfigMap with the policy in force."""
 _WEBHOOK_PODS: Final = "app.kubernetes.io/name=vramwarden,app.kubernetes.io/component=webhook"
-_NOT_ENDED: Final = "status.phase!=Succeeded,status.phase!=Failed"
 _MOST_REPLICAS: Final = 16
 _MOST_BYTES: Final = 4 * 2**20
 _FAMILY: Final = "vramwarden_admission_requests"
@@ -47,7 +47,7 @@ class Counted:
 def read_stored_pods(kube: Kube, namespace: str, keep: Callable[[Json], None]) -> None:
     """Hand each pod of a namespace that has not ended to `keep`; all for ""; raises KubeError."""
     path = joined("namespaces", namespace, "pods") if namespace else joined("pods")
-    kube.list_all(path, keep, fieldSelector=_NOT_ENDED)
+    kube.list_all(path, keep, fieldSelector=NOT_ENDED)
 
 
 def read_policy_texts(kube: Kube, namespace: str) -> dict[str, str] | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 GPU_NODES_PATH: Final = f"/apis/{SEEING_API_VERSION}/{GPU_NODES}"
 _NO_NODE: Final = "<none>"
 """In that column of the table."""
-_NOT_ENDED: Final = "status.phase!=Succeeded,status.phase!=Failed"
+NOT_ENDED: Final = "status.phase!=Succeeded,status.phase!=Failed"
 """Pods that ended hold nothing."""
 _MOST_WHOLE: Final = 100
 """Pods without a node that are read whole."""
@@ -41,10 +41,10 @@ def read_pods(kube: Kube, namespace: str, *, selector: str = "") -> list[SeenPod
     for, and what the scheduler says.
     """
     path, labels = _pods(namespace), ",".join(filter(None, (f"{MANAGED_LABEL}=true", selector)))
-    rows = kube.list_rows(path, _row, labelSelector=labels, fieldSelector=_NOT_ENDED)
+    rows = kube.list_rows(path, _row, labelSelector=labels, fieldSelector=NOT_ENDED)
     pods = {pod.uid: pod for pod in _found(rows)}
     if any(not pod.node for pod in pods.values()):
-        waiting = f"spec.nodeName=,{_NOT_ENDED}"
+        waiting = f"spec.nodeName=,{NOT_ENDED}"
         whole = kube.list_first(
             path, seen_whole, _MOST_WHOLE, labelSelector=labels, fieldSelector=waiting
         )

@@ -5,9 +5,10 @@ Rights: list on `pods` and `nodes`. Only what is kept of an object stays in memo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from webhook.adapters.kube.client import joined
+from webhook.adapters.kube.seeing import NOT_ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,12 +19,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_NOT_ENDED: Final = "status.phase!=Succeeded,status.phase!=Failed"
-
 
 def list_pods(kube: Kube, keep: Callable[[Json], T]) -> list[T]:
     """Return what `keep` makes of each pod that has not finished; raises KubeError."""
-    return kube.list_all(joined("pods"), keep, fieldSelector=_NOT_ENDED)[0]
+    return kube.list_all(joined("pods"), keep, fieldSelector=NOT_ENDED)[0]
 
 
 def list_nodes(kube: Kube, keep: Callable[[Json], T]) -> list[T]:

@@ -9,10 +9,13 @@ import click
 
 from webhook.cli.cluster import connection_options, reach
 from webhook.cli.failures import NoCluster, policy_failure
-from webhook.cli.report.draw import Told, as_json, as_text
+from webhook.cli.report.draw import RolloutReport, as_json, as_text
 from webhook.core.seeing.checks.facts import DEFAULT_NAMESPACE
+from webhook.core.seeing.checks.findings import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from webhook.adapters.kube.client import Kube
     from webhook.core.policy.values import Policy
 
@@ -56,7 +59,8 @@ def report_command(
     It judges the pods that run now as if they were created again, under the policy in force or the
     one that you pass, with Enforce in place of Audit and Warn. Who would have been stopped is known
     for pods whose policy says onExcess: Report. It acts with your own rights and changes nothing;
-    who created a pod is not stored, so rules by users and groups are judged as for nobody.
+    who created a pod is not stored, so rules by users and groups are judged as for nobody. Where
+    rules ask for labels of namespaces, you need the right to read these.
 
     \b
     vramwarden report                        all namespaces, the policy in force
@@ -73,16 +77,16 @@ def report_command(
     try:
         kube = reach(kubeconfig, context, None).kube
         policy, where = _policy(kube, path, release)
-        told = report(kube, policy, where, namespace, release)
+        found = report(kube, policy, where, namespace, release)
     except PolicyInvalidError as error:
         raise policy_failure(error) from error
     except KubeError as error:
         raise NoCluster(str(error)) from error
-    click.echo(as_json(told) if output == "json" else as_text(told), nl=False)
-    click.get_current_context().exit(int(told.would_change))
+    click.echo(as_json(found) if output == "json" else as_text(found), nl=False)
+    click.get_current_context().exit(int(found.would_change))
 
 
-def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str) -> Told:
+def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str) -> RolloutReport:
     """Read what the user may read, and judge it; raises KubeError where pods cannot be read."""
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
     from webhook.adapters.kube.reported import read_counters, read_stored_pods  # noqa: PLC0415
@@ -93,7 +97,8 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
     )
     from webhook.cli.report.judging import Judged  # noqa: PLC0415
 
-    judged, missing = Judged(policy), []
+    labels, why_no_labels = _namespace_labels(kube, policy, namespace)
+    judged, missing = Judged(policy, labels), []
     try:
         read_stored_pods(kube, namespace, judged.take)
     except KubeError as error:
@@ -103,28 +108,45 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
     except KubeError as error:
         nodes = []
         missing.append(why_no_figures(error))
-    counted, why = read_counters(kube, release)
+    counters, why = read_counters(kube, release)
     if why:
         missing.append(why)
-    if judged.unread:
-        missing.append(f"{judged.unread} pods are too large to be read")
-    return Told(
+    missing += judged.missing(why_no_labels)
+    return RolloutReport(
         f"{where}, {policy.short_digest}",
         judged.pods,
         judged.denied_pods,
         judged.untranslated,
         judged.denied(),
         judged.over_cap(nodes),
-        counted,
+        counters,
         missing,
         kube.now_s(),
     )
 
 
+def _namespace_labels(
+    kube: Kube, policy: Policy, namespace: str
+) -> tuple[Mapping[str, Mapping[str, str] | None], str]:
+    """Return the labels for which rules ask, by namespace, or why they are not known."""
+    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
+    from webhook.adapters.kube.namespaces import read_labels  # noqa: PLC0415
+
+    wanted = policy.namespace_labels
+    try:
+        return (read_labels(kube, namespace, wanted) if wanted else {}), ""
+    except KubeError as error:
+        verb = "get" if namespace else "list"
+        cure = f"ask an administrator for the right to {verb} namespaces"
+        return {}, f"which you may not read; {cure}" if error.forbidden else f"but: {error}"
+
+
 def _policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, str]:
     """Return the policy and where it is from; raises PolicyInvalidError or KubeError."""
+    from webhook.adapters.kube.policies import PoliciesApi  # noqa: PLC0415 - as above
     from webhook.adapters.kube.reported import POLICIES, read_policy_texts  # noqa: PLC0415
     from webhook.adapters.policy.files import load_policy, load_texts  # noqa: PLC0415
+    from webhook.adapters.policy.objects import policy_text  # noqa: PLC0415
     from webhook.adapters.settings import default_enforcer_image  # noqa: PLC0415
 
     image = default_enforcer_image()
@@ -137,4 +159,7 @@ def _policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, str]:
             "the namespace of the release with --release, or a policy with --policy"
         )
     where = f"{release}/{POLICIES}"
-    return load_texts(texts, where, enforcer_image=image), where
+    objects = PoliciesApi(kube, release).last_good() or []
+    beside = [policy_text(name, data) for name, data in objects]
+    policy = load_texts(texts, where, beside, enforcer_image=image)
+    return policy, f"{where} and {counted(len(objects), 'object')}" if objects else where

@@ -23,7 +23,7 @@ _WIDEST: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RolloutReport:
     """Everything that a report says."""
 
     policy: str
@@ -44,42 +44,45 @@ class Told:
         return bool(self.denied_pods or self.over_cap)
 
 
-def as_text(told: Told) -> str:
+def as_text(found: RolloutReport) -> str:
     """Draw the report for people."""
-    lines = [f"If every rule enforced ({told.policy}), of {_pods(told.pods)} that it governs:", ""]
-    lines += _denied(told)
-    lines += ["", *_over_cap(told)]
-    if told.untranslated:
-        lines += ["", f"{_pods(told.untranslated)} would get the GPU memory that they ask for."]
-    for one in told.counted:
-        lines += ["", *_counted(one, told.now_s)]
-    if told.missing:
-        lines += ["", *(f"Not known: {sentence}" for sentence in told.missing)]
+    lines = [
+        f"If every rule enforced ({found.policy}), of {_pods(found.pods)} that it governs:",
+        "",
+    ]
+    lines += _denied(found)
+    lines += ["", *_over_cap(found)]
+    if found.untranslated:
+        lines += ["", f"{_pods(found.untranslated)} would get the GPU memory asked for."]
+    for one in found.counted:
+        lines += ["", *_counted(one, found.now_s)]
+    if found.missing:
+        lines += ["", *(f"Not known: {sentence}" for sentence in found.missing)]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _denied(told: Told) -> list[str]:
-    if not told.denied:
+def _denied(found: RolloutReport) -> list[str]:
+    if not found.denied:
         return ["No pod would be denied."]
     rows = [
         (one.namespace, one.rule, one.action, one.reason, str(one.pods), str(len(one.workloads)),
          one.example)
-        for one in told.denied
+        for one in found.denied
     ]  # fmt: skip
     heads, *drawn = _table(_HEADS, rows)
-    sentences = (one.sentence for one in told.denied)
+    sentences = (one.sentence for one in found.denied)
     below = (f"{row}\n    {said}" for row, said in zip(drawn, sentences, strict=True))
-    return [f"{_pods(told.denied_pods)} would be denied.", "", heads, *below]
+    return [f"{_pods(found.denied_pods)} would be denied.", "", heads, *below]
 
 
-def _over_cap(told: Told) -> list[str]:
-    if not told.over_cap:
+def _over_cap(found: RolloutReport) -> list[str]:
+    if not found.over_cap:
         return ["No pod would have been stopped."]
     rows = [
         (one.namespace, one.pod, one.node, str(one.gpu), exactly(one.cap_bytes),
          "-" if one.peak_bytes is None else measured(one.peak_bytes), str(one.times),
-         f"{lasting(max(0.0, told.now_s - one.since_s))} ago")
-        for one in told.over_cap
+         f"{lasting(max(0.0, found.now_s - one.since_s))} ago")
+        for one in found.over_cap
     ]  # fmt: skip
     return ["These would have been stopped at their cap.", "", *_table(_HEADS_OVER, rows)]
 
@@ -110,15 +113,15 @@ def _pods(count: int) -> str:
     return "1 pod" if count == 1 else f"{count} pods"
 
 
-def as_json(told: Told) -> str:
+def as_json(found: RolloutReport) -> str:
     """Write the report for programs; what is not known is absent."""
     report: dict[str, Any] = {
         "apiVersion": SEEING_API_VERSION,
         "kind": "RolloutReport",
-        "policy": told.policy,
-        "pods": told.pods,
-        "deniedPods": told.denied_pods,
-        "untranslatedPods": told.untranslated,
+        "policy": found.policy,
+        "pods": found.pods,
+        "deniedPods": found.denied_pods,
+        "untranslatedPods": found.untranslated,
         "denied": [
             {
                 "namespace": one.namespace,
@@ -130,7 +133,7 @@ def as_json(told: Told) -> str:
                 "example": one.example,
                 "message": one.sentence,
             }
-            for one in told.denied
+            for one in found.denied
         ],
         "overCap": [
             {
@@ -143,7 +146,7 @@ def as_json(told: Told) -> str:
                 "times": one.times,
                 "since": write_time(one.since_s),
             }
-            for one in told.over_cap
+            for one in found.over_cap
         ],
         "replicas": [
             {
@@ -151,8 +154,8 @@ def as_json(told: Told) -> str:
                 **({} if one.since_s is None else {"since": write_time(one.since_s)}),
                 "reviews": one.reviews,
             }
-            for one in told.counted
+            for one in found.counted
         ],
-        "missing": list(told.missing),
+        "missing": list(found.missing),
     }
     return f"{json.dumps(report, indent=2)}\n"

@@ -10,12 +10,14 @@ from webhook.core.admission.templates import creation_of
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.findings import shortened
 from webhook.core.pod.lenient import as_object
+from webhook.core.policy.match import NamespaceUnknownError
 from webhook.core.policy.values import Action, Policy, Rollout
+from webhook.core.seeing.checks.findings import counted, named
 from webhook.core.seeing.workloads import workload_of
 from webhook.names import MANAGED_LABEL, MIRROR_POD_ANNOTATION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from webhook.core.pod.fields import Json
     from webhook.core.seeing.nodes import NodeFigures
@@ -74,8 +76,13 @@ def enforcing(policy: Policy) -> Policy:
 class Judged:
     """Takes one stored pod after the other, and remembers little of each."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(
+        self, policy: Policy, labels: Mapping[str, Mapping[str, str] | None] | None = None
+    ) -> None:
+        """`labels`: those of each namespace for which rules ask; None for one not known."""
         self._policy = enforcing(policy)
+        self._labels = labels or {}
+        self._taken: set[str] = set()
         self._actions = {rule.name: rule.action.value for rule in policy.rules}
         self._groups: dict[tuple[str, str, str], Denied] = {}
         self._names: dict[str, tuple[str, str]] = {}
@@ -86,11 +93,22 @@ class Judged:
         """Pods that ask for VRAM, have none today, and would get it."""
         self.unread = 0
         """Pods that are too large to be read."""
+        self.unjudged = 0
+        """Pods whose rule depends on labels of their namespace, which are not known."""
+        self.unknown: set[str] = set()
+        """Namespaces of those."""
 
     def take(self, raw: Json) -> None:
-        """Judge a stored pod as if it were created now."""
+        """Judge a stored pod as if it were created now.
+
+        A list whose next page has expired begins again, so a pod may come twice; it counts once.
+        """
         metadata, spec = as_object(raw.get("metadata")), raw.get("spec")
         namespace, name = str(metadata.get("namespace")), str(metadata.get("name"))
+        uid = str(metadata.get("uid") or f"{namespace}/{name}")
+        if uid in self._taken:
+            return
+        self._taken.add(uid)
         labels = as_object(metadata.get("labels"))
         if labels.get(MANAGED_LABEL) == "true":
             self._names[str(metadata.get("uid"))] = namespace, name
@@ -99,7 +117,14 @@ class Judged:
             return
         if MIRROR_POD_ANNOTATION in as_object(metadata.get("annotations")):
             return  # a kubelet's own, which nobody denies
-        decision = decide(creation_of(_as_created(raw), namespace), self._policy, Phase.MUTATE)
+        creation = creation_of(_as_created(raw), namespace)
+        creation = replace(creation, namespace_labels=self._labels.get(namespace))
+        try:
+            decision = decide(creation, self._policy, Phase.MUTATE)
+        except NamespaceUnknownError:
+            self.unjudged += 1
+            self.unknown.add(namespace)
+            return
         if decision.skip:
             return
         self.pods += 1
@@ -114,6 +139,20 @@ class Judged:
         """Return what would be denied, most pods first."""
         found = self._groups.values()
         return sorted(found, key=lambda one: (-one.pods, one.namespace, one.rule, one.reason))
+
+    def missing(self, why_no_labels: str) -> Iterator[str]:
+        """Yield which pods could not be judged, and why.
+
+        Where nothing kept the labels from being read, their namespace is newer than they are.
+        """
+        if self.unread:
+            yield f"what becomes of {counted(self.unread, 'pod')}, too large to be read"
+        if self.unjudged:
+            yield (
+                f"what becomes of {counted(self.unjudged, 'pod')} in {named(self.unknown)}: rules "
+                "ask for labels of these namespaces, "
+                f"{why_no_labels or 'which were not there yet'}"
+            )
 
     def over_cap(self, nodes: Iterable[NodeFigures]) -> list[OverCap]:
         """Return who would have been stopped, of the pods that were taken; the oldest first."""

@@ -19,8 +19,8 @@ from webhook.cli.simulate.reading import NO_SIZES, UnreadableError, read_sizes
 from webhook.cli.simulate.short import Found, short_sizes
 from webhook.cli.simulate.today_output import TodayReport
 from webhook.cli.simulate.today_reading import GivenMemory, Seen, read_given, read_objects
-from webhook.core.migration.offered import Source
 from webhook.core.pod.quantity import QuantityError, parse_vram
+from webhook.core.today.offered import Source
 from webhook.simulation.today import compare
 
 if TYPE_CHECKING:

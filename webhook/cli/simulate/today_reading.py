@@ -15,8 +15,6 @@ from webhook.adapters.manifests.documents import read_documents
 from webhook.adapters.manifests.reading import ManifestError
 from webhook.adapters.yaml_documents import Problem
 from webhook.cli.simulate.reading import UnreadableError
-from webhook.core.migration.asked import AskError, asked_of
-from webhook.core.migration.offered import Offered, Source, offered_of, usable_estimate
 from webhook.core.node.state import read_inventory
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.lenient import as_object
@@ -25,6 +23,8 @@ from webhook.core.policy.patterns import matches_any
 from webhook.core.seeing.histories import Verdict, advise, peak_bytes, read_history, with_margin
 from webhook.core.seeing.nodes import read_time
 from webhook.core.seeing.workloads import Workload, workload_of
+from webhook.core.today.asked import AskError, asked_of
+from webhook.core.today.offered import Offered, Source, offered_of, usable_estimate
 from webhook.names import VRAM_HISTORY_KIND
 from webhook.simulation.shares import TodayNode, TodayPod
 

@@ -25,16 +25,15 @@ from webhook.core.migration.amounts import gpu_count, in_units, part_of_gpu
 from webhook.core.migration.source import amounts
 from webhook.core.migration.values import Asked, NotCarriedError, Note, Product, Share
 from webhook.core.pod.findings import annotation_path, quoted
-from webhook.core.pod.foreign import KAI, KAI_FRACTION, KAI_MEMORY, WHOLE_GPU
+from webhook.core.pod.foreign import KAI, KAI_DEVICES, KAI_FRACTION, KAI_MEMORY, WHOLE_GPU
 from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity, parse_vram
 
 if TYPE_CHECKING:
     from webhook.core.migration.source import Source
     from webhook.core.migration.values import Scale
 
-_COUNT: Final = "gpu-fraction-num-devices"
 _CONTAINER: Final = "gpu-fraction-container-name"
-_OWN: Final = (KAI_MEMORY, KAI_FRACTION, _COUNT, _CONTAINER)
+_OWN: Final = (KAI_MEMORY, KAI_FRACTION, KAI_DEVICES, _CONTAINER)
 _BY_CONTAINER: Final = re.compile(r"nvidia\.com/container\.(.+)\.gpu-memory\.(limit|request)")
 _QUEUES: Final = (
     "there are no queues here; a ResourceQuota on requests.vramwarden.io/vram bounds a namespace"
@@ -74,9 +73,9 @@ def _by_pod(source: Source, scale: Scale) -> Asked:
         what = f"asks for {quoted(text)} of a GPU"
         amount_bytes = part_of_gpu(path, what, _fraction(path, text), scale.gpu_bytes)
     count = 1
-    if _COUNT in annotations:
-        at = annotation_path(_COUNT)
-        count = gpu_count(at, _positive(at, annotations[_COUNT]))
+    if KAI_DEVICES in annotations:
+        at = annotation_path(KAI_DEVICES)
+        count = gpu_count(at, _positive(at, annotations[KAI_DEVICES]))
     return Asked({_container(source): Share(amount_bytes, count)}, annotations=used)
 
 

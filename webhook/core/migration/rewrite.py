@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.migration.edits import edits_of
 from webhook.core.migration.remains import remains
 from webhook.core.migration.values import Asked, Migration, Note
+from webhook.core.nvidia.mig import SLICE_PREFIX
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.findings import annotation_path
 from webhook.core.pod.quantity import format_bytes
@@ -128,7 +129,7 @@ def _left(source: Source, product: Product) -> Iterator[Note]:
 
 def _slices(container: Container) -> Iterator[tuple[str, str]]:
     for name in container.resources("limits"):
-        if name.startswith("nvidia.com/mig-"):
+        if name.startswith(SLICE_PREFIX):
             yield f"{container.path}.resources.limits[{name}]", name
 
 

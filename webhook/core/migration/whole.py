@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.migration.amounts import by_container, gpu_count, part_of_gpu, whole_number
 from webhook.core.migration.values import NotCarriedError, Note, Product, Share
-from webhook.core.pod.foreign import WHOLE_GPU
+from webhook.core.pod.foreign import SHARED_GPU, WHOLE_GPU
 from webhook.names import GPU_COUNT_ANNOTATION
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from webhook.core.migration.values import Asked, Scale
     from webhook.core.pod.views import Container
 
-_REPLICA: Final = "nvidia.com/gpu.shared"
-
 
 def _read(source: Source, scale: Scale) -> Asked:
     asked = by_container(source, partial(_share, scale=scale))
@@ -40,14 +38,14 @@ def _read(source: Source, scale: Scale) -> Asked:
 
 def _several_replicas(source: Source) -> Iterator[Note]:
     for container in source.pod.containers:
-        path, replicas = whole_number(container, _REPLICA) or ("", 0)
+        path, replicas = whole_number(container, SHARED_GPU) or ("", 0)
         if replicas > 1:
             detail = f"{replicas} replicas become one share, since they promised no second GPU"
             yield Note(path, f'{detail}; for two GPUs add {GPU_COUNT_ANNOTATION}: "2"')
 
 
 def _share(container: Container, *, scale: Scale) -> Share | None:
-    at, replicas = whole_number(container, _REPLICA) or ("", 0)
+    at, replicas = whole_number(container, SHARED_GPU) or ("", 0)
     path, count = whole_number(container, WHOLE_GPU) or ("", 0)
     if replicas and count:
         raise NotCarriedError(at, f"stands beside {WHOLE_GPU}; keep one")
@@ -60,7 +58,7 @@ def _share(container: Container, *, scale: Scale) -> Share | None:
 PRODUCT: Final = Product(
     name="whole GPUs",
     read=_read,
-    resources={WHOLE_GPU: "", _REPLICA: ""},
+    resources={WHOLE_GPU: "", SHARED_GPU: ""},
     gives_gpus_by_container=True,
 )
 """`--migrate whole`."""

@@ -1,8 +1,9 @@
 """Whether a node's GPUs are shared by memory: one allocator per card.
 
 A device plugin that offers whole GPUs knows nothing of shares, and who has a whole GPU nothing of
-those who would share it. So a card that somebody gives away whole is not shared, unless the cluster
-admin wants that; and a node begins to be shared only once its GPUs are free.
+those who would share it; nor does another product that shares them. So a card that somebody else
+gives away is not shared, unless the cluster admin wants that; and a node begins to be shared only
+once its GPUs are free.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node.inventory import skipped
 from webhook.core.node.state import NodeState, read_inventory, withdrawn
+from webhook.core.pod.foreign import GIVEN_BY_OTHERS
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 from webhook.names import NODE_SHARE_LABEL, VRAM_RESOURCE
 
@@ -46,6 +48,10 @@ and kubelet.go (nodeStatusUpdateFrequency).
 _CURE: Final = (
     "label the node nvidia.com/gpu.deploy.device-plugin=false, which takes NVIDIA's plugin off it "
     f"under its operator, or share both ways with {NODE_SHARE_LABEL}=true"
+)
+_CURE_OF_OTHERS: Final = (
+    "take that product's device plugin off the node, or share both ways with "
+    f"{NODE_SHARE_LABEL}=true"
 )
 _NAMED: Final = 3
 """So many GPUs or resources are named in a sentence."""
@@ -107,11 +113,11 @@ def judge(
     | - | anything else | yes | no | - | NO | GPUsNotShared |
     | - | anything else | yes | yes or unknown | - | YES | SharedUntilPodsEnd |
 
-    Offered now is what `whole_gpus` finds. Capacity is never lowered under a pod: the kubelet would
+    Offered now is what `given_away` finds. Capacity is never lowered under a pod: the kubelet would
     fail it when it starts again.
     """
     label = ((node.get("metadata") or {}).get("labels") or {}).get(NODE_SHARE_LABEL)
-    offered = whole_gpus(node)
+    offered = given_away(node)
     stays = shares and has_pods is not False
     if label == "false":
         why = f"its label {NODE_SHARE_LABEL} is false"
@@ -122,8 +128,8 @@ def judge(
         cure = "correct it"
         return _staying(UNTIL_PODS_END, why, cure) if stays else _not_shared(why, cure)
     if offered and label is None:
-        why = f"a device plugin offers them whole ({_listed(offered)})"
-        return _staying(BESIDE_PLUGIN, why, _CURE) if stays else _not_shared(why, _CURE)
+        why, cure = _why_given_away(offered)
+        return _staying(BESIDE_PLUGIN, why, cure) if stays else _not_shared(why, cure)
     if shares:
         return Sharing(Shared.YES)
     if lately and label is None:
@@ -135,6 +141,12 @@ def judge(
     why = f"more than 256Mi are in use, or nobody knows how much, on {_listed(in_use)}"
     sentence = f"drain the whole-GPU pods first: {why}; the GPUs are shared once they are free"
     return Sharing(Shared.NOT_YET, DRAIN, sentence)
+
+
+def _why_given_away(offered: tuple[str, ...]) -> tuple[str, str]:
+    if any(name.startswith(WHOLE_GPU_PREFIX) for name in offered):
+        return f"a device plugin offers them whole ({_listed(offered)})", _CURE
+    return f"another product gives them away ({_listed(offered)})", _CURE_OF_OTHERS
 
 
 def _staying(reason: str, why: str, cure: str) -> Sharing:
@@ -161,7 +173,12 @@ def limited(node: Mapping[str, Any], whole: NodeState, shared: Shared) -> NodeSt
 
 
 def whole_gpus(node: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of resources in which a node offers whole GPUs, sorted.
+    """Return the names of resources in which a node offers whole GPUs, sorted."""
+    return tuple(name for name in given_away(node) if name.startswith(WHOLE_GPU_PREFIX))
+
+
+def given_away(node: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of resources in which others give a node's GPUs away, sorted.
 
     An amount that cannot be read counts as offered.
     """
@@ -169,14 +186,18 @@ def whole_gpus(node: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(
         name
         for name in sorted(allocatable)
-        if name.startswith(WHOLE_GPU_PREFIX) and _is_more_than_nothing(allocatable[name])
+        if _gives_gpus(name) and _is_more_than_nothing(allocatable[name])
     )
 
 
 def has_offered(node: Mapping[str, Any]) -> bool:
-    """Say whether a node offers whole GPUs, or did at some time: the kubelet keeps the name."""
+    """Say whether others give GPUs away, or did at some time: the kubelet keeps the name."""
     amounts = (node.get("status") or {}).get("capacity") or {}
-    return bool(whole_gpus(node)) or any(name.startswith(WHOLE_GPU_PREFIX) for name in amounts)
+    return bool(given_away(node)) or any(map(_gives_gpus, amounts))
+
+
+def _gives_gpus(name: str) -> bool:
+    return name.startswith(WHOLE_GPU_PREFIX) or name in GIVEN_BY_OTHERS
 
 
 def is_advertised(node: Mapping[str, Any]) -> bool:

@@ -11,9 +11,6 @@ from __future__ import annotations
 
 from typing import Final
 
-SLOTS: Final = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
-"""The resources under which slots are offered; the second with `renameByDefault: true`."""
-
 TIME_SLICED: Final = {
     "key": "nvidia.com/gpu.sharing-strategy",
     "operator": "In",

@@ -2,6 +2,7 @@
 
 | product | asks by | unit |
 | --- | --- | --- |
+| NVIDIA's device plugin | resources nvidia.com/gpu, gpu.shared | GPUs, replicas |
 | HAMi | resources nvidia.com/gpumem, gpumem-percentage, gpucores | MiB |
 | KAI | annotations gpu-memory, gpu-fraction | MiB, parts of a GPU |
 | gpushare of Alibaba Cloud | resource aliyun.com/gpu-mem | GiB |
@@ -9,7 +10,7 @@
 
 Sources: docs/config.md of Project-HAMi/HAMi; docs/gpu-sharing/README.md of NVIDIA/KAI-Scheduler;
 AliyunContainerService/gpushare-scheduler-extender; volcano-sh/devices and
-volcano-sh/volcano-vgpu-device-plugin.
+volcano-sh/volcano-vgpu-device-plugin; README.md of tkestack/gpu-manager.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ KAI: Final = "KAI"
 GPUSHARE: Final = "gpushare"
 
 WHOLE_GPU: Final = "nvidia.com/gpu"
+SHARED_GPU: Final = "nvidia.com/gpu.shared"
+"""What the device plugin offers where time-slicing has `renameByDefault: true`."""
 HAMI_MEMORY: Final = "nvidia.com/gpumem"
 HAMI_PERCENTAGE: Final = "nvidia.com/gpumem-percentage"
 HAMI_CORES: Final = "nvidia.com/gpucores"
@@ -42,6 +45,10 @@ GPUSHARE_MEMORY: Final = "aliyun.com/gpu-mem"
 GPUSHARE_COUNT: Final = "aliyun.com/gpu-count"
 KAI_MEMORY: Final = "gpu-memory"
 KAI_FRACTION: Final = "gpu-fraction"
+KAI_DEVICES: Final = "gpu-fraction-num-devices"
+VOLCANO_MEMORY: Final = "volcano.sh/vgpu-memory"
+VOLCANO_PERCENTAGE: Final = "volcano.sh/vgpu-memory-percentage"
+VOLCANO_NUMBER: Final = "volcano.sh/vgpu-number"
 
 FOREIGN_RESOURCES: Final[Mapping[str, Foreign]] = {
     HAMI_MEMORY: Foreign(HAMI, "Mi"),
@@ -49,13 +56,28 @@ FOREIGN_RESOURCES: Final[Mapping[str, Foreign]] = {
     HAMI_CORES: Foreign(HAMI, is_compute=True),
     GPUSHARE_MEMORY: Foreign(GPUSHARE, "Gi"),
     GPUSHARE_COUNT: Foreign(GPUSHARE),
-    "volcano.sh/vgpu-memory": Foreign(VOLCANO, "Mi"),
+    VOLCANO_MEMORY: Foreign(VOLCANO, "Mi"),
     "volcano.sh/gpu-memory": Foreign(VOLCANO, "Mi"),
-    "volcano.sh/vgpu-memory-percentage": Foreign(VOLCANO),
-    "volcano.sh/vgpu-number": Foreign(VOLCANO),
+    VOLCANO_PERCENTAGE: Foreign(VOLCANO),
+    VOLCANO_NUMBER: Foreign(VOLCANO),
     "volcano.sh/gpu-number": Foreign(VOLCANO),
     "volcano.sh/vgpu-cores": Foreign(VOLCANO, is_compute=True),
 }
+GIVEN_BY_OTHERS: Final = (
+    GPUSHARE_MEMORY,
+    VOLCANO_MEMORY,
+    VOLCANO_NUMBER,
+    "volcano.sh/gpu-memory",
+    "volcano.sh/gpu-number",
+    "tencent.com/vcuda-core",
+    "tencent.com/vcuda-memory",
+)
+"""Resources by which a node shows that another product gives its GPUs away; HAMi's node offers
+`nvidia.com/gpu`, as NVIDIA's own plugin does.
+
+Not `aliyun.com/gpu-count`: the plugin writes that into the node's status itself, so it stays there
+when the plugin is gone (gpushare-device-plugin, pkg/gpu/nvidia/podmanager.go: `patchGPUCount`).
+"""
 FOREIGN_ANNOTATIONS: Final[Mapping[str, Foreign]] = {
     KAI_MEMORY: Foreign(KAI, "Mi"),
     KAI_FRACTION: Foreign(KAI),

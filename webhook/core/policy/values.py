@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.pod.foreign import SHARED_GPU, WHOLE_GPU
 from webhook.core.policy.patterns import matches_any
 from webhook.names import NODE_GPU_LABEL, NVIDIA_RUNTIME_CLASS
 
@@ -149,8 +150,8 @@ class Accounting(StrEnum):
 class TimeSliced(StrEnum):
     """The resources under which NVIDIA's device plugin offers the slots of its time-slicing."""
 
-    GPU = "nvidia.com/gpu"
-    SHARED = "nvidia.com/gpu.shared"
+    GPU = WHOLE_GPU
+    SHARED = SHARED_GPU
     """Where its configuration has `renameByDefault: true`."""
 
 

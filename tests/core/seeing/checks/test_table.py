@@ -211,7 +211,21 @@ CASES = {
     "other-products": [
         (
             nodes(a_node(metadata={"annotations": {"hami.io/node-nvidia-register": "[]"}})),
-            nodes(a_node(allocatable={"volcano.sh/vgpu-memory": "100"})),
+            shared(a_shared_node(allocatable={"volcano.sh/vgpu-memory": "100"})),
+            nodes(
+                a_node(
+                    labels={"vramwarden.io/share": "true"},
+                    allocatable={"aliyun.com/gpu-mem": "15"},
+                )
+            ),
+        ),
+        nodes(a_node(allocatable={"aliyun.com/gpu-mem": "15"})),
+        tuple(
+            nodes(a_node(labels={"vramwarden.io/share": "false"}, **seen))
+            for seen in (
+                {"allocatable": {"volcano.sh/vgpu-memory": "100"}},
+                {"metadata": {"annotations": {"hami.io/node-nvidia-register": "[]"}}},
+            )
         ),
         nodes(
             a_node(labels={"nvidia.com/gpu.present": None}, allocatable={"vramwarden.io/vram": 1})

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node.sharing import Sharing, is_advertised, judge, whole_gpus
+from webhook.core.pod.foreign import GIVEN_BY_OTHERS
 from webhook.core.pod.lenient import as_object, as_objects
 from webhook.core.pod.quantity import QuantityError, parse_quantity
 from webhook.core.seeing.checks.findings import Unseen, shortened
@@ -46,7 +47,6 @@ _GPU_LABELS: Final = (
 """Further signs of a GPU, which bring nobody."""
 _PCI_LABEL: Final = re.compile(r"feature\.node\.kubernetes\.io/pci-[0-9a-f]{4}_10de.*\.present")
 """How node feature discovery writes NVIDIA's devices by itself: class and vendor."""
-_OTHER_AMOUNTS: Final = ("volcano.sh/vgpu-", "aliyun.com/gpu-mem", "tencent.com/vcuda")
 _OTHER_ANNOTATIONS: Final = {"hami.io/node-nvidia-register": "HAMi"}
 _OWN_TAINTS: Final = "node.kubernetes.io/"
 _MOST_REPLICAS_DIGITS: Final = 6
@@ -130,7 +130,7 @@ def read_node(node: Mapping[str, Any]) -> NodeFacts | None:
 
 def _others(metadata: Json, allocatable: Json) -> Iterable[str]:
     for name, amount in allocatable.items():
-        if name.startswith(_OTHER_AMOUNTS) and _amount(amount):
+        if name in GIVEN_BY_OTHERS and _amount(amount):
             yield name
     annotations = as_object(metadata.get("annotations"))
     for key, product in _OTHER_ANNOTATIONS.items():

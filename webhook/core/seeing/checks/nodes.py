@@ -254,18 +254,25 @@ def other_products(facts: Facts) -> Finding:
 
     | seen | result |
     | --- | --- |
-    | HAMi, Volcano's or Aliyun's plugin on a node | failed |
+    | another product's plugin on a node that is shared, or is to be | failed |
+    | such a plugin on a node that is not shared | warning |
+    | the same, where the label `share` is false | ok |
     | our resource on a node without a label that brings the agent | warning |
     | KAI's API group, or NVIDIA's driver for resource claims | warning |
     | none of them | ok |
     """
     nodes, groups = seen(facts.nodes), seen(facts.groups)
-    taken = [node for node in nodes if node.others]
+    taken = [node for node in nodes if node.others and (node.advertised or node.share != "false")]
+    both = [node for node in taken if node.advertised or node.sharing.shared is not Shared.NO]
     if taken:
-        names = [node.name for node in taken]
-        who = {one for node in taken for one in node.others}
+        names = [node.name for node in both or taken]
+        who = {one for node in both or taken for one in node.others}
         why = f"{named(who)} gives GPUs away on {named(names)}"
-        return failed(why, f"take it off, or keep us off by {NODE_SHARE_LABEL}=false", names)
+        cure = f"take it off, or keep us off by `kubectl label node {names[0]} "
+        cure += f"{NODE_SHARE_LABEL}=false --overwrite`"
+        if both:
+            return failed(why, cure, names)
+        return warning(f"{why}, so these are not shared", cure, names)
     strange = [node.name for node in nodes if node.vram_bytes and not node.brings_agent]
     if strange:
         why = f"{VRAM_RESOURCE} is offered on {named(strange)}, which has no label of ours"

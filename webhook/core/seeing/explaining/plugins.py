@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.mig import is_slice
-from webhook.core.nvidia.time_slicing import SLOTS
 from webhook.core.placement.assignments import Hold
 from webhook.core.placement.fit import Need
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.views import read_pod
+from webhook.core.policy.values import TimeSliced
 from webhook.core.seeing.explaining.bound import explain_bound
 from webhook.core.seeing.explaining.phrases import bounded, some
 from webhook.core.seeing.explaining.report import Report, State
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
     from webhook.core.seeing.explaining.report import PodFacts
 
+_SLOTS: Final = frozenset(one.value for one in TimeSliced)
 _SLICE: Final = (
     "a slice (MIG) has memory of its own, to which the GPU holds it; the node's labels "
     "nvidia.com/mig-<profile>.memory say how much"
@@ -63,7 +64,7 @@ def given_by_plugin(pod: Json) -> Given | None:
             for container in found.containers
             if container.name in demand.amounts
             for resource, amount in container.resources("limits").items()
-            if is_slice(resource) or resource in SLOTS
+            if is_slice(resource) or resource in _SLOTS
         ]
     except MalformedObjectError:
         return None

@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from tests.support.foreign_clusters import a_pod, hami, kai, whole
-from webhook.core.migration.asked import Asked, AskError, How, asked_of
 from webhook.core.pod.quantity import MIB
+from webhook.core.today.asked import Asked, AskError, How, asked_of
 
 GIB = 2**30
 GPU, PERCENT = "nvidia.com/gpu", "nvidia.com/gpumem-percentage"

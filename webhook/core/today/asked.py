@@ -24,8 +24,22 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from webhook.core.nvidia.mig import SLICE_PREFIX
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.findings import MalformedObjectError, render
+from webhook.core.pod.foreign import (
+    GPUSHARE_MEMORY,
+    HAMI_MEMORY,
+    HAMI_PERCENTAGE,
+    KAI_DEVICES,
+    KAI_FRACTION,
+    KAI_MEMORY,
+    SHARED_GPU,
+    VOLCANO_MEMORY,
+    VOLCANO_NUMBER,
+    VOLCANO_PERCENTAGE,
+    WHOLE_GPU,
+)
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 from webhook.core.pod.views import effective_amount, read_pod
 from webhook.names import GPU_ANNOTATION
@@ -36,15 +50,9 @@ if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Container, Pod
 
-GPU: Final = "nvidia.com/gpu"
-SHARED_GPU: Final = "nvidia.com/gpu.shared"
-MIG_PREFIX: Final = "nvidia.com/mig-"
-GPUSHARE_MEMORY: Final = "aliyun.com/gpu-mem"
 GIB: Final = 2**30
 HUNDRED: Final = 100
 
-_KAI_FRACTION, _KAI_MEMORY = "gpu-fraction", "gpu-memory"
-_KAI_DEVICES: Final = "gpu-fraction-num-devices"
 _KAI_GROUP: Final = "runai-gpu-group"
 _HAMI_GIVEN: Final = "hami.io/vgpu-devices-allocated"
 _GPUSHARE_GIVEN: Final = "ALIYUN_COM_GPU_MEM_IDX"
@@ -102,12 +110,12 @@ class _Family(NamedTuple):
 
 
 _FAMILIES: Final = (
-    _Family(How.HAMI, GPU, "nvidia.com/gpumem", "nvidia.com/gpumem-percentage"),
+    _Family(How.HAMI, WHOLE_GPU, HAMI_MEMORY, HAMI_PERCENTAGE),
     _Family(
         How.VOLCANO,
-        "volcano.sh/vgpu-number",
-        "volcano.sh/vgpu-memory",
-        "volcano.sh/vgpu-memory-percentage",
+        VOLCANO_NUMBER,
+        VOLCANO_MEMORY,
+        VOLCANO_PERCENTAGE,
     ),
 )
 
@@ -145,11 +153,11 @@ def asked_of(raw: Json) -> Asked | None:
 
 
 def _kai(pod: Pod) -> Asked | None:
-    fraction = _plain(pod.annotations.get(_KAI_FRACTION, ""))
-    mebibytes = _plain(pod.annotations.get(_KAI_MEMORY, ""))
+    fraction = _plain(pod.annotations.get(KAI_FRACTION, ""))
+    mebibytes = _plain(pod.annotations.get(KAI_MEMORY, ""))
     if not fraction and not mebibytes:
         return None
-    count = _plain(pod.annotations.get(_KAI_DEVICES, "")) or Fraction(1)
+    count = _plain(pod.annotations.get(KAI_DEVICES, "")) or Fraction(1)
     gpus = int(count) if count.denominator == 1 and 1 <= count <= _MOST_GPUS else 1
     groups = {
         value[:_LONGEST_CARD]
@@ -193,7 +201,8 @@ def _of_family(pod: Pod, family: _Family) -> Asked | None:
 
     numbers = [_whole(_amounts(one), family.number) for one in pod.containers]
     mebibytes = _summed(pod, memory)
-    if not mebibytes and not _summed(pod, percent) and (family.number == GPU or not any(numbers)):
+    names_memory = mebibytes or _summed(pod, percent)
+    if not names_memory and (family.number == WHOLE_GPU or not any(numbers)):
         return None
     parts = min(Fraction(_summed(pod, part), HUNDRED), Fraction(1))
     return Asked(family.how, max([1, *numbers]), mebibytes * MIB, parts, _hami(pod))
@@ -208,12 +217,12 @@ def _hami(pod: Pod) -> tuple[str, ...]:
 
 def _by_count(pod: Pod) -> Asked | None:
     def slices(amounts: Mapping[str, str]) -> int:
-        return sum(_whole(amounts, name) for name in amounts if name.startswith(MIG_PREFIX))
+        return sum(_whole(amounts, name) for name in amounts if name.startswith(SLICE_PREFIX))
 
     for how, read in (
         (How.SLICE, slices),
         (How.REPLICA, lambda amounts: _whole(amounts, SHARED_GPU)),
-        (How.WHOLE, lambda amounts: _whole(amounts, GPU)),
+        (How.WHOLE, lambda amounts: _whole(amounts, WHOLE_GPU)),
     ):
         if number := _summed(pod, read):
             return Asked(how, number)

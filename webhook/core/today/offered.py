@@ -21,9 +21,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.migration.asked import GIB, GPU, GPUSHARE_MEMORY, MIG_PREFIX, SHARED_GPU
+from webhook.core.nvidia.mig import SLICE_PREFIX
+from webhook.core.pod.foreign import (
+    GPUSHARE_COUNT,
+    GPUSHARE_MEMORY,
+    SHARED_GPU,
+    WHOLE_GPU,
+)
 from webhook.core.pod.lenient import as_object, as_objects
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
+from webhook.core.today.asked import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +42,6 @@ MOST_GPUS: Final = 256
 _MOST_MIB: Final = 2**24
 _HAMI: Final = "hami.io/node-nvidia-register"
 _LONGEST_HAMI: Final = 256 * 2**10
-_GPUSHARE_COUNT: Final = "aliyun.com/gpu-count"
 _LONGEST: Final = 63
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
 _SLICED: Final = re.compile(r"-MIG(-|$)")
@@ -90,19 +96,19 @@ def offered_of(node: Mapping[str, Any]) -> Offered | None:
     metadata, status = as_object(node.get("metadata")), as_object(node.get("status"))
     labels, annotations = as_object(metadata.get("labels")), as_object(metadata.get("annotations"))
     capacity = as_object(status.get("capacity")) or as_object(status.get("allocatable"))
-    product = str(labels.get(f"{GPU}.product") or "")[:_LONGEST].removesuffix("-SHARED")
-    replicas = max(1, _count(labels.get(f"{GPU}.replicas")))
+    product = str(labels.get(f"{WHOLE_GPU}.product") or "")[:_LONGEST].removesuffix("-SHARED")
+    replicas = max(1, _count(labels.get(f"{WHOLE_GPU}.replicas")))
     if _SLICED.search(product):
         return Offered(Source.GFD, (), product, is_sliced=True)
     sliced = any(_count(labels[key]) for key in labels if _is_slice_count(key)) or any(
-        _amount(capacity, key) for key in capacity if key.startswith(MIG_PREFIX)
+        _amount(capacity, key) for key in capacity if key.startswith(SLICE_PREFIX)
     )
-    number = _count(labels.get(f"{GPU}.count"))
+    number = _count(labels.get(f"{WHOLE_GPU}.count"))
     if sliced:
-        number = min(number or MOST_GPUS, _amount(capacity, GPU) // replicas)
+        number = min(number or MOST_GPUS, _amount(capacity, WHOLE_GPU) // replicas)
         if not number:
             return Offered(Source.GFD, (), product, is_sliced=True)
-    mebibytes = min(_MOST_MIB, _count(labels.get(f"{GPU}.memory")))
+    mebibytes = min(_MOST_MIB, _count(labels.get(f"{WHOLE_GPU}.memory")))
     if number and mebibytes:
         totals = (mebibytes * MIB,) * min(number, MOST_GPUS)
         return Offered(Source.GFD, totals, product, replicas, sliced)
@@ -111,7 +117,7 @@ def offered_of(node: Mapping[str, Any]) -> Offered | None:
         return found
     if number:
         return Offered(Source.GFD, (None,) * min(number, MOST_GPUS), product, replicas, sliced)
-    if number := _amount(capacity, GPU) // replicas:
+    if number := _amount(capacity, WHOLE_GPU) // replicas:
         return Offered(Source.PLUGIN, (None,) * min(number, MOST_GPUS), product, replicas)
     if _amount(capacity, SHARED_GPU):
         return Offered(Source.PLUGIN, (), product, replicas, counted=False)
@@ -119,7 +125,7 @@ def offered_of(node: Mapping[str, Any]) -> Offered | None:
 
 
 def _is_slice_count(key: object) -> bool:
-    return isinstance(key, str) and key.startswith(MIG_PREFIX) and key.endswith(".count")
+    return isinstance(key, str) and key.startswith(SLICE_PREFIX) and key.endswith(".count")
 
 
 def _by_hami(written: object) -> Offered | None:
@@ -158,7 +164,7 @@ def _hami_lines(written: str) -> list[tuple[int, str, str]]:
 
 
 def _by_gpushare(capacity: Json, product: str) -> Offered | None:
-    number, gibibytes = _amount(capacity, _GPUSHARE_COUNT), _amount(capacity, GPUSHARE_MEMORY)
+    number, gibibytes = _amount(capacity, GPUSHARE_COUNT), _amount(capacity, GPUSHARE_MEMORY)
     if not number or gibibytes < number:
         return None
     each = min(gibibytes // number * GIB, _MOST_MIB * MIB)

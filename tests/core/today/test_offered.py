@@ -9,14 +9,14 @@ from hypothesis import given
 
 from tests.support.foreign_clusters import a_node, gfd_node
 from tests.support.strategies import ANY_JSON
-from webhook.core.migration.offered import (
+from webhook.core.pod.quantity import MIB
+from webhook.core.today.offered import (
     MOST_GPUS,
     Offered,
     Source,
     offered_of,
     usable_estimate,
 )
-from webhook.core.pod.quantity import MIB
 
 GIB = 2**30
 GPU = "nvidia.com/gpu"

@@ -1,0 +1,1 @@
+"""What `webhook.core.today` promises."""
