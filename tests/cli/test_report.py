@@ -255,3 +255,52 @@ def test_what_tenants_write_makes_no_report_without_bounds(kube, monkeypatch):
     assert (report["deniedPods"], len(report["denied"])) == (7, 3)
     assert all(len(one["message"]) <= judging.LONGEST_SENTENCE for one in report["denied"])
     assert report["missing"] == ["1 pods are too large to be read"]
+
+
+BY_LABEL = POLICY.replace('match: {namespaces: ["team-*"]}', "match: {namespaceLabels: {a: b}}")
+
+
+class Labelled(FakeKube):
+    """With namespaces, of which team-a has the label that the policy asks for."""
+
+    namespaces: object = ({"metadata": {"name": "team-a", "labels": {"a": "b"}}},)
+
+    def list_all(self, path, keep, **query):
+        if path != "/api/v1/namespaces":
+            return super().list_all(path, keep, **query)
+        self._raise(self.namespaces)
+        return [keep(one) for one in self.namespaces], "1"
+
+    def find(self, path):
+        if path != "/api/v1/namespaces/team-a":
+            return super().find(path)
+        self._raise(self.namespaces)
+        return self.namespaces[0]
+
+
+@pytest.fixture
+def labelled(monkeypatch):
+    made = Labelled()
+    made.texts = {"looking.yaml": BY_LABEL}
+    monkeypatch.setattr(command, "reach", lambda *_: Cluster(made, "default"))
+    return made
+
+
+@pytest.mark.parametrize("arguments", [(), ("-n", "team-a")])
+def test_pods_are_judged_by_the_labels_of_their_namespace(labelled, arguments):
+    done = run("-o", "json", *arguments)
+    assert done.exit_code == 1, done.stderr
+    report = json.loads(done.stdout)
+    assert {one["namespace"] for one in report["denied"]} == {"team-a"}
+    assert report["deniedPods"] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "right"),
+    [((), "list namespaces"), (("-n", "team-a"), "get this namespace")],
+)
+def test_without_these_labels_it_says_nothing_of_pods(labelled, arguments, right):
+    labelled.namespaces = forbidden()
+    done = run(*arguments)
+    assert done.exit_code == 3
+    assert right in done.stderr

@@ -13,6 +13,8 @@ from webhook.cli.report.draw import Told, as_json, as_text
 from webhook.core.seeing.checks.facts import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from webhook.adapters.kube.client import Kube
     from webhook.core.policy.values import Policy
 
@@ -93,7 +95,7 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
     )
     from webhook.cli.report.judging import Judged  # noqa: PLC0415
 
-    judged, missing = Judged(policy), []
+    judged, missing = Judged(policy, _namespace_labels(kube, policy, namespace)), []
     try:
         read_stored_pods(kube, namespace, judged.take)
     except KubeError as error:
@@ -119,6 +121,27 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
         missing,
         kube.now_s(),
     )
+
+
+def _namespace_labels(
+    kube: Kube, policy: Policy, namespace: str
+) -> Mapping[str, Mapping[str, str]]:
+    """Return the labels of namespaces for which rules ask; who governs a pod may follow from them.
+
+    Raises NoCluster.
+    """
+    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
+    from webhook.adapters.kube.reported import read_namespace_labels  # noqa: PLC0415
+
+    wanted = policy.namespace_labels
+    try:
+        return read_namespace_labels(kube, namespace, wanted) if wanted else {}
+    except KubeError as error:
+        what = "get this namespace" if namespace else "list namespaces"
+        raise NoCluster(
+            f"rules ask for labels of namespaces, which cannot be read: {error}; "
+            f"ask for the right to {what}"
+        ) from error
 
 
 def _policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.admission.creators import Creator
 from webhook.core.admission.decide import Decision, Outcome, Phase, decide
 from webhook.core.admission.templates import creation_of
 from webhook.core.pod.demand import asks_for_vram
@@ -15,7 +16,7 @@ from webhook.core.seeing.workloads import workload_of
 from webhook.names import MANAGED_LABEL, MIRROR_POD_ANNOTATION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from webhook.core.pod.fields import Json
     from webhook.core.seeing.nodes import NodeFigures
@@ -28,6 +29,7 @@ LONGEST_SENTENCE: Final = 512
 _WORDS: Final = {Outcome.DENIED, Outcome.MALFORMED}
 _LOOKING: Final = {Action.WARN, Action.AUDIT}
 MALFORMED: Final = "Malformed"
+_NO_LABELS: Final[Mapping[str, Mapping[str, str]]] = {}
 
 
 @dataclass(slots=True)
@@ -74,7 +76,11 @@ def enforcing(policy: Policy) -> Policy:
 class Judged:
     """Takes one stored pod after the other, and remembers little of each."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(
+        self, policy: Policy, namespace_labels: Mapping[str, Mapping[str, str]] = _NO_LABELS
+    ) -> None:
+        """Judge by these labels, by the names of namespaces."""
+        self._namespace_labels = namespace_labels
         self._policy = enforcing(policy)
         self._actions = {rule.name: rule.action.value for rule in policy.rules}
         self._groups: dict[tuple[str, str, str], Denied] = {}
@@ -99,7 +105,9 @@ class Judged:
             return
         if MIRROR_POD_ANNOTATION in as_object(metadata.get("annotations")):
             return  # a kubelet's own, which nobody denies
-        decision = decide(creation_of(_as_created(raw), namespace), self._policy, Phase.MUTATE)
+        creator = Creator(namespace_labels=self._namespace_labels.get(namespace, {}))
+        creation = creation_of(_as_created(raw), namespace, creator)
+        decision = decide(creation, self._policy, Phase.MUTATE)
         if decision.skip:
             return
         self.pods += 1
