@@ -9,6 +9,7 @@ import pytest
 from tests.support.commands import runner
 from tests.support.pods import a_container, a_pod
 from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.policies import PoliciesApi
 from webhook.cli.cluster import Cluster
 from webhook.cli.main import main
 from webhook.cli.report import command, judging
@@ -138,7 +139,7 @@ def test_it_says_whom_the_policy_in_force_would_deny_and_why(kube):
     assert "1 pod would get the GPU memory that they ask for." in lines
     assert "No pod would have been stopped." in lines
     assert "Replica webhook-1 counted in 1h: audited 3 (TooLarge 3)." in lines
-    assert kube.asked[1] == ("/api/v1/pods", {"fieldSelector": judging_selector()})
+    assert ("/api/v1/pods", {"fieldSelector": judging_selector()}) in kube.asked
 
 
 def judging_selector():
@@ -304,3 +305,13 @@ def test_without_these_labels_it_says_nothing_of_pods(labelled, arguments, right
     done = run(*arguments)
     assert done.exit_code == 3
     assert right in done.stderr
+
+
+def test_policies_that_are_objects_are_in_force_beside_the_folder(kube, monkeypatch):
+    ours = {"name": "first", "match": {"namespaces": ["team-*"]}, "action": "Ignore"}
+    written = {"apiVersion": "vramwarden.io/v1alpha1", "kind": "VRAMPolicy"}
+    written |= {"metadata": {"name": "a"}, "spec": {"rules": [ours]}}
+    monkeypatch.setattr(PoliciesApi, "last_good", lambda _: [("a", json.dumps(written).encode())])
+    done = run()
+    assert done.exit_code == 0, done.stdout
+    assert "No pod would be denied." in done.stdout

@@ -146,8 +146,10 @@ def _namespace_labels(
 
 def _policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, str]:
     """Return the policy and where it is from; raises PolicyInvalidError or KubeError."""
+    from webhook.adapters.kube.policies import PoliciesApi  # noqa: PLC0415 - as above
     from webhook.adapters.kube.reported import POLICIES, read_policy_texts  # noqa: PLC0415
     from webhook.adapters.policy.files import load_policy, load_texts  # noqa: PLC0415
+    from webhook.adapters.policy.objects import policy_text  # noqa: PLC0415
     from webhook.adapters.settings import default_enforcer_image  # noqa: PLC0415
 
     image = default_enforcer_image()
@@ -160,4 +162,6 @@ def _policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, str]:
             "the namespace of the release with --release, or a policy with --policy"
         )
     where = f"{release}/{POLICIES}"
-    return load_texts(texts, where, enforcer_image=image), where
+    kept = PoliciesApi(kube, release).last_good() or []
+    objects = [policy_text(name, data) for name, data in kept]
+    return load_texts(texts, where, objects, enforcer_image=image), where
