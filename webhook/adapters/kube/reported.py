@@ -57,6 +57,24 @@ def read_policy_texts(kube: Kube, namespace: str) -> dict[str, str] | None:
     return {str(name): text for name, text in data.items() if isinstance(text, str)} or None
 
 
+def read_namespace_labels(
+    kube: Kube, namespace: str, wanted: frozenset[str]
+) -> dict[str, dict[str, str]]:
+    """Return these labels of a namespace, of all for ""; raises KubeError."""
+    found: dict[str, dict[str, str]] = {}
+
+    def keep(raw: Json) -> None:
+        metadata = as_object(raw.get("metadata"))
+        labels = as_object(metadata.get("labels"))
+        found[str(metadata.get("name"))] = {key: labels[key] for key in wanted & labels.keys()}
+
+    if namespace:
+        keep(kube.find(joined("namespaces", namespace)) or {})
+    else:
+        kube.list_all(joined("namespaces"), keep)
+    return found
+
+
 def read_counters(kube: Kube, namespace: str) -> tuple[list[Counted], str]:
     """Return what each replica counted, and why that is not all of it; never raises KubeError."""
     path = joined("namespaces", namespace, "pods")
