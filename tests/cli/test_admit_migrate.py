@@ -182,3 +182,23 @@ def test_options_reach_the_migration(invoke):
     assert (whole.exit_code, "vramwarden.io/gpu-memory: 24Gi\n" in whole.stdout) == (0, True)
     unknown = invoke("-f", "-", "--migrate", "hami", stdin=STUCK)
     assert (unknown.exit_code, unknown.stdout) == (1, STUCK)
+
+
+SCHEDULERS = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  schedulerName: [hami-scheduler]
+  containers:
+  - name: c
+    image: x
+%s
+"""
+
+
+@pytest.mark.parametrize("asks", ["", "    resources: {limits: {nvidia.com/gpumem: 3000}}"])
+def test_the_name_of_a_scheduler_may_be_anything(asks):
+    result = migrated("hami", SCHEDULERS % asks)
+    assert "schedulerName: [hami-scheduler]" in result.out
+    assert "places" not in result.err

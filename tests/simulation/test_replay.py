@@ -287,3 +287,13 @@ def test_best_fit_needs_no_more_gpus_than_first_fit_on_a_generated_workload():
     assert best.used_bytes <= first.used_bytes <= worst.used_bytes
     assert best.never <= first.never <= worst.never
     assert lower_bound(nodes, pods) <= best.gpus_used
+
+
+def test_of_many_selectors_some_are_remembered(monkeypatch):
+    """Each pod of a cluster may have its own, and each keeps a list of nodes."""
+    monkeypatch.setattr("webhook.simulation.cluster._MOST_SELECTORS", 3)
+    labels = {str(number): "" for number in range(10)}
+    cluster = SimulatedCluster([a_node("n", 80, **labels)], ORDERS["best fit"], Scheduling.PACK)
+    for label in labels:
+        assert cluster.choose(a_pod(1, **{label: ""})) == 0
+        assert len(cluster._matching) <= 3

@@ -42,18 +42,19 @@ def lower_bound(nodes: Sequence[SimulatedNode], pods: Iterable[SimulatedPod]) ->
     possible = [pod for pod in pods if empty.choose(pod) is not None]
     if not possible:
         return 0
-    total = most = large = most_large = 0
-    running: set[int] = set()
-    fullest: list[int] = []
-    for arrives, number in _moments(possible):
+    total = most = large = most_large = until = 0
+    moments = list(_moments(possible))
+    for index, (arrives, number) in enumerate(moments, 1):
         pod, sign = possible[number], 1 if arrives else -1
-        (running.add if arrives else running.discard)(number)
         total += sign * pod.total_bytes
         large += sign * pod.need.gpu_count * (2 * pod.need.memory_bytes > sizes[0])
         most_large = max(most_large, large)
         if total > most:
-            most, fullest = total, list(running)
-    needs = [possible[number].need for number in fullest]
+            most, until = total, index
+    running: set[int] = set()
+    for arrives, number in moments[:until]:
+        (running.add if arrives else running.discard)(number)
+    needs = [possible[number].need for number in running]
     parts = [need.memory_bytes for need in needs for _ in range(need.gpu_count)]
     at_once = max(pod.need.gpu_count for pod in possible)
     return max(_fewest(sizes, most), most_large, at_once, martello_toth(parts, sizes[0]))

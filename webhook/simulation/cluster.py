@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Selector = tuple[tuple[str, str], ...]
 """Labels that a node must have."""
 
+_MOST_SELECTORS: Final = 1024
+"""Whose nodes are remembered: each pod of a cluster may have its own, and many nodes meet it."""
 _SHARES: Final = 10**6  # free shares of nodes are compared in millionths
 
 
@@ -167,6 +169,8 @@ class SimulatedCluster:
 
     def _match(self, selector: Selector) -> list[int]:
         if selector not in self._matching:
+            if len(self._matching) >= _MOST_SELECTORS:
+                self._matching.clear()
             indices = range(len(self.nodes))
             self._matching[selector] = [one for one in indices if self.matches(one, selector)]
         return self._matching[selector]

@@ -7,6 +7,7 @@ import json
 import zlib
 from base64 import b64decode, b64encode
 
+import orjson
 import pytest
 
 from webhook.adapters.kube.client import KubeError
@@ -72,6 +73,20 @@ def test_equal_contents_are_equal_in_whatever_order_they_come():
     turned = {"memory": {"min": "1Mi", "max": "1Gi"}, "name": "a"}
     one, other = ({**MADE, "spec": {"rules": [rule]}} for rule in (fields, turned))
     assert read_stored(one).data == read_stored(other).data
+
+
+def test_an_object_that_is_nested_too_deeply_hides_no_other():
+    deep = json.loads('{"a":' * 300 + "1" + "}" * 300)
+    stored = read_stored({**MADE, "spec": deep})
+    assert stored.name == "teams"
+    assert "nested too deeply" in json.loads(stored.data)["spec"]
+
+
+def test_a_large_number_is_the_same_by_a_list_and_by_a_watch():
+    text = json.dumps({**MADE, "spec": {"x": 10**20}})
+    listed, watched = read_stored(json.loads(text)), read_stored(orjson.loads(text))
+    assert listed.data == watched.data
+    assert json.loads(listed.data)["spec"] == {"x": 1e20}
 
 
 def test_of_a_large_object_a_little_more_than_may_be_is_kept():

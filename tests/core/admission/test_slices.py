@@ -281,3 +281,17 @@ def test_what_others_take_away_is_missed(harm, digest):
 def test_who_asks_for_a_slice_is_not_told_that_it_is_much():
     assert answered(a_pod("8Gi"), under()).advises_on_bytes is None
     assert answered(a_pod("8Gi"), a_policy()).advises_on_bytes is not None
+
+
+def test_what_a_user_asks_of_the_same_label_stays():
+    """Also where the pod comes again: what was written for another slice is what goes."""
+    more = {"key": "nvidia.com/mig-1g.10gb.memory", "operator": "Gt", "values": ["9000"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [more]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    pod = translated(a_pod("8Gi", affinity=affinity), under())
+    both = [["nvidia.com/mig-1g.10gb.memory Gt 9000", "nvidia.com/mig-1g.10gb.memory Gt 8191"]]
+    assert on_nodes(pod) == both
+    again = answered(pod, under())
+    assert again.allowed
+    assert not again.patch
+    assert answered(pod, under(), Phase.VALIDATE).allowed

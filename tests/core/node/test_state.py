@@ -132,6 +132,20 @@ def test_what_an_entry_says_besides_may_be_missing_or_wrong(more, total_bytes, h
     )
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"metadata": "x"},
+        {"metadata": {"labels": "x", "annotations": "x"}},
+        {"metadata": {"annotations": {GPUS: None}}},
+        {"metadata": {"annotations": {GPUS: 5}}},
+        {"metadata": {"annotations": {GPUS: json.dumps([ENTRY]), "vramwarden.io/boot-id": 5}}},
+    ],
+)
+def test_a_node_of_a_file_may_have_any_form(node):
+    assert len(read_inventory(node).gpus) == ("boot-id" in str(node))
+
+
 def test_a_fixed_amount_is_one_gpu_without_a_name_where_nothing_is_enforced():
     node = put_right(put_right(NODE, TWO), FIXED)
     assert node["metadata"]["labels"] == FOREIGN | {

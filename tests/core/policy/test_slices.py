@@ -28,6 +28,22 @@ def test_the_smallest_of_one_node_are_chosen(nodes, amounts, chosen):
     assert smallest(nodes, amounts) == chosen
 
 
+class Read(dict):
+    """Profiles that count how often they are read."""
+
+    times = 0
+
+    def items(self):
+        Read.times += 1
+        return super().items()
+
+
+def test_nodes_with_equal_profiles_are_judged_once_whatever_is_asked_for():
+    nodes = [SlicedNode(Read({"1g": 100, "2g": 200})) for _ in range(100)]
+    assert smallest(nodes, range(1, 51)) == dict.fromkeys(range(1, 51), "1g")
+    assert Read.times == 100 + 50
+
+
 def test_the_largest_is_named():
     assert largest([A, B]) == (35, "2h")
     assert largest([]) == (0, "")

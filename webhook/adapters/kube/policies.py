@@ -6,8 +6,10 @@ create and update on the ConfigMap `vramwarden-policy-objects`.
 
 from __future__ import annotations
 
+import json
 import zlib
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -111,16 +113,29 @@ def read_stored(found: Json) -> StoredPolicy:
     """Read an object; of one that is too large, its name and that it is."""
     metadata = found.get("metadata") or {}
     name, status = str(metadata.get("name")), found.get("status")
-    written = {"apiVersion": SEEING_API_VERSION, "kind": VRAM_POLICY_KIND}
-    written |= {"metadata": {"name": name}, "spec": found.get("spec")}  # type: ignore[dict-item]
+    written: Json = {"apiVersion": SEEING_API_VERSION, "kind": VRAM_POLICY_KIND}
+    written |= {"metadata": {"name": name}, "spec": found.get("spec")}
     return StoredPolicy(
         name=name,
         uid=str(metadata.get("uid")),
         version=str(metadata.get("resourceVersion")),
         generation=int(metadata.get("generation") or 0),
-        data=orjson.dumps(written, option=orjson.OPT_SORT_KEYS)[: _MOST_BYTES + 1],
+        data=_as_json(written)[: _MOST_BYTES + 1],
         status=status if isinstance(status, dict) else {},
     )
+
+
+def _as_json(written: Json) -> bytes:
+    """Write an object as JSON, whatever it holds: one that fails would hide all the others.
+
+    The schema leaves examples' pods open: in them anything nests as deep as its author likes, and
+    numbers have more than 64 bits. Of such a number orjson makes a float, and so do we: a watch is
+    read by it, and a list is not.
+    """
+    for made in (lambda: written, lambda: orjson.loads(json.dumps(written))):
+        with suppress(TypeError, ValueError, RecursionError):
+            return orjson.dumps(made(), option=orjson.OPT_SORT_KEYS)
+    return orjson.dumps({**written, "spec": "cannot be read: it is nested too deeply"})
 
 
 def _packed(objects: Sequence[tuple[str, bytes]]) -> str:

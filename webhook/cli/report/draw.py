@@ -53,7 +53,7 @@ def as_text(found: RolloutReport) -> str:
     lines += _denied(found)
     lines += ["", *_over_cap(found)]
     if found.untranslated:
-        lines += ["", f"{_pods(found.untranslated)} would get the GPU memory that they ask for."]
+        lines += ["", f"{_pods(found.untranslated)} would get the GPU memory asked for."]
     for one in found.counted:
         lines += ["", *_counted(one, found.now_s)]
     if found.missing:

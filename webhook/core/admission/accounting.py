@@ -52,7 +52,7 @@ class Counted:
     replaces: Callable[[str], bool] | None = None
     """Says whether a resource comes from what was counted for this pod before; None for none."""
     replaced_labels: frozenset[str] = frozenset()
-    """Labels of nodes that were asked for with it."""
+    """Labels of nodes that were asked for with it, and with nothing that is counted now."""
 
     def written(self, container: str) -> tuple[str, str] | None:
         """Return the resource of a container and its amount as text; None for none."""
@@ -106,7 +106,7 @@ def _slices(pod: Pod, demand: Demand, rule: Rule, policy: Policy, *, stored: boo
         {name: (resource, demand.gpu_count) for name, resource in chosen.items()},
         tuple(_more_than(memory_label(resource), need) for resource, need in needs.items()),
         lambda resource: _is_vram(resource) or is_slice(resource),
-        frozenset(map(memory_label, had.values())),
+        frozenset(map(memory_label, {*had.values()} - {*chosen.values()})),
     )
 
 

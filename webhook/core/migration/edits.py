@@ -39,7 +39,7 @@ def edits_of(
         return ()
     for container in source.pod.containers:
         _edit_env(container, source.place(container), edits)
-    if source.spec.get("schedulerName") in product.schedulers:
+    if product.schedules(source.spec.get("schedulerName")):
         edits.remove(source.spec_place, "schedulerName")
     return tuple(edits.operations)
 

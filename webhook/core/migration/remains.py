@@ -33,11 +33,11 @@ def remains(source: Source, product: Product, asked: Asked) -> Iterator[Note]:
         if why := _why(product.labels, key):
             yield Note(f"metadata.labels[{key}]", f"{_STAYS}: {why}")
     scheduler = source.spec.get("schedulerName")
-    if scheduler in product.schedulers:
+    if product.schedules(scheduler):
         yield Note(
             "spec.schedulerName", f"{scheduler} is removed, so the default scheduler places the pod"
         )
-    if (common := source.above.get("schedulerName")) in product.schedulers:
+    if product.schedules(common := source.above.get("schedulerName")):
         yield Note(
             "spec.schedulerName", f"{common} is of all templates, and stays; remove it there"
         )

@@ -119,7 +119,7 @@ def _shared(source: Source, product: Product, asked: Asked) -> Iterator[Note]:
 def _left(source: Source, product: Product) -> Iterator[Note]:
     """Yield what may surprise about a pod that asks the product for nothing."""
     scheduler = source.spec.get("schedulerName")
-    if scheduler in product.schedulers:
+    if product.schedules(scheduler):
         detail = f"{scheduler} places this pod, which asks for no share, and is not changed"
         yield Note("spec.schedulerName", detail)
     for container in source.pod.containers:

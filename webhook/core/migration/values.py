@@ -93,6 +93,10 @@ class Product:
     gives_gpus_by_container: bool = False
     """Whether each container of a pod may get another GPU."""
 
+    def schedules(self, name: object) -> bool:
+        """Say whether a scheduler is the product's own; in a manifest a name may be anything."""
+        return isinstance(name, str) and name in self.schedulers
+
 
 @dataclass(frozen=True, slots=True)
 class Migration:

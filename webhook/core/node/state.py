@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.node.inventory import NO_ENFORCEMENT, SIDECAR, Inventory, Known
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.pod.gpus import MOST_COUNTED, Gpu, free_bytes, free_label
+from webhook.core.pod.lenient import as_object
 from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity
 from webhook.names import (
     NODE_BOOT_ANNOTATION,
@@ -97,9 +98,8 @@ def read_inventory(node: Mapping[str, Any]) -> Inventory:
 
     So a restart of the agent while the driver is down forgets nothing.
     """
-    metadata = node.get("metadata") or {}
-    labels = metadata.get("labels") or {}
-    annotations = metadata.get("annotations") or {}
+    metadata = as_object(node.get("metadata"))
+    labels, annotations = as_object(metadata.get("labels")), as_object(metadata.get("annotations"))
     known = tuple(map(Known, _read_gpus(annotations)))
     enforcement = labels.get(NODE_ENFORCEMENT_LABEL, "")
     device_names = labels.get(NODE_DEVICE_NAMES_LABEL, "")
@@ -109,7 +109,7 @@ def read_inventory(node: Mapping[str, Any]) -> Inventory:
         enforcement=enforcement if enforcement in (SIDECAR, NO_ENFORCEMENT) else "",
         device_names=device_names if device_names in tuple(DeviceNames) else "",
         advertised=bool(known),
-        boot_id=annotations.get(NODE_BOOT_ANNOTATION, "")[:_LONGEST_BOOT_ID] if known else "",
+        boot_id=str(annotations.get(NODE_BOOT_ANNOTATION, ""))[:_LONGEST_BOOT_ID] if known else "",
     )
 
 
@@ -287,7 +287,7 @@ def _read_gpus(annotations: Mapping[str, Any]) -> tuple[Gpu, ...]:
     """Read the annotation, which anybody with the right to patch nodes may have written."""
     try:
         listed = json.loads(annotations.get(NODE_GPUS_ANNOTATION, ""))
-    except (ValueError, RecursionError):
+    except (ValueError, TypeError, RecursionError):
         return ()
     entries = listed if isinstance(listed, list) else []
     gpus = [gpu for gpu in map(_read_gpu, entries) if gpu is not None]

@@ -33,8 +33,10 @@ def smallest(nodes: Iterable[SlicedNode], amounts: Collection[int]) -> dict[int,
     | whose smallest profiles have less memory together | that |
     | equal in this | the one whose profiles come first by name: 1g.20gb before 2g.20gb |
 
-    All of one node, since a pod runs on one.
+    All of one node, since a pod runs on one. Of nodes with equal profiles one is enough: a pod may
+    have as many amounts as containers, and a cluster thousands of nodes.
     """
+    nodes = {tuple(node.profiles.items()): node for node in nodes}.values()
     found = [chosen for node in nodes if (chosen := _of_node(node, amounts)) is not None]
     if not found:
         return None
