@@ -15,7 +15,7 @@ import pytest
 from tests.chart.recorded_reviews import pointed
 from tests.support.charts import one
 from tests.support.pki import Authority
-from tests.support.pods import a_container, a_pod, a_policy, a_request
+from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.webhook_configurations import _serving as serving
 from tests.support.webhook_configurations import installed
 from webhook.core.admission.templates import advise
@@ -137,6 +137,14 @@ def test_what_there_is_something_to_say_of_is_sent(sent, fields):
     assert is_said == (fields is not SENT["the resource"])
 
 
+def test_a_whole_gpu_is_sent_for_a_rule_may_give_a_share_in_its_place(sent):
+    assert sent.creating(a_workload(**with_limits(**{"nvidia.com/gpu": "1"}))) == 1
+    asked = replace(a_request(sent.requests[0]["object"]), kind="apps/Deployment", name="w")
+    assert not advise(asked, a_policy()).warnings
+    (said,) = advise(asked, a_policy(a_rule(translate_whole_gpu_bytes=16 * 2**30))).warnings
+    assert "gives 16Gi of a GPU in place of a whole one" in said
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_sent_and_none_that_is_nobodys_business(sent, kind):
     assert sent.creating(a_workload(kind, template={"annotations": {MEMORY: "8Gi"}})) == 1
@@ -146,7 +154,7 @@ def test_every_kind_is_sent_and_none_that_is_nobodys_business(sent, kind):
 
 NOT_SENT = {
     "plain": {},
-    "a whole GPU": with_limits(**{"nvidia.com/gpu": "1", "cpu": "1"}),
+    "a slice": with_limits(**{"nvidia.com/mig-1g.10gb": "1", "cpu": "1"}),
     "annotations of others": {"template": {"annotations": {"example.com/gpu-memory": "1"}}},
     "a label of others": {"template": {"labels": {"gpu": "a100"}}},
     "our label for histories": {"template": {"labels": {"vramwarden.io/workload": "x"}}},
