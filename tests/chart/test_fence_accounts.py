@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import copy
-import json
 
 import pytest
 
@@ -13,6 +12,7 @@ from tests.chart.fenced import MERGE, Fenced
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, one
 from tests.support.control_planes import wait_until
+from tests.support.kube_api import account_kubeconfig
 from tests.support.logs import RecordedLog
 from tests.support.pods import a_container, a_pod, a_policy, a_review, a_rule
 from tests.support.servers import running
@@ -224,14 +224,8 @@ def test_it_names_what_it_makes(cluster):
 @pytest.fixture
 def kubeconfig(cluster, tmp_path):
     """Return a configuration with the webhook's token."""
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}/token"
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = cluster.api.request("POST", path, request)["status"]["token"]
-    config = json.loads(cluster.control_plane.kubeconfig.read_text())
-    config["users"][0]["user"] = {"token": token}
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(json.dumps(config))
-    return kubeconfig
+    admins = cluster.control_plane.kubeconfig
+    return account_kubeconfig(cluster.api, admins, NAMESPACE, NAME, tmp_path / "kubeconfig")
 
 
 def waits(cluster):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from tests.support.charts import NAMESPACE, one
 from tests.support.commands import runner
 from tests.support.control_planes import ApiError, wait_until
+from tests.support.kube_api import account_kubeconfig
 from tests.support.pods import a_container, a_pod, a_review
 from tests.support.servers import running
 from webhook.cli.main import main
@@ -39,13 +39,9 @@ class Cluster:
         for each in (*self.rights, *self.kinds):
             self.api.apply(each)
         wait_until("the kinds are known", lambda: self.histories() is not None)
-        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}/token"
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        token = self.api.request("POST", path, request)["status"]["token"]
-        config = json.loads(control_plane.kubeconfig.read_text())
-        config["users"][0]["user"] = {"token": token}
-        self.token = folder / "kubeconfig"
-        self.token.write_text(json.dumps(config))
+        self.token = account_kubeconfig(
+            self.api, control_plane.kubeconfig, NAMESPACE, NAME, folder / "kubeconfig"
+        )
 
     def histories(self):
         try:

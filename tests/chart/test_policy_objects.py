@@ -12,6 +12,7 @@ from tests.chart.admission_policies import BINDING, POLICY
 from tests.support.charts import NAMESPACE, one
 from tests.support.commands import runner
 from tests.support.control_planes import ApiError, wait_until
+from tests.support.kube_api import account_kubeconfig
 from tests.support.paths import POLICIES
 from tests.support.pods import a_pod, a_review
 from tests.support.policies import SHIPPED
@@ -63,13 +64,9 @@ class Cluster:
         for each in self.made:
             self.api.apply(each)
         wait_until("the kind is known", lambda: self.stored() is not None)
-        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}/token"
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        token = self.api.request("POST", path, request)["status"]["token"]
-        config = json.loads(control_plane.kubeconfig.read_text())
-        config["users"][0]["user"] = {"token": token}
-        self.token = folder / "kubeconfig"
-        self.token.write_text(json.dumps(config))
+        self.token = account_kubeconfig(
+            self.api, control_plane.kubeconfig, NAMESPACE, NAME, folder / "kubeconfig"
+        )
         wait_until("unknown fields are denied", self._denies)
 
     def stored(self):

@@ -211,6 +211,12 @@ def pending(name: str, memory: str, message: str = SCHEDULER, **changes: Any) ->
     return explain_pod(facts(name, pod, **given))
 
 
+def last_said(verdict):
+    """Return a pod that runs, whose sidecar ended with a verdict before it was restarted."""
+    said = enforcer("terminated", exitCode=0, message=f"{verdict}: {STOPPED}\n")
+    return on_node("train-1", "60Gi", "n3", "GPU-n3-1", status={"initContainerStatuses": [said]})
+
+
 def on_node(name: str, memory: str, node: str, gpus: str, **changes: Any) -> Report:
     given = {key: changes.pop(key) for key in list(changes) if key in PodFacts.__slots__}
     status = {"startTime": ago(11_520), **changes.pop("status", {})}
@@ -433,19 +439,7 @@ def cases() -> dict[str, Case]:
         "running-reported": Case(
             "running",
             ("would stop a process",),
-            on_node(
-                "train-1",
-                "60Gi",
-                "n3",
-                "GPU-n3-1",
-                status={
-                    "initContainerStatuses": [
-                        enforcer(
-                            "terminated", exitCode=0, message=f"would stop a process: {STOPPED}\n"
-                        )
-                    ]
-                },
-            ),
+            last_said("would stop a process"),
             run=62 * GIB,
             trouble=False,
         ),
@@ -495,19 +489,7 @@ def cases() -> dict[str, Case]:
         "stopped-by-message": Case(
             "stopped",
             ("stopping a process",),
-            on_node(
-                "train-1",
-                "60Gi",
-                "n3",
-                "GPU-n3-1",
-                status={
-                    "initContainerStatuses": [
-                        enforcer(
-                            "terminated", exitCode=0, message=f"stopping a process: {STOPPED}\n"
-                        )
-                    ]
-                },
-            ),
+            last_said("stopping a process"),
             run=62 * GIB,
         ),
         "stopped-from-outside": Case(

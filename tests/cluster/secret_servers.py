@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import copy
-import json
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ import yaml
 
 from certs import Bundle
 from tests.support.control_planes import Api, ApiError, ControlPlane, free_port
+from tests.support.kube_api import account_kubeconfig
 from tests.support.paths import ROOT
 from tests.support.pods import a_pod
 from tests.support.servers import Server
@@ -116,22 +116,12 @@ def release(control_plane: ControlPlane, folder: Path) -> Iterator[Release]:
     try:
         for manifest in manifests:
             api.create(manifest)
-        yield Release(api, _kubeconfig(control_plane, folder), control_plane.kubeconfig)
+        admins = control_plane.kubeconfig
+        own = account_kubeconfig(api, admins, NAMESPACE, SERVICE, folder / "kubeconfig")
+        yield Release(api, own, admins)
     finally:
         for manifest in (*manifests, configuration("Mutating"), configuration("Validating")):
             api.delete(manifest)
-
-
-def _kubeconfig(control_plane: ControlPlane, folder: Path) -> Path:
-    """Write the kubeconfig of the service account."""
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{SERVICE}/token"
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = control_plane.api.request("POST", path, request)["status"]["token"]
-    content = json.loads(control_plane.kubeconfig.read_text())
-    content["users"][0]["user"] = {"token": token}
-    written = folder / "kubeconfig"
-    written.write_text(json.dumps(content))
-    return written
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.commands import runner
 from tests.support.control_planes import find_binary, wait_until
+from tests.support.kube_api import account_kubeconfig
 from tests.support.pods import a_pod
 from tests.support.seen_cluster import CRD, define
 from webhook.cli.main import main
@@ -92,13 +93,8 @@ def as_viewer(control_plane, team, tmp_path):
         "subjects": [{"kind": "ServiceAccount", **account}],
     }
     api.create(binding)
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/viewer/token"
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = api.request("POST", path, body)["status"]["token"]
-    content = json.loads(control_plane.kubeconfig.read_text())
-    content["users"][0]["user"] = {"token": token}
-    kubeconfig = tmp_path / "viewer"
-    kubeconfig.write_text(json.dumps(content))
+    admins = control_plane.kubeconfig
+    kubeconfig = account_kubeconfig(api, admins, namespace, "viewer", tmp_path / "viewer")
 
     def run(*arguments):
         options = ["-n", namespace, "--kubeconfig", str(kubeconfig)]

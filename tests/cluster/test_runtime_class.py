@@ -7,11 +7,9 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.control_planes import wait_until
-from tests.support.our_server import OurServer, container, serving
+from tests.support.our_server import container, knowing
 from tests.support.pods import a_container, a_pod
-from tests.support.webhook_configurations import installed
 
-SYSTEM = "vramwarden-system"
 OVERHEAD = {"cpu": "100m", "memory": "120Mi"}
 OURS = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
@@ -19,16 +17,8 @@ OURS = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 @pytest.fixture(scope="module")
 def ours(control_plane, tmp_path_factory):
     """Run a server that knows the cluster: it places."""
-    metadata = {"name": SYSTEM}
-    control_plane.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-    env = {
-        "KUBECONFIG": str(control_plane.kubeconfig),
-        "VRAMWARDEN_PLACEMENT_NAMESPACE": SYSTEM,
-    }
-    with serving(tmp_path_factory.mktemp("knowing"), **env) as server:
-        our_server = OurServer(server)
-        with installed(control_plane.api, *our_server.configurations):
-            yield our_server
+    with knowing(control_plane, tmp_path_factory.mktemp("knowing")) as found:
+        yield found
 
 
 @contextmanager

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.control_planes import ApiError, wait_until
-from tests.support.our_server import OurServer, Team, serving
+from tests.support.our_server import Team, knowing
 from tests.support.pods import a_pod
-from tests.support.webhook_configurations import installed
 
-SYSTEM = "vramwarden-system"
 RULES = """\
 apiVersion: vramwarden.io/v1alpha1
 kind: VRAMPolicy
@@ -26,19 +24,8 @@ EVERYBODY = "default"
 @pytest.fixture(scope="module")
 def ours(control_plane, tmp_path_factory):
     """Run a server that knows the cluster, under rules of ours before the shipped ones."""
-    metadata = {"name": SYSTEM}
-    control_plane.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-    folder = tmp_path_factory.mktemp("who")
-    (folder / "policies").mkdir()
-    (folder / "policies" / "05-who.yaml").write_text(RULES)
-    env = {
-        "KUBECONFIG": str(control_plane.kubeconfig),
-        "VRAMWARDEN_PLACEMENT_NAMESPACE": SYSTEM,
-    }
-    with serving(folder, **env) as server:
-        our_server = OurServer(server)
-        with installed(control_plane.api, *our_server.configurations):
-            yield our_server
+    with knowing(control_plane, tmp_path_factory.mktemp("who"), RULES) as found:
+        yield found
 
 
 @pytest.fixture

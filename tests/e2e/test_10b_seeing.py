@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.asking import ask
 from tests.e2e.pods import GIB, holding, job, pod
 from tests.support.control_planes import ApiError
+from tests.support.kube_api import account_kubeconfig
 
 CAP, HELD, GROWN, OVER = 8 * GIB, GIB, 3 * GIB, 12 * GIB
 GROUP = "/apis/vramwarden.io/v1alpha1"
@@ -35,14 +36,11 @@ def viewer(gpu_node, make_team, tmp_path_factory):
             "subjects": [{"kind": "ServiceAccount", **of}],
         }
     )
-    path = f"/api/v1/namespaces/{team.namespace}/serviceaccounts/developer/token"
-    token = team.api.request("POST", path, {"spec": {}})["status"]["token"]
-    config = json.loads(gpu_node.kubeconfig.read_text())
-    config["users"][0]["user"] = {"token": token}
-    config["contexts"][0]["context"]["namespace"] = team.namespace
-    kubeconfig = tmp_path_factory.mktemp("developer") / "kubeconfig"
-    kubeconfig.write_text(json.dumps(config))
-    return Viewer(team, kubeconfig)
+    written = tmp_path_factory.mktemp("developer") / "kubeconfig"
+    return Viewer(
+        team,
+        account_kubeconfig(team.api, gpu_node.kubeconfig, team.namespace, "developer", written),
+    )
 
 
 class Viewer:

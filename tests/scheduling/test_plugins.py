@@ -7,13 +7,17 @@ from functools import partial
 import pytest
 
 from tests.support.control_planes import wait_until
-from tests.support.our_server import OurServer, Team, container, refused, serving, variables
+from tests.support.our_server import (
+    Team,
+    container,
+    knowing,
+    refused,
+    variables,
+)
 from tests.support.pods import a_container, a_pod
 from tests.support.schedulers import messages, remove_pod, scheduler, wait_bound
-from tests.support.webhook_configurations import installed
 from webhook.core.pod.findings import Reason
 
-SYSTEM = "vramwarden-system"
 MERGE = "application/merge-patch+json"
 SHARING = "nvidia.com/gpu.sharing-strategy"
 RULES = """\
@@ -55,22 +59,12 @@ NODES = {
 @pytest.fixture(scope="module")
 def ours(control_plane, tmp_path_factory):
     """Run a server that knows the cluster, beside the stock scheduler."""
-    metadata = {"name": SYSTEM}
-    control_plane.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
     folder = tmp_path_factory.mktemp("plugins")
-    (folder / "policies").mkdir()
-    (folder / "policies" / "00-plugins.yaml").write_text(RULES)
-    env = {
-        "KUBECONFIG": str(control_plane.kubeconfig),
-        "VRAMWARDEN_PLACEMENT_NAMESPACE": SYSTEM,
-    }
     for name, (labels, offers) in NODES.items():
         add_node(control_plane.api, name, labels, offers)
-    with serving(folder, **env) as server, scheduler(control_plane, folder):
-        our_server = OurServer(server)
-        with installed(control_plane.api, *our_server.configurations):
-            wait_until("slices are known", lambda: known(our_server))
-            yield our_server
+    with knowing(control_plane, folder, RULES) as found, scheduler(control_plane, folder):
+        wait_until("slices are known", lambda: known(found))
+        yield found
 
 
 def add_node(api, name, labels, offers):

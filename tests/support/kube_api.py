@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import urllib3
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class ApiError(Exception):
@@ -78,6 +81,17 @@ class Api:
     def list(self, path: str, **query: str) -> list[dict[str, Any]]:
         """Return the items under a path such as `/api/v1/namespaces/x/pods`."""
         return self.request("GET", path, **query)["items"]
+
+
+def account_kubeconfig(api: Api, admins: Path, namespace: str, account: str, written: Path) -> Path:
+    """Write a kubeconfig like an admin's, with the token of a ServiceAccount and its namespace."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    token = api.request("POST", path, {"spec": {}})["status"]["token"]
+    config = json.loads(admins.read_text())
+    config["users"][0]["user"] = {"token": token}
+    config["contexts"][0]["context"]["namespace"] = namespace
+    written.write_text(json.dumps(config))
+    return written
 
 
 def _warning_text(line: str) -> str:

@@ -11,16 +11,24 @@ from unittest import mock
 
 from tests.support import servers
 from tests.support.control_planes import Api, ApiError, free_port
-from tests.support.webhook_configurations import apply, remove, webhook_configurations
+from tests.support.webhook_configurations import (
+    apply,
+    installed,
+    remove,
+    webhook_configurations,
+)
 from webhook.adapters.policy.files import shipped_policy_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.support.control_planes import ControlPlane
     from webhook.core.pod.findings import Reason
 
 Json = dict[str, Any]
+
+SYSTEM = "vramwarden-system"
 
 # Comes before the shipped default, and governs only namespaces of these names.
 SPECIAL_RULES = """\
@@ -65,6 +73,29 @@ def serving(folder: Path, *, port: int | None = None, **env: str) -> Iterator[se
         servers.running(folder, policy=None, **env) as server,
     ):
         yield server
+
+
+@contextmanager
+def knowing(
+    control_plane: ControlPlane, folder: Path, rules: str = "", **env: str
+) -> Iterator[OurServer]:
+    """Run a server that knows the cluster, so it places, under `rules` before all others.
+
+    The API server calls it until the block ends.
+    """
+    metadata = {"name": SYSTEM}
+    control_plane.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    if rules:
+        (folder / "policies").mkdir()
+        (folder / "policies" / "00-first.yaml").write_text(rules)
+    cluster = {
+        "KUBECONFIG": str(control_plane.kubeconfig),
+        "VRAMWARDEN_PLACEMENT_NAMESPACE": SYSTEM,
+    }
+    with serving(folder, **cluster, **env) as server:
+        our_server = OurServer(server)
+        with installed(control_plane.api, *our_server.configurations):
+            yield our_server
 
 
 class OurServer:
