@@ -55,7 +55,7 @@ def test_without_a_file_the_page_goes_to_standard_output(simulate):
 def test_a_file_is_written_for_pages_alone(simulate, tmp_path):
     done = simulate("--nodes", "f", "--pods", "f", "f", f=SCENE)
     assert done.code == 2
-    assert "only -o html is written to a file; nothing was done with f" in done.err
+    assert "only -o html is written to a file; to read f, pass it" in done.err
     assert (tmp_path / "f").read_text() == SCENE
 
 

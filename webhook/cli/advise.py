@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from webhook.cli.cluster import cluster_options, reach
+from webhook.cli.cluster import cluster_options, output_option, reach
 from webhook.cli.failures import Failure
 from webhook.core.enforcement.last_words import exactly, measured
 from webhook.core.seeing.histories import (
@@ -40,14 +40,7 @@ _LAST: Final = {Verdict.FITS: 1, Verdict.FILLS: 1, Verdict.FEW: 2}
 @click.command("advise")
 @cluster_options
 @click.option("-A", "--all-namespaces", is_flag=True, help="Workloads of all namespaces.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="A table, or everything for programs, in bytes.",
-)
+@output_option("A table, or everything for programs, in bytes.")
 def advise_command(
     *,
     kubeconfig: Path | None,

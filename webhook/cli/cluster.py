@@ -42,6 +42,18 @@ def cluster_options(command: _Command) -> _Command:
     return connection_options(namespace(command))
 
 
+def output_option(text: str) -> Callable[[_Command], _Command]:
+    """Take what is written, `text` for people or `json` for programs, as `output`."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help=text,
+    )
+
+
 def connection_options(command: _Command) -> _Command:
     """Take which cluster is asked, and no namespace: `kubeconfig`, `context`."""
     context = click.option("--context", metavar="NAME", help="A context of the kubeconfig.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from webhook import __version__
-from webhook.cli.cluster import connection_options, reach
+from webhook.cli.cluster import connection_options, output_option, reach
 from webhook.cli.failures import Failure
 
 if TYPE_CHECKING:
@@ -34,14 +34,7 @@ _SIGN = "✓"
     metavar="NS",
     help="Where pods are created as a dry run: a namespace that the policy governs.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="One line per check, or a CheckReport for programs.",
-)
+@output_option("One line per check, or a CheckReport for programs.")
 @connection_options
 @click.pass_context
 def check_command(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from webhook.cli.cluster import cluster_options, reach
+from webhook.cli.cluster import cluster_options, output_option, reach
 from webhook.cli.explain.draw import as_json, as_text
 from webhook.cli.failures import NoCluster
 
@@ -59,14 +59,7 @@ def _subject(_context: click.Context, _parameter: click.Parameter, text: str) ->
 @click.command("explain")
 @click.argument("subject", metavar="POD|KIND/NAME", callback=_subject)
 @cluster_options
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Lines for people, or everything for programs.",
-)
+@output_option("Lines for people, or everything for programs.")
 def explain_command(
     *,
     subject: tuple[str, str],

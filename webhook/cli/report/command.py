@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from webhook.cli.cluster import connection_options, reach
+from webhook.cli.cluster import connection_options, output_option, reach
 from webhook.cli.failures import NoCluster, policy_failure
 from webhook.cli.report.draw import RolloutReport, as_json, as_text
 from webhook.core.seeing.checks.facts import DEFAULT_NAMESPACE
@@ -37,14 +37,7 @@ if TYPE_CHECKING:
     metavar="NS",
     help="The namespace that vramwarden is installed in.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Tables, or everything for programs.",
-)
+@output_option("Tables, or everything for programs.")
 def report_command(
     *,
     kubeconfig: Path | None,

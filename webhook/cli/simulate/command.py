@@ -65,8 +65,8 @@ def _generated(
 
 
 @click.command("simulate")
-@click.option("--nodes", "nodes_file", metavar="FILE|-", help="The cluster; see below.")
-@click.option("--pods", "pods_file", metavar="FILE|-", help="The workload; see below.")
+@click.option("--nodes", "nodes_file", metavar="FILE|-", help="The cluster; see above.")
+@click.option("--pods", "pods_file", metavar="FILE|-", help="The workload; see above.")
 @click.option(
     "--generate",
     "generated",
@@ -101,7 +101,7 @@ def _generated(
 @click.option(
     "--as", "otherwise", metavar="SIZE", help="The share of a pod of one GPU that says no size."
 )
-@click.option("--sizes", metavar="FILE|-", help="Shares by namespace and workload; see below.")
+@click.option("--sizes", metavar="FILE|-", help="Shares by namespace and workload; see above.")
 @click.option(
     "--gpu-memory",
     multiple=True,
@@ -150,7 +150,7 @@ def simulate_command(
     - {name: train, count: 5, memory: 60Gi, gpus: 2, nodeSelector: {zone: a}}
     - {name: job, count: 9, memory: 8Gi, arrival: 1h, every: 5m, duration: 30m}
 
-    Both may be in one file.
+    Both may be in one file: pass it as --nodes and as --pods.
 
     Without files, or with --today and files, the question is another: how many GPUs would the pods
     of today need as shares? They are read from the cluster with your own rights, or from the output
@@ -173,7 +173,9 @@ def simulate_command(
     usage, or a file that cannot be read or written.
     """  # noqa: D301 - click wants the character, not two
     if file and output != "html":
-        raise click.UsageError(f"only -o html is written to a file; nothing was done with {file}")
+        raise click.UsageError(
+            f"only -o html is written to a file; to read {file}, pass it as --nodes and as --pods"
+        )
     read = (nodes_file, pods_file, sizes)
     if file and file != STANDARD_INPUT and file in read:
         raise click.UsageError(f"{file} is read, and would be overwritten; name another file")
@@ -247,7 +249,9 @@ def _workload(
     if generated and not (nodes_file or pods_file):
         return generate(*generated, seed)
     if generated or not nodes_file or not pods_file:
-        raise click.UsageError("pass --nodes and --pods, or --generate alone, e.g. 1000,100")
+        raise click.UsageError(
+            "pass --nodes and --pods, both the same file if it has both, or --generate alone"
+        )
     if nodes_file == pods_file == STANDARD_INPUT:
         raise click.UsageError("only one of --nodes and --pods can be standard input")
     problems = []
