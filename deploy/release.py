@@ -141,7 +141,8 @@ def export(root: Path, commit: str, folder: Path) -> None:
     command = ["git", "-c", "tar.umask=0022", "archive", "--format=tar", commit]
     done = subprocess.run(command, cwd=root, capture_output=True, check=True)  # noqa: S603 - git
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(folder, filter="tar")
+        archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # from 3.11.4 on
+        archive.extractall(folder)  # noqa: S202 - git wrote it
 
 
 def python_package(source: Path, release: Release, made: Path) -> None:

@@ -553,7 +553,7 @@ TABLE = [
     limit(
         "B12 between two measurements",
         "README.md",
-        "A burst can push a neighbor out of memory first",
+        "A burst can take a neighbor's memory first",
     ),
     # C: containers that see a GPU and are not counted.
     closed("C1 a debugging container that shows GPUs", debugging(None, env=[ALL]), DEBUGGING),
@@ -638,7 +638,7 @@ TABLE = [
     limit(
         "C8 labels that choose a rule",
         POLICIES_MD,
-        "`match.podLabels` are written by whoever writes the pod",
+        "`podLabels` are written by whoever writes the pod",
     ),
     # D and E: marks, bindings, GPUs of others.
     *(closed(f"D0 {what}", changing("8Gi", change), why) for what, change, why in CHANGES),
