@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
+import sys
 
 import pytest
 
-from tests.support.commands import runner
 from tests.support.paths import ROOT
 from webhook.cli.main import main
 from webhook.core.migration.products import PRODUCTS
@@ -28,23 +29,33 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.usefixtures("folder")
-def test_the_example_becomes_what_stands_there():
-    done = runner().invoke(main, ["admit", "-f", "infer.yaml", "--migrate", "hami"])
-    assert (done.exit_code, done.stdout, done.stderr) == (0, AFTER, SAID)
+@pytest.fixture
+def admit(folder, monkeypatch, capsys):
+    """Run `vramwarden admit` in the folder; return exit code, standard output and error."""
+
+    def run(*arguments, stdin=""):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        with pytest.raises(SystemExit) as ended:
+            main(["admit", *arguments])
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_the_example_becomes_what_stands_there(admit):
+    assert admit("-f", "infer.yaml", "--migrate", "hami") == (0, AFTER, SAID)
 
 
 def test_there_are_commands_to_run():
     assert (len(COMMANDS), len(PIPED)) == (2, 1)
 
 
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("line", [*COMMANDS, *PIPED])
-def test_the_commands_run(line):
-    _, *arguments = shlex.split(line.partition(">")[0])
-    done = runner().invoke(main, arguments, input=BEFORE)
-    assert done.exit_code == 0
-    assert done.stderr.endswith("1 migrated, 1 translated\n")
+def test_the_commands_run(admit, line):
+    _, _, *arguments = shlex.split(line.partition(">")[0])
+    code, _, said = admit(*arguments, stdin=BEFORE)
+    assert code == 0
+    assert said.endswith("1 migrated, 1 translated\n")
 
 
 @pytest.mark.parametrize("name", sorted(PRODUCTS))

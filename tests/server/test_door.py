@@ -85,6 +85,7 @@ def test_a_content_type_may_have_parameters(server):
         (b"{}", b"must be an AdmissionReview of admission.k8s.io/v1"),
         (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', b"request must be"),
     ],
+    ids=lambda value: repr(value[:40]),  # pytest hands it to programs, as a variable
 )
 def test_what_is_no_review_is_400_in_one_sentence(server, body, says):
     status, answer = server.post(body)
