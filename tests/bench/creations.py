@@ -11,7 +11,6 @@ import json
 import statistics
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tests.bench import peers, settings
@@ -127,15 +126,13 @@ def written_pod():
     return pod
 
 
-def target(plane, namespace, pod):
-    (user,) = json.loads(plane.kubeconfig.read_text())["users"]
-    files = (Path(user["user"][f"client-{name}"]) for name in ("certificate", "key"))
+def target(plane, namespace, body, path="", **more):
     return Target(
         int(plane.url.rpartition(":")[2]),
         plane.state / "ca.crt",
-        f"/api/v1/namespaces/{namespace}/pods",
-        json.dumps(pod).encode(),
-        client_certificate=tuple(files),
+        f"/api/v1/namespaces/{namespace}/pods{path}",
+        json.dumps(body).encode(),
+        **{"client_certificate": plane._admin, **more},
         headers="",
         numbers=itertools.count(),
     )

@@ -25,7 +25,7 @@ _CHUNKED = re.compile(rb"\r\ntransfer-encoding: chunked", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is posted again and again, and to whom."""
+    """What is sent again and again, and to whom."""
 
     port: int
     ca: Path
@@ -35,6 +35,8 @@ class Target:
     headers: str = "User-Agent: kube-apiserver-admission\r\nAccept-Encoding: gzip\r\n"
     numbers: Iterator[int] | None = None
     """Where there are any, each request has the next one in place of NUMBER."""
+    method: str = "POST"
+    content_type: str = "application/json"
 
     def context(self) -> ssl.SSLContext:
         """Return a context that verifies the server, with the client's certificate, if any."""
@@ -43,17 +45,17 @@ class Target:
             context.load_cert_chain(*self.client_certificate)
         return context
 
-    def next_body(self) -> bytes:
-        """Return the body of the next request, each as long as the others."""
+    def numbered(self, data: bytes) -> bytes:
+        """Return the next request, or its body, each as long as the others."""
         if self.numbers is None:
-            return self.body
-        return self.body.replace(NUMBER, b"%0*d" % (len(NUMBER), next(self.numbers)))
+            return data
+        return data.replace(NUMBER, b"%0*d" % (len(NUMBER), next(self.numbers)))
 
     def head(self) -> bytes:
         """Return what comes before each body."""
         return (
-            f"POST {self.path} HTTP/1.1\r\nHost: localhost:{self.port}\r\n{self.headers}"
-            f"Content-Type: application/json\r\nContent-Length: {len(self.body)}\r\n\r\n"
+            f"{self.method} {self.path} HTTP/1.1\r\nHost: localhost:{self.port}\r\n{self.headers}"
+            f"Content-Type: {self.content_type}\r\nContent-Length: {len(self.body)}\r\n\r\n"
         ).encode()
 
 
@@ -80,7 +82,7 @@ def ask(target: Target) -> tuple[int, bytes]:
     connection = HTTPSConnection("localhost", target.port, timeout=20, context=target.context())
     try:
         connection.request(
-            "POST", target.path, target.next_body(), {"Content-Type": "application/json"}
+            "POST", target.path, target.numbered(target.body), {"Content-Type": "application/json"}
         )
         answer = connection.getresponse()
         return answer.status, answer.read()
@@ -138,7 +140,7 @@ class _Caller(asyncio.Protocol):
 def load(
     target: Target, connections: int, *, duration_s: float = 0.0, requests: int = 0
 ) -> Figures:
-    """Post without pause over some connections, for a time or a number of requests.
+    """Send without pause over some connections, for a time or a number of requests.
 
     A tenth of either comes before as a warm-up, at least 0.2 s or one request of each connection.
     """
@@ -173,11 +175,11 @@ async def _load(target: Target, connections: int, duration_s: float, requests: i
         if not over.done():
             over.set_exception(RuntimeError(f"port {target.port}: {reason}"))
 
-    context, head = target.context(), target.head()
+    context, request = target.context(), target.head() + target.body
     callers = []
     for _ in range(connections):
         _, caller = await loop.create_connection(
-            lambda: _Caller(lambda: head + target.next_body(), answered, failed),
+            lambda: _Caller(lambda: target.numbered(request), answered, failed),
             "localhost",
             target.port,
             ssl=context,

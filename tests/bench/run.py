@@ -14,12 +14,14 @@ from tests.bench.over_tls import bench_over_tls
 from tests.bench.placement import bench_placement
 from tests.bench.replicas import bench_replicas
 from tests.bench.sentry import bench_sentry
+from tests.bench.strangers import bench_strangers
 from tests.bench.top import bench_top
 
 TABLES = {
     "decide": bench_decisions,
     "tls": bench_over_tls,
     "create": bench_creations,
+    "strangers": bench_strangers,
     "replica": bench_replicas,
     "attacks": bench_attacks,
     "lists": bench_lists,

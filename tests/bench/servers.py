@@ -88,14 +88,14 @@ def started(log, program, *arguments, folder, **environment):
 
 
 @contextmanager
-def replica(side, folder):
+def replica(side, folder, **environment):
     """Run one replica of a commit; yield its process and its ports, at once."""
     port, operations_port = free_port(), free_port()
     with started(
         folder / f"{side.label}.log", side.python,
         *("-P", "-m", "webhook.cli", "serve", f"--cert-dir={folder / 'certs'}"),
         *(f"--port={port}", f"--operations-port={operations_port}"),
-        folder=side.root,
+        folder=side.root, **environment,
     ) as process:  # fmt: skip
         yield process, port, operations_port
 

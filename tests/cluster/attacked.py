@@ -169,7 +169,7 @@ def attacked(control_plane: ControlPlane, helm: Helm, folder: Path) -> Iterator[
         server = stack.enter_context(running(folder, policy=None, **env))
         tenant = Tenant(control_plane, server)
         stack.callback(tenant.leave)
-        stack.enter_context(installed(api, *_called_here(objects, server)))
+        stack.enter_context(installed(api, *called_here(objects, server)))
         fences = [thing for thing in objects if thing["kind"] in PLURALS]
         for thing in fences:
             apply(api, thing)
@@ -178,7 +178,7 @@ def attacked(control_plane: ControlPlane, helm: Helm, folder: Path) -> Iterator[
         yield tenant
 
 
-def _called_here(objects: list[Json], server: Server) -> list[Json]:
+def called_here(objects: list[Json], server: Server) -> list[Json]:
     """Return the chart's webhook configurations, for a server on this machine."""
     bundle = base64.b64encode((server.certificates / "ca.crt").read_bytes()).decode()
     found = [copy.deepcopy(one) for one in objects if "webhooks" in one]
