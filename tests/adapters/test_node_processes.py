@@ -83,6 +83,8 @@ def test_the_number_in_the_pod_is_the_second(node, tmp_path, numbers, inner):
     assert node().inner_pid(50) == inner
 
 
+MANY = mount("0:7", "/", RUN.replace(THEIRS, OTHERS)) * 20_000
+LONG = mount("0:7", f"/{'x' * 2**20}{RUN}", RUN)
 MOUNTS = [
     (mount("0:99", "/", RUN), {"0:99"}),
     (mount("0:99", "/", RUN) + mount("0:7", "/", "/data"), {"0:99"}),
@@ -90,6 +92,8 @@ MOUNTS = [
     (mount("0:99", "/sub", RUN), set()),
     (mount("0:99", "/", RUN.replace(THEIRS, OTHERS)), set()),
     (mount("0:99", "/", f"{RUN}/below"), set()),
+    pytest.param(MANY + mount("0:99", "/", RUN), {"0:99"}, id="20,000 mounts"),
+    pytest.param(LONG + mount("0:99", "/", RUN), {"0:99"}, id="after a long line"),
     ("", set()),
     ("garbage\n - tmpfs\n", set()),
 ]
@@ -109,6 +113,7 @@ def test_the_enforcers_volume_is_a_tmpfs_that_the_kubelet_mounts(node, tmp_path,
         (mount("0:99", "/", "/elsewhere"), False),
         (mount("0:99", "/sub", "/run/vram-enforcer"), False),
         (mount("0:98", "/", "/run/vram-enforcer", "ext4"), False),
+        pytest.param(MANY + mount("0:99", "/", "/run/vram-enforcer"), False, id="a tenant's own"),
     ],
 )
 def test_who_has_that_volume_at_its_path_is_the_enforcer(node, tmp_path, seen, has):

@@ -37,6 +37,7 @@ signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 while True:
     signal.pause()
 """
+VOLUME_IS_IN = ("enforcer", "debug")
 VOLUME = "volumes/kubernetes.io~empty-dir/vram-enforcer-run"
 
 
@@ -100,7 +101,7 @@ class Pod:
         self.noted = set()
         self.inner = {}
         self.ghosts = set()
-        self.started = {}
+        self.enforcer = 0
         self.pause = self._start("pause", [sys.executable, "-I", "-S", "-c", PAUSES])
 
     def container(self, name):
@@ -123,11 +124,11 @@ class Pod:
         termination.chmod(0o666)
         command = [sys.executable, "-I", "-m", "webhook.sidecar", "--run-folder",
                    "/run/vram-enforcer", "--termination-log", str(termination)]  # fmt: skip
-        return self._start("enforcer", command, user=user, environment=environment, output=log)
+        self.enforcer = self._start("enforcer", command, user, environment, log)
 
-    def tenant(self, how, user=0):
+    def tenant(self, how, user=0, container="train"):
         command = [sys.executable, "-I", "-S", str(TENANT), how, str(self.notes)]
-        return self._start("train", command, user=user)
+        return self._start(container, command, user)
 
     def _start(self, container, command, user=0, environment=None, output=None):
         """Start it in its container; return its number on the node."""
@@ -139,9 +140,7 @@ class Pod:
         os.close(tell)
         joined.close()
         with os.fdopen(answer) as lines:
-            pid = int(lines.readline())
-        self.started[container] = pid
-        return pid
+            return int(lines.readline())
 
     def _runtime(self, container, command, user, environment, output, joined, tell):
         """Be the runtime's process: it makes the container's first one, and waits for it."""
@@ -161,7 +160,7 @@ class Pod:
         check(LIBC.unshare(NEWNS))
         mount("none", "/", None, REC_PRIVATE)
         mount("proc", "/proc", b"proc")
-        if container == "enforcer":
+        if container in VOLUME_IS_IN:
             mount(self.run, "/run/vram-enforcer", None, BIND)
         check(LIBC.umount2(os.fsencode(self.run), DETACH))
         with Path(output or os.devnull).open("ab") as out:
@@ -175,7 +174,7 @@ class Pod:
         alive = set()
         for path in self.cgroup.rglob("cgroup.procs"):
             alive |= set(map(int, path.read_text().split()))
-        tenants = alive - {self.started.get("pause"), self.started.get("enforcer")}
+        tenants = alive - {self.pause, self.enforcer}
         for pid in tenants - self.held.keys():
             with contextlib.suppress(OSError):
                 named = Path(f"/proc/{pid}/comm").read_text().strip()
@@ -206,7 +205,7 @@ class Pod:
             "excess": self.began_s is not None,
             "lasted_s": self.ended_s and round(self.ended_s - self.began_s, 2),
             "pause": is_alive(self.pause),
-            "enforcer": is_alive(self.started.get("enforcer", 0)),
+            "enforcer": is_alive(self.enforcer),
             "tenants": self.tenants,
         }
 

@@ -15,8 +15,10 @@ ATTACKS = {
     "nested": ("stop", 0, 0),
     "groups": ("groups", 0, 0),
     "leaderless": ("leaderless", 0, 0),
+    "swapped": ("alone", 0, None, "enforcer"),
+    "debugger": ("stop", 0, 0, "debug"),
 }
-"""What the workload does, as which user, and the sidecar's."""
+"""What the workload does, as which user, the sidecar's (None: its image was changed), and where."""
 
 
 def uid_of(number):
@@ -33,9 +35,10 @@ def attacked(node, sent):
     promise(sent, *pods.values(), bystander, honest)
     node.start_sentry(uid_of(200), sent["kubeconfig"], private=sent["private"])
     others = node.process("system.slice/x.service", [python, "-I", "-S", tenant_script, "modest"])
-    for name, (how, user, of_sidecar) in ATTACKS.items():
-        pods[name].sidecar(of_sidecar)
-        pods[name].tenant(how, user)
+    for name, (how, user, of_sidecar, *where) in ATTACKS.items():
+        if of_sidecar is not None:
+            pods[name].sidecar(of_sidecar)
+        pods[name].tenant(how, user, *where)
     bystander.sidecar()
     bystander.tenant("modest")
     stranger.tenant("modest")

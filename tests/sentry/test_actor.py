@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 
 from tests.sentry.worlds import ID, OTHER, OTHER_ID, TRAINER, Node, owner
 from webhook.adapters.processes import Delivery
-from webhook.sentry.actor import ENDING_S, ROUNDS, Actor, Ended
+from webhook.sentry.actor import CONTEXT_BYTES, ENDING_S, ROUNDS, Actor, Ended
 
 ENFORCER_ID = "e" * 64
+GIB = 2**30
 
 
-def ended(node, holding=(ID,)):
-    return Actor(node, sleep=lambda _: None).end(TRAINER, holding)
+def ended(node, held=None, **more):
+    held = {ID: GIB} if held is None else held
+    return Actor(node, sleep=lambda _: None).end(TRAINER, held, **more)
 
 
 def pod():
@@ -56,17 +58,53 @@ def test_who_has_no_number_of_its_own_in_the_pod_is_the_runtimes(number):
     assert {50, 60} <= node.alive.keys()
 
 
-def test_sandbox_and_enforcer_are_spared_also_where_they_hold_memory():
-    """Somebody of their user made them; the others end, who may be he."""
+@pytest.mark.parametrize(
+    ("enforcers", "held", "left"),
+    [
+        ({41}, {}, {41, 42}),
+        ({41}, {ID: 70 * GIB}, {41, 42}),
+        ({41}, {ENFORCER_ID: CONTEXT_BYTES}, {41, 42}),
+        (
+            {41},
+            {ENFORCER_ID: CONTEXT_BYTES + 1},
+            set(),
+        ),  # its image was changed, or somebody did it
+        ({41, 60}, {OTHER_ID: 70 * GIB}, {41, 42}),  # a debugger has the volume
+        ({41, 60}, {ENFORCER_ID: 1, OTHER_ID: CONTEXT_BYTES}, {41, 42}),
+        ({41, 60}, {ENFORCER_ID: 1, OTHER_ID: 1}, {41, 42, 60}),
+    ],
+)
+def test_who_has_the_enforcers_volume_is_spared_while_all_hold_no_more_than_a_context(
+    enforcers, held, left
+):
+    """And the sandbox whatever it holds: somebody of its user made it, and the others end."""
     node = pod()
-    ended(node, ("f" * 64, ENFORCER_ID))
-    assert {40, 41, 42} <= node.alive.keys()
-    assert sorted(node.killed) == [50, 51, 60]
+    node.enforcers = enforcers
+    for pid in sorted(enforcers):
+        delivery = Actor(node).stop(node.alive[pid], held)
+        assert delivery is (Delivery.REJECTED if pid in left else Delivery.DELIVERED)
+    ended(node, {"f" * 64: 70 * GIB, **held})
+    assert node.alive.keys() - {40, 70, 80} == left
+
+
+@pytest.mark.parametrize(
+    ("held", "again", "left"),
+    [
+        ({"gone": 70 * GIB}, False, {40, 41, 42}),  # others of the pod may have its files
+        ({"gone": 70 * GIB}, True, {40}),
+        ({"gone": CONTEXT_BYTES}, True, {40, 41, 42}),
+        ({"f" * 64: 70 * GIB}, True, {40, 41, 42}),  # the sandbox holds it
+    ],
+)
+def test_what_ended_processes_hold_is_the_enforcers_where_nobody_else_was_left(held, again, left):
+    node = pod()
+    ended(node, held, again=again)
+    assert node.alive.keys() - {70, 80} == left
 
 
 def test_containers_that_hold_memory_end_first():
     node = pod()
-    ended(node, (OTHER_ID,))
+    ended(node, {OTHER_ID: GIB})
     assert node.killed == [60, 50, 51]
 
 
@@ -84,7 +122,7 @@ def test_a_pod_of_many_keeps_the_others_waiting_for_a_bounded_time():
     node.alive |= {pid: owner(pid) for pid in range(100, 200)}
     clock = iter(range(1000))
     actor = Actor(node, sleep=lambda _: None, clock=lambda: next(clock) * ENDING_S / 10)
-    assert actor.end(TRAINER, (OTHER_ID,)).stopped < 11
+    assert actor.end(TRAINER, {OTHER_ID: GIB}).stopped < 11
     assert node.killed[0] == 60
 
 
@@ -107,13 +145,13 @@ def test_who_may_not_be_signalled_is_counted_and_asked_once():
 def test_one_process_is_stopped_unless_it_is_sandbox_or_enforcer():
     node = pod()
     actor = Actor(node)
-    stopped = {pid: actor.stop(node.alive[pid]) for pid in (40, 41, 50)}
+    stopped = {pid: actor.stop(node.alive[pid], {}) for pid in (40, 41, 50)}
     assert stopped == {
         40: Delivery.REJECTED,
         41: Delivery.REJECTED,
         50: Delivery.DELIVERED,
     }
-    assert actor.stop(owner(50)) is Delivery.GONE
+    assert actor.stop(owner(50), {}) is Delivery.GONE
 
 
 def test_a_process_whose_files_are_gone_is_gone():
@@ -124,7 +162,7 @@ def test_a_process_whose_files_are_gone_is_gone():
         raise ProcessLookupError
 
     node.inner_pid = fail
-    assert Actor(node).stop(owner(50)) is Delivery.GONE
+    assert Actor(node).stop(owner(50), {}) is Delivery.GONE
 
 
 OWNERS = st.builds(
@@ -140,10 +178,12 @@ OWNERS = st.builds(
     st.dictionaries(st.integers(40, 60), st.integers(0, 3)),
     st.sets(st.integers(40, 60)),
     st.booleans(),
-    st.sets(st.sampled_from([ID, OTHER_ID, ENFORCER_ID])),
+    st.dictionaries(
+        st.sampled_from([ID, OTHER_ID, ENFORCER_ID]), st.integers(0, CONTEXT_BYTES * 3 // 2)
+    ),
 )
-def test_only_the_pods_processes_end_never_the_sandbox_nor_the_enforcers_container(
-    owners, inner, enforcers, shown, holding
+def test_only_the_pods_processes_end_never_the_sandbox_nor_who_is_spared_as_the_enforcer(
+    owners, inner, enforcers, shown, held
 ):
     node = Node(*owners)
     before = dict(node.alive)
@@ -153,13 +193,16 @@ def test_only_the_pods_processes_end_never_the_sandbox_nor_the_enforcers_contain
     for pid in sorted(before):
         if before[pid].place.pod == TRAINER:
             first.setdefault(before[pid].place.container, pid)
-    spared = {container for container, pid in first.items() if pid in enforcers}
-    ended(node, holding)
+    volumes = {container for container, pid in first.items() if pid in enforcers}
+    ended(node, held)
+    killed = {before[pid].place.container for pid in node.killed}
     for pid in node.killed:
-        container = before[pid].place.container
         assert before[pid].place.pod == TRAINER
         assert inner.get(pid, 7) > 1
-        if shown:
-            assert container not in spared
-        else:
-            assert container in holding
+    assert shown or killed <= held.keys()
+    if shown:
+        assert not any(held.get(one, 0) == 0 for one in killed & volumes)
+        left = {one.place.container for pid, one in node.alive.items()
+                if one.place.pod == TRAINER and inner.get(pid, 7) > 1}  # fmt: skip
+        assert left <= volumes
+        assert sum(held.get(one, 0) for one in left) <= CONTEXT_BYTES

@@ -1,4 +1,4 @@
-"""Thirteen tenants attack at once on a node: sidecars and sentry as real programs, processes real.
+"""Fifteen tenants attack at once on a node: sidecars and sentry as real programs, processes real.
 
 Each holds 70Gi of 8Gi, or more, and does something to its sidecar; how is in `tenant.py`.
 """
@@ -18,7 +18,7 @@ PROMISED_S = 15.0
 STALE_S = 0.5
 """After so long a gap the scene's driver still lists who is dead, and the sentry may go on."""
 
-ENDED = {"kill", "starve"}
+ENDED = {"kill", "starve", "swapped"}
 """By the tenant, or by itself: without descriptors it sees nothing, and wants a new start."""
 
 
@@ -81,6 +81,8 @@ def test_one_process_is_enough_where_nobody_comes_after_it(played):
         "nested",
         "groups",
         "leaderless",
+        "swapped",
+        "debugger",
     ):
         uid = uid_of(1 + list(ATTACKS).index(attack))
         assert of(played["events"], uid)[:told] == events[:told]

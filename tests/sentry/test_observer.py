@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.sentry.worlds import ID, MIB, OTHER, TRAINER, Driver, Node, owner
+from tests.sentry.worlds import ID, MIB, OTHER, OTHER_ID, TRAINER, Driver, Node, a_look, held, owner
 from webhook.adapters import processes
 from webhook.core.nvidia.drivers import Fault
 from webhook.sentry.observer import Held, Observer
@@ -194,3 +194,9 @@ def test_containers_ids_are_kept():
     driver.lists["GPU-a"] = {50: 1}
     (found,) = Observer(driver, node).look(0.0, ALWAYS).lists["GPU-a"]
     assert found.owner.process.container == ID
+
+
+def test_what_containers_hold_is_summed_over_all_gpus():
+    other = held(51, None, container=OTHER_ID)
+    look = a_look(held(50, 200), other, held(60, 9, OTHER), held(70, 9, None), b=(held(50, 100),))
+    assert look.held_by_containers(TRAINER) == {ID: 300 * MIB, OTHER_ID: 0}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import signal
 import time
 from dataclasses import dataclass
@@ -26,7 +25,15 @@ if TYPE_CHECKING:
 
 _INIT: Final = 1
 _MOST_MOUNTS: Final = 2**20
-"""Characters of a mountinfo that are read: nodes have thousands of mounts."""
+"""Bytes of a process's mountinfo that are read: the enforcer has a few dozen mounts, a tenant in a
+namespace of its own as many as it likes."""
+
+_MOST_OF_NODE: Final = 2**28
+"""Bytes of the node's, some 200 for each volume in memory; it has 100,000 mounts at most, by
+`fs.mount-max`."""
+
+_LONGEST_MOUNT: Final = 2**14
+"""Bytes of a line that are read at once; the enforcer's are far shorter."""
 
 KIN_S: Final = 0.5
 """How old the parents of all processes may be that places are found by."""
@@ -149,11 +156,11 @@ class NodeProcesses:
         The kubelet mounts it as a tmpfs of its own, and the node's first process shows that. Empty
         where it does not, or is hidden from us: then nothing proves who is the enforcer.
         """
-        volume = rf"/pods/{re.escape(pod)}/volumes/kubernetes\.io~empty-dir/{ENFORCER_RUN_VOLUME}"
+        volume = f"/pods/{pod}/volumes/kubernetes.io~empty-dir/{ENFORCER_RUN_VOLUME}"
         found = (
             device
-            for device, root, at, kind in self._mounts(_INIT)
-            if kind == "tmpfs" and root == "/" and re.search(rf"{volume}$", at)
+            for device, root, at, kind in self._mounts(_INIT, ENFORCER_RUN_VOLUME, _MOST_OF_NODE)
+            if kind == "tmpfs" and root == "/" and at.endswith(volume)
         )
         return frozenset(found)
 
@@ -165,7 +172,7 @@ class NodeProcesses:
         """
         return any(
             device in devices and root == "/" and at == ENFORCER_RUN_PATH
-            for device, root, at, _ in self._mounts(pid)
+            for device, root, at, _ in self._mounts(pid, ENFORCER_RUN_PATH, _MOST_MOUNTS)
         )
 
     def _place(self, pid: int) -> Place:
@@ -246,11 +253,19 @@ class NodeProcesses:
             with contextlib.suppress(OSError):
                 yield pid, processes.parent_and_start(pid, self._proc)
 
-    def _mounts(self, pid: int) -> Iterator[tuple[str, str, str, str]]:
-        """Yield device, root, mount point and type of each mount, proc_pid_mountinfo(5)."""
-        with open(f"{self._proc}/{pid}/mountinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - as in `processes`
-            for line in file.read(_MOST_MOUNTS).split("\n"):
-                before, _, after = line.partition(" - ")
+    def _mounts(self, pid: int, name: str, most: int) -> Iterator[tuple[str, str, str, str]]:
+        """Yield device, root, mount point and type of mounts with this name, proc_pid_mountinfo(5).
+
+        Only one line is in memory, and most are only searched for the name. The end of one that is
+        too long counts as another, whose fields are at other places, so it is never taken for ours.
+        """
+        wanted = name.encode()
+        with open(f"{self._proc}/{pid}/mountinfo", "rb") as file:  # noqa: PTH123 - as in `processes`
+            while most > 0 and (line := file.readline(_LONGEST_MOUNT)):
+                most -= len(line)
+                if wanted not in line:
+                    continue
+                before, _, after = line.decode(errors="replace").partition(" - ")
                 parts, kind = before.split(" "), after.partition(" ")[0]
                 if len(parts) > 4:  # noqa: PLR2004 - the fields named below
                     yield parts[2], parts[3], parts[4], kind

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.adapters.processes import Delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from webhook.adapters.node_processes import NodeProcesses, Owner
 
@@ -22,6 +22,10 @@ ENDING_S: Final = 2.0
 
 ROUND_S: Final = 0.05
 """Between rounds: what was killed has ended then, and starts nobody any more."""
+
+CONTEXT_BYTES: Final = 256 * 2**20
+"""A CUDA context. So much may be held, over all GPUs, by who is spared as the enforcer: the true
+one holds none, and who changes its image, or mounts its volume, gains nothing by more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,8 @@ class Actor:
         self._clock = clock
         self._sleep = sleep
 
-    def stop(self, owner: Owner) -> Delivery:
-        """End one process; never the sandbox's, nor the enforcer's.
+    def stop(self, owner: Owner, held: Mapping[str, int]) -> Delivery:
+        """End one process; never the sandbox's, nor the enforcer's, as `end` has it.
 
         Of one whose main thread ended nobody sees the mounts: the enforcer has its own.
         """
@@ -60,26 +64,35 @@ class Actor:
             number = self._node.inner_pid(owner.process.pid)
         except OSError:
             return Delivery.GONE if self._node.is_gone(owner.process) else Delivery.REJECTED
-        if number <= 1 or self._is_enforcer(owner, self._mounts(owner.place.pod)):
+        place, mounts = owner.place, self._mounts(owner.place.pod)
+        if number <= 1 or (
+            self._is_enforcer(owner, mounts)
+            and place.container in self._enforcers(self._node.of_pod(place.pod), mounts, held)
+        ):
             return Delivery.REJECTED
         return self._node.kill(owner)
 
-    def end(self, pod: str, holding: Collection[str]) -> Ended:
+    def end(self, pod: str, held: Mapping[str, int], *, again: bool = False) -> Ended:
         """End all processes of a pod, in rounds, until one finds nobody new or time is up.
 
-        `holding` are the containers that hold GPU memory; they come first. Nothing a tenant says
-        decides who is spared:
+        `held` is what containers hold over all GPUs, in bytes; those that are listed come first.
+        `again` is whether nobody was left to stop before. Nothing a tenant says decides who is
+        spared:
 
         | a process | is |
         | --- | --- |
         | has no number of its own in the pod, or is number 1 there | spared: the sandbox's |
-        | is in a container whose first process has the enforcer's volume mounted | spared |
+        | is in a container whose first process has the enforcer's volume mounted | see below |
         | any other, and the node shows that volume | stopped |
-        | any other, the node does not show it, and its container is `holding` | stopped |
+        | any other, the node does not show it, and its container is among `held` | stopped |
         | any other | spared: it may be the enforcer's, which never holds GPU memory |
 
-        Another process of their user can make sandbox or enforcer hold memory (ptrace(2)): all
-        others of the pod end then, and who calls this says that the memory is held still.
+        Containers with that volume are spared, from who holds least on, while they hold no more
+        than `CONTEXT_BYTES` together. What else they hold is the pod's. `again`, what is held by
+        containers in which nobody lives is theirs: they have its files open.
+
+        Another process of its user can make the sandbox's hold memory (ptrace(2)): all others of
+        the pod end then, and who calls this says that the memory is held still.
         """
         until_s = self._clock() + ENDING_S
         mounts = self._mounts(pod)
@@ -87,15 +100,15 @@ class Actor:
         stopped = rejected = 0
         for _ in range(ROUNDS):
             found = list(self._node.of_pod(pod))
-            spared = self._enforcers(found, mounts)
+            spared = self._enforcers(found, mounts, held, again=again)
             fresh = [one for one in found if one not in done and one.place.container not in spared]
-            fresh.sort(key=lambda one: one.place.container not in holding)
+            fresh.sort(key=lambda one: one.place.container not in held)
             before = stopped + rejected
             for owner in fresh:
                 if self._clock() >= until_s:
                     return Ended(stopped, rejected, sure=bool(mounts))
                 done.add(owner)
-                if self._may_stop(owner, holding, sure=bool(mounts)):
+                if self._may_stop(owner, held, sure=bool(mounts)):
                     delivery = self._node.kill(owner)
                     stopped += delivery is Delivery.DELIVERED
                     rejected += delivery is Delivery.REJECTED
@@ -110,17 +123,24 @@ class Actor:
         except OSError:
             return frozenset()
 
-    def _may_stop(self, owner: Owner, holding: Collection[str], *, sure: bool) -> bool:
+    def _may_stop(self, owner: Owner, held: Mapping[str, int], *, sure: bool) -> bool:
         container = owner.place.container
         try:
             if self._node.inner_pid(owner.process.pid) <= 1:
                 return False
         except OSError:
             return False
-        return sure or (bool(container) and container in holding)
+        return sure or (bool(container) and container in held)
 
-    def _enforcers(self, found: Iterable[Owner], mounts: frozenset[str]) -> set[str]:
-        """Return the containers that are the enforcer's.
+    def _enforcers(
+        self,
+        found: Iterable[Owner],
+        mounts: frozenset[str],
+        held: Mapping[str, int],
+        *,
+        again: bool = False,
+    ) -> set[str]:
+        """Return the containers that are spared as the enforcer's.
 
         One process of each is asked, its first, which the runtime started: the others see a
         megabyte of mounts where a tenant likes that.
@@ -128,7 +148,14 @@ class Actor:
         first: dict[str, Owner] = {}
         for one in sorted(found, key=lambda one: (one.process.started, one.process.pid)):
             first.setdefault(one.place.container, one)
-        return {container for container, one in first.items() if self._is_enforcer(one, mounts)}
+        theirs = [container for container, one in first.items() if self._is_enforcer(one, mounts)]
+        sum_bytes = sum(held[one] for one in held.keys() - first.keys()) if again else 0
+        spared: set[str] = set()
+        for container in sorted(theirs, key=lambda one: held.get(one, 0)):
+            sum_bytes += held.get(container, 0)
+            if sum_bytes <= CONTEXT_BYTES:
+                spared.add(container)
+        return spared
 
     def _is_enforcer(self, owner: Owner, mounts: frozenset[str]) -> bool:
         try:

@@ -237,7 +237,7 @@ class Sentry:
         match action:
             case Terminate(process, excess):
                 why = explain_stop(self._as_its_owner_sees(process), excess)
-                self._stop(uid, process, why, now_s)
+                self._stop(uid, process, why, look, now_s)
             case EndPod(process=process):
                 if process is not None:
                     action = replace(action, process=self._as_its_owner_sees(process))
@@ -280,11 +280,12 @@ class Sentry:
                     after_s=round(max(one.after_s for one in freed), 3),
                 )
 
-    def _stop(self, uid: str, process: Process, why: str, now_s: float) -> None:
+    def _stop(self, uid: str, process: Process, why: str, look: Look, now_s: float) -> None:
         why += self._instead(uid)
         values = {"why": why} | self._values_of(uid, process)
         self._journal.line("warning", "stopping a process", values)
-        delivery = self._actor.stop(Owner(process, Place(uid, process.container)))
+        owner = Owner(process, Place(uid, process.container))
+        delivery = self._actor.stop(owner, look.held_by_containers(uid))
         if delivery is Delivery.DELIVERED:
             self._metrics.stopped("process")
             self._figures.stopped(uid)
@@ -304,14 +305,8 @@ class Sentry:
         pod = {"pod": self._judge.lines[uid].pod, "uid": uid}
         if stuck is None:
             self._journal.event("warning", "ending a pod", why=why, **pod)
-        holding = {
-            one.owner.place.container
-            for held in look.lists.values()
-            for one in held
-            if one.owner is not None and one.owner.place.pod == uid
-        }
         started_s = time.monotonic()
-        ended = self._actor.end(uid, holding)
+        ended = self._actor.end(uid, look.held_by_containers(uid), again=stuck is not None)
         numbers = {"rejected": ended.rejected, "enforcer_known": ended.sure}
         if ended.stopped:
             self._stuck.pop(uid, None)

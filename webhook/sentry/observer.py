@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import NvmlError
@@ -71,6 +73,14 @@ class Look:
     took_s: float = 0.0
     driver_version: str = ""
     """Empty where no driver answered."""
+
+    def held_by_containers(self, pod: str) -> Mapping[str, int]:
+        """Return what each container of a pod that was listed holds over all GPUs, in bytes."""
+        sums: Counter[str] = Counter()
+        for one in chain(*self.lists.values()):
+            if one.owner is not None and one.owner.place.pod == pod:
+                sums[one.owner.place.container] += one.used_bytes or 0
+        return sums
 
 
 @dataclass(slots=True)
