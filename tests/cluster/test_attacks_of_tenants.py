@@ -29,6 +29,7 @@ Json = dict[str, Any]
 
 VISIBLE, VRAM = "NVIDIA_VISIBLE_DEVICES", "vramwarden.io/vram"
 ALL = {"name": VISIBLE, "value": "all"}
+CHOSEN = "metadata.annotations['vramwarden.io/gpu']"
 VOID = {"name": VISIBLE, "value": "void"}
 SIDECAR = "vram-enforcer"
 
@@ -311,19 +312,25 @@ def bound_as(tenant: Tenant, pod: Json, **marks: Json) -> None:
 
 
 def poison_takes_nothing(tenant: Tenant) -> None:
-    """In a namespace that nobody judges, forge a demand on our node; others still fit there."""
+    """In a namespace that nobody judges, forge a demand on our node; others still fit there.
+
+    What a kubelet admits, and names both of its GPUs, counts once in all.
+    """
     tenant.namespace("opted-out", {"vramwarden.io/webhook": "disabled"})
-    forged = tenant.create(
-        a_pod("8GB", labels={"vramwarden.io/managed": "true"}, nodeName=NODE),
-        "opted-out",
-        tenant.admin,
-        dry_run=False,
-    )
-    pod = tenant.has("78Gi")
-    bound_as(tenant, pod)
-    uuids = tenant.stored(pod)["metadata"]["annotations"]["vramwarden.io/gpu"]
-    tenant.delete(pod, forged)
-    assert uuids.startswith("GPU-g1")
+    shown = {"name": VISIBLE, "valueFrom": {"fieldRef": {"fieldPath": CHOSEN}}}
+    amount = a_container(env=[shown], resources={"limits": {VRAM: "70Gi"}})
+    both = {"vramwarden.io/gpu": "GPU-g1-0,GPU-g1-1"}
+    labels = {"vramwarden.io/managed": "true"}
+    for made, room in (
+        (a_pod("8GB", labels=labels, nodeName=NODE), "78Gi"),
+        (a_pod(containers=[amount], labels=labels, annotations=both, nodeName=NODE), "45Gi"),
+    ):
+        forged = tenant.create(made, "opted-out", tenant.admin, dry_run=False)
+        pod = tenant.has(room)
+        bound_as(tenant, pod)
+        uuids = tenant.stored(pod)["metadata"]["annotations"]["vramwarden.io/gpu"]
+        tenant.delete(pod, forged)
+        assert uuids.startswith("GPU-g1")
 
 
 def a_dry_run_reserves_nothing(tenant: Tenant) -> None:

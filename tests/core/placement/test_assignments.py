@@ -245,6 +245,9 @@ def test_two_gpus_of_8gi_take_5_5_then_3_3_and_never_5_5_5():
     [
         (pod("p", 300, node=NODE, gpus="a"), (700, 1000)),  # came past us
         (pod("p", 300, 2, node=NODE, gpus="ab"), (700, 700)),
+        (pod("p", 300, node=NODE, gpus="ab"), (850, 850)),  # once in all
+        (pod("p", 100, node=NODE, gpus="abx"), (966, 966)),  # rounded up to MiB
+        (pod("p", 300, 2, node=NODE, gpus="a"), (700, 1000)),
         (pod("p", 300, node=NODE, at_binding=False), (700, 700)),  # it sees all
         (pod("p", 300, node=NODE, gpus="a", at_binding=False), (700, 700)),
         (pod("p", 300, node=NODE), (1000, 1000)),  # bound, and nobody knows where

@@ -24,17 +24,18 @@ HOLD, OTHER = Hold(300 * MIB, 6 * MIB, 6.5, may_act=True), Hold(1, 0, 0.0, may_a
 @pytest.mark.parametrize(
     ("known", "adopted"),
     [
-        (pod("p", 300, node=NODE, gpus="b"), True),
-        (pod("p", 300, node=NODE), False),
-        (pod("p", 300, node=NODE, gpus="b", gone=True), False),
-        (pod("p", None, node=NODE, gpus="b"), False),
-        (pod("p", 300, node=NODE, gpus="b", finished=True), False),
-        (pod("p", 300, node="n2", gpus="b"), False),
-        (pod("p", 300, gpus="b"), False),
+        (pod("p", 300, node=NODE, gpus="b"), "b"),
+        (pod("p", 600, node=NODE, gpus="ab"), "ab"),  # once in all
+        (pod("p", 300, node=NODE), ""),
+        (pod("p", 300, node=NODE, gpus="b", gone=True), ""),
+        (pod("p", None, node=NODE, gpus="b"), ""),
+        (pod("p", 300, node=NODE, gpus="b", finished=True), ""),
+        (pod("p", 300, node="n2", gpus="b"), ""),
+        (pod("p", 300, gpus="b"), ""),
     ],
 )
 def test_pods_that_have_gpus_here_are_entered_where_the_list_was_lost(known, adopted):
-    expected = {"p": Assignment("ns/p", ("GPU-b",), 300 * MIB, 77)} if adopted else {}
+    expected = {"p": entry(*adopted, mib=300, since_s=77)} if adopted else {}
     assert adopt(NODE, {}, [known], 77.9) == expected
 
 

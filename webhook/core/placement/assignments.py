@@ -24,7 +24,7 @@ from webhook.core.pod.fields import mapping, text
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.gpus import EVERY_GPU, free_bytes, take
 from webhook.core.pod.lenient import as_object
-from webhook.core.pod.quantity import MAX_BYTES
+from webhook.core.pod.quantity import MAX_BYTES, MIB
 from webhook.core.pod.views import read_pod
 from webhook.names import GPU_WAITS_ANNOTATION
 
@@ -299,7 +299,7 @@ def plan_all(
             continue
         is_new |= kept.pop(pod.uid, None) is not None or bool(pod.need)
         if pod.need:
-            kept[pod.uid] = _entry(pod, got, pod.need, now_s)
+            kept[pod.uid] = _entry(pod, got, pod.need.memory_bytes, now_s)
             take(left, got, pod.need.memory_bytes)
         free = left
     if all(isinstance(got, Denial) for got in gets):
@@ -321,8 +321,8 @@ def _has_its_gpus(pod: PodState, entered: Assignment, free: Mapping[str, int]) -
     return all(uuid in free for uuid in entered.uuids)
 
 
-def _entry(pod: PodState, uuids: tuple[str, ...], need: Need, now_s: float) -> Assignment:
-    return Assignment(pod.name, uuids, need.memory_bytes, int(now_s), pod.hold)
+def _entry(pod: PodState, uuids: tuple[str, ...], memory_bytes: int, now_s: float) -> Assignment:
+    return Assignment(pod.name, uuids, memory_bytes, int(now_s), pod.hold)
 
 
 def complete(assignments: Assignments, pods: Mapping[str, PodState]) -> Assignments:
@@ -349,7 +349,7 @@ def free_on(
     | the pod on this node | counts on |
     | --- | --- |
     | is entered | the GPUs of its entry, with the amount of its entry; `EVERY_GPU` is each |
-    | is placed at binding, and its annotation `gpu` names GPUs | these: it bypassed us |
+    | is placed at binding, and its annotation `gpu` names GPUs | these, with equal parts of it |
     | is placed at binding, and nothing names its GPUs | none: it waits for one |
     | sees all GPUs: its rule does not place at binding | each: it may use any |
     | asks for nothing in `resources`, finished, or is gone | none |
@@ -362,15 +362,17 @@ def free_on(
 
 
 def _taken_unlisted(pod: PodState, node: str) -> tuple[tuple[str, ...], int]:
-    """Return what a pod takes of a node that is not entered there: on which GPUs, and how much."""
-    if pod.need is None or pod.node != node or pod.finished or pod.gone:
+    """Return what a pod takes of a node that is not entered there: on which GPUs, and how much.
+
+    That is each GPU for one that sees all, whatever it names. Who names more than it asked for
+    takes an equal part of each: what the kubelet admitted counts once in all.
+    """
+    need = pod.need
+    if need is None or pod.node != node or pod.finished or pod.gone:
         return (), 0
-    return _gpus_of(pod), pod.need.memory_bytes
-
-
-def _gpus_of(pod: PodState) -> tuple[str, ...]:
-    """Return the GPUs that a bound pod has; each for one that sees all, whatever it names."""
-    return pod.uuids if pod.at_binding else (EVERY_GPU,)
+    uuids = pod.uuids if pod.at_binding else (EVERY_GPU,)
+    part = -(-need.memory_bytes * need.gpu_count // ((len(uuids) or 1) * MIB)) * MIB
+    return uuids, min(part, need.memory_bytes)
 
 
 def adopt(
@@ -382,9 +384,8 @@ def adopt(
     """
     known = {pod.uid: pod for pod in pods}
     found = {
-        pod.uid: _entry(pod, _gpus_of(pod), pod.need, now_s)
+        pod.uid: _entry(pod, *_taken_unlisted(pod, node), now_s)
         for pod in to_adopt(node, {}, known)
-        if pod.need
     }
     return found | complete(assignments, known)
 
