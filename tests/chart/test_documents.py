@@ -219,7 +219,7 @@ def test_every_policy_of_the_fence_is_named_with_what_it_buys():
 
 def test_every_test_that_security_names_exists():
     rows = re.findall(r"^\| .+ \| \[tests/(\w+)\]\(\S+\): (.+) \|$", SECURITY, re.MULTILINE)
-    assert len(rows) == 3
+    assert len(rows) == SECURITY.count("): `test_") > 2
     for folder, patterns in rows:
         for pattern in re.findall("`(.+?)`", patterns):
             assert list((ROOT / "tests" / folder).glob(pattern)), pattern

@@ -7,6 +7,7 @@ import pytest
 from tests.chart.test_rendering import options
 from tests.sentry.test_serving import SAMPLE_LIMIT
 from tests.support.charts import CHART, NAMESPACE, binding_webhook, one, webhook
+from tests.support.paths import ROOT
 from webhook import names
 from webhook.cli.sentry import sentry_command
 
@@ -45,6 +46,7 @@ OTHERS = {
     ("ValidatingAdmissionPolicyBinding", None),
 }
 MONITORED = {"podMonitor": {"enabled": True}}
+MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 
 
 def test_it_is_there_with_all_it_needs_unless_switched_off(helm):
@@ -85,6 +87,26 @@ def test_it_has_root_and_kill_where_it_acts_and_else_nothing(helm, act, user, ca
 def test_its_metrics_name_pods_unless_that_is_switched_off(helm, shown):
     objects = helm.render({"sentry": {"podMetrics": shown}})
     assert options(sentry_command, container_of(objects))["pod_metrics"] is shown
+
+
+@pytest.mark.parametrize(
+    ("values", "peers"),
+    [({}, [MONITORING]), (MONITORED, [MONITORING]),
+     ({"networkPolicy": {"metricsFrom": []}}, []),
+     ({"networkPolicy": {"metricsFrom": [{"podSelector": {}}]}}, [{"podSelector": {}}])],
+)  # fmt: skip
+def test_no_tenant_reaches_metrics_unless_a_value_says_so(helm, values, peers):
+    objects = helm.render(values)
+    policies = [one(objects, "NetworkPolicy", name) for name in ("vramwarden-webhook", SENTRY)]
+    open_to = [
+        peer
+        for policy in policies
+        for rule in policy["spec"].get("ingress", ())
+        if rule["ports"] != [{"port": "https"}]
+        for peer in rule["from"]
+    ]
+    assert open_to == peers * len(policies)
+    assert "for pods of the namespace `monitoring` (" in (ROOT / "SECURITY.md").read_text()
 
 
 def test_what_prometheus_takes_of_it_is_about_others_and_bounded(helm):
