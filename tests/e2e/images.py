@@ -95,14 +95,17 @@ def pause_image(folder: Path) -> Path:
     return pack(root, PAUSE, folder / "pause.tar", {"Entrypoint": ["/pause"]})
 
 
-def busybox_image(folder: Path) -> Path:
-    """Build the image of the workloads: a shell and a few commands."""
+def busybox_image(folder: Path, name: str = BUSYBOX, **scripts: str) -> Path:
+    """Build the image of the workloads: a shell and a few commands; another one with scripts."""
     programs = folder / "busybox" / "bin"
     programs.mkdir(parents=True)
     shutil.copy2(str(shutil.which("busybox")), programs / "busybox")
-    for name in APPLETS:
-        (programs / name).symlink_to("busybox")
-    return pack(folder / "busybox", BUSYBOX, folder / "busybox.tar", {"Cmd": ["/bin/sh"]})
+    for applet in APPLETS:
+        (programs / applet).symlink_to("busybox")
+    for script, text in scripts.items():
+        (programs / script).write_text(text)
+        (programs / script).chmod(0o755)
+    return pack(folder / "busybox", name, folder / "busybox.tar", {"Cmd": ["/bin/sh"]})
 
 
 def pack(root: Path, name: str, archive: Path, config: dict[str, Any]) -> Path:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from datetime import datetime
 
 import pytest
 
+from tests.e2e.images import busybox_image
 from tests.e2e.node import NODE
-from tests.e2e.pods import GIB, container, holding, pod, statuses
+from tests.e2e.pods import GIB, HOLD, container, holding, pod, statuses
 from tests.e2e.sentry import NAMESPACE, NodeSentry
 from tests.e2e.team import Team
-from tests.support.control_planes import wait_until
+from tests.support.control_planes import ApiError, wait_until
 
 CAP, OVER = 2 * GIB, 6 * GIB
 UNPROMISED = 3 * GIB
@@ -22,6 +25,16 @@ for pid in [0-9]*; do
   if grep -q '[w]ebhook.sidecar' $pid/cmdline; then kill -STOP $pid && echo /proc/$pid; fi
 done
 """
+SIDECAR = "vram-enforcer"
+# As many volumes as are judged: with those of the sidecar they are more.
+LARGE = [{"name": f"v{number}", "emptyDir": {}} for number in range(1021)]
+SWAPPED = "localhost/swapped:1"
+PYTHON3 = f"#!/bin/sh\n{HOLD.replace('$$', '$')}hold {70 * GIB}; forever\n"
+DENIES = (
+    "MutatingWebhookConfiguration",
+    "ValidatingWebhookConfiguration",
+    "ValidatingAdmissionPolicyBinding",
+)
 HELD = "vramwarden.io/CapHeld"
 EXCEEDED = "VRAMCapExceeded"
 SOON_S = 15.0
@@ -89,7 +102,7 @@ def test_who_stops_the_sidecar_is_stopped_from_outside(attack):
 
 def test_the_sidecar_and_the_sandbox_were_not_touched(attack):
     before, _, after = attack
-    seen = [statuses(found)["vram-enforcer"] for found in (before, after)]
+    seen = [statuses(found)[SIDECAR] for found in (before, after)]
     for field in ("containerID", "restartCount"):
         assert seen[0][field] == seen[1][field]
     assert before["status"]["podIP"] == after["status"]["podIP"]
@@ -107,6 +120,65 @@ def test_its_owner_reads_why_in_the_pod_in_an_event_and_in_the_log(attack, tenan
     for figure in (f"{OVER // 2**20}", f"{CAP // 2**20}"):
         assert figure in event["message"]
     assert [line for line in sentry.log() if uid in str(line)]
+
+
+def swap(tenant):
+    """Try to change the image of a sidecar; return the denial, empty where there is none."""
+    change = {"spec": {"initContainers": [{"name": SIDECAR, "image": SWAPPED}]}}
+    path = f"/api/v1/namespaces/{tenant.namespace}/pods/large"
+    kind = "application/strategic-merge-patch+json"
+    try:
+        tenant.api.request("PATCH", path, change, content_type=kind)
+    except ApiError as error:
+        return error.message
+    return ""
+
+
+@contextlib.contextmanager
+def without_denials(api):
+    """Have nothing of ours that denies, for the length of a block."""
+    group = "admissionregistration.k8s.io/v1"
+    taken = [
+        {"apiVersion": group, "kind": kind, **found}
+        for kind in DENIES
+        for found in api.list(f"/apis/{group}/{kind.lower()}s")
+        if found["metadata"]["name"].startswith("vramwarden")
+    ]
+    for one in taken:
+        api.delete(one)
+    try:
+        yield
+    finally:
+        for one in taken:
+            del one["metadata"]["resourceVersion"], one["metadata"]["managedFields"]
+            api.create(one)
+
+
+def test_a_large_pods_sidecar_keeps_its_image_and_if_not_holds_no_memory(
+    tenant, sentry, gpu_node, tmp_path
+):
+    gpu_node.import_image(busybox_image(tmp_path, SWAPPED, python3=PYTHON3))
+    tenant.create(pod("large", "8Gi", holding("forever"), volumes=LARGE))
+    before = statuses(tenant.wait_ready("large"))[SIDECAR]
+    denial = swap(tenant)
+    print(denial)
+    assert SIDECAR in denial
+    with without_denials(tenant.api):
+        tenant.wait("the sidecar swapped", lambda: not swap(tenant))
+
+    def stopped():
+        status = statuses(tenant.pod("large"))[SIDECAR]
+        found = [status[when].get("terminated") for when in ("state", "lastState")]
+        return [one for one in found if one and one["containerID"] != before["containerID"]]
+
+    ended, *_ = tenant.wait("the swapped one stopped", stopped)
+    times = [datetime.fromisoformat(ended[key]) for key in ("startedAt", "finishedAt")]
+    held_s = (times[1] - times[0]).total_seconds()
+    print(f"held 70Gi of 8Gi for {held_s:.0f} s")
+    assert (ended["exitCode"], held_s < SOON_S + NOISE_S) == (137, True)
+    (condition,) = tenant.wait("a condition", lambda: told(tenant.pod("large")))
+    assert (condition["status"], condition["reason"]) == ("False", EXCEEDED)
+    tenant.delete_pod("large")
 
 
 def test_an_honest_pod_is_stopped_by_its_sidecar_and_the_sentry_says_nothing(tenant, sentry):
