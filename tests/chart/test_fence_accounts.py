@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import time
 
 import pytest
 
@@ -19,11 +20,15 @@ from tests.support.servers import running
 from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.kube.placement import PlacementApi
 from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.placement.assignments import config_map_name
 from webhook.core.placement.binding_review import BindingOutcome, Verdict
 from webhook.core.placement.given import gpu_annotations
 from webhook.core.pod.gpus import Gpu
 from webhook.core.policy.fence import RULES_KEY, fence_data
+from webhook.core.policy.seal import sealed
 from webhook.core.policy.values import VisibleDevices
+from webhook.names import ASSIGNMENTS_LABEL, ASSIGNMENTS_NODE_ANNOTATION
+from webhook.server.fence import PAUSE_S
 from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement.late import LateAssignments
 
@@ -35,6 +40,7 @@ GPU, VISIBLE, FRACTION, WAITS = (
 )
 GIVEN = {GPU: "GPU-1", VISIBLE: "GPU-1", FRACTION: "0.1000"}
 GIB = 2**30
+KEY = b"0123456789abcdef" * 2
 LABEL = {"vramwarden.io/managed": "true"}
 
 
@@ -186,39 +192,68 @@ def test_others_write_and_delete_as_before(cluster, waiting):
     assert denial(lambda: cluster.alice.request("DELETE", path, dryRun="All")) == ""
 
 
-def config_map(name, namespace=NAMESPACE):
+def config_map(name, node="", namespace=NAMESPACE):
     metadata = {"name": name, "namespace": namespace}
+    if node:
+        metadata |= {"labels": {ASSIGNMENTS_LABEL: "true"}}
+        metadata |= {"annotations": {ASSIGNMENTS_NODE_ANNOTATION: node}}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": "b"}}
 
 
+LONG = ".".join(["n" * 60] * 4)
+HASHED = config_map_name(LONG)
+
+
 @pytest.mark.parametrize(
-    ("name", "allowed"),
+    ("name", "node", "allowed"),
     [
-        ("vramwarden-fence", True),
-        ("gpu-assignments-node-1", True),
-        ("vramwarden-policies", False),
-        ("kube-root-ca.crt", False),
-        ("my-gpu-assignments-node-1", False),
+        ("gpu-assignments-node-1", "node-1", "create change delete"),
+        (HASHED, LONG, "create change delete"),
+        ("gpu-assignments-node-1", "", "change delete"),
+        ("gpu-assignments-node-1", "node-2", "change delete"),
+        ("gpu-assignments-", "", "change delete"),
+        (HASHED, "node-1", "change delete"),
+        ("vramwarden-fence", "", "create change"),
+        ("vramwarden-policies", "", ""),
+        ("vramwarden-policy-objects", "", ""),
+        ("kube-root-ca.crt", "", ""),
+        ("my-gpu-assignments-node-1", "node-1", ""),
     ],
 )
-def test_it_writes_no_config_map_but_its_own(cluster, name, allowed):
-    made = {**config_map(name), "data": {"a": "c"}}
+def test_it_writes_no_config_map_but_its_own_and_deletes_lists_alone(cluster, name, node, allowed):
+    made = {**config_map(name, node), "data": {"a": "c"}}
+    if name.endswith("-"):  # as the API server completes it
+        made["metadata"] |= {"name": name + "node-1"}
+    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{made['metadata']['name']}"
     cluster.api.delete(made)
-    creation = denial(lambda: cluster.us.create(made, dry_run=True))
-    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{name}"
+    unnamed = copy.deepcopy(made)
+    del unnamed["metadata"]["name"]
+    unnamed["metadata"]["generateName"] = name
+    said = {
+        "create": denial(lambda: cluster.us.create(made, dry_run=True)),
+        "a name that is made up": denial(lambda: cluster.us.create(unnamed, dry_run=True)),
+    }
     cluster.api.create(made)
-    change = denial(lambda: cluster.us.request("PUT", path, made, dryRun="All"))
-    removal = denial(lambda: cluster.us.request("DELETE", path, dryRun="All"))
+    said["change"] = denial(lambda: cluster.us.request("PUT", path, made, dryRun="All"))
+    said["delete"] = denial(lambda: cluster.us.request("DELETE", path, dryRun="All"))
     cluster.api.delete(made)
-    for why in (creation, change, removal):
-        assert (why == "") == allowed
-        assert allowed or is_denied_by(why, NAME)
+    assert {what for what, why in said.items() if not why} == set(allowed.split())
+    assert all(is_denied_by(why, NAME) for why in said.values() if why)
 
 
-def test_it_names_what_it_makes(cluster):
-    unnamed = config_map("")
-    unnamed["metadata"] = {"namespace": NAMESPACE, "generateName": "gpu-policies-"}
-    assert is_denied_by(denial(lambda: cluster.us.create(unnamed, dry_run=True)), NAME)
+def test_its_token_reads_no_secret_but_the_certificates_and_changes_no_history(cluster):
+    rules = [
+        rule
+        for kind in ("Role", "ClusterRole")
+        for rule in one(cluster.objects, kind, NAME)["rules"]
+    ]
+    (secrets,) = [rule for rule in rules if "secrets" in rule["resources"]]
+    assert secrets["resourceNames"] == ["vramwarden-certificate"]
+    (histories,) = [rule for rule in rules if "vramhistories" in rule["resources"]]
+    assert "update" not in histories["verbs"]
+    for name in ("vramwarden-key", ""):
+        path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{name}"
+        assert "forbidden" in denial(lambda path=path: cluster.us.request("GET", path))
 
 
 @pytest.fixture
@@ -306,7 +341,9 @@ def server(cluster, tmp_path, kubeconfig, monkeypatch):
     """Run a replica that speaks to the API server with the webhook's token."""
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     cluster.api.delete(parameter())
-    with running(tmp_path, f"--placement-namespace={NAMESPACE}") as found:
+    (tmp_path / "key").write_bytes(KEY)
+    options = (f"--placement-namespace={NAMESPACE}", f"--key-file={tmp_path / 'key'}")
+    with running(tmp_path, *options) as found:
         yield found
     cluster.api.delete(parameter())
 
@@ -351,12 +388,18 @@ def test_a_replica_keeps_the_rules_in_force_where_the_fence_reads_them(cluster, 
     policy.write_text(policy.read_text() + "    visibleDevices: Ignore\n")
     changed = RULES.replace(" variables annotations void", "")
     server.wait_for("the new policy", lambda: stored(cluster).get(RULES_KEY) == changed)
-    # Another replica's rules, of another policy, are left alone for now.
+    # What the webhook's token wrote is none of ours, however often and whatever its sum says.
     other = fence_data(a_policy(a_rule(visible_devices=VisibleDevices.VOID)))
-    cluster.api.request("PATCH", path, {"data": other}, content_type=MERGE)
-    version = cluster.api.request("GET", path)["metadata"]["resourceVersion"]
-    policy.write_text(policy.read_text() + "    gpuCount: {max: 2}\n")
-    server.wait_for("a newer policy", lambda: stored(cluster).get(RULES_KEY) == changed)
-    assert cluster.api.request("GET", path)["metadata"]["resourceVersion"] != version
-    written = [line for line in server.log() if line["msg"] == "fence written"]
-    assert len(written) == 5
+    for data in (other, {RULES_KEY: ""}, sealed(other, b"", time.time())):
+        cluster.us.request("PUT", path, {**config_map("vramwarden-fence"), "data": data})
+        wait_until("its repair", lambda: stored(cluster).get(RULES_KEY) == changed, timeout=5)
+    # Another replica's rules, of another policy, are left alone for now.
+    data = {"data": sealed(other, KEY, time.time())}
+    cluster.api.request("PATCH", path, data, content_type=MERGE)
+    time.sleep(2 * PAUSE_S)
+    assert stored(cluster).get(RULES_KEY) == other[RULES_KEY]
+    policy.write_text(policy.read_text() + "    action: Ignore\n")
+    ignored = "^(watched)$ - ^$ -\n^(.*)$ - ^$ -\n"
+    server.wait_for("a newer policy", lambda: stored(cluster).get(RULES_KEY) == ignored)
+    written = [line for line in server.log() if line["msg"] == "the fence's rules are written"]
+    assert len(written) == 8

@@ -9,7 +9,7 @@ import pytest
 from tests.support.commands import runner
 from tests.support.pods import a_container, a_pod
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.policies import LAST_GOOD, PoliciesApi
+from webhook.adapters.kube.policies import LAST_GOOD, last_good_data
 from webhook.cli.cluster import Cluster
 from webhook.cli.main import main
 from webhook.cli.report import command, judging
@@ -344,10 +344,7 @@ def test_policies_that_are_objects_are_in_force_beside_the_files(kube):
         "metadata": {"name": "aaa"},
         "spec": spec,
     }
-    keeper = FakeKube()
-    keeper.texts = {}
-    keeper.create = lambda _path, body: setattr(kube, "kept", body)
-    PoliciesApi(keeper, "vramwarden-system").keep_last_good([("aaa", json.dumps(written).encode())])
+    kube.kept = {"data": last_good_data([("aaa", json.dumps(written).encode())])}
     kube.pods = [stored("elsewhere", "8Gi", "other")]
     report = json.loads(run("-o", "json").stdout)
     assert [one["rule"] for one in report["denied"]] == ["small"]

@@ -50,6 +50,18 @@ def test_the_path_follows_from_the_key_of_the_certificate():
     assert not any(map(path.answers, asked))
 
 
+def test_who_knows_the_certificate_alone_does_not_know_the_path():
+    served, other, key = a_set(), a_set(), b"0123456789abcdef" * 2
+    paths = [bind_path(served.key_pem), bind_path(served.key_pem, key[1:])]
+    paths += [bind_path(one.key_pem, key) for one in (served, other)]
+    assert all(map(is_bind_path, paths))
+    assert len(set(paths)) == 4
+    replicas = [BindPath(key) for _ in range(2)]
+    for one in replicas:
+        one.serve(served)
+        assert one.own == bind_path(served.key_pem, key)
+
+
 def test_the_path_before_is_answered_until_its_ca_is_forgotten():
     old_ca, new_ca = issue_ca(NOW), issue_ca(NOW + timedelta(days=1))
     both = new_ca.certificate_pem + old_ca.certificate_pem

@@ -9,13 +9,16 @@ import pytest
 
 from tests.support.pods import a_policy, a_rule
 from webhook.adapters.kube.client import KubeError
+from webhook.adapters.policy.source import Judged
 from webhook.core.policy.fence import RULES_KEY, fence_data
+from webhook.core.policy.seal import SEAL_KEY, _code, sealed
 from webhook.core.policy.values import Action
 from webhook.server.fence import SETTLE_S, FenceKeeper
 from webhook.server.log import JsonLog
 
 OURS, THEIRS = a_policy(), a_policy(a_rule(action=Action.WARN), digest="fedcba9876543210")
 THIRD = a_policy(a_rule(namespaces=("a",)), digest="00000000000000000000")
+KEY, NOW_S = b"0123456789abcdef" * 2, 1_800_000_000.0
 
 
 class Stored:
@@ -25,6 +28,10 @@ class Stored:
         self.found = None
         self.writes = 0
         self.failures = []
+        self.at_s = NOW_S
+
+    def now_s(self):
+        return self.at_s
 
     def read(self):
         self._meet()
@@ -41,7 +48,8 @@ class Stored:
 
     @property
     def data(self):
-        return self.found["data"]
+        """Return what is stored, without its seal."""
+        return {key: text for key, text in self.found["data"].items() if key != SEAL_KEY}
 
     def _meet(self):
         if self.failures:
@@ -49,13 +57,17 @@ class Stored:
 
 
 class Replica:
-    def __init__(self, stored):
+    def __init__(self, stored, key=KEY):
         self.stored = stored
         self.policy = OURS
-        self.now_s = 1000.0
         self.log = io.BytesIO()
-        log = JsonLog(self.log)
-        self.keeper = FenceKeeper(stored, lambda: self.policy, log, lambda: self.now_s)
+        self.keeper = FenceKeeper(
+            stored,
+            lambda: Judged(self.policy, {}, {}),
+            lambda judged: fence_data(judged.policy),
+            key,
+            JsonLog(self.log),
+        )
 
     def keep(self):
         before = self.stored.writes
@@ -65,6 +77,10 @@ class Replica:
     @property
     def messages(self):
         return [json.loads(line)["msg"] for line in self.log.getvalue().splitlines()]
+
+
+def of_theirs(key=KEY, now_s=NOW_S):
+    return sealed(fence_data(THEIRS), key, now_s)
 
 
 @pytest.fixture
@@ -87,7 +103,7 @@ def test_it_writes_what_is_missing_and_nothing_twice(replica, stored):
 @pytest.mark.parametrize("key", fence_data(OURS))
 def test_what_somebody_changed_is_restored_at_once_and_other_keys_stay(replica, stored, key):
     replica.keep()
-    stored.put({**stored.data, key: "x", "rules.v3": "another release's"})
+    stored.put({**stored.found["data"], key: "x", "rules.v3": "another release's"})
     assert replica.keep() == 1
     assert stored.data == {**fence_data(OURS), "rules.v3": "another release's"}
     stored.put({})
@@ -97,7 +113,7 @@ def test_what_somebody_changed_is_restored_at_once_and_other_keys_stay(replica, 
 
 
 def test_a_new_policy_is_written_over_another_replicas(replica, stored):
-    stored.put(fence_data(THEIRS))
+    stored.put(of_theirs())
     assert replica.keep() == 1
     replica.policy = THIRD
     assert replica.keep() == 1
@@ -106,23 +122,48 @@ def test_a_new_policy_is_written_over_another_replicas(replica, stored):
 
 def test_another_replicas_policy_is_left_alone_until_it_has_settled(replica, stored):
     replica.keep()
-    stored.put(fence_data(THEIRS))
+    stored.put(of_theirs())
     assert replica.keep() == 0
-    replica.now_s += SETTLE_S - 1
+    stored.at_s += SETTLE_S - 1
     assert replica.keep() == 0
     assert stored.data == fence_data(THEIRS)
-    replica.now_s += 1
+    stored.at_s += 1
     assert replica.keep() == 1
-    # Each time it is another's again, the time begins again.
-    stored.put(fence_data(THEIRS))
+    assert stored.data == fence_data(OURS)
+
+
+FORGED = {
+    "with a right sum, as of 0.2.0": fence_data(THEIRS),
+    "sealed without a key": sealed(fence_data(THEIRS), b"", NOW_S),
+    "sealed with another key": of_theirs(KEY[1:]),
+    "sealed, and changed": {**of_theirs(), **fence_data(THIRD)},
+    "sealed, and given another time": {
+        **of_theirs(now_s=NOW_S - SETTLE_S),
+        SEAL_KEY: of_theirs(now_s=NOW_S - SETTLE_S)[SEAL_KEY].replace("17", "18", 1),
+    },
+    "sealed two minutes ago, and put back": of_theirs(now_s=NOW_S - SETTLE_S),
+    "with a seal that is none": {**fence_data(THEIRS), SEAL_KEY: "\u0663 \u00e9"},
+}
+
+
+@pytest.mark.parametrize("data", FORGED.values(), ids=FORGED)
+def test_what_no_replica_wrote_now_is_restored_at_once_each_time(replica, stored, data):
+    replica.keep()
+    for _ in range(9):
+        stored.put(data)
+        assert replica.keep() == 1
+        assert stored.data == fence_data(OURS)
+
+
+@pytest.mark.parametrize("at", ["x", "", "-1", "9" * 13])
+def test_without_a_key_anybody_can_seal_but_no_time_is_forever(stored, at):
+    replica = Replica(stored, b"")
+    replica.keep()
+    stored.put(sealed(fence_data(THEIRS), b"", NOW_S))
     assert replica.keep() == 0
-    replica.now_s += SETTLE_S - 1
-    stored.put(fence_data(OURS))
-    assert replica.keep() == 0
-    stored.put(fence_data(THEIRS))
-    assert replica.keep() == 0
-    replica.now_s += 1
-    assert replica.keep() == 0
+    code = _code(fence_data(THEIRS), at, b"")
+    stored.put({**fence_data(THEIRS), SEAL_KEY: f"{at} {code}"})
+    assert replica.keep() == 1
 
 
 def test_replicas_with_different_policies_do_not_fight(stored):
@@ -132,7 +173,7 @@ def test_replicas_with_different_policies_do_not_fight(stored):
     for _ in range(600):
         for one in (first, second):
             one.keep()
-            one.now_s += 1
+        stored.at_s += 1
     assert stored.writes <= 2 + 600 / SETTLE_S
 
 
@@ -151,12 +192,12 @@ def test_replicas_take_a_new_policy_over_one_after_the_other(stored):
 
 
 def test_a_conflict_is_no_news_and_a_new_policy_is_not_forgotten_over_it(replica, stored):
-    stored.put(fence_data(THEIRS))
+    stored.put(of_theirs())
     stored.failures = [KubeError("somebody was first", code=409)]
     assert not replica.keeper.keep()
     assert replica.messages == []
     assert replica.keep() == 1
-    assert replica.messages == ["fence written"]
+    assert replica.messages == ["the fence's rules are written"]
 
 
 def test_a_missing_right_is_logged_once_and_its_return_too(replica, stored):
@@ -164,7 +205,10 @@ def test_a_missing_right_is_logged_once_and_its_return_too(replica, stored):
     assert [replica.keeper.keep() for _ in range(3)] == [False] * 3
     assert replica.messages == ["the fence's rules cannot be written"]
     replica.keep()
-    assert replica.messages[1:] == ["the fence's rules are written again", "fence written"]
+    assert replica.messages[1:] == [
+        "the fence's rules are written again",
+        "the fence's rules are written",
+    ]
 
 
 def test_the_text_follows_from_the_policy_alone(replica, stored):

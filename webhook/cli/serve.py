@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from webhook.server.tls import CertificateKeeper
 
 _PORT = click.IntRange(0, 65535)
+_SHORTEST_KEY = 32
 
 
 @click.command("serve")
@@ -84,6 +85,11 @@ _PORT = click.IntRange(0, 65535)
     help="Choose GPUs at binding; keep the lists of who has which, and the fence's rules, there.",
 )
 @click.option(
+    "--key-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Key of all replicas: it seals what they keep in ConfigMaps, and makes the path of bind.",
+)
+@click.option(
     "--enforcer-image",
     envvar=ENFORCER_IMAGE_VARIABLE,
     show_envvar=True,
@@ -104,6 +110,7 @@ def serve_command(
     webhook_configuration: str | None,
     ca_overlap: float,
     placement_namespace: str | None,
+    key_file: Path | None,
     enforcer_image: str | None,
     rollout: str,
 ) -> None:
@@ -126,6 +133,7 @@ def serve_command(
         address,
     )
 
+    key = _key(key_file)
     keeper: Callable[..., CertificateKeeper]
     registration: Callable[..., Registration] | None = None
     try:
@@ -133,10 +141,10 @@ def serve_command(
             webhook_configuration = webhook_configuration or "vramwarden"
             cluster = cluster_of(cert_secret, webhook_configuration)
             names = (*service_names(service, cert_secret[0]), *cert_name)
-            keeper = partial(SecretKeeper, cluster, names, overlapping(ca_overlap))
+            keeper = partial(SecretKeeper, cluster, names, overlapping(ca_overlap), key=key)
         else:
             folder = cert_dir or default_certificate_folder()
-            keeper = partial(FolderKeeper, folder, _names(host, cert_name))
+            keeper = partial(FolderKeeper, folder, _names(host, cert_name), key=key)
         if webhook_configuration:
             api = RegistrationApi(connect(tries=1), webhook_configuration)
             settle_s = min(SETTLE_S, ca_overlap)
@@ -153,6 +161,7 @@ def serve_command(
             enforcer_image=enforcer_image or default_enforcer_image(),
             rollout=Rollout(rollout),
             placement_namespace=placement_namespace or "",
+            key=key,
         )
         server = Service(settings)
     except (CertificatesError, KubeError) as error:
@@ -171,6 +180,20 @@ def serve_command(
         click.echo(f"bindings:     https://{reviews}{path}", err=True)
     click.echo(f"operations:   http://{operations}/readyz", err=True)
     server.run()
+
+
+def _key(path: Path | None) -> bytes:
+    """Read the key; empty where there is no such file, as before somebody made its Secret."""
+    try:
+        key = path.read_bytes().strip() if path else None
+    except FileNotFoundError:
+        key = None
+    except OSError as error:
+        raise Failure(f"{path} cannot be read ({error.strerror}); it is to hold a key") from error
+    if key is not None and len(key) < _SHORTEST_KEY:
+        raise Failure(f"{path}: a key has {_SHORTEST_KEY} bytes or more; make it by "
+                      "`openssl rand -hex 32`")  # fmt: skip
+    return key or b""
 
 
 def _names(host: str, further: tuple[str, ...]) -> tuple[str, ...]:

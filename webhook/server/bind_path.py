@@ -1,8 +1,9 @@
 """The path of /bind, which nobody can guess: who posts there was told so by the API server.
 
 The TLS port has no authentication, and a Binding reserves GPUs; so the path begins with a secret.
-It follows from the private key of the serving certificate: all replicas know it without storing
-it, and it changes with each certificate. `registration` writes it into the webhook configuration,
+It follows from the private key of the serving certificate, so that it changes with each, and from
+the key that replicas mount as a file, so that who reads the certificate's Secret does not know it.
+All replicas know it without storing it. `registration` writes it into the webhook configuration,
 which only admins and our own account may read and write. It is never logged, nor shown in metrics.
 """
 
@@ -24,9 +25,12 @@ _SHAPE: Final = re.compile(r"/[0-9a-f]{32}/bind")
 _MAX_EARLIER: Final = 8
 
 
-def bind_path(key_pem: bytes) -> str:
-    """Return the path that goes with a private key; raises CertificatesError."""
-    return f"/{derived_secret(key_pem, _PURPOSE).hex()}/bind"
+def bind_path(key_pem: bytes, key: bytes = b"") -> str:
+    """Return the path that goes with a private key and ours; raises CertificatesError."""
+    secret = derived_secret(key_pem, _PURPOSE)
+    if key:
+        secret = hmac.digest(key, secret, "sha256")[: len(secret)]
+    return f"/{secret.hex()}/bind"
 
 
 def is_bind_path(path: str) -> bool:
@@ -45,7 +49,8 @@ class BindPath:
     | any other, such as `/bind` | no |
     """
 
-    def __init__(self) -> None:
+    def __init__(self, key: bytes = b"") -> None:
+        self._key = key
         self.own = ""
         """That of the certificate that is served; empty before there is one."""
         self._earlier: dict[str, frozenset[x509.Certificate]] = {}
@@ -56,7 +61,7 @@ class BindPath:
 
     def serve(self, bundle: Bundle) -> None:
         """Take the path of a certificate that is served now; raises CertificatesError."""
-        own = bind_path(bundle.key_pem)
+        own = bind_path(bundle.key_pem, self._key)
         authorities = frozenset(readable_certificates(bundle.ca_pem))
         with self._changing:
             self._take(own, authorities)

@@ -1,4 +1,4 @@
-"""Keeps the rules in force where the API server's admission policies read them."""
+"""Keeps what the API server's admission policies and starting replicas read in ConfigMaps."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
-from webhook.core.policy.fence import fence_data, is_intact
+from webhook.core.policy.seal import seal_age_s, sealed
 from webhook.server.changes import wake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from webhook.adapters.kube.fence import FenceApi
-    from webhook.core.policy.values import Policy
+    from webhook.adapters.policy.source import Judged
     from webhook.server.log import JsonLog
 
 POLL_S: Final = 2.0
@@ -27,92 +27,93 @@ PAUSE_S: Final = 0.5
 """After each, so that a conflict with another writer stays a slow one."""
 
 SETTLE_S: Final = 120.0
-"""How long another replica's rules are left alone: a changed policy reaches the replicas within a
+"""How long another replica's text is left alone: a changed policy reaches the replicas within a
 minute or two of each other, and meanwhile they would only overwrite one another's."""
 
 
 class FenceKeeper:
-    """Writes the fence's parameter together with other replicas.
+    """Writes one such ConfigMap together with other replicas.
 
     | stored | written |
     | --- | --- |
-    | our text | no |
+    | our text, under any seal | no |
     | nothing | yes |
-    | what no replica wrote | yes |
-    | another replica's, and our policy is new | yes |
-    | another replica's otherwise | once it has stood for `SETTLE_S` |
+    | another text, and ours is new | yes |
+    | what a replica sealed less than `SETTLE_S` ago | no |
+    | anything else: an older text, one of no replica, one of 0.2.0 | yes |
 
+    A replica of 0.2.0 takes our text for another's, and overwrites it every two minutes at most.
     Nobody waits for it: without it the API server holds nothing by itself, and the webhook judges.
     """
 
     def __init__(
         self,
         api: FenceApi,
-        policy: Callable[[], Policy],
+        judged: Callable[[], Judged],
+        data: Callable[[Judged], Mapping[str, str]],
+        key: bytes,
         log: JsonLog,
-        clock: Callable[[], float] = time.monotonic,
+        title: str = "the fence's rules",
     ) -> None:
-        """Send no request yet; `policy` returns the one in force."""
+        """Send no request yet; `data` returns what goes with the policy in force."""
         self._api = api
-        self._policy = policy
+        self._judged = judged
+        self._make = data
+        self._key = key
         self._log = log
-        self._clock = clock
+        self._title = title
         self._changed = Event()
-        self._shown: Policy | None = None
-        self._data: dict[str, str] = {}
+        self._shown: Judged | None = None
+        self._data: Mapping[str, str] = {}
         self._is_new = True
-        self._differs_since_s: float | None = None
 
     def start(self) -> None:
         """Begin on daemon threads."""
-        Thread(target=self._run, name="fence", daemon=True).start()
-        wake(self._changed, self._api.followed(), self._log, "fence-watch")
+        Thread(target=self._run, name=self._title, daemon=True).start()
+        wake(self._changed, self._api.followed(), self._log, f"{self._title}, watch")
 
     def keep(self) -> bool:
         """Write what is due, and log it; return whether that succeeded."""
-        policy = self._policy()
-        if policy is not self._shown:
-            self._shown, self._is_new = policy, True
-            self._data = fence_data(policy)
+        judged = self._judged()
+        if judged is not self._shown:
+            data = self._make(judged)
+            self._is_new |= data != self._data
+            self._shown, self._data = judged, data
         try:
             written = self._write()
         except KubeError as error:
             if not error.conflict:
-                self._log.once("fence", "error", "the fence's rules cannot be written", str(error))
+                said = f"{self._title} cannot be written"
+                self._log.once(self._title, "error", said, str(error))
             return False
         self._is_new = False
-        self._log.over("fence", "the fence's rules are written again")
+        self._log.over(self._title, f"{self._title} are written again")
         if written:
-            self._log.info("fence written", policy=policy.short_digest)
+            self._log.info(f"{self._title} are written", policy=judged.policy.short_digest)
         return True
 
     def _write(self) -> bool:
         found = self._api.read()
         stored = (found or {}).get("data") or {}
-        if all(stored.get(key) == text for key, text in self._data.items()):
-            self._differs_since_s = None
+        if all(stored.get(name) == text for name, text in self._data.items()):
             return False
-        if found is not None and is_intact(stored) and not self._is_new:
-            now_s = self._clock()
-            if self._differs_since_s is None:
-                self._differs_since_s = now_s
-            if now_s - self._differs_since_s < SETTLE_S:
-                return False
-        self._api.write(self._data, found)
-        self._differs_since_s = None
+        now_s = self._api.now_s()
+        if not self._is_new and seal_age_s(stored, self._data, self._key, now_s) < SETTLE_S:
+            return False
+        self._api.write(sealed(self._data, self._key, now_s), found)
         return True
 
     def _run(self) -> None:
         due_s = 0.0
         while True:
-            if self._changed.wait(POLL_S) or self._policy() is not self._shown:
+            if self._changed.wait(POLL_S) or self._judged() is not self._shown:
                 due_s = 0.0
             self._changed.clear()
-            if self._clock() < due_s:
+            if time.monotonic() < due_s:
                 continue
             try:
                 self.keep()
             except Exception:  # noqa: BLE001 - the next turn may succeed; a dead thread never would
-                self._log.exception("writing the fence's rules failed")
-            due_s = self._clock() + SYNC_S
+                self._log.exception(f"writing {self._title} failed")
+            due_s = time.monotonic() + SYNC_S
             time.sleep(PAUSE_S)

@@ -25,7 +25,12 @@ class FolderKeeper:
     """Keeps the certificate of one server in a folder; a `CertificateKeeper`."""
 
     def __init__(
-        self, folder: Path, names: tuple[str, ...], metrics: Metrics, log: JsonLog
+        self,
+        folder: Path,
+        names: tuple[str, ...],
+        metrics: Metrics,
+        log: JsonLog,
+        key: bytes = b"",
     ) -> None:
         """Issue a certificate for `names` where none exists; raises CertificatesError."""
         self._folder = folder
@@ -34,7 +39,7 @@ class FolderKeeper:
         self._log = log
         ensure(folder, names, datetime.now(UTC))
         self._stamp = stamp(folder)
-        self.bind_path = BindPath()
+        self.bind_path = BindPath(key)
         self.serving = ServingCertificate(metrics, log, self._refresh)
         self.serving.load(self._load)
 

@@ -1,4 +1,4 @@
-"""Policies as objects: follows them, says in their status what became of them, keeps the last good.
+"""Policies as objects: follows them, and says in their status what became of them.
 
 Nothing here judges: `PolicySource` does, of files and objects together.
 """
@@ -53,10 +53,15 @@ class PolicyObjects:
     """
 
     def __init__(
-        self, api: PoliciesApi, log: JsonLog, clock: Callable[[], float] = time.monotonic
+        self,
+        api: PoliciesApi,
+        key: bytes,
+        log: JsonLog,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Send no request yet."""
+        """Send no request yet; of last good sets those count that are sealed with `key`."""
         self._api = api
+        self._key = key
         self._log = log
         self._clock = clock
         self._lock = Lock()
@@ -64,7 +69,6 @@ class PolicyObjects:
         self._shown: dict[str, Judged] = {}
         """Of each object the judgement that its status was compared with."""
         self._differs_since_s: dict[str, float] = {}
-        self._kept: Judged | None = None
 
     def read_first(self, sleep: Callable[[float], None] = time.sleep) -> None:
         """Read them, with patience; raises KubeError where that is in vain."""
@@ -86,7 +90,7 @@ class PolicyObjects:
 
     def remembered(self) -> tuple[PolicyText, ...] | None:
         """Return those of the last good set; None where none is known. Raises KubeError."""
-        found = self._api.last_good()
+        found = self._api.last_good(self._key)
         if found is None:
             return None
         self._log.error("an object is not valid, so the last good ones are in force")
@@ -118,7 +122,7 @@ class PolicyObjects:
                 self._log.exception("following policy objects failed")
 
     def keep(self, judged: Judged) -> None:
-        """Write what is due: each status, and the last good set."""
+        """Write each status that is due."""
         with self._lock:
             stored = sorted(self._stored.values(), key=lambda one: one.name)
             for gone in self._shown.keys() - self._stored.keys():
@@ -127,8 +131,6 @@ class PolicyObjects:
         failed = ""
         for one in stored:
             failed = self._show(one, judged) or failed
-        if not judged.problems and judged is not self._kept:
-            failed = self._keep_last_good(judged) or failed
         if failed:
             self._log.once(_WRITING, "error", "what became of policies cannot be written", failed)
         else:
@@ -169,16 +171,6 @@ class PolicyObjects:
             return True
         now_s = self._clock()
         return now_s - self._differs_since_s.setdefault(name, now_s) >= SETTLE_S
-
-    def _keep_last_good(self, judged: Judged) -> str:
-        """Keep what is in force; return why that failed, empty where it did not."""
-        held = [(name.removesuffix(".yaml"), judged.in_force[name]) for name in judged.in_force]
-        try:
-            self._api.keep_last_good(sorted(held))
-        except KubeError as error:
-            return "" if error.conflict else str(error)
-        self._kept = judged
-        return ""
 
     def _run(self, judged: Callable[[], Judged]) -> None:
         while True:

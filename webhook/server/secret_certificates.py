@@ -44,10 +44,11 @@ class SecretKeeper:
         terms: Terms,
         metrics: Metrics,
         log: JsonLog,
+        key: bytes = b"",
     ) -> None:
         """Send no request to the cluster yet; raises CertificatesError for impossible names."""
         self.serving = ServingCertificate(metrics, log)
-        self.bind_path = BindPath()
+        self.bind_path = BindPath(key)
         self._api = api
         self._replica = Replica(api, names, terms)
         self._sync_s = min(SYNC_S, max(PAUSE_S, terms.settle_s / 4))

@@ -16,8 +16,9 @@ from gunicorn.app.base import BaseApplication
 
 from webhook.adapters.kube.client import connect
 from webhook.adapters.kube.fence import FenceApi
-from webhook.adapters.kube.policies import PoliciesApi
+from webhook.adapters.kube.policies import LAST_GOOD, PoliciesApi, last_good_data
 from webhook.adapters.policy.source import PolicySource
+from webhook.core.policy.fence import fence_data
 from webhook.core.policy.values import Rollout
 from webhook.server.connections import Connections
 from webhook.server.door import Door
@@ -39,9 +40,10 @@ from webhook.server.templates import TemplateReviews
 from webhook.server.worker import DRAIN_S, DrainingWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from webhook.adapters.policy.source import Judged
     from webhook.core.policy.values import Policy
     from webhook.server.bind_path import BindPath
     from webhook.server.registration import Registration
@@ -74,6 +76,8 @@ class ServerSettings:
     neither places nor writes them, and knows no cluster."""
     policy_objects: bool = False
     """Whether objects of the kind VRAMPolicy take part in the policy."""
+    key: bytes = b""
+    """Seals what replicas keep in ConfigMaps; the same in all of them."""
 
 
 class CannotListenError(Exception):
@@ -118,7 +122,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         beside: dict[str, Any] = {}
         if settings.policy_objects:
             api = PoliciesApi(connect(), settings.placement_namespace)
-            self._objects = PolicyObjects(api, self._log)
+            self._objects = PolicyObjects(api, settings.key, self._log)
             self._objects.read_first()
             beside = {"objects": self._objects.texts, "remembered": self._objects.remembered}
         self._policies = PolicySource(
@@ -126,12 +130,16 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         )
         self._policy_reload = PolicyReload(self._policies, self._metrics, self._log)
         self._placement: PlacementService | None = None
-        self._fence: FenceKeeper | None = None
+        self._kept: list[FenceKeeper] = []
         self._known: tuple[RuntimeClasses | SlicedNodes, ...] = ()
         self._namespaces: Namespaces | None = None
         if settings.placement_namespace:
-            fence = FenceApi(connect(), settings.placement_namespace)
-            self._fence = FenceKeeper(fence, lambda: self._policies.current, self._log)
+            self._keep(lambda judged: fence_data(judged.policy))
+            if self._objects:
+                title = "the last good policy objects"
+                self._keep(_last_good, LAST_GOOD, "policies", title=title)
+            if not settings.key:
+                self._log.warning("there is no key: what fences read is not proven to be ours")
             self._placement = PlacementService(
                 settings.placement_namespace, self._metrics, self._log
             )
@@ -224,12 +232,19 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self._registration.start()
         if self._placement:
             self._placement.start()
-        if self._fence:
-            self._fence.start()
+        for kept in self._kept:
+            kept.start()
         for known in self._known:
             known.start()
         if self._namespaces:
             self._namespaces.start()
+
+    def _keep(self, data: Callable[[Judged], Mapping[str, str]], *names: str, **title: str) -> None:
+        """Keep a ConfigMap in our namespace."""
+        settings = self._settings
+        api = FenceApi(connect(), settings.placement_namespace, *names)
+        judged = lambda: self._policies.judged  # noqa: E731 - it is replaced
+        self._kept.append(FenceKeeper(api, judged, data, settings.key, self._log, **title))
 
     def _policy(self) -> Policy:
         """Return the policy in force, with what is known of the cluster."""
@@ -248,6 +263,12 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             "policy problems": "; ".join(map(str, problems)) or "none",
             "certificates": str(self.certificates),
         }
+
+
+def _last_good(judged: Judged) -> Mapping[str, str]:
+    """Return what a replica takes that starts while an object is not valid."""
+    held = judged.in_force.items()
+    return last_good_data((name.removesuffix(".yaml"), data) for name, data in held)
 
 
 @contextmanager

@@ -11,7 +11,9 @@ import orjson
 import pytest
 
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.policies import LAST_GOOD, PoliciesApi, read_stored
+from webhook.adapters.kube.fence import FenceApi
+from webhook.adapters.kube.policies import LAST_GOOD, PoliciesApi, last_good_data, read_stored
+from webhook.core.policy.seal import sealed
 
 MADE = {
     "apiVersion": "vramwarden.io/v1alpha1",
@@ -20,6 +22,7 @@ MADE = {
     "spec": {"rules": [{"name": "a"}]},
     "status": {"inForce": True},
 }
+KEY = b"0123456789abcdef" * 2
 SETS = [[], [("teams", b'{"a":"b"}'), ("x", "\u00e9\U0001f600".encode())]]
 
 
@@ -55,6 +58,12 @@ def kube():
 @pytest.fixture
 def api(kube):
     return PoliciesApi(kube, "ours")
+
+
+def keep(kube, objects, key=KEY):
+    """Keep a set, as replicas do."""
+    kept = FenceApi(kube, "ours", LAST_GOOD, "policies")
+    kept.write(sealed(last_good_data(objects), key, 1_800_000_000.0), kept.read())
 
 
 def test_what_somebody_wrote_is_kept_apart_from_what_the_api_server_adds():
@@ -95,16 +104,23 @@ def test_of_a_large_object_a_little_more_than_may_be_is_kept():
 
 
 @pytest.mark.parametrize("objects", SETS, ids=len)
-def test_the_last_good_set_comes_back_as_it_was_and_is_written_once(api, kube, objects):
-    assert api.last_good() is None
-    assert api.keep_last_good(objects)
-    assert api.last_good() == objects
-    assert not api.keep_last_good(objects)
-    assert kube.writes == 1
-    assert api.keep_last_good([("new", b"{}")])
-    assert api.last_good() == [("new", b"{}")]
+def test_the_last_good_set_comes_back_as_it_was(api, kube, objects):
+    assert api.last_good(KEY) is None
+    keep(kube, objects)
+    assert api.last_good(KEY) == api.last_good() == objects
+    keep(kube, [("new", b"{}")])
+    assert api.last_good(KEY) == [("new", b"{}")]
     (found,) = kube.stored.values()
     assert found["metadata"]["name"] == LAST_GOOD
+
+
+def test_what_no_replica_sealed_is_no_last_good_set_and_people_still_see_it(api, kube):
+    keep(kube, [("a", b"{}")], b"another")
+    (found,) = kube.stored.values()
+    assert (api.last_good(KEY), api.last_good()) == (None, [("a", b"{}")])
+    # What 0.2.0 wrote; its replicas end during an upgrade.
+    found["binaryData"] = {"objects.v1": found.pop("data")["objects.v1"]}
+    assert (api.last_good(KEY), api.last_good()) == (None, [("a", b"{}")])
 
 
 def packed(value):
@@ -123,30 +139,25 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE)
-def test_what_cannot_be_read_is_no_set_and_is_replaced(api, kube, data):
-    api.keep_last_good([])
+def test_what_cannot_be_read_is_no_set(api, kube, data):
+    keep(kube, [])
     (found,) = kube.stored.values()
-    found["binaryData"] = data
-    assert api.last_good() is None
-    assert api.keep_last_good([])
-    assert api.last_good() == []
+    found["data"] = sealed(data, KEY, 0.0)
+    assert (api.last_good(), api.last_good(KEY)) == (None, None)
 
 
-def test_as_much_as_may_be_read_is_kept(api):
+def test_as_much_as_may_be_read_is_kept(api, kube):
     text = '\\"' * 2**18  # what JSON in JSON makes longest
     objects = [("a", json.dumps(text).encode())]
     assert len(objects[0][1]) >= 2**20
-    api.keep_last_good(objects)
-    assert api.last_good() == objects
+    keep(kube, objects)
+    assert api.last_good(KEY) == objects
 
 
 def test_without_a_namespace_nothing_is_kept(kube):
-    api = PoliciesApi(kube, "")
-    assert not api.keep_last_good([])
-    assert (api.last_good(), kube.writes) == (None, 0)
+    assert PoliciesApi(kube, "").last_good() is None
 
 
-def test_the_set_is_packed(api, kube):
-    api.keep_last_good([("a", b"x" * 2**19)])
-    (found,) = kube.stored.values()
-    assert len(b64decode(found["binaryData"]["objects.v1"])) < 2**12
+def test_the_set_is_packed():
+    (packed,) = last_good_data([("a", b"x" * 2**19)]).values()
+    assert len(b64decode(packed)) < 2**12

@@ -110,7 +110,7 @@ GRANTED: Final = (
     ("", "events", ("create", "patch")),
     ("events.k8s.io", "events", ("create", "patch")),
     (API_GROUP, GPU_NODES, ("get", "list", "watch", "create", "patch")),
-    (API_GROUP, VRAM_HISTORIES, ("get", "list", "watch", "create", "patch", "update", "delete")),
+    (API_GROUP, VRAM_HISTORIES, ("get", "list", "watch", "create", "patch", "delete")),
     (API_GROUP, VRAM_POLICIES, ("get", "list", "watch")),
     (API_GROUP, f"{VRAM_POLICIES}/status", ("patch",)),
 )

@@ -1,4 +1,4 @@
-"""The ConfigMap from which the API server's admission policies read the rules in force."""
+"""ConfigMaps that all replicas write: the rules that the fence reads, the last good policies."""
 
 from __future__ import annotations
 
@@ -16,39 +16,45 @@ CONFIG_MAP: Final = "vramwarden-fence"
 _LABELS: Final = {
     "app.kubernetes.io/name": "vramwarden",
     "app.kubernetes.io/managed-by": "vramwarden",
-    "app.kubernetes.io/component": "fence",
 }
 
 
 class FenceApi:
-    """The fence's parameter in one namespace; every method raises KubeError."""
+    """One such ConfigMap; every method raises KubeError."""
 
-    def __init__(self, kube: Kube, namespace: str) -> None:
+    def __init__(
+        self, kube: Kube, namespace: str, name: str = CONFIG_MAP, component: str = "fence"
+    ) -> None:
         self._kube = kube
-        self._namespace = namespace
+        self._name = name
+        self._labels = {**_LABELS, "app.kubernetes.io/component": component}
         self._config_maps = joined("namespaces", namespace, "configmaps")
+
+    def now_s(self) -> float:
+        """Return Unix time by the API server's clock; see `Kube.now_s`."""
+        return self._kube.now_s()
 
     def read(self) -> Json | None:
         """Read the ConfigMap; None where it does not exist."""
-        return self._kube.find(f"{self._config_maps}/{CONFIG_MAP}")
+        return self._kube.find(f"{self._config_maps}/{self._name}")
 
     def write(self, data: Mapping[str, str], found: Json | None) -> None:
         """Set these keys, unless somebody wrote since `found` was read; other keys stay.
 
         Raises KubeError, `conflict` where somebody did.
         """
-        metadata: Json = {"name": CONFIG_MAP, "labels": _LABELS}
+        metadata: Json = {"name": self._name, "labels": self._labels}
         body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
         if found is None:
             self._kube.create(self._config_maps, {**body, "data": dict(data)})
             return
         metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
         body["data"] = {**(found.get("data") or {}), **data}
-        self._kube.replace(f"{self._config_maps}/{CONFIG_MAP}", body)
+        self._kube.replace(f"{self._config_maps}/{self._name}", body)
 
     def followed(self) -> Collection[None]:
         """Return the ConfigMap for `follow`, which then reports that it changed, not how."""
-        return Collection(self._kube, self._config_maps, _nothing, name=CONFIG_MAP)
+        return Collection(self._kube, self._config_maps, _nothing, name=self._name)
 
 
 def _nothing(_found: Json) -> None:

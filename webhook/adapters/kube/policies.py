@@ -1,7 +1,7 @@
 """VRAMPolicy objects: policies beside those of the folder, their status, the last good set.
 
-Rights: get, list, watch on `vrampolicies`, patch on `vrampolicies/status`; in our namespace get,
-create and update on the ConfigMap `vramwarden-policy-objects`.
+Rights: get, list, watch on `vrampolicies`, patch on `vrampolicies/status`; in our namespace get on
+the ConfigMap `vramwarden-policy-objects`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import zlib
 from base64 import b64decode, b64encode
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -18,10 +19,11 @@ import orjson
 
 from webhook.adapters.kube.client import joined
 from webhook.adapters.kube.follow import Collection
+from webhook.core.policy.seal import seal_age_s
 from webhook.names import SEEING_API_VERSION, VRAM_POLICIES, VRAM_POLICY_KIND
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from webhook.adapters.kube.client import Kube
 
@@ -30,11 +32,7 @@ if TYPE_CHECKING:
 LAST_GOOD: Final = "vramwarden-policy-objects"
 """The ConfigMap with the objects of the last set that was in force."""
 _KEY: Final = "objects.v1"
-_LABELS: Final = {
-    "app.kubernetes.io/name": "vramwarden",
-    "app.kubernetes.io/managed-by": "vramwarden",
-    "app.kubernetes.io/component": "policies",
-}
+"""Of its `data`; 0.2.0 had it in `binaryData`."""
 _MOST_BYTES: Final = 2**20
 """Of what is kept of one object; one byte more says that there was more."""
 _MOST_LAST_GOOD_BYTES: Final = 4 * 2**20
@@ -81,32 +79,19 @@ class PoliciesApi:
         path = f"{_PATH}/{quote(stored.name, safe='')}/status"
         return read_stored(self._kube.merge(path, body))
 
-    def last_good(self) -> list[tuple[str, bytes]] | None:
-        """Return names and contents of the last good set; None where nothing readable is kept."""
-        return _last_good(self._find()) if self._namespace else None
+    def last_good(self, key: bytes | None = None) -> list[tuple[str, bytes]] | None:
+        """Return names and contents of the last good set; None where nothing readable is kept.
 
-    def keep_last_good(self, objects: Sequence[tuple[str, bytes]]) -> bool:
-        """Keep a set for replicas that start while one of the objects is not valid.
-
-        Return whether anything had to be written. A conflict where another replica writes.
+        With a key, also where no replica sealed it with that one: what is to be in force then is
+        not what somebody stored with the webhook's token.
         """
         if not self._namespace:
-            return False
-        found = self._find()
-        if _last_good(found) == list(objects):
-            return False
-        metadata: Json = {"name": LAST_GOOD, "labels": _LABELS}
-        body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-        body["binaryData"] = {_KEY: _packed(objects)}
-        if found is None:
-            self._kube.create(self._config_maps, body)
-        else:
-            metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
-            self._kube.replace(f"{self._config_maps}/{LAST_GOOD}", body)
-        return True
-
-    def _find(self) -> Json | None:
-        return self._kube.find(f"{self._config_maps}/{LAST_GOOD}")
+            return None
+        found = self._kube.find(f"{self._config_maps}/{LAST_GOOD}") or {}
+        data = found.get("data") or {}
+        if key is not None and seal_age_s(data, (_KEY,), key, 0.0) == inf:
+            return None
+        return _last_good({**(found.get("binaryData") or {}), **data})
 
 
 def read_stored(found: Json) -> StoredPolicy:
@@ -138,14 +123,15 @@ def _as_json(written: Json) -> bytes:
     return orjson.dumps({**written, "spec": "cannot be read: it is nested too deeply"})
 
 
-def _packed(objects: Sequence[tuple[str, bytes]]) -> str:
-    texts = [[name, data.decode()] for name, data in objects]
-    return b64encode(zlib.compress(orjson.dumps(texts), 9)).decode()
+def last_good_data(objects: Iterable[tuple[str, bytes]]) -> dict[str, str]:
+    """Return the `data` that keeps a set for replicas that start beside an invalid object."""
+    texts = [[name, data.decode()] for name, data in sorted(objects)]
+    return {_KEY: b64encode(zlib.compress(orjson.dumps(texts), 9)).decode()}
 
 
-def _last_good(found: Json | None) -> list[tuple[str, bytes]] | None:
+def _last_good(data: Mapping[str, str]) -> list[tuple[str, bytes]] | None:
     try:
-        packed = b64decode(((found or {}).get("binaryData") or {})[_KEY])
+        packed = b64decode(data[_KEY])
         unpacked = zlib.decompressobj().decompress(packed, _MOST_LAST_GOOD_BYTES)
         return [(str(name), str(data).encode()) for name, data in orjson.loads(unpacked)]
     except (LookupError, ValueError, TypeError, zlib.error):

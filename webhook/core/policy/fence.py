@@ -49,7 +49,9 @@ RULES_KEY: Final = "rules.v2"
 WHOLE_GPUS_KEY: Final = "whole-gpus.v2"
 """A pattern for names of resources: a pod that limits one may name devices by annotation."""
 SUM_KEY: Final = "sum.v2"
-"""SHA-256 of the two others, by which a replica knows that a replica wrote them.
+"""SHA-256 of the two others, by which `check` and replicas of 0.2.0 see whether they were changed.
+
+Replicas know by the seal what one of them wrote (core/policy/seal.py): anybody can make this sum.
 
 The `v2` in the keys is the format. A release with another one uses keys of its own and leaves these
 alone, so that two releases never overwrite each other's during an upgrade.
@@ -88,7 +90,7 @@ def fence_data(policy: Policy) -> dict[str, str]:
 
 
 def is_intact(data: Mapping[str, str]) -> bool:
-    """Say whether a replica wrote it, under whatever policy; otherwise somebody changed it."""
+    """Say whether its parts go together; otherwise somebody changed one."""
     return data.get(SUM_KEY) == _sum(data)
 
 
