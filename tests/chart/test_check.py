@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import re
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from tests.chart.served import behind_the_service, own_address, served, show_ready
-from tests.support.charts import NAMESPACE, Release, hooks, one
-from tests.support.checked import a_raw_node
+from tests.support.charts import CHART, NAMESPACE, Release, hooks, one
+from tests.support.checked import INSTALLED, a_raw_node
 from tests.support.commands import runner
 from tests.support.control_planes import free_port, wait_until
 from tests.support.kube_api import _collection
@@ -23,8 +25,8 @@ from webhook.adapters.kube.checked import (
     GRANTED,
 )
 from webhook.cli.main import main
-from webhook.core.seeing.checks.facts import AGENT_LABELS
-from webhook.core.seeing.checks.fence import PARTS
+from webhook.core.seeing.checks.facts import AGENT_LABELS, read_sources, read_workload
+from webhook.core.seeing.checks.fence import KEY, PARTS, WEAK, weakened
 from webhook.core.seeing.checks.webhook import EXPECTED
 
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
@@ -87,6 +89,53 @@ def test_the_labels_that_bring_the_agent_are_the_charts(helm):
     terms = spec["affinity"]["nodeAffinity"][wanted]["nodeSelectorTerms"]
     keys = {expression["key"] for term in terms for expression in term["matchExpressions"]}
     assert keys == {*AGENT_LABELS, "vramwarden.io/gpu", "vramwarden.io/share"}
+
+
+STRONG = {"networkPolicy": {"apiServerCIDRs": ["192.0.2.0/24"]}}
+OPEN = {
+    "networkPolicy.enabled": {"networkPolicy": {"enabled": False}},
+    "networkPolicy.apiServerCIDRs": {"networkPolicy": {}},
+    "agent.gpuAccess": {"agent": {"gpuAccess": "Privileged"}},
+}
+
+
+@pytest.mark.parametrize("value", WEAK.keys() - {KEY})
+def test_each_value_that_weakens_it_is_seen_in_what_it_renders(helm, value):
+    def found(values):
+        objects = helm.render(values)
+        policies = [thing for thing in objects if thing["kind"] == "NetworkPolicy"]
+        named = {thing["metadata"]["name"]: thing for thing in policies}
+        return weakened(
+            replace(
+                INSTALLED,
+                agent=read_workload(one(objects, "DaemonSet", "vramwarden-agent")),
+                sources=read_sources(named.get("vramwarden-webhook")),
+            )
+        ).about
+
+    assert (found(STRONG), found({**STRONG, **OPEN[value]})) == ((), (value,))
+
+
+@pytest.mark.parametrize(
+    ("named", "values"),
+    [
+        *OPEN.items(),
+        *((part, {"fence": {part.removeprefix("fence."): False}}) for part in PARTS),
+        *(
+            (f"webhook.{phase}.failurePolicy", {"webhook": {phase: {"failurePolicy": "Ignore"}}})
+            for phase in ("mutating", "validating")
+        ),
+    ],
+)
+def test_the_notes_name_each_value_that_weakens_it(live_helm, named, values):
+    def said(values):
+        command = ("install", "notes", str(CHART), "--namespace", NAMESPACE, "--dry-run=client")
+        # Of its own namespace a release of another name may have been here.
+        values = {**values, "sentry": {"createNamespace": False}, "crds": {"install": False}}
+        notes = live_helm.run(*command, *live_helm.values(values)).partition("NOTES:")[2]
+        return re.findall(r"^- (\S+) is ", notes, re.MULTILINE)
+
+    assert (said(STRONG), said({**STRONG, **values})) == ([], [named])
 
 
 class Checked:
@@ -183,7 +232,8 @@ def server(check, control_plane, live_helm, tmp_path_factory):
     """Install the chart and run what it would run."""
     if not own_address():
         pytest.skip("needs an address that is not loopback")
-    values = {"webhook": {"port": free_port(), "operationsPort": free_port()}, "rollout": "Enforce"}
+    ports = {"webhook": {"port": free_port(), "operationsPort": free_port()}}
+    values = {**STRONG, **ports, "rollout": "Enforce"}
     release = Release(live_helm)
     release.install(values)
     folder = tmp_path_factory.mktemp("checked")
@@ -214,6 +264,7 @@ def test_what_works_passes(check, server):
         *("release", "release-version", "webhook-ready", "configurations", "bind-path"),
         *("ca-bundle", "certificate", "pod-asks", "pod-wrong", "pod-plain"),
         *("policy-valid", "policy-in-force", "fence-policies", "fence-rules", "sentry-namespace"),
+        "weakened",
     } <= found.named("ok")
     assert "by rule default, with a sidecar" in found.checks["pod-asks"]["detail"]
     assert found.checks["pod-wrong"]["detail"].startswith("InvalidQuantity: ")

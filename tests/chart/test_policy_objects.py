@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 
 import pytest
 import yaml
@@ -17,8 +18,9 @@ from tests.support.paths import POLICIES
 from tests.support.pods import a_pod, a_review
 from tests.support.policies import SHIPPED
 from tests.support.servers import running
-from webhook.adapters.kube.policies import LAST_GOOD
+from webhook.adapters.kube.policies import LAST_GOOD, last_good_data
 from webhook.cli.main import main
+from webhook.core.policy.seal import sealed
 from webhook.names import SEEING_API_VERSION, VRAM_POLICIES
 
 NAME = "vramwarden-webhook"
@@ -32,6 +34,8 @@ metadata: {name: folder}
 spec:
   rules: [{name: everybody, memory: {max: 40Gi}}]
 """
+MERGE = "application/merge-patch+json"
+NAMED = {"name": LAST_GOOD, "namespace": NAMESPACE}
 OPTIONS = ("--policy-objects", f"--placement-namespace={NAMESPACE}")
 
 
@@ -354,19 +358,33 @@ examples:
 
 
 def test_a_replica_starts_with_the_last_good_set_where_an_object_is_broken(empty, tmp_path):
-    with running(tmp_path, *OPTIONS, policy=FOLDER) as server:
+    (tmp_path / "key").write_bytes(b"0123456789abcdef" * 2)
+    options = (*OPTIONS, f"--key-file={tmp_path / 'key'}")
+    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{LAST_GOOD}"
+    forged = last_good_data([("10-students", json.dumps(students("30Gi")).encode())])
+    with running(tmp_path, *options, policy=FOLDER) as server:
         empty.api.apply(students())
         empty.wait("10-students", inForce=True)
-        path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{LAST_GOOD}"
 
         def kept():
             with contextlib.suppress(ApiError):
-                return len(empty.api.request("GET", path)["binaryData"]["objects.v1"]) > 60
+                found = empty.api.request("GET", path)
+                return (
+                    len(found["data"]["objects.v1"]) > 60 and found["data"].keys() > forged.keys()
+                )
             return False
 
         server.wait_for("it is kept", kept)
+        good = empty.api.request("GET", path)["data"]["objects.v1"]
+        for data in (forged, sealed(forged, b"", time.time())):
+            empty.api.request("PATCH", path, {"data": data}, content_type=MERGE)
+            wait_until(
+                "it is restored",
+                lambda: empty.api.request("GET", path)["data"]["objects.v1"] == good,
+                timeout=5,
+            )
     empty.api.apply(students("99GB"))
-    with running(tmp_path, *OPTIONS, policy=FOLDER) as server:
+    with running(tmp_path, *options, policy=FOLDER) as server:
         assert [allows(server, "8Gi"), allows(server, "12Gi")] == [True, False]
         status = empty.wait("10-students", inForce=False)
         assert status["message"].endswith("; what it held before stays in force")
@@ -376,10 +394,13 @@ def test_a_replica_starts_with_the_last_good_set_where_an_object_is_broken(empty
             "an object is not valid, so the last good ones are in force",
             "policy rejected, the last good one stays in force",
         ]
-    empty.api.request("DELETE", path)
-    with running(tmp_path, *OPTIONS, policy=FOLDER, ready=False) as server:
-        assert server.process.wait(timeout=60) == 1
-        assert "vrampolicies/10-students: spec.rules[0].memory.max: " in server.log_file.read_text()
+    empty.api.request("PATCH", path, {"data": forged}, content_type=MERGE)
+    for _ in range(2):  # a set that no replica sealed is none
+        with running(tmp_path, *options, policy=FOLDER, ready=False) as server:
+            assert server.process.wait(timeout=60) == 1
+            said = server.log_file.read_text()
+            assert "vrampolicies/10-students: spec.rules[0].memory.max: " in said
+        empty.api.delete({"apiVersion": "v1", "kind": "ConfigMap", "metadata": NAMED})
 
 
 def test_what_the_api_server_prints_is_a_policy_for_the_command(empty, tmp_path):

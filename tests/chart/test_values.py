@@ -71,6 +71,9 @@ def test_every_value_is_described_and_closed():
         ("sentry.namespace=Sentry", "namespace"),
         ("sentry.runtimeClassName=auto!", "runtimeClassName"),
         ("exemptNamespaces={kube-system,Team}", "exemptNamespaces"),
+        ("exemptNamespaces={kube-system,*}", "exemptNamespaces"),
+        ("exemptNamespaces={**}", "exemptNamespaces"),
+        ("exemptNamespaces={*-*}", "exemptNamespaces"),
         ("policies.files.readme=x", "readme"),
         ("rollout=Enforced", "rollout"),
         ("fence.secondline=false", "fence"),
@@ -102,6 +105,10 @@ def test_images_have_to_be_named(helm, named, missing):
     one = f"{named}.repository=registry.example/one"
     with pytest.raises(HelmError, match=rf"{missing}: name the image .+Before you install"):
         helm.run("template", "vramwarden", str(CHART), "--set", one)
+
+
+def test_namespaces_are_exempt_by_a_part_of_their_names(helm):
+    helm.render({"exemptNamespaces": ["team-*", "*-team", "**a*", "a", "a-b"]})
 
 
 def test_a_policy_that_is_no_yaml_is_rejected(helm):

@@ -158,6 +158,8 @@ INSTALLED = replace(
         )
     ),
     fence_rules=rules(),
+    sources=("192.0.2.0/24",),
+    has_key=True,
     gpu_nodes={"n1": NOW_S - 20, "n2": NOW_S - 60},
     pods=(SOUND,),
     events={},

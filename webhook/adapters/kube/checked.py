@@ -38,6 +38,7 @@ from webhook.core.seeing.checks.facts import (
     read_own_pod,
     read_own_webhooks,
     read_policy_object,
+    read_sources,
     read_webhooks,
     read_workload,
 )
@@ -236,6 +237,8 @@ class _Looker:
                 "list admission policies", lambda: self._fence("policybindings", facts.admission)
             ),
             fence_rules=self._try("get configmaps", lambda: self._data(namespace, CONFIG_MAP)),
+            sources=self._try("get networkpolicies", lambda: self._sources(namespace)),
+            has_key=self._try("get secrets", lambda: self._has_key(namespace)),
             gpu_nodes=self._try("list gpunodes", self._gpu_nodes) if has_figures else {},
             pods=self._try("list pods in all namespaces", self._managed_pods),
             events=self._try("list events in namespace default", self._events),
@@ -405,6 +408,14 @@ class _Looker:
 
         files = self._kube.find_kept(joined("namespaces", namespace, "secrets", name), keep)
         return title, files or {}
+
+    def _has_key(self, namespace: str) -> bool:
+        path = joined("namespaces", namespace, "secrets", "vramwarden-key")
+        return self._kube.find_kept(path, bool) is True
+
+    def _sources(self, namespace: str) -> tuple[str, ...] | None:
+        where = f"namespaces/{quote(namespace, safe='')}/networkpolicies/vramwarden-webhook"
+        return read_sources(self._kube.find(f"/apis/networking.k8s.io/v1/{where}"))
 
     def _fence(self, what: str, served: frozenset[str] | Unseen) -> frozenset[str]:
         """Return the names of our admission policies, or of those that a binding makes deny."""

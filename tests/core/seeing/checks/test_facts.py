@@ -103,7 +103,8 @@ def test_our_webhooks_are_read_with_where_they_lead():
 
 def a_workload_object(spec, status):
     container = {"image": "a/b:1", "args": ["serve", "--rollout=Observe", "--rollout=Enforce"]}
-    pod = {"containers": [container], "volumes": [{"secret": {"secretName": "tls"}}]}
+    ours, tls = ({"name": name, "secret": {"secretName": name}} for name in ("key", "tls"))
+    pod = {"containers": [container], "volumes": [ours, tls]}
     metadata = {"namespace": "gpu", "labels": {"app.kubernetes.io/version": "0.1.0"}}
     return {"metadata": metadata, "spec": {**spec, "template": {"spec": pod}}, "status": status}
 

@@ -362,6 +362,13 @@ CASES = {
         installed(fence_rules=rules("^(a)$ translated\n")),
         (installed(), policy(fence={})),
     ],
+    "weakened": [
+        (installed(), installed(agent=None), installed(sources=("a", "b"))),
+        installed(sources=None, agent=Unseen("x")),
+        installed(sources=(), has_key=Unseen("x")),
+        installed(agent=a_workload("agent", privileged=True), sources=Unseen("x")),
+        installed(has_key=False),
+    ],
     "agents": [
         installed(agent=None),
         installed(agent=a_workload("agent", desired=0, ready=0, present=0)),

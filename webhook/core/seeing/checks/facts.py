@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 DEFAULT_NAMESPACE: Final = "vramwarden-system"
 SENTRY_NAMESPACE: Final = "vramwarden-sentry"
+KEY_VOLUME: Final = "key"
 NOT_ASKED: Final = Unseen("was not asked for")
 
 AGENT_LABELS: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
@@ -306,7 +307,8 @@ class Workload:
     image: str
     arguments: tuple[str, ...]
     secret: str
-    """A Secret that is mounted; empty for none."""
+    """The Secret of a certificate that is mounted; empty for none."""
+    privileged: bool = False
 
     def option(self, name: str) -> str:
         """Return what its program is given as `--name=...`, empty for nothing."""
@@ -324,7 +326,7 @@ def read_workload(found: Mapping[str, Any]) -> Workload:
     secrets = [
         str(as_object(volume.get("secret")).get("secretName"))
         for volume in as_objects(pod.get("volumes"))
-        if "secret" in volume
+        if "secret" in volume and volume.get("name") != KEY_VOLUME
     ]
     is_set = "replicas" not in spec
     return Workload(
@@ -336,6 +338,18 @@ def read_workload(found: Mapping[str, Any]) -> Workload:
         image=str(container.get("image") or ""),
         arguments=tuple(map(str, container.get("args") or ())),
         secret=secrets[0] if secrets else "",
+        privileged=as_object(container.get("securityContext")).get("privileged") is True,
+    )
+
+
+def read_sources(policy: Mapping[str, Any] | None) -> tuple[str, ...] | None:
+    """Read whom the webhook's NetworkPolicy lets in; empty for everybody, None without one."""
+    if policy is None:
+        return None
+    ways = as_objects(as_object(policy.get("spec")).get("ingress"))
+    return tuple(
+        str(as_object(one.get("ipBlock")).get("cidr"))
+        for one in as_objects(next(iter(ways), {}).get("from"))
     )
 
 
@@ -547,6 +561,10 @@ class Facts:
     fence_bindings: frozenset[str] | Unseen = NOT_ASKED
     fence_rules: Mapping[str, str] | Unseen | None = NOT_ASKED
     """The data of the ConfigMap `vramwarden-fence`."""
+    sources: tuple[str, ...] | Unseen | None = NOT_ASKED
+    """See `read_sources`."""
+    has_key: bool | Unseen = NOT_ASKED
+    """The Secret with the replicas' key exists."""
     gpu_nodes: Mapping[str, float] | Unseen = NOT_ASKED
     """When each GPUNode was written, Unix time."""
     pods: tuple[ManagedPod, ...] | Unseen = NOT_ASKED

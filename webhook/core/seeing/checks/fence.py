@@ -7,10 +7,21 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.policy.fence import RULES_KEY, is_intact
 from webhook.core.seeing.checks.cluster import FENCE
 from webhook.core.seeing.checks.facts import Workload
-from webhook.core.seeing.checks.findings import Finding, counted, failed, named, ok, seen, warning
+from webhook.core.seeing.checks.findings import (
+    Finding,
+    NotSeenError,
+    counted,
+    failed,
+    named,
+    ok,
+    seen,
+    warning,
+)
 from webhook.core.seeing.checks.webhook import upgrade
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from webhook.core.seeing.checks.facts import Facts
 
 PARTS: Final = {
@@ -26,6 +37,65 @@ PARTS: Final = {
 }
 """Values of the chart, and the admission policies that each installs; those of agent and sentry
 where these are."""
+
+
+KEY: Final = "Secret vramwarden-key"
+WEAK: Final[dict[str, tuple[Callable[[Facts], bool], str, str]]] = {
+    "networkPolicy.enabled": (
+        lambda facts: seen(facts.sources) is None,
+        "every pod reaches every port",
+        "--set networkPolicy.enabled=true",
+    ),
+    "networkPolicy.apiServerCIDRs": (
+        lambda facts: seen(facts.sources) == (),
+        "every pod can crowd the webhook's port",
+        "--set networkPolicy.apiServerCIDRs='{CIDR of the API servers}'",
+    ),
+    "agent.gpuAccess": (
+        lambda facts: isinstance(agent := seen(facts.agent), Workload) and agent.privileged,
+        "who takes over an agent is root on its node",
+        "--set agent.gpuAccess=Environment, where the nodes' toolkit takes it (deploy/nodes.md)",
+    ),
+    KEY: (
+        lambda facts: not seen(facts.has_key),
+        "with the webhook's token what the fences read can be forged",
+        (
+            "`kubectl -n NAMESPACE create secret generic vramwarden-key "
+            '--from-literal=key="$(openssl rand -hex 32)"`, then '
+            "`kubectl -n NAMESPACE rollout restart deployment vramwarden-webhook`"
+        ),
+    ),
+}
+"""What weakens it, beside `PARTS` and the webhooks' `failurePolicy`: whether it is so, what that
+opens, and the cure."""
+
+
+def weakened(facts: Facts) -> Finding | None:
+    """No value of the chart, and nothing that is missing, opens what it would close.
+
+    | NetworkPolicy | from | agent | key | result |
+    | --- | --- | --- | --- | --- |
+    | there | CIDRs | unprivileged or none | there | ok |
+    | missing | - | - | - | warning |
+    | there | everybody | - | - | warning |
+    | - | - | privileged | - | warning |
+    | - | - | - | missing | warning |
+    """
+    if facts.webhook is None:
+        return None
+    found, unseen = [], []
+    for name, (is_weak, _, _) in WEAK.items():
+        try:
+            found += [name] if is_weak(facts) else []
+        except NotSeenError as error:
+            unseen.append(str(error))
+    if found:
+        why = "; ".join(f"{name}: {WEAK[name][1]}" for name in found)
+        cures = (WEAK[name][2].replace("NAMESPACE", facts.namespace) for name in found)
+        return warning(why, "; ".join(cures), found)
+    if unseen:
+        raise NotSeenError(unseen[0])
+    return ok()
 
 
 def fence_policies(facts: Facts) -> Finding | None:

@@ -111,6 +111,7 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
         Check("fence-policies", "the fence stands", When.INSTALLED, fence.fence_policies),
         Check("fence-rules", "the fence knows the policy's rules", When.INSTALLED,
               fence.fence_rules),
+        Check("weakened", "nothing else weakens it", When.INSTALLED, fence.weakened),
     ),
     "agents, sentries and pods": (
         Check("agents", "agents are ready", When.INSTALLED, running.agents),
