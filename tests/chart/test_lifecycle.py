@@ -103,7 +103,9 @@ def test_what_is_rendered_is_installed_and_nothing_is_left_after_it(release, con
     # The sentry's namespace stays, as the release's own does, and our kinds with what they tell.
     lasting = {"Namespace", "CustomResourceDefinition"}
     kept = [one for one in helm.render() if not hooks(one) and one["kind"] not in lasting]
-    assert {(thing["kind"].lower(), thing["metadata"]["name"]) for thing in kept} == {
+    rendered = {(thing["kind"].lower(), thing["metadata"]["name"]) for thing in kept}
+    # The key is random, so there is none where Helm asks no cluster.
+    assert rendered | {("secret", "vramwarden-key")} == {
         (name.split(".")[0].split("/")[0], name.split("/")[1]) for name in release.left()
     }
     release.uninstall()
@@ -239,6 +241,31 @@ ENDS = {
     "Complete": {"succeeded": 1, "completionTime": "2030-01-01T00:00:01Z"},
 }
 BEFORE = {"Failed": "FailureTarget", "Complete": "SuccessCriteriaMet"}
+
+
+def test_the_key_is_made_once_and_one_of_somebody_elses_is_left_alone(release):
+    path = f"/api/v1/namespaces/{NAMESPACE}/secrets/vramwarden-key"
+
+    def key():
+        return base64.b64decode(release.api.request("GET", path)["data"]["key"])
+
+    release.install()
+    made = key()
+    assert len(made) == 43
+    release.install({"rollout": "Enforce"})
+    release.helm.run("rollback", "vramwarden", "1", "--namespace", NAMESPACE, "--no-hooks")
+    assert key() == made
+    release.uninstall()
+    theirs = {"name": "vramwarden-key", "namespace": NAMESPACE}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": theirs}
+    release.api.create({**secret, "stringData": {"key": "theirs"}})
+    try:
+        for _ in range(2):
+            release.install()
+        release.uninstall()
+        assert key() == b"theirs"
+    finally:
+        release.api.delete(secret)
 
 
 def end_the_check(api, how):

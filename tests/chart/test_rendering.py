@@ -301,10 +301,10 @@ RIGHTS = {
     ("nodes", "get", "list", "watch"),
     ("pods", "get", "list", "watch"),
     ("configmaps", "get", "list", "create", "update", "delete"),
-    ("configmaps", "get", "watch", "update"),
+    ("configmaps", "watch"),
     ("namespaces", "get", "list", "watch"),
     ("gpunodes", "get"),
-    ("vramhistories", "get", "list", "watch", "create", "update", "patch", "delete"),
+    ("vramhistories", "get", "list", "watch", "create", "patch", "delete"),
     ("runtimeclasses", "get", "list", "watch"),
     ("mutatingwebhookconfigurations", "get", "list", "watch", "patch"),
     ("validatingwebhookconfigurations", "get", "list", "watch", "patch"),
@@ -359,8 +359,8 @@ def test_cert_manager_issues_for_the_service_into_what_is_mounted(helm):
     service = one(objects, "Service")["metadata"]
     assert f"{service['name']}.{service['namespace']}.svc" in certificate["spec"]["dnsNames"]
     volumes = one(objects, "Deployment")["spec"]["template"]["spec"]["volumes"]
-    (mounted,) = [volume["secret"]["secretName"] for volume in volumes if "secret" in volume]
-    assert mounted == certificate["spec"]["secretName"]
+    mounted = [volume["secret"]["secretName"] for volume in volumes if "secret" in volume]
+    assert mounted == [certificate["spec"]["secretName"], "vramwarden-key"]
     for kind in KINDS:
         annotations = one(objects, kind)["metadata"]["annotations"]
         assert annotations["cert-manager.io/inject-ca-from"] == f"{NAMESPACE}/vramwarden-webhook"
