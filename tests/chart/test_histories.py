@@ -155,7 +155,12 @@ def test_the_command_shows_it_and_a_replica_that_begins_changes_nothing(
         ["Job/embed", "5"], ["Job/short", "1"],
     ]  # fmt: skip
     monkeypatch.setenv("KUBECONFIG", str(cluster.token))
-    with running(tmp_path, f"--placement-namespace={NAMESPACE}") as server:
+    # As where nobody made the key's Secret yet.
+    options = (f"--placement-namespace={NAMESPACE}", f"--key-file={tmp_path}/none")
+    with running(tmp_path, *options) as server:
+        assert [line["msg"] for line in server.log() if "no key" in line["msg"]] == [
+            "there is no key: what fences read is not proven to be ours"
+        ]
         cluster.ends("later", 7 * GIB)
         wait_until("it is added", lambda: len(cluster.runs("job-embed")) == 6, timeout=120)
         assert warnings(server, **OWNED)

@@ -198,6 +198,7 @@ def test_an_empty_policy_folder_leaves_every_pod_alone(tmp_path):
         ("policy", "{folder}/bad.yaml:3: x: unknown field"),
         ("port", "cannot be listened on"),
         ("certificates", "tls.crt"),
+        ("key", "{folder}/key: a key has 32 bytes or more; make it by `openssl rand -hex 32`"),
     ],
 )
 def test_what_keeps_it_from_starting_is_said_in_a_sentence(tmp_path, option, says):
@@ -212,6 +213,9 @@ def test_what_keeps_it_from_starting_is_said_in_a_sentence(tmp_path, option, say
         elif option == "certificates":
             certificates.mkdir()
             (certificates / "tls.crt").write_text("x")
+        elif option == "key":
+            (tmp_path / "key").write_text("")
+            command += [f"--key-file={tmp_path}/key"]
         port = taken.getsockname()[1] if option == "port" else free_port()
         command += [f"--operations-port={port}", f"--port={free_port()}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
