@@ -16,7 +16,7 @@
 `worker`      gunicorn's worker class, with a drain that loses no review
 `policy_reload`  policies, read again when their files change
 `changes`     wakes what keeps an object as it should be, when that object changes
-`fence`       the rules in force, where the API server's admission policies read them
+`fence`       the rules in force, where the fence reads them, and the last good policy objects
 `known`            what is kept in mind of the cluster, a base of the two after it
 `runtime_classes`  whether the cluster has the one that rules with `Auto` choose
 `namespaces`  their labels, while rules ask for any
