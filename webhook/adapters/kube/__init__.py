@@ -9,7 +9,7 @@
 | placement | what placement reads, writes and follows |
 | assigned | one object for long, as each node follows its own: who has its GPUs |
 | events | events of pods and nodes |
-| fence | ConfigMaps that all replicas write: the rules that the fence reads, the last good policies |
+| fence | ConfigMaps that all replicas write: the fence's rules, the last good policies |
 | seeing | figures of nodes and the pods of a user, for `top` and its like |
 | registration | our webhook configurations: where /bind is called, whose they are |
 | checked | what `vramwarden check` looks at, by its user's rights |
