@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from dataclasses import replace
@@ -14,7 +16,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from tests.sentry.worlds import OTHER
+from webhook.adapters import plain_port
 from webhook.adapters.kube.client import KubeError
+from webhook.adapters.plain_port import MOST_CONNECTIONS
 from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.sentry import metrics as module
 from webhook.sentry import program
@@ -23,8 +27,11 @@ from webhook.sentry.figures import Share, Shown
 from webhook.sentry.health import LATE_S, Health
 from webhook.sentry.metrics import MOST_PODS, SentryMetrics
 from webhook.sentry.observer import SeenGpu
-from webhook.sentry.serving import MOST_CONNECTIONS, SILENT_S, serve
+from webhook.sentry.serving import serve
 from webhook.sentry.settings import SentrySettings
+from webhook.server.health import Health as ServerHealth
+from webhook.server.metrics import Metrics
+from webhook.server.operations import create_app, take_port
 
 SAMPLE_LIMIT = 5000  # of the chart's PodMonitor
 
@@ -101,13 +108,55 @@ def test_other_paths_are_named(port):
     assert ask(port, "/") == (404, "this port has /livez, /readyz and /metrics\n")
 
 
-def test_silent_connections_keep_nobody_else_out(port):
-    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(3 * MOST_CONNECTIONS)]
-    assert ask(port, "/livez") == (200, "ok\n")
-    silent[0].settimeout(SILENT_S / 2)
+@pytest.fixture(params=["sentry", "webhook"])
+def plain(request, port):
+    """Return each program's plain port."""
+    if request.param == "sentry":
+        return port
+    return take_port("127.0.0.1", 0).start(create_app(ServerHealth(), Metrics(), dict))
+
+
+def threads():
+    return sum("process_request_thread" in one.name for one in threading.enumerate())
+
+
+@pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"])
+def test_silent_connections_keep_nobody_else_out(plain, source):
+    before, address = threads(), ("127.0.0.1", plain)
+    mine = socket.create_connection(address)
+    silent = [
+        socket.create_connection(address, 5, (source, 0)) for _ in range(3 * MOST_CONNECTIONS)
+    ]
+    assert ask(plain, "/livez") == (200, "ok\n")
+    assert threads() - before <= MOST_CONNECTIONS
     assert silent[0].recv(1) == b""  # the oldest was closed
-    for one in silent:
+    mine.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
+    # Whose address has one connection is not the one to go.
+    assert (mine.recv(12) == b"HTTP/1.0 200") is (source != "127.0.0.1")
+    for one in (mine, *silent):
         one.close()
+
+
+def test_a_request_has_an_end_however_it_comes(plain, monkeypatch):
+    monkeypatch.setattr(plain_port, "REQUEST_S", 0.3)
+    with socket.create_connection(("127.0.0.1", plain)) as slow:
+        slow.sendall(b"GET /livez HTTP/1.1\r\n")
+        slow.settimeout(0.05)
+        came = None
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                slow.sendall(b"x")
+            with contextlib.suppress(TimeoutError):
+                came = slow.recv(1)
+                break
+    assert came == b""
+
+
+def test_headers_are_read_up_to_a_bound(plain):
+    with socket.create_connection(("127.0.0.1", plain), timeout=5) as greedy:
+        start = b"GET /livez HTTP/1.1\r\na: "
+        greedy.sendall(start + b"x" * (plain_port.MAX_HEAD_BYTES - len(start)))
+        assert greedy.recv(12) == b"HTTP/1.0 200"
 
 
 def test_however_often_metrics_are_asked_for_they_are_written_once_for_each_change(

@@ -10,6 +10,7 @@
 `settings`     what the environment and the installation say
 `processes`    processes and their cgroups, through /proc and pidfds
 `journal`      one JSON line per event, and once what stays as it is
+`plain_port`   the port for probes and metrics, which every pod may reach
 
-An adapter may import the core, and no other adapter but the last four; `kube` may import `certs`.
+An adapter may import the core, and no other adapter but the last five; `kube` may import `certs`.
 """

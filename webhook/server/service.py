@@ -28,7 +28,7 @@ from webhook.server.http import Connection
 from webhook.server.log import JsonLog, ServerLogger
 from webhook.server.metrics import Metrics
 from webhook.server.namespaces import Namespaces
-from webhook.server.operations import OperationsServer, create_app
+from webhook.server.operations import create_app, take_port
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.placement.service import PlacementService
 from webhook.server.policy_objects import PolicyObjects
@@ -108,7 +108,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self._listener, self.port = _listen(settings.host, settings.port)
         where = settings.operations_host, settings.operations_port
         with _listening("operations_", *where):
-            self._operations = OperationsServer(*where)
+            self._operations = take_port(*where)
         self._log = JsonLog()
         self._metrics = Metrics()
         self._health = Health()
@@ -164,7 +164,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
     @property
     def operations_port(self) -> int:
         """Where probes and metrics are served."""
-        return self._operations.port
+        return self._operations.server_port
 
     def load_config(self) -> None:
         """Configure gunicorn."""
@@ -197,7 +197,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             policy=self._policies.current.short_digest,
             rules=[rule.name for rule in self._policies.current.rules],
             certificates=str(self.certificates),
-            operations=address(self._settings.operations_host, self._operations.port),
+            operations=address(self._settings.operations_host, self._operations.server_port),
         )
         context = self.certificates.serving.context()
         connect = partial(Connection, self.door())
