@@ -16,6 +16,7 @@ from tests.support.attacks import (
     BODIES,
     Damage,
     as_the_api_server_writes_it,
+    crowding,
     peak_bytes,
     posting,
     watched,
@@ -68,3 +69,11 @@ def bench_attacks():
             stack.enter_context(held)
         damage = watched(server, Damage(), SECONDS)
         show("1100 connections", server, damage)
+    for addresses in (1, 100):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            running(Path(folder), "--api-server=127.0.0.1/32") as server,
+            crowding(server, addresses),
+        ):
+            damage = watched(server, Damage(), SECONDS, on_new_connections=True)
+            show(f"crowd of {addresses}", server, damage)

@@ -18,7 +18,7 @@ from webhook.server.service import ServerSettings, Service
 class EmptyDoor(Door):
     """Allows every review as it is."""
 
-    def answer(self, _phase, body):
+    def answer(self, _phase, body, _source):
         """Echo the uid, and nothing else."""
         uid = orjson.loads(body)["request"]["uid"]
         answer = {

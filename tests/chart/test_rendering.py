@@ -183,7 +183,9 @@ def test_labels_of_a_user_do_not_hide_a_pod_from_its_selector(helm):
 
 def test_the_webhook_is_started_with_options_that_it_has(helm):
     certificate = {"mode": "existingSecret", "existingSecret": {"name": "mine", "caBundle": "x"}}
-    for values, own in (({}, True), ({"certificates": certificate}, False)):
+    network = {"apiServerCIDRs": ["192.0.2.0/24", "2001:db8::/32"]}
+    mine = {"certificates": certificate, "networkPolicy": network}
+    for values, own in (({}, True), (mine, False)):
         objects = helm.render(values)
         container = container_of(objects, "Deployment")
         name, *arguments = container["args"]
@@ -193,6 +195,9 @@ def test_the_webhook_is_started_with_options_that_it_has(helm):
         assert ("--cert-secret" in "".join(arguments)) == own
         (configurations,) = {one(objects, kind)["metadata"]["name"] for kind in KINDS}
         assert f"--webhook-configuration={configurations}" in arguments
+        named = [each for each in arguments if each.startswith("--api-server=")]
+        cidrs = values.get("networkPolicy", {}).get("apiServerCIDRs", [])
+        assert named == [f"--api-server={cidr}" for cidr in cidrs]
         given = dict(argument.split("=", 1) for argument in arguments)
         ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
         assert (given["--port"], given["--operations-port"]) == (

@@ -80,7 +80,10 @@ def test_every_connection_may_have_sent_much_within_the_memory_that_there_is(tmp
     head = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
     request = head + b"Content-Length: %d\r\n\r\n" % size + b" " * size
     with running(tmp_path) as server, contextlib.ExitStack() as stack:
-        held = [stack.enter_context(server.raw()) for _ in range(MAX_CONNECTIONS)]
+        held = [
+            stack.enter_context(server.raw(source=f"127.0.1.{1 + number % 100}"))
+            for number in range(MAX_CONNECTIONS)
+        ]
         for connection in held:
             with contextlib.suppress(OSError):
                 connection.sendall(request)

@@ -3,43 +3,155 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import socket
 import ssl
 import time
 from http.client import HTTPSConnection
+from ipaddress import IPv4Address, ip_network
 
 import pytest
 
+from tests.server.placement.binding_reviews import review as binding_review
 from tests.support.attacks import peak_bytes
 from tests.support.pods import a_pod, a_review
 from tests.support.programs import wait_until
 from tests.support.servers import running
-from webhook.server.connections import MAX_CONNECTIONS, REQUEST_S, Held, State, to_give_up
+from webhook.server.connections import (
+    MAX_CONNECTIONS,
+    MAX_PER_ADDRESS,
+    MAX_TRUSTED,
+    REQUEST_S,
+    TRUST_S,
+    Connections,
+    Held,
+    Source,
+    State,
+    to_give_up,
+)
 
 NEW, IDLE, RECEIVING, ANSWERING = State
 
 
 @pytest.mark.parametrize(
-    ("held", "given_up"),
+    ("held", "newcomer", "given_up"),
     [
-        ((), None),
-        (("a", ANSWERING), None),
-        (("a", IDLE), 0),
-        (("a", IDLE, "b", NEW), 1),
-        (("a", NEW, "a", NEW), 0),
-        (("a", NEW, "b", NEW, "b", NEW), 1),
-        (("a", IDLE, "a", IDLE, "b", IDLE), 0),
-        (("b", IDLE, "a", RECEIVING, "a", RECEIVING), 1),
-        (("a", RECEIVING, "a", IDLE, "b", IDLE), 1),
-        (("b", IDLE, "a", ANSWERING, "a", ANSWERING), 0),
+        ((), "b", None),
+        (("a", ANSWERING), "b", None),
+        (("a", IDLE), "b", 0),
+        (("a", IDLE, "b", NEW), "c", 1),
+        (("a", NEW, "a", NEW), "b", 0),
+        (("a", NEW, "b", NEW, "b", NEW), "c", 1),
+        (("a", IDLE, "a", IDLE, "b", NEW), "c", 0),
+        (("a", IDLE, "a", NEW, "b", NEW), "c", 1),
+        (("b", IDLE, "a", RECEIVING, "a", RECEIVING), "c", 1),
+        (("a", RECEIVING, "a", IDLE, "b", IDLE), "c", 1),
+        (("b", IDLE, "a", ANSWERING, "a", ANSWERING), "c", 0),
+        (("API", NEW, "API", NEW, "a", RECEIVING), "b", 2),
+        (("API", NEW, "API", NEW, "a", RECEIVING), "API", 2),
+        (("API", NEW, "a", ANSWERING), "b", None),
+        (("API", IDLE, "API", NEW, "OTHER", NEW, "a", ANSWERING), "OTHER", 1),
     ],
 )
-def test_who_has_to_go_for_a_new_connection(held, given_up):
-    pairs = zip(held[::2], held[1::2], strict=True)
-    all_held = [Held(source, lambda: None, 0.0, state) for source, state in pairs]
-    found = to_give_up(all_held)
+def test_who_has_to_go_for_a_new_connection(held, newcomer, given_up):
+    sources = {name: Source(name, is_trusted=name.isupper()) for name in (*held[::2], newcomer)}
+    all_held = []
+    for name, state in zip(held[::2], held[1::2], strict=True):
+        all_held.append(Held(sources[name], lambda: None, 0.0, state))
+        sources[name].held[all_held[-1]] = None
+    found = to_give_up(all_held, sources[newcomer])
     assert found is (None if given_up is None else all_held[given_up])
+
+
+API_SERVER = "192.0.2.1"
+
+
+class Clock:
+    """The event loop, as far as places are concerned."""
+
+    now_s = 0.0
+
+    def time(self):
+        return self.now_s
+
+    def call_later(self, *_):
+        pass
+
+
+@pytest.fixture
+def table():
+    """Make a table of connections that knows these API servers."""
+
+    def make(*networks):
+        counted = lambda _: None  # noqa: E731
+        api_servers = [ip_network(one) for one in networks]
+        return Connections(Clock(), None, None, None, counted, api_servers)
+
+    return make
+
+
+@pytest.mark.parametrize("attackers", [1, 2, 100, 600])
+@pytest.mark.parametrize("known", ["by its address", "by a binding", "over IPv6", "not at all"])
+def test_no_crowd_keeps_an_api_server_out(table, attackers, known):
+    """512 connections, each with an answered request, and very many new ones for each of its."""
+    api_server = "::ffff:" * (known == "over IPv6") + API_SERVER
+    connections = table(*(["192.0.2.0/31"] * (known in {"by its address", "over IPv6"})))
+    if known == "by a binding":
+        connections.trust(connections.place(api_server))
+    crowd = itertools.cycle([str(IPv4Address("10.0.0.0") + one) for one in range(attackers)])
+    for _ in range(MAX_CONNECTIONS):
+        connections.place(next(crowd)).state = IDLE
+    answered = 0
+    for _ in range(10):
+        mine = connections.place(api_server)
+        for _ in range(200):
+            connections.place(next(crowd))
+        answered += mine in connections.held
+        mine.state = IDLE
+        for _ in range(10):
+            connections.place(next(crowd)).state = IDLE
+    # One of which nothing is known gets as many places as each of the others.
+    assert answered == (min(10, MAX_CONNECTIONS // attackers) if known == "not at all" else 10)
+    assert len(connections.held) <= MAX_CONNECTIONS
+
+
+def test_an_address_that_is_not_trusted_has_a_bound_of_its_own(table):
+    connections = table("192.0.2.1/32", "0.0.0.0/0", "::/0")
+    for source in ("192.0.2.1", "192.0.2.2"):
+        for _ in range(MAX_PER_ADDRESS + 2):
+            last = connections.place(source)
+    assert last in connections.held
+    assert {name: len(one.held) for name, one in connections.sources.items()} == {
+        "192.0.2.1": MAX_PER_ADDRESS + 2,
+        "192.0.2.2": MAX_PER_ADDRESS,
+    }
+    for held in connections.sources["192.0.2.2"].held:
+        held.state = ANSWERING
+    assert connections.place("192.0.2.2") is None
+
+
+def test_what_is_known_of_addresses_has_an_end(table):
+    connections = table()
+    for number in range(MAX_TRUSTED + 2):
+        connections.loop.now_s = float(number)
+        held = connections.place(str(IPv4Address(API_SERVER) + number))
+        connections.trust(held)
+        if number:  # the first one used the path before all others
+            connections.forget(held)
+    assert [one.is_trusted for one in connections.sources.values()] == [
+        False,
+        *[True] * MAX_TRUSTED,
+    ]
+    last = connections.place(held.source.address)
+    connections.loop.now_s += TRUST_S - 1
+    connections.trust(last)
+    connections._sweep()
+    assert [*connections.sources] == [last.source.address]
+    connections.forget(last)
+    connections.loop.now_s += TRUST_S
+    connections._sweep()
+    assert connections.sources == {}
 
 
 @pytest.fixture
@@ -59,6 +171,11 @@ def connected(server, source="127.0.0.1"):
     )
     made.connect()
     return made
+
+
+def plainly(server, source):
+    """Return a TCP connection alone."""
+    return socket.create_connection(("127.0.0.1", server.port), 10, (source, 0))
 
 
 def ask(connection):
@@ -101,17 +218,37 @@ def test_one_address_with_all_connections_keeps_nobody_else_out(server, asks):
                 held = stack.enter_context(contextlib.closing(connected(server, "127.0.0.2")))
                 assert ask(held) == (200, True)
             else:
-                held = socket.create_connection(
-                    ("127.0.0.1", server.port), source_address=("127.0.0.2", 0)
-                )
-                stack.enter_context(held)
+                stack.enter_context(plainly(server, "127.0.0.2"))
         assert ask(bystander) == (200, True)
-        server.wait_for("the bound", lambda: closed(server, "full") == 41)
+        surplus = MAX_CONNECTIONS + 40 - MAX_PER_ADDRESS
+        server.wait_for("the bound", lambda: closed(server, "full") == surplus)
         for _ in range(5):
             other = stack.enter_context(contextlib.closing(connected(server)))
             assert ask(other) == (200, True)
-        assert closed(server, "full") == 46
+        assert closed(server, "full") == surplus
         assert ask(bystander) == (200, True)
+
+
+@pytest.mark.parametrize("known", ["by its address", "by a binding"])
+def test_a_crowd_of_a_hundred_addresses_keeps_no_api_server_out(tmp_path, known):
+    options = ["--api-server=127.0.0.1/32"] * (known == "by its address")
+    with running(tmp_path, *options) as server, contextlib.ExitStack() as stack:
+        if known == "by a binding":
+            assert server.post(binding_review(), server.bind_path)[0] == 200
+        crowd = itertools.cycle(f"127.0.1.{number}" for number in range(1, 101))
+        for _ in range(MAX_CONNECTIONS):
+            assert ask(stack.enter_context(contextlib.closing(connected(server, next(crowd)))))
+        body = json.dumps(a_review(a_pod("8Gi"))).encode()
+        for number in range(1, 11):
+            mine = stack.enter_context(plainly(server, "127.0.0.1"))
+            for _ in range(20):
+                stack.enter_context(plainly(server, next(crowd)))
+            surplus = 21 * number
+            server.wait_for("them", lambda surplus=surplus: closed(server, "full") == surplus)
+            mine = server.context().wrap_socket(mine, server_hostname="localhost")
+            stack.enter_context(mine)
+            mine.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            assert mine.recv(12) == b"HTTP/1.1 200"
 
 
 def test_what_does_not_get_on_with_its_request_is_closed_and_what_is_idle_is_not(server):

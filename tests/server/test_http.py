@@ -20,6 +20,7 @@ from webhook.server.door import Door
 from webhook.server.http import MAX_HEAD_BYTES, MAX_HEADERS, MAX_UNSENT_BYTES
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
+from webhook.server.placement.reviews import BindingReviews
 from webhook.server.reviews import Answer, PodReviews
 
 REVIEW = json.dumps(a_review(a_pod(), uid="here")).encode()
@@ -295,7 +296,8 @@ def test_who_does_not_read_answers_is_not_read_from(server):
 def door():
     metrics, log = Metrics(), JsonLog()
     pods = PodReviews(a_policy, metrics, log)
-    return Door(pods, None, metrics, log, binds_at=lambda _: False)
+    bindings = BindingReviews(None, metrics, log)
+    return Door(pods, bindings, metrics, log, binds_at="/secret/bind".__eq__)
 
 
 def test_a_caller_who_does_not_read_is_read_from_once_they_do(door):
@@ -311,6 +313,21 @@ def test_a_caller_who_does_not_read_is_read_from_once_they_do(door):
     assert (limit, is_paused, state) == (MAX_UNSENT_BYTES, True, State.RECEIVING)
     assert 0 < patience_s <= http.ANSWER_S
     assert afterwards == (False, State.IDLE)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_trusted"), [(b"/secret/bind", True), (b"/bind", False), (b"/mutate", False)]
+)
+def test_who_knows_the_path_of_bind_is_trusted(door, path, is_trusted):
+    """Also on connections of the same address that were there before."""
+
+    async def story():
+        connection, line, held = connected(door)
+        before = line.connections.place(held.source.address)
+        connection.data_received(WHOLE.replace(b"/mutate", path))
+        return before.source.is_trusted
+
+    assert asyncio.run(story()) is is_trusted
 
 
 @pytest.mark.parametrize("read", [True, False], ids=["reads", "does not read"])
@@ -393,7 +410,7 @@ def test_who_hung_up_is_not_answered_and_holds_nothing(door):
     class Slow(Door):
         cancelled = False
 
-        def answer(self, _phase, _body):
+        def answer(self, _phase, _body, _source):
             return self.wait()
 
         async def wait(self):
@@ -494,7 +511,7 @@ def test_a_bug_outside_of_a_review_is_answered_and_said(door, late):
     async def stumble():
         raise RuntimeError("a bug")
 
-    def answer(_phase, _body):
+    def answer(_phase, _body, _source):
         if late:
             return stumble()
         raise RuntimeError("a bug")

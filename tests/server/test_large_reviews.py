@@ -15,6 +15,7 @@ from tests.support.pods import a_pod, a_policy, a_review
 from webhook.adapters import review_json
 from webhook.server import door as server_door
 from webhook.server import http, remembered, reviews
+from webhook.server.connections import Source
 from webhook.server.door import MAX_BODY_BYTES
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
@@ -91,10 +92,10 @@ def test_a_small_review_is_answered_while_a_large_one_is_judged(door):
 
 
 def test_large_reviews_beyond_a_bound_are_asked_to_retry_and_small_ones_are_not(monkeypatch):
-    door = Door(monkeypatch, max_large_bytes=2 * SMALL_BODY_BYTES)
+    door = Door(monkeypatch, max_large_bytes=4 * SMALL_BODY_BYTES)
 
     async def story():
-        async with door.busy(1):
+        async with door.busy(2):
             body = json.dumps(a_review(a_pod(annotations=FILLER))).encode()
             at_once = await door.post(body)
             early = len(body) - 100
@@ -107,6 +108,32 @@ def test_large_reviews_beyond_a_bound_are_asked_to_retry_and_small_ones_are_not(
     assert body == b"too many reviews at once; retry in a second\n"
     assert in_parts == (503, 2)
     assert small == (200, "small")
+
+
+@pytest.mark.parametrize(
+    ("held", "one_more"),
+    [
+        ({}, True),
+        ({"a": 7}, True),
+        ({"a": 8}, False),
+        ({"b": 8}, True),
+        ({"b": 8, "c": 7}, True),
+        ({"b": 8, "c": 8}, False),
+        ({"API": 16}, False),
+        ({"b": 8, "c": 8, "API": 7}, False),
+    ],
+)
+def test_no_address_takes_the_room_of_all_for_large_bodies(door, held, one_more):
+    """One by four posts of 8 MiB, or many: what is left is for API servers."""
+    sources = {name: Source(name, is_trusted=name.isupper()) for name in (*held, "a", "API")}
+    hold = door.application.hold
+    for name, mebibytes in held.items():
+        assert hold(sources[name], mebibytes * 2**20) is None
+    assert (hold(sources["a"], 2**20) is None) is one_more
+    hold(sources["a"], -(2**20))
+    left = 24 - sum(held.values())
+    assert hold(sources["API"], left * 2**20) is None
+    assert hold(sources["API"], 1).status == 503
 
 
 def test_a_large_review_whose_turn_does_not_come_in_time_is_asked_to_retry(monkeypatch):

@@ -267,6 +267,13 @@ def test_a_port_that_cannot_be_is_wrong_usage(failed_start, option, port):
     assert f"'--{option}': {port} is not in the range 0<=x<=65535" in said
 
 
+@pytest.mark.parametrize("network", ["10.0.0.0/33", "everybody", "", "10.0.0.0/8,10.1.0.0/16"])
+def test_addresses_of_api_servers_that_cannot_be_are_wrong_usage(failed_start, network):
+    said = failed_start(f"--api-server={network}", code=2)
+    why = "does not appear to be an IPv4 or IPv6 network; write it as 192.0.2.0/24 or 2001:db8::/32"
+    assert said.endswith(f"'--api-server': {network!r} {why}\n")
+
+
 def test_a_restart_need_not_wait_for_connections_of_the_server_before(tmp_path, monkeypatch):
     with running(tmp_path) as server:
         ports = iter([server.port, free_port()])

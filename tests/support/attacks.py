@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import socket
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
@@ -120,7 +122,34 @@ def posting(server: Server, body: bytes, clients: int, told: Counter[int]) -> It
             thread.join(60)
 
 
-def watched(server: Server, damage: Damage, duration_s: float) -> Damage:
+@contextlib.contextmanager
+def crowding(server: Server, addresses: int) -> Iterator[None]:
+    """Hold 512 connections that were answered, and open 1,000 a second, until the block ends."""
+    stop, ours = threading.Event(), [f"127.0.1.{1 + number}" for number in range(addresses)]
+
+    def crowd() -> None:
+        began_s, held = time.monotonic(), deque[socket.socket](maxlen=1000)
+        for number, address in enumerate(itertools.cycle(ours)):
+            with contextlib.suppress(OSError):
+                held.append(socket.create_connection(("127.0.0.1", server.port), 1, (address, 0)))
+            if stop.wait(max(0.0, began_s + number / 1000 - time.monotonic())):
+                return
+
+    with contextlib.ExitStack() as stack:
+        for address, _ in zip(itertools.cycle(ours), range(512), strict=False):
+            idle = stack.enter_context(server.raw(source=address))
+            idle.sendall(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert idle.recv(9)
+        thread = threading.Thread(target=crowd, daemon=True)
+        thread.start()
+        stack.callback(thread.join, 60)
+        stack.callback(stop.set)
+        yield
+
+
+def watched(
+    server: Server, damage: Damage, duration_s: float, *, on_new_connections: bool = False
+) -> Damage:
     """Ask for reviews, bindings and probes as others do, and take the time of each."""
     pod = json.dumps(a_review(a_pod("8Gi"))).encode()
     binding = json.dumps(binding_review()).encode()
@@ -134,6 +163,8 @@ def watched(server: Server, damage: Damage, duration_s: float) -> Damage:
             answer = client.getresponse()
             assert answer.status == 200, answer.read()
             answer.read()
+            if on_new_connections:
+                client.close()
 
         def probe() -> None:
             assert server.get("/livez") == (200, "ok\n")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from webhook.server.connections import Connections, Held
+from webhook.server.connections import Connections
 from webhook.server.http import Connection
 
 if TYPE_CHECKING:
+    from webhook.server.connections import Held
     from webhook.server.door import Door
 
 HEAD = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%b\r\n"
@@ -47,8 +48,7 @@ def connected(door: Door) -> tuple[Connection, Line, Held]:
     loop, line = asyncio.get_running_loop(), Line()
     closed = []
     connections = Connections(loop, None, None, None, closed.append)
-    held = Held("192.0.2.1", lambda: None, loop.time() + 60)
-    connections.held[held] = None
+    held = connections.place("192.0.2.1")
     line.connections, line.counted = connections, closed
     connection = Connection(door, connections, held)
     connection.connection_made(line)

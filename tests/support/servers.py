@@ -63,9 +63,9 @@ class Server:
         """Return a connection that keeps alive."""
         return HTTPSConnection("localhost", self.port, timeout=timeout, context=self.context())
 
-    def raw(self, timeout: float = 10) -> ssl.SSLSocket:
-        """Return a TLS connection on which nothing was sent."""
-        plain = socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
+    def raw(self, timeout: float = 10, source: str = "127.0.0.1") -> ssl.SSLSocket:
+        """Return a TLS connection on which nothing was sent, from an address of this machine."""
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout, (source, 0))
         return self.context().wrap_socket(plain, server_hostname="localhost")
 
     def post(

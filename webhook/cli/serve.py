@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from functools import partial
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,11 +31,22 @@ from webhook.core.policy.values import Rollout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from ipaddress import IPv4Network, IPv6Network
 
     from webhook.server.tls import CertificateKeeper
 
 _PORT = click.IntRange(0, 65535)
 _SHORTEST_KEY = 32
+
+
+def _networks(
+    _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
+) -> list[IPv4Network | IPv6Network]:
+    """Read addresses as a NetworkPolicy does, where the bits of a host do not count."""
+    try:
+        return [ip_network(text, strict=False) for text in texts]
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; write it as 192.0.2.0/24 or 2001:db8::/32") from error
 
 
 @click.command("serve")
@@ -62,6 +74,14 @@ _SHORTEST_KEY = 32
     "--operations-port",
     type=_PORT,
     help="Plain port, for /livez, /readyz and /metrics.  [default: 8080, or any if that is taken]",
+)
+@click.option(
+    "--api-server",
+    "api_servers",
+    metavar="CIDR",
+    multiple=True,
+    callback=_networks,
+    help="Addresses of API servers, which no crowd of others keeps off the TLS port.",
 )
 @click.option(
     "--cert-dir",
@@ -103,6 +123,7 @@ def serve_command(
     port: int,
     operations_host: str,
     operations_port: int | None,
+    api_servers: list[IPv4Network | IPv6Network],
     cert_dir: Path | None,
     cert_name: tuple[str, ...],
     cert_secret: tuple[str, str] | None,
@@ -158,6 +179,7 @@ def serve_command(
             port=port,
             operations_host=operations_host,
             operations_port=operations_port,
+            api_servers=api_servers,
             enforcer_image=enforcer_image or default_enforcer_image(),
             rollout=Rollout(rollout),
             placement_namespace=placement_namespace or "",

@@ -1,27 +1,39 @@
 """The connections to the TLS port: how many there are, from whom, and how long each may take.
 
 Whoever reaches the port may connect, and each connection costs 50 KiB of a pod's 256 MiB, and up
-to 200 once it sent much. So their number has a bound; when it is reached, who connects next takes
-the place of somebody who asked nothing yet, of the address with most connections first. An API
-server gets in, however many a tenant's pod holds.
+to 200 once it sent much. So their number has a bound, in all and per address; when one is reached,
+who connects next takes the place of another one, of the address with most first. An address that
+API servers are known to be at is trusted: it has no bound of its own, and nobody else takes its
+places. So one gets in, however many a tenant's pods hold. Of others each gets as many as any does;
+and behind an address that tenants share with it nobody can tell them apart.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from enum import IntEnum
+from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Iterable
+    from ipaddress import IPv4Network, IPv6Network
 
 MAX_CONNECTIONS: Final = 512
-"""An API server keeps up to 25 idle (client-go) and opens more in a burst."""
+
+MAX_PER_ADDRESS: Final = 128
+"""Of one that is not trusted. An API server keeps up to 25 idle (client-go); in a burst it calls us
+for up to 200 changes at once (`--max-mutating-requests-inflight`), which replicas share."""
+
+TRUST_S: Final = 600.0
+"""How long an address is trusted that used the path of `bind`, which API servers alone know."""
+
+MAX_TRUSTED: Final = 256
+"""Addresses trusted for that at once; a cluster has a few API servers."""
 
 REQUEST_S: Final = 10.0
 """From the connection to the end of its first request, and from the first byte of each other one
@@ -55,33 +67,51 @@ class State(IntEnum):
 
 
 @dataclass(eq=False, slots=True)
+class Source:
+    """An address that connections come from, as far as bounds are concerned."""
+
+    address: str
+    is_named: bool = False
+    """The settings say that API servers are there."""
+    is_trusted: bool = False
+    held: dict[Held, None] = field(default_factory=dict)
+    """Its connections, in the order in which they came."""
+    body_bytes: int = 0
+    """Of large bodies from there, being received or waiting."""
+
+
+@dataclass(eq=False, slots=True)
 class Held:
     """One connection, as far as bounds are concerned."""
 
-    source: str
-    """The address that it comes from."""
+    source: Source
     close: Callable[[], Any]
     due_s: float
     """When it is closed unless something happens."""
     state: State = State.NEW
 
 
-def to_give_up(held: Collection[Held]) -> Held | None:
-    """Return the connection to close for a new one; None where each is being answered.
+def to_give_up(held: Iterable[Held], newcomer: Source) -> Held | None:
+    """Return the connection to close for one more of `newcomer`; None for that one itself.
 
-    `held` are in the order in which they came.
+    `held` are in the order in which they came, and of these rules an earlier one counts more.
 
-    | there are | given up |
+    | given up | |
     | --- | --- |
-    | some without any request so far | of those, the oldest of the address with most of those |
-    | only others | of the address with most, the oldest that is idle, else that still sends |
+    | never | one that is being answered; for an address that is not trusted, one of a trusted one |
+    | first | of an address that is not trusted; of the address with most |
+    | of those | without any request so far, else idle, else that still sends; the oldest |
     """
-    fresh = [one for one in held if one.state is State.NEW]
-    candidates = fresh or [one for one in held if one.state is not State.ANSWERING]
-    if not candidates:
-        return None
-    counted = Counter(one.source for one in candidates)
-    return min(candidates, key=lambda one: (-counted[one.source], one.state))
+    return min(
+        (
+            one
+            for one in held
+            if one.state is not State.ANSWERING
+            and (newcomer.is_trusted or not one.source.is_trusted)
+        ),
+        key=lambda one: (one.source.is_trusted, -len(one.source.held), one.state),
+        default=None,
+    )
 
 
 class Connections:
@@ -92,7 +122,6 @@ class Connections:
 
     is_draining = False
     """Whether each answer is the last one on its connection."""
-    limit = MAX_CONNECTIONS
 
     def __init__(
         self,
@@ -101,17 +130,26 @@ class Connections:
         context: ssl.SSLContext,
         connect: Callable[[Connections, Held], asyncio.Protocol],
         count_closed: Callable[[str], None],
+        api_servers: Iterable[IPv4Network | IPv6Network] = (),
     ) -> None:
-        """Serve with what `connect` makes; count a connection that was closed, by why."""
+        """Serve with what `connect` makes; count a connection that was closed, by why.
+
+        Addresses in `api_servers` are trusted; 0.0.0.0/0 names everybody, and so nobody.
+        """
         self.loop = loop
         self.held: dict[Held, None] = {}
         """In the order in which they came."""
+        self.sources: dict[str, Source] = {}
+        """Those of connections, and those that are trusted, by address."""
         self.date = b""
         """The date of an answer's head (RFC 9110 section 6.6.1)."""
         self.count_closed = count_closed
         self._listener = listener
         self._context = context
         self._connect = connect
+        self._api_servers = [one for one in api_servers if one.prefixlen]
+        self._trusted: dict[Source, float] = {}
+        """Who used the path of `bind`, and until when that counts; who did so last at the end."""
 
     def start(self) -> None:
         """Begin to accept connections."""
@@ -144,21 +182,54 @@ class Connections:
                 return
             self._take(accepted, address[0])
 
-    def _take(self, accepted: socket.socket, source: str) -> None:
-        if len(self.held) >= self.limit:
-            given_up = to_give_up(self.held)
-            if given_up is None:
-                accepted.close()
-                self.count_closed("full")
-                return
-            self._end(given_up)
-            self.count_closed("full")
+    def _take(self, accepted: socket.socket, address: str) -> None:
+        held = self.place(address)
+        if held is None:
+            accepted.close()
+            return
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        held = Held(source, lambda: None, self.loop.time() + REQUEST_S)
-        self.held[held] = None
         handshake = self.loop.create_task(self._shake_hands(held, accepted))
         held.close = handshake.cancel
+
+    def place(self, address: str) -> Held | None:
+        """Return a place for a connection, maybe another one's; None where there is none."""
+        address = _as_ipv4(address)
+        source = self.sources.get(address) or self._source(address)
+        is_part_full = not source.is_trusted and len(source.held) >= MAX_PER_ADDRESS
+        if is_part_full or len(self.held) >= MAX_CONNECTIONS:
+            self.count_closed("full")
+            given_up = to_give_up(source.held if is_part_full else self.held, source)
+            if given_up is None:
+                return None
+            self._end(given_up)
+        held = Held(source, lambda: None, self.loop.time() + REQUEST_S)
+        self.sources[address] = source
+        self.held[held] = source.held[held] = None
+        return held
+
+    def _source(self, address: str) -> Source:
+        found = ip_address(address)
+        is_named = any(found in network for network in self._api_servers)
+        return Source(address, is_named, is_named)
+
+    def trust(self, held: Held) -> None:
+        """Trust, for a while, the address of a connection on which the path of `bind` came."""
+        source = self.sources.setdefault(held.source.address, held.source)
+        source.is_trusted = True
+        self._trusted.pop(source, None)
+        self._trusted[source] = self.loop.time() + TRUST_S
+        if len(self._trusted) > MAX_TRUSTED:
+            self._distrust(next(iter(self._trusted)))
+
+    def _distrust(self, source: Source) -> None:
+        del self._trusted[source]
+        source.is_trusted = source.is_named
+        self._drop(source)
+
+    def _drop(self, source: Source) -> None:
+        if not source.held and source not in self._trusted:
+            self.sources.pop(source.address, None)
 
     async def _shake_hands(self, held: Held, accepted: socket.socket) -> None:
         try:
@@ -176,6 +247,8 @@ class Connections:
     def forget(self, held: Held) -> None:
         """Make room for another connection."""
         self.held.pop(held, None)
+        held.source.held.pop(held, None)
+        self._drop(held.source)
         held.close = lambda: None  # it refers to the transport, which refers to it
 
     def _sweep(self) -> None:
@@ -186,4 +259,11 @@ class Connections:
             self._end(held)
             if held.state is not State.IDLE:
                 self.count_closed("slow")
+        for source in [one for one, until_s in self._trusted.items() if until_s <= now_s]:
+            self._distrust(source)
         self.loop.call_later(_SWEEP_S, self._sweep)
+
+
+def _as_ipv4(address: str) -> str:
+    """Return an address as IPv4 writes it, also where it came to a socket of IPv6."""
+    return str((":" in address and IPv6Address(address).ipv4_mapped) or address)

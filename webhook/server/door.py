@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
+    from webhook.server.connections import Source
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
     from webhook.server.placement.reviews import BindingReviews
@@ -45,7 +46,8 @@ MAX_BUFFERED_BYTES: Final = 64 * 2**20
 MAX_LARGE_BYTES: Final = 24 * 2**20
 """Large bodies being received or waiting at once; callers beyond that are asked to retry.
 
-Small ones are bounded by the number of connections, and always pass.
+A third of it is the most of an address that is not trusted (`connections`), two thirds of all of
+those. Small bodies are bounded by the number of connections, and always pass.
 """
 
 READ_BYTES_PER_BYTE: Final = 32
@@ -124,13 +126,15 @@ class Door:
         """Return how many bytes a body may have."""
         return MAX_BODY_BYTES if asked else MAX_BINDING_BYTES
 
-    def answer(self, asked: Asked | None, body: bytes) -> Answer | Coroutine[Any, Any, Answer]:
+    def answer(
+        self, asked: Asked | None, body: bytes, source: Source
+    ) -> Answer | Coroutine[Any, Any, Answer]:
         """Answer a request: at once where that is possible."""
         if asked is None:
             return self._bound(body)
         if len(body) <= SMALL_BODY_BYTES:
             return self._judged(asked, body)
-        return self._in_turn(asked, body)
+        return self._in_turn(asked, body, source)
 
     def too_large(self, asked: Asked | None, first: bytes) -> Answer:
         """Answer a body that is too large; the review of a pod has a uid in its first bytes."""
@@ -140,12 +144,16 @@ class Door:
             return self._of_templates().too_large(first, MAX_BODY_BYTES)
         return self._reviews.too_large(asked, first, MAX_BODY_BYTES)
 
-    def hold(self, more: int, size: int) -> Answer | None:
-        """Count bytes of a body of `size` so far; return the answer where there are too many."""
+    def hold(self, source: Source, more: int) -> Answer | None:
+        """Count bytes of a large body; return the answer where there are too many."""
         self._large_bytes += more
-        if size > SMALL_BODY_BYTES and self._large_bytes > self._max_large_bytes:
-            return self._refused(_OVERLOADED)
-        return None
+        source.body_bytes += more
+        most = self._max_large_bytes
+        is_full = self._large_bytes > most or (
+            not source.is_trusted
+            and (source.body_bytes > most // 3 or self._large_bytes > most * 2 // 3)
+        )
+        return self._refused(_OVERLOADED) if more > 0 and is_full else None
 
     def too_slow(self) -> Answer:
         """Answer a body that does not come."""
@@ -180,19 +188,19 @@ class Door:
             raise LookupError("a workload was asked for, and none is reviewed")
         return self._templates
 
-    async def _in_turn(self, asked: Asked, body: bytes) -> Answer:
+    async def _in_turn(self, asked: Asked, body: bytes, source: Source) -> Answer:
         """Answer a large review on the thread for those."""
-        if self._large_bytes + len(body) > self._max_large_bytes:
-            return self._refused(_OVERLOADED)
-        self._large_bytes += len(body)
         loop = asyncio.get_running_loop()
         try:
+            overloaded = self.hold(source, len(body))
+            if overloaded:
+                return overloaded
             async with asyncio.timeout(self._wait_s):
                 return await loop.run_in_executor(self._large_reviews, self._judged, asked, body)
         except TimeoutError:
             return self._refused(_OVERLOADED)
         finally:
-            self._large_bytes -= len(body)
+            self.hold(source, -len(body))
 
     def _bound(self, body: bytes) -> Answer | Coroutine[Any, Any, Answer]:
         """Answer a Binding: at once from memory, else when its turn has come."""

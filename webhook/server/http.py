@@ -21,7 +21,7 @@ from httptools import (
 )
 
 from webhook.server.connections import CLOSE_S, REQUEST_S, State
-from webhook.server.reviews import PREFIX_BYTES, Answer
+from webhook.server.reviews import PREFIX_BYTES, SMALL_BODY_BYTES, Answer
 
 if TYPE_CHECKING:
     from typing import Any
@@ -207,6 +207,8 @@ class Connection(asyncio.Protocol):
         self._in_flight = True
         self._door.in_flight += 1
         self._asked = self._door.asked(method, path, read.get(b"content-type", b""))
+        if self._asked is None:
+            self._connections.trust(self._held)
 
     def on_chunk_header(self) -> None:
         """Count a chunk."""
@@ -246,8 +248,8 @@ class Connection(asyncio.Protocol):
         if size > limit or (is_too_large and (asked is None or size >= PREFIX_BYTES)):
             self._give_up_large()
             return
-        held_bytes, self._held_bytes = self._held_bytes, size
-        overloaded = self._door.hold(size - held_bytes, size)
+        held_bytes, self._held_bytes = self._held_bytes, size if size > SMALL_BODY_BYTES else 0
+        overloaded = self._door.hold(self._held.source, self._held_bytes - held_bytes)
         if overloaded:
             self._write(overloaded)
         elif self._timer is None:
@@ -277,7 +279,7 @@ class Connection(asyncio.Protocol):
             body = self._body if type(self._body) is bytes else bytes(self._body)
             self._release()
             try:
-                answer = self._door.answer(asked, body)
+                answer = self._door.answer(asked, body, self._held.source)
             except Exception:  # noqa: BLE001 - whatever the bug, the caller gets an answer
                 answer = self._door.failed()
             if isinstance(answer, Answer):
@@ -363,7 +365,7 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         if self._held_bytes:
-            self._door.hold(-self._held_bytes, 0)
+            self._door.hold(self._held.source, -self._held_bytes)
             self._held_bytes = 0
 
 

@@ -40,7 +40,8 @@ from webhook.server.templates import TemplateReviews
 from webhook.server.worker import DRAIN_S, DrainingWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from ipaddress import IPv4Network, IPv6Network
     from pathlib import Path
 
     from webhook.adapters.policy.source import Judged
@@ -68,6 +69,8 @@ class ServerSettings:
     operations_port: int | None
     """None means the default one or, where that is taken, any."""
     enforcer_image: str
+    api_servers: Sequence[IPv4Network | IPv6Network] = ()
+    """Where API servers are, as far as that is known."""
     registration: Callable[[BindPath, JsonLog], Registration] | None = None
     """Registers the path of bind; None where somebody else does."""
     rollout: Rollout = Rollout.ENFORCE
@@ -201,7 +204,8 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         )
         context = self.certificates.serving.context()
         connect = partial(Connection, self.door())
-        return Connections(loop, listener, context, connect, self._metrics.count_closed)
+        closed, api_servers = self._metrics.count_closed, self._settings.api_servers
+        return Connections(loop, listener, context, connect, closed, api_servers)
 
     def door(self) -> Door:
         """Return what answers requests."""
