@@ -155,8 +155,8 @@ def container_of(pod, name: str):
     )
 
 
-def decided(pod, rule: Rule = RULE, phase: Phase = Phase.MUTATE, **fields: Any):
-    return decide(a_request(copy.deepcopy(pod), **fields), a_policy(rule), phase)
+def decided(pod, rule: Rule = RULE, phase: Phase = Phase.MUTATE, *, policy=None, **fields: Any):
+    return decide(a_request(copy.deepcopy(pod), **fields), policy or a_policy(rule), phase)
 
 
 def updated(old, new, *, policy=None, phase=Phase.VALIDATE, **fields: Any):

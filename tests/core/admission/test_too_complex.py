@@ -17,13 +17,15 @@ from tests.core.admission.decisions import (
     debugged,
     decided,
     found_in,
+    put,
+    stored_pod,
     updated,
     variable,
 )
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.pod.complexity import too_complex
-from webhook.core.policy.values import Action, VisibleDevices
+from webhook.core.policy.values import Action, Rollout, VisibleDevices
 
 CDI = {"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=all"}
 
@@ -397,7 +399,78 @@ def test_debugging_containers_count_as_containers_and_only_new_ones_are_judged()
     bound["spec"]["ephemeralContainers"] = named(256)
     assert_denied(debugged(bound, a_debugger()), "TooComplex", "spec.containers")
     policy = a_policy(a_rule(action=Action.WARN))
-    assert debugged(bound, a_debugger(), policy=policy).outcome is Outcome.WARNED
+    assert_denied(debugged(bound, a_debugger(), policy=policy), "TooComplex", "spec.containers")
+
+
+# --- what bears our marks, whoever wrote them
+
+
+MARKED = [
+    {"labels": {"vramwarden.io/managed": "true"}},
+    {"labels": {"vramwarden.io/managed": ""}},
+    {"annotations": {"vramwarden.io/admitted": "v1 default 0123456789ab"}},
+]
+ANY_RULE = {
+    **{str(action): a_rule(action=action) for action in Action},
+    "none": a_rule(namespaces=("elsewhere",)),
+}
+HUGE = {"tolerations": [{"operator": "Exists"}] * 321}
+ROLLOUTS = pytest.mark.parametrize("rollout", Rollout)
+RULES = pytest.mark.parametrize("rule", ANY_RULE.values(), ids=ANY_RULE)
+
+
+@ROLLOUTS
+@RULES
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("marks", MARKED, ids=str)
+def test_a_large_pod_with_our_marks_is_denied_by_whatever_rule(marks, phase, rule, rollout):
+    policy = a_policy(rule, rollout=rollout)
+    decision = decided(a_pod(**marks, **HUGE), policy=policy, phase=phase)
+    assert_denied(decision, "TooComplex", "spec.tolerations")
+
+
+@ROLLOUTS
+@RULES
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        (HUGE, "spec.tolerations"),
+        ({"annotations": entries(1281)}, "metadata.annotations"),
+        ({"labels": entries(1281)}, "metadata.labels"),
+        ({"nodeSelector": entries(1281)}, "spec.nodeSelector"),
+        ({"affinity": preferred(259, "nodeAffinity")}, "spec.affinity"),
+    ],
+    ids=["tolerations", "annotations", "labels", "nodeSelector", "affinity"],
+)
+def test_a_pod_of_ours_does_not_outgrow_the_bounds(fields, path, rule, rollout):
+    old = stored_pod()
+    new = copy.deepcopy(old)
+    put(new["metadata"], {key: fields[key] for key in fields if key in {"annotations", "labels"}})
+    put(new["spec"], {key: fields[key] for key in fields if key not in new["metadata"]})
+    decision = updated(old, new, policy=a_policy(rule, rollout=rollout))
+    assert_denied(decision, "TooComplex", path)
+
+
+@ROLLOUTS
+@RULES
+@pytest.mark.parametrize("marks", MARKED, ids=str)
+def test_what_is_stored_so_changes_but_does_not_grow(marks, rule, rollout):
+    """As it was before there were bounds; its Job has to be able to end."""
+    old = a_pod(**marks, **HUGE)
+    policy = a_policy(rule, rollout=rollout)
+    for fields in ({"finalizers": []}, {"ownerReferences": []}, {"labels": {"app": "x"}}):
+        new = copy.deepcopy(old)
+        put(new["metadata"], fields)
+        assert updated(old, new, policy=policy).findings == ()
+    new["spec"]["tolerations"].append({"operator": "Exists"})
+    assert_denied(updated(old, new, policy=policy), "TooComplex", "spec.tolerations")
+
+
+def test_what_a_kubelet_shows_of_a_static_pod_is_never_denied_for_its_size():
+    pod = a_pod(**MARKED[0], **HUGE)
+    pod["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "1"}
+    for groups, outcome in (("system:nodes", Outcome.SKIPPED), ("a", Outcome.DENIED)):
+        assert decided(pod, groups=(groups,)).outcome is outcome
 
 
 # --- what users' own names make long

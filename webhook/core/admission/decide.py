@@ -18,7 +18,7 @@ from webhook.core.admission.rules.table import findings_of, hints_of
 from webhook.core.admission.rules.translation import MARK
 from webhook.core.admission.whole_gpu import offer
 from webhook.core.nvidia.variables import hide_unless_set, hide_visible
-from webhook.core.pod.complexity import too_complex
+from webhook.core.pod.complexity import outgrown, too_complex
 from webhook.core.pod.demand import asks_for_vram, read_demand
 from webhook.core.pod.findings import (
     GUIDANCE,
@@ -174,6 +174,7 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
     | request | decided by |
     | --- | --- |
     | not a pod, DELETE, CONNECT, unknown subresource | skipped: allowed |
+    | what bears our marks and outgrows the bounds: `outgrown` | denied, by whatever rule |
     | no rule matches, or it says Ignore | skipped: allowed |
     | a mirror pod, created by a kubelet | skipped: allowed |
     | a pod over the bounds of `too_complex` | `_unread` |
@@ -186,6 +187,9 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
         return Decision(Outcome.SKIPPED, skip=skip, policy=policy.short_digest, before=request.obj)
     rule = None
     try:
+        grown = () if _is_mirror(request) else outgrown(request.obj, request.old)
+        if grown:
+            return Decision(Outcome.DENIED, grown, policy=policy.short_digest, before=request.obj)
         rule = governing_rule(request, policy)
         skip = _left_alone(request, rule)
         if skip or rule is None:
@@ -258,9 +262,11 @@ def _left_alone(request: Request, rule: Rule | None) -> Skip | None:
         return Skip.NO_RULE
     if rule.action is Action.IGNORE:
         return Skip.RULE_IGNORES
-    if NODES_GROUP in request.groups and MIRROR_POD_ANNOTATION in annotations_of(request.obj):
-        return Skip.MIRROR_POD
-    return None
+    return Skip.MIRROR_POD if _is_mirror(request) else None
+
+
+def _is_mirror(request: Request) -> bool:
+    return NODES_GROUP in request.groups and MIRROR_POD_ANNOTATION in annotations_of(request.obj)
 
 
 def _unread(request: Request, rule: Rule, policy: Policy, excess: tuple[Finding, ...]) -> Decision:
