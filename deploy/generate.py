@@ -6,6 +6,7 @@
 | policies/policy.schema.json, block policy-fields | the models in webhook/adapters/policy |
 | the chart's files/default.yaml | policies/default.yaml |
 | the chart's files/policy-objects.json | the same models, by webhook/adapters/policy/crd.py |
+| the chart's files/admission.json | core/pod/complexity.py, core/nvidia/devices.py of webhook |
 | block exempt-namespaces | the rule `system` of policies/default.yaml |
 | block chart-values | the chart's values.yaml and values.schema.json |
 | block denial-reasons | `Reason` in webhook/core/pod/findings.py |
@@ -31,6 +32,8 @@ import yaml
 from webhook import __version__
 from webhook.adapters.policy.crd import definition, unknown_fields
 from webhook.adapters.policy.schema import json_schema
+from webhook.core.nvidia.devices import LIKE_INJECTORS
+from webhook.core.pod.complexity import JUDGED, UNREAD
 from webhook.core.pod.findings import Reason
 
 if TYPE_CHECKING:
@@ -236,6 +239,12 @@ def _policy_objects() -> str:
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
 
 
+def _admission() -> str:
+    bounds = {"judged": dict(JUDGED), "unread": dict(UNREAD)}
+    made = {**bounds, "likeInjectors": LIKE_INJECTORS}
+    return json.dumps(made, indent=1) + "\n"
+
+
 # kubectl reads a file from its beginning, and stops where it is no YAML: `@` begins nothing. So the
 # file changes nothing where it is applied as it is, and does not leave pods that never start.
 _INSTALL_HEAD: Final = f"""\
@@ -265,6 +274,7 @@ def install_file(chart: Path = CHART, repositories: Mapping[str, str] = IMAGES) 
 _FILES: Final[dict[Path, Callable[[], str]]] = {
     ROOT / "policies" / "policy.schema.json": _schema_file,
     CHART / "files" / "policy-objects.json": _policy_objects,
+    CHART / "files" / "admission.json": _admission,
     CHART / "files" / "default.yaml": lambda: _DEFAULT_POLICY.read_text(encoding="utf-8"),
     INSTALL: install_file,
 }

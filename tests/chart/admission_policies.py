@@ -40,14 +40,14 @@ class Line:
 
     def __init__(self, api: Api, name: str, tried: Callable[[str], Any]) -> None:
         self._api = api
-        self._name = name
+        self.name = name
         self._tried = tried
         self._current: tuple[Json, Policy | None] | None = None
         self._mark = ""
 
     def use(self, objects: list[Json], rules: Policy | None = None) -> None:
         """Put the policy of rendered objects, and the rules that it reads, into force."""
-        policy = one(objects, POLICY, self._name)
+        policy = one(objects, POLICY, self.name)
         if self._current == (policy, rules):
             return
         marked = copy.deepcopy(policy)
@@ -58,9 +58,9 @@ class Line:
             is_probe += f" && params.data['probe'] == '{self._mark}'"
         validation = {"expression": f"!({is_probe})", "message": self._mark}
         marked["spec"]["validations"].insert(0, validation)
-        for thing in (marked, one(objects, BINDING, self._name)):
+        for thing in (marked, one(objects, BINDING, self.name)):
             apply(self._api, thing)
-        wait_until(f"{self._name} is in force", self._holds)
+        wait_until(f"{self.name} is in force", self._holds)
         self._current = policy, rules
 
     def remove(self) -> None:
@@ -68,8 +68,8 @@ class Line:
         if self._current is None:
             return
         for kind in (BINDING, POLICY):
-            self._api.request("DELETE", f"{GROUP}/{PLURALS[kind]}/{self._name}")
-        wait_until(f"{self._name} is out of force", lambda: not self._holds())
+            self._api.request("DELETE", f"{GROUP}/{PLURALS[kind]}/{self.name}")
+        wait_until(f"{self.name} is out of force", lambda: not self._holds())
         self._current = None
 
     def _holds(self) -> bool:

@@ -102,7 +102,10 @@ class Fenced:
         if self._probed is None:
             self._probed = self.create(pod, api=self.api, dry_run=False)
         metadata["annotations"] = {"vramwarden.io/gpu-waits": "a mark, which some judge alone"}
-        return self.patch(self._probed, {"metadata": metadata}, api=self.api)
+        metadata["labels"]["vramwarden.io/managed"] = "ours"
+        for part in ("", "/status"):
+            self.patch(self._probed, {"metadata": metadata}, part, self.api)
+        return self._probed
 
 
 def allow(api: Api, user: str, namespace: str, rule: Json) -> None:

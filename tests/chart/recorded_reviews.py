@@ -28,8 +28,8 @@ WITNESS = "witness"
 class Recorder:
     """Answers in the webhooks' place: allows everything, and keeps every request.
 
-    Beside ours stands a `witness`: the same without matchConditions, which is asked first and so
-    shows what there was to send. All are `Fail`: a condition that cannot be evaluated shows.
+    Beside ours stands a `witness`: the same without conditions on objects, which is asked first and
+    so shows what there was to send. All are `Fail`: a condition that cannot be evaluated shows.
     """
 
     def __init__(self, api: Api, configurations: Iterable[Json]) -> None:
@@ -43,8 +43,9 @@ class Recorder:
             for ours in self._configurations:
                 phase = PHASES[ours["kind"]]
                 whose = dict(zip(ENTRIES, ours["webhooks"], strict=False))
-                witness = {key: whose["demand"][key] for key in whose["demand"]}
-                del witness["matchConditions"]
+                narrowed = {"matchConditions", "objectSelector"}
+                demand = whose["demand"].items()
+                witness = {key: value for key, value in demand if key not in narrowed}
                 for name, hooks in (("aaa-witness", {WITNESS: witness}), ("vramwarden", whose)):
                     found = {**ours, "metadata": {"name": name}, "webhooks": []}
                     for who, hook in hooks.items():

@@ -19,6 +19,7 @@ from webhook.core.node.taints import without_taint
 from webhook.core.placement.assignments import config_map_name
 
 NAME = "vramwarden-agent"
+FENCE = "vramwarden-accounts"
 OBJECTS = (
     ("ServiceAccount", NAME),
     ("ClusterRole", NAME),
@@ -80,7 +81,7 @@ def agent(control_plane, helm):
         def tried(mark):
             return patch(found, {"metadata": {"labels": {"probe": mark}}}, dryRun="All")
 
-        line = Line(api, NAME, tried)
+        line = Line(api, FENCE, tried)
         line.use(objects)
         found.of = acting
         found.under_taint = lambda: line.use(with_taint)
@@ -147,14 +148,14 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_the_agent_changes_nothing_of_others(agent, change):
     where = "/status" if "status" in change else ""
-    assert is_denied_by(denial(lambda: patch(agent, change, subresource=where)), NAME)
+    assert is_denied_by(denial(lambda: patch(agent, change, subresource=where)), FENCE)
 
 
 @pytest.mark.parametrize("subresource", ["", "/status"])
 def test_the_agent_changes_no_other_node(agent, subresource):
     change = {"metadata": {"labels": LABELS}, "status": {"capacity": {"vramwarden.io/vram": "1Gi"}}}
     why = denial(lambda: patch(agent, change, OTHER, subresource))
-    assert is_denied_by(why, NAME)
+    assert is_denied_by(why, FENCE)
     assert "its own node only" in why
     patch(agent.of(OTHER), change, OTHER, subresource)
 
@@ -246,7 +247,7 @@ def test_the_agent_writes_events_of_its_node(agent, api, kubeconfig):
 def test_the_agent_writes_no_events_of_others(agent, event):
     event["metadata"]["generateName"] = "made-up-"
     why = denial(lambda: agent.create(event, dry_run=True))
-    assert is_denied_by(why, NAME)
+    assert is_denied_by(why, FENCE)
     assert "Events of its own node only" in why
 
 
@@ -255,7 +256,7 @@ def test_a_token_that_names_no_node_writes_no_events(agent, api, name):
     nobody = agent.of(None)
     event = an_event(name)
     event["metadata"]["generateName"] = "made-up-"
-    assert is_denied_by(denial(lambda: nobody.create(event, dry_run=True)), NAME)
+    assert is_denied_by(denial(lambda: nobody.create(event, dry_run=True)), FENCE)
 
 
 def test_the_agent_writes_events_nowhere_else_and_changes_none(agent, api):
@@ -324,25 +325,25 @@ SPECS = {
 def test_the_agent_changes_nothing_else_of_the_spec(tainted, api, spec):
     taints(api, THEIRS, OURS, TWICE)
     why = denial(lambda: patch(tainted, {"spec": spec}, dryRun="All"))
-    assert is_denied_by(why, NAME)
+    assert is_denied_by(why, FENCE)
     assert f"may take the taint {TAINT} off, and change nothing else" in why
 
 
 def test_the_agent_uncordons_no_node_beside_its_taint(tainted, api):
     taints(api, OURS, unschedulable=True)
     change = {"spec": {"taints": None, "unschedulable": None}}
-    assert is_denied_by(denial(lambda: patch(tainted, change, dryRun="All")), NAME)
+    assert is_denied_by(denial(lambda: patch(tainted, change, dryRun="All")), FENCE)
     taints(api, unschedulable=None)
 
 
 def test_the_agent_takes_off_no_taint_of_another_node(tainted, api):
     patch(api, {"spec": {"taints": [OURS]}}, OTHER)
-    assert is_denied_by(denial(lambda: patch(tainted, {"spec": {"taints": None}}, OTHER)), NAME)
+    assert is_denied_by(denial(lambda: patch(tainted, {"spec": {"taints": None}}, OTHER)), FENCE)
     patch(api, {"spec": {"taints": None}}, OTHER)
 
 
 def test_without_the_value_the_agent_takes_off_no_taint(agent, api):
     node = taints(api, OURS)
     change = without_taint(node, TAINT)
-    assert is_denied_by(denial(lambda: patch(agent, change)), NAME)
+    assert is_denied_by(denial(lambda: patch(agent, change)), FENCE)
     taints(api)

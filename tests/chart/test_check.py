@@ -99,7 +99,7 @@ OPEN = {
 }
 
 
-@pytest.mark.parametrize("value", WEAK.keys() - {KEY})
+@pytest.mark.parametrize("value", sorted(WEAK.keys() - {KEY}))
 def test_each_value_that_weakens_it_is_seen_in_what_it_renders(helm, value):
     def found(values):
         objects = helm.render(values)
@@ -372,12 +372,12 @@ def test_a_fence_without_bindings_and_without_rules_is_named(check, server, cont
 
 
 def test_a_binding_that_only_warns_is_none(check, server, control_plane):
-    path = f"{REGISTRATION}/validatingadmissionpolicybindings/vramwarden-marks"
+    path = f"{REGISTRATION}/validatingadmissionpolicybindings/vramwarden-sidecar"
     warns, denies = ({"spec": {"validationActions": [one]}} for one in ("Warn", "Deny"))
     with patched(control_plane.api, path, warns, denies):
         found = check()
     assert found.named("failed") == {"fence-policies"}
-    assert found.checks["fence-policies"]["objects"] == ["vramwarden-marks"]
+    assert found.checks["fence-policies"]["objects"] == ["vramwarden-sidecar"]
 
 
 def test_memory_that_a_node_should_show_and_does_not_is_a_failure(check, server, control_plane):

@@ -1,6 +1,8 @@
 """The matchConditions let through all that `decide` judges, and spare every other pod the call.
 
-Of our two entries, the one that is `Fail` gets real demands alone, the other all else.
+Of our two entries, the one that is `Fail` gets real demands alone, the other all else. Beside a
+second line, which denies what was not translated, only pods with our label are validated when they
+are created, and pods without it are never ours.
 Tried on a real API server: it evaluates the expressions, a recorder notes what it sends, and beside
 ours a witness without conditions shows what there was to send.
 """
@@ -23,6 +25,7 @@ from tests.support.control_planes import ApiError
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.pod.complexity import JUDGED, UNREAD
 from webhook.core.pod.review import decode_review
 from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
@@ -90,9 +93,10 @@ def team(control_plane, recorder):
 class Sent:
     """Do things to pods, and say which phases of them were of interest, and which were sent."""
 
-    def __init__(self, api, recorder, namespace):
+    def __init__(self, api, recorder, namespace, *, selects_by_label):
         self.api = api
         self.recorder = recorder
+        self.selects_by_label = selects_by_label
         self.namespace = namespace
         self.path = f"/api/v1/namespaces/{namespace}/pods"
 
@@ -121,15 +125,29 @@ class Sent:
             request = self.recorder.witnessed(phase)
             entries = self.recorder.sent_to(phase)
             assert len(entries) < 2, "both entries were asked"
-            if request is not None:
+            if request is not None and self.is_known(request, phase):
                 found[phase] = (is_of_interest(request, phase), *entries)
+            else:
+                assert entries == ()
         assert found or not must_be_sent, f"there was nothing to send: {why}"
         return found
 
+    def is_known(self, request, phase):
+        """Say whether anything of a request is for us, by the operation and our label alone."""
+        if phase == "mutate" or request["operation"] == "UPDATE" or not self.selects_by_label:
+            return True
+        return "vramwarden.io/managed" in request["object"]["metadata"].get("labels", {})
+
 
 @pytest.fixture(scope="module")
-def sent(control_plane, recorder, team):
-    return Sent(control_plane.api, recorder, team)
+def sent(control_plane, recorder, team, has_second_line):
+    return Sent(control_plane.api, recorder, team, selects_by_label=has_second_line)
+
+
+@pytest.fixture
+def in_phases(has_second_line):
+    """Say the same of each phase that sees a new pod without our label."""
+    return lambda *said: dict.fromkeys(["mutate"] if has_second_line else PHASES.values(), said)
 
 
 @pytest.fixture
@@ -324,17 +342,17 @@ def test_gpus_named_by_hand_are_sent(sent, pod, by_hand):
 
 
 @pytest.mark.parametrize("key", CDI)
-def test_devices_asked_of_the_runtime_are_sent(sent, key, by_hand):
+def test_devices_asked_of_the_runtime_are_sent(sent, key, by_hand, in_phases):
     found, _ = sent.creating(a_pod(annotations={key: "nvidia.com/gpu=all"}))
-    assert found == {"mutate": (True, by_hand), "validate": (True, by_hand)}
+    assert found == in_phases(True, by_hand)
 
 
-def test_mounts_that_show_gpus_are_sent(sent):
+def test_mounts_that_show_gpus_are_sent(sent, in_phases):
     mount = {"name": "v", "mountPath": "/var/run/nvidia-container-devices/all"}
     volume = {"name": "v", "hostPath": {"path": "/dev/null"}}
     pod = a_pod(containers=[a_container(volumeMounts=[mount])], volumes=[volume])
     found, _ = sent.creating(pod)
-    assert found == {"mutate": (True, "advice"), "validate": (True, "advice")}
+    assert found == in_phases(True, "advice")
 
 
 @pytest.mark.parametrize(
@@ -347,7 +365,7 @@ def test_mounts_that_show_gpus_are_sent(sent):
             a_pod(containers=[a_container(env=[{"name": VISIBLE, **value}])])
             for value in ({}, {"value": ""}, {"value": "void"}, {"value": "none"})
         ],
-        a_pod(annotations={"example.com/cdi.k8s.io": "x", "cdi.k8s.io": "x"}),
+        a_pod(annotations={"example.com/cdi.k8s.io": "x", "example.com/mounts.nri.io": "x"}),
         a_pod(containers=[a_container(resources={"limits": {"cpu": "1", "memory": "1Gi"}})]),
         a_pod(initContainers=[a_container("init")], volumes=[{"name": "v", "emptyDir": {}}]),
         a_pod(
@@ -357,9 +375,9 @@ def test_mounts_that_show_gpus_are_sent(sent):
         a_pod(hostPID=True, containers=[a_container(securityContext={"privileged": True})]),
     ],
 )
-def test_ordinary_pods_are_spared_the_call(sent, pod):
+def test_ordinary_pods_are_spared_the_call(sent, pod, in_phases):
     found, _ = sent.creating(pod)
-    assert found == {"mutate": (False,), "validate": (False,)}
+    assert found == in_phases(False)
 
 
 GOVERNED = a_pod(
@@ -376,22 +394,11 @@ def annotated(key, value):
 
 
 MARKS = ("gpu-memory", "gpu-count", "gpu-class", "gpu", "admitted")
-SIDECAR = a_pod(initContainers=[a_container("vram-enforcer", restartPolicy="Always")])
-LABELLED = a_pod(labels={"vramwarden.io/managed": "true"})
-UPDATES = {
-    **{f"{key} is added": (a_pod(), annotated(key, "1")) for key in MARKS},
-    **{
-        f"{key} changes": (a_pod(annotations={f"vramwarden.io/{key}": "1"}), annotated(key, "2"))
-        for key in MARKS
-    },
-    **{
-        f"{key} is removed": (
-            a_pod(annotations={f"vramwarden.io/{key}": "1"}),
-            {"metadata": {"annotations": None}},
-        )
-        for key in MARKS
-    },
-    "the label is added": (a_pod(), {"metadata": {"labels": {"vramwarden.io/managed": "true"}}}),
+LABEL = {"vramwarden.io/managed": "true"}
+SIDECAR = a_pod(labels=LABEL, initContainers=[a_container("vram-enforcer", restartPolicy="Always")])
+LABELLED = a_pod(labels=LABEL)
+OF_LABELS = {
+    "the label is added": (a_pod(), {"metadata": {"labels": LABEL}}),
     "the label changes": (LABELLED, {"metadata": {"labels": {"vramwarden.io/managed": "x"}}}),
     "the label is removed": (LABELLED, {"metadata": {"labels": None}}),
     "the sidecar has another image": (
@@ -399,12 +406,31 @@ UPDATES = {
         {"spec": {"initContainers": [{"name": "vram-enforcer", "image": "other"}]}},
     ),
 }
+OF_MARKS = {
+    **{f"{key} is added": ({}, annotated(key, "1")) for key in MARKS},
+    **{f"{key} changes": ({f"vramwarden.io/{key}": "1"}, annotated(key, "2")) for key in MARKS},
+    **{
+        f"{key} is removed": (
+            {f"vramwarden.io/{key}": "1"},
+            {"metadata": {"annotations": {f"vramwarden.io/{key}": None}}},
+        )
+        for key in MARKS
+    },
+}
 
 
-@pytest.mark.parametrize(("before", "change"), UPDATES.values(), ids=UPDATES)
+@pytest.mark.parametrize(("before", "change"), OF_LABELS.values(), ids=OF_LABELS)
 def test_no_update_that_matters_is_kept_from_us(sent, before, change):
     _, name = sent.creating(before, dry_run=False)
     assert sent.patching(name, change) == {"validate": (True, "demand")}
+
+
+@pytest.mark.parametrize("labels", [LABEL, {}], ids=["of ours", "of others"])
+@pytest.mark.parametrize(("before", "change"), OF_MARKS.values(), ids=OF_MARKS)
+def test_no_update_of_a_mark_is_kept_from_us(sent, before, change, labels, has_second_line):
+    _, name = sent.creating(a_pod(annotations=before, labels=labels), dry_run=False)
+    entry = "demand" if labels or not has_second_line else "advice"
+    assert sent.patching(name, change) == {"validate": (True, entry)}
 
 
 def test_the_container_that_an_amount_is_for_is_watched(sent):
@@ -440,6 +466,9 @@ def any_updates(draw):
 
 @given(any_pods(), any_updates())
 def test_no_update_of_any_pod_that_matters_is_kept_from_us(sent, before, update):
+    labels = [pod["metadata"].get("labels", {}) for pod in (before, update[0]) if "metadata" in pod]
+    if sent.selects_by_label and not any("vramwarden.io/managed" in one for one in labels):
+        update[0].pop("spec", None) if not update[1] else None  # no sidecar of ours is in it
     try:
         _, name = sent.creating(before, dry_run=False)
         sent.api.request("GET", f"{sent.path}/{name}")
@@ -452,10 +481,11 @@ def test_no_update_of_any_pod_that_matters_is_kept_from_us(sent, before, update)
 @pytest.mark.parametrize("key", CDI)
 @pytest.mark.parametrize("before", [GOVERNED, a_pod()], ids=["with a demand", "without"])
 def test_devices_asked_of_the_runtime_later_are_sent(sent, before, key, by_hand):
+    entry = "demand" if before is GOVERNED else by_hand
     _, name = sent.creating(before, dry_run=False)
     for value in ("nvidia.com/gpu=0", "nvidia.com/gpu=all", None):  # added, changed, removed
         found = sent.patching(name, {"metadata": {"annotations": {key: value}}})
-        assert found == {"validate": (value is not None, by_hand)}, value
+        assert found == {"validate": (value is not None, entry)}, value
 
 
 GATED = copy.deepcopy(GOVERNED)
@@ -550,48 +580,70 @@ def test_gpus_named_by_hand_in_a_debugging_container_are_sent(sent, by_hand):
     assert found == {"mutate": (True, by_hand), "validate": (True, by_hand)}
 
 
-def test_a_debugging_container_of_our_name_is_sent_to_the_entry_that_must_answer(sent):
+def test_a_debugging_container_of_our_name_is_sent_to_the_entry_that_must_answer(sent, by_hand):
     _, name = sent.creating(a_pod(), dry_run=False)
     change = debugging()
     change["spec"]["ephemeralContainers"][0]["name"] = "vram-enforcer"
     found = sent.patching(name, change, "/ephemeralcontainers")
-    assert found == {"mutate": (True, "demand"), "validate": (True, "demand")}
+    assert found == {"mutate": (True, "demand"), "validate": (True, by_hand)}
 
 
-@pytest.mark.parametrize("entry", [{"value": ""}, {"value": "all"}], ids=["plain", "all last"])
-def test_the_largest_pods_cost_no_more_than_an_expression_may(sent, by_hand, entry):
-    env = [{"name": f"A{number}", "value": ""} for number in range(50_000)]
-    containers = [a_container(f"c{number}", env=env[number::50]) for number in range(50)]
-    is_named = entry["value"] == "all"
-    if is_named:
-        containers[-1]["env"][-1] = {"name": VISIBLE, **entry}
-    found, _ = sent.creating(a_pod(containers=containers, labels={"app": "x" * 63}))
-    assert found["mutate"][1:] == ((by_hand,) if is_named else ())
+def lists(**more):
+    """Return pods at the bounds of what is gone through, or beyond them by so many, by bound."""
+
+    def at(what):
+        return UNREAD[what] + more.get(what, 0)
+
+    def variables(count, start=0):
+        return [{"name": f"A{number}", "value": ""} for number in range(start, start + count)]
+
+    volume = {"volumes": [{"name": "v", "emptyDir": {}}]}
+
+    def mounts(count):
+        return [{"name": "v", "mountPath": f"/{number}"} for number in range(count)]
+
+    def spread(total, most):
+        full, rest = divmod(total, most)
+        return [*[most] * full, *[rest] * bool(rest)]
+
+    return {
+        "variables": a_pod(containers=[a_container(env=variables(at("variables")))]),
+        "allVariables": a_pod(
+            containers=[
+                a_container(f"c{number}", env=variables(count))
+                for number, count in enumerate(spread(at("allVariables"), 1024))
+            ]
+        ),
+        "containers": a_pod(
+            containers=[a_container(f"c{number}") for number in range(at("containers"))]
+        ),
+        "entries": a_pod(annotations={f"a{number}": "" for number in range(at("entries"))}),
+        "volumes": a_pod(
+            volumes=[{"name": f"v{number}", "emptyDir": {}} for number in range(at("volumes"))]
+        ),
+        "mounts": a_pod(containers=[a_container(volumeMounts=mounts(at("mounts")))], **volume),
+        "allMounts": a_pod(
+            containers=[
+                a_container(f"c{number}", volumeMounts=mounts(count))
+                for number, count in enumerate(spread(at("allMounts"), 1024))
+            ],
+            **volume,
+        ),
+        "resources": a_pod(
+            containers=[
+                a_container(
+                    resources={
+                        "limits": {f"x.io/r{number}": "0" for number in range(at("resources") - 1)}
+                    }
+                )
+            ]
+        ),
+    }
 
 
-LARGE = {
-    "variables": a_pod(
-        containers=[
-            a_container(env=[{"name": f"A{number}", "value": ""} for number in range(4097)])
-        ]
-    ),
-    "containers": a_pod(containers=[a_container(f"c{number}") for number in range(513)]),
-    "annotations": a_pod(annotations={f"a{number}": "" for number in range(4097)}),
-    "volumes": a_pod(volumes=[{"name": f"v{number}", "emptyDir": {}} for number in range(1025)]),
-    "mounts": a_pod(
-        containers=[
-            a_container(
-                volumeMounts=[{"name": "v", "mountPath": f"/{number}"} for number in range(1025)]
-            )
-        ],
-        volumes=[{"name": "v", "emptyDir": {}}],
-    ),
-    "resources": a_pod(
-        containers=[
-            a_container(resources={"limits": {f"x.io/r{number}": "0" for number in range(257)}})
-        ]
-    ),
-}
+# Who writes a list of all containers may not store as much: etcd holds 1.5 MiB.
+STORABLE = sorted(UNREAD.keys() - {"allVariables", "allMounts"})
+LARGE = lists(**{**dict.fromkeys(UNREAD, 1), "resources": 2})
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -600,8 +652,80 @@ def test_a_pod_too_large_to_be_gone_through_is_sent_to_be_judged_by_its_size(sen
     assert [entries for _, *entries in found.values()] == [["demand"]] * len(found)
 
 
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", STORABLE)
 def test_a_stored_pod_of_such_size_is_changed_without_us(sent, name):
     _, stored = sent.creating(LARGE[name], dry_run=False)
-    found = sent.patching(stored, {"metadata": {"labels": {"a": "b"}}})
-    assert [entries for _, *entries in found.values()] == [[]]
+    for change in ({"labels": {"a": "b"}}, {"finalizers": ["example.com/tracking"]}):
+        found = sent.patching(stored, {"metadata": change})
+        assert [entries for _, *entries in found.values()] == [[]]
+
+
+@pytest.mark.parametrize("name", STORABLE)
+def test_of_such_a_pod_new_debugging_containers_are_looked_at(sent, name):
+    _, stored = sent.creating(LARGE[name], dry_run=False)
+    own = {"name": "vram-enforcer", "image": "example"}
+    for container, entry in (({"name": "debug", "image": "example"}, "advice"), (own, "demand")):
+        change = {"spec": {"ephemeralContainers": [container]}}
+        found = sent.patching(stored, change, "/ephemeralcontainers")
+        assert found["mutate"][1:] == (entry,)
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_the_largest_lists_that_are_gone_through_cost_no_more_than_an_expression_may(sent, name):
+    """Each has at its end what matters, so that all of it was read; a failed condition shows."""
+    room = {"entries": -1, "volumes": -2, "mounts": -1, "allMounts": -16}  # for a token, and that
+    pod = copy.deepcopy(lists(**room)[name])
+    found, _ = sent.creating(pod)
+    assert found["mutate"][1:] == (("advice",) if name == "resources" else ())
+    if name == "entries":
+        pod["metadata"]["annotations"]["vramwarden.io/zzz"] = ""
+    else:
+        pod["spec"].setdefault("volumes", []).append({"name": "vram-enforcer-x", "emptyDir": {}})
+    found, _ = sent.creating(pod)
+    assert found["mutate"][1:] == ("demand",)
+
+
+ADMITTED = {
+    "entries": lambda n: {"annotations": {f"a{number}": "" for number in range(n - 1)}},
+    "volumes": lambda n: {
+        "volumes": [{"name": f"v{number}", "emptyDir": {}} for number in range(n)]
+    },
+}
+
+
+@pytest.mark.parametrize("name", ADMITTED)
+def test_the_largest_pod_that_is_admitted_as_ours_is_seen_whatever_changes(sent, name):
+    """With all that translation and others may add, and more: by its label, at any size."""
+    pod = a_pod(labels=LABEL, **ADMITTED[name](2 * UNREAD[name]))
+    sidecar = a_container("vram-enforcer", restartPolicy="Always")
+    pod["spec"]["initContainers"] = [sidecar]
+    _, stored = sent.creating(pod, dry_run=False)
+    for change in (
+        {"spec": {"initContainers": [{"name": "vram-enforcer", "image": "other"}]}},
+        annotated("gpu-memory", "1Gi"),
+        {"metadata": {"labels": None}},
+    ):
+        assert sent.patching(stored, change)["validate"][1:] == ("demand",)
+    for change in ({"finalizers": ["example.com/tracking"]}, {"labels": {"app": "x"}}):
+        assert sent.patching(stored, {"metadata": change})["validate"][1:] == ()
+
+
+GROWN = {
+    "tolerations": {
+        "spec": {
+            "tolerations": [
+                {"key": f"k{n}", "operator": "Exists"} for n in range(JUDGED["tolerations"] + 64)
+            ]
+        }
+    },
+    "annotations": {
+        "metadata": {"annotations": {f"a{n}": "" for n in range(JUDGED["entries"] + 300)}}
+    },
+    "labels": {"metadata": {"labels": {f"a{n}": "" for n in range(JUDGED["entries"] + 300)}}},
+}
+
+
+@pytest.mark.parametrize("change", GROWN.values(), ids=GROWN)
+def test_a_pod_of_ours_that_outgrows_the_bounds_is_sent(sent, change):
+    _, name = sent.creating(GOVERNED, dry_run=False)
+    assert sent.patching(name, change) == {"validate": (True, "demand")}

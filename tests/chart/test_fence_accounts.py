@@ -33,6 +33,7 @@ from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement.late import LateAssignments
 
 NAME = "vramwarden-webhook"
+FENCE = "vramwarden-accounts"
 US = f"system:serviceaccount:{NAMESPACE}:{NAME}"
 RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 GPU, VISIBLE, FRACTION, WAITS = (
@@ -75,7 +76,7 @@ class Accounts(Fenced):
 @pytest.fixture(scope="module")
 def cluster(control_plane, helm):
     """Be a cluster with the webhook's rights and its fence."""
-    found = Accounts(control_plane, helm, NAME)
+    found = Accounts(control_plane, helm, FENCE)
     groups = ("system:serviceaccounts", "system:authenticated")
     found.us = found.api.acting_as(US, *groups)
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
@@ -83,12 +84,15 @@ def cluster(control_plane, helm):
     for kind in RIGHTS:
         found.api.apply(one(found.objects, kind, NAME))
     for kind in (POLICY, BINDING):
-        apply(found.api, one(found.objects, kind, NAME))
+        apply(found.api, one(found.objects, kind, FENCE))
     waiting = found.bound()
-    wait_until("it is in force", lambda: is_denied_by(found.writes(waiting, {"a": "b"}), NAME))
+    wait_until("it is in force", lambda: is_denied_by(found.writes(waiting, {"a": "b"}), FENCE))
     yield found
-    for kind in (BINDING, POLICY, *RIGHTS):
-        found.api.delete(one(found.objects, kind, NAME))
+    for kind, name in (
+        *((kind, FENCE) for kind in (BINDING, POLICY)),
+        *((k, NAME) for k in RIGHTS),
+    ):
+        found.api.delete(one(found.objects, kind, name))
     for pod in found._pods:
         found.api.delete(pod, gracePeriodSeconds="0")
 
@@ -137,7 +141,7 @@ def test_it_gives_a_waiting_pod_its_gpu_or_says_why_it_waits(cluster, waiting, a
 )
 def test_it_writes_nothing_else_and_nothing_in_part(cluster, waiting, annotations):
     why = cluster.writes(waiting, annotations)
-    assert is_denied_by(why, NAME)
+    assert is_denied_by(why, FENCE)
     assert "only vramwarden.io/gpu-waits, or in its place vramwarden.io/gpu" in why
 
 
@@ -156,7 +160,7 @@ def test_it_changes_nothing_but_annotations(cluster, waiting, change):
     change = copy.deepcopy(change)
     change.setdefault("metadata", {})["annotations"] = {**GIVEN, WAITS: None}
     why = denial(lambda: cluster.patch(waiting, change, "/status", cluster.us, MERGE))
-    assert is_denied_by(why, NAME)
+    assert is_denied_by(why, FENCE)
     assert "only annotations of a pod, through its status" in why
 
 
@@ -174,9 +178,9 @@ def test_it_touches_no_pod_that_does_not_wait(cluster, pod):
     pod = cluster.bound(**pod)
     for change in ({**GIVEN, GPU: "GPU-2"}, {WAITS: "x"}, {GPU: None}):
         why = cluster.writes(pod, change)
-        assert is_denied_by(why, NAME)
+        assert is_denied_by(why, FENCE)
         assert "only pods with VRAM that are bound and have no GPU yet" in why
-    assert is_denied_by(cluster.deletes(pod), NAME)
+    assert is_denied_by(cluster.deletes(pod), FENCE)
 
 
 def test_it_deletes_a_pod_that_waits(cluster, waiting):
@@ -238,7 +242,7 @@ def test_it_writes_no_config_map_but_its_own_and_deletes_lists_alone(cluster, na
     said["delete"] = denial(lambda: cluster.us.request("DELETE", path, dryRun="All"))
     cluster.api.delete(made)
     assert {what for what, why in said.items() if not why} == set(allowed.split())
-    assert all(is_denied_by(why, NAME) for why in said.values() if why)
+    assert all(is_denied_by(why, FENCE) for why in said.values() if why)
 
 
 def test_its_token_reads_no_key(cluster):
@@ -286,7 +290,7 @@ def test_it_writes_events_as_itself_alone(cluster, reporter, why):
     }
     said = denial(lambda: cluster.us.create(event, dry_run=True))
     assert why in said
-    assert is_denied_by(said, NAME) is bool(why)
+    assert is_denied_by(said, FENCE) is bool(why)
 
 
 def test_it_is_let_through_what_a_replica_does_to_assign_late(cluster, kubeconfig):

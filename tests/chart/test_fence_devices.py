@@ -295,12 +295,12 @@ def test_exempt_namespaces_are_left_alone(denying):
 
 
 LARGE = {
-    "variables": a_pod(containers=[a_container(env=[{"name": "A"}] * 4097)]),
-    "containers": a_pod(containers=[a_container(f"c{number}") for number in range(513)]),
-    "annotations": a_pod(annotations={f"a{number}": "" for number in range(4097)}),
+    "variables": a_pod(containers=[a_container(env=[{"name": "A"}] * 2561)]),
+    "containers": a_pod(containers=[a_container(f"c{number}") for number in range(515)]),
+    "annotations": a_pod(annotations={f"a{number}": "" for number in range(2561)}),
     "resources": a_pod(
         containers=[
-            a_container(resources={"limits": {f"a.com/{number}": "1" for number in range(257)}})
+            a_container(resources={"limits": {f"a.com/{number}": "1" for number in range(67)}})
         ]
     ),
 }

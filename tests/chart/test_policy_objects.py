@@ -60,7 +60,7 @@ class Cluster:
         fence = [
             one(objects, kind, f"vramwarden-{name}")
             for kind in (POLICY, BINDING)
-            for name in ("policy-fields", "webhook")
+            for name in ("policy-fields", "accounts")
         ]
         rights = [one(objects, kind, NAME) for kind in RIGHTS]
         self.made = [*rights, *fence, self.kind]
@@ -162,7 +162,7 @@ def test_kind_and_rights_are_there_where_the_value_says_so(helm, values, version
 
 @pytest.mark.parametrize("on", [False, True])
 def test_the_last_good_set_is_written_where_objects_are_read(helm, on):
-    text = json.dumps(one(helm.render({"policyObjects": on}), POLICY, "vramwarden-webhook"))
+    text = json.dumps(one(helm.render({"policyObjects": on}), POLICY, "vramwarden-accounts"))
     assert (LAST_GOOD in text) is on
 
 

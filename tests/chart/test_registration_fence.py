@@ -17,7 +17,7 @@ from webhook.adapters.kube.certificates import KINDS, CertificatesApi
 from webhook.adapters.kube.client import connect
 from webhook.adapters.kube.registration import BIND_WEBHOOK, RegistrationApi
 
-NAME = "vramwarden-registration"
+FENCE = "vramwarden-accounts"
 WEBHOOK = "vramwarden-webhook"
 RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
 MUTATING, VALIDATING = (f"{GROUP}/{kind.lower()}s/vramwarden" for kind in KINDS)
@@ -62,15 +62,15 @@ def cluster(control_plane, helm):
     for thing in made:
         api.apply(thing)
     for kind in (POLICY, BINDING):
-        apply(api, one(objects, kind, NAME))
+        apply(api, one(objects, kind, FENCE))
     found = Cluster(control_plane)
 
     def in_force():
-        return is_denied_by(found.tries({"metadata": {"labels": {"a": "b"}}}), NAME)
+        return is_denied_by(found.tries({"metadata": {"labels": {"a": "b"}}}), FENCE)
 
     wait_until("it is in force", in_force)
     yield found
-    for thing in (one(objects, BINDING, NAME), one(objects, POLICY, NAME), *made):
+    for thing in (one(objects, BINDING, FENCE), one(objects, POLICY, FENCE), *made):
         api.delete(thing)
 
 
@@ -118,14 +118,14 @@ ELSEWHERE = {
 @pytest.mark.parametrize("target", ELSEWHERE.values(), ids=ELSEWHERE)
 def test_it_has_reviews_sent_nowhere_else(cluster, path, target):
     why = cluster.target({"caBundle": CA, **target}, path)
-    assert is_denied_by(why, NAME)
+    assert is_denied_by(why, FENCE)
     assert "only the CA and the path of bind" in why
     assert cluster.target({"caBundle": CA}, path) == ""
 
 
 @pytest.mark.parametrize("target", ["another Service", "a server of one's own"])
 def test_it_has_bindings_sent_to_our_service_alone(cluster, target):
-    assert is_denied_by(cluster.target(ELSEWHERE[target], name=BIND_WEBHOOK), NAME)
+    assert is_denied_by(cluster.target(ELSEWHERE[target], name=BIND_WEBHOOK), FENCE)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ WIDER = {
 @pytest.mark.parametrize("change", WIDER.values(), ids=WIDER)
 def test_it_changes_not_what_is_sent(cluster, change):
     why = cluster.tries(change)
-    assert is_denied_by(why, NAME)
+    assert is_denied_by(why, FENCE)
     assert "only the CA and the path of bind" in why
 
 
@@ -203,7 +203,7 @@ def owned_by(kind, name):
 )
 def test_it_changes_nothing_of_its_metadata_but_the_owner(cluster, change):
     why = cluster.tries(change)
-    assert is_denied_by(why, NAME)
+    assert is_denied_by(why, FENCE)
     assert "no owner but its namespace" in why
     assert cluster.tries(owned_by("Namespace", NAMESPACE)) == ""
 

@@ -42,8 +42,6 @@ OTHERS = {
     ("RoleBinding", NAMESPACE),
     ("ClusterRole", None),
     ("ClusterRoleBinding", None),
-    ("ValidatingAdmissionPolicy", None),
-    ("ValidatingAdmissionPolicyBinding", None),
 }
 MONITORED = {"podMonitor": {"enabled": True}}
 MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
@@ -233,12 +231,11 @@ def test_its_pods_are_never_sent_to_us(helm, version):
         binding_webhook(objects)["namespaceSelector"],
     ]
     judging += [
-        thing["spec"]["matchConstraints"]["namespaceSelector"]
+        thing["spec"]["matchResources"]["namespaceSelector"]
         for thing in objects
-        if thing["kind"] == "ValidatingAdmissionPolicy"
-        and "namespaceSelector" in thing["spec"]["matchConstraints"]
+        if thing["kind"] == "ValidatingAdmissionPolicyBinding" and "matchResources" in thing["spec"]
     ]
-    assert len(judging) == (5 if version == "1.36" else 2)
+    assert len(judging) == (6 if version == "1.36" else 2)
     for selector in judging:
         exempt = selector["matchExpressions"][0]["values"]
         assert {"watch", NAMESPACE} <= set(exempt)
@@ -268,8 +265,10 @@ def test_its_namespace_is_made_once_and_allows_it(helm, namespace, create, made)
         (subject,) = one(objects, kind, SENTRY)["subjects"]
         assert subject["namespace"] == namespace
     account = f"system:serviceaccount:{namespace}:{SENTRY}"
-    (condition,) = one(objects, "ValidatingAdmissionPolicy", SENTRY)["spec"]["matchConditions"]
-    assert f"'{account}'" in condition["expression"]
+    policy = one(objects, "ValidatingAdmissionPolicy", "vramwarden-accounts")["spec"]
+    assert f"'{account}'" in policy["matchConditions"][0]["expression"]
+    (variable,) = (one for one in policy["variables"] if one["name"] == "bySentry")
+    assert f"'{account}'" in variable["expression"]
 
 
 def test_priority_classes_are_allowed_in_both_namespaces_where_that_takes_a_quota(helm):

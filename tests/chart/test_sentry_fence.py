@@ -39,6 +39,7 @@ from webhook.sentry.teller import OfNode, OfPod, Teller
 from webhook.sentry.writer import GpuNodeWriter
 
 NAME = "vramwarden-sentry"
+FENCE = "vramwarden-accounts"
 RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
 IN_THE_RELEASE = ("Role", "RoleBinding")
 OWN, OTHER = "watched-1", "watched-2"
@@ -143,7 +144,7 @@ def cluster(control_plane, helm):
     for thing in made:
         api.apply(thing)
     for kind in (POLICY, BINDING):
-        apply(api, one(objects, kind, NAME))
+        apply(api, one(objects, kind, FENCE))
     with urllib3.PoolManager(ca_certs=str(control_plane.state / "ca.crt")) as pool:
         found = Sentries(control_plane, pool)
         found.sentry = found.of(OWN)
@@ -151,13 +152,13 @@ def cluster(control_plane, helm):
 
         def in_force():
             return is_denied_by(
-                tries(found.sentry, found.running, {"status": {"phase": "x"}}), NAME
+                tries(found.sentry, found.running, {"status": {"phase": "x"}}), FENCE
             )
 
         wait_until("it is in force", in_force)
         yield found
         found.close()
-    for thing in (one(objects, BINDING, NAME), one(objects, POLICY, NAME), *made):
+    for thing in (one(objects, BINDING, FENCE), one(objects, POLICY, FENCE), *made):
         api.delete(thing)
     for name in (OWN, OTHER):
         api.request("DELETE", f"/api/v1/nodes/{name}")
@@ -230,24 +231,24 @@ NOT_ITS_OWN = {
 @pytest.mark.parametrize("pod", NOT_ITS_OWN.values(), ids=NOT_ITS_OWN)
 def test_it_says_nothing_of_other_pods(cluster, pod):
     why = tries(cluster.sentry, cluster.pod(**pod), told())
-    assert is_denied_by(why, NAME)
+    assert is_denied_by(why, FENCE)
     assert "only pods with VRAM of its own node" in why
 
 
 def test_another_nodes_sentry_writes_what_this_one_may_not(cluster):
     pod = cluster.pod(node=OTHER)
     assert tries(cluster.of(OTHER), pod, told()) == ""
-    assert is_denied_by(tries(cluster.sentry, pod, told()), NAME)
+    assert is_denied_by(tries(cluster.sentry, pod, told()), FENCE)
 
 
 def test_a_token_that_names_no_node_writes_nothing(cluster):
     nobody = cluster.of(None)
     for pod in (cluster.running, cluster.pod(node="")):
         assert "only pods with VRAM of its own node" in tries(nobody, pod, told())
-    assert is_denied_by(denial(lambda: nobody.create(an_event(pod="x"), dry_run=True)), NAME)
+    assert is_denied_by(denial(lambda: nobody.create(an_event(pod="x"), dry_run=True)), FENCE)
     nowhere = cluster.of("")
     event = an_event("Node", "", pod=nowhere.pod)
-    assert is_denied_by(denial(lambda: nowhere.create(event, dry_run=True)), NAME)
+    assert is_denied_by(denial(lambda: nowhere.create(event, dry_run=True)), FENCE)
 
 
 OTHER_CHANGES = {
@@ -276,7 +277,7 @@ OTHER_CHANGES = {
 @pytest.mark.parametrize("change", OTHER_CHANGES.values(), ids=OTHER_CHANGES)
 def test_it_changes_nothing_else_of_a_pod(cluster, change):
     why = tries(cluster.sentry, cluster.running, change)
-    assert is_denied_by(why, NAME)
+    assert is_denied_by(why, FENCE)
     assert "nothing of a pod but its condition" in why
 
 
@@ -292,7 +293,7 @@ def test_it_changes_nothing_else_of_a_pod(cluster, change):
 )
 def test_it_says_nothing_but_that_the_cap_was_exceeded(cluster, change):
     why = tries(cluster.sentry, cluster.running, change)
-    assert is_denied_by(why, NAME)
+    assert is_denied_by(why, FENCE)
     assert "only write that vramwarden.io/CapHeld is False" in why
 
 
@@ -370,7 +371,7 @@ NAMELESS = {
 @pytest.mark.parametrize("event", FORGED.values(), ids=FORGED)
 def test_it_writes_events_as_itself_alone(cluster, event):
     why = writes(cluster, event)
-    assert is_denied_by(why, NAME)
+    assert is_denied_by(why, FENCE)
     assert "Events only as vramwarden.io/sentry" in why
 
 
@@ -401,7 +402,7 @@ def test_of_events_it_changes_its_own_alone(cluster):
 
     assert counts(an_event(pod=cluster.sentry.pod)) == ""
     for others in (an_event(pod="x"), an_event(pod=cluster.sentry.pod, reportingController="y/z")):
-        assert is_denied_by(counts(others), NAME)
+        assert is_denied_by(counts(others), FENCE)
 
 
 @pytest.mark.parametrize(
@@ -417,7 +418,7 @@ def test_of_events_it_changes_its_own_alone(cluster):
 )
 def test_it_writes_no_events_of_others(cluster, event):
     why = writes(cluster, event)
-    assert is_denied_by(why, NAME)
+    assert is_denied_by(why, FENCE)
     assert "Events of pods and of its own node only" in why
 
 
@@ -535,7 +536,7 @@ def test_it_writes_the_figures_of_no_other_node(cluster, crds, kube):
             write_figures(kube, figures(OTHER))
         nobody = cluster.of(None)
         why = denial(lambda: nobody.create(write_gpu_node(figures()), dry_run=True))
-        assert is_denied_by(why, NAME)
+        assert is_denied_by(why, FENCE)
         for method in ("DELETE", "PUT"):
             with pytest.raises(ApiError, match=r"cannot (delete|update)"):
                 cluster.sentry.request(method, f"{GPU_NODES}/{OWN}", write_gpu_node(figures()))
@@ -556,7 +557,7 @@ def test_it_writes_nothing_but_figures(cluster, written, metadata):
     merge = {"content_type": "application/merge-patch+json", "dryRun": "All"}
     path = f"{GPU_NODES}/{OWN}"
     why = denial(lambda: cluster.sentry.request("PATCH", path, {"metadata": metadata}, **merge))
-    assert is_denied_by(why, NAME)
+    assert is_denied_by(why, FENCE)
     assert "nothing of a GPUNode but figures" in why
     # What others added stays, and does not keep it from writing.
     cluster.api.request("PATCH", path, {"metadata": metadata | {"finalizers": None}}, **merge)

@@ -66,7 +66,7 @@ REST = {
         "enforcer": {"repository": "localhost:5000/enforcer", "tag": "2"},
         "imagePullSecrets": [{"name": "pull"}],
         "policies": {"files": {"10-mine.yaml": "apiVersion: vramwarden.io/v1alpha1\n"}},
-        "exemptNamespaces": ["a", "b-*", "*"],
+        "exemptNamespaces": ["a", "b-*", "*-c"],
         "webhook": {
             "mutating": {"failurePolicy": "Ignore"},
             "hostNetwork": True,

@@ -11,9 +11,16 @@ import contextlib
 import copy
 import itertools
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tests.chart.admission_policies import PLURALS, apply, is_denied_by, write_parameter
+from tests.chart.admission_policies import (
+    PLURALS,
+    apply,
+    is_denied_by,
+    keep_parameters_followed,
+    write_parameter,
+)
 from tests.chart.fenced import allow
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, Helm
@@ -23,6 +30,7 @@ from tests.support.schedulers import GIB, add_node, remove_node
 from tests.support.servers import Server, running
 from tests.support.webhook_configurations import installed
 from webhook.adapters.policy.files import load_policy, shipped_policy_path
+from webhook.core.policy.values import Rollout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,11 +145,9 @@ class Tenant:
         return self.admin.request("GET", self.path(pod))
 
     def leave(self) -> None:
-        """Leave the cluster as it was."""
+        """Leave no pods. Without controllers a deleted namespace would never be gone."""
         for namespace in self._namespaces:
             self.delete(*self.admin.list(f"/api/v1/namespaces/{namespace}/pods"))
-            metadata = {"name": namespace}
-            self.admin.delete({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
 
     def delete(self, *pods: Json) -> None:
         """Delete pods at once."""
@@ -150,15 +156,27 @@ class Tenant:
 
 
 @contextlib.contextmanager
-def attacked(control_plane: ControlPlane, helm: Helm, folder: Path) -> Iterator[Tenant]:
-    """Put all of the chart's admission into force until the block ends."""
+def attacked(
+    control_plane: ControlPlane,
+    helm: Helm,
+    folder: Path,
+    rollout: Rollout = Rollout.ENFORCE,
+    *,
+    void: bool = True,
+) -> Iterator[Tenant]:
+    """Put all of the chart's admission into force until the block ends.
+
+    `void` once for each control plane: after it is taken away, API servers up to 1.36 go on with
+    the parameter that they have (kubernetes/kubernetes issue 130887).
+    """
     api = control_plane.api
-    objects = helm.render({"rollout": "Enforce", "fence": {"void": True}})
+    objects = helm.render({"rollout": rollout.value, "fence": {"void": void}})
     policies = folder / "policies"
     policies.mkdir(parents=True)
     (policies / "00-strict.yaml").write_text(STRICT)
     shutil.copy(shipped_policy_path(), policies / "10-default.yaml")
-    write_parameter(api, load_policy(policies, enforcer_image="vramwarden/enforcer:x"))
+    policy = load_policy(policies, enforcer_image="vramwarden/enforcer:x")
+    write_parameter(api, replace(policy, rollout=rollout))
     env = {
         "KUBECONFIG": str(control_plane.kubeconfig),
         "VRAMWARDEN_PLACEMENT_NAMESPACE": NAMESPACE,
@@ -166,15 +184,18 @@ def attacked(control_plane: ControlPlane, helm: Helm, folder: Path) -> Iterator[
     with contextlib.ExitStack() as stack:
         add_node(api, NODE, [80 * GIB, 80 * GIB])
         stack.callback(remove_node, api, NODE)
-        server = stack.enter_context(running(folder, policy=None, **env))
+        server = stack.enter_context(
+            running(folder, f"--rollout={rollout.value}", policy=None, **env)
+        )
         tenant = Tenant(control_plane, server)
         stack.callback(tenant.leave)
         stack.enter_context(installed(api, *called_here(objects, server)))
         fences = [thing for thing in objects if thing["kind"] in PLURALS]
+        keep_parameters_followed(api)
         for thing in fences:
             apply(api, thing)
             stack.callback(_remove, api, thing)
-        _wait_for_fences(tenant)
+        _wait_for_fences(tenant, void=void)
         yield tenant
 
 
@@ -189,16 +210,18 @@ def called_here(objects: list[Json], server: Server) -> list[Json]:
     return found
 
 
-def _wait_for_fences(tenant: Tenant) -> None:
+def _wait_for_fences(tenant: Tenant, *, void: bool) -> None:
     """Wait until the API server has heard of the fences: of each, whether it denies something."""
     plain, named = tenant.has(), tenant.has("1Gi")
     namespace = tenant.namespace("team-a")
     label = {"metadata": {"labels": {"vramwarden.io/webhook": "disabled"}}}
     may_not = tenant.admin.acting_as("carol", "system:authenticated")
+    swapped = {"spec": {"initContainers": [{"name": "vram-enforcer", "image": "other"}]}}
     rule = {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["*"]}
     allow(tenant.admin, "carol", namespace, rule)
     probes = {
-        "vramwarden-marks": lambda: tenant.annotate(plain, gpu="GPU-x"),
+        "vramwarden-sidecar": lambda: tenant.patch(named, swapped),
+        "vramwarden-second-line": lambda: tenant.annotate(plain, gpu="GPU-x"),
         "vramwarden-enforcer": lambda: tenant.enter(named, "exec", "vram-enforcer"),
         "vramwarden-exemption": lambda: may_not.request(
             "PATCH", f"/api/v1/namespaces/{namespace}", label, content_type=STRATEGIC, dryRun="All"
@@ -206,7 +229,8 @@ def _wait_for_fences(tenant: Tenant) -> None:
     }
     for name, probe in probes.items():
         wait_until(f"{name} is in force", lambda n=name, p=probe: is_denied_by(denial(p), n))
-    wait_until("containers are voided", lambda: _is_voided(tenant.create(a_pod())))
+    if void:
+        wait_until("containers are voided", lambda: _is_voided(tenant.create(a_pod())))
     tenant.delete(plain, named)
 
 

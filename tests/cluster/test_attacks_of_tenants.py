@@ -423,11 +423,11 @@ NAMED = {
     "by a ConfigMap": [from_source(configMapKeyRef={"name": "c", "key": "k"})],
 }
 CHANGES = (
-    ("its GPU", annotations(gpu="GPU-stolen"), by("marks")),
-    ("the names of its devices", annotations(**{"visible-devices": "all"}), by("marks")),
+    ("its GPU", annotations(gpu="GPU-stolen"), by("second-line")),
+    ("the names of its devices", annotations(**{"visible-devices": "all"}), by("second-line")),
     ("its amount", annotations(**{"gpu-memory": "80Gi"}), FIXED),
     ("its mark", annotations(admitted="x"), FIXED),
-    ("its label", {"metadata": {"labels": {"vramwarden.io/managed": None}}}, by("marks")),
+    ("its label", {"metadata": {"labels": {"vramwarden.io/managed": None}}}, by("second-line")),
 )
 DEVICES = "/var/run/nvidia-container-devices/all"
 MIRROR = {"kubernetes.io/config.mirror": "x"}
@@ -554,8 +554,12 @@ TABLE = [
         BY_HAND,
     ),
     closed("B11 our volume", with_mount("8Gi", "vram-enforcer-run", "/x"), "ReservedName: "),
-    closed("B11 the sidecar's image", changing_the_sidecar("", image="evil.example/x"), FIXED),
-    closed("B11 the sidecar's amounts", changing_the_sidecar("/resize", resources=LESS), FIXED),
+    closed(
+        "B11 the sidecar's image", changing_the_sidecar("", image="evil.example/x"), by("sidecar")
+    ),
+    closed(
+        "B11 the sidecar's amounts", changing_the_sidecar("/resize", resources=LESS), by("sidecar")
+    ),
     limit("B12 managed memory", "README.md", "`cudaMallocManaged` memory is never seen"),
     limit(
         "B12 between two measurements",
@@ -668,7 +672,7 @@ TABLE = [
         "Who reaches it can send reviews of pods, which cost time",
     ),
     harmless("D2 marks in a Binding", binding_brings_marks),
-    closed("D3 its GPU by pods/status", writing_status("pods/status"), by("marks")),
+    closed("D3 its GPU by pods/status", writing_status("pods/status"), by("sidecar")),
     limit(
         "D4 priority",
         SECURITY_MD,

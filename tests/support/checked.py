@@ -153,8 +153,8 @@ INSTALLED = replace(
     fences=frozenset(
         f"vramwarden-{name}"
         for name in (
-            *("second-line", "marks", "enforcer", "exemption", "parameter"),
-            *("agent", "sentry", "registration", "webhook"),
+            *("second-line", "sidecar", "debuggers", "enforcer", "exemption"),
+            *("accounts", "parameter"),
         )
     ),
     fence_rules=rules(),

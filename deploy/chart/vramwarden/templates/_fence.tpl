@@ -35,7 +35,10 @@ value's. */}}
 {{- include "vramwarden.hasFence" (dict "root" . "name" "void" "kind" "MutatingAdmissionPolicy" "version" "1.36") }}
 {{- end }}
 
-{{/* The binding of a ValidatingAdmissionPolicy; call with a dict of root and component. */}}
+{{/* The binding of a ValidatingAdmissionPolicy; call with a dict of root and component, and inNamespaces where
+exempt ones are left alone, and ours for what has our label, as it is or as it was. That stands here, since API
+servers read the selectors of policies for each request of whatever kind, and those of bindings once the rules
+of their policy match. */}}
 {{- define "vramwarden.fenceBinding" -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
@@ -45,6 +48,16 @@ spec:
   policyName: vramwarden-{{ .component }}
   {{- with .paramRef }}
   {{- . | nindent 2 }}
+  {{- end }}
+  {{- if .inNamespaces }}
+  matchResources:
+    namespaceSelector:
+      {{- include "vramwarden.namespaceSelector" .root | trim | nindent 6 }}
+    {{- if .ours }}
+    objectSelector:
+      matchExpressions:
+      - {key: vramwarden.io/managed, operator: Exists}
+    {{- end }}
   {{- end }}
   validationActions: [Deny]
 {{- end }}
@@ -80,14 +93,55 @@ request.namespace.matches(line[{{ . }}])
 labels[?pair[0]] == optional.of(pair[1]))))
 {{- end }}
 
-{{/* In CEL: whether a pod has a list that is too long to be judged. Of each limit the API server has made a
-request, too. */}}
+{{/* The containers that a request adds, with the debugging ones that were there. */}}
+{{- define "vramwarden.fenceContainers" -}}
+({{ include "vramwarden.isDebugged" . }} ? object.spec.?ephemeralContainers.orValue([])
+: object.spec.?containers.orValue([]) + object.spec.?initContainers.orValue([]))
+{{- end }}
+
+{{/* In CEL: whether a pod has a list that is too long to be gone through, among those that a request may
+change. */}}
 {{- define "vramwarden.fenceTooMany" -}}
-object.metadata.?annotations.orValue({}).size() > 4096
-|| [object.spec.?containers.orValue([]) + object.spec.?initContainers.orValue([])
-+ object.spec.?ephemeralContainers.orValue([])].exists(all, all.size() > 512
-|| all.exists(container, container.?env.orValue([]).size() > 4096
-|| container.?resources.?requests.orValue({}).size() > 256))
+(!{{ include "vramwarden.isDebugged" . }}
+&& object.metadata.?annotations.orValue({}).size() > {{ (include "vramwarden.bounds" . | fromJson).unread.entries }})
+|| [{{ include "vramwarden.fenceContainers" . }}].exists(all, {{ include "vramwarden.areMany" . }}
+|| all.exists(container, {{ include "vramwarden.isLong" . }}))
+{{- end }}
+
+{{/* In CEL: what the second line may have to say of a new pod, of debugging containers, and of an update: those
+change annotations and images alone. */}}
+{{- define "vramwarden.fenceIsNew" -}}
+({{ include "vramwarden.fenceTooMany" . }}
+|| 'vramwarden.io/managed' in object.metadata.?labels.orValue({})
+|| object.metadata.?annotations.orValue({}).exists(key,
+key.startsWith('vramwarden.io/') || {{ include "vramwarden.isDeviceKey" . }})
+|| {{ include "vramwarden.newContainers" . }}.exists(container,
+'vramwarden.io/vram' in container.?resources.?limits.orValue({}) || {{ include "vramwarden.namesDevices" . }}))
+{{- end }}
+
+{{- define "vramwarden.fenceIsDebugger" -}}
+({{ include "vramwarden.fenceTooMany" . }}
+|| object.spec.?ephemeralContainers.orValue([]).exists(container, {{ include "vramwarden.namesDevices" . }}))
+{{- end }}
+
+{{- define "vramwarden.fenceIsAnnotated" -}}
+(object.metadata.?labels[?'vramwarden.io/managed'] != oldObject.metadata.?labels[?'vramwarden.io/managed']
+|| (object.metadata.?annotations != oldObject.metadata.?annotations && (object.metadata.?annotations.orValue({}).size() > {{ (include "vramwarden.bounds" . | fromJson).unread.entries }}
+|| {{ include "vramwarden.marksDiffer" . }}
+|| object.metadata.?annotations.orValue({}).exists(key, {{ include "vramwarden.isDeviceKey" . }}
+&& object.metadata.annotations[key] != oldObject.metadata.?annotations.orValue({})[?key].orValue('')))))
+{{- end }}
+
+{{/* In CEL: whether an update changes what only we write: which GPUs a pod has. */}}
+{{- define "vramwarden.marksDiffer" -}}
+(object.metadata.?labels[?'vramwarden.io/managed'] != oldObject.metadata.?labels[?'vramwarden.io/managed']
+|| ['gpu', 'visible-devices', 'gpu-memory-fraction', 'gpu-waits'].exists(key,
+object.metadata.?annotations[?'vramwarden.io/' + key] != oldObject.metadata.?annotations[?'vramwarden.io/' + key]))
+{{- end }}
+
+{{- define "vramwarden.marksMessage" -}}
+vramwarden: the annotations vramwarden.io/gpu, visible-devices, gpu-memory-fraction and gpu-waits
+and the label vramwarden.io/managed are changed by vramwarden alone
 {{- end }}
 
 {{/* The name by which the API server knows an account of ours; call with a dict of root and component, and

@@ -93,8 +93,8 @@ namespace: {{ .Values.sentry.namespace | quote }}
 ^({{ join "|" . | replace "*" ".*" }})$
 {{- end }}
 
-{{/* Exempt by name, which nobody can forge; the label is for cluster admins. */}}
-{{- define "vramwarden.namespaceSelector" }}
+{{/* Exempt by name, which nobody can forge, as one JSON list; the label is for cluster admins. */}}
+{{- define "vramwarden.exemptNames" -}}
 {{- $names := list "kube-system" "kube-public" "kube-node-lease" .Release.Namespace }}
 {{- if include "vramwarden.hasSentry" . }}
 {{- $names = append $names .Values.sentry.namespace }}
@@ -102,11 +102,15 @@ namespace: {{ .Values.sentry.namespace | quote }}
 {{- range .Values.exemptNamespaces }}
 {{- if not (contains "*" .) }}{{ $names = append $names . }}{{ end }}
 {{- end }}
+{{- uniq $names | toJson }}
+{{- end }}
+
+{{- define "vramwarden.namespaceSelector" }}
 matchExpressions:
 - key: kubernetes.io/metadata.name
   operator: NotIn
   values:
-  {{- range uniq $names }}
+  {{- range include "vramwarden.exemptNames" . | fromJsonArray }}
   - {{ . | quote }}
   {{- end }}
 - key: vramwarden.io/webhook
@@ -114,28 +118,35 @@ matchExpressions:
   values: [disabled]
 {{- end }}
 
-{{/* The matchCondition for exempt namespaces whose names have a *; empty where there is none. */}}
-{{- define "vramwarden.exemptNamespaces" -}}
+{{/* A regular expression for exempt namespaces whose names have a *; empty where there is none. */}}
+{{- define "vramwarden.exemptPattern" -}}
 {{- $patterns := list }}
 {{- range .Values.exemptNamespaces }}
 {{- if contains "*" . }}{{ $patterns = append $patterns . }}{{ end }}
 {{- end }}
-{{- with $patterns }}
+{{- with $patterns }}{{ include "vramwarden.namespacePattern" . }}{{ end }}
+{{- end }}
+
+{{/* The matchCondition for them, of what is no pod. */}}
+{{- define "vramwarden.exemptNamespaces" -}}
+{{- with include "vramwarden.exemptPattern" . }}
 - name: namespace-is-not-exempt
-  expression: "!request.namespace.matches('{{ include "vramwarden.namespacePattern" . }}')"
+  expression: "!request.namespace.matches('{{ . }}')"
 {{- end }}
 {{- end }}
 
-{{/* matchConditions of everything that reviews pods: which pods are nobody's business. */}}
+{{/* matchConditions of a policy that judges pods: which are nobody's business. */}}
 {{- define "vramwarden.exemptions" -}}
 {{ include "vramwarden.exemptNamespaces" . }}
-# What a kubelet shows of a static pod runs already. The annotation alone proves nothing: anybody can
-# write it, so the user has to be a node.
 - name: is-no-mirror-pod
-  expression: >-
-    !(has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups
-    && has(object.metadata.annotations)
-    && 'kubernetes.io/config.mirror' in object.metadata.annotations)
+  expression: "!{{ include "vramwarden.isMirrorPod" . | replace "\n" " " }}"
+{{- end }}
+
+{{/* In CEL: whether a request is about what a kubelet shows of a static pod, which runs already. The annotation
+alone proves nothing: anybody can write it, so the user has to be a node. */}}
+{{- define "vramwarden.isMirrorPod" -}}
+(has(object.metadata.annotations) && 'kubernetes.io/config.mirror' in object.metadata.annotations
+&& has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups)
 {{- end }}
 
 {{/*
@@ -147,132 +158,218 @@ What the two let through is more than `decide` in webhook/core/admission/decide.
 tests/chart proves it. A condition that cannot be evaluated denies the pod (`Fail`), or lets it pass us
 by (`Ignore`): hence has() before every field. Webhooks have no variables, so a list of one and
 `exists` stand in where something is read twice.
+
+Every pod of the cluster pays for this. To make an object readable in CEL costs the API server more than an
+expression, and it does so for each entry that rules and selectors let through (`strangers` of `make bench`).
+So there are few entries, each with one expression that stops at what is most often false, and exceptions last.
 */}}
 
-{{/* All containers of `pod`, a name in CEL. */}}
-{{- define "vramwarden.containers" -}}
-((has(pod.spec.containers) ? pod.spec.containers : [])
-+ (has(pod.spec.initContainers) ? pod.spec.initContainers : [])
-+ (has(pod.spec.ephemeralContainers) ? pod.spec.ephemeralContainers : []))
+{{/* How long a list may be: `judged` is what webhook/core/pod/complexity.py lets a pod have before it is
+translated, `unread` what is not gone through in CEL. */}}
+{{- define "vramwarden.bounds" -}}
+{{- .Files.Get "files/admission.json" }}
 {{- end }}
 
-{{/* Whether `pod` has a list too long to be gone through: for that API servers up to 1.36 take a time that
-grows with the square of its length, seconds for 3 MB of variables. */}}
-{{- define "vramwarden.isLarge" -}}
-((has(pod.metadata.annotations) && pod.metadata.annotations.size() > 4096)
-|| (has(pod.spec.volumes) && pod.spec.volumes.size() > 1024)
-|| [{{ include "vramwarden.containers" . }}].exists(all, all.size() > 512 || all.exists(container,
-(has(container.env) && container.env.size() > 4096)
-|| (has(container.volumeMounts) && container.volumeMounts.size() > 1024)
+{{/* The containers of a new pod, which has none for debugging. */}}
+{{- define "vramwarden.newContainers" -}}
+((has(object.spec.containers) ? object.spec.containers : [])
++ (has(object.spec.initContainers) ? object.spec.initContainers : []))
+{{- end }}
+
+{{/* Whether `all`, a pod's containers, hold more than is gone through. Below nine of them each one's bounds
+are enough. */}}
+{{- define "vramwarden.areMany" -}}
+{{- $most := (include "vramwarden.bounds" . | fromJson).unread -}}
+(all.size() > 8 && (all.size() > {{ $most.containers }}
+|| all.map(container, has(container.env) ? container.env.size() : 0).sum() > {{ $most.allVariables }}
+|| all.map(container, has(container.volumeMounts) ? container.volumeMounts.size() : 0).sum() > {{ $most.allMounts }}))
+{{- end }}
+
+{{/* Whether `container` has a list that is too long to be gone through. */}}
+{{- define "vramwarden.isLong" -}}
+{{- $most := (include "vramwarden.bounds" . | fromJson).unread -}}
+(has(container.env) && container.env.size() > {{ $most.variables }})
+|| (has(container.volumeMounts) && container.volumeMounts.size() > {{ $most.mounts }})
 || (has(container.resources) && has(container.resources.requests)
-&& container.resources.requests.size() > 256))))
+&& container.resources.requests.size() > {{ $most.resources }})
 {{- end }}
 
-{{/* Whether `pod` bears anything of ours: a demand, our marks, the resource (of a limit alone the API
-server has made a request, too), or names that are reserved for the sidecar and its volumes. */}}
-{{- define "vramwarden.isOurs" -}}
-((has(pod.metadata.annotations) && pod.metadata.annotations.exists(key, key.startsWith('vramwarden.io/')))
-|| (has(pod.metadata.labels) && 'vramwarden.io/managed' in pod.metadata.labels)
-|| (has(pod.spec.volumes) && pod.spec.volumes.exists(volume, volume.name.startsWith('vram-enforcer')))
-|| {{ include "vramwarden.containers" . }}.exists(container,
-container.name.startsWith('vram-enforcer')
-|| (has(container.volumeMounts)
+{{/* Whether `container` is called ours, or mounts what is. */}}
+{{- define "vramwarden.isNamedOurs" -}}
+container.name.startsWith('vram-enforcer') || (has(container.volumeMounts)
 && container.volumeMounts.exists(mount, mount.name.startsWith('vram-enforcer')))
-|| (has(container.resources) && has(container.resources.requests)
-&& 'vramwarden.io/vram' in container.resources.requests)))
 {{- end }}
 
-{{/* Whether `pod` names GPUs by hand: by the variable, unless its value shows none. */}}
+{{- define "vramwarden.isDebuggerLikeOurs" -}}
+({{ include "vramwarden.isNamedOurs" . }}
+|| (has(container.targetContainerName) && container.targetContainerName == 'vram-enforcer'))
+{{- end }}
+
+{{/* Whether `container` names GPUs by hand: by the variable, unless its value shows none. */}}
 {{- define "vramwarden.namesDevices" -}}
-{{ include "vramwarden.containers" . }}.exists(container, has(container.env)
-&& container.env.exists(variable, variable.name == 'NVIDIA_VISIBLE_DEVICES'
+(has(container.env) && container.env.exists(variable, variable.name == 'NVIDIA_VISIBLE_DEVICES'
 && (has(variable.valueFrom) || (has(variable.value) && !(variable.value in ['', 'void', 'none'])))))
 {{- end }}
 
-{{/* Whether `key` is one of those by which container runtimes are asked for devices (CDI). */}}
+{{/* Whether `key` is one of those by which container runtimes are asked for devices (CDI), or like one. */}}
 {{- define "vramwarden.isDeviceKey" -}}
-(key.startsWith('nvidia.cdi.k8s.io') || key.startsWith('cdi.k8s.io/'))
+key.matches('{{ (include "vramwarden.bounds" . | fromJson).likeInjectors }}')
 {{- end }}
 
-{{/* Whether an update changes keys; call with a field of metadata and a condition on `key`. */}}
-{{- define "vramwarden.keysDiffer" -}}
-[[has(object.metadata.{{ .field }}) ? object.metadata.{{ .field }} : {},
-has(oldObject.metadata.{{ .field }}) ? oldObject.metadata.{{ .field }} : {}]].exists(both,
-both.exists(one, one.exists(key, {{ .condition }}
-&& !both.all(other, key in other && other[key] == one[key]))))
+{{/* Whether a new pod bears anything of ours (a demand, our marks, the resource, or names that are reserved for
+the sidecar and its volumes; of a limit alone the API server has made a request, too), or is too large to be
+gone through: then its size is judged. Without a second line also GPUs named by hand. */}}
+{{- define "vramwarden.isNewDemand" -}}
+{{- $most := (include "vramwarden.bounds" . | fromJson).unread -}}
+{{- $alone := not (include "vramwarden.hasSecondLine" .) -}}
+((has(object.metadata.annotations) && (object.metadata.annotations.size() > {{ $most.entries }}
+|| object.metadata.annotations.exists(key, key.startsWith('vramwarden.io/')
+{{- if $alone }} || {{ include "vramwarden.isDeviceKey" . }}{{ end }})))
+|| (has(object.metadata.labels) && 'vramwarden.io/managed' in object.metadata.labels)
+|| (has(object.spec.volumes) && (object.spec.volumes.size() > {{ $most.volumes }}
+|| object.spec.volumes.exists(volume, volume.name.startsWith('vram-enforcer'))))
+|| [{{ include "vramwarden.newContainers" . }}].exists(all, {{ include "vramwarden.areMany" . }}
+|| all.exists(container, {{ include "vramwarden.isLong" . }} || {{ include "vramwarden.isNamedOurs" . }}
+|| (has(container.resources) && has(container.resources.requests)
+&& 'vramwarden.io/vram' in container.resources.requests)
+{{- if $alone }} || {{ include "vramwarden.namesDevices" . }}{{ end }})))
 {{- end }}
 
-{{/* Whether an update changes what may never change: our keys (and the one that says which container an
-amount is for), amounts, the sidecar, the pod's own resources, how many (debugging) containers there are. So gates,
-finalizers and labels of others go on while we are away, also on a pod with a demand. */}}
-{{- define "vramwarden.oursDiffers" -}}
-{{- $ours := "key.startsWith('vramwarden.io/')" }}
-{{- $ofAnnotations := printf "(%s || key == 'kubectl.kubernetes.io/default-container')" $ours }}
-{{ include "vramwarden.keysDiffer" (dict "field" "annotations" "condition" $ofAnnotations) }}
-|| {{ include "vramwarden.keysDiffer" (dict "field" "labels" "condition" $ours) }}
-|| [[object, oldObject].map(pod,
-[has(pod.spec.resources) ? pod.spec.resources : dyn({})]
-+ {{ include "vramwarden.containers" . }}.map(container,
-container.name == 'vram-enforcer' ? container
-: has(container.resources) && has(container.resources.limits)
-&& 'vramwarden.io/vram' in container.resources.limits
-? container.resources.limits['vramwarden.io/vram'] : dyn('')))].exists(views, views[0] != views[1])
+{{/* What else of a new pod we judge: whole GPUs, which in any policy have a domain; mounts by which some
+container toolkits show GPUs; GPUs named by hand. */}}
+{{- define "vramwarden.isNewAdvice" -}}
+{{- $most := (include "vramwarden.bounds" . | fromJson).unread -}}
+((has(object.metadata.annotations) && object.metadata.annotations.size() <= {{ $most.entries }}
+&& object.metadata.annotations.exists(key, {{ include "vramwarden.isDeviceKey" . }}))
+|| [{{ include "vramwarden.newContainers" . }}].exists(all, !{{ include "vramwarden.areMany" . }}
+&& all.exists(container, !({{ include "vramwarden.isLong" . }})
+&& ((has(container.resources) && has(container.resources.requests)
+&& container.resources.requests.exists(name, name.contains('/')))
+|| (has(container.volumeMounts)
+&& container.volumeMounts.exists(mount, mount.mountPath.contains('nvidia-container-devices')))
+|| {{ include "vramwarden.namesDevices" . }}))))
 {{- end }}
 
+{{/* Whether an update adds debugging containers, and to which entry that goes: to the first where the pod is
+ours, or a container would be (which was there before is for the webhook to know), or there are too many. */}}
 {{- define "vramwarden.isDebugged" -}}
 (has(request.subResource) && request.subResource == 'ephemeralcontainers')
 {{- end }}
 
-{{/* What brings a request to the entry that is `Fail`. A new pod too large to be gone through is sent there,
-for the webhook to judge by its size. One that is stored as large is left alone: it was not translated. */}}
+{{- define "vramwarden.isDebuggedDemand" -}}
+{{- $most := (include "vramwarden.bounds" . | fromJson).unread -}}
+({{ include "vramwarden.isLabelled" . }}
+|| (has(object.spec.ephemeralContainers) && [object.spec.ephemeralContainers].exists(all,
+{{ include "vramwarden.areMany" . }} || all.exists(container, {{ include "vramwarden.isLong" . }}
+|| {{ include "vramwarden.isDebuggerLikeOurs" . }}
+{{- if not (include "vramwarden.hasSecondLine" .) }} || {{ include "vramwarden.namesDevices" . }}{{ end }}))))
+{{- end }}
+
+{{/* Whether the pod is or was ours, by its label. */}}
+{{- define "vramwarden.isLabelled" -}}
+[object, oldObject].exists(pod, has(pod.metadata.labels) && 'vramwarden.io/managed' in pod.metadata.labels)
+{{- end }}
+
+{{/* Whether `key`, of an annotation, asks for something of us; one says which container an amount is for. */}}
+{{- define "vramwarden.isOurKey" -}}
+key.startsWith('vramwarden.io/') || key == 'kubectl.kubernetes.io/default-container'
+{{- end }}
+
+{{/* Whether an update changes keys; call with root, a field of metadata and a condition on `key`. What is
+equal is not gone through, nor what is long: the webhook does that. */}}
+{{- define "vramwarden.keysDiffer" -}}
+{{- $most := (include "vramwarden.bounds" .root | fromJson).judged -}}
+[[has(object.metadata.{{ .field }}) ? object.metadata.{{ .field }} : {},
+has(oldObject.metadata.{{ .field }}) ? oldObject.metadata.{{ .field }} : {}]].exists(both,
+both[0] != both[1] && both.exists(one, one.size() > {{ $most.entries }} || one.exists(key, {{ .condition }}
+&& !both.all(other, key in other && other[key] == one[key]))))
+{{- end }}
+
+{{/* Whether an update changes what may never change: our keys (and the one that says which container an
+amount is for, and those that ask for devices), amounts, the sidecar, the pod's own resources; or makes the pod too large. So gates,
+finalizers and labels of others go on while we are away, also on a pod with a demand. Of a pod of ours that is
+all at any size: what is equal is not gone through. */}}
+{{- define "vramwarden.isChangedDemand" -}}
+{{- $ours := "key.startsWith('vramwarden.io/')" }}
+{{- $ofAnnotations := printf "(%s || %s)" (include "vramwarden.isOurKey" .) (include "vramwarden.isDeviceKey" .) }}
+({{ include "vramwarden.keysDiffer" (dict "root" . "field" "annotations" "condition" $ofAnnotations) }}
+|| {{ include "vramwarden.keysDiffer" (dict "root" . "field" "labels" "condition" $ours) }}
+|| (object.spec != oldObject.spec && ({{ include "vramwarden.isGrown" . }}
+|| [[object, oldObject].map(pod, [has(pod.spec.resources) ? pod.spec.resources : dyn({})]
++ ((has(pod.spec.containers) ? pod.spec.containers : [])
++ (has(pod.spec.initContainers) ? pod.spec.initContainers : [])).map(container,
+container.name == 'vram-enforcer' ? container
+: has(container.resources) && has(container.resources.limits)
+&& 'vramwarden.io/vram' in container.resources.limits
+? container.resources.limits['vramwarden.io/vram'] : dyn('')))].exists(views, views[0] != views[1]))))
+{{- end }}
+
+{{/* Whether an updated pod has more than may be judged of what an update can add to. */}}
+{{- define "vramwarden.isGrown" -}}
+{{- $most := (include "vramwarden.bounds" . | fromJson).judged -}}
+{{- $required := "requiredDuringSchedulingIgnoredDuringExecution" -}}
+(has(object.spec.tolerations) && object.spec.tolerations.size() > {{ $most.tolerations }})
+|| (has(object.spec.nodeSelector) && object.spec.nodeSelector.size() > {{ $most.entries }})
+|| (has(object.spec.affinity) && [object.spec.affinity].exists(affinity,
+['nodeAffinity', 'podAffinity', 'podAntiAffinity'].map(kind, !(kind in affinity) ? 0
+: ['preferredDuringSchedulingIgnoredDuringExecution', '{{ $required }}'].map(list, !(list in affinity[kind]) ? 0
+: (kind == 'nodeAffinity' && list == '{{ $required }}'
+? affinity[kind][list].nodeSelectorTerms : affinity[kind][list]).size()).sum()).sum() > {{ $most.affinityTerms }}
+|| (has(affinity.nodeAffinity) && has(affinity.nodeAffinity.{{ $required }})
+&& affinity.nodeAffinity.{{ $required }}.nodeSelectorTerms.exists(term,
+has(term.matchExpressions) && term.matchExpressions.size() > {{ $most.expressions }}))))
+{{- end }}
+
+{{/* What the entry that is `Fail` is sent, in the mutating phase, and in the validating one, where it sees
+no pod without our label as long as the second line holds what was not translated. */}}
 {{- define "vramwarden.isDemand" -}}
-(oldObject == null || ![oldObject].exists(pod, {{ include "vramwarden.isLarge" . }}))
-&& ([object].exists(pod, {{ include "vramwarden.isLarge" . }})
-|| ([object, oldObject].exists(pod, pod != null && {{ include "vramwarden.isOurs" . }})
-&& (oldObject == null || {{ include "vramwarden.oursDiffers" . }}))
-{{- if not (include "vramwarden.hasSecondLine" .) }}
-|| {{ include "vramwarden.isByHand" . }}
-{{- end }})
+(oldObject == null ? {{ include "vramwarden.isNewDemand" . }} : {{ include "vramwarden.isDebuggedDemand" . }})
 {{- end }}
 
-{{/* GPUs named by hand, by variable or by annotation, also in a debugging container or by an update. The
-second line denies those; where it does not stand they are the first entry's. */}}
-{{- define "vramwarden.isByHand" -}}
-((oldObject == null || {{ include "vramwarden.isDebugged" . }})
-&& [object].exists(pod, {{ include "vramwarden.namesDevices" . }}))
-|| (oldObject == null
-? has(object.metadata.annotations) && object.metadata.annotations.exists(key, {{ include "vramwarden.isDeviceKey" . }})
-: {{ include "vramwarden.keysDiffer" (dict "field" "annotations" "condition" (include "vramwarden.isDeviceKey" .)) }})
+{{- define "vramwarden.isValidatedDemand" -}}
+{{- if include "vramwarden.selectsByLabel" . -}}
+(oldObject == null || {{ include "vramwarden.isDebugged" . }} || {{ include "vramwarden.isChangedDemand" . }})
+{{- else -}}
+(oldObject == null ? {{ include "vramwarden.isNewDemand" . }} : {{ include "vramwarden.isDebugged" . }}
+? {{ include "vramwarden.isDebuggedDemand" . }} : {{ include "vramwarden.isChangedDemand" . }})
+{{- end }}
 {{- end }}
 
-{{/* What else we judge: whole GPUs, which in any policy have a domain; mounts by which some container
-toolkits show GPUs; GPUs named by hand; debugging containers. */}}
-{{- define "vramwarden.isAdvised" -}}
-![object, oldObject].exists(pod, pod != null && {{ include "vramwarden.isLarge" . }})
-&& ({{ include "vramwarden.isDebugged" . }}
-|| {{ include "vramwarden.isByHand" . }}
-|| (oldObject == null && [object].exists(pod, {{ include "vramwarden.containers" . }}.exists(container,
-(has(container.resources) && has(container.resources.requests)
-&& container.resources.requests.exists(name, name.contains('/')))
-|| (has(container.volumeMounts)
-&& container.volumeMounts.exists(mount, mount.mountPath.contains('nvidia-container-devices')))))))
+{{/* Whether validation finds pods of ours by their label alone, which costs strangers nothing; empty for no.
+It must not where translation may have been skipped and nothing else would notice. */}}
+{{- define "vramwarden.selectsByLabel" -}}
+{{- if and (include "vramwarden.hasSecondLine" .) (eq .Values.webhook.mutating.failurePolicy "Fail") }}true{{ end }}
 {{- end }}
 
-{{- define "vramwarden.matchConditions" -}}
-{{ include "vramwarden.exemptions" . }}
-- name: pod-has-a-demand
-  expression: >-
-    {{- include "vramwarden.isDemand" . | nindent 4 }}
+{{/* The other entry. A change of what is not ours matters by its annotations alone: of containers none but
+an image can change. */}}
+{{- define "vramwarden.isAdvice" -}}
+(oldObject == null ? {{ include "vramwarden.isNewAdvice" . }} && !{{ include "vramwarden.isNewDemand" . }}
+: !{{ include "vramwarden.isDebuggedDemand" . }})
 {{- end }}
 
-{{- define "vramwarden.adviceConditions" -}}
-{{ include "vramwarden.exemptions" . }}
-- name: pod-has-no-demand
-  expression: >-
-    !({{- include "vramwarden.isDemand" . | nindent 4 }})
+{{- define "vramwarden.isValidatedAdvice" -}}
+{{- $keys := include "vramwarden.isDeviceKey" . }}
+{{- if include "vramwarden.selectsByLabel" . }}
+{{- $keys = printf "(%s || %s)" (include "vramwarden.isOurKey" .) $keys }}
+{{- $differ := include "vramwarden.keysDiffer" (dict "root" . "field" "annotations" "condition" $keys) -}}
+(({{ include "vramwarden.isDebugged" . }} || {{ $differ }}) && !{{ include "vramwarden.isLabelled" . }})
+{{- else -}}
+((oldObject == null ? {{ include "vramwarden.isNewAdvice" . }} : {{ include "vramwarden.isDebugged" . }}
+|| {{ include "vramwarden.keysDiffer" (dict "root" . "field" "annotations" "condition" $keys) }})
+&& !{{ include "vramwarden.isValidatedDemand" . }})
+{{- end }}
+{{- end }}
+
+{{/* matchConditions of an entry for pods: one expression that ends with whom nobody asks about. */}}
+{{- define "vramwarden.podConditions" -}}
 - name: pod-matters
   expression: >-
-    {{- include "vramwarden.isAdvised" . | nindent 4 }}
+    {{- include .of .root | nindent 4 }}
+    && !{{ include "vramwarden.isMirrorPod" .root | nindent 4 }}
+    {{- with include "vramwarden.exemptPattern" .root }}
+    && !request.namespace.matches('{{ . }}')
+    {{- end }}
 {{- end }}
 
 {{/* What brings a workload to the webhook that only advises: its template, or it itself, has a key of ours, a
@@ -294,16 +391,20 @@ be gone through are not. */}}
 {{- end }}
 
 {{- define "vramwarden.isTemplateOfInterest" -}}
-(!has(pod.metadata.annotations) || pod.metadata.annotations.size() <= 4096)
-&& (!has(object.metadata.annotations) || object.metadata.annotations.size() <= 4096)
+{{- $most := (include "vramwarden.bounds" . | fromJson).unread -}}
+(!has(pod.metadata.annotations) || pod.metadata.annotations.size() <= {{ $most.entries }})
+&& (!has(object.metadata.annotations) || object.metadata.annotations.size() <= {{ $most.entries }})
 && [object.metadata, pod.metadata].exists(about,
 (has(about.annotations) && about.annotations.exists(key, {{ include "vramwarden.isLikeOurs" . }}))
-|| (has(about.labels) && about.labels.size() <= 4096
+|| (has(about.labels) && about.labels.size() <= {{ $most.entries }}
 && about.labels.exists(key, key.startsWith('vram') && key.contains('/gpu'))))
-|| [{{ include "vramwarden.containers" . }}].exists(all, all.size() <= 512 && all.exists(container,
-has(container.resources) && ((has(container.resources.limits) && container.resources.limits.size() <= 256
+|| [(has(pod.spec.containers) ? pod.spec.containers : [])
++ (has(pod.spec.initContainers) ? pod.spec.initContainers : [])].exists(all,
+all.size() <= {{ $most.containers }} && all.exists(container,
+has(container.resources) && ((has(container.resources.limits)
+&& container.resources.limits.size() <= {{ $most.resources }}
 && container.resources.limits.exists(key, {{ include "vramwarden.isResourceOfInterest" . }}))
-|| (has(container.resources.requests) && container.resources.requests.size() <= 256
+|| (has(container.resources.requests) && container.resources.requests.size() <= {{ $most.resources }}
 && container.resources.requests.exists(key, {{ include "vramwarden.isResourceOfInterest" . }})))))
 {{- end }}
 

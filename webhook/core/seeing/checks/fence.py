@@ -25,18 +25,13 @@ if TYPE_CHECKING:
     from webhook.core.seeing.checks.facts import Facts
 
 PARTS: Final = {
-    "fence.secondLine": ("vramwarden-second-line", "vramwarden-marks"),
+    "fence.secondLine": ("vramwarden-second-line",),
+    "fence.sidecar": ("vramwarden-sidecar", "vramwarden-debuggers"),
     "fence.enforcer": ("vramwarden-enforcer",),
     "fence.exemption": ("vramwarden-exemption",),
-    "fence.accounts": (
-        "vramwarden-agent",
-        "vramwarden-registration",
-        "vramwarden-sentry",
-        "vramwarden-webhook",
-    ),
+    "fence.accounts": ("vramwarden-accounts",),
 }
-"""Values of the chart, and the admission policies that each installs; those of agent and sentry
-where these are."""
+"""Values of the chart, and the admission policies that each installs."""
 
 
 KEY: Final = "Secret vramwarden-key"
@@ -118,18 +113,13 @@ def fence_policies(facts: Facts) -> Finding | None:
             upgrade(facts),
             loose,
         )
-    absent = {f"vramwarden-{name}" for name in ("agent", "sentry") if not _is_there(facts, name)}
-    missing = [value for value, names in PARTS.items() if not policies >= {*names} - absent]
+    missing = [value for value, names in PARTS.items() if not policies >= {*names}]
     if missing:
         why = f"{named(missing)} is off, or was deleted: what it holds is open while we are away"
         cure = upgrade(facts, *(f"{one}=true" for one in missing))
         return warning(why, cure, missing)
     void = ["fence.void"] if "vramwarden-void" in policies else []
     return ok(", ".join(value.removeprefix("fence.") for value in [*PARTS, *void]))
-
-
-def _is_there(facts: Facts, component: str) -> bool:
-    return isinstance(getattr(facts, component), Workload)
 
 
 def fence_rules(facts: Facts) -> Finding | None:

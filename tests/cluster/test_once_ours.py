@@ -1,0 +1,362 @@
+"""What was admitted as ours is judged at every later change, at any size and in every rollout.
+
+With all that the chart installs, on a real API server: the webhook's judgement of what it is sent,
+and what the API server holds by itself, also of what it does not send.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.chart.admission_policies import is_denied_by
+from tests.chart.recorded_reviews import denial
+from tests.cluster.attacked import attacked
+from tests.support import charts
+from tests.support.control_planes import ApiError, wait_until
+from tests.support.pods import a_container, a_pod
+from webhook.adapters.policy.files import load_policy
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.pod.complexity import (
+    AFFINITY_TERMS,
+    ENTRIES,
+    MOUNTS,
+    TOLERATIONS,
+    UNREAD,
+    VARIABLES,
+    VOLUMES,
+)
+from webhook.core.pod.review import decode_review
+from webhook.core.policy.values import Rollout
+
+SIDECAR = "vram-enforcer"
+LABEL = {"vramwarden.io/managed": "true"}
+RUN = {"name": "vram-enforcer-run", "mountPath": "/run/vram-enforcer"}
+
+
+@pytest.fixture(scope="module", params=[Rollout.OBSERVE, Rollout.ENFORCE])
+def mallory(request, control_plane, tmp_path_factory):
+    if not charts.available():
+        pytest.skip(charts.MISSING)
+    helm = charts.Helm(tmp_path_factory.mktemp("helm"))
+    folder = tmp_path_factory.mktemp("server")
+    with attacked(control_plane, helm, folder, request.param, void=False) as tenant:
+        policy = load_policy(folder / "policies", enforcer_image="vramwarden/enforcer:x")
+        tenant.policy = replace(policy, rollout=request.param)
+        yield tenant
+
+
+def volumes(count):
+    return {"volumes": [{"name": f"v{number}", "emptyDir": {}} for number in range(count)]}
+
+
+def notes(count):
+    return {f"example.com/n{number}": "" for number in range(count)}
+
+
+@pytest.fixture(scope="module")
+def giant(mallory):
+    """Have a pod of ours with as many volumes as there may be: ours and a token's come to them."""
+    pod = mallory.has("8Gi", **volumes(1021))
+    assert len(pod["spec"]["volumes"]) > 1024
+    assert pod["spec"]["initContainers"][0]["name"] == SIDECAR
+    return pod
+
+
+@pytest.fixture(scope="module")
+def small(mallory):
+    return mallory.has("8Gi")
+
+
+def swapping(**fields):
+    return lambda tenant, pod: tenant.patch(
+        pod, {"spec": {"initContainers": [{"name": SIDECAR, **fields}]}}
+    )
+
+
+def debugging(**fields):
+    return lambda tenant, pod: tenant.debug(pod, **fields)
+
+
+def annotating(**marks):
+    return lambda tenant, pod: tenant.annotate(pod, **marks)
+
+
+def noting(count):
+    return lambda tenant, pod: tenant.patch(pod, {"metadata": {"annotations": notes(count)}})
+
+
+SWAPS = {
+    "another image": swapping(image="evil.example/x:1"),
+    "another privileged debugger": debugging(securityContext={"privileged": True}),
+    "a debugger that may trace": debugging(
+        securityContext={"capabilities": {"add": ["SYS_PTRACE", "SYS_ADMIN"]}}
+    ),
+    "a debugger of the sidecar": debugging(targetContainerName=SIDECAR),
+    "a debugger with its volume": debugging(volumeMounts=[RUN]),
+    "a debugger that shows GPUs": debugging(
+        env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    ),
+    "another amount": annotating(gpu_memory="1Gi"),
+    "a GPU": annotating(gpu="GPU-x"),
+    "no label": lambda tenant, pod: tenant.patch(
+        pod, {"metadata": {"labels": {"vramwarden.io/managed": None}}}
+    ),
+    "more annotations than are judged": noting(4100),
+}
+
+
+@pytest.mark.parametrize("tries", SWAPS.values(), ids=SWAPS)
+def test_a_large_pod_of_ours_stays_as_it_was_admitted(mallory, giant, tries):
+    with pytest.raises(ApiError):
+        tries(mallory, giant)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"finalizers": ["example.com/tracking"]},
+        {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "1"}]},
+        {"labels": {"app": "x"}, "annotations": {"example.com/a": "1"}},
+    ],
+    ids=str,
+)
+def test_what_others_do_to_it_goes_on(mallory, giant, metadata):
+    mallory.patch(giant, {"metadata": metadata}, api=mallory.admin)
+
+
+@pytest.mark.parametrize("marks", [LABEL, {}], ids=["label", "mark"])
+def test_no_forged_giant_is_stored(mallory, marks):
+    mark = {} if marks else {"vramwarden.io/admitted": "v1 default 0123456789ab"}
+    pod = a_pod(labels=marks, annotations=mark, **volumes(2 * UNREAD["volumes"]))
+    assert "TooComplex" in denial(lambda: mallory.create(pod))
+
+
+SHOWING = {"name": "v1", "mountPath": "/var/run/nvidia-container-devices/all"}
+
+
+@pytest.mark.parametrize(
+    ("container", "always"),
+    [({"volumeMounts": [SHOWING]}, False), ({"name": SIDECAR}, True)],
+    ids=["shows GPUs", "poses as ours"],
+)
+def test_debuggers_of_a_large_pod_of_hers_are_looked_at(mallory, container, always):
+    pod = mallory.has(**volumes(1030))
+    why = denial(lambda: mallory.debug(pod, **container))
+    held = always or mallory.policy.rollout is Rollout.ENFORCE
+    assert ("TooComplex" in why or is_denied_by(why, "vramwarden-debuggers")) is held
+    mallory.debug(pod)
+
+
+# --- without a webhook: none answers where none is registered
+
+
+@pytest.fixture
+def unseen(mallory):
+    """Take our webhooks away from her pods, and leave what the API server holds by itself."""
+    path = "/apis/admissionregistration.k8s.io/v1"
+    kinds = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+    stored = {kind: mallory.admin.request("GET", f"{path}/{kind}/vramwarden") for kind in kinds}
+    for kind, found in stored.items():
+        mallory.admin.request("DELETE", f"{path}/{kind}/vramwarden")
+        for field in ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields"):
+            found["metadata"].pop(field, None)
+    yield
+    for kind, found in stored.items():
+        mallory.admin.request("POST", f"{path}/{kind}", found)
+    wrong = a_pod("8GB")
+    wait_until("the webhook is called", lambda: "use 8G" in denial(lambda: mallory.create(wrong)))
+
+
+def test_the_sidecar_and_our_marks_stay_without_any_webhook(mallory, giant, small, unseen):
+    for pod in (giant, small):
+        why = denial(lambda p=pod: swapping(image="evil.example/x:1")(mallory, p))
+        assert is_denied_by(why, "vramwarden-sidecar")
+        for how in ({"targetContainerName": SIDECAR}, {"volumeMounts": [RUN]}):
+            why = denial(lambda p=pod, h=how: mallory.debug(p, **h))
+            assert is_denied_by(why, "vramwarden-debuggers") or "Not found" in why
+        assert "by vramwarden alone" in denial(lambda p=pod: mallory.annotate(p, gpu="GPU-x"))
+        mallory.debug(pod)
+        mallory.patch(pod, {"metadata": {"finalizers": ["example.com/t"]}}, api=mallory.admin)
+    plain = mallory.has()
+    why = denial(lambda: mallory.debug(plain, name=SIDECAR))
+    assert is_denied_by(why, "vramwarden-debuggers")
+    mallory.debug(plain)
+
+
+# --- whatever is stored, whatever changes
+
+TERMS = "preferredDuringSchedulingIgnoredDuringExecution"
+BOUNDS = {
+    "volumes": (VOLUMES, volumes),
+    "variables": (
+        VARIABLES,
+        lambda n: {
+            "containers": [
+                a_container(env=[{"name": f"A{i}", "value": ""} for i in range(n)]),
+            ]
+        },
+    ),
+    "mounts": (
+        MOUNTS,
+        lambda n: {
+            **volumes(1),
+            "containers": [
+                a_container(volumeMounts=[{"name": "v0", "mountPath": f"/{i}"} for i in range(n)])
+            ],
+        },
+    ),
+    "tolerations": (
+        TOLERATIONS,
+        lambda n: {"tolerations": [{"key": f"k{i}", "operator": "Exists"} for i in range(n)]},
+    ),
+    "annotations": (ENTRIES, lambda n: {"annotations": notes(n)}),
+    "labels": (ENTRIES, lambda n: {"labels": notes(n)}),
+    "terms": (
+        AFFINITY_TERMS,
+        lambda n: {
+            "schedulingGates": [{"name": "a/b"}],
+            "affinity": {
+                "nodeAffinity": {
+                    TERMS: [
+                        {
+                            "weight": 1,
+                            "preference": {
+                                "matchExpressions": [{"key": "a", "operator": "Exists"}]
+                            },
+                        }
+                    ]
+                    * n
+                }
+            },
+        },
+    ),
+}
+
+
+@st.composite
+def pods(draw):
+    """Draw a pod at the edge of a bound: of ours, or one that bears our marks, or none."""
+    bound, make = BOUNDS[draw(st.sampled_from(sorted(BOUNDS)))]
+    near = st.sampled_from(
+        [bound.most + bound.ours + off for off in (-5, -3, -1, 0, 1)]
+        + [bound.most + off for off in (-5, -3, -1, 0, 1)]
+        + [2 * (bound.most + bound.ours) + 1]
+    )
+    fields = make(draw(near))
+    labels = fields.pop("labels", {}) | draw(st.sampled_from([{}, {}, LABEL]))
+    memory = draw(st.sampled_from(["8Gi", "8Gi", "8Gi", None]))
+    return a_pod(memory, labels=labels, **fields)
+
+
+def grown(kind, count):
+    """Return a change by which a pod has more of something."""
+
+    def change(pod):
+        if kind == "tolerations":
+            more = [{"key": f"x{i}", "operator": "Exists"} for i in range(count)]
+            pod["spec"].setdefault("tolerations", []).extend(more)
+        elif kind == "terms":
+            affinity = pod["spec"].setdefault("affinity", {}).setdefault("nodeAffinity", {})
+            term = {"weight": 1, "preference": {"matchExpressions": []}}
+            affinity.setdefault(TERMS, []).extend([copy.deepcopy(term) for _ in range(count)])
+        else:
+            more = {f"example.com/x{i}": "" for i in range(count)}
+            pod["metadata"][kind] = {**(pod["metadata"].get(kind) or {}), **more}
+
+    return change
+
+
+def setting(kind, key, value):
+    def change(pod):
+        held = pod["metadata"].setdefault(kind, {})
+        held.pop(key, None) if value is None else held.update({key: value})
+
+    return change
+
+
+def swapped(pod):
+    for container in pod["spec"].get("initContainers", []):
+        if container["name"] == SIDECAR:
+            container["image"] = "evil.example/x:1"
+
+
+def debugged(**fields):
+    def change(pod):
+        one = {"name": "d", "image": "busybox", "terminationMessagePolicy": "File", **fields}
+        pod["spec"].setdefault("ephemeralContainers", []).append(one)
+
+    return change
+
+
+CHANGES = st.one_of(
+    st.builds(
+        grown,
+        st.sampled_from(["tolerations", "terms", "annotations", "labels"]),
+        st.sampled_from([1, 5, 70, 300, 1300, 2600]),
+    ),
+    st.sampled_from(
+        [
+            swapped,
+            setting("annotations", "vramwarden.io/gpu-memory", "1Gi"),
+            setting("annotations", "vramwarden.io/gpu", "GPU-x"),
+            setting("annotations", "vramwarden.io/admitted", None),
+            setting("annotations", "nvidia.cdi.k8s.io/x", "nvidia.com/gpu=all"),
+            setting("labels", "vramwarden.io/managed", None),
+            setting("labels", "vramwarden.io/managed", "true"),
+            setting("labels", "app", "x"),
+            debugged(),
+            debugged(name=SIDECAR),
+            debugged(targetContainerName=SIDECAR),
+            debugged(securityContext={"privileged": True}),
+            debugged(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
+        ]
+    ),
+)
+
+
+def judged(tenant, old, new, subresource):
+    """Return what the webhook would say of an update."""
+    request = {
+        "uid": "1",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "subResource": subresource,
+        "operation": "UPDATE",
+        "namespace": old["metadata"]["namespace"],
+        "name": old["metadata"]["name"],
+        "userInfo": {"username": "mallory", "groups": ["system:authenticated"]},
+        "object": new,
+        "oldObject": old,
+    }
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    return decide(decode_review(review), tenant.policy, Phase.VALIDATE)
+
+
+@settings(max_examples=60)
+@given(pod=pods(), change=CHANGES)
+def test_what_the_webhook_would_deny_of_a_stored_pod_the_api_server_denies(mallory, pod, change):
+    try:
+        stored = mallory.create(pod, dry_run=False)
+    except ApiError:
+        return  # it is too large for us, or for the API server
+    try:
+        _changes_as_judged(mallory, stored, change)
+    finally:
+        mallory.delete(stored)
+
+
+def _changes_as_judged(tenant, stored, change):
+    new = copy.deepcopy(stored)
+    change(new)
+    part = "ephemeralcontainers" if new["spec"].get("ephemeralContainers") else ""
+    decision = judged(tenant, stored, new, part)
+    path = tenant.path(stored, f"/{part}" if part else "")
+    why = denial(lambda: tenant.api.request("PUT", path, new, dryRun="All"))
+    if decision.outcome is Outcome.DENIED:
+        assert why, decision.findings
+    assert "expression" not in why
