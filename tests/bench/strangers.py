@@ -197,8 +197,7 @@ def measured(scenes):
     figures = {}
     with on_core(-1):
         for number in range(ROUNDS):
-            first = number % len(scenes)
-            for name, side in itertools.product(REQUESTS, scenes[first:] + scenes[:first]):
+            for name, side in itertools.product(REQUESTS, scenes[:: number % 2 * 2 - 1]):
                 before_s, reviews = cpu_s(side.pid), side.reviews()
                 run = load(side.targets[name], 1, requests=PODS)
                 taken_s = (cpu_s(side.pid) - before_s) / run.answers

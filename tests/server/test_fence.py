@@ -10,7 +10,7 @@ import pytest
 from tests.support.pods import a_policy, a_rule
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.policy.source import Judged
-from webhook.core.policy.fence import RULES_KEY, fence_data
+from webhook.core.policy.fence import RULES_KEY, WHOLE_GPUS_KEY, fence_data
 from webhook.core.policy.seal import SEAL_KEY, _code, sealed
 from webhook.core.policy.values import Action
 from webhook.server.fence import SETTLE_S, FenceKeeper
@@ -161,8 +161,26 @@ def test_without_a_key_anybody_can_seal_but_no_time_is_forever(stored, at):
     replica.keep()
     stored.put(sealed(fence_data(THEIRS), b"", NOW_S))
     assert replica.keep() == 0
-    code = _code(fence_data(THEIRS), at, b"")
-    stored.put({**fence_data(THEIRS), SEAL_KEY: f"{at} {code}"})
+    head = f"{at} {','.join(sorted(fence_data(THEIRS)))}"
+    code = _code(fence_data(THEIRS), head, b"")
+    stored.put({**fence_data(THEIRS), SEAL_KEY: f"{head} {code}"})
+    assert replica.keep() == 1
+
+
+LESS = {key: text for key, text in fence_data(THEIRS).items() if key != WHOLE_GPUS_KEY}
+OTHER_RELEASES = {"more": {**fence_data(THEIRS), "new.v1": "x"}, "less": LESS}
+
+
+@pytest.mark.parametrize("data", OTHER_RELEASES.values(), ids=OTHER_RELEASES)
+def test_what_a_replica_of_another_release_sealed_is_left_alone_until_it_settled(
+    replica, stored, data
+):
+    replica.keep()
+    stored.put({**fence_data(OURS), **sealed(data, KEY, NOW_S)})
+    assert replica.keep() == 0
+    stored.put({**fence_data(OURS), **sealed({"last-good": "x"}, KEY, NOW_S)})
+    assert replica.keep() == 0  # it is our text, whatever its seal
+    stored.put({**fence_data(THEIRS), **sealed({"last-good": "x"}, KEY, NOW_S)})
     assert replica.keep() == 1
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.fields import Json
 
+LIKE_INJECTORS: Final = "^(nvidia[.]cdi|cdi)"
+"""Which keys API servers send us (RE2): these, and few others. It is short because its length times
+that of all keys is what it costs there, of what one expression may."""
 _CDI_KEYS: Final = ("nvidia.cdi.k8s.io", "cdi.k8s.io/")
 # In `vendor.com/class=name` the vendor is nvidia.com or a domain below it. Wherever it stands: one
 # reader of such values splits them at commas, the next reads YAML.

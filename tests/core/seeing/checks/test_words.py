@@ -121,21 +121,20 @@ def test_a_sidecar_that_waits_for_an_image_without_a_name_counts():
     assert finding("sidecar-image", facts).level == "failed"
 
 
-def test_a_policy_that_holds_an_account_is_missed_where_that_account_is():
-    for component in ("agent", "sentry"):
-        names = INSTALLED.fences - {f"vramwarden-{component}"}
-        facts = replace(INSTALLED, fences=names, fence_bindings=names)
-        assert finding("fence-policies", facts).level == "warning"
-        assert finding("fence-policies", facts).about == ("fence.accounts",)
-        without = replace(facts, **{component: None})
-        assert finding("fence-policies", without).level == "ok"
+def test_a_policy_that_is_missing_is_named_by_its_value():
+    names = INSTALLED.fences - {"vramwarden-debuggers"}
+    facts = replace(INSTALLED, fences=names, fence_bindings=names)
+    assert finding("fence-policies", facts).level == "warning"
+    assert finding("fence-policies", facts).about == ("fence.sidecar",)
 
 
 def test_the_void_is_named_where_it_stands():
     names = INSTALLED.fences | {"vramwarden-void"}
     facts = replace(INSTALLED, fences=names, fence_bindings=names)
-    assert said("fence-policies", INSTALLED) == "secondLine, enforcer, exemption, accounts"
-    assert said("fence-policies", facts) == "secondLine, enforcer, exemption, accounts, void"
+    assert said("fence-policies", INSTALLED) == "secondLine, sidecar, enforcer, exemption, accounts"
+    assert (
+        said("fence-policies", facts) == "secondLine, sidecar, enforcer, exemption, accounts, void"
+    )
 
 
 CAUSES = {
