@@ -32,7 +32,7 @@ import yaml
 from webhook import __version__
 from webhook.adapters.policy.crd import definition, unknown_fields
 from webhook.adapters.policy.schema import json_schema
-from webhook.core.nvidia.devices import LIKE_INJECTORS
+from webhook.core.nvidia.devices import INJECTORS, LIKE_INJECTORS
 from webhook.core.pod.complexity import JUDGED, UNREAD
 from webhook.core.pod.findings import Reason
 
@@ -239,9 +239,17 @@ def _policy_objects() -> str:
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
 
 
+def _injectors() -> dict[str, list[str]]:
+    """Return what the chart's CEL knows of each key: what is named there, and how it is read."""
+    return {
+        key: [names.name, *(["YAML"] if is_yaml else [])]
+        for key, (names, is_yaml) in INJECTORS.items()
+    }
+
+
 def _admission() -> str:
     bounds = {"judged": dict(JUDGED), "unread": dict(UNREAD)}
-    made = {**bounds, "likeInjectors": LIKE_INJECTORS}
+    made = {**bounds, "injectors": _injectors(), "likeInjectors": LIKE_INJECTORS}
     return json.dumps(made, indent=1) + "\n"
 
 

@@ -25,6 +25,7 @@ from tests.support.control_planes import ApiError
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.nvidia.devices import INJECTOR_KEYS
 from webhook.core.pod.complexity import JUDGED, UNREAD
 from webhook.core.pod.review import decode_review
 from webhook.core.policy.values import (
@@ -222,7 +223,12 @@ VOLUMES = st.lists(
     ).map(list)
 )
 OURS = ["gpu-memory", "gpu-count", "gpu-class", "gpu", "admitted", "unheard-of"]
-CDI = ["nvidia.cdi.k8s.io", "nvidia.cdi.k8s.io/container.main", "cdi.k8s.io/claim"]
+# Of mounts a value that names a CDI device says nothing.
+CDI = [
+    *(key for key in INJECTOR_KEYS if "mounts" not in key),
+    "nvidia.cdi.k8s.io/container.main",
+    "cdi.k8s.io/claim",
+]
 ANNOTATIONS = st.dictionaries(
     st.sampled_from([f"vramwarden.io/{key}" for key in OURS] + ["example.com/a", "plain", *CDI]),
     st.sampled_from(["8Gi", "2", "", "v1 default 0123456789ab", "nvidia.com/gpu=all"]),

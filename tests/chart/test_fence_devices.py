@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from tests.chart.admission_policies import is_denied_by, parameter
 from tests.chart.fenced import Fenced
 from tests.support.control_planes import wait_until
+from tests.support.injectors import DENIED, HONEST, asking
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.pod import complexity
 from webhook.core.policy.values import Action, Placement, Rollout, VisibleDevices
 
 NAME = "vramwarden-second-line"
@@ -190,7 +192,7 @@ ANNOTATIONS = {
 def test_an_annotation_that_shows_gpus_is_denied_also_later(denying, annotations):
     why = denying.denies(a_pod(annotations=annotations))
     assert is_denied_by(why, NAME)
-    assert "an annotation of the Container Device Interface (cdi.k8s.io) shows GPUs" in why
+    assert "an annotation by which devices are injected" in why
     pod = denying.create(a_pod(), dry_run=False)
     assert is_denied_by(denying.rejects(pod, {"metadata": {"annotations": annotations}}), NAME)
 
@@ -202,7 +204,7 @@ def test_an_annotation_that_shows_gpus_is_denied_also_later(denying, annotations
         {"cdi.k8s.io/x": "my-nvidia.com/gpu=0"},
         {"cdi.k8s.io/x": "nvidia.com.example.com/gpu=0"},
         {"example.com/cdi.k8s.io": "nvidia.com/gpu=0"},
-        {"cdi.k8s.io": "nvidia.com/gpu=0"},
+        {"cdi.k8s.iox": "nvidia.com/gpu=0"},
     ],
 )
 def test_an_annotation_that_shows_none_is_not(denying, annotations):
@@ -210,20 +212,45 @@ def test_an_annotation_that_shows_none_is_not(denying, annotations):
 
 
 @pytest.mark.parametrize(
-    ("resource", "amount", "allowed"),
+    ("pod", "why"),
     [
-        ("nvidia.com/gpu", "1", True),
-        ("nvidia.com/gpu", "0", False),
-        ("nvidia.com/mig-1g.5gb", "2", True),
-        ("nvidia.com/gpus", "1", False),
-        ("example.com/fpga", "1", False),
+        *((pod, "") for pod in HONEST.values()),
+        *((pod, "shows GPUs that nobody accounts for") for pod in DENIED.values()),
     ],
+    ids=[*HONEST, *DENIED],
 )
-def test_a_pod_with_whole_gpus_may_name_them(denying, resource, amount, allowed):
-    pod = copy.deepcopy(CDI)
-    pod["spec"]["containers"] = [a_container(resources={"limits": {resource: amount}})]
-    assert (denying.denies(pod) == "") == allowed
-    assert decide(a_request(pod), DENYING, Phase.VALIDATE).allowed == allowed
+def test_it_denies_what_the_webhook_does_and_nothing_honest(denying, pod, why):
+    """At creation, which for a pod with a demand follows translation, and later."""
+    (key, *_) = pod["metadata"]["annotations"]
+    value = pod["metadata"]["annotations"].pop(key)
+    asks = bool(pod["metadata"]["annotations"])
+    before = translated(containers=pod["spec"]["containers"]) if asks else copy.deepcopy(pod)
+    pod["metadata"]["annotations"][key] = value
+    after = copy.deepcopy(before)
+    after["metadata"].setdefault("annotations", {})[key] = value
+    assert why in denying.denies(after)
+    assert bool(denying.denies(after)) is bool(why)
+    stored = denying.create(before, dry_run=False)
+    found = denying.rejects(stored, {"metadata": {"annotations": {key: value}}})
+    assert bool(found) is bool(why)
+    assert why in found
+
+
+def test_one_of_them_among_more_annotations_than_anybody_has_is_denied(denying):
+    """What is gone through is bounded by what the webhook would read."""
+    bound = complexity.ENTRIES.most_of(translated=True)
+    notes = {f"example.com/a{number}": "" for number in range(bound)}
+    few = {key: value for key, value in notes.items() if key != "example.com/a0"}
+    assert denying.denies(a_pod(annotations={**few, "cdi.k8s.io/b": ""})) == ""
+    assert is_denied_by(denying.denies(a_pod(annotations={**notes, "cdi.k8s.io/b": ""})), NAME)
+
+
+def test_a_rule_may_let_some_of_them_pass(cluster):
+    cluster.under(a_policy(a_rule(device_annotations=("devices.gke.io/*", "cdi.k8s.io/x"))))
+    for key, lets in (("devices.gke.io/pod", True), ("devices.gke.io", False)):
+        assert bool(cluster.denies(asking(key, "- path: /dev/nvidia0"))) is not lets
+    for key, lets in (("cdi.k8s.io/x", True), ("cdi.k8s.io/xx", False)):
+        assert bool(cluster.denies(asking(key, "nvidia.com/gpu=all"))) is not lets
 
 
 def test_a_pod_that_has_such_an_annotation_already_is_updated_as_before(cluster):

@@ -18,14 +18,14 @@ from tests.support.webhook_configurations import installed
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod.complexity import UNREAD
 from webhook.core.policy.match import Match
-from webhook.core.policy.values import Action, Rollout, VisibleDevices
+from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action, Rollout, VisibleDevices
 
 NAME = "vramwarden-void"
 KIND = "MutatingAdmissionPolicy"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 VOID = {"name": VISIBLE, "value": "void"}
 OTHER = {"name": "A", "value": "1"}
-VOIDING = a_policy()
+VOIDING = a_policy(whole_gpu_resources=WHOLE_GPU_RESOURCES)
 
 
 class Voiding(Fenced):
@@ -103,11 +103,14 @@ def test_each_container_is_voided_and_keeps_its_variables(voiding, field):
         a_container("zero", resources={"limits": {"nvidia.com/gpu": "0"}}),
         a_container("own", resources={"limits": {"cpu": "1", "hugepages-2Mi": "2Mi"}}),
         a_container("native", resources={}, restartPolicy=None),
+        a_container("rdma", resources={"limits": {"rdma/hca": "1"}}),
+        a_container("card", resources={"limits": {"nvidia.com/hostdev": "1"}}),
+        a_container("fpga", resources={"limits": {"example.com/fpga": "2"}}),
     ]
     pod = a_pod(**{"containers": [a_container()], field: several})
     found = voiding.create(pod)
     cuda = {"name": "CUDA_VERSION", "value": "12.4"}
-    expected = [[VOID], [VOID], [OTHER, VOID], [VOID], [cuda, VOID], [VOID], [VOID], [VOID]]
+    expected = [[VOID], [VOID], [OTHER, VOID], [VOID], [cuda, VOID], *[[VOID]] * 6]
     assert envs(found, field) == expected
     if field == "initContainers":
         assert envs(found) == [[VOID]]
@@ -134,7 +137,9 @@ def test_a_container_that_names_the_variable_is_the_rules_to_judge(voiding, entr
 PROMISED = {
     "a whole GPU": {"resources": {"limits": {"nvidia.com/gpu": "1"}}},
     "VRAM": {"resources": {"limits": {"vramwarden.io/vram": "8Gi"}}},
-    "another's device": {"resources": {"limits": {"example.com/fpga": "2"}}},
+    "a slice": {"resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}},
+    "a GPU of another name": {"resources": {"limits": {"nvidia.com/a100": "1"}}},
+    "another product's": {"resources": {"limits": {"tencent.com/vcuda-core": "10"}}},
     "a device of a class": {
         "resources": {"limits": {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"}}
     },

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.support.commands import runner
+from tests.support.injectors import DENIED, HONEST
 from tests.support.pods import a_container, a_pod
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.policies import LAST_GOOD, last_good_data
@@ -349,3 +350,15 @@ def test_policies_that_are_objects_are_in_force_beside_the_files(kube):
     report = json.loads(run("-o", "json").stdout)
     assert [one["rule"] for one in report["denied"]] == ["small"]
     assert report["policy"].startswith("vramwarden-system/vramwarden-policies and 1 object, ")
+
+
+def test_pods_that_a_runtime_would_give_gpus_are_named_before_anybody_denies_them(kube):
+    pods = {"injected": DENIED["a slice"], "honest": HONEST["TCPXO"]}
+    kube.pods = [
+        {**stored(name), "metadata": stored(name)["metadata"] | {"annotations": notes}}
+        | {"spec": {**pod["spec"], "nodeName": "n1"}}
+        for name, pod in pods.items()
+        for notes in [pod["metadata"]["annotations"]]
+    ]
+    (found,) = [line for line in run().stdout.splitlines() if " VisibleDevicesOverride " in line]
+    assert found.split()[-1] == "injected"

@@ -400,11 +400,17 @@ CAPABILITIES = (
 )
 WHOLE = (
     *("deviceclass.resource.kubernetes.io/gpu.nvidia.com", "nvidia.com/pgpu", "nvidia.com/gpu"),
-    *("nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared"),
+    *("nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared", "nvidia.com/a100"),
+    "deviceclass.resource.kubernetes.io/mig.nvidia.com",
 )
 CDI = (
     ("nvidia.cdi.k8s.io/container.main", "nvidia.com/gpu=all"),
     ("nvidia.cdi.k8s.io", "nvidia.com/gpu=0"),
+    ("devices.gke.io/container.main", "- path: /dev/nvidia0"),
+    ("cdi-devices.nri.io", '- "\\x6evidia.com/gpu=all"'),
+    ("devices.nri.io/pod", "- {path: /dev/x, type: c, major: 0xC3, minor: 0}"),
+    ("io.kubernetes.cri-o.Devices", "/dev/nvidia0"),
+    ("mounts.noderesource.dev", "- destination: /var/run/nvidia-container-devices/all"),
     ("cdi.k8s.io/x", "nvidia.com/gpu=all"),
     ("cdi.k8s.io/x", "runtime.nvidia.com/gpu=all"),
 )
@@ -412,6 +418,13 @@ UNNAMED = {
     "envFrom": {"envFrom": [{"configMapRef": {"name": "gpus"}}]},
     "CUDA_VERSION": {"env": [{"name": "CUDA_VERSION", "value": "12.4"}]},
     "an image's own": {"image": "nvidia/cuda:12.4.0-base"},
+    **{
+        f"beside {card}": {
+            "envFrom": [{"configMapRef": {"name": "gpus"}}],
+            "resources": {"limits": {card: "1"}},
+        }
+        for card in ("rdma/hca", "nvidia.com/hostdev")
+    },
     "other case": {"env": [{"name": "nvidia_visible_devices", "value": "all"}]},
     "DOCKER_RESOURCE_GPU": {"env": [{"name": "DOCKER_RESOURCE_GPU", "value": "0"}]},
 }
@@ -583,6 +596,34 @@ TABLE = [
         )
         for key, value in CDI
     ),
+    closed(
+        "C2 all for a slice",
+        with_container(
+            resources={"limits": {"nvidia.com/mig-1g.10gb": "1"}},
+            spec={"annotations": {"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=all"}},
+        ),
+        BY_HAND,
+    ),
+    *(
+        closed(f"B11 {name}", with_env("8Gi", {"name": name, "value": "0"}), BY_HAND)
+        for name in ("NVIDIA_IMEX_CHANNELS", "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_NVSWITCH")
+    ),
+    limit(
+        "C2 a plug-in that nobody knows",
+        SECURITY_MD,
+        "one that reads other keys gives devices past",
+        creating(annotations={"devices.example.com/pod": "- path: /dev/nvidia0"}),
+    ),
+    limit(
+        "C2 other whole GPUs than its own",
+        SECURITY_MD,
+        "Who has whole GPUs may name",
+        with_container(
+            resources={"limits": {"nvidia.com/gpu": "1"}},
+            spec={"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=7"}},
+        ),
+    ),
+    limit("C3 a claim excuses", SECURITY_MD, "without a claim; network cards excuse nobody"),
     *(
         harmless(f"C3 {name}", is_voided(containers=[a_container(**fields)]))
         for name, fields in UNNAMED.items()

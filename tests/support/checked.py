@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from webhook.core.policy.fence import RULES_KEY, SUM_KEY, WHOLE_GPUS_KEY, _sum
+from webhook.core.policy.fence import GPUS_KEY, RULES_KEY, SUM_KEY, WHOLE_GPUS_KEY, _sum
 from webhook.core.seeing.checks.facts import (
     SOUND,
     Authorities,
@@ -80,7 +80,8 @@ def a_shared_node(name="n1", labels=None, *, vram="80Gi", **changes):
 
 def rules(text="^(.*)$ - ^$ - translated sidecar\n"):
     """Return the data of the ConfigMap that the fence reads."""
-    data = {RULES_KEY: text, WHOLE_GPUS_KEY: "^(nvidia\\.com/gpu)$"}
+    whole = "^(nvidia\\.com/gpu)$"
+    data = {RULES_KEY: text, WHOLE_GPUS_KEY: whole, GPUS_KEY: f"{whole} ^$"}
     return {**data, SUM_KEY: _sum(data)}
 
 

@@ -75,6 +75,10 @@ CONTAINER_FAULTS: list[tuple[Reason, str, Any, str]] = [
             "NVIDIA_GPU_MEMORY_LIMIT",
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
             "CUDA_MPS_PIPE_DIRECTORY",
+            "NVIDIA_MIG_CONFIG_DEVICES",
+            "NVIDIA_MIG_MONITOR_DEVICES",
+            "NVIDIA_IMEX_CHANNELS",
+            "NVIDIA_NVSWITCH",
         )
     ),
     (
@@ -96,6 +100,8 @@ CONTAINER_FAULTS: list[tuple[Reason, str, Any, str]] = [
             ("nvidia.com/gpu", "2000m"),
             ("amd.com/gpu", "1"),
             ("nvidia.com/mig-1g.10gb", "1"),
+            ("nvidia.com/a100-40gb", "1"),
+            ("tencent.com/vcuda-core", "10"),
         )
     ),
     (
@@ -211,6 +217,7 @@ DEBUGGER_FAULTS = [
     (variable("NVIDIA_GPU_MEMORY_LIMIT", "1"), "env[0]"),
     (variable("CUDA_MPS_PIPE_DIRECTORY", "/mps"), "env[0]"),
     (variable("CUDA_MPS_PIPE_DIRECTORY", **FROM_MAP), "env[0]"),
+    (variable("NVIDIA_IMEX_CHANNELS", "0"), "env[0]"),
     ({"securityContext": {"privileged": True}}, "securityContext.privileged"),
     *(
         (

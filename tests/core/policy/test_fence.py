@@ -14,11 +14,13 @@ from tests.support.pods import A100, a_policy, a_rule
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.adapters.policy.source import PolicySource
 from webhook.core.policy.fence import (
+    GPUS_KEY,
     RULES_BYTES,
     RULES_KEY,
     SUM_KEY,
     WHOLE_GPUS_BYTES,
     WHOLE_GPUS_KEY,
+    brings_gpus,
     fence_data,
     is_intact,
 )
@@ -49,10 +51,27 @@ def test_the_shipped_policy_leaves_the_system_alone_and_holds_all_else():
     assert system.startswith(r"^(kube\-.*|vramwarden\-system|vramwarden\-sentry|gpu\-operator|")
     assert system.endswith(r"|amazon\-cloudwatch)$ - ^$ -")
     assert default == f"^(.*)$ - ^$ - {ALL}"
-    whole = data[WHOLE_GPUS_KEY]
-    assert re.search(whole, "nvidia.com/mig-1g.5gb")
-    assert not re.search(whole, "nvidia.com/gpus")
-    assert not re.search(whole, "nvidiaxcom/gpu")
+
+
+BRINGING = {
+    **dict.fromkeys(("nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/a100-40gb"), True),
+    **dict.fromkeys(("nvidia.com/GH100_H100_PCIE", "nvidia.com/gpu-nic", "amd.com/gpu"), True),
+    **dict.fromkeys(("tencent.com/vcuda-core", "aliyun.com/gpu-mem", "vramwarden.io/vram"), True),
+    "deviceclass.resource.kubernetes.io/mig.nvidia.com": True,
+    "deviceclass.resource.kubernetes.io/nvidia-h100": True,
+    "deviceclass.resource.kubernetes.io/compute-domain-default-channel.nvidia.com": False,
+    **dict.fromkeys(("nvidia.com/hostdev", "nvidia.com/sriov_resource", "rdma/hca"), False),
+    **dict.fromkeys(("nvidia.com/mlnxnics", "nvidia.com/resibp12s0", "nvidiaxcom/gpu"), False),
+    **dict.fromkeys(("cpu", "example.com/fpga", "mellanox.com/hostdev", "openshift.io/x"), False),
+}
+
+
+@pytest.mark.parametrize(("resource", "brings"), BRINGING.items())
+def test_what_brings_gpus_is_the_same_for_webhook_and_fence(resource, brings):
+    shipped = PolicySource(shipped_policy_path(), "vramwarden/enforcer:1").current
+    assert brings_gpus(fence_data(shipped)[GPUS_KEY], resource) is brings
+    # Of what is ours itself the webhook says more than that it may bring GPUs.
+    assert shipped.may_bring_gpus(resource) is (brings and resource != "vramwarden.io/vram")
 
 
 @pytest.mark.parametrize(
@@ -65,6 +84,7 @@ def test_the_shipped_policy_leaves_the_system_alone_and_holds_all_else():
         ({"accounting": Accounting.CAP_ONLY}, ALL.replace("sidecar", "sidecar plugin sees-all")),
         ({"visible_devices": VisibleDevices.VOID}, ALL.replace("variables ", "")),
         ({"visible_devices": VisibleDevices.IGNORE}, "translated sidecar marks"),
+        ({"device_annotations": ("a.b/*", "c")}, rf"{ALL} lets:^(a\.b/.*|c)$"),
         ({"action": Action.WARN}, ""),
         ({"action": Action.AUDIT}, ""),
         ({"action": Action.IGNORE}, ""),
@@ -124,10 +144,8 @@ def test_lines_stand_in_the_order_of_the_rules():
     assert lines(*rules) == [f"^({name})$ - ^$ - {ALL}" for name in ("b", r"a\-.*", ".*")]
 
 
-def test_a_policy_without_rules_has_no_lines_and_without_whole_gpus_no_such_resource():
-    data = fence_data(a_policy(rules=(), whole_gpu_resources=()))
-    assert data[RULES_KEY] == ""
-    assert not re.search(data[WHOLE_GPUS_KEY], "nvidia.com/gpu")
+def test_a_policy_without_rules_has_no_lines():
+    assert fence_data(a_policy(rules=()))[RULES_KEY] == ""
 
 
 NAMES = st.text(alphabet="ab-*", min_size=1, max_size=6)
@@ -158,7 +176,8 @@ def test_rules_beyond_the_bound_are_left_to_the_webhook():
 def test_a_list_of_whole_gpus_beyond_the_bound_is_every_resource_with_a_domain():
     names = tuple(f"example.com/device-{number}" for number in range(1000))
     assert len("|".join(names)) > WHOLE_GPUS_BYTES
-    assert fence_data(a_policy(whole_gpu_resources=names))[WHOLE_GPUS_KEY] == "/"
+    data = fence_data(a_policy(whole_gpu_resources=names))
+    assert (data[WHOLE_GPUS_KEY], data[GPUS_KEY].split(" ")[0]) == ("/", "/")
 
 
 def test_the_sum_says_whether_a_replica_wrote_it():
@@ -168,6 +187,6 @@ def test_the_sum_says_whether_a_replica_wrote_it():
     assert is_intact(data)
     assert is_intact({**data, "rules.v3": "of another release"})
     assert not is_intact({})
-    for key in data:
+    for key in (RULES_KEY, WHOLE_GPUS_KEY, SUM_KEY):
         assert not is_intact({**data, key: "x"})
         assert not is_intact({name: value for name, value in data.items() if name != key})

@@ -32,6 +32,7 @@ from webhook.core.seeing.checks.facts import (
     Right,
     Workload,
     read_dry_run,
+    read_excused_pod,
     read_managed_pod,
     read_namespace,
     read_node,
@@ -224,15 +225,16 @@ class _Looker:
         )
         if not webhook:
             return Looked(facts, None, (), (), None)
+        fences = self._try(
+            "list admission policies", lambda: self._fence("policies", facts.admission)
+        )
         has_figures = not isinstance(facts.crds, Unseen) and GPU_NODES in facts.crds
         facts = replace(
             facts,
             asks=self._dry_run("asks", "1Gi"),
             wrong=self._dry_run("wrong", "8GB"),
             plain=self._dry_run("plain"),
-            fences=self._try(
-                "list admission policies", lambda: self._fence("policies", facts.admission)
-            ),
+            fences=fences,
             fence_bindings=self._try(
                 "list admission policies", lambda: self._fence("policybindings", facts.admission)
             ),
@@ -241,6 +243,9 @@ class _Looker:
             has_key=self._try("get secrets", lambda: self._has_key(namespace)),
             gpu_nodes=self._try("list gpunodes", self._gpu_nodes) if has_figures else {},
             pods=self._try("list pods in all namespaces", self._managed_pods),
+            excused=self._try("list pods in all namespaces", self._excused_pods)
+            if not isinstance(fences, Unseen) and "vramwarden-void" in fences
+            else (),
             events=self._try("list events in namespace default", self._events),
         )
         facts, objects = self._with_objects(facts, webhook)
@@ -446,6 +451,10 @@ class _Looker:
 
     def _managed_pods(self) -> Any:
         found, _ = self._kube.list_all(joined("pods"), read_managed_pod, labelSelector=MANAGED)
+        return tuple(pod for pod in found if pod is not None)
+
+    def _excused_pods(self) -> Any:
+        found, _ = self._kube.list_all(joined("pods"), read_excused_pod)
         return tuple(pod for pod in found if pod is not None)
 
     def _events(self) -> Mapping[str, str]:

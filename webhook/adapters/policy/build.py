@@ -215,6 +215,7 @@ def _rule(part: RulePart, enforcer_image: str, where: str) -> Rule:
         isolation=part.isolation,
         host_paths=part.host_paths,
         capabilities=frozenset(part.capabilities),
+        device_annotations=tuple(part.device_annotations),
         resource_claims=part.resource_claims,
         translate_whole_gpu_bytes=part.translate_whole_gpu,
         accounting=part.accounting,

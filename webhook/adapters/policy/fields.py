@@ -56,6 +56,7 @@ LABEL_VALUE: Final = rf"({LABEL_NAME})?"
 NAMESPACE_PATTERN: Final = r"[a-z0-9*]([-a-z0-9*]*[a-z0-9*])?"
 SERVICE_ACCOUNT_PATTERN: Final = r"[a-z0-9*]([-.a-z0-9*]*[a-z0-9*])?"
 RESOURCE_PATTERN: Final = r"[a-z0-9.*-]+/[A-Za-z0-9_.*-]+"
+ANNOTATION_PATTERN: Final = r"[A-Za-z0-9.*_-]+(/[A-Za-z0-9_.*-]+)?"
 ENV_NAME: Final = r"[-._A-Za-z][-._A-Za-z0-9]*"
 NO_SPACE: Final = r"\S+"
 HOST_PATH: Final = r"/.*"
@@ -315,6 +316,14 @@ ClassPattern = Annotated[
 ]
 ResourcePattern = Annotated[
     str, AfterValidator(_resource_pattern), Shape({"pattern": f"^{RESOURCE_PATTERN}$"})
+]
+AnnotationPattern = Annotated[
+    str,
+    *_text(
+        ANNOTATION_PATTERN,
+        _SUBDOMAIN_LENGTH + 1 + _LABEL_LENGTH,
+        "an annotation's key; write e.g. devices.gke.io/container.tcpx-daemon, and * for any text",
+    ),
 ]
 LabelKey = Annotated[str, AfterValidator(_label_key), Shape({"pattern": f"^{LABEL_KEY}$"})]
 LabelValue = Annotated[

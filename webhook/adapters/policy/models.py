@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from webhook.adapters.policy.fields import (
+    AnnotationPattern,
     BlindAfter,
     Capability,
     ChosenRuntimeClass,
@@ -315,6 +316,11 @@ class RulePart(Part):
         list(CAPABILITIES),
         description="Capabilities that containers of pods with VRAM may add, beside the fourteen "
         "that runtimes give every container.",
+    )
+    device_annotations: list[AnnotationPattern] = Field(
+        [],
+        description="Keys of annotations by which container runtimes and their plug-ins inject "
+        "devices that the rule's pods may have, whatever they name, with * for any text.",
     )
     resource_claims: Annotated[ResourceClaims, _Lax] = Field(
         ResourceClaims.DENY,

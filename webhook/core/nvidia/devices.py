@@ -1,13 +1,17 @@
 """The other ways than variables by which containers are shown NVIDIA's GPUs.
 
 Sources: NVIDIA Container Toolkit 1.20, the plugins for NRI and the modes of its runtime; the
-Container Device Interface, "CDI device names".
+Container Device Interface, "CDI device names"; containerd/nri, plugins/device-injector;
+GoogleCloudPlatform/container-engine-accelerators, nri_device_injector; cri-o,
+pkg/annotations/v2.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -15,27 +19,191 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.fields import Json
 
-LIKE_INJECTORS: Final = "^(nvidia[.]cdi|cdi)"
+
+class Names(Enum):
+    """What the value of an injector's annotation lists."""
+
+    CDI = auto()
+    """Names of the Container Device Interface: `vendor.com/class=name`."""
+    DEVICES = auto()
+    """Device nodes, by path or by number."""
+    MOUNTS = auto()
+
+
+# | its value lists | it is read as YAML |
+INJECTORS: Final[Mapping[str, tuple[Names, bool]]] = {
+    "nvidia.cdi.k8s.io": (Names.CDI, False),
+    "cdi.k8s.io": (Names.CDI, False),
+    "cdi-devices.nri.io": (Names.CDI, True),
+    "cdi-devices.noderesource.dev": (Names.CDI, True),
+    "devices.gke.io": (Names.DEVICES, True),
+    "devices.nri.io": (Names.DEVICES, True),
+    "devices.noderesource.dev": (Names.DEVICES, True),
+    "io.kubernetes.cri-o.Devices": (Names.DEVICES, False),
+    "devices.crio.io": (Names.DEVICES, False),
+    "mounts.nri.io": (Names.MOUNTS, True),
+    "mounts.noderesource.dev": (Names.MOUNTS, True),
+}
+"""Annotations by which runtimes and plug-ins for NRI inject devices; as whole keys, or what stands
+before the slash of one."""
+INJECTOR_KEYS: Final = tuple(INJECTORS)
+LIKE_INJECTORS: Final = "^(nvidia[.]cdi|cdi|devices[.]|mounts[.]|io[.]kubernetes[.]cri-o[.]D)"
 """Which keys API servers send us (RE2): these, and few others. It is short because its length times
 that of all keys is what it costs there, of what one expression may."""
-_CDI_KEYS: Final = ("nvidia.cdi.k8s.io", "cdi.k8s.io/")
+
+MOST_READ: Final = 16 * 1024
+"""Characters of all such annotations of a pod together: sixteen GPUs are named in 400."""
+MOST_KEYS: Final = 64
+"""Such annotations of a pod."""
+
+WHOLE_GPU_KIND: Final = "gpu"
+# What shows no GPU, as the variables NVIDIA_GDS, NVIDIA_MOFED and NVIDIA_GDRCOPY do not.
+_WITHOUT_GPU: Final = frozenset({"gds", "mofed", "gdrcopy"})
 # In `vendor.com/class=name` the vendor is nvidia.com or a domain below it. Wherever it stands: one
 # reader of such values splits them at commas, the next reads YAML.
-_NVIDIA_DEVICE: Final = re.compile(r"(?<![A-Za-z0-9_-])nvidia\.com/")
+_NVIDIA_DEVICE: Final = re.compile(
+    r"(?<![A-Za-z0-9_-])nvidia\.com/(?:([A-Za-z0-9_.-]+)=([A-Za-z0-9_.:-]+))?"
+)
+# NVIDIA's sandbox device plugin calls cards for virtual machines by this, or as in GH100_H100_PCIE.
+_PASSED_THROUGH: Final = re.compile(r"pgpu|[A-Z].*")
+# By these YAML writes text that is not seen as such: escapes, tags (`!!binary`), directives.
+_HIDING: Final = re.compile(r"[\\!%]")
+_APART: Final = re.compile(r"[\s\"',:\[\]{}]+")
+_CARD: Final = re.compile(r"/dev/nvidia[0-9]+")
+_BESIDE_CARD: Final = re.compile(r"/dev/nvidia(ctl|-uvm.*|-caps.*)")
+# What reads it knows no difference between upper and lower case in the names of fields.
+_MAJOR: Final = re.compile("major", re.IGNORECASE)
+_PLAIN_MAJOR: Final = re.compile(
+    r"major[\"']?\s*:\s*(0|[1-9][0-9]*)\s*(?:[,}#\n]|$)", re.IGNORECASE
+)
+_NVIDIAS_MAJOR: Final = "195"
+_RENDERERS_MAJOR: Final = "226"
+_SOURCE: Final = re.compile(r"(?<![\w./-])source(?![\w./-])", re.IGNORECASE)
+_PLAIN_SOURCE: Final = re.compile(
+    r"(?<![\w./-])source[\"']?\s*:\s*[\"']?(/[\w./@+-]*)[\"']?(?=[\s,}]|$)", re.IGNORECASE
+)
+_TYPE: Final = re.compile(r"(?<![\w./-])type(?![\w./-])", re.IGNORECASE)
+_BIND: Final = re.compile(
+    r"(?<![\w./-])type[\"']?\s*:\s*[\"']?(?:bind|none)(?![\w./-])", re.IGNORECASE
+)
 
 _MOUNTS_ROOT: Final = "/var/run/nvidia-container-devices"
 # Quicker than to normalise the path of every mount.
 _MOUNTS_NAME: Final = _MOUNTS_ROOT.rpartition("/")[2]
 
+UNCOUNTED: Final = "shows the pod GPUs that nobody accounts for; remove it"
+_HIDDEN: Final = "is written so that it may name any device; write it without backslash, ! and %"
 
-def cdi_keys(annotations: Mapping[str, str], before: Mapping[str, str]) -> Iterator[str]:
-    """Yield the annotations by which a container runtime gives a pod NVIDIA's devices.
 
-    Not those that it had `before`, with the same value.
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What an injector's annotation names that matters for GPUs."""
+
+    cards: frozenset[str] = frozenset()
+    """Whole GPUs, one by one."""
+    beside_cards: bool = False
+    """Devices that are of no use without a card's, such as /dev/nvidiactl."""
+    passed_through: bool = False
+    """Cards that a virtual machine gets, and that no driver of the node has."""
+    renders: bool = False
+    """Devices by which cards render and transcode, of whatever vendor."""
+    sources: tuple[str, ...] = ()
+    """Paths of the node that are mounted."""
+    wrong: str = ""
+    """What nothing excuses, and what to do."""
+    unclear: str = ""
+    """Why it is not known what is mounted, and what to do."""
+
+    @property
+    def shows_gpus(self) -> bool:
+        """Whether it shows GPUs of NVIDIA, excused or not."""
+        return bool(self.cards or self.beside_cards or self.passed_through or self.wrong)
+
+
+_UNREAD: Final = Named(
+    wrong=f"is not read: at most {MOST_KEYS} annotations may inject devices, with {MOST_READ} "
+    "characters in all; remove some"
+)
+
+
+def injected(
+    annotations: Mapping[str, str], before: Mapping[str, str]
+) -> Iterator[tuple[str, Named]]:
+    """Yield the annotations by which a pod is given devices, and what each names.
+
+    Not those that it had `before`, with the same value. Beyond the bounds nothing is read.
     """
+    left, count = MOST_READ, 0
     for key, value in annotations.items():
-        if key.startswith(_CDI_KEYS) and _NVIDIA_DEVICE.search(value) and before.get(key) != value:
-            yield key
+        injector = INJECTORS.get(key.partition("/")[0])
+        if injector is None or before.get(key) == value:
+            continue
+        left -= len(value)
+        count += 1
+        if left < 0 or count > MOST_KEYS:
+            yield key, _UNREAD
+        else:
+            yield key, _named(*injector, value)
+
+
+def _named(names: Names, is_yaml: bool, value: str) -> Named:
+    if is_yaml and _HIDING.search(value):
+        return Named(wrong=_HIDDEN)
+    if names is Names.CDI:
+        return _named_by_cdi(value)
+    if names is Names.DEVICES:
+        return _named_by_paths(value)
+    if _MOUNTS_NAME in value:
+        return Named(wrong=f"mounts {_MOUNTS_ROOT}, which chooses GPUs; remove it")
+    sources = tuple(_PLAIN_SOURCE.findall(value))
+    if ".." in value or len(sources) != len(_SOURCE.findall(value)):
+        unclear = "has a source that cannot be read; write `source: /path` for each"
+    elif len(_BIND.findall(value)) != len(_TYPE.findall(value)):
+        unclear = "has mounts of another type than bind; write `type: bind`"
+    else:
+        unclear = ""
+    return Named(sources=sources, unclear=unclear)
+
+
+def _named_by_cdi(value: str) -> Named:
+    cards, passed_through = set(), False
+    for found in _NVIDIA_DEVICE.finditer(value):
+        kind, name = found[1], found[2]
+        if kind in _WITHOUT_GPU:
+            continue
+        if kind == WHOLE_GPU_KIND and name != "all" and ":" not in name and name[:4] != "MIG-":
+            cards.add(found[0])
+        elif kind and name != "all" and _PASSED_THROUGH.fullmatch(kind):
+            passed_through = True
+        else:
+            return Named(wrong=UNCOUNTED)
+    return Named(frozenset(cards), passed_through=passed_through)
+
+
+def _named_by_paths(value: str) -> Named:
+    majors = _PLAIN_MAJOR.findall(value)
+    if len(majors) != len(_MAJOR.findall(value)):
+        return Named(wrong="has a `major` that is no plain number; write e.g. `major: 10`")
+    cards, beside, renders = set(), False, _RENDERERS_MAJOR in majors
+    wrong = UNCOUNTED if _NVIDIAS_MAJOR in majors else ""
+    for text in _APART.split(value):
+        if "nvidia" not in text and "char" not in text and "dri" not in text:
+            continue
+        path = posixpath.normpath(f"/{text.lstrip('/')}")
+        renders = renders or "/dri/" in f"{path}/"
+        if text.startswith("/") and _CARD.fullmatch(path):
+            cards.add(path)
+        elif text.startswith("/") and _BESIDE_CARD.fullmatch(path):
+            beside = True
+        elif "nvidia" in path or "/char/" in f"{path}/":
+            wrong = UNCOUNTED
+    return Named(frozenset(cards), beside, renders=renders, wrong=wrong)
+
+
+def passes_through(resource: str) -> bool:
+    """Say whether a resource is a card that a virtual machine gets (Kata)."""
+    domain, _, name = resource.partition("/")
+    return domain == "nvidia.com" and _PASSED_THROUGH.fullmatch(name) is not None
 
 
 def device_mounts(mounts: Iterable[Json]) -> Iterator[int]:

@@ -31,6 +31,20 @@ CHOSEN_PATHS: Final = tuple(
 # Prefixes of the variables that the driver and MPS read a memory limit from.
 _LIMITING: Final = ("NVIDIA_GPU_MEMORY_", "CUDA_MPS_")
 
+# Those by which a container gets hold of more than the GPUs that it sees. Not NVIDIA_GDRCOPY,
+# NVIDIA_GDS and NVIDIA_MOFED, which show none.
+_WIDENING: Final = frozenset(
+    {
+        *("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"),
+        *("NVIDIA_IMEX_CHANNELS", "NVIDIA_NVSWITCH"),
+    }
+)
+
+
+def widens(entry: Json) -> bool:
+    """Say whether a variable gives a container more than the GPUs that it sees."""
+    return entry["name"] in _WIDENING and not _says_none(entry)
+
 
 def limits_memory(entry: Json) -> bool:
     """Say whether the driver or MPS reads a memory limit from a variable."""
@@ -134,4 +148,8 @@ def sees_no_gpu(entry: Json) -> bool:
     """Say whether a variable leaves the GPUs hidden: another name, or void, none or empty."""
     if not chooses_devices(entry):
         return True
+    return _says_none(entry)
+
+
+def _says_none(entry: Json) -> bool:
     return not entry.get("valueFrom") and entry.get("value") in {None, "", "void", "none"}

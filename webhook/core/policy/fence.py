@@ -23,12 +23,13 @@ rule, in order, and the first that matches a pod's namespace governs the pod.
 | `marks` | our marks are denied on a pod without a demand |
 | `variables` | NVIDIA_VISIBLE_DEVICES set by hand is denied, in a debugging container, too |
 | `annotations` | so are annotations by which a container runtime is asked for devices (CDI) |
-| `void` | a container that nobody promised a device is told that it sees none |
+| `void` | a container that nobody promised a GPU is told that it sees none |
+| `lets:` and a pattern | annotations that are let pass, by their keys |
 
 A line without words is left to the webhook, or to nobody. So is a rule that does not enforce, and
 one that matches by more than namespaces and their labels: the API server cannot say which pods it
-governs, and its line matches all that it might. While a policy is only observed, the last four
-words are not written.
+governs, and its line matches all that it might. While a policy is only observed, the words from
+`marks` on are not written.
 """
 
 from __future__ import annotations
@@ -38,7 +39,17 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.policy.match import Match
-from webhook.core.policy.values import Accounting, Action, EnforceBy, Rollout, VisibleDevices
+from webhook.core.policy.values import (
+    BRINGING_GPUS,
+    NVIDIA_DOMAIN,
+    OF_NETWORKS,
+    Accounting,
+    Action,
+    EnforceBy,
+    Rollout,
+    VisibleDevices,
+)
+from webhook.names import VRAM_RESOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -47,9 +58,13 @@ if TYPE_CHECKING:
 
 RULES_KEY: Final = "rules.v2"
 WHOLE_GPUS_KEY: Final = "whole-gpus.v2"
-"""A pattern for names of resources: a pod that limits one may name devices by annotation."""
+"""A pattern for names of resources; fences of releases before 0.3 read it."""
+GPUS_KEY: Final = "brings-gpus.v2"
+"""Two patterns for names of resources: one that brings GPUs, and of others below nvidia.com, which
+bring some too, one that brings none: a container that asks for what brings GPUs is not voided."""
 SUM_KEY: Final = "sum.v2"
-"""SHA-256 of the two others, by which `check` and replicas of 0.2.0 see whether they were changed.
+"""SHA-256 of the rules and the first pattern, by which `check` and replicas of 0.2.0 see whether
+they were changed.
 
 Replicas know by the seal what one of them wrote (core/policy/seal.py): anybody can make this sum.
 
@@ -70,7 +85,7 @@ def fence_data(policy: Policy) -> dict[str, str]:
     """Return the `data` of the ConfigMap; equal policies give equal text, in every replica.
 
     Where it would be too large, the rules beyond the bound are left to the webhook, and every
-    resource with a domain counts as a whole GPU: the fence then holds less, never more.
+    resource with a domain brings GPUs: the fence then holds less, never more.
     """
     lines: list[str] = []
     rest = _line(_EVERYTHING, ())
@@ -83,10 +98,35 @@ def fence_data(policy: Policy) -> dict[str, str]:
             break
         lines.append(line)
     whole = _pattern(policy.whole_gpu_resources) if policy.whole_gpu_resources else "^$"
+    gpus = _pattern((VRAM_RESOURCE, *BRINGING_GPUS, *policy.whole_gpu_resources))
     if len(whole) > WHOLE_GPUS_BYTES:
-        whole = "/"
-    data = {RULES_KEY: "".join(f"{line}\n" for line in lines), WHOLE_GPUS_KEY: whole}
+        whole = gpus = "/"
+    data = {
+        RULES_KEY: "".join(f"{line}\n" for line in lines),
+        WHOLE_GPUS_KEY: whole,
+        GPUS_KEY: f"{gpus} {_pattern(OF_NETWORKS)}",
+    }
     return {**data, SUM_KEY: _sum(data)}
+
+
+def brings_gpus(patterns: str, resource: str) -> bool:
+    """Say whether a resource brings GPUs, by what stands under GPUS_KEY."""
+    bringing, networks = patterns.split(" ")
+    if re.search(bringing, resource):
+        return True
+    return resource.startswith(NVIDIA_DOMAIN) and not re.search(networks, resource)
+
+
+def may_void(lines: str, namespace: str) -> bool:
+    """Say whether the lines under RULES_KEY have a namespace voided, whatever its labels are."""
+    for line in lines.splitlines():
+        place, labels, left_out, _, *words = line.split(" ")
+        if re.search(place, namespace):
+            if "void" in words:
+                return True
+            if (labels, left_out) == (_NO_LABELS, _NOWHERE):
+                return False
+    return False
 
 
 def is_intact(data: Mapping[str, str]) -> bool:
@@ -140,3 +180,5 @@ def _words(rule: Rule, rollout: Rollout, accountings: set[Accounting]) -> Iterab
     if rule.visible_devices is not VisibleDevices.IGNORE:
         yield "annotations"
         yield "void"
+        if rule.device_annotations:
+            yield f"lets:{_pattern(rule.device_annotations)}"

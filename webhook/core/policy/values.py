@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.pod.foreign import SHARED_GPU, WHOLE_GPU
+from webhook.core.pod.foreign import GIVEN_BY_OTHERS, SHARED_GPU, WHOLE_GPU
 from webhook.core.policy.patterns import matches_any
 from webhook.names import NODE_GPU_LABEL, NVIDIA_RUNTIME_CLASS
 
@@ -31,8 +31,22 @@ WHOLE_GPU_RESOURCES: Final = (
     "aliyun.com/gpu-*",
     "amd.com/gpu",
     "deviceclass.resource.kubernetes.io/*gpu*",
+    "deviceclass.resource.kubernetes.io/mig.nvidia.com",
+    "deviceclass.resource.kubernetes.io/nvidia-*",
 )
 """What stands for whole GPUs where a policy names none; policies/default.yaml explains each."""
+
+NVIDIA_DOMAIN: Final = "nvidia.com/"
+BRINGING_GPUS: Final = (*(f"{NVIDIA_DOMAIN}*{word}*" for word in ("gpu", "mig-")), *GIVEN_BY_OTHERS)
+"""What brings GPUs under any policy, whatever else its name says."""
+OF_NETWORKS: Final = tuple(
+    f"{NVIDIA_DOMAIN}*{word}*"
+    for word in (
+        *("hostdev", "nic", "net", "eth", "vf", "rdma", "roce", "ibp", "infiniband", "sriov"),
+        *("mlnx", "mlx", "connectx", "cx", "bf2", "bf3", "dpu"),
+    )
+)
+"""Of other names below that domain those of network cards: NVIDIA's network operator takes any."""
 
 SAFE_HOST_PATHS: Final = "Safe"
 """In place of a list of paths: whatever leads neither to devices, runtimes nor the kubelet."""
@@ -252,6 +266,8 @@ class Rule:
     `core/admission/rules/host_paths.py` takes for safe."""
     capabilities: frozenset[str]
     """Which containers of pods with VRAM may add beside what runtimes give everybody."""
+    device_annotations: tuple[str, ...]
+    """Keys, or patterns with `*`, of annotations that may give a pod devices."""
     resource_claims: ResourceClaims
     translate_whole_gpu_bytes: int | None
     """What a pod that asks for one whole GPU gets of it in its place; None leaves it its GPU."""
@@ -423,6 +439,16 @@ class Policy:
     def is_whole_gpu(self, resource: str) -> bool:
         """Say whether a resource name stands for whole GPUs."""
         return matches_any(resource, self.whole_gpu_resources)
+
+    def may_bring_gpus(self, resource: str) -> bool:
+        """Say whether somebody may give a pod a GPU for a resource, under whatever name.
+
+        NVIDIA's device plugin offers GPUs and slices under any name below its domain, which it
+        shares with NVIDIA's network operator.
+        """
+        if self.is_whole_gpu(resource) or matches_any(resource, BRINGING_GPUS):
+            return True
+        return resource.startswith(NVIDIA_DOMAIN) and not matches_any(resource, OF_NETWORKS)
 
     def class_for(self, name: str | None) -> GPUClass | None:
         """Return a class by name."""

@@ -211,7 +211,18 @@ container.name.startsWith('vram-enforcer') || (has(container.volumeMounts)
 && (has(variable.valueFrom) || (has(variable.value) && !(variable.value in ['', 'void', 'none'])))))
 {{- end }}
 
-{{/* Whether `key` is one of those by which container runtimes are asked for devices (CDI), or like one. */}}
+{{/* In CEL: the keys of annotations, or what stands before their slash, by which container runtimes and their
+plug-ins are asked for devices. Call with a dict of root and word: what their values name (CDI, DEVICES,
+MOUNTS), or YAML, for how they are read. */}}
+{{- define "vramwarden.injectors" -}}
+{{- $found := list }}{{ $word := .word }}
+{{- range $key, $words := (include "vramwarden.bounds" .root | fromJson).injectors }}
+{{- if has $word $words }}{{ $found = append $found (squote $key) }}{{ end }}
+{{- end }}
+{{- printf "[%s]" (join ", " $found) }}
+{{- end }}
+
+{{/* Whether `key` is one of those, or like one. */}}
 {{- define "vramwarden.isDeviceKey" -}}
 key.matches('{{ (include "vramwarden.bounds" . | fromJson).likeInjectors }}')
 {{- end }}

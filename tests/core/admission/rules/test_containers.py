@@ -75,7 +75,7 @@ def test_a_fault_that_another_webhook_adds_to_a_translated_pod_is_denied(
         limits("nvidia.com/gpu", "0"),
         limits("nvidia.com/gpu", 0),
         {"resources": {kind: {"nvidia.com/gpu": "0"} for kind in ("requests", "limits")}},
-        limits("nvidia.com/gpu.shared", "1"),
+        limits("example.com/gpu", "1"),
         limits("example.com/gpu", "500m"),
         {"resources": {"claims": []}},
     ],

@@ -102,6 +102,19 @@ def test_with_a_demand_the_containers_with_vram_see_their_gpu_whatever_the_rule(
     assert_fine(pod, rule)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((f"NVIDIA_{name}", "enabled") for name in ("GDS", "MOFED", "GDRCOPY")),
+        *((f"NVIDIA_{name}", "void") for name in ("IMEX_CHANNELS", "NVSWITCH")),
+    ],
+)
+def test_variables_that_show_no_gpu_pass_beside_a_demand(name, value):
+    pod = a_full_pod()
+    put_in(pod, "main", variable(name, value))
+    assert_fine(pod)
+
+
 @pytest.mark.parametrize("devices", VisibleDevices)
 def test_limits_of_the_driver_are_denied_whatever_the_rule_says_of_devices(devices):
     pod = a_full_pod()

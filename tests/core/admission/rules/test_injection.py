@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import pytest
 
@@ -12,18 +13,21 @@ from tests.core.admission.decisions import (
     a_full_pod,
     assert_denied,
     decided,
+    findings_of,
     found_in,
     limits,
     put_in,
     stored_pod,
+    translated,
     updated,
 )
+from tests.support.injectors import ALL, DENIED, HONEST, asking
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.nvidia.devices import INJECTOR_KEYS, LIKE_INJECTORS, MOST_KEYS, MOST_READ
 from webhook.core.policy.values import Action, VisibleDevices
 
 DENYING = [VisibleDevices.DENY, VisibleDevices.VOID]
-ALL = "nvidia.com/gpu=all"
 KEYS = [
     "nvidia.cdi.k8s.io",
     "nvidia.cdi.k8s.io/pod",
@@ -75,7 +79,7 @@ def test_devices_of_other_vendors_are_nobodys_business(key, value):
     assert decided(a_pod(annotations={key: value})).outcome is Outcome.ALLOWED
 
 
-@pytest.mark.parametrize("key", ["cdi.k8s.io", "cdi.k8s.iox", "x.nvidia.cdi.k8s.io/pod", "x"])
+@pytest.mark.parametrize("key", ["cdi.k8s.io.x", "cdi.k8s.iox", "x.nvidia.cdi.k8s.io/pod", "x"])
 def test_other_keys_mean_nothing(key):
     assert decided(a_pod(annotations={key: ALL})).outcome is Outcome.ALLOWED
 
@@ -90,18 +94,110 @@ def test_a_rule_may_ignore_such_annotations_and_mounts(phase):
     assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ())
 
 
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("pod", HONEST.values(), ids=HONEST)
+def test_what_is_common_and_honest_passes(pod, phase):
+    if "vramwarden.io/gpu-memory" in pod["metadata"]["annotations"]:
+        pod = translated(pod)
+    assert findings_of(pod, phase=phase) == []
+    old = copy.deepcopy(pod)
+    for key in filter(lambda key: not key.startswith("vram"), pod["metadata"]["annotations"]):
+        del old["metadata"]["annotations"][key]
+    assert updated(old, pod, phase=phase).outcome is Outcome.ALLOWED
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("pod", DENIED.values(), ids=DENIED)
+def test_what_names_gpus_is_denied_at_creation_and_later(pod, phase):
+    ((key, value),) = (
+        (key, value)
+        for key, value in pod["metadata"]["annotations"].items()
+        if key.partition("/")[0] in INJECTOR_KEYS
+    )
+    assert ("VisibleDevicesOverride", path_of(key)) in findings_of(pod, phase=phase)
+    old = copy.deepcopy(pod)
+    del old["metadata"]["annotations"][key]
+    if old["metadata"]["annotations"]:
+        old = stored_pod(pod=old)
+    new = copy.deepcopy(old)
+    new["metadata"]["annotations"][key] = value
+    assert_denied(updated(old, new, phase=phase), "VisibleDevicesOverride", path_of(key))
+    lets = a_rule(device_annotations=("x", f"{key.partition('/')[0]}*"))
+    assert findings_of(pod, lets, Phase.MUTATE) == []
+
+
+def test_every_key_of_the_list_is_tried():
+    assert set(INJECTOR_KEYS) <= DENIED.keys()
+    assert all(re.search(LIKE_INJECTORS, key) for key in INJECTOR_KEYS)
+
+
 @pytest.mark.parametrize("name", EVERYWHERE)
-def test_a_pod_with_whole_gpus_may_have_such_annotations(name):
-    pod = a_full_pod(None, annotations={"cdi.k8s.io/x": ALL})
+def test_a_pod_may_name_the_whole_gpus_of_any_of_its_containers(name):
+    pod = a_full_pod(None, annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})
     put_in(pod, name, limits("nvidia.com/gpu", "1"))
+    assert decided(pod).outcome is Outcome.ALLOWED
+    pod["metadata"]["annotations"]["devices.gke.io/container.main"] = "- path: /dev/nvidia3"
+    decision = decided(pod)
+    assert [finding.path for finding in decision.findings] == [
+        path_of("cdi.k8s.io/x"),
+        path_of("devices.gke.io/container.main"),
+    ]
+    put_in(pod, "second", limits("nvidia.com/gpu", "2"))
     assert decided(pod).outcome is Outcome.ALLOWED
 
 
 @pytest.mark.parametrize("resource", [("nvidia.com/gpu", "0"), ("cpu", "1")])
 def test_a_whole_gpu_resource_of_zero_is_none(resource):
-    pod = a_full_pod(None, annotations={"cdi.k8s.io/x": ALL})
+    pod = a_full_pod(None, annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})
     put_in(pod, "main", limits(*resource))
     assert_denied(decided(pod), "VisibleDevicesOverride", path_of("cdi.k8s.io/x"))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "- {source: /etc, destination: /x}",
+        '[{"Source":"/dev"}]',
+        "- {source: /data/../etc, destination: /x}",
+        "- {source: ../../dev, destination: /x}",
+        "- {source: /data\n   /../etc, destination: /x}",
+        "- {type: &k source, *k : /etc}",
+        "- {\u017fource: /etc}",
+        "- {source: none, type: devtmpfs, destination: /x}",
+        "- {source: /x, destination: /x, type: overlay, options: ['lowerdir=/:/x']}",
+    ],
+)
+def test_beside_a_demand_a_mount_is_judged_as_a_host_path_is(value):
+    key = "mounts.noderesource.dev/pod"
+    denied = [("PrivilegedContainer", path_of(key))]
+    assert findings_of(asking(key, value)) == []
+    assert findings_of(asking(key, value, memory="8Gi")) == denied
+    for devices in VisibleDevices:
+        policy = a_policy(a_rule(visible_devices=devices))
+        old = stored_pod()
+        new = copy.deepcopy(old)
+        new["metadata"]["annotations"][key] = value
+        assert found_in(updated(old, new, policy=policy)) == denied
+
+
+def test_a_list_of_host_paths_counts_for_mounts_by_annotation():
+    pod = asking("mounts.nri.io", "- source: /data/x\n  destination: /x", memory="8Gi")
+    assert findings_of(pod, a_rule(host_paths=("/data",))) == []
+    assert findings_of(pod, a_rule(host_paths=())) == [
+        ("PrivilegedContainer", path_of("mounts.nri.io"))
+    ]
+
+
+def test_so_much_of_such_annotations_is_read_and_no_more():
+    half = "x" * (MOST_READ // 2)
+    pod = a_pod(annotations={"cdi.k8s.io/a": half, "cdi.k8s.io/b": half})
+    assert decided(pod).outcome is Outcome.ALLOWED
+    pod["metadata"]["annotations"]["cdi.k8s.io/b"] += "x"
+    assert_denied(decided(pod), "VisibleDevicesOverride", path_of("cdi.k8s.io/b"))
+    notes = {f"cdi.k8s.io/a{n:02}": "" for n in range(MOST_KEYS)}
+    assert decided(a_pod(annotations=notes)).outcome is Outcome.ALLOWED
+    pod = a_pod(annotations={**notes, "cdi.k8s.io/b": ""})
+    assert_denied(decided(pod), "VisibleDevicesOverride", path_of("cdi.k8s.io/b"))
 
 
 @pytest.mark.parametrize("phase", Phase)

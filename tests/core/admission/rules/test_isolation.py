@@ -216,6 +216,15 @@ def test_a_rule_that_ignores_claims_still_denies_whole_gpus():
 
 
 @pytest.mark.parametrize(
+    "resource", ["nvidia.com/hostdev", "nvidia.com/sriov_resource", "rdma/hca", "example.com/fpga"]
+)
+def test_network_cards_go_beside_a_share(resource):
+    pod = a_full_pod()
+    put_in(pod, "main", {"resources": {"limits": {resource: "1"}}})
+    assert findings_of(pod) == []
+
+
+@pytest.mark.parametrize(
     ("resource", "whole"),
     [
         *((name, True) for name in WHOLE_GPU_RESOURCES if "*" not in name),
@@ -225,7 +234,12 @@ def test_a_rule_that_ignores_claims_still_denies_whole_gpus():
         *((f"aliyun.com/gpu-{name}", True) for name in ("mem", "count", "core.percentage")),
         ("deviceclass.resource.kubernetes.io/gpu.nvidia.com", True),
         ("deviceclass.resource.kubernetes.io/mig-gpu", True),
+        ("deviceclass.resource.kubernetes.io/nvidia-h100", True),
         ("deviceclass.resource.kubernetes.io/nic.example.com", False),
+        *(
+            (f"deviceclass.resource.kubernetes.io/compute-domain-{name}.nvidia.com", False)
+            for name in ("daemon", "default-channel")
+        ),
         ("nvidia.com/gpux", False),
         ("nvidia.com/gpucoresx", False),
         ("nvidia.com/migs", False),

@@ -21,6 +21,7 @@ from webhook.core.seeing.checks.facts import (
     SOUND,
     Certificate,
     DryRun,
+    ExcusedPod,
     ManagedPod,
     Namespace,
     OtherWebhook,
@@ -97,6 +98,14 @@ OTHER = OtherWebhook("MutatingWebhookConfiguration istio, a.b", fails=True, sele
 WAITS = ManagedPod("team-a/eval", waits="no GPU of n1 has 8Gi free")
 PULLS = ManagedPod("team-a/eval", pulls=IMAGE, why="not found")
 UNBOUND = INSTALLED.fences - {"vramwarden-second-line"}
+VOID = {
+    "fences": INSTALLED.fences | {"vramwarden-void"},
+    "policy": replace(
+        INSTALLED.policy, fence=rules("^(kube-.*)$ - ^$ -\n^(.*)$ - ^$ - translated void\n")
+    ),
+}
+RDMA = ExcusedPod("team-a", "net", frozenset({("rdma/hca",)}))
+GPU_TOO = ExcusedPod("team-a", "gpu", frozenset({("nvidia.com/gpu", "rdma/hca")}))
 NO_FENCE = frozenset({"vramwarden-agent"})
 
 CASES = {
@@ -368,6 +377,15 @@ CASES = {
         installed(sources=(), has_key=Unseen("x")),
         installed(agent=a_workload("agent", privileged=True), sources=Unseen("x")),
         installed(has_key=False),
+    ],
+    "void-pods": [
+        (installed(), installed(**VOID, webhook=None, excused=(RDMA,))),
+        installed(**VOID | {"policy": None}, excused=(RDMA,)),
+        (
+            installed(**VOID, excused=()),
+            installed(**VOID, excused=(GPU_TOO, replace(RDMA, namespace="kube-system"))),
+        ),
+        installed(**VOID, excused=(GPU_TOO, RDMA)),
     ],
     "agents": [
         installed(agent=None),

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.checked import BEFORE, INSTALLED, a_node, a_shared_node, a_workload
-from webhook.core.seeing.checks.facts import DryRun, ManagedPod, OwnPod
+from tests.support.pods import a_container, a_pod
+from webhook.core.seeing.checks.facts import DryRun, ManagedPod, OwnPod, read_excused_pod
 from webhook.core.seeing.checks.findings import counted, named, shortened
 from webhook.core.seeing.checks.table import run
 
@@ -196,3 +197,23 @@ def test_a_release_without_a_version_is_not_called_one():
     assert said("release", facts).startswith("of an unknown version in namespace")
     assert "the release unknown" in said("release-version", facts)
     assert said("release", INSTALLED) == "0.1.0 in namespace vramwarden-system"
+
+
+def test_containers_that_void_left_alone_for_a_device_are_found_by_their_resources():
+    pod = a_pod(
+        containers=[
+            a_container("net", resources={"limits": {"rdma/hca": "1", "cpu": "1"}}),
+            a_container("claims", resources={"requests": {"a/b": "1"}, "claims": [{"name": "x"}]}),
+            a_container(
+                "named",
+                resources={"limits": {"a/b": "1"}},
+                env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
+            ),
+            a_container("own", resources={"limits": {"x.kubernetes.io/y": "1"}}),
+        ]
+    )
+    found = read_excused_pod(pod)
+    assert (found.namespace, found.name) == ("team-a", "train")
+    assert found.resources == {("rdma/hca",)}
+    del pod["spec"]["containers"][0]
+    assert read_excused_pod(pod) is None

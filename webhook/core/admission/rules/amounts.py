@@ -151,9 +151,9 @@ def whole_gpu_and_share(case: Case) -> Iterator[Finding]:
     """Rule: a pod has a share of a GPU, whole GPUs, or a claim; only one of the three.
 
     Fields: spec.[initContainers,containers][*].resources, spec.resourceClaims
-    Allowed values: no whole-GPU resource above zero, except the slices and slots of NVIDIA's device
-    plugin by which translation counts under the rule; no claim, unless the rule's `resourceClaims`
-    is Ignore
+    Allowed values: no resource above zero that may bring GPUs, except the slices and slots of
+    NVIDIA's device plugin by which translation counts under the rule; no claim, unless the rule's
+    `resourceClaims` is Ignore
     """
     denies_claims = case.rule.resource_claims is ResourceClaims.DENY
     for container in case.pod.containers:
@@ -170,7 +170,7 @@ def _beside_share(container: Container, case: Case) -> Iterator[Finding]:
     has_vram = case.asked is not None and container.name in case.asked.amounts
     requests, limits = container.resources("requests"), container.resources("limits")
     for resource, amount in {**requests, **limits}.items():
-        if case.policy.is_whole_gpu(resource) and not _is_zero(amount):
+        if case.policy.may_bring_gpus(resource) and not _is_zero(amount):
             if has_vram and _is_translations(resource, amount, case):
                 continue
             kind = "limits" if resource in limits else "requests"

@@ -93,12 +93,12 @@ class Case:
 
     @property
     def names_whole_gpus(self) -> bool:
-        """Whether any container names a resource that stands for whole GPUs."""
+        """Whether any container names a resource that may bring GPUs."""
         if self._names_whole_gpus is None:
             names: set[str] = set()
             for container in (*self.pod.containers, *self.pod.enforcers):
                 names.update(container.resources("requests"), container.resources("limits"))
-            self._names_whole_gpus = any(map(self.policy.is_whole_gpu, names))
+            self._names_whole_gpus = any(map(self.policy.may_bring_gpus, names))
         return self._names_whole_gpus
 
     @property

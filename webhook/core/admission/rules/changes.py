@@ -20,6 +20,7 @@ from webhook.core.nvidia.variables import (
     chooses_devices,
     limits_memory,
     sees_no_gpu,
+    widens,
 )
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import items, text
@@ -123,7 +124,7 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
             )
             yield Finding(Reason.EPHEMERAL_CONTAINER, f"{container.path}.envFrom", detail)
         for index, entry in enumerate(container.env()):
-            if not sees_no_gpu(entry) or limits_memory(entry):
+            if not sees_no_gpu(entry) or limits_memory(entry) or widens(entry):
                 yield _shown(f"{container.path}.env[{index}]", f"{entry['name']} shows", profile)
         for path, what, _ in defeating(container, case.rule, _DEBUGGERS_CAPABILITIES):
             detail = f"{what}, which defeats the VRAM cap; use {profile}"

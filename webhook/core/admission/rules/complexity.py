@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.sidecar.container import VOLUME_NAMES
-from webhook.core.nvidia.devices import cdi_keys, device_mounts
+from webhook.core.nvidia.devices import device_mounts, injected
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, sees_no_gpu
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.fields import items, mapping, strings, text
@@ -39,7 +39,7 @@ def is_ours_to_deny(request: Request, rule: Rule) -> bool:
     | request | what needs it |
     | --- | --- |
     | CREATE | a demand, our marks and names; what shows a GPU, unless visibleDevices is Ignore |
-    | UPDATE | our marks, CDI annotations; in a pod with a demand containers or pod-level amounts |
+    | UPDATE | our marks, annotations that show GPUs; with a demand containers, pod-level amounts |
     | UPDATE of debugging containers | with a demand any new one, else those that show a GPU |
     """
     new, old = request.obj, request.old
@@ -49,7 +49,7 @@ def is_ours_to_deny(request: Request, rule: Rule) -> bool:
             asks_for_vram(new)
             or any(mark is not None for mark in _marks(new))
             or _has_our_volumes(new)
-            or (devices and any(cdi_keys(_annotations(new), {})))
+            or (devices and _is_injected(new, {}))
             or any(_is_judged(container, devices=devices) for container in _containers(new, _RUN))
         )
     if request.subresource == "ephemeralcontainers":
@@ -59,7 +59,7 @@ def is_ours_to_deny(request: Request, rule: Rule) -> bool:
         return any(managed or _is_judged(container, devices=devices) for container in added)
     if _marks(new) != _marks(old):
         return True
-    if devices and any(cdi_keys(_annotations(new), _annotations(old))):
+    if devices and _is_injected(new, _annotations(old)):
         return True
     same = all(_spec(new).get(field) == _spec(old).get(field) for field in (*_RUN, "resources"))
     return not same and (asks_for_vram(new) or asks_for_vram(old))
@@ -97,6 +97,10 @@ def _is_judged(container: Json, *, devices: bool) -> bool:
     ]
     shown = next(device_mounts(mounts), None) is not None
     return shown or not all(map(sees_no_gpu, chosen))
+
+
+def _is_injected(pod: Json, before: Mapping[str, str]) -> bool:
+    return any(named.shows_gpus for _, named in injected(_annotations(pod), before))
 
 
 def _name(container: Json) -> str:

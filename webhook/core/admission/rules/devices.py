@@ -12,6 +12,7 @@ from webhook.core.nvidia.variables import (
     sees_no_gpu,
     shows_all,
     shows_chosen,
+    widens,
 )
 from webhook.core.pod.findings import Finding, Reason, annotation_path
 from webhook.core.policy.values import VisibleDevices
@@ -30,8 +31,8 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
 
     Fields: spec.[initContainers,containers][*].env[*], the annotations that a binding writes
     Allowed values: NVIDIA_VISIBLE_DEVICES void, none or empty, or as a release of ours writes it;
-    no NVIDIA_GPU_MEMORY_* and no CUDA_MPS_* except the rule's own; annotations that are there
-    before translation, which takes them off
+    no NVIDIA_GPU_MEMORY_* and no CUDA_MPS_* except the rule's own; none by which a container gets
+    hold of more; annotations that are there before translation, which takes them off
     """
     rule = case.rule
     if not case.mutating:
@@ -46,7 +47,11 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
         names = [entry["name"] for entry in env]
         ours = names.count(VISIBLE_DEVICES_ENV) == 1 and DRIVER_CAPABILITIES_ENV in names
         for index, entry in enumerate(env):
-            if limits_memory(entry):
+            if widens(entry):
+                detail = f"{entry['name']} gives more than the pod's share of a GPU; remove it"
+                path = f"{container.path}.env[{index}]"
+                yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
+            elif limits_memory(entry):
                 if entry not in rule.env:
                     detail = f"{entry['name']} is set by the platform for pods with VRAM; remove it"
                     path = f"{container.path}.env[{index}]"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node.sharing import Sharing, is_advertised, judge, whole_gpus
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.foreign import GIVEN_BY_OTHERS
 from webhook.core.pod.lenient import as_object, as_objects
 from webhook.core.pod.quantity import QuantityError, parse_quantity
@@ -401,6 +402,38 @@ class ManagedPod:
     """Its sidecar runs, or did: its image was pulled."""
 
 
+@dataclass(frozen=True, slots=True)
+class ExcusedPod:
+    """A pod that a release before 0.3 left its GPUs, since its containers ask for some device."""
+
+    namespace: str
+    name: str
+    resources: frozenset[tuple[str, ...]]
+    """Those that each such container asks for."""
+
+
+def read_excused_pod(pod: Mapping[str, Any]) -> ExcusedPod | None:
+    """Read a pod for `fence.void`; None for one that it found nothing to excuse in."""
+    metadata, spec = as_object(pod.get("metadata")), as_object(pod.get("spec"))
+    if as_object(pod.get("status")).get("phase") in _ENDED:
+        return None
+    found = set()
+    for one in (*as_objects(spec.get("containers")), *as_objects(spec.get("initContainers"))):
+        resources = as_object(one.get("resources"))
+        amounts = {**as_object(resources.get("requests")), **as_object(resources.get("limits"))}
+        names = tuple(sorted(name for name in amounts if _EXCUSED.search(name)))
+        named = any(
+            entry.get("name") == VISIBLE_DEVICES_ENV for entry in as_objects(one.get("env"))
+        )
+        if names and not named and not resources.get("claims"):
+            found.add(names)
+    namespace, name = str(metadata.get("namespace")), str(metadata.get("name"))
+    return ExcusedPod(namespace, name, frozenset(found)) if found else None
+
+
+# What such a release took for devices: of names with a domain all but Kubernetes' own.
+_EXCUSED: Final = re.compile(r"^deviceclass\.resource\.kubernetes\.io/|^(?!.*kubernetes\.io/).*/")
+
 SOUND: Final = ManagedPod("", has_sidecar=True)
 """Any pod of which there is nothing else to say: a cluster may have 20,000."""
 
@@ -568,6 +601,8 @@ class Facts:
     gpu_nodes: Mapping[str, float] | Unseen = NOT_ASKED
     """When each GPUNode was written, Unix time."""
     pods: tuple[ManagedPod, ...] | Unseen = NOT_ASKED
+    excused: tuple[ExcusedPod, ...] | Unseen = NOT_ASKED
+    """Pods that ask for devices, where containers that ask for none are voided."""
     events: Mapping[str, str] | Unseen = NOT_ASKED
     """What agents say of nodes whose GPUs are in use: the newest such Event of each."""
 

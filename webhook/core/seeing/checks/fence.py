@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.policy.fence import RULES_KEY, is_intact
+from webhook.core.policy.fence import GPUS_KEY, RULES_KEY, brings_gpus, is_intact, may_void
 from webhook.core.seeing.checks.cluster import FENCE
 from webhook.core.seeing.checks.facts import Workload
 from webhook.core.seeing.checks.findings import (
@@ -152,3 +152,37 @@ def fence_rules(facts: Facts) -> Finding | None:
         why = f"{where} holds other rules than the policy"
         return warning(why, f"replicas follow within a minute or two; if it stays: {logs}")
     return ok(counted(found[RULES_KEY].count("\n"), "rule"))
+
+
+def void_pods(facts: Facts) -> Finding | None:
+    """No container that runs would be voided for the first time when its pod is created again.
+
+    A release before 0.3 left each alone that asked for any device, also where that is no GPU.
+
+    | void | the policy | a container without the variable asks for | result |
+    | --- | --- | --- | --- |
+    | no | - | - | nothing |
+    | yes | unknown | - | nothing |
+    | yes | known | what brings GPUs, or it is no rule's | ok |
+    | yes | known | other devices alone | warning |
+    """
+    policy = facts.policy
+    data = getattr(policy, "fence", None)
+    if facts.webhook is None or "vramwarden-void" not in seen(facts.fences) or not data:
+        return None
+    found = {
+        f"{pod.namespace}/{pod.name}": names
+        for pod in seen(facts.excused)
+        for names in pod.resources
+        if may_void(data[RULES_KEY], pod.namespace)
+        and not any(brings_gpus(data[GPUS_KEY], name) for name in names)
+    }
+    if not found:
+        return ok()
+    resources = sorted({name for names in found.values() for name in names})
+    why = (
+        f"{counted(len(found), 'pod')}, {named(sorted(found))}: {named(resources)} brings no GPU, "
+        "so NVIDIA_VISIBLE_DEVICES is void where they are created again"
+    )
+    cure = "nothing where they use none; else add what brings GPUs to wholeGPUResources"
+    return warning(why, cure, sorted(found))

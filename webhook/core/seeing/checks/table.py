@@ -112,6 +112,8 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
         Check("fence-rules", "the fence knows the policy's rules", When.INSTALLED,
               fence.fence_rules),
         Check("weakened", "nothing else weakens it", When.INSTALLED, fence.weakened),
+        Check("void-pods", "no pod loses what fence.void left it before", When.INSTALLED,
+              fence.void_pods),
     ),
     "agents, sentries and pods": (
         Check("agents", "agents are ready", When.INSTALLED, running.agents),
