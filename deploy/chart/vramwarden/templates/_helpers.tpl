@@ -268,7 +268,6 @@ ours, or a container would be (which was there before is for the webhook to know
 {{- end }}
 
 {{- define "vramwarden.isDebuggedDemand" -}}
-{{- $most := (include "vramwarden.bounds" . | fromJson).unread -}}
 ({{ include "vramwarden.isLabelled" . }}
 || (has(object.spec.ephemeralContainers) && [object.spec.ephemeralContainers].exists(all,
 {{ include "vramwarden.areMany" . }} || all.exists(container, {{ include "vramwarden.isLong" . }}
@@ -297,9 +296,9 @@ both[0] != both[1] && both.exists(one, one.size() > {{ $most.entries }} || one.e
 {{- end }}
 
 {{/* Whether an update changes what may never change: our keys (and the one that says which container an
-amount is for, and those that ask for devices), amounts, the sidecar, the pod's own resources; or makes the pod too large. So gates,
-finalizers and labels of others go on while we are away, also on a pod with a demand. Of a pod of ours that is
-all at any size: what is equal is not gone through. */}}
+amount is for, and those that ask for devices), amounts, the sidecar, the pod's own resources; or makes the pod
+too large. So gates, finalizers and labels of others go on while we are away, also on a pod with a demand. Of a
+pod of ours that is all at any size: what is equal is not gone through. */}}
 {{- define "vramwarden.isChangedDemand" -}}
 {{- $ours := "key.startsWith('vramwarden.io/')" }}
 {{- $ofAnnotations := printf "(%s || %s)" (include "vramwarden.isOurKey" .) (include "vramwarden.isDeviceKey" .) }}
