@@ -15,6 +15,7 @@ from webhook.core.admission.accounting import (
     preferred_on_nodes,
 )
 from webhook.core.admission.sidecar.placing import place_enforcer, remove_enforcer
+from webhook.core.admission.sidecar.profiles import NOTE, enforcer_note
 from webhook.core.admission.tiers import node_terms
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.programs import configure_programs, show_cap
@@ -96,7 +97,7 @@ def mutate_pod(
         remove_enforcer(edits, pod)
     else:
         place_enforcer(edits, pod, demand, rule, enforcer, stored=stored)
-    _mark(edits, pod, demand, rule, policy)
+    _mark(edits, pod, demand, rule, policy, enforcer_note(pod, demand) if enforcer else None)
     return edits
 
 
@@ -258,8 +259,10 @@ def _env_of_ours(
     return configure_programs(env, programs, amount)
 
 
-def _mark(edits: Edits, pod: Pod, demand: Demand, rule: Rule, policy: Policy) -> None:
-    """Step 6: the label that selects managed pods, and what admitted this one.
+def _mark(
+    edits: Edits, pod: Pod, demand: Demand, rule: Rule, policy: Policy, note: str | None
+) -> None:
+    """Step 6: the label that selects managed pods, what admitted this one, the sidecar's `note`.
 
     What a binding wrote is of the pod that this one was copied from. Where the amounts that asked
     were replaced by something else, the annotation asks for the same in their place.
@@ -269,7 +272,7 @@ def _mark(edits: Edits, pod: Pod, demand: Demand, rule: Rule, policy: Policy) ->
         edits.put("", "metadata", metadata := {})
     if pod.labels.get(MANAGED_LABEL) != "true":
         edits.merge("/metadata", "labels", metadata.get("labels"), {MANAGED_LABEL: "true"})
-    for key in BINDING_ANNOTATIONS:
+    for key in BINDING_ANNOTATIONS if note else (*BINDING_ANNOTATIONS, NOTE):
         if key in pod.annotations:
             edits.remove("/metadata/annotations", key)
     mark = f"v1 {rule.name} {policy.short_digest}"
@@ -281,6 +284,8 @@ def _mark(edits: Edits, pod: Pod, demand: Demand, rule: Rule, policy: Policy) ->
         written[GPU_MEMORY_ANNOTATION] = ", ".join(
             f"{name}={format_bytes(amount)}" for name, amount in amounts
         )
+    if note and pod.annotations.get(NOTE) != note:
+        written[NOTE] = note
     edits.merge("/metadata", "annotations", metadata.get("annotations"), written)
 
 

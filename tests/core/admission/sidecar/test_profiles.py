@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 
 import pytest
 
@@ -30,6 +31,12 @@ LOCAL = {"type": "Localhost", "localhostProfile": "gpu"}
 OTHER = {"type": "Localhost", "localhostProfile": "cpu"}
 LEVEL, LABEL = {"level": "s0:c1,c2"}, {"type": "spc_t"}
 NOTE = "container.apparmor.security.beta.kubernetes.io/"
+NOTES = {
+    "unconfined": UNCONFINED,
+    "runtime/default": DEFAULT,
+    "localhost/gpu": LOCAL,
+    "localhost/cpu": OTHER,
+}
 
 
 def a_confined_pod(field, main=None, second=None, *, pod=None, notes=None):
@@ -50,6 +57,29 @@ def case(field, *own, wanted=None, **more):
     return pytest.param(
         a_confined_pod(field, *own, **more), field, wanted, id=f"{field} {', '.join(shown)}"
     )
+
+
+def stored(pod, *, knows_the_field=True):
+    """Return what an API server of 1.30 and newer makes of a pod before it is validated, or 1.29.
+
+    Source: applyAppArmorVersionSkew in k8s.io/kubernetes/pkg/registry/core/pod/strategy.go; before,
+    the field was unknown, and dropped when the request was read.
+    """
+    pod = deepcopy(pod)
+    spec, notes = pod["spec"], pod["metadata"]["annotations"]
+    of_pod = spec.get("securityContext", {})
+    if not knows_the_field:
+        of_pod.pop(APP_ARMOR, None)
+    for one in spec["initContainers"] + spec["containers"]:
+        context = one.setdefault("securityContext", {})
+        if not knows_the_field:
+            context.pop(APP_ARMOR, None)
+        elif profile := NOTES.get(notes.get(NOTE + one["name"])):
+            context.setdefault(APP_ARMOR, profile)
+        elif profile := context.get(APP_ARMOR) or of_pod.get(APP_ARMOR):
+            spelt = (text for text, known in NOTES.items() if known == profile)
+            notes[NOTE + one["name"]] = next(spelt)
+    return pod
 
 
 def noted(profile: str):
@@ -131,7 +161,7 @@ def test_the_sidecar_is_confined_as_the_table_says(restart, sidecar, pod, field,
             path = f"spec.containers[1].securityContext.{field}"
             assert_denied(decided(pod, rule, phase), "EnforcementImpossible", path)
         return
-    context = container_of(translated(pod, rule), "vram-enforcer")["securityContext"]
+    context = container_of(stored(translated(pod, rule)), "vram-enforcer")["securityContext"]
     assert sidecar in {"as they", "as the pod"}
     assert context.get(field) == (wanted if sidecar == "as they" else None)
     assert {APP_ARMOR, SELINUX} & context.keys() <= {field}
@@ -154,13 +184,29 @@ def test_a_profile_is_the_only_thing_that_changes():
     assert found == plain
 
 
-def test_what_the_api_server_makes_of_an_annotation_is_what_we_made_of_it():
-    """It copies the annotation into the field between the two phases."""
-    pod = translated(a_confined_pod(APP_ARMOR, **noted("unconfined")))
-    for name in ("main", "second"):
-        put_in(pod, name, {"securityContext": {APP_ARMOR: UNCONFINED}})
-    assert decided(pod, phase=Phase.VALIDATE).outcome is Outcome.ALLOWED
-    assert decided(pod).patch == ()
+@pytest.mark.parametrize("knows_the_field", [True, False])
+@pytest.mark.parametrize(
+    "pod", [a_confined_pod(APP_ARMOR, **noted(one)) for one in NOTES], ids=NOTES
+)
+def test_what_any_api_server_stores_is_what_we_asked_for(knows_the_field, pod):
+    kept = stored(translated(pod), knows_the_field=knows_the_field)
+    assert decided(kept, phase=Phase.VALIDATE).outcome is Outcome.ALLOWED
+    assert decided(kept).patch == ()
+    found = []
+    for name in ("main", "vram-enforcer"):
+        by_field = container_of(kept, name)["securityContext"].get(APP_ARMOR)
+        by_note = NOTES.get(kept["metadata"]["annotations"].get(NOTE + name))
+        found.append((by_field if knows_the_field else by_note) or DEFAULT)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("rule", [RULE, WITHOUT_SIDECAR])
+def test_no_annotation_gives_the_sidecar_another_profile(rule):
+    pod = a_confined_pod(APP_ARMOR, notes={"vram-enforcer": "localhost/deny-kill"})
+    assert NOTE + "vram-enforcer" not in translated(pod, rule)["metadata"]["annotations"]
+    pod = translated(a_confined_pod(APP_ARMOR), rule)
+    pod["metadata"]["annotations"][NOTE + "vram-enforcer"] = "localhost/deny-kill"
+    assert decided(pod, rule, phase=Phase.VALIDATE).reasons == ("Unmutated",)
 
 
 @pytest.mark.parametrize("profile", [UNCONFINED, DEFAULT, OTHER], ids=str)

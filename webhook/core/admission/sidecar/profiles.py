@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.sidecar.user import holders_of
 from webhook.core.pod.fields import mapping, text
-from webhook.names import APP_ARMOR_ANNOTATION_PREFIX
+from webhook.names import APP_ARMOR_ANNOTATION_PREFIX, ENFORCER_CONTAINER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -45,15 +45,25 @@ class Confinement:
     """What the first of them has."""
     odd: Container | None
     """The first of the others that has something else."""
+    note: str | None
+    """The annotation by which the first of them has it, instead of the field."""
+
+    @property
+    def enforcers(self) -> Json:
+        """Return what the sidecar has to have."""
+        return self.wanted if self.odd is None else self.inherited
+
+
+NOTE: Final = APP_ARMOR_ANNOTATION_PREFIX + ENFORCER_CONTAINER
 
 
 def confinements(pod: Pod, demand: Demand) -> Iterator[Confinement]:
-    """Yield how the containers with VRAM are confined, by each setting that one of them has."""
+    """Yield how the containers with VRAM are confined, by each setting; nothing if none is set."""
     holders = holders_of(demand, pod)
     of_pod = mapping(pod.spec, "securityContext", "spec")
     contexts = [container.security_context() for container in holders]
     annotated = [pod.annotations.get(APP_ARMOR_ANNOTATION_PREFIX + one.name) for one in holders]
-    if not (of_pod or any(contexts) or any(annotated)):
+    if not (of_pod or any(contexts) or any(annotated) or NOTE in pod.annotations):
         return
     for setting in (_APP_ARMOR, _SELINUX):
         default = _read(of_pod, setting, "spec")
@@ -62,13 +72,13 @@ def confinements(pod: Pod, demand: Demand) -> Iterator[Confinement]:
             _read(context, setting, container.path)
             for container, context in zip(holders, contexts, strict=True)
         ]
+        note = None
         if setting is _APP_ARMOR:
+            note = annotated[0] if each[0] is None else None
             each = list(map(_or_annotated, each, annotated))
-        if each.count(None) == len(each):
-            continue
         wanted, *others = (inherited if own is None else own for own in each)
         odd = (one for one, own in zip(holders[1:], others, strict=True) if own != wanted)
-        yield Confinement(setting.name, inherited, holders[0], wanted, next(odd, None))
+        yield Confinement(setting.name, inherited, holders[0], wanted, next(odd, None), note)
 
 
 def enforcer_profiles(pod: Pod, demand: Demand) -> dict[str, Json]:
@@ -85,10 +95,26 @@ def enforcer_profiles(pod: Pod, demand: Demand) -> dict[str, Json]:
     | differ | None | EnforcementImpossible |
     """
     return {
-        confined.name: confined.wanted
+        confined.name: confined.enforcers
         for confined in confinements(pod, demand)
-        if confined.odd is None and confined.wanted != confined.inherited
+        if confined.enforcers != confined.inherited and not confined.note
     }
+
+
+def enforcer_note(pod: Pod, demand: Demand) -> str | None:
+    """Return the AppArmor annotation of the sidecar; None where it may have none.
+
+    API servers before 1.30 drop the field; newer ones make it of the annotation, and write an
+    annotation for a field, after translation. So what came by annotation is passed on by
+    annotation, which is right for both; any other stays only where it says what the sidecar has.
+    """
+    present = pod.annotations.get(NOTE)
+    for confined in confinements(pod, demand):
+        if confined.name == _APP_ARMOR.name:
+            if confined.note and confined.enforcers != confined.inherited:
+                return confined.note
+            return present if _or_annotated(None, present) == confined.enforcers else None
+    return None
 
 
 def _read(context: Mapping[str, Any], setting: _Setting, path: str) -> Json | None:
