@@ -6,6 +6,8 @@ import copy
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, one
 from tests.support.control_planes import wait_until
@@ -76,8 +78,15 @@ class Line:
         return self._mark in denial(lambda: self._tried(self._mark))
 
 
+def needs(api: Api, kind: str) -> None:
+    """Skip the test where the API server is too old for a kind."""
+    if not api.serves(kind):
+        pytest.skip(f"needs an API server that serves {kind}")
+
+
 def apply(api: Api, thing: Json) -> None:
     """Apply an admission policy or its binding; the API server rejects what it does not know."""
+    needs(api, thing["kind"])
     query = {"fieldManager": "tests", "force": "true", "fieldValidation": "Strict"}
     path = f"{GROUP}/{PLURALS[thing['kind']]}/{thing['metadata']['name']}"
     api.request("PATCH", path, thing, content_type="application/apply-patch+yaml", **query)
@@ -102,6 +111,8 @@ def keep_parameters_followed(api: Api) -> None:
     Once the last one is deleted, API servers up to 1.36 go on with the ConfigMaps that they have
     (kubernetes/kubernetes issue 130887), and tests install and remove the chart.
     """
+    if not api.serves(POLICY):
+        return
     rules = {"apiGroups": ["tests"], "apiVersions": ["v1"], "operations": ["CREATE"]}
     spec = {
         "failurePolicy": "Ignore",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.chart.admission_policies import GROUP, PLURALS, apply, parameter, write_parameter
+from tests.chart.admission_policies import GROUP, apply, parameter, write_parameter
 from tests.chart.fenced import Fenced
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import one
@@ -68,9 +68,10 @@ class Voiding(Fenced):
         return self
 
     def close(self):
+        version = GROUP.removeprefix("/apis/")
         for kind in (f"{KIND}Binding", KIND):
             for name in (NAME, "probe"):
-                self.api.request("DELETE", f"{GROUP}/{PLURALS[kind]}/{name}")
+                self.api.delete({"apiVersion": version, "kind": kind, "metadata": {"name": name}})
         for pod in self._pods:
             self.api.delete(pod, gracePeriodSeconds="0")
 

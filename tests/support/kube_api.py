@@ -56,6 +56,12 @@ class Api:
             raise ApiError({"code": answer.status, **content})
         return content
 
+    def serves(self, kind: str, group: str = "admissionregistration.k8s.io/v1") -> bool:
+        """Say whether this API server has a kind: newer ones have more."""
+        return any(
+            one["kind"] == kind for one in self.request("GET", f"/apis/{group}")["resources"]
+        )
+
     def create(self, manifest: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
         """Create an object of any kind."""
         query = {"dryRun": "All"} if dry_run else {}
