@@ -6,11 +6,9 @@ import copy
 import uuid
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, one
-from tests.support.control_planes import wait_until
+from tests.support.control_planes import needs, wait_until
 from webhook.adapters.kube.fence import CONFIG_MAP
 from webhook.core.policy.fence import fence_data
 
@@ -76,12 +74,6 @@ class Line:
 
     def _holds(self) -> bool:
         return self._mark in denial(lambda: self._tried(self._mark))
-
-
-def needs(api: Api, kind: str) -> None:
-    """Skip the test where the API server is too old for a kind."""
-    if not api.serves(kind):
-        pytest.skip(f"needs an API server that serves {kind}")
 
 
 def apply(api: Api, thing: Json) -> None:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.chart.admission_policies import POLICY, needs
+from tests.chart.admission_policies import POLICY
 from tests.chart.fenced import granted
 from tests.chart.recorded_reviews import denial
 from tests.cluster.attacked import NODE, STRATEGIC, Tenant, attacked
 from tests.support import charts
-from tests.support.control_planes import ApiError, wait_until
+from tests.support.control_planes import ApiError, needs, needs_pod_level_resources, wait_until
 from tests.support.paths import ROOT
 from tests.support.pods import a_container, a_pod
 
@@ -141,6 +141,7 @@ def entering(how: str) -> Callable[[Tenant], Json]:
 def with_pod_level(tenant: Tenant) -> Json:
     """Limit the pod to what the sidecar alone has."""
     limits = {"cpu": "10m", "memory": "64Mi"}
+    needs_pod_level_resources(tenant.admin)
     return tenant.create(a_pod("8Gi", resources={"requests": limits, "limits": limits}))
 
 
@@ -149,6 +150,7 @@ def resizing_the_pod(tenant: Tenant) -> Json:
     features = {"status": {"declaredFeatures": ["InPlacePodLevelResourcesVerticalScaling"]}}
     tenant.admin.request("PATCH", f"/api/v1/nodes/{NODE}/status", features, content_type=STRATEGIC)
     limits = {"cpu": "2", "memory": "1Gi"}
+    needs_pod_level_resources(tenant.admin)
     pod = tenant.has("8Gi", resources={"requests": {"cpu": "20m"}, "limits": limits})
     bound_as(tenant, pod)
     less = {"limits": {**limits, "memory": "65Mi"}, "requests": {"memory": "65Mi"}}
@@ -227,6 +229,7 @@ def is_voided(*arguments: Any, **more: Any) -> Callable[[Tenant], None]:
     """Create a pod whose containers then see no GPU."""
 
     def check(tenant: Tenant) -> None:
+        needs(tenant.admin, "MutatingAdmissionPolicy")
         for container in tenant.create(a_pod(*arguments, **more))["spec"]["containers"]:
             assert VOID in container["env"], container
 

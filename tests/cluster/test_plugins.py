@@ -6,7 +6,12 @@ import uuid
 
 import pytest
 
-from tests.support.control_planes import ControlPlane, find_binary, wait_until
+from tests.support.control_planes import (
+    ControlPlane,
+    find_binary,
+    needs_pod_level_resources,
+    wait_until,
+)
 from tests.support.our_server import OurServer, Team, container
 from tests.support.pods import a_container, a_pod
 from tests.support.webhook_configurations import installed
@@ -162,6 +167,7 @@ def test_a_quota_on_disk_counts_what_a_limit_range_gives_the_sidecar(control_pla
     "of_pod", [GUARANTEED, {"requests": AMOUNTS}, {"limits": AMOUNTS}], ids=",".join
 )
 def test_pod_level_resources_cover_the_sidecar_where_containers_name_none(team, of_pod):
+    needs_pod_level_resources(team.api)
     pod = team.accepts(a_pod("8Gi", resources=of_pod))
     assert pod["spec"]["resources"]["requests"] == AMOUNTS
     plain = team.accepts(a_pod(resources=of_pod))
@@ -170,6 +176,7 @@ def test_pod_level_resources_cover_the_sidecar_where_containers_name_none(team, 
 
 def test_pod_level_resources_without_room_for_the_sidecar_are_refused_in_our_words(team):
     """The API server alone would say: must be greater than or equal to aggregate requests."""
+    needs_pod_level_resources(team.api)
     filled = [a_container(resources=GUARANTEED)]
     team.accepts(a_pod(resources=GUARANTEED, containers=filled))
     error = team.refuses(a_pod("8Gi", resources=GUARANTEED, containers=filled))

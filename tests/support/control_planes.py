@@ -10,10 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import pytest
 import urllib3
 
 from tests.support.kube_api import Api, ApiError
 from tests.support.pki import Authority, new_key, private_pem, public_pem
+from tests.support.pods import a_pod
 from tests.support.programs import find_binary, free_port, start, stop, wait_until
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ __all__ = [
     "available",
     "find_binary",
     "free_port",
+    "needs",
+    "needs_pod_level_resources",
     "wait_until",
 ]
 
@@ -56,6 +60,20 @@ CONTROLLERS = (
 def available() -> bool:
     """Tell whether a control plane can be started here."""
     return all(map(find_binary, ("etcd", "kube-apiserver")))
+
+
+def needs(api: Api, kind: str) -> None:
+    """Skip the test where the API server is too old for a kind."""
+    if not api.serves(kind):
+        pytest.skip(f"needs an API server that serves {kind}")
+
+
+def needs_pod_level_resources(api: Api) -> None:
+    """Skip the test where the API server drops what is asked for a pod as a whole."""
+    pod = a_pod(resources={"limits": {"cpu": "1", "memory": "1Gi"}})
+    pod["metadata"]["namespace"] = "default"
+    if "resources" not in api.create(pod, dry_run=True)["spec"]:
+        pytest.skip("needs an API server that stores pod-level resources")
 
 
 class ControlPlane:
