@@ -373,9 +373,7 @@ def test_cert_manager_issues_for_the_service_into_what_is_mounted(helm):
         assert "caBundle" not in webhook(objects, kind)["clientConfig"]
 
 
-@pytest.mark.parametrize(
-    ("version", "lines", "sleep"), [("1.28", 0, "exec"), ("1.29", 0, "exec"), ("1.30", 7, "sleep")]
-)
+@pytest.mark.parametrize(("version", "lines", "sleep"), [("1.29", 0, "exec"), ("1.30", 7, "sleep")])
 def test_what_an_older_cluster_does_not_know_is_left_out(helm, version, lines, sleep):
     objects = helm.render(None, "--kube-version", version)
     policies = [thing for thing in objects if thing["kind"] == "ValidatingAdmissionPolicy"]
@@ -383,9 +381,9 @@ def test_what_an_older_cluster_does_not_know_is_left_out(helm, version, lines, s
     assert list(container_of(objects, "Deployment")["lifecycle"]["preStop"]) == [sleep]
 
 
-def test_a_cluster_without_match_conditions_is_rejected(helm):
-    with pytest.raises(HelmError, match=r"needs Kubernetes 1\.28"):
-        helm.render(None, "--kube-version", "1.27")
+def test_a_cluster_without_native_sidecars_is_rejected(helm):
+    with pytest.raises(HelmError, match=r"needs Kubernetes 1\.29"):
+        helm.render(None, "--kube-version", "1.28")
 
 
 def test_who_applies_all_that_is_rendered_gets_each_object_once(rendered):

@@ -119,9 +119,7 @@ BEFORE = Facts(
     not_granted=(),
     shape=DryRun(created=True),
     webhook=None,
-    policy=PolicyFacts(
-        rules=2, digest="0123456789ab", native=("default",), tolerations=(TOLERATION,)
-    ),
+    policy=PolicyFacts(rules=2, digest="0123456789ab", tolerations=(TOLERATION,)),
 )
 """A cluster that can take vramwarden."""
 

@@ -190,7 +190,7 @@ class EnforcementPart(Part):
     )
     style: Annotated[Style, _Lax] = Field(
         Style.NATIVE,
-        description="Native is a sidecar as of Kubernetes 1.29; Container is for older clusters.",
+        description="Native is a sidecar of Kubernetes; Container is for clusters without these.",
     )
     run_as: Annotated[RunAs, _Lax] = Field(
         RunAs.AUTO,

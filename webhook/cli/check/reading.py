@@ -10,7 +10,7 @@ from certs import Bundle, describe, holds
 from webhook.adapters.policy.files import PolicyInvalidError, load_texts, shipped_policy_path
 from webhook.adapters.policy.objects import policy_text
 from webhook.core.policy.fence import fence_data
-from webhook.core.policy.values import EnforceBy, Rollout, Style
+from webhook.core.policy.values import EnforceBy, Rollout
 from webhook.core.seeing.checks.facts import Authorities, Certificate, PolicyFacts, Workload
 from webhook.core.seeing.checks.findings import Unseen
 
@@ -79,7 +79,6 @@ def _facts_of(policy: Policy, image: str, *, comparable: bool) -> PolicyFacts:
             (rule.name, rule.enforcement.image) for rule in held if rule.enforcement.image != image
         ),
         restarts=tuple(rule.name for rule in held if rule.enforcement.restarts_pod),
-        native=tuple(rule.name for rule in held if rule.enforcement.style is Style.NATIVE),
         tolerations=tuple(one for owners in given for owner in owners for one in owner.tolerations),
         fence=fence_data(policy) if comparable else {},
     )

@@ -111,8 +111,8 @@ NO_FENCE = frozenset({"vramwarden-agent"})
 CASES = {
     "api-server": [before()],
     "kubernetes-version": [
-        before(version="v1.27.9"),
-        (before(version="v1.28.1"), before(version="v1.29.0+k3s1")),
+        before(version="v1.28.9"),
+        before(version="v1.29.0+k3s1"),
         (before(version="v1.30.0"), before(version="v1.36.2"), before(version="v1.40.1")),
         before(version=""),
     ],
@@ -128,7 +128,6 @@ CASES = {
     "pod-shape": [
         before(),
         before(shape=DryRun(True, native=False)),
-        before(version="v1.28.0", shape=DryRun(True, native=False)),
         before(shape=denied(BY_OTHERS)),
     ],
     "other-webhooks": [
@@ -168,7 +167,6 @@ CASES = {
         (before(), nodes(a_node(info={"architecture": "arm64"}))),
     ],
     "kubelets": [
-        nodes(a_node(info={"kubeletVersion": "v1.27.3"}), policy=None),
         nodes(a_node(info={"kubeletVersion": "v1.28.3"})),
         (
             before(),
@@ -350,7 +348,6 @@ CASES = {
         installed(policy_objects=(PolicyObject("a", True, ""), PolicyObject("b", False, "no"))),
     ],
     "policy-features": [
-        installed(version="v1.28.3"),
         installed(
             version="v1.35.1",
             policy=replace(INSTALLED.policy, restarts=("strict",)),

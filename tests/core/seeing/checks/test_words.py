@@ -29,7 +29,6 @@ def said(name, facts):
 @pytest.mark.parametrize(
     ("version", "words"),
     [
-        ("v1.28.0", "1.28 has no native sidecars and no admission policies"),
         ("v1.29.0", "1.29 has no admission policies"),
         ("v1.30.0", "1.30; fence.void and podRestart need 1.36"),
         ("v1.35.9", "1.35; fence.void and podRestart need 1.36"),
@@ -46,17 +45,7 @@ def test_what_a_version_lacks_is_said(version, words):
         assert (finding(name, of_release) is not None) == has_fence
 
 
-def test_a_dropped_native_sidecar_matters_from_the_version_that_has_them():
-    dropped = replace(BEFORE, shape=DryRun(True, native=False))
-    levels = [finding("pod-shape", replace(dropped, version=f"v1.{minor}.0")).level
-              for minor in (28, 29, 30)]  # fmt: skip
-    assert levels == ["ok", "failed", "failed"]
-
-
-def test_a_native_sidecar_without_its_version_is_named():
-    found = finding("policy-features", replace(INSTALLED, version="v1.28.0"))
-    assert "native sidecars need Kubernetes 1.29: rule default" in found.detail
-    assert finding("policy-features", replace(INSTALLED, version="v1.29.0")).level == "ok"
+def test_a_restart_of_the_pod_needs_a_version_that_has_it():
     strict = replace(INSTALLED, policy=replace(INSTALLED.policy, restarts=("strict",)))
     assert finding("policy-features", replace(strict, version="v1.35.0")).level == "warning"
     assert finding("policy-features", replace(strict, version="v1.36.0")).level == "ok"

@@ -18,8 +18,7 @@ from webhook.core.seeing.checks.findings import (
 if TYPE_CHECKING:
     from webhook.core.seeing.checks.facts import Facts
 
-OLDEST: Final = (1, 28)
-NATIVE: Final = (1, 29)
+OLDEST: Final = (1, 29)
 FENCE: Final = (1, 30)
 VOID: Final = (1, 36)
 
@@ -46,30 +45,24 @@ def kubernetes_version(facts: Facts) -> Finding:
 
     | version | result |
     | --- | --- |
-    | before 1.28 | failed |
-    | 1.28, 1.29 | warning |
+    | before 1.29 | failed |
+    | 1.29 | warning |
     | 1.30 to 1.35, 1.36 and newer | ok |
     | unreadable | warning |
 
-    1.28: matchConditions; 1.29: native sidecars; 1.30: admission policies; 1.36: mutating ones, and
-    `RestartAllContainers` (deploy/README.md).
+    1.29: native sidecars; 1.30: admission policies; 1.36: mutating ones, and `RestartAllContainers`
+    (deploy/README.md).
     """
     minor = facts.minor
     if minor == (0, 0):
-        cure = "see that it is 1.28 or newer: `kubectl version`"
+        cure = f"see that it is {text(OLDEST)} or newer: `kubectl version`"
         return warning(f"its version cannot be read: {shortened(facts.version)!r}", cure)
     if minor < OLDEST:
-        why = f"{text(minor)} has no matchConditions, so an outage of the webhook would stop pods"
+        why = f"{text(minor)} has no native sidecars, so nothing would hold the cap of a pod"
         return failed(why, f"upgrade Kubernetes to {text(OLDEST)} or newer")
     if minor < FENCE:
-        native = "no native sidecars and " if minor < NATIVE else ""
-        policy = (
-            "; until then install with the policy policies/examples/before-1-29.yaml"
-            if native
-            else ""
-        )
-        why = f"{text(minor)} has {native}no admission policies, so nothing holds without us"
-        return warning(why, f"upgrade Kubernetes to {text(FENCE)} or newer{policy}")
+        why = f"{text(minor)} has no admission policies, so nothing holds without us"
+        return warning(why, f"upgrade Kubernetes to {text(FENCE)} or newer")
     left = f"; fence.void and podRestart need {text(VOID)}" if minor < VOID else ""
     return ok(f"{text(minor)}{left}")
 
@@ -136,20 +129,18 @@ def may_grant(facts: Facts) -> Finding:
 def pod_shape(facts: Facts) -> Finding:
     """A pod with a native sidecar is stored as such, seen by a dry run.
 
-    | dry run | native sidecar | version | result |
-    | --- | --- | --- | --- |
-    | created | kept | any | ok |
-    | created | dropped | 1.29 and newer | failed |
-    | created | dropped | before 1.29 | ok |
-    | denied | - | any | warning |
+    | dry run | native sidecar | result |
+    | --- | --- | --- |
+    | created | kept | ok |
+    | created | dropped | failed |
+    | denied | - | warning |
     """
     shape, where = seen(facts.shape), f"in namespace {facts.test_namespace}"
     if not shape.created:
         cure = "see whether it would deny your users' pods as well; --test-namespace names another"
         return warning(f"a dry run {where} was denied: {shortened(shape.answer)}", cure)
-    if not shape.native and facts.minor >= NATIVE:
-        cure = "switch on the feature gate SidecarContainers, or install with the policy "
-        cure += "policies/examples/before-1-29.yaml"
+    if not shape.native:
+        cure = "switch on the feature gate SidecarContainers, or set enforcement.style: Container"
         return failed(f"{where} a native sidecar was stored as an init container", cure)
     pulls = "; AlwaysPullImages is on, so each start asks the registry"
     return ok(f"by a dry run {where}{pulls if shape.pulls_always else ''}")

@@ -508,8 +508,6 @@ class PolicyFacts:
     """Rules that name a sidecar's image, and which."""
     restarts: tuple[str, ...] = ()
     """Rules with `podRestart: RestartAllContainers`."""
-    native: tuple[str, ...] = ()
-    """Rules whose sidecar is a native one."""
     tolerations: tuple[Mapping[str, Any], ...] = ()
     """Of all rules and classes."""
     fence: Mapping[str, str] = field(default_factory=dict)

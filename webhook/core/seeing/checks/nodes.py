@@ -9,7 +9,7 @@ from webhook.core.node.sharing import Shared
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.drivers import DriverClass, driver_class, explain_driver
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.seeing.checks.cluster import NATIVE, OLDEST, text
+from webhook.core.seeing.checks.cluster import OLDEST, text
 from webhook.core.seeing.checks.facts import Facts, NodeFacts, minor, tolerates
 from webhook.core.seeing.checks.findings import (
     Finding,
@@ -109,19 +109,14 @@ def kubelets(facts: Facts) -> Finding | None:
 
     | kubelet | result |
     | --- | --- |
-    | before 1.28 | failed |
-    | 1.28 | failed, unless the policy has no native sidecars |
+    | before 1.29 | failed |
     | 1.29 and newer, or unknown | ok |
     """
     nodes = _of(facts)
-    policy = facts.policy
-    native = isinstance(policy, Unseen) or policy is None or bool(policy.native)
-    least = NATIVE if native else OLDEST
-    old = [node.name for node in nodes if (0, 0) < minor(node.kubelet) < least]
+    old = [node.name for node in nodes if (0, 0) < minor(node.kubelet) < OLDEST]
     if old:
-        why = f"kubelets before {text(least)} start no native sidecar: {named(old)}"
-        cure = "upgrade these nodes, or use the policy policies/examples/before-1-29.yaml"
-        return failed(why, cure, old)
+        why = f"kubelets before {text(OLDEST)} start no native sidecar: {named(old)}"
+        return failed(why, "upgrade these nodes", old)
     return ok(_tally(node.kubelet for node in nodes)) if nodes else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from webhook.core.seeing.checks.cluster import NATIVE, VOID, text
+from webhook.core.seeing.checks.cluster import VOID, text
 from webhook.core.seeing.checks.facts import PULLS, Facts, Workload
 from webhook.core.seeing.checks.findings import (
     Finding,
@@ -438,18 +438,14 @@ def policy_features(facts: Facts) -> Finding | None:
 
     | the policy has | Kubernetes | result |
     | --- | --- | --- |
-    | native sidecars | before 1.29 | failed |
     | `podRestart: RestartAllContainers` | before 1.36 | warning |
-    | neither, or newer | - | ok |
+    | the same | 1.36 and newer | ok |
     """
     if facts.webhook is None:
         return None
     held = seen(facts.policy)
     if held is None or held.problems:
         return None
-    if held.native and (0, 0) < facts.minor < NATIVE:
-        why = f"native sidecars need Kubernetes {text(NATIVE)}: rule {named(held.native)}"
-        return failed(why, "set enforcement.style: Container there", held.native)
     if held.restarts and (0, 0) < facts.minor < VOID:
         why = f"podRestart needs Kubernetes {text(VOID)}: rule {named(held.restarts)}"
         return warning(why, "leave it out until then", held.restarts)
