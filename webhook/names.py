@@ -64,9 +64,17 @@ NODE_GPUS_ANNOTATION: Final = PREFIX + "gpus"
 NODE_BOOT_ANNOTATION: Final = PREFIX + "boot-id"
 """The `bootID` of the machine whose GPUs `gpus` lists."""
 
+NODE_ASKS_LABEL: Final = PREFIX + "whole-gpu-pods"
+"""The agent's question which pods on its node have whole GPUs, named by its value; the webhook's
+replicas answer in the node's list of assignments."""
+NODE_HELD_ANNOTATION: Final = PREFIX + "held"
+"""Why nobody is newly given a GPU of this node; absent where somebody may be."""
+
 # What a cluster admin writes on a node.
 NODE_SHARE_LABEL: Final = PREFIX + "share"
 """`"true"`: share its GPUs although a device plugin offers them whole; `"false"`: never do."""
+NODE_FORGET_XIDS_ANNOTATION: Final = PREFIX + "forget-xids"
+"""GPUs with recorded Xids are sound again; the agent forgets them and removes it."""
 
 # What containers with VRAM know of their cap.
 GPU_MEMORY_MIB_ENV: Final = "VRAMWARDEN_GPU_MEMORY_MIB"
