@@ -12,7 +12,7 @@ from webhook.adapters.kube.assigned import (
 from webhook.adapters.kube.client import Kube, KubeError
 from webhook.agent import assigned, loop
 from webhook.agent.assigned import EVERY_S, Assigned
-from webhook.core.placement.assignments import Assignment, write_assignments
+from webhook.core.placement.assignments import Assignment, Whole, write_assignments, write_whole
 from webhook.core.pod.quantity import MIB
 
 LABEL = "vramwarden.io/gpu-memory-free-mib"
@@ -185,8 +185,12 @@ def test_something_new_is_due_at_once_and_then_after_ten_seconds():
 # The watch
 
 
-def config_map(mib, version="7"):
-    return {"metadata": {"resourceVersion": version}, "data": write_assignments(taking(mib))}
+def config_map(mib, version="7", whole=None):
+    data = {**write_assignments(taking(mib)), **write_whole(whole)}
+    return {"metadata": {"resourceVersion": version}, "data": data}
+
+
+WHOLE = Whole("7", 1, ("ns/whole",))
 
 
 class Enough(BaseException):
@@ -229,10 +233,11 @@ def test_the_list_and_each_change_are_reported_from_the_version_that_was_read(pa
         ("MODIFIED", config_map(2, "8")),
         ("BOOKMARK", {"metadata": {"resourceVersion": "9"}}),
         ("DELETED", config_map(2, "10")),
-        ("ADDED", config_map(3, "11")),
+        ("ADDED", config_map(3, "11", WHOLE)),
     ]
     kube = FakeKube([config_map(1)], [events])
-    assert reports_by(kube) == [taken(1), taken(2), taken(0), taken(3)]
+    answered = AssignmentsSeen(taking(3), whole=WHOLE)
+    assert reports_by(kube) == [taken(1), taken(2), taken(0), answered]
     assert kube.asked == [{"resourceVersion": "7"}]
 
 

@@ -13,9 +13,9 @@ TWO = [a_gpu("a", 1000), a_gpu("b", 1000, 1)]
 NOW_S = 10_000.0
 
 
-def entry(*names, mib=100, since_s=10_000, pod="ns/p", hold=None):
+def entry(*names, mib=100, since_s=10_000, pod="ns/p", hold=None, count=1):
     uuids = tuple(EVERY_GPU if name == EVERY_GPU else f"GPU-{name}" for name in names)
-    return Assignment(pod, uuids, mib * MIB, since_s, hold)
+    return Assignment(pod, uuids, mib * MIB, since_s, hold, count)
 
 
 def pod(uid="u", mib=100, count=1, *, node="", gpus="", **more):

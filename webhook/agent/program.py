@@ -136,7 +136,7 @@ def _assigned_once(settings: AgentSettings) -> tuple[Assignments | None, str]:
         return {}, ""
     try:
         kube = connect(settings.kubeconfig)
-        return read_assigned(kube, settings.namespace, settings.node), ""
+        return read_assigned(kube, settings.namespace, settings.node).assignments, ""
     except KubeError as error:
         return None, str(error)
 

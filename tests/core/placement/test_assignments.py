@@ -19,6 +19,7 @@ from webhook.core.placement.assignments import (
     free_on,
     plan,
     plan_all,
+    promised_bytes,
     read_pod_state,
 )
 from webhook.core.placement.fit import Denial, worst_fit
@@ -108,7 +109,7 @@ def test_what_a_pod_took_that_saw_all_gpus_does_not_stand_in_its_way(known):
 def test_a_pod_that_sees_all_gpus_is_entered_with_all_and_never_denied(full):
     new = pod("new", 300, 2, at_binding=False, hold=HOLD)
     entered = {"old": entry("a", mib=900)} if full else {}
-    expected = entered | {"new": Assignment("ns/new", ("*",), 300 * MIB, 10_000, HOLD)}
+    expected = entered | {"new": Assignment("ns/new", ("*",), 300 * MIB, 10_000, HOLD, 2)}
     for gpus in (TWO, []):
         assert planned(entered, [new], new, gpus=gpus) == Plan(("*",), expected, True)
 
@@ -131,12 +132,17 @@ def test_what_a_pod_takes_that_sees_all_gpus_is_not_free_on_any():
 
 def test_whoever_is_planned_entries_of_older_releases_are_completed():
     old, new = pod("old", 300, node=NODE, hold=HOLD), pod("new", 300, hold=HOLD)
-    result = planned({"old": entry("a"), "else": entry("a")}, [old, new], new)
-    assert {uid: one.hold for uid, one in result.assignments.items()} == {
-        "old": HOLD,
-        "else": None,
-        "new": HOLD,
+    seeing = pod("seeing", 1, 99, node=NODE, at_binding=False)
+    entered = {"old": entry("a"), "else": entry("a"), "seeing": entry("*", mib=1)}
+    result = planned(entered, [old, new, seeing], new)
+    assert {uid: (one.hold, one.count) for uid, one in result.assignments.items()} == {
+        "old": (HOLD, 1),
+        "else": (None, 1),
+        "seeing": (None, 64),
+        "new": (HOLD, 1),
     }
+    assert promised_bytes(entered) == 201 * MIB
+    assert promised_bytes(result.assignments | {"two": entry("a", "b")}) == (564 + 200) * MIB
     again = planned({"old": entry("a"), "new": entry("b")}, [old], replace(new, hold=None))
     assert again.changed
 

@@ -68,6 +68,9 @@ ENTRIES = st.builds(
     since_s=st.integers(0, 2**53),
     hold=st.none() | HOLDS,
 )
+ENTRIES |= ENTRIES.flatmap(
+    lambda one: st.integers(1, 64).map(lambda n: replace(one, uuids=(EVERY_GPU,), count=n))
+)
 LISTS = st.dictionaries(st.sampled_from("uvwxyz") | st.text(), ENTRIES, max_size=5)
 TIMES = st.floats(0, 1e9)
 
@@ -153,11 +156,14 @@ def test_who_sees_all_gpus_is_never_denied(entered, pods, one, now_s):
 @given(LISTS, KNOWN)
 def test_completing_changes_nothing_that_is_said_and_comes_to_an_end(entered, pods):
     found = complete(entered, pods)
-    assert {uid: replace(one, hold=entered[uid].hold) for uid, one in found.items()} == entered
+    said = {uid: {"hold": one.hold, "count": one.count} for uid, one in entered.items()}
+    assert {uid: replace(one, **said[uid]) for uid, one in found.items()} == entered
     assert complete(found, pods) is found
     for uid, one in found.items():
         known = pods[uid].hold if uid in pods else None
         assert one.hold == (entered[uid].hold or known)
+        asked = pods[uid].need.gpu_count if uid in pods and pods[uid].need else 1
+        assert one.count == max(entered[uid].count, asked if one.uuids == (EVERY_GPU,) else 1)
 
 
 @given(LISTS, KNOWN, KNOWN, TIMES)

@@ -13,11 +13,14 @@ from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
 from webhook.core.placement.assignments import (
     Assignment,
     Hold,
+    Whole,
     adopt,
     config_map_name,
     read_assignments,
     read_pod_state,
+    read_whole,
     write_assignments,
+    write_whole,
 )
 from webhook.core.placement.counted import LONGEST_UUID, MOST_GPUS
 from webhook.core.pod.quantity import MIB
@@ -40,7 +43,7 @@ HOLD = Hold(300 * MIB, 6 * MIB, 6.5, may_act=True)
 ENTERED = {
     "u-2": entry("a", "b", mib=300, since_s=5, pod="ns/two", hold=HOLD),
     "u-1": entry("a", mib=1, since_s=6, pod="ns/one"),
-    "u-3": entry("*", mib=1, since_s=7, hold=replace(HOLD, late_s=0.2, may_act=False)),
+    "u-3": entry("*", mib=1, since_s=7, hold=replace(HOLD, late_s=0.2, may_act=False), count=2),
 }
 
 
@@ -66,6 +69,7 @@ def test_one_line_is_written_for_each_pod():
             "gpus": ["*"],
             "memory": MIB,
             "since": 7,
+            "count": 2,
             "cap": 300 * MIB,
             "tolerance": 6 * MIB,
             "late_s": 0.2,
@@ -122,6 +126,8 @@ def written(**changes):
         written(since=-1),
         written(since=10**400),
         written(since=...),
+        written(count=2),  # of GPUs that are named
+        *(written(gpus=["*"], count=count) for count in (0, -1, 65, 10**400, 2.0, "2", True, None)),
         written(uid="u-1"),  # twice
     ],
 )
@@ -208,3 +214,36 @@ def test_fields_of_the_future_are_passed_over():
     assert read_assignments({"assignments": written(more=[1])})[0] == {
         "u": Assignment("ns/p", ("GPU-a",), 5, 1)
     }
+
+
+ANSWER = {"asked": "1764000000", "count": 4, "pods": ["ml/a", "ml/b", "ml/c"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "whole"),
+    [
+        ({}, Whole("1764000000", 4, ("ml/a", "ml/b", "ml/c"))),
+        ({"count": 0, "pods": []}, Whole("1764000000", 0, ())),
+        ({"of": "the future"}, Whole("1764000000", 4, ("ml/a", "ml/b", "ml/c"))),
+        *(({"asked": asked}, None) for asked in ("", "9" * 64, 1764000000, None)),
+        *(({"count": count}, None) for count in (2, -1, 4.0, "4", True, None)),
+        *(({"pods": pods}, None) for pods in (None, "ml/a", [7], ["p" * 318], ["p"] * 4)),
+    ],
+)
+def test_an_answer_that_cannot_be_read_is_none_and_never_no_pods(change, whole):
+    read = read_whole({"whole": json.dumps(ANSWER | change)})
+    assert read == whole
+    assert read_whole(write_whole(read)) == whole
+
+
+@pytest.mark.parametrize(
+    "text", [None, 7, "", "{", "[" * 2000, "null", json.dumps(ANSWER) + " " * 2048]
+)
+def test_what_is_no_answer_is_none(text):
+    assert read_whole({"whole": text}) is None
+    assert read_whole(text) is None
+
+
+def test_the_longest_answer_is_read():
+    longest = Whole("9" * 63, 10**9, ("n" * 317,) * 3)
+    assert read_whole(write_whole(longest)) == longest

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.adapters.kube.follow import Changed, Collection, Failed, Listed, follow
-from webhook.core.placement.assignments import config_map_name, read_assignments
+from webhook.core.placement.assignments import config_map_name, read_assignments, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from webhook.adapters.kube.client import Kube
     from webhook.adapters.kube.follow import Report
-    from webhook.core.placement.assignments import Assignments
+    from webhook.core.placement.assignments import Assignments, Whole
 
     Send = Callable[["AssignmentsSeen | AssignmentsUnread"], None]
 
@@ -32,6 +32,8 @@ class AssignmentsSeen:
     assignments: Assignments
     watched: bool = True
     """Whether the next change will be reported, too."""
+    whole: Whole | None = None
+    """The webhook's last answer which pods with whole GPUs run on the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,8 @@ def watch_assignments(kube: Kube, namespace: str, node: str, send: Send) -> None
     """Report who has which GPUs, each change of that, and each failure, forever."""
     path, name = joined("namespaces", namespace, "configmaps"), config_map_name(node)
     follow_one(
-        Collection(kube, path, _assignments_in, name=name),
-        lambda found, watched: send(AssignmentsSeen(found or {}, watched)),
+        Collection(kube, path, _seen_in, name=name),
+        lambda found, watched: send(replace(found or AssignmentsSeen({}), watched=watched)),
         lambda why: send(AssignmentsUnread(why)),
     )
 
@@ -72,12 +74,13 @@ def follow_one(
     follow(collection, hear, watch_s=WATCH_S)
 
 
-def read_assigned(kube: Kube, namespace: str, node: str) -> Assignments:
+def read_assigned(kube: Kube, namespace: str, node: str) -> AssignmentsSeen:
     """Read who has which of a node's GPUs; raises KubeError."""
     found = kube.find(joined("namespaces", namespace, "configmaps", config_map_name(node)))
-    return _assignments_in(found or {})
+    return _seen_in(found or {})
 
 
-def _assignments_in(config_map: dict[str, Any]) -> Assignments:
+def _seen_in(config_map: dict[str, Any]) -> AssignmentsSeen:
     """Return what can be read; the webhook restores the rest when it next binds a pod there."""
-    return read_assignments(config_map.get("data"))[0]
+    data = config_map.get("data")
+    return AssignmentsSeen(read_assignments(data)[0], whole=read_whole(data))

@@ -17,7 +17,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
-from webhook.core.placement.counted import counted_need, named_gpus
+from webhook.core.placement.counted import MOST_GPUS, counted_need, named_gpus
 from webhook.core.placement.fit import Denial, best_fit, place
 from webhook.core.placement.held import held_to, held_without_sidecar
 from webhook.core.pod.fields import mapping, text
@@ -47,7 +47,14 @@ request lies within `UNBOUND_S`."""
 LONGEST_TOLD: Final = 1024
 """Characters of the sentence that says why a pod waits."""
 
+MOST_NAMED: Final = 3
+"""Pods with whole GPUs that an answer names; all of them are counted."""
+
 _KEY: Final = "assignments"
+_WHOLE_KEY: Final = "whole"
+_LONGEST_WHOLE: Final = 2048  # characters; the longest that is written has some 1,100
+_LONGEST_ASKED: Final = 63  # of a label's value
+_LONGEST_POD: Final = 317  # a namespace, a slash and a pod's name
 _LONGEST_NAME: Final = 253  # of a ConfigMap, as of a node
 _LATEST_S: Final = 2**53  # the largest time that JSON carries exactly
 _LONGEST_LATE_S: Final = 86_400.0
@@ -85,10 +92,23 @@ class Assignment:
     """Unix time at which it was entered."""
     hold: Hold | None = None
     """None in the lines of older releases, and where it cannot be read: nobody acts on them."""
+    count: int = 1
+    """Of `EVERY_GPU`, for how many GPUs its pod asked: so often the amount was promised."""
 
 
 Assignments = dict[str, Assignment]
 """By the pod's UID, since names come again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """An answer to a node's question which pods with whole GPUs run there."""
+
+    asked: str
+    """The value of the node's label that was answered."""
+    count: int
+    pods: tuple[str, ...]
+    """`namespace/name` of the first `MOST_NAMED`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +292,8 @@ def plan_all(
         known = pods.get(uid)
         if not _may_use(known, node):
             continue
-        kept[uid] = one
-        if one.hold is None and known is not None and known.hold is not None:
-            kept[uid] = replace(one, hold=known.hold)
-            is_new = True
+        kept[uid] = _completed(one, known)
+        is_new |= kept[uid] is not one
     free = free_on(node, gpus, kept, pods)
     gets: list[tuple[str, ...] | Denial] = []
     for pod in wanted:
@@ -322,20 +340,36 @@ def _has_its_gpus(pod: PodState, entered: Assignment, free: Mapping[str, int]) -
 
 
 def _entry(pod: PodState, uuids: tuple[str, ...], memory_bytes: int, now_s: float) -> Assignment:
-    return Assignment(pod.name, uuids, memory_bytes, int(now_s), pod.hold)
+    count = _asked_for(pod, uuids)
+    return Assignment(pod.name, uuids, memory_bytes, int(now_s), pod.hold, count)
+
+
+def _asked_for(pod: PodState, uuids: tuple[str, ...]) -> int:
+    """Return the `count` of an entry; bounded, since a tenant may write any number on a pod."""
+    return min(pod.need.gpu_count, MOST_GPUS) if pod.need and uuids == (EVERY_GPU,) else 1
+
+
+def _completed(one: Assignment, pod: PodState | None) -> Assignment:
+    if pod is None:
+        return one
+    hold, count = one.hold or pod.hold, max(one.count, _asked_for(pod, one.uuids))
+    is_same = hold is one.hold and count == one.count
+    return one if is_same else replace(one, hold=hold, count=count)
 
 
 def complete(assignments: Assignments, pods: Mapping[str, PodState]) -> Assignments:
-    """Add what pods are held to where their entries, as of older releases, do not say it.
+    """Add what entries, as of older releases, do not say: what pods are held to, how many GPUs.
 
     Returns the same list where nothing is missing.
     """
-    found = {
-        uid: replace(one, hold=pods[uid].hold)
-        for uid, one in assignments.items()
-        if one.hold is None and uid in pods and pods[uid].hold
-    }
+    completed = ((uid, one, _completed(one, pods.get(uid))) for uid, one in assignments.items())
+    found = {uid: now for uid, one, now in completed if now is not one}
     return assignments | found if found else assignments
+
+
+def promised_bytes(assignments: Assignments) -> int:
+    """Return what the pods of a list were promised on all their GPUs together."""
+    return sum(one.memory_bytes * max(one.count, len(one.uuids)) for one in assignments.values())
 
 
 def free_on(
@@ -473,10 +507,15 @@ def write_assignments(assignments: Assignments) -> dict[str, str]:
     lines = (
         f'{{"uid": {_quoted(uid)}, "pod": {_quoted(one.pod)}, '
         f'"gpus": [{", ".join(map(_quoted, one.uuids))}], '
-        f'"memory": {one.memory_bytes}, "since": {one.since_s}{ends[id(one.hold)]}}}\n'
+        f'"memory": {one.memory_bytes}, "since": {one.since_s}'
+        f"{_write_count(one.count)}{ends[id(one.hold)]}}}\n"
         for uid, one in assignments.items()
     )
     return {_KEY: "".join(lines)}
+
+
+def _write_count(count: int) -> str:
+    return f', "count": {count}' if count > 1 else ""
 
 
 def _write_hold(hold: Hold | None) -> str:
@@ -526,6 +565,7 @@ def _read_line(line: str) -> tuple[str, Assignment, bool] | None:
     if type(entry) is not dict:
         return None
     uid, pod, gpus, memory, since = map(entry.get, ("uid", "pod", "gpus", "memory", "since"))
+    count = entry.get("count", 1)
     if (
         type(uid) is type(pod) is str
         and type(gpus) is list
@@ -533,11 +573,14 @@ def _read_line(line: str) -> tuple[str, Assignment, bool] | None:
         and type(memory) is type(since) is int
         and 0 < memory <= MAX_BYTES
         and 0 <= since <= _LATEST_S
+        and (count == 1 or gpus == [EVERY_GPU])
+        and type(count) is int
+        and 0 < count <= MOST_GPUS
         and pod.count("/") == 1
         and "" not in pod.split("/")
     ):
         hold, could = _read_hold(entry)
-        return uid, Assignment(pod, tuple(map(intern, gpus)), memory, since, hold), could
+        return uid, Assignment(pod, tuple(map(intern, gpus)), memory, since, hold, count), could
     return None
 
 
@@ -558,3 +601,36 @@ def _read_hold(entry: Json) -> tuple[Hold | None, bool]:
     ):
         return _hold(cap, tolerance, float(late_s), may_act=act, reports=reports), True
     return None, False
+
+
+def write_whole(whole: Whole | None) -> dict[str, str]:
+    """Write an answer as a part of the `data` of a ConfigMap, beside the node's assignments."""
+    if whole is None:
+        return {}
+    answer = {"asked": whole.asked, "count": whole.count, "pods": whole.pods}
+    return {_WHOLE_KEY: json.dumps(answer)}
+
+
+def read_whole(data: object) -> Whole | None:
+    """Read the answer in the `data` of a ConfigMap; None where none can be read.
+
+    That never means that no pod has whole GPUs: the question is still open.
+    """
+    written = data.get(_WHOLE_KEY) if isinstance(data, dict) else None
+    if not isinstance(written, str) or len(written) > _LONGEST_WHOLE:
+        return None
+    try:
+        answer = as_object(json.loads(written))
+    except (ValueError, RecursionError):
+        return None
+    asked, count, pods = map(answer.get, ("asked", "count", "pods"))
+    if (
+        type(asked) is str
+        and 0 < len(asked) <= _LONGEST_ASKED
+        and type(count) is int
+        and type(pods) is list
+        and len(pods) <= min(count, MOST_NAMED)
+        and all(type(pod) is str and len(pod) <= _LONGEST_POD for pod in pods)
+    ):
+        return Whole(asked, count, tuple(pods))
+    return None
