@@ -1,0 +1,92 @@
+"""Which pods have whole GPUs: by amounts, by the status, by claims."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.pods import a_container, a_pod
+from webhook.core.pod.whole import MOST_CLAIMS, claim_names, has_whole_gpu, is_gpu_claim
+
+
+def asking(resource, amount="1", kind="limits", **more):
+    return a_pod(containers=[a_container(resources={kind: {resource: amount}})], **more)
+
+
+def mapped(resource):
+    status = {"requestMappings": [{"resourceName": resource}], "resourceClaimName": "made"}
+    return a_pod(None) | {"status": {"phase": "Running", "extendedResourceClaimStatus": status}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "has"),
+    [
+        (a_pod(None), False),
+        (a_pod("8Gi"), False),
+        (asking("vramwarden.io/vram", "8Gi"), False),
+        (asking("nvidia.com/gpu"), True),
+        (asking("nvidia.com/gpu", 1), True),
+        (asking("nvidia.com/gpu", kind="requests"), True),
+        (asking("nvidia.com/gpu", "0"), False),
+        (asking("nvidia.com/gpu", "many"), True),
+        (asking("nvidia.com/gpu", None), True),
+        (asking("nvidia.com/gpu.shared"), True),
+        (asking("nvidia.com/gpumem", "3000"), True),
+        (asking("nvidia.com/mig-1g.5gb"), False),
+        (asking("nvidia.com/hostdev"), False),
+        (asking("aliyun.com/gpu-mem"), True),
+        (asking("aliyun.com/gpu-count"), False),
+        (
+            a_pod(None, initContainers=[a_container(resources={"limits": {"nvidia.com/gpu": 1}})]),
+            True,
+        ),
+        (a_pod(None, resources={"requests": {"nvidia.com/gpu": "1"}}), True),
+        (asking("nvidia.com/gpu") | {"status": {"phase": "Running"}}, True),
+        (asking("nvidia.com/gpu") | {"status": {"phase": "Succeeded"}}, False),
+        (asking("nvidia.com/gpu") | {"status": {"phase": "Failed"}}, False),
+        (mapped("nvidia.com/gpu"), True),
+        (mapped("example.com/nic"), False),
+        ({"metadata": {"name": "giant"}, "spec": "too large to be read"}, True),
+        ({"spec": {"containers": [7, {"resources": 7}, {"resources": {"limits": 7}}]}}, False),
+    ],
+)
+def test_who_has_a_whole_gpu(pod, has):
+    assert has_whole_gpu(pod) is has
+
+
+def test_the_claims_of_a_pod_are_named_once_each():
+    claims = [{"name": "a", "resourceClaimName": "mine"}, {"name": "b"}]
+    pod = a_pod(None, resourceClaims=claims)
+    of_b = {"name": "b", "resourceClaimName": "b-x7z"}
+    status = {
+        "resourceClaimStatuses": [{"name": "a", "resourceClaimName": "mine"}, 7, of_b],
+        "extendedResourceClaimStatus": {"resourceClaimName": "made"},
+    }
+    assert claim_names(pod | {"status": status}) == ("mine", "b-x7z", "made")
+    assert claim_names(pod | {"status": status | {"phase": "Failed"}}) == ()
+    pod["spec"]["resourceClaims"] = [{"resourceClaimName": str(number)} for number in range(999)]
+    assert len(claim_names(pod)) == MOST_CLAIMS + 1
+    assert claim_names({"spec": "too large to be read"}) == ()
+
+
+@pytest.mark.parametrize(
+    ("status", "is_one"),
+    [
+        (
+            {
+                "allocation": {
+                    "devices": {"results": [{"driver": "x"}, {"driver": "gpu.nvidia.com"}]}
+                }
+            },
+            True,
+        ),
+        (
+            {"allocation": {"devices": {"results": [{"driver": "compute-domain.nvidia.com"}]}}},
+            False,
+        ),
+        ({"allocation": {"devices": {"results": "x"}}}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_a_claim_with_a_device_of_nvidias_driver_for_gpus_is_one(status, is_one):
+    assert is_gpu_claim({"status": status}) is is_one

@@ -1,0 +1,89 @@
+"""Which pods have whole GPUs, or parts of them that another product gives: not only memory of ours.
+
+| how a pod asks | where it shows |
+| --- | --- |
+| NVIDIA's device plugin, HAMi, other products | resources of a container |
+| Dynamic Resource Allocation, in a claim | the claim, once it is allocated |
+| Dynamic Resource Allocation, by a resource's name (1.34) | the same, and the status |
+
+Slices (`nvidia.com/mig-*`) are none: they are parts of GPUs in MIG mode, which nobody shares.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.pod.foreign import GIVEN_BY_OTHERS, WHOLE_GPU
+from webhook.core.pod.lenient import as_object, as_objects
+from webhook.core.pod.quantity import QuantityError, parse_quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DRA_DRIVER: Final = "gpu.nvidia.com"
+
+MOST_CLAIMS: Final = 16
+"""So many claims of a pod are read; of one that has more nobody knows what it has."""
+
+
+def gives_gpus(resource: str) -> bool:
+    """Say whether a resource stands for GPUs that another product gives away."""
+    return resource.startswith(WHOLE_GPU) or resource in GIVEN_BY_OTHERS
+
+
+def is_more_than_nothing(amount: object) -> bool:
+    """Say whether an amount is above 0; one that cannot be read is."""
+    try:
+        return parse_quantity(str(amount)) > 0
+    except QuantityError:
+        return True
+
+
+def has_ended(pod: Mapping[str, Any]) -> bool:
+    """Say whether a pod ran to its end, which cannot be undone."""
+    return str(as_object(pod.get("status")).get("phase")) in {"Succeeded", "Failed"}
+
+
+def has_whole_gpu(pod: Mapping[str, Any]) -> bool:
+    """Say whether a pod has GPUs from another product, apart from its claims (`claim_names`).
+
+    | the pod | has |
+    | --- | --- |
+    | ended | none |
+    | is too large to be read | some: nobody knows |
+    | asks for more than nothing of such a resource, or for what cannot be read | some |
+    | its status maps such a resource to a claim | some |
+    """
+    spec, status = pod.get("spec"), as_object(pod.get("status"))
+    if has_ended(pod) or not isinstance(spec, dict):
+        return not has_ended(pod)
+    holders = (spec, *as_objects(spec.get("containers")), *as_objects(spec.get("initContainers")))
+    extended = as_object(status.get("extendedResourceClaimStatus"))
+    mappings = as_objects(extended.get("requestMappings"))
+    return any(gives_gpus(str(one.get("resourceName"))) for one in mappings) or any(
+        gives_gpus(name) and is_more_than_nothing(amount)
+        for holder in holders
+        for kind in ("requests", "limits")
+        for name, amount in as_object(as_object(holder.get("resources")).get(kind)).items()
+    )
+
+
+def claim_names(pod: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the ResourceClaims of a pod that has not ended, at most one more than `MOST_CLAIMS`."""
+    if has_ended(pod):
+        return ()
+    spec, status = as_object(pod.get("spec")), as_object(pod.get("status"))
+    claims = (
+        *as_objects(spec.get("resourceClaims"), MOST_CLAIMS + 1),
+        *as_objects(status.get("resourceClaimStatuses"), MOST_CLAIMS + 1),
+        as_object(status.get("extendedResourceClaimStatus")),
+    )
+    names = (claim.get("resourceClaimName") for claim in claims)
+    return tuple(dict.fromkeys(str(name) for name in names if name))[: MOST_CLAIMS + 1]
+
+
+def is_gpu_claim(claim: Mapping[str, Any]) -> bool:
+    """Say whether a ResourceClaim has a device of NVIDIA's driver for GPUs."""
+    allocation = as_object(as_object(claim.get("status")).get("allocation"))
+    results = as_objects(as_object(allocation.get("devices")).get("results"))
+    return any(one.get("driver") == DRA_DRIVER for one in results)
