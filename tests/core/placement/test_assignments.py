@@ -22,7 +22,7 @@ from webhook.core.placement.assignments import (
     promised_bytes,
     read_pod_state,
 )
-from webhook.core.placement.fit import Denial, worst_fit
+from webhook.core.placement.fit import RETRIES, Denial, worst_fit
 from webhook.core.pod.quantity import MIB
 
 HOLD = Hold(300 * MIB, 6 * MIB, 6.5, may_act=True)
@@ -189,6 +189,20 @@ def test_a_pod_that_does_not_fit_is_denied_and_names_the_largest_free_amount():
 def test_on_a_node_without_gpus_it_is_denied():
     new = pod("new")
     assert isinstance(planned({}, [new], new, gpus=[]), Denial)
+
+
+def test_on_a_held_node_nobody_gets_another_gpu_than_before():
+    def on_held(entered, one):
+        return planned(entered, [one], one, held="a device plugin offers its GPUs")
+
+    why = "node n1 gives no GPU to further pods now: a device plugin offers its GPUs" + RETRIES
+    new, seeing = pod("u", 300), pod("u", 300, at_binding=False)
+    entered = {"u": entry("a", mib=300)}
+    assert on_held(entered, new) == Plan(("GPU-a",), entered, False)
+    assert on_held({}, seeing).uuids == ("*",)
+    for before in ({}, {"u": entry("x", mib=300)}):
+        assert on_held(before, new) == Denial(why)
+    assert on_held({}, pod("u", 300, node=NODE, gpus="a")) == Denial(why)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
 from webhook.core.placement.counted import MOST_GPUS, counted_need, named_gpus
-from webhook.core.placement.fit import Denial, best_fit, place
+from webhook.core.placement.fit import Denial, best_fit, held_node, place
 from webhook.core.placement.held import held_to, held_without_sidecar
 from webhook.core.pod.fields import mapping, text
 from webhook.core.pod.findings import MalformedObjectError
@@ -26,6 +26,7 @@ from webhook.core.pod.gpus import EVERY_GPU, free_bytes, take
 from webhook.core.pod.lenient import as_object
 from webhook.core.pod.quantity import MAX_BYTES, MIB
 from webhook.core.pod.views import read_pod
+from webhook.core.pod.whole import has_ended
 from webhook.names import GPU_WAITS_ANNOTATION
 
 if TYPE_CHECKING:
@@ -165,9 +166,8 @@ class Plan:
 
 def read_pod_state(raw: Json) -> PodState:
     """Read a stored pod; never fails: what an API server would not store takes no GPU."""
-    metadata, status = (as_object(raw.get(part)) for part in ("metadata", "status"))
+    metadata, finished = as_object(raw.get("metadata")), has_ended(raw)
     uid, name = str(metadata.get("uid")), f"{metadata.get('namespace')}/{metadata.get('name')}"
-    finished = str(status.get("phase")) in {"Succeeded", "Failed"}
     try:
         pod = read_pod(raw)
         node = text(mapping(raw, "spec", ""), "nodeName", "spec")
@@ -244,21 +244,23 @@ def plan(
     pod: PodState,
     now_s: float,
     order: Order = best_fit,
+    held: str = "",
 ) -> Plan | Denial:
     """Choose GPUs for a pod and enter it.
 
-    `assignments` are those of the ConfigMap, `pods` all that are known, on any node.
+    `assignments` are those of the ConfigMap, `pods` all that are known, on any node; `held` says
+    why the node gives no GPU to further pods, where it does not.
 
     | the pod | then |
     | --- | --- |
     | sees all GPUs | entered with `EVERY_GPU`, whatever is free |
     | is entered, with GPUs that still exist | the same GPUs: its binding came twice |
-    | is not entered, and GPUs are free | entered with them |
+    | is not entered, GPUs are free and the node is not held | entered with them |
     | otherwise | denied |
 
     Entries of other pods are completed, see `complete`.
     """
-    draft = plan_all(node, gpus, assignments, pods, [pod], now_s, order)
+    draft = plan_all(node, gpus, assignments, pods, [pod], now_s, order, held)
     (got,) = draft.gets
     return got if isinstance(got, Denial) else Plan(got, draft.assignments, draft.changed)
 
@@ -280,6 +282,7 @@ def plan_all(
     wanted: Iterable[PodState],
     now_s: float,
     order: Order = best_fit,
+    held: str = "",
 ) -> Draft:
     """Plan pods one after the other, each on what the one before left; see `plan`.
 
@@ -311,7 +314,7 @@ def plan_all(
         elif before:
             uuids, taken_bytes = _taken_unlisted(before, node)
             take(left, uuids, -taken_bytes)
-        got = _choose(node, gpus, left, pod, order)
+        got = _choose(node, gpus, left, pod, order, held)
         gets.append(got)
         if isinstance(got, Denial):
             continue
@@ -326,11 +329,18 @@ def plan_all(
 
 
 def _choose(
-    node: str, gpus: Sequence[Gpu], left: Mapping[str, int], pod: PodState, order: Order
+    node: str,
+    gpus: Sequence[Gpu],
+    left: Mapping[str, int],
+    pod: PodState,
+    order: Order,
+    held: str,
 ) -> tuple[str, ...] | Denial:
     if pod.need is None:
         return ()
-    return place(node, gpus, left, pod.need, order) if pod.at_binding else (EVERY_GPU,)
+    if not pod.at_binding:
+        return (EVERY_GPU,)
+    return held_node(node, held) if held else place(node, gpus, left, pod.need, order)
 
 
 def _has_its_gpus(pod: PodState, entered: Assignment, free: Mapping[str, int]) -> bool:

@@ -114,6 +114,11 @@ def unnamed_gpus(node: str, names: DeviceNames | None) -> Denial:
     )
 
 
+def held_node(node: str, why: str) -> Denial:
+    """Return the denial for a node that gives no GPU to further pods."""
+    return Denial(f"node {node} gives no GPU to further pods now: {why}{RETRIES}")
+
+
 def _too_full(
     node: str, gpus: Sequence[Gpu], free: Mapping[str, int], need: Need, fitting: int
 ) -> Denial:
