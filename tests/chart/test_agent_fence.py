@@ -31,7 +31,11 @@ OBJECTS = (
 )
 TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/vramwarden"
 OWN, OTHER = "fenced-1", "fenced-2"
-LABELS = {"vramwarden.io/gpu": "true", "vramwarden.io/gpu-memory-mib": "81920"}
+LABELS = {
+    "vramwarden.io/gpu": "true",
+    "vramwarden.io/gpu-memory-mib": "81920",
+    names.NODE_ASKS_LABEL: "1764000000",
+}
 
 
 def node_path(name, subresource=""):
@@ -111,7 +115,7 @@ KUBELET = {
 
 def test_the_agent_shows_on_its_node_what_it_found(agent, api):
     patch(api, {"status": KUBELET}, subresource="/status")
-    annotations = {"vramwarden.io/gpus": "[]"}
+    annotations = {"vramwarden.io/gpus": "[]", names.NODE_HELD_ANNOTATION: "by a device plugin"}
     patch(agent, {"metadata": {"labels": LABELS, "annotations": annotations}})
     amounts = {"vramwarden.io/vram": "80Gi"}
     change = {"status": {"capacity": amounts, "allocatable": amounts}}

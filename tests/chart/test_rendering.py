@@ -279,6 +279,7 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
         ("vramwarden-webhook", "vramhistories"),  # of our own, in any namespace
         ("vramwarden-webhook", "namespaces"),  # to read their labels
         ("vramwarden-webhook", "nodes", "pods"),  # to read
+        ("vramwarden-webhook", "resourceclaims"),  # likewise
         ("vramwarden-webhook", "pods/status"),  # the fence narrows these two
         ("vramwarden-webhook", "pods"),
         ("vramwarden-webhook", "events"),
@@ -309,6 +310,7 @@ RIGHTS = {
     ("configmaps", "watch"),
     ("namespaces", "get", "list", "watch"),
     ("gpunodes", "get"),
+    ("resourceclaims", "get"),
     ("vramhistories", "get", "list", "watch", "create", "patch", "delete"),
     ("runtimeclasses", "get", "list", "watch"),
     ("mutatingwebhookconfigurations", "get", "list", "watch", "patch"),

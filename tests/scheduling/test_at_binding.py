@@ -8,18 +8,21 @@ import json
 import pytest
 
 from tests.scheduling.replicas import BINDING, SYSTEM, Cluster, placing, replica
-from tests.support.control_planes import free_port, wait_until
+from tests.support.control_planes import ApiError, free_port, wait_until
 from tests.support.our_server import refused
-from tests.support.pods import a_pod
+from tests.support.pods import a_container, a_pod
 from tests.support.schedulers import GIB, bound, finish, messages, remove_pod
 from tests.support.webhook_configurations import installed, webhook_configurations
 from webhook.core.placement.assignments import (
     Assignment,
     Hold,
+    Whole,
     read_assignments,
+    read_whole,
     write_assignments,
 )
 from webhook.core.pod.gpus import EVERY_GPU
+from webhook.names import NODE_ASKS_LABEL
 
 GIVEN = {  # to a pod of 5Gi on a node with a GPU of 8Gi
     "vramwarden.io/gpu": "GPU-n1-0",
@@ -135,6 +138,62 @@ def test_a_pod_that_sees_all_gpus_is_entered_and_counts_on_each(cluster, make_na
         assert any("the largest free amount is " in line for line in said)
     cluster.wait(2)
     wait_until("its entry left", lambda: cluster.lists().keys() == {"large", "small"})
+
+
+def test_a_node_that_asks_is_told_which_pods_with_whole_gpus_run_there(cluster):
+    """As its agent asks before it shares; nobody schedules such a pod here any more."""
+    cluster.node("n1", 8, **{NODE_ASKS_LABEL: "1764000000"})
+    amounts = {"limits": {"nvidia.com/gpu": "1"}}
+    pod = a_pod(None, containers=[a_container(resources=amounts)], nodeName="n1")
+    pod["metadata"] |= {"namespace": cluster.namespace, "name": "whole"}
+
+    def answer():
+        path = f"/api/v1/namespaces/{SYSTEM}/configmaps"
+        found = [one for one in cluster.api.list(path) if one["metadata"]["name"].endswith("-n1")]
+        return read_whole(found[0]["data"]) if found else None
+
+    def ask(question):
+        change = {"metadata": {"labels": {NODE_ASKS_LABEL: question}}}
+        kind = "application/merge-patch+json"
+        cluster.api.request("PATCH", "/api/v1/nodes/n1", change, content_type=kind)
+
+    wait_until("an answer", lambda: answer() == Whole("1764000000", 0, ()))
+    made = cluster.api.create(pod)
+    finish(cluster.api, made, "Running")
+    ask("1764000030")
+    running = Whole("1764000030", 1, (f"{cluster.namespace}/whole",))
+    wait_until("an answer", lambda: answer() == running)
+    cluster.create("share", "5Gi")
+    cluster.wait(2)
+    assert (list(cluster.lists()), answer()) == (["share"], running)
+    finish(cluster.api, made)
+    ask("1764000060")
+    wait_until("an answer", lambda: answer() == Whole("1764000060", 0, ()))
+    assert list(cluster.lists()) == ["share"]
+    if claim_a_gpu(cluster):
+        pod = a_pod(None, nodeName="n1")
+        pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "one"}]
+        pod["metadata"] |= {"namespace": cluster.namespace, "name": "claiming"}
+        cluster.api.create(pod)
+        ask("1764000090")
+        claiming = Whole("1764000090", 1, (f"{cluster.namespace}/claiming",))
+        wait_until("an answer", lambda: answer() == claiming)
+
+
+def claim_a_gpu(cluster):
+    """Make a claim that has a GPU by NVIDIA's DRA driver; say whether the API serves any (1.34)."""
+    path = f"/apis/resource.k8s.io/v1/namespaces/{cluster.namespace}/resourceclaims"
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    claim = {"metadata": {"name": "one"}, "spec": {"devices": {"requests": [request]}}}
+    try:
+        made = cluster.api.request("POST", path, claim)
+    except ApiError as error:
+        assert error.code == 404
+        return False
+    device = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}
+    made["status"] = {"allocation": {"devices": {"results": [device]}}}
+    cluster.api.request("PUT", f"{path}/one/status", made)
+    return True
 
 
 def entries(cluster):

@@ -175,10 +175,10 @@ class PlacementMetrics:
         )
         self.unfollowed = gauge(
             "vramwarden_placement_unfollowed",
-            "1 while pods or nodes cannot be watched, by which; bindings are still decided.",
+            "1 while pods, nodes or what nodes ask cannot be watched; bindings are still decided.",
             ["resource"],
         )
-        for resource in ("pods", "nodes"):
+        for resource in ("pods", "nodes", "questions"):
             self.unfollowed.labels(resource)
         self.entries = gauge(
             "vramwarden_placement_entries",

@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING
 
 from tests.support.logs import RecordedLog
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.placement import GpuNode, Stored, StoredPod
+from webhook.adapters.kube.placement import GpuNode, Question, Stored, StoredPod
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import (
     Assignments,
     PodState,
     Waits,
+    Whole,
     read_assignments,
+    read_whole,
     write_assignments,
+    write_whole,
 )
 from webhook.core.placement.binding_review import Binding, Verdict
 from webhook.core.pod.gpus import Gpu
@@ -30,6 +33,7 @@ from webhook.names import GPU_ANNOTATION, GPU_WAITS_ANNOTATION
 from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement.binder import Binder
 from webhook.server.placement.late import LateAssignments
+from webhook.server.placement.tidying import Tidying
 from webhook.server.placement.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -133,6 +137,7 @@ class World:
         self.may_assign = True
         self.versions: dict[str, int] = {}
         self.lists: dict[str, tuple[dict[str, str], int]] = {}
+        self.with_whole_gpus: dict[str, list[str]] = {}
         self.time_s = 1_000_000.0
         self.events: list[tuple[str, PodState]] = []
         self._numbers = itertools.count(1)
@@ -279,17 +284,23 @@ class World:
             return Stored(node, {}, whole=False, version="")
         data, version = self.lists[node]
         found, whole = read_assignments(data)
-        return Stored(node, found, whole, str(version))
+        return Stored(node, found, whole, str(version), read_whole(data))
 
-    def store(self, node: str, assignments: Assignments, version: str) -> Stored:
+    def store(
+        self, node: str, assignments: Assignments, version: str, answer: Whole | None
+    ) -> Stored:
         self._turn("store")
         there = str(self.lists[node][1]) if node in self.lists else ""
         if there != version:
             raise KubeError("conflict", code=409)
         written = next(self._numbers)
-        self.lists[node] = write_assignments(assignments), written
+        self.lists[node] = {**write_assignments(assignments), **write_whole(answer)}, written
         Task.pause()  # the answer is on its way
-        return Stored(node, assignments, whole=True, version=str(written))
+        return Stored(node, assignments, whole=True, version=str(written), answer=answer)
+
+    def whole_gpu_pods(self, node: str) -> list[str]:
+        self._turn("whole_gpu_pods")
+        return self.with_whole_gpus.get(node, [])
 
     def remove(self, stored: Stored) -> None:
         self._turn("remove")
@@ -405,6 +416,11 @@ class Replica:
                 self.binder.tidy(node, self.world.assignments(node) if fresh else None)
 
         return self.run(run)
+
+    def answer_question(self, node: str, asked: str) -> Task:
+        """Begin to answer which pods with whole GPUs run on a node."""
+        tidying = Tidying(self.world, self.log)
+        return self.run(lambda: tidying.answer(self.binder, Question(node, asked)))
 
     def tidy_now(self, node: str, *, fresh: bool = True) -> None:
         """Tidy a node's list with nobody else around."""

@@ -9,7 +9,7 @@ import pytest
 from tests.server.placement.interleaving import Replica, Task, World
 from webhook.adapters.kube.placement import GpuNode, Stored
 from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.placement.assignments import RENEW_S, UNBOUND_S, Hold
+from webhook.core.placement.assignments import RENEW_S, UNBOUND_S, Hold, Whole, read_whole
 from webhook.core.placement.binding_review import Binding, BindingOutcome, BindingReason
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import EVERY_GPU
@@ -467,6 +467,88 @@ def test_a_line_that_says_badly_what_a_pod_is_held_to_is_written_again(world, re
     world.lists["n0"] = {"assignments": spoilt}, version + 1000
     replicas[0].tidy_now("n0")
     assert world.lists["n0"][0] == data
+
+
+def answered(world, node="n0"):
+    return read_whole(world.lists[node][0])
+
+
+def test_of_two_replicas_that_answer_a_question_at_once_one_writes(world, replicas):
+    world.with_whole_gpus["n0"] = ["ml/a", "ml/b", "ml/c", "ml/d"]
+    tasks = [replica.answer_question("n0", "7") for replica in replicas]
+    while not all(task.done for task in tasks):
+        for task in [task for replica in replicas for task in replica.tasks if not task.done]:
+            task.step()
+    assert answered(world) == Whole("7", 4, ("ml/a", "ml/b", "ml/c"))
+    assert world.asked["store"] == 2  # one of them in vain
+    version = world.lists["n0"]
+    world.asked.clear()
+    for replica in replicas:
+        replica.finish(replica.answer_question("n0", "7"))
+    assert world.asked == {"assignments": 2}
+    assert world.lists["n0"] is version
+    world.with_whole_gpus.clear()
+    replicas[1].finish(replicas[1].answer_question("n0", "8"))
+    assert answered(world) == Whole("8", 0, ())
+
+
+def test_neither_a_binding_nor_an_answer_loses_the_other(world, replicas):
+    one, two, three = create(world, replicas, 1, 1, 1)
+    bind(replicas[0], one)  # which therefore knows the list
+    task = replicas[1].answer_question("n0", "7")
+    for _ in range(3):
+        task.step()  # list, pods, and the list again, to be written
+    bind(replicas[0], two)
+    replicas[1].finish(task)
+    assert (entered(world), answered(world)) == ({one, two}, Whole("7", 0, ()))
+    bind(replicas[0], three)  # by the list as it knew it
+    world.change(one, finished=True)
+    for replica in replicas:
+        replica.resync()
+        replica.tidy_now("n0")
+    assert (entered(world), answered(world)) == ({two, three}, Whole("7", 0, ()))
+
+
+def test_an_answer_makes_the_list_and_tidying_keeps_it_while_the_node_is_there(world, replicas):
+    first, *_ = replicas
+    first.tracker._take_nodes([])  # not shared yet
+    first.finish(first.answer_question("n0", "7"))
+    first.tidy_now("n0")
+    assert answered(world) == Whole("7", 0, ())
+    world.nodes.clear()
+    first.tidy_now("n0")
+    assert world.lists == {}
+
+
+def test_what_an_older_release_writes_is_answered_again(world, replicas):
+    (uid,) = create(world, replicas, 1)
+    replicas[0].finish(replicas[0].answer_question("n0", "7"))
+    bind(replicas[0], uid)
+    data, version = world.lists["n0"]
+    world.lists["n0"] = {"assignments": data["assignments"]}, version + 1000
+    replicas[0].finish(replicas[0].answer_question("n0", "7"))
+    assert world.lists["n0"][0] == data
+
+
+def test_on_a_node_that_is_held_only_what_was_promised_is_given(world, replicas):
+    (before,) = create(world, replicas, 2)
+    bind(replicas[0], before, arrives=False)
+    new, late = create(world, replicas, 2, 2)
+    world.nodes["n0"] = replace(world.nodes["n0"], held="a device plugin offers its GPUs")
+    for replica in replicas:
+        replica.hear_node("n0")
+    verdict = bind(replicas[0], new)
+    assert verdict.outcome is DENIED
+    assert "node n0 gives no GPU to further pods now: a device plugin offers" in verdict.message
+    assert bind(replicas[1], before).outcome is PLACED
+    (all_of_them,) = seeing_all(world, replicas, 2)
+    assert says(bind(replicas[0], all_of_them)) == UNTOUCHED
+    world.bind_bare(late, "n0")
+    replicas[0].resync()
+    replicas[0].late_now()
+    assert "a device plugin offers its GPUs; it was bound while" in world.told[late]
+    world.nodes["n0"] = replace(world.nodes["n0"], held="")  # of which no replica has heard
+    assert bind(replicas[0], new).outcome is PLACED
 
 
 def test_a_demand_that_cannot_be_read_stops_only_who_waits_for_a_gpu_of_ours(world, replicas):

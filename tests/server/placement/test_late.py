@@ -309,7 +309,12 @@ def test_however_many_wait_on_a_node_its_list_is_read_and_planned_once(world, mo
     replica.binder._lines._run = lambda work: work()  # as if its thread were always the faster
     planned = []
     plan_all = binder.plan_all
-    monkeypatch.setattr(binder, "plan_all", lambda *some: planned.append(1) or plan_all(*some))
+
+    def counted(*some, **more):
+        planned.append(1)
+        return plan_all(*some, **more)
+
+    monkeypatch.setattr(binder, "plan_all", counted)
     replica.late_now()
     assert {what: world.asked[what] for what in ("assignments", "pods_on", "store")} == {
         "assignments": 1,

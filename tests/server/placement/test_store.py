@@ -10,9 +10,15 @@ import pytest
 from tests.support.agents import ApiServer
 from webhook.adapters.kube import placement
 from webhook.adapters.kube.client import KubeError, connect
-from webhook.adapters.kube.placement import GpuNode, PlacementApi, Stored
+from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question, Stored
 from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.placement.assignments import Assignment, PodState, write_assignments
+from webhook.core.placement.assignments import (
+    Assignment,
+    PodState,
+    Whole,
+    write_assignments,
+    write_whole,
+)
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
@@ -20,6 +26,7 @@ from webhook.core.pod.quantity import MIB
 GPUS = '[{"uuid":"GPU-a","memory":10485760,"product":"X","index":0}]'
 NODE = GpuNode("n1", (Gpu("GPU-a", 10 * MIB, "X", 0),))
 ENTRY = {"p1": Assignment("team/train", ("GPU-a",), 5 * MIB, 7)}
+ANSWER = Whole("1764000000", 1, ("team/whole",))
 LISTS = "/api/v1/namespaces/sys/configmaps"
 POD = {
     "metadata": {
@@ -91,6 +98,15 @@ def test_the_first_entry_makes_the_list_which_nobody_owns(api, server):
         "annotations": {"vramwarden.io/node": "n1"},
     }
     assert body["data"] == write_assignments(ENTRY)
+
+
+def test_every_write_keeps_the_answer_that_is_there(api, server):
+    server.answers = [(200, a_list(data={**write_assignments(ENTRY), **write_whole(ANSWER)}))]
+    found = api.assignments("n1")
+    assert found == Stored("n1", ENTRY, True, "7", ANSWER)
+    server.answers = [(200, a_list(version="8"))]
+    assert api.store("n1", {}, "7", found.answer) == Stored("n1", {}, True, "8", ANSWER)
+    assert server.asked[-1][3]["data"] == {"assignments": "", **write_whole(ANSWER)}
 
 
 def test_a_list_is_deleted_only_as_it_was_read(api, server):
@@ -244,6 +260,58 @@ def test_a_node_is_read_with_the_names_of_its_gpus(api, server, labels, names):
     metadata = {"name": "n1", "labels": labels, "annotations": annotations}
     server.answers = [(200, {"metadata": metadata})]
     assert api.node("n1") == replace(NODE, device_names=names)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "held"),
+    [
+        (None, ""),
+        ({"vramwarden.io/held": "x" * 999}, "x" * 300),
+        ({"vramwarden.io/held": ""}, "annotation vramwarden.io/held"),
+    ],
+)
+def test_a_node_is_read_with_why_it_is_held(api, server, annotations, held):
+    server.answers = [(200, {"metadata": {"name": "n1", "annotations": annotations}})]
+    assert api.node("n1").held == held
+
+
+def test_the_nodes_that_ask_are_found_by_their_label(api, server):
+    metadata = {"name": "n1", "labels": {"vramwarden.io/whole-gpu-pods": "1764000000"}}
+    server.answers = [
+        (200, {"metadata": {"resourceVersion": "5"}, "items": [{"metadata": metadata}]})
+    ]
+    assert api.questions.read() == ([Question("n1", "1764000000")], "5")
+    asked_for = "/api/v1/nodes?labelSelector=vramwarden.io%2Fwhole-gpu-pods&limit=50"
+    assert server.asked[0][1] == asked_for
+
+
+def on_node(name, claims=0, **limits):
+    spec = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
+    spec["resourceClaims"] = [{"resourceClaimName": f"c{number}"} for number in range(claims)]
+    return {"metadata": {"namespace": "team", "name": name}, "spec": spec}
+
+
+def test_the_pods_with_whole_gpus_of_a_node_are_named(api, server):
+    others = [on_node("z", **{"nvidia.com/gpu": "1"}), on_node("plain"), on_node("a", claims=2)]
+    others += [on_node("b", claims=1), on_node("many", claims=17), on_node("d", claims=1)]
+    results = [{"driver": "gpu.nvidia.com"}]
+    claim = {"status": {"allocation": {"devices": {"results": results}}}}
+    none = (404, {"message": "the server could not find the requested resource"})
+    server.answers = [(200, {"items": others}), none, (200, claim), (403, {}), none]
+    assert api.whole_gpu_pods("n1") == ["team/a", "team/many", "team/z"]
+    method, path, _, _ = server.asked[0]
+    assert (method, path) == (
+        "GET",
+        "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1&resourceVersion=0",
+    )
+    claims = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaims"
+    assert asked(server)[1:] == [("GET", f"{claims}/{name}") for name in ("c0", "c1", "c0", "c0")]
+
+
+def test_claims_that_cannot_be_read_for_now_are_no_answer(api, server):
+    server.answers = [(200, {"items": [on_node("a", claims=1)]}), (500, {})]
+    with pytest.raises(KubeError):
+        api.whole_gpu_pods("n1")
 
 
 def test_a_watch_reports_what_changed_and_from_where_to_go_on(api, server):

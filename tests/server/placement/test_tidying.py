@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.logs import RecordedLog
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.placement import Stored
-from webhook.core.placement.assignments import PodState
+from webhook.adapters.kube.placement import Question, Stored
+from webhook.core.placement.assignments import PodState, Whole
 from webhook.server.placement import tidying as module
 from webhook.server.placement.tidying import Tidying
 
@@ -17,6 +17,12 @@ LIST = Stored("n1", {}, whole=True, version="1")
 
 
 class Api:
+    def assignments(self, node):
+        return Stored(node, {}, True, "1", Whole("7", 0, ()))
+
+    def whole_gpu_pods(self, node):
+        return [f"{node}/{name}" for name in "abcd"]
+
     def all_assignments(self, _known):
         return [LIST, Stored("", {}, whole=False, version="1")]
 
@@ -26,9 +32,14 @@ class Binder:
 
     def __init__(self, failures=0, broken=()):
         self.tidied = []
+        self.said = {}
         self.enough = threading.Event()
         self._failures = failures
         self._broken = broken
+
+    def say(self, node, whole):
+        self.said[node] = whole
+        self.enough.set()
 
     def nodes_of(self, pods):
         entered = {"p1": {"n1"}, "p2": {"n1", "n2"}}
@@ -72,6 +83,17 @@ def test_the_lists_in_which_pods_stand_that_ended_are_tidied_once_each(tidying, 
             break
         threading.Event().wait(0.01)
     assert binder.tidied == [("n1", None), ("n2", None)]
+
+
+def test_what_nodes_ask_is_answered_unless_it_was(tidying, monkeypatch):
+    monkeypatch.setattr(module, "EVERY_S", 3600.0)
+    binder = Binder(broken={"n1"})
+    tidying.ended(ended("p1"))
+    for node, asked in (("n2", "6"), ("n1", "7"), ("n2", "8")):
+        tidying.asked(Question(node, asked))
+    tidying.start(binder)
+    assert binder.enough.wait(10)
+    assert binder.said == {"n2": Whole("8", 4, ("n2/a", "n2/b", "n2/c"))}
 
 
 def test_a_list_that_cannot_be_written_keeps_no_other_from_its_turn(tidying):

@@ -12,7 +12,7 @@ import pytest
 from tests.support.logs import RecordedLog
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Collection
-from webhook.adapters.kube.placement import GpuNode
+from webhook.adapters.kube.placement import GpuNode, Question
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import PodState, Waits
 from webhook.core.placement.fit import Need
@@ -37,8 +37,11 @@ class Script:
         self.nodes_taken = threading.Event()
         self.pods = Collection(self, "pods", itemgetter("pod"))
         self.nodes = Collection(self, "nodes", None)
+        self.questions = Collection(self, "questions", None)
 
     def list_all(self, path, _keep):
+        if path == "questions":
+            self._end(threading.Event())
         if path == "nodes":
             return [NODE], "1"
         if not self.lists:
@@ -266,7 +269,28 @@ def test_nodes_that_are_gone_are_reported():
     assert lost == ["n2", "n1"]
 
 
+def test_each_question_of_a_node_is_reported_once():
+    asked, lost = [], []
+    tracker = Tracker(
+        None, PlacementMetrics(Metrics()), RecordedLog(), lost=lost.append, asks=asked.append
+    )
+    first, again, other = Question("n1", "7"), Question("n1", "8"), Question("n2", "7")
+    tracker._take_questions([first, Question("n3", "")])
+    tracker._take_questions([first, other])
+    for question in (first, again, again):
+        tracker._take_question("MODIFIED", question)
+    tracker._take_questions([again, other])
+    assert (asked, lost) == ([first, other, again], [])
+    tracker._take_nodes([NODE])  # shared by now
+    tracker._take_question("DELETED", again)
+    tracker._take_questions([])
+    assert lost == ["n2"]
+    tracker._take_question("ADDED", again)
+    assert asked == [first, other, again, again]
+
+
 UNNAMED = replace(NODE, device_names=DeviceNames.NONE)
+HELD = replace(NODE, held="by a device plugin")
 UNHEALTHY = replace(NODE, gpus=(replace(NODE.gpus[0], healthy=False),))
 
 
@@ -276,10 +300,10 @@ def test_nodes_of_which_something_else_is_known_are_reported(listed):
     tracker = Tracker(None, PlacementMetrics(Metrics()), RecordedLog(), changed=changed.append)
     other = replace(NODE, name="n2")
     tracker._take_nodes([NODE, other])
-    for node in (NODE, UNNAMED, UNNAMED, UNHEALTHY):
+    for node in (NODE, UNNAMED, UNNAMED, UNHEALTHY, HELD):
         if listed:
             tracker._take_nodes([node, other])
         else:
             tracker._take_node("MODIFIED", node)
         assert tracker.node("n1") == node
-    assert [names for names in changed if names] == [{"n1", "n2"}, {"n1"}, {"n1"}]
+    assert [names for names in changed if names] == [{"n1", "n2"}, *[{"n1"}] * 3]

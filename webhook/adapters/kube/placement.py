@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
-from webhook.adapters.kube.client import Kube, joined
+from webhook.adapters.kube.client import Kube, KubeError, joined
 from webhook.adapters.kube.events import Events
 from webhook.adapters.kube.follow import Collection
 from webhook.core.node.state import read_inventory
@@ -14,17 +15,23 @@ from webhook.core.nvidia.device_names import DeviceNames, read_device_names
 from webhook.core.placement.assignments import (
     Assignments,
     PodState,
+    Whole,
     config_map_name,
     read_assignments,
     read_pod_state,
+    read_whole,
     write_assignments,
+    write_whole,
 )
+from webhook.core.pod.whole import MOST_CLAIMS, claim_names, has_whole_gpu, is_gpu_claim
 from webhook.names import (
     ASSIGNMENTS_LABEL,
     ASSIGNMENTS_NODE_ANNOTATION,
     MANAGED_LABEL,
+    NODE_ASKS_LABEL,
     NODE_DEVICE_NAMES_LABEL,
     NODE_GPU_LABEL,
+    NODE_HELD_ANNOTATION,
     WEBHOOK_REPORTER,
 )
 
@@ -37,6 +44,9 @@ if TYPE_CHECKING:
 
 MANAGED: Final = f"{MANAGED_LABEL}=true"
 WITH_GPU: Final = f"{NODE_GPU_LABEL}=true"
+LONGEST_HELD: Final = 300
+"""Characters of the sentence that says why a node is held."""
+
 _ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -49,6 +59,17 @@ class GpuNode:
     """Empty where it does not show them."""
     device_names: DeviceNames | None = DeviceNames.UUID
     """Which names of them its runtime resolves; None for what this release does not know."""
+    held: str = ""
+    """Why none of them is given to further pods; empty where they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a node asks: which pods with whole GPUs run there."""
+
+    node: str
+    asked: str
+    """Names the question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +91,8 @@ class Stored:
     """Nothing is missing: the list exists and could be read completely."""
     version: str
     """Its `resourceVersion`; empty where it does not exist yet."""
+    answer: Whole | None = None
+    """The last one to the node's question; every write keeps it."""
 
 
 class PlacementApi:
@@ -95,6 +118,8 @@ class PlacementApi:
         """All pods with a demand."""
         self.nodes = Collection(kube, joined("nodes"), _gpu_node, labels=WITH_GPU)
         """All nodes with a GPU."""
+        self.questions = Collection(kube, joined("nodes"), _question, labels=NODE_ASKS_LABEL)
+        """Those of all nodes that ask."""
 
     def now_s(self) -> float:
         """Return Unix time by the API server's clock; see `Kube.now_s`."""
@@ -151,6 +176,41 @@ class PlacementApi:
         selectors = {"labelSelector": MANAGED, "fieldSelector": f"spec.nodeName={node}"}
         return self._kube.list_all(joined("pods"), read_pod_state, **selectors)[0]
 
+    def whole_gpu_pods(self, node: str) -> list[str]:
+        """Name the pods on a node that have whole GPUs, sorted.
+
+        From the API server's cache: older ones read every pod of the cluster from etcd otherwise
+        (see `Binder._ask`), and each node that waits asks twice a minute. That is soon enough: no
+        pod is given a whole GPU any more when a node asks.
+        """
+
+        def keep(raw: Json) -> tuple[str, bool, tuple[str, ...]]:
+            metadata = raw["metadata"]
+            name = f"{metadata['namespace']}/{metadata['name']}"
+            return name, has_whole_gpu(raw), claim_names(raw)
+
+        on_node = f"spec.nodeName={node}"
+        found = self._kube.list_cached(joined("pods"), keep, fieldSelector=on_node)
+        return sorted(
+            name
+            for name, has, claims in found
+            if has or (claims and self._claims_gpu(name, claims))
+        )
+
+    def _claims_gpu(self, pod: str, claims: tuple[str, ...]) -> bool:
+        """Say whether one of a pod's claims has a GPU; not where we may not read them."""
+        namespace = quote(pod.partition("/")[0], safe="")
+        path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
+        try:
+            return len(claims) > MOST_CLAIMS or any(
+                self._kube.find_kept(f"{path}/{quote(claim, safe='')}", is_gpu_claim)
+                for claim in claims
+            )
+        except KubeError as error:
+            if not error.forbidden:
+                raise
+            return False
+
     def assignments(self, node: str) -> Stored:
         """Read a node's assignments."""
         found = self._kube.find(f"{self._config_maps}/{config_map_name(node)}")
@@ -173,8 +233,10 @@ class PlacementApi:
         ours = f"{ASSIGNMENTS_LABEL}=true"
         return self._kube.list_all(self._config_maps, keep, labelSelector=ours)[0]
 
-    def store(self, node: str, assignments: Assignments, version: str) -> Stored:
-        """Write a node's assignments, unless somebody wrote them since `version`.
+    def store(
+        self, node: str, assignments: Assignments, version: str, answer: Whole | None = None
+    ) -> Stored:
+        """Write a node's assignments and answer, unless somebody wrote them since `version`.
 
         Raises KubeError, `conflict` where somebody did. The node does not own the list: a Node
         object that is deleted and registered again would take it away while pods have GPUs.
@@ -185,13 +247,13 @@ class PlacementApi:
             "annotations": {ASSIGNMENTS_NODE_ANNOTATION: node},
         }
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-        body["data"] = write_assignments(assignments)
+        body["data"] = {**write_assignments(assignments), **write_whole(answer)}
         if version:
             metadata["resourceVersion"] = version
             written = self._kube.replace(f"{self._config_maps}/{metadata['name']}", body)
         else:
             written = self._kube.create(self._config_maps, body)
-        return Stored(node, assignments, whole=True, version=written["metadata"]["resourceVersion"])
+        return Stored(node, assignments, True, written["metadata"]["resourceVersion"], answer)
 
     def remove(self, stored: Stored) -> None:
         """Delete a node's list, if it is still as it was read."""
@@ -207,7 +269,14 @@ def _stored_pod(pod: Json) -> StoredPod:
 def _gpu_node(node: Json) -> GpuNode:
     metadata = node["metadata"]
     label = (metadata.get("labels") or {}).get(NODE_DEVICE_NAMES_LABEL)
-    return GpuNode(metadata["name"], read_inventory(node).gpus, read_device_names(label))
+    held = (metadata.get("annotations") or {}).get(NODE_HELD_ANNOTATION)
+    why = "" if held is None else held[:LONGEST_HELD] or f"annotation {NODE_HELD_ANNOTATION}"
+    return GpuNode(metadata["name"], read_inventory(node).gpus, read_device_names(label), why)
+
+
+def _question(node: Json) -> Question:
+    metadata = node["metadata"]
+    return Question(metadata["name"], (metadata.get("labels") or {}).get(NODE_ASKS_LABEL, ""))
 
 
 def _pod_path(name: str) -> str:
@@ -217,8 +286,9 @@ def _pod_path(name: str) -> str:
 
 def _stored(config_map: Json) -> Stored:
     metadata = config_map["metadata"]
-    assignments, whole = read_assignments(config_map.get("data"))
-    return Stored(_node_of(metadata), assignments, whole, metadata["resourceVersion"])
+    data = config_map.get("data")
+    node, version = _node_of(metadata), metadata["resourceVersion"]
+    return Stored(node, *read_assignments(data), version, read_whole(data))
 
 
 def _node_of(metadata: Json) -> str:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.placement import GpuNode
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import (
     adopt,
@@ -31,10 +32,9 @@ from webhook.server.placement.lines import Lines
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from webhook.adapters.kube.placement import GpuNode, PlacementApi, Stored
-    from webhook.core.placement.assignments import Assignment, Assignments, Draft, PodState
+    from webhook.adapters.kube.placement import PlacementApi, Stored
+    from webhook.core.placement.assignments import Assignment, Assignments, Draft, PodState, Whole
     from webhook.core.placement.binding_review import Binding
-    from webhook.core.pod.gpus import Gpu
     from webhook.server.metrics import PlacementMetrics
     from webhook.server.placement.tracker import Tracker
 
@@ -61,12 +61,14 @@ class _Job:
     answer: Future[Verdict] = field(default_factory=Future)
     """Cancelled by who does not wait any more."""
     pod: PodState | None = None
-    """To be planned; None where the list is to be tidied."""
+    """To be planned; None where the list is to be tidied, or answers."""
     dry_run: bool = False
     leaving: Mapping[str, Assignment] = field(default_factory=dict)
     """Entries to be taken out, unless they were renewed meanwhile."""
     joining: Sequence[PodState] = ()
     """Pods to be entered, which have GPUs of the node already."""
+    whole: Whole | None = None
+    """An answer to be written, unless its question is answered by now."""
 
     @property
     def enters(self) -> PodState | None:
@@ -94,6 +96,7 @@ class _Made:
     """A node's list as it would be, and what everybody in the line gets by it."""
 
     assignments: Assignments
+    answer: Whole | None
     changed: bool
     gets: Mapping[str, tuple[str, ...] | Denial]
     """By the pod's UID."""
@@ -225,6 +228,12 @@ class Binder:
             self._lines.join(name, job)
             self.wait(job.answer)
 
+    def say(self, node: str, whole: Whole) -> None:
+        """Write an answer into a node's list, unless its question has one; raises KubeError."""
+        job = _Job(whole=whole)
+        self._lines.join(node, job)
+        self.wait(job.answer)
+
     def _still(self, pods: Iterable[PodState]) -> list[PodState]:
         """Return the pods as the API server has them now: a watch may be old."""
         found = ((pod, self._api.pod(*pod.name.split("/"))) for pod in pods)
@@ -326,7 +335,7 @@ class Binder:
 
         Raises KubeError, also where others always write first.
         """
-        gpus, names = self._gpus(name, jobs)
+        node = self._node(name, jobs)
         stored = self._copies.get(name)
         for _ in range(TRIES):
             jobs = [job for job in jobs if not job.answer.done()]
@@ -334,37 +343,43 @@ class Binder:
                 return
             fresh = stored is None
             stored = stored or self._read(name)
-            made = self._plan(name, gpus, jobs, stored)
+            made = self._plan(node, jobs, stored)
             is_denied = any(job.pod and _denied(made, job.pod) for job in jobs)
             if not fresh and (is_denied or not made.changed):
                 stored = None  # it may be old, or deleted, and only a write would find out
                 continue
             if is_denied:
                 stored = self._without_the_gone(name, stored)
-                made = self._plan(name, gpus, jobs, stored)
-            if not made.changed or self._store(name, made.assignments, stored.version):
-                self._answer(jobs, made, gpus, names)
+                made = self._plan(node, jobs, stored)
+            if not made.changed or self._store(name, made, stored.version):
+                self._answer(jobs, made, node)
                 return
             stored = None
         raise KubeError(f"others keep writing the list of node {name}")
 
-    def _gpus(self, name: str, jobs: list[_Job]) -> tuple[tuple[Gpu, ...], DeviceNames]:
-        """Return a node's GPUs and how it names them; where there are none, deny who wants one."""
-        shown = _shown(name, self._tracker.node(name))
-        if isinstance(shown, Verdict) and any(job.chooses for job in jobs):
-            shown = _shown(name, self._api.node(name))
-        if not isinstance(shown, Verdict):
-            return shown
-        for job in jobs:
-            if job.chooses:
-                job.be(shown)
-        return (), DeviceNames.NONE
+    def _node(self, name: str, jobs: list[_Job]) -> GpuNode:
+        """Return a node with its GPUs; where it shows none, deny who wants one.
 
-    def _plan(self, name: str, gpus: tuple[Gpu, ...], jobs: list[_Job], stored: Stored) -> _Made:
+        What keeps all from having one is read again: it may be over.
+        """
+        node = self._tracker.node(name)
+        chooses = any(job.chooses for job in jobs)
+        if chooses and (_unshown(name, node) or (node and node.held)):
+            node = self._api.node(name)
+        unshown = _unshown(name, node)
+        if node and not unshown:
+            return node
+        for job in jobs:
+            if job.chooses and unshown:
+                job.be(unshown)
+        return GpuNode(name, ())
+
+    def _plan(self, node: GpuNode, jobs: list[_Job], stored: Stored) -> _Made:
         """Plan all in a line, first those that wait on the node already; see `plan`.
 
         Those are planned also where nobody in the line speaks for them: what is free is theirs.
         """
+        name, gpus = node.name, node.gpus
         gone = {item for job in jobs for item in job.leaving.items()}
         entered = stored.assignments
         if gone:
@@ -384,7 +399,8 @@ class Binder:
 
         def draft(entered: Assignments, pods: Iterable[PodState]) -> Draft:
             known = self._tracker.relevant(name, entered)
-            return plan_all(name, gpus, entered, known, pods, self._api.now_s())
+            now_s = self._api.now_s()
+            return plan_all(name, gpus, entered, known, pods, now_s, held=node.held)
 
         made = draft(entered, wanted.values())
         gets = dict(zip(wanted, made.gets, strict=True))
@@ -393,9 +409,16 @@ class Binder:
                 (gets[job.pod.uid],) = draft(made.assignments, [job.pod]).gets
         is_tidied = entered is not stored.assignments
         is_lost = not stored.whole and bool(stored.version or entered) and is_for_good
+        answer = stored.answer
+        for job in jobs:
+            if job.whole and (answer is None or answer.asked != job.whole.asked):
+                answer = job.whole
+        is_answered = answer is not stored.answer
+        is_tidied = is_tidied and entered != stored.assignments
         return _Made(
             made.assignments,
-            made.changed or is_lost or (is_tidied and entered != stored.assignments),
+            answer,
+            made.changed or is_lost or is_tidied or is_answered,
             gets,
             tuple(
                 pod
@@ -406,9 +429,7 @@ class Binder:
             ),
         )
 
-    def _answer(
-        self, jobs: list[_Job], made: _Made, gpus: tuple[Gpu, ...], names: DeviceNames
-    ) -> None:
+    def _answer(self, jobs: list[_Job], made: _Made, node: GpuNode) -> None:
         """Answer all in a line, now that what was made is what is stored."""
         for job in jobs:
             if job.pod is None:
@@ -422,7 +443,8 @@ class Binder:
                 job.be(_NO_DEMAND)
             else:
                 cap_bytes = job.pod.need.memory_bytes if job.pod.need else 0
-                given = gpu_annotations(got, gpus, names, cap_bytes)
+                names = node.device_names or DeviceNames.NONE
+                given = gpu_annotations(got, node.gpus, names, cap_bytes)
                 job.be(Verdict(BindingOutcome.PLACED, uuids=got, annotations=given))
         for pod in made.reserved:
             self._reserved(pod)
@@ -451,10 +473,10 @@ class Binder:
         pods = self._api.pods_on(name)
         return replace(stored, assignments=adopt(name, stored.assignments, pods, self._api.now_s()))
 
-    def _store(self, name: str, assignments: Assignments, version: str) -> bool:
+    def _store(self, name: str, made: _Made, version: str) -> bool:
         """Write a list; return whether nobody else wrote it first."""
         try:
-            self._copies[name] = self._api.store(name, assignments, version)
+            self._copies[name] = self._api.store(name, made.assignments, version, made.answer)
         except KubeError as error:
             self._copies.pop(name, None)
             if not error.conflict and not error.not_found:
@@ -468,15 +490,15 @@ def _denied(made: _Made, pod: PodState) -> bool:
     return isinstance(made.gets[pod.uid], Denial)
 
 
-def _shown(name: str, node: GpuNode | None) -> tuple[tuple[Gpu, ...], DeviceNames] | Verdict:
-    """Return the GPUs that a node shows and how it names them, or why nobody can be given one."""
+def _unshown(name: str, node: GpuNode | None) -> Verdict | None:
+    """Return why nobody can be given a GPU of a node: it shows none, or no names of them."""
     denied = BindingOutcome.DENIED
     if node is None or not node.gpus:
         return Verdict(denied, BindingReason.GPUS_UNKNOWN, unknown_gpus(name).sentence)
     if node.device_names is None or node.device_names is DeviceNames.NONE:
         sentence = unnamed_gpus(name, node.device_names).sentence
         return Verdict(denied, BindingReason.NO_DEVICE_NAMES, sentence)
-    return node.gpus, node.device_names
+    return None
 
 
 def _unavailable(node: str, why: str) -> Verdict:

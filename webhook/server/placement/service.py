@@ -42,7 +42,14 @@ class PlacementService:
         followed = PlacementApi(connect(), namespace, self._recorder.saw)
         self._late = LateAssignments(PlacementApi(connect(tries=1), namespace), counted, log)
         self._tracker = Tracker(
-            followed, counted, log, self._ended, self._late.waits, self._forget, self._changed
+            followed,
+            counted,
+            log,
+            self._ended,
+            self._late.waits,
+            self._forget,
+            self._changed,
+            self._tidying.asked,
         )
         self.binder = Binder(api, self._tracker, counted, self._late.waits)
         self.advisor = Advisor(self._known, self._tracker.largest_bytes)

@@ -1,18 +1,20 @@
-"""Removes from the nodes' lists what no pod uses any more."""
+"""Removes from the nodes' lists what no pod uses any more, and answers there what nodes ask."""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import SPREAD
-from webhook.adapters.kube.placement import Stored
+from webhook.adapters.kube.placement import Question, Stored
+from webhook.core.placement.assignments import MOST_NAMED, Whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from webhook.adapters.kube.placement import PlacementApi
     from webhook.core.placement.assignments import PodState
@@ -23,20 +25,28 @@ EVERY_S: Final = 30.0
 """All lists are checked this often: some pods are deleted before they are entered."""
 
 GATHER_S: Final = 0.2
-"""Pods that end within this time of each other cost one write per node."""
+"""Pods that end within this time of each other cost one write per node; of a node that asks twice
+within it the last question is answered."""
 
 
 class Tidying:
-    """A thread that keeps the lists short."""
+    """A thread that keeps the lists short, and answers in them."""
 
     def __init__(self, api: PlacementApi, log: JsonLog) -> None:
         self._api = api
         self._log = log
-        self._ended: SimpleQueue[PodState] = SimpleQueue()
+        self._heard: SimpleQueue[PodState | Question] = SimpleQueue()
 
     def ended(self, pod: PodState) -> None:
         """Record that a pod finished or is gone; returns at once."""
-        self._ended.put(pod)
+        self._heard.put(pod)
+
+    def asked(self, question: Question) -> None:
+        """Record that a node asks which pods with whole GPUs run there; returns at once.
+
+        It asks again soon, so what fails is not tried again.
+        """
+        self._heard.put(question)
 
     def start(self, binder: Binder) -> None:
         """Begin on a daemon thread."""
@@ -48,8 +58,7 @@ class Tidying:
         next_round_s = time.monotonic() + SPREAD(0, EVERY_S)
         while True:
             try:
-                names = self._nodes_to_tidy(binder, next_round_s - time.monotonic())
-                self._tidy(binder, dict.fromkeys(names))
+                self._each(self._due(binder, next_round_s - time.monotonic()))
                 if time.monotonic() >= next_round_s:
                     next_round_s = time.monotonic() + EVERY_S * SPREAD(0.75, 1.25)
                     self.round(binder)
@@ -69,27 +78,42 @@ class Tidying:
         read = {stored.node: stored for stored in lists if stored.node}
         names = sorted(binder.unlisted(read))
         lost = {name: Stored(name, {}, whole=False, version="") for name in names}
-        self._tidy(binder, read | lost)
+        self._each(_tidy(binder, read | lost))
 
-    def _tidy(self, binder: Binder, lists: Mapping[str, Stored | None]) -> None:
-        """Tidy some lists; raises the first KubeError, after all were tried."""
+    def _each(self, works: Iterable[Callable[[], None]]) -> None:
+        """Do all of this; raises the first KubeError, after all was tried."""
         failed: list[KubeError] = []
-        for name, stored in lists.items():
+        for work in works:
             try:
-                binder.tidy(name, stored)
+                work()
             except KubeError as error:
                 failed.append(error)
         if failed:
             raise failed[0]
 
-    def _nodes_to_tidy(self, binder: Binder, within_s: float) -> list[str]:
-        """Wait for pods that end; return the nodes in whose lists they are entered."""
-        ended: list[PodState] = []
+    def _due(self, binder: Binder, within_s: float) -> list[Callable[[], None]]:
+        """Wait for pods that end and nodes that ask; return what to do about their lists."""
+        heard: list[PodState | Question] = []
         try:
-            ended.append(self._ended.get(timeout=max(0.0, within_s)))
+            heard.append(self._heard.get(timeout=max(0.0, within_s)))
             time.sleep(GATHER_S)
             while True:
-                ended.append(self._ended.get_nowait())
+                heard.append(self._heard.get_nowait())
         except Empty:
             pass
-        return sorted(binder.nodes_of(ended))
+        asked = {one.node: one for one in heard if isinstance(one, Question)}
+        ended = [one for one in heard if not isinstance(one, Question)]
+        works = [partial(self.answer, binder, question) for question in asked.values()]
+        return works + _tidy(binder, dict.fromkeys(sorted(binder.nodes_of(ended))))
+
+    def answer(self, binder: Binder, question: Question) -> None:
+        """Answer in a node's list, unless another replica did; raises KubeError."""
+        stored = self._api.assignments(question.node)
+        if stored.answer is None or stored.answer.asked != question.asked:
+            names = self._api.whole_gpu_pods(question.node)
+            answer = Whole(question.asked, len(names), tuple(names[:MOST_NAMED]))
+            binder.say(question.node, answer)
+
+
+def _tidy(binder: Binder, lists: Mapping[str, Stored | None]) -> list[Callable[[], None]]:
+    return [partial(binder.tidy, name, stored) for name, stored in lists.items()]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from webhook.adapters.kube.follow import Collection, Report
-    from webhook.adapters.kube.placement import GpuNode, PlacementApi
+    from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question
     from webhook.core.placement.assignments import PodState
     from webhook.server.log import JsonLog
     from webhook.server.metrics import PlacementMetrics
@@ -41,12 +41,14 @@ class Tracker:
         waits: Callable[[PodState], None] = lambda _pod: None,
         lost: Callable[[str], None] = lambda _node: None,
         changed: Callable[[set[str]], None] = lambda _nodes: None,
+        asks: Callable[[Question], None] = lambda _question: None,
     ) -> None:
         """Prepare.
 
         `freed` is called with each pod that finished or is gone, `waits` with each that turns out
         to be bound without the GPUs that it needs, `lost` with each node that is gone, `changed`
-        with nodes that are new, or of which what is known here is something else now.
+        with nodes that are new, or of which what is known here is something else now, `asks` with
+        each new question of a node.
         """
         self._api = api
         self._metrics = metrics
@@ -55,6 +57,8 @@ class Tracker:
         self._waits = waits
         self._lost = lost
         self._changed = changed
+        self._asks = asks
+        self._questions: dict[str, Question] = {}
         self._lock = Lock()
         self._pods: dict[str, PodState] = {}
         self._by_name: dict[str, str] = {}
@@ -71,6 +75,8 @@ class Tracker:
         """Begin to follow on daemon threads."""
         self._follow("pods", self._api.pods, self._take_pods, self._take_pod)
         self._follow("nodes", self._api.nodes, self._take_nodes, self._take_node)
+        asking = self._api.questions
+        self._follow("questions", asking, self._take_questions, self._take_question)
 
     def obstacle(self) -> str:
         """Return why bindings cannot be answered reliably yet; empty once both lists were read."""
@@ -130,7 +136,8 @@ class Tracker:
             match report:
                 case Listed(things, watched):
                     take_all(things)
-                    self._listed[what].set()
+                    if what in self._listed:
+                        self._listed[what].set()
                     if watched:
                         self._succeed(what)
                 case Changed(kind, thing):
@@ -169,6 +176,21 @@ class Tracker:
             self._nodes[node.name] = node
             self._compare()
             self._changed({node.name})
+
+    def _take_questions(self, questions: Sequence[Question]) -> None:
+        for name in self._questions.keys() - {question.node for question in questions}:
+            self._take_question("DELETED", self._questions[name])
+        for question in questions:
+            self._take_question("MODIFIED", question)
+
+    def _take_question(self, kind: str, question: Question) -> None:
+        if kind == "DELETED":
+            self._questions.pop(question.node, None)
+            if question.node not in self._nodes:
+                self._lost(question.node)
+        elif question.asked and self._questions.get(question.node) != question:
+            self._questions[question.node] = question
+            self._asks(question)
 
     def _compare(self) -> None:
         gpus = (gpu for node in self._nodes.values() for gpu in node.gpus)
