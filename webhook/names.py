@@ -69,6 +69,8 @@ NODE_ASKS_LABEL: Final = PREFIX + "whole-gpu-pods"
 replicas answer in the node's list of assignments."""
 NODE_HELD_ANNOTATION: Final = PREFIX + "held"
 """Why nobody is newly given a GPU of this node; absent where somebody may be."""
+NODE_DRA_ANNOTATION: Final = PREFIX + "dra-driver"
+"""`"true"` where a DRA driver offers the node's GPUs, or did five minutes ago."""
 
 # What a cluster admin writes on a node.
 NODE_SHARE_LABEL: Final = PREFIX + "share"

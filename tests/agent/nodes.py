@@ -6,6 +6,7 @@ import json
 import pytest
 
 from tests.support.agents import VRAM, AgentProcess, wait_until, write_kubeconfig
+from webhook.names import NODE_SHARE_LABEL
 
 GPU_A = "gpu GPU-a total=85899345920 reserved=650000000 name=NVIDIA_A100-SXM4-80GB\n"
 GPU_B = "gpu GPU-b total=42949672960 reserved=650000001 name=NVIDIA_A100-SXM4-40GB\n"
@@ -17,13 +18,18 @@ RULES = [
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "watch", "patch"]},
     {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
 ]
+SLICES = {
+    "apiGroups": ["resource.k8s.io"],
+    "resources": ["resourceslices"],
+    "verbs": ["list", "watch"],
+}
 CONFIG_MAPS = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "watch"]}
 MERGE = "application/merge-patch+json"
 NUMBERS = itertools.count(1)
 
 
 class Node:
-    """A Node object without a kubelet."""
+    """A Node object without a kubelet; an admin wants its GPUs shared, so nothing is waited for."""
 
     def __init__(self, api):
         self._api = api
@@ -31,7 +37,10 @@ class Node:
         self.manifest = {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": self.name, "labels": {"nvidia.com/gpu.product": "NVIDIA-A100"}},
+            "metadata": {
+                "name": self.name,
+                "labels": {"nvidia.com/gpu.product": "NVIDIA-A100", NODE_SHARE_LABEL: "true"},
+            },
         }
         api.create(self.manifest)
 
@@ -52,6 +61,7 @@ class Node:
 
     def labels(self):
         found = self.read()["metadata"].get("labels", {})
+        found.pop(NODE_SHARE_LABEL, None)
         return {key: value for key, value in found.items() if key.startswith("vramwarden.io/")}
 
     def wait_for(self, amount, timeout=SECONDS):

@@ -2,9 +2,11 @@
 
 import io
 import json
+from dataclasses import replace
 
 from tests.support.agents import VRAM, ScriptedNvml
 from webhook.adapters.journal import Journal
+from webhook.adapters.kube.assigned import AssignmentsSeen
 from webhook.agent import loop
 from webhook.agent.loop import Agent
 from webhook.agent.settings import AgentSettings
@@ -12,6 +14,8 @@ from webhook.agent.watcher import NodeSeen
 from webhook.core.node.access import Access
 from webhook.core.node.inventory import Scan, SeenGpu
 from webhook.core.nvidia.drivers import Fault
+from webhook.core.placement.assignments import Whole
+from webhook.names import NODE_ASKS_LABEL
 
 GPU = SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20, used_bytes=0)
 FINE = Scan((GPU,), "570.86.15")
@@ -29,10 +33,14 @@ class FakeKube:
 
     url = "https://api"
 
-    def __init__(self):
+    def __init__(self, clock):
+        self.clock = clock
         self.node = {"metadata": {"name": "n", "resourceVersion": "1"}, "status": {}}
         self.sent = []
         self.fails_with = None
+
+    def now_s(self):
+        return 1_700_000_000.0 + self.clock.now_s
 
     def patch_node(self, name, patch, *, status=False):
         assert name == "n"
@@ -60,17 +68,29 @@ class Bench:
     def __init__(self, monkeypatch, **settings):
         self.clock = Clock()
         monkeypatch.setattr(loop, "time", self.clock)
-        self.kube = FakeKube()
+        self.kube = FakeKube(self.clock)
         self.log = io.BytesIO()
         settings = AgentSettings("n", **{"access": CDI, **settings})
         self.agent = Agent(settings, self.kube, ScriptedNvml(), Journal(self.log.write))
+        self.agent._sharing.hear_slices(())
+        self.whole_pods = ()
+        """What a replica answers; None where there is none."""
+        self.listed = self.answered = None
 
     def hear(self, *messages, after_s=0.0):
-        """Let a turn of the loop hear these."""
+        """Let a turn of the loop hear these; where it asks for whole-GPU pods, it is answered."""
         self.clock.now_s += after_s
         for message in messages:
             self.agent._take(message)
+            if isinstance(message, AssignmentsSeen):
+                self.listed = message
         self.agent._reconcile(self.clock.now_s)
+        asked = (self.kube.node["metadata"].get("labels") or {}).get(NODE_ASKS_LABEL)
+        if asked not in {None, self.answered} and self.listed and self.whole_pods is not None:
+            self.answered = asked
+            answer = Whole(asked, len(self.whole_pods), self.whole_pods)
+            self.agent._take(replace(self.listed, whole=answer))
+            self.agent._reconcile(self.clock.now_s)
         self.agent._check_driver(self.clock.now_s)
         return self
 

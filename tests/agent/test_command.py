@@ -74,6 +74,7 @@ def test_once_patches_labels_and_then_capacity_and_says_what(agent, api_server):
     asked = [(method, path.partition("?")[0]) for method, path, *_ in api_server.asked]
     assert asked == [
         ("GET", "/api/v1/nodes/n"),
+        ("GET", "/apis/resource.k8s.io/v1/resourceslices"),
         ("PATCH", "/api/v1/nodes/n"),
         ("PATCH", "/api/v1/nodes/n/status"),
     ]
@@ -261,7 +262,9 @@ def test_once_withdraws_what_nobody_has_and_keeps_what_nobody_can_count(agent, a
     options = ("--once", "--dry-run", "--node", "n", "--kubeconfig", api_server.kubeconfig)
     api_server.answers = [(200, node)]
     done = agent.run(*options)
-    assert (done.returncode, done.stdout) == (0, "")
+    (held,) = documents(done.stdout)
+    assert (done.returncode, list(held["metadata"])) == (0, ["annotations"])
+    assert "pods may have VRAM here" in held["metadata"]["annotations"]["vramwarden.io/held"]
     assert "pods may have VRAM here" in done.stderr
     api_server.answers = [(200, node), (404, {"message": "no such list"})]
     done = agent.run(*options, "--namespace", "vramwarden")

@@ -12,6 +12,7 @@ from webhook.adapters.kube.assigned import (
 from webhook.adapters.kube.client import Kube, KubeError
 from webhook.agent import assigned, loop
 from webhook.agent.assigned import EVERY_S, Assigned
+from webhook.agent.sharing import ASK_EVERY_S
 from webhook.core.placement.assignments import Assignment, Whole, write_assignments, write_whole
 from webhook.core.pod.quantity import MIB
 
@@ -46,7 +47,7 @@ def test_without_a_namespace_all_is_free(bench):
 
 
 def test_nothing_is_said_before_it_is_known_who_has_what(sharing):
-    sharing.hear(FINE, sharing.see_node())
+    sharing.hear(FINE, sharing.see_node()).hear(FINE, after_s=ASK_EVERY_S)
     assert sharing.capacity == "1000Mi"
     assert shown(sharing) is None
     sharing.hear(taken(0))

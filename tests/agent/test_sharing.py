@@ -9,16 +9,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.agent.stepped import DOWN, FINE, GONE, GPU, MISSING, ZEROED, Bench
+from tests.agent.stepped import DOWN, FINE, GONE, GPU, MISSING, ZEROED, Bench, Clock, FakeKube
 from tests.support.agents import VRAM
 from webhook.adapters.kube.assigned import AssignmentsSeen, AssignmentsUnread
 from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.slices import SlicesSeen, SlicesUnread
 from webhook.agent.loop import PACE_S, NewContainerNeededError
+from webhook.agent.sharing import ASK_EVERY_S
 from webhook.core.node.access import Access
 from webhook.core.node.driver import LOADED_AFTER_S, Driver, after_scan, why_unready
 from webhook.core.node.inventory import Scan, SeenGpu
-from webhook.core.node.sharing import SETTLE_S
-from webhook.core.placement.assignments import Assignment
+from webhook.core.node.sharing import CLAIMED_S, SETTLE_S, YOUNG_S
+from webhook.core.node.slices import Slice
+from webhook.core.placement.assignments import Assignment, Whole
+from webhook.core.seeing.nodes import write_time
+from webhook.names import NODE_ASKS_LABEL
 
 BUSY = Scan((SeenGpu(*("GPU-a", "NVIDIA H200", 0, 1000 * 2**20), used_bytes=2**30),), "570.86.15")
 NOBODY = AssignmentsSeen({})
@@ -30,11 +35,17 @@ NOT_SHARED, SHARED, USED = (
     "the GPUs are in use; waiting until they are free",
 )
 BESIDE = "the GPUs are shared and offered whole"
+HELD = "vramwarden.io/held"
 
 
-def plugin(amount="8", name="nvidia.com/gpu"):
-    """Return what the kubelet shows of a plugin; with "0" of one that is gone."""
-    return {"status": {"capacity": {name: "8"}, "allocatable": {name: amount}}}
+def plugin(amount="8", capacity=None, name="nvidia.com/gpu"):
+    """Return what the kubelet shows of a plugin; with "0" of one that is gone and forgotten."""
+    amounts = {"capacity": {name: capacity or amount}, "allocatable": {name: amount}}
+    return {"status": amounts}
+
+
+AWAY = plugin("0", "8")
+"""Of a plugin that is gone for less than five minutes, or calls all of its GPUs unhealthy."""
 
 
 def label(value):
@@ -48,12 +59,11 @@ def bench(monkeypatch):
 
 
 def ours(bench):
-    """Return what the node shows of ours, but for the cluster admin's label."""
+    """Return what the node shows of ours, but for the cluster admin's label and the question."""
     metadata = bench.kube.node["metadata"]
     keys = (*metadata.get("labels", {}), *metadata.get("annotations", {}))
-    return [
-        key for key in keys if key.startswith("vramwarden.io/") and key != "vramwarden.io/share"
-    ]
+    aside = {"vramwarden.io/share", NODE_ASKS_LABEL}
+    return [key for key in keys if key.startswith("vramwarden.io/") and key not in aside]
 
 
 def test_a_node_with_the_plugin_is_left_alone_and_that_is_said_once(bench):
@@ -152,15 +162,18 @@ def test_a_plugin_that_comes_takes_the_node_while_nobody_has_vram(bench):
     assert (bench.told(), bench.unready()) == (["GPUsNotShared"], "")
 
 
-@pytest.mark.parametrize("pods", [SOMEBODY, UNREAD])
-def test_a_plugin_that_comes_to_pods_changes_nothing_until_they_are_gone(bench, pods):
+@pytest.mark.parametrize(("pods", "left"), [(SOMEBODY, "256Mi"), (UNREAD, "1000Mi")])
+def test_a_plugin_that_comes_to_pods_leaves_what_they_have_until_they_are_gone(bench, pods, left):
     bench.hear(FINE, NOBODY, bench.see_node())
     bench.hear(pods, after_s=20)
     bench.told()
+    bench.hear(bench.edit(plugin("1")), after_s=20)
     sent = len(bench.kube.sent)
     for second in range(3):
         bench.hear(bench.edit(plugin(str(second + 1))), after_s=20)
     assert len(bench.kube.sent) == sent
+    assert bench.capacity == left
+    assert "no other pod is given any" in bench.kube.node["metadata"]["annotations"][HELD]
     assert (bench.said().count(BESIDE), bench.told()) == (1, ["SharedBesidePlugin"])
     assert bench.unready() == ""
     bench.hear(NOBODY, after_s=20)
@@ -174,6 +187,7 @@ def test_a_restart_beside_the_plugin_keeps_what_is_shown_until_it_knows_of_pods(
     again.kube.node = bench.kube.node
     again.hear(FINE, again.edit(plugin()))
     assert (again.kube.sent, again.told(), again.capacity) == ([], [], "1000Mi")
+    assert again.unready() == ""
     again.hear(NOBODY)
     assert (again.told(), again.capacity) == (["GPUsNotShared"], "0")
 
@@ -244,15 +258,163 @@ def test_gaps_between_restarts_do_not_add_up(bench):
     assert bench.kube.sent == []
 
 
-@pytest.mark.parametrize("capacity", ["0", "8"], ids=["kubelet", "plugin"])
-def test_an_agent_that_starts_while_the_plugin_is_away_waits_for_it_too(bench, capacity):
+def test_an_agent_that_starts_while_the_plugin_is_away_waits_for_it_too(bench):
     """As after a reboot, with which both start."""
-    zero = bench.edit({"status": {"capacity": {"nvidia.com/gpu": capacity}}})
-    bench.hear(FINE, NOBODY, zero)
+    bench.hear(FINE, NOBODY, bench.edit(plugin("0")))
     bench.hear(FINE, bench.edit({"metadata": {"labels": {"a": "b"}}}), after_s=SETTLE_S - 0.1)
     assert (bench.kube.sent, bench.unready()) == ([], "")
     bench.hear(after_s=0.1).hear(FINE)
     assert bench.capacity == "1000Mi"
+
+
+def test_a_plugin_that_the_kubelet_has_not_forgotten_still_offers_the_gpus(bench):
+    """It is upgraded slowly, crashed, or calls all of its GPUs unhealthy."""
+    bench.hear(FINE, NOBODY, bench.edit(plugin()))
+    for _ in range(20):
+        bench.hear(FINE, bench.edit(AWAY), after_s=SETTLE_S)
+    assert (bench.kube.sent, bench.told(), bench.unready()) == ([], ["GPUsNotShared"], "")
+    bench.hear(bench.edit(plugin("0")), after_s=1)
+    bench.hear(FINE, after_s=SETTLE_S).hear(FINE)
+    assert (bench.capacity, bench.told()) == ("1000Mi", ["GPUsShared"])
+
+
+@pytest.mark.parametrize("sign", [plugin(), AWAY], ids=["there", "away"])
+def test_a_hold_outlasts_a_kubelet_that_restarts_and_an_agent(monkeypatch, bench, sign):
+    bench.hear(FINE, NOBODY, bench.see_node())
+    bench.hear(SOMEBODY, bench.edit(sign), after_s=20)
+    bench.hear(NOBODY, bench.edit(plugin("0")), after_s=1)
+    assert (bench.capacity, HELD in ours(bench)) == ("0", True)
+    again = Bench(monkeypatch, namespace="vramwarden")
+    again.kube.node = bench.kube.node
+    again.hear(FINE, NOBODY, again.see_node())
+    assert (again.capacity, HELD in ours(again)) == ("0", True)
+    again.hear(FINE, after_s=SETTLE_S)
+    assert (again.capacity, HELD in ours(again)) == ("1000Mi", False)
+
+
+def whole_pods(*names):
+    return f"they may use nothing now, and have GPUs all the same: {', '.join(names)};"
+
+
+def test_pods_with_whole_gpus_that_are_idle_keep_the_node_from_being_shared(bench):
+    bench.whole_pods = ("team/notebook",)
+    bench.hear(FINE, NOBODY, bench.see_node())
+    for _ in range(3):
+        bench.hear(FINE, after_s=ASK_EVERY_S)
+    assert (ours(bench), bench.capacity, bench.told()) == ([], None, ["DrainWholeGPUPods"])
+    (line,) = [line for line in bench.lines() if line["msg"] == USED]
+    assert whole_pods("team/notebook") in line["why"]
+    assert bench.unready() == ""
+    bench.whole_pods = ()
+    bench.hear(FINE, after_s=ASK_EVERY_S)
+    assert (bench.capacity, bench.told()) == ("1000Mi", ["GPUsShared"])
+    assert NODE_ASKS_LABEL not in bench.kube.node["metadata"]["labels"]
+
+
+def test_where_nobody_answers_for_whole_gpu_pods_the_node_is_shared_all_the_same(bench):
+    bench.whole_pods = None
+    bench.hear(FINE, NOBODY, bench.see_node())
+    stale = Whole("1", 1, ("team/old",))
+    bench.hear(FINE, replace(NOBODY, whole=stale), after_s=ASK_EVERY_S - 0.1)
+    assert bench.capacity is None
+    bench.hear(FINE, after_s=0.1)
+    assert (bench.capacity, bench.told()) == ("1000Mi", [])
+
+
+def test_who_reads_no_lists_asks_nobody(monkeypatch):
+    bench = Bench(monkeypatch)
+    bench.hear(FINE, bench.see_node())
+    assert bench.capacity == "1000Mi"
+
+
+def created(age_s, **labels):
+    at = write_time(FakeKube(Clock()).now_s() - age_s)
+    return {"metadata": {"creationTimestamp": at, "labels": labels}}
+
+
+def test_a_young_node_waits_for_signs_and_an_old_one_does_not(bench):
+    bench.hear(FINE, NOBODY, bench.edit(created(YOUNG_S - 1)))
+    bench.hear(FINE, after_s=SETTLE_S - 0.1)
+    assert (bench.kube.sent, bench.unready()) == ([], "")
+    bench.hear(FINE, after_s=0.1).hear(FINE)
+    assert bench.capacity == "1000Mi"
+
+
+def test_what_nvidia_s_operator_is_to_bring_is_waited_for_until_the_node_is_ten_minutes_old(bench):
+    label = {"nvidia.com/gpu.deploy.device-plugin": "true"}
+    bench.hear(FINE, NOBODY, bench.edit(created(60, **label)))
+    assert bench.told() == ["GPUsNotShared"]
+    bench.hear(FINE, after_s=YOUNG_S - 60.1)
+    assert bench.kube.sent == []
+    assert 0 < bench.agent._sharing.due_in_s(bench.clock.now_s) < 1
+    bench.hear(FINE, after_s=0.2).hear(FINE)
+    assert (bench.capacity, bench.told()) == ("1000Mi", ["GPUsShared"])
+
+
+def slices(*uuids, driver="gpu.nvidia.com"):
+    return SlicesSeen((Slice("one", driver, frozenset({"gpu", *uuids})),))
+
+
+REFUSED, OUTAGE = SlicesUnread("404", refused=True), SlicesUnread("503", refused=False)
+
+
+def test_what_a_dra_driver_offers_is_not_shared_for_five_minutes_longer(monkeypatch, bench):
+    bench.hear(FINE, NOBODY, slices("GPU-a"), bench.see_node())
+    assert (bench.told(), bench.capacity, bench.unready()) == (["GPUsNotShared"], None, "")
+    (line,) = [line for line in bench.lines() if line["msg"] == NOT_SHARED]
+    assert "a DRA driver (gpu.nvidia.com) gives them away" in line["why"]
+    bench.hear(OUTAGE, FINE, after_s=2 * CLAIMED_S)
+    bench.hear(SlicesSeen(()), FINE, after_s=1)
+    bench.hear(FINE, after_s=CLAIMED_S - 2)
+    assert ours(bench) == ["vramwarden.io/dra-driver"]
+    again = Bench(monkeypatch, namespace="vramwarden")  # the driver may still be on its way
+    again.kube.node = bench.kube.node
+    again.hear(FINE, NOBODY, again.see_node())
+    again.hear(FINE, after_s=CLAIMED_S - 0.1)
+    assert ours(again) == ["vramwarden.io/dra-driver"]
+    again.hear(FINE, after_s=0.1).hear(FINE)
+    assert (again.capacity, "vramwarden.io/dra-driver" in ours(again)) == ("1000Mi", False)
+
+
+@pytest.mark.parametrize(
+    ("seen", "shared"),
+    [
+        (slices("GPU-b"), True),
+        (slices("channel-0", driver="compute-domain.nvidia.com"), True),
+        (slices("GPU-a", driver="other.example"), False),
+        (REFUSED, True),
+        (OUTAGE, True),
+    ],
+    ids=["another's GPU", "a channel", "one of its GPUs", "refused", "outage"],
+)
+def test_only_slices_with_one_of_its_gpus_keep_a_node_from_being_shared(bench, seen, shared):
+    bench.hear(FINE, NOBODY, seen, bench.see_node())
+    assert bench.capacity == ("1000Mi" if shared else None)
+
+
+@pytest.mark.parametrize("told", [slices("GPU-b"), REFUSED], ids=["read", "refused"])
+def test_the_label_of_the_dra_driver_counts_where_slices_cannot_be_read(bench, told):
+    label = {"nvidia.com/gpu.deploy.dra-driver": "true"}
+    bench.hear(FINE, NOBODY, told, bench.edit(created(YOUNG_S - 100, **label)))
+    assert bench.told() == ([] if told != REFUSED else ["GPUsNotShared"])
+
+
+def test_nothing_is_shared_before_slices_were_asked_for(bench):
+    bench.agent._sharing._awaits_slices = True
+    bench.hear(FINE, NOBODY, bench.see_node())
+    assert (bench.kube.sent, bench.unready()) == ([], "")
+    bench.hear(REFUSED).hear(FINE)
+    assert bench.capacity == "1000Mi"
+    said = [line for line in bench.lines() if line["msg"].startswith("ResourceSlices cannot")]
+    assert [line["level"] for line in said] == ["info"]
+
+
+def test_a_dra_driver_that_comes_to_pods_holds_the_node(bench):
+    bench.hear(FINE, SOMEBODY, bench.see_node())
+    bench.hear(slices("GPU-a"), after_s=1)
+    assert (bench.capacity, bench.told()) == ("256Mi", ["SharedBesidePlugin"])
+    bench.hear(NOBODY, after_s=1)
+    assert (bench.capacity, bench.told()) == ("0", ["GPUsNotShared"])
 
 
 def test_a_plugin_that_restarts_beside_shares_is_told_once(bench):
@@ -278,7 +440,7 @@ def test_who_wants_both_waits_for_no_plugin(bench):
 def test_a_plugin_that_goes_while_the_gpus_are_in_use_is_waited_for(bench):
     bench.hear(FINE, NOBODY, bench.edit(plugin()))
     for _ in range(3):
-        bench.hear(bench.edit({"status": {"allocatable": None}}), BUSY, after_s=SETTLE_S)
+        bench.hear(bench.edit(plugin("0")), BUSY, after_s=SETTLE_S)
     assert bench.kube.sent == []
     assert bench.told() == ["GPUsNotShared", "DrainWholeGPUPods"]
     bench.hear(FINE, after_s=30)
@@ -354,9 +516,9 @@ def test_labels_of_others_stay_where_nothing_was_shared_and_go_with_what_was(ben
 def test_what_is_withdrawn_loses_its_capacity_first(bench):
     """Without the label the DaemonSet may take the agent away before it is done."""
     bench.hear(FINE, NOBODY, bench.see_node())
-    assert [status for status, _ in bench.kube.sent] == [False, True]
+    assert [status for status, _ in bench.kube.sent] == [False, False, True]
     bench.hear(bench.edit(plugin()), after_s=1)
-    assert [status for status, _ in bench.kube.sent[2:]] == [True, False]
+    assert [status for status, _ in bench.kube.sent[3:]] == [True, False]
 
 
 def test_a_withdrawal_that_fails_half_way_is_tried_again(bench):
@@ -378,7 +540,7 @@ def test_a_withdrawal_that_fails_half_way_is_tried_again(bench):
 def test_a_label_that_forbids_to_share_waits_for_the_pods(bench):
     bench.hear(FINE, SOMEBODY, bench.see_node())
     bench.hear(bench.edit(label("false")), after_s=10)
-    assert (bench.capacity, bench.told()) == ("1000Mi", ["SharedUntilPodsEnd"])
+    assert (bench.capacity, bench.told()) == ("256Mi", ["SharedUntilPodsEnd"])
     bench.hear(NOBODY, after_s=10)
     assert (bench.capacity, ours(bench), bench.told()) == ("0", [], [])
     assert bench.said()[-2:] == ["the GPUs are not shared any longer", "node patched"]
@@ -432,7 +594,7 @@ def test_the_startup_taint_goes_once_the_node_shows_its_gpus(tainted):
     metadata = {"resourceVersion": version}
     assert tainted.kube.sent[-1] == (False, {"metadata": metadata, "spec": {"taints": [OTHER]}})
     tainted.hear(after_s=1)
-    assert len(tainted.kube.sent) == 3
+    assert len(tainted.kube.sent) == 4
     assert tainted.lines()[-1]["changes"] == [f"taints[{TAINT}]: removed"]
 
 

@@ -7,10 +7,19 @@ import sys
 
 import pytest
 
-from tests.agent.nodes import BOTH, CONFIG_MAPS, FULL, RULES, SECONDS
+from tests.agent.nodes import BOTH, CONFIG_MAPS, FULL, RULES, SECONDS, SLICES
 from tests.support.agents import wait_until
 from webhook.core.node.sharing import SETTLE_S
-from webhook.core.placement.assignments import Assignment, config_map_name, write_assignments
+from webhook.core.placement.assignments import (
+    Assignment,
+    Whole,
+    config_map_name,
+    write_assignments,
+    write_whole,
+)
+from webhook.names import NODE_ASKS_LABEL, NODE_SHARE_LABEL
+from webhook.names import NODE_DRA_ANNOTATION as MARK
+from webhook.names import NODE_HELD_ANNOTATION as HELD
 
 EVENTS = {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]}
 IN_USE = BOTH.replace("GPU-b", "GPU-b used=1073741824")
@@ -23,20 +32,24 @@ SETTLED = SETTLE_S + SECONDS
 
 
 class Plugin:
-    """NVIDIA's device plugin, as far as a Node shows it."""
+    """NVIDIA's device plugin, as a kubelet shows it on a Node that nobody asked to share."""
 
     def __init__(self, node):
         self._node = node
+        node.patch({"metadata": {"labels": {NODE_SHARE_LABEL: None}}})
 
     def comes(self):
-        self._offers("8")
+        self._offers("8", "8")
 
     def goes(self):
-        self._offers("0")
+        """Let it go, and the five minutes pass in which the kubelet remembers it."""
+        self._offers("8", "0")
+        self._offers("0", "0")
 
-    def _offers(self, amount):
-        amounts = {part: {"nvidia.com/gpu": amount} for part in ("capacity", "allocatable")}
-        self._node.patch({"status": amounts}, "/status")
+    def _offers(self, capacity, allocatable):
+        amounts = {"capacity": capacity, "allocatable": allocatable}
+        status = {part: {"nvidia.com/gpu": amount} for part, amount in amounts.items()}
+        self._node.patch({"status": status}, "/status")
 
 
 @pytest.fixture
@@ -66,14 +79,20 @@ def told(control_plane, node):
 
 
 @pytest.fixture
-def share(control_plane, node):
-    """Keep the list of who has the node's GPUs, as the webhook does, and give it one pod."""
+def listed(control_plane, node):
+    """Return a function that writes the node's list, as the webhook does: pods, and an answer."""
     metadata = {"name": config_map_name(node.name), "namespace": "default"}
-    pods = {"uid": Assignment("team/train", ("GPU-a",), 2**30, 1)}
     made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-    control_plane.api.create({**made, "data": write_assignments(pods)})
-    yield lambda: control_plane.api.delete(made)
+
+    def write(pods, whole=None):
+        control_plane.api.delete(made)
+        control_plane.api.create({**made, "data": write_assignments(pods) | write_whole(whole)})
+
+    yield write
     control_plane.api.delete(made)
+
+
+SHARE = {"uid": Assignment("team/train", ("GPU-a",), 2**30, 1)}
 
 
 def is_ready(agent):
@@ -82,10 +101,12 @@ def is_ready(agent):
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
-def test_a_plugin_that_is_there_goes_comes_back_and_goes(make_agent, account, node, plugin, told):
+def test_a_plugin_that_is_there_goes_and_comes_back(
+    make_agent, account, node, plugin, told, listed
+):
     """With the rights of the package's docstring, and scans that are minutes apart."""
     plugin.comes()
-    rights = account([*RULES, CONFIG_MAPS, EVENTS])
+    rights = account([*RULES, CONFIG_MAPS, EVENTS, SLICES])
     options = ("--namespace", "default", "--interval", "300s")
     with make_agent(*options, kubeconfig=rights) as agent:
         line = agent.wait_for("the GPUs are not shared")
@@ -94,42 +115,78 @@ def test_a_plugin_that_is_there_goes_comes_back_and_goes(make_agent, account, no
         wait_until("readiness", lambda: is_ready(agent), timeout=2 * SECONDS)
         assert (node.amounts(), node.labels()) == ([None, None], {})
         plugin.goes()
-        node.wait_for(FULL, timeout=SETTLED)
+        asked = wait_until(
+            "a question", lambda: node.labels().get(NODE_ASKS_LABEL), timeout=SETTLED
+        )
+        assert node.amounts() == [None, None]
+        listed({}, Whole(asked, 0, ()))
+        node.wait_for(FULL)
         assert node.labels()["vramwarden.io/gpu"] == "true"
+        assert NODE_ASKS_LABEL not in node.labels()
         plugin.comes()
         node.wait_for("0")
         wait_until("no label", lambda: node.labels() == {}, timeout=SECONDS)
         assert "vramwarden.io/gpus" not in node.read()["metadata"].get("annotations", {})
-        plugin.goes()
-        node.wait_for(FULL, timeout=SETTLED)
-        expected = ["GPUsNotShared x2", "GPUsShared x2"]
+        expected = ["GPUsNotShared x2", "GPUsShared"]
         wait_until("Events", lambda: told() == expected, timeout=SECONDS)
         assert not [event for event in agent.events() if event["level"] == "error"]
 
 
 def test_a_plugin_that_comes_to_a_share_waits_until_that_has_ended(
-    make_agent, node, plugin, told, share
+    make_agent, node, told, listed, request
 ):
+    listed(SHARE)
     with make_agent("--namespace", "default") as agent:
         node.wait_for(FULL, timeout=20)
-        plugin.comes()
+        request.getfixturevalue("plugin").comes()
         assert "device plugin" in agent.wait_for("the GPUs are shared and offered whole")["why"]
         wait_until("an Event", lambda: told() == ["SharedBesidePlugin"], timeout=SECONDS)
-        assert node.amounts() == [FULL, FULL]
-        share()
+        node.wait_for("1Gi")
+        assert "no other pod is given any" in node.read()["metadata"]["annotations"][HELD]
+        listed({})
         node.wait_for("0")
         expected = ["SharedBesidePlugin", "GPUsNotShared"]
         wait_until("an Event", lambda: told() == expected, timeout=SECONDS)
 
 
-def test_a_restart_beside_a_plugin_and_a_share_changes_nothing(make_agent, node, plugin, share):
-    with make_agent("--namespace", "default"):
+def test_a_restart_beside_a_plugin_and_a_share_changes_nothing(make_agent, node, listed, request):
+    listed(SHARE)
+    with make_agent("--namespace", "default") as agent:
         node.wait_for(FULL, timeout=20)
-    plugin.comes()
+        request.getfixturevalue("plugin").comes()
+        node.wait_for("1Gi")
     with make_agent("--namespace", "default") as agent:
         agent.wait_for("the GPUs are shared and offered whole")
         assert not agent.events("node patched")
-    assert node.amounts() == [FULL, FULL]
+    assert node.amounts() == ["1Gi", "1Gi"]
+
+
+def test_a_slice_with_one_of_its_gpus_keeps_a_node_from_being_shared(
+    control_plane, make_agent, account, node, told
+):
+    if not control_plane.api.serves("ResourceSlice", "resource.k8s.io/v1"):
+        pytest.skip("needs an API server with resource.k8s.io/v1 (1.34)")
+    node.patch({"metadata": {"labels": {NODE_SHARE_LABEL: None}}})
+    attributes = {"type": {"string": "gpu"}, "uuid": {"string": "GPU-b"}}
+    made = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node.name}-gpu"},
+        "spec": {
+            "driver": "gpu.nvidia.com",
+            "nodeName": node.name,
+            "pool": {"name": node.name, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "gpu-1", "attributes": attributes}],
+        },
+    }
+    control_plane.api.create(made)
+    rights = account([*RULES, CONFIG_MAPS, EVENTS, SLICES])
+    with make_agent("--namespace", "default", kubeconfig=rights) as agent:
+        assert "(gpu.nvidia.com)" in agent.wait_for("the GPUs are not shared")["why"]
+        wait_until("an Event", lambda: told() == ["GPUsNotShared"], timeout=SECONDS)
+        control_plane.api.delete(made)
+        wait_until("the mark", lambda: MARK in str(node.read()), timeout=SECONDS)
+        assert node.amounts() == [None, None]
 
 
 def test_a_node_whose_gpus_are_in_use_begins_once_they_are_free(make_agent, node, told):

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from statistics import median
 
-from tests.agent.stepped import CDI, FakeKube
+from tests.agent.stepped import CDI, Clock, FakeKube
 from tests.bench.stored_cluster import GIB, SINCE_S, StoredCluster, event
 from tests.support.agents import AgentProcess, ApiServer, ScriptedNvml, a_device
 from tests.support.nvml_stub import build, compiler
@@ -48,7 +48,7 @@ def bench_agent() -> None:
 
 def _measured(gpus: int) -> list[float]:
     nvml = ScriptedNvml(*(a_device(f"{n:036}", 140_000, n) for n in range(gpus)))
-    kube = FakeKube()
+    kube = FakeKube(Clock())
     kube.node = json.loads(StoredCluster(1, 0).node_text(0))
     kube.node["metadata"]["name"] = "n"
     journal = Journal(lambda _line: None)

@@ -265,6 +265,7 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
     assert wide == {
         ("vramwarden-agent", "nodes"),  # the fence narrows these two
         ("vramwarden-agent", "nodes/status"),
+        ("vramwarden-agent", "resourceslices"),  # to read
         ("vramwarden-agent-events", "events"),  # likewise
         ("vramwarden-agent", "configmaps"),  # named after its node, in this namespace alone
         ("vramwarden-webhook", "configmaps"),  # likewise

@@ -10,6 +10,7 @@ policy can, by `authentication.kubernetes.io/node-name` in the extra fields of t
 | --- | --- | --- |
 | "" | nodes | get, watch, patch |
 | "" | nodes/status | patch |
+| resource.k8s.io | resourceslices | list, watch |
 | events.k8s.io | events, in the namespace `default` | create, patch |
 | "" | configmaps, in the release's namespace | get, watch |
 
@@ -19,9 +20,12 @@ policy can, by `authentication.kubernetes.io/node-name` in the extra fields of t
 | scanner | opens NVML, scans, closes: an open NVML keeps the node's driver from being replaced |
 | watcher | reports each change of the node |
 | watcher | reports each change of the list of who has which of its GPUs |
+| watcher | reports each change of the ResourceSlices of its node |
 | writer | writes Events of the node, so that nobody waits for them |
 
-A node whose GPUs a device plugin offers whole is not shared; see `core.node.sharing`.
+A node whose GPUs somebody else gives away is not shared; see `core.node.sharing`. Which pods have
+whole GPUs there the webhook's replicas say, whom the agent asks by a label of the node: it may not
+read pods.
 
 The largest free amount is advice for the scheduler (preferred node affinity), never a limit: what
 is free is decided by the webhook. So it is shown in steps and at most each ten seconds, and where

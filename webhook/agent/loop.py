@@ -13,6 +13,7 @@ from webhook.adapters.kube.assigned import (
     watch_assignments,
 )
 from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.slices import SlicesSeen, SlicesUnread, watch_slices
 from webhook.agent.assigned import Assigned
 from webhook.agent.events import report, tell_changes
 from webhook.agent.heartbeat import beat
@@ -37,7 +38,7 @@ from webhook.core.node.driver import (
 )
 from webhook.core.node.echo import is_echo
 from webhook.core.node.inventory import Inventory, Scan, observe
-from webhook.core.node.sharing import Shared, limited
+from webhook.core.node.sharing import Shared, Sharing, limited
 from webhook.core.node.state import (
     Patches,
     boot_id,
@@ -48,6 +49,7 @@ from webhook.core.node.state import (
     read_inventory,
 )
 from webhook.core.node.taints import without_taint
+from webhook.core.placement.assignments import promised_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +59,16 @@ if TYPE_CHECKING:
     from webhook.adapters.nvml import Nvml
     from webhook.agent.settings import AgentSettings
 
-    Message = Scan | NodeSeen | WatchFailed | AssignmentsSeen | AssignmentsUnread | Exception
+    Message = (
+        Scan
+        | NodeSeen
+        | WatchFailed
+        | AssignmentsSeen
+        | AssignmentsUnread
+        | SlicesSeen
+        | SlicesUnread
+        | Exception
+    )
 
 PACE_S: Final = 5.0
 """The loop turns at least this often, to beat."""
@@ -89,6 +100,8 @@ class Agent:
         self._pause_s = FIRST_PAUSE_S
         self._allowance = Allowance(PATCHES, PATCH_EVERY_S)
         self._assigned = Assigned(None if settings.namespace else {})
+        self._promised_bytes: int | None = None
+        """What the node's pods have of its GPUs; None where that is not known."""
         self._owed = False
         """Pods came or went: the patch for that does not count against the allowance."""
         self._undone = "the node has not been read yet"
@@ -101,8 +114,10 @@ class Agent:
             self._events,
             journal,
             self._scan_now.set,
+            kube.now_s,
             fixed=fixed,
             lists_pods=bool(settings.namespace) and not fixed,
+            reads_slices=not fixed,
         )
 
     def run(self) -> None:
@@ -113,6 +128,7 @@ class Agent:
         if self._settings.fixed_bytes is None:
             driver = (self._nvml, self._settings.kernel_driver)
             self._start(watch_gpus, *driver, self._settings.interval_s, self._scan_now)
+            self._start(watch_slices, self._kube, self._settings.node)
             if self._settings.namespace:
                 of = (self._settings.namespace, self._settings.node)
                 self._start(watch_assignments, self._kube, *of)
@@ -157,15 +173,26 @@ class Agent:
                 self._observe()
             case WatchFailed(why):
                 self._fail("watch", "the node cannot be watched; retrying", why)
-            case AssignmentsSeen(assignments, watched):
+            case AssignmentsSeen(assignments, watched, whole):
                 if watched:
                     self._journal.over("assigned", "the list of who has which GPUs is watched")
                 self._assigned.remember(assignments)
-                self._sharing.hear_pods(assignments)
+                self._promised_bytes = promised_bytes(assignments)
+                self._sharing.hear_pods(assignments, whole)
             case AssignmentsUnread(why):
                 what = "the list of who has which GPUs cannot be watched; free memory may be stale"
                 self._journal.once("assigned", "warning", what, why)
+                self._promised_bytes = None
                 self._sharing.hear_pods(None)
+            case SlicesSeen(slices):
+                self._journal.over("slices", "the node's ResourceSlices are watched")
+                self._sharing.hear_slices(slices)
+            case SlicesUnread(why, refused):
+                what = (
+                    "ResourceSlices cannot be read; a DRA driver is only known by the node's label"
+                )
+                self._journal.once("slices", "info" if refused else "warning", what, why)
+                self._sharing.hear_no_slices(refused=refused)
             case _:
                 raise message
 
@@ -222,9 +249,9 @@ class Agent:
         self._owed |= self._assigned.take(now_s)
         if self._node is None or self._inventory is None or now_s < self._next_try_s:
             return
-        shared = self._sharing.judge(self._node, self._inventory, now_s)
-        self._advise(shared, self._inventory)
-        made, listed = self._missing(shared, self._node, self._inventory)
+        found = self._sharing.judge(self._node, self._inventory, now_s)
+        self._advise(found.shared, self._inventory)
+        made, listed = self._missing(found, self._node, self._inventory)
         self._undone = "; ".join(listed)
         if self._settings.dry_run:
             self._undone = ""
@@ -235,14 +262,26 @@ class Agent:
         elif made:
             what = "somebody else keeps changing the node; patching less often"
             self._journal.once("others", "warning", what, self._undone)
-        elif shared is not Shared.NO and self._scan is None and self._settings.fixed_bytes is None:
+        elif (
+            found.shared is not Shared.NO
+            and self._scan is None
+            and self._settings.fixed_bytes is None
+        ):
             self._undone = "the GPUs have not been scanned yet"
 
     def _missing(
-        self, shared: Shared, node: dict[str, Any], inventory: Inventory
+        self, found: Sharing, node: dict[str, Any], inventory: Inventory
     ) -> tuple[Patches, list[str]]:
         """Return what the node lacks; its startup taint goes once it lacks nothing else."""
-        made = patches(node, limited(node, desired(inventory, self._assigned.shown), shared))
+        state = limited(
+            node,
+            desired(inventory, self._assigned.shown),
+            found,
+            promised_bytes=self._promised_bytes,
+            asks=self._sharing.asks,
+            claimed=self._sharing.is_claimed,
+        )
+        made = patches(node, state)
         if made or not self._sharing.is_settled(inventory):
             return made, list(changes(node, made))
         key = self._settings.startup_taint

@@ -13,13 +13,24 @@ from webhook import __version__
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.assigned import read_assigned
 from webhook.adapters.kube.client import KubeError, connect
+from webhook.adapters.kube.slices import slices_of
 from webhook.adapters.nvml import Nvml
 from webhook.agent.loop import Agent, NewContainerNeededError
 from webhook.agent.observer import scan
 from webhook.core.node.access import advise, named
 from webhook.core.node.inventory import Inventory, Scan, observe, skipped
-from webhook.core.node.sharing import Shared, gpus_in_use, is_advertised, judge, limited
+from webhook.core.node.sharing import (
+    Beside,
+    Shared,
+    gpus_in_use,
+    is_advertised,
+    judge,
+    limited,
+)
+from webhook.core.node.slices import claimants
 from webhook.core.node.state import boot_id, changes, desired, patches, read_inventory
+from webhook.core.placement.assignments import promised_bytes
+from webhook.core.seeing.nodes import read_time
 
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
@@ -103,14 +114,19 @@ def scan_once(settings: AgentSettings) -> Once:
     if settings.fixed_bytes is None:
         inventory = observe(read_inventory(node), seen, 0.0, settings.grace_s, boot_id(node))
         inventory = named(inventory, seen, settings.access)
-    sharing = judge(
-        node,
+    age_s, claimed_by = _age_and_claims(settings, node, inventory)
+    beside = Beside(
+        claimed_by=claimed_by,
+        age_s=age_s,
         shares=is_advertised(node),
         has_pods=None if assigned is None or not settings.namespace else bool(assigned),
         in_use=gpus_in_use(seen) if settings.fixed_bytes is None else (),
     )
+    sharing = judge(node, beside)
     whole = desired(inventory, assigned)
-    made = patches(node, limited(node, whole, sharing.shared))
+    promised = None if assigned is None or not settings.namespace else promised_bytes(assigned)
+    state = limited(node, whole, sharing, promised_bytes=promised, claimed=bool(claimed_by))
+    made = patches(node, state)
     off = sharing.shared is Shared.NO
     known = inventory.fixed_bytes is not None or inventory.advertised
     left_out = tuple(f"GPU {uuid}: {why}" for uuid, why in skipped(seen).items())
@@ -139,6 +155,22 @@ def _assigned_once(settings: AgentSettings) -> tuple[Assignments | None, str]:
         return read_assigned(kube, settings.namespace, settings.node).assignments, ""
     except KubeError as error:
         return None, str(error)
+
+
+def _age_and_claims(
+    settings: AgentSettings, node: dict[str, Any], inventory: Inventory
+) -> tuple[float, tuple[str, ...] | None]:
+    """Return how old the node is, and which drivers offer its GPUs in ResourceSlices."""
+    if not node:
+        return float("inf"), ()
+    kube = connect(settings.kubeconfig)
+    try:
+        slices, _ = slices_of(kube, settings.node).read()
+        claimed_by: tuple[str, ...] | None = claimants(slices, {gpu.uuid for gpu in inventory.gpus})
+    except KubeError:
+        claimed_by = None
+    created_s = read_time((node.get("metadata") or {}).get("creationTimestamp"))
+    return float("inf") if created_s is None else kube.now_s() - created_s, claimed_by
 
 
 def patch_once(settings: AgentSettings, found: Once) -> None:

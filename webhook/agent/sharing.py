@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node import sharing
 from webhook.core.node.sharing import (
+    CLAIMED_S,
     SETTLE_S,
+    YOUNG_S,
+    Beside,
     Shared,
     Sharing,
     given_away,
@@ -15,13 +19,18 @@ from webhook.core.node.sharing import (
     is_advertised,
     judge,
 )
+from webhook.core.node.slices import claimants
+from webhook.core.seeing.nodes import read_time
+from webhook.names import NODE_DRA_ANNOTATION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from webhook.adapters.journal import Journal
     from webhook.agent.telling import NodeEvents
     from webhook.core.node.inventory import Inventory, Scan
+    from webhook.core.node.slices import Slice
+    from webhook.core.placement.assignments import Whole
 
 _MESSAGES: Final = {
     sharing.NOT_SHARED: ("info", "the GPUs are not shared"),
@@ -32,6 +41,11 @@ _MESSAGES: Final = {
 GPUS_SHARED: Final = "GPUsShared"
 
 
+ASK_EVERY_S: Final = 30.0
+"""Between questions for pods with whole GPUs, while one keeps the node from being shared; and so
+long one is waited for that nobody answers."""
+
+
 class SharingOfNode:
     """Keeps what a judgement needs; says once what changes."""
 
@@ -40,26 +54,43 @@ class SharingOfNode:
         events: NodeEvents,
         journal: Journal,
         scan_now: Callable[[], object],
+        api_now_s: Callable[[], float],
         *,
         fixed: bool,
         lists_pods: bool,
+        reads_slices: bool,
     ) -> None:
-        """`fixed`: no driver is asked; `lists_pods`: it will be heard who has the GPUs."""
+        """`fixed`: no driver is asked; `lists_pods`: it will be heard who has the GPUs.
+
+        `api_now_s` returns Unix time by the API server's clock; `reads_slices`: it will be heard
+        which drivers offer the GPUs in ResourceSlices.
+        """
         self._events = events
         self._journal = journal
         self._scan_now = scan_now
+        self._api_now_s = api_now_s
         self._fixed = fixed
-        self._awaits_pods = lists_pods
+        self._lists_pods = self._awaits_pods = lists_pods
+        self._awaits_slices = reads_slices
         self._has_pods: bool | None = None
         self._scan: Scan | None = None
+        self._slices: tuple[Slice, ...] | None = ()
+        """None where they cannot be read."""
+        self._claimed_by: tuple[str, ...] = ()
+        self._claimed_until_s = float("-inf")
+        self._young_until_s = float("-inf")
         self._offered: bool | None = None
         """Whether whole GPUs were offered when the node was last heard of."""
         self._settled_s = float("-inf")
         self._shares = False
         """Whether they were advertised, also where somebody took all of it off the node since."""
-        self._last: Shared | None = None
-        self._lately = False
+        self._last: Sharing | None = None
+        self._settles = False
         self._reason = ""
+        self._asked: tuple[str, ...] = ()
+        """The names of this wait's first and last question for pods with whole GPUs."""
+        self._asked_s = self._asked_first_s = float("-inf")
+        self._whole: Whole | None = None
 
     def hear_node(self, node: Mapping[str, Any], now_s: float) -> None:
         """Remember until when whole GPUs count as offered, though they are not just now.
@@ -69,54 +100,140 @@ class SharingOfNode:
         | yes | any | for `SETTLE_S` more |
         | no | yes, when the node was last heard of | for `SETTLE_S` more |
         | no | at some time, and the agent just started | for `SETTLE_S` more |
+        | no | nobody knows: the node is young, and the agent just started | for `SETTLE_S` more |
         | no | never, or before that | as long as it was |
 
         An agent often starts with its node, and so before the plugin has registered again.
         """
         before, self._offered = self._offered, bool(given_away(node))
-        if self._offered or before or (before is None and has_offered(node)):
+        if before is None:
+            self._meet(node, now_s)
+        first = before is None and (has_offered(node) or now_s < self._young_until_s)
+        if self._offered or before or first:
             self._settled_s = now_s + SETTLE_S
 
-    def due_in_s(self, now_s: float) -> float:
-        """Return how long until whole GPUs no longer count as offered; infinite where they do."""
-        return self._settled_s - now_s if self._was_offered(now_s) else float("inf")
+    def _meet(self, node: Mapping[str, Any], now_s: float) -> None:
+        """Remember how young a node is, and what an agent before this one knew of it."""
+        metadata = node.get("metadata") or {}
+        created_s = read_time(metadata.get("creationTimestamp"))
+        if created_s is not None:
+            self._young_until_s = now_s + YOUNG_S - (self._api_now_s() - created_s)
+        if NODE_DRA_ANNOTATION in (metadata.get("annotations") or {}):
+            self._claimed_by, self._claimed_until_s = ("its last one",), now_s + CLAIMED_S
 
-    def _was_offered(self, now_s: float) -> bool:
-        return not self._offered and now_s < self._settled_s
+    def hear_slices(self, slices: Iterable[Slice]) -> None:
+        """Remember the node's ResourceSlices."""
+        self._awaits_slices, self._slices = False, tuple(slices)
+
+    def hear_no_slices(self, *, refused: bool) -> None:
+        """Remember that slices cannot be read; where that is an outage, what was read stays."""
+        self._awaits_slices = False
+        if refused:
+            self._slices = None
+
+    def due_in_s(self, now_s: float) -> float:
+        """Return how long until the passing of time alone may change the judgement."""
+        ends = (self._settled_s, self._claimed_until_s, self._young_until_s)
+        asks = (self._asked_s + ASK_EVERY_S,) if self._asked else ()
+        return min((at_s - now_s for at_s in (*ends, *asks) if at_s > now_s), default=float("inf"))
 
     def hear_scan(self, scan: Scan) -> None:
         """Remember what is in use."""
         self._scan = scan
 
-    def hear_pods(self, assignments: Mapping[str, Any] | None) -> None:
-        """Remember whether pods have VRAM; None where that cannot be read."""
+    def hear_pods(self, assignments: Mapping[str, Any] | None, whole: Whole | None = None) -> None:
+        """Remember whether pods have VRAM; None where that cannot be read.
+
+        `whole`: what a replica of the webhook says of pods with whole GPUs.
+        """
         self._awaits_pods = False
         self._has_pods = None if assignments is None else bool(assignments)
+        if whole and whole.asked in self._asked:
+            self._whole = whole
 
-    def judge(self, node: Mapping[str, Any], inventory: Inventory, now_s: float) -> Shared:
+    def judge(self, node: Mapping[str, Any], inventory: Inventory, now_s: float) -> Sharing:
         """Decide, and say what is new."""
-        before, self._lately = self._lately, self._was_offered(now_s)
-        found = self._judge(node)
-        if found.shared is not Shared.NO and (
-            self._last is Shared.NO or (before and not self._lately)
-        ):
+        before, self._settles = self._settles, self._was_offered(now_s)
+        self._remember_claims(inventory, now_s)
+        beside = self._beside(node, inventory, now_s)
+        found = judge(node, beside)
+        began = self._last is not None and self._last.shared is Shared.NO
+        if found.shared is not Shared.NO and (began or (before and not self._settles)):
             # A whole-GPU pod may have started since the last scan.
             self._scan = None
             self._scan_now()
-            found = self._judge(node)
-        self._last = found.shared
+            beside = self._beside(node, inventory, now_s)
+            found = judge(node, beside)
+        if found.shared is Shared.HELD and self._awaits_pods:
+            found = Sharing(Shared.NOT_YET)  # the list of who has the GPUs is on its way
+        self._last = found
+        is_free = judge(node, replace(beside, whole_pods=())).shared is Shared.YES
+        self._ask(now_s, is_needed=is_free and found.shared is Shared.NOT_YET)
         self._shares = (
-            found.shared is Shared.YES
+            found.shared in {Shared.YES, Shared.HELD}
             and inventory.vram_bytes > 0
             and (self._shares or is_advertised(node))
         )
         self._say(found)
-        return found.shared
+        return found
+
+    def _remember_claims(self, inventory: Inventory, now_s: float) -> None:
+        """Remember who offers one of the GPUs by resource claims, for `CLAIMED_S` more."""
+        uuids = {gpu.uuid for gpu in inventory.gpus}
+        uuids.update(gpu.uuid for gpu in (self._scan.gpus if self._scan else ()))
+        drivers = claimants(self._slices or (), uuids)
+        if drivers:
+            self._claimed_by, self._claimed_until_s = drivers, now_s + CLAIMED_S
+        elif now_s >= self._claimed_until_s:
+            self._claimed_by = ()
+
+    def _was_offered(self, now_s: float) -> bool:
+        return self._awaits_slices or (not self._offered and now_s < self._settled_s)
+
+    @property
+    def _drivers(self) -> tuple[str, ...] | None:
+        return self._claimed_by or (None if self._slices is None else ())
+
+    def _age_s(self, now_s: float) -> float:
+        return YOUNG_S - (self._young_until_s - now_s)
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether a DRA driver offers the GPUs, or did until `CLAIMED_S` ago."""
+        return bool(self._claimed_by)
+
+    @property
+    def asks(self) -> str:
+        """The question for pods with whole GPUs that the node is to carry; empty for none."""
+        return self._asked[-1] if self._asked else ""
+
+    def _ask(self, now_s: float, *, is_needed: bool) -> None:
+        """Ask once nothing else keeps the node from being shared, anew each `ASK_EVERY_S`."""
+        if not is_needed or not self._lists_pods:
+            self._asked, self._whole = (), None
+        elif not self._asked or now_s >= self._asked_s + ASK_EVERY_S:
+            self._asked_first_s = self._asked_first_s if self._asked else now_s
+            self._asked = (*self._asked[-1:], str(int(self._api_now_s())))
+            self._asked_s = now_s
+
+    def _whole_pods(self, now_s: float) -> tuple[str, ...] | None:
+        """Return the pods with whole GPUs; None while a replica is asked for them.
+
+        None of them where no replica answers: then none is there to give a pod a GPU either.
+        """
+        if not self._lists_pods:
+            return ()
+        if self._whole is not None:
+            named = self._whole.pods
+            more = self._whole.count - len(named)
+            return (*named, *([f"{more} more"] if more > 0 else ()))
+        silent = bool(self._asked) and now_s - self._asked_first_s >= ASK_EVERY_S
+        return () if silent else None
 
     @property
     def is_off(self) -> bool:
         """Whether the GPUs are not shared, so that it does not matter what a driver says."""
-        return self._last is Shared.NO
+        return self._last is not None and self._last.shared is Shared.NO
 
     def is_settled(self, inventory: Inventory) -> bool:
         """Say whether there is nothing more to wait for, once the node shows what was decided.
@@ -129,28 +246,28 @@ class SharingOfNode:
         | they are shared | none | every GPU answered | yes: there will be none |
         | they are shared | none | failed, or has not come | no: the driver may be on its way |
         """
-        if self._last is not Shared.YES:
-            return self._last is Shared.NO
+        if self._last is None or self._last.shared is Shared.NOT_YET:
+            return False
+        if self._last.shared is Shared.NO:
+            return True
         scan = self._scan
         answered = scan is not None and not scan.failed and not scan.unsure
         return inventory.vram_bytes > 0 or answered
 
-    def _judge(self, node: Mapping[str, Any]) -> Sharing:
-        return judge(
-            node,
+    def _beside(self, node: Mapping[str, Any], inventory: Inventory, now_s: float) -> Beside:
+        return Beside(
+            claimed_by=self._drivers,
+            age_s=self._age_s(now_s),
+            settles=self._settles,
             shares=self._shares or is_advertised(node),
             has_pods=self._has_pods,
             in_use=() if self._fixed else gpus_in_use(self._scan),
-            lately=self._lately,
+            whole_pods=self._whole_pods(now_s) if inventory.vram_bytes else (),
         )
 
     def _say(self, found: Sharing) -> None:
         if found.shared is Shared.NOT_YET and not found.reason:
-            return  # a scan is on its way
-        if found.shared is Shared.YES and found.reason and self._awaits_pods:
-            return  # and so is the list of who has the GPUs
-        if found.shared is Shared.YES and not found.reason and self._lately:
-            return  # the plugin may be back in a moment
+            return  # a scan is on its way, or an answer
         before, self._reason = self._reason, found.reason
         if before != found.reason:
             self._events.over(before)

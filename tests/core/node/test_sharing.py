@@ -10,6 +10,7 @@ from tests.support.gpus import DOWN, a_scan
 from webhook.core.node.inventory import Scan, SeenGpu
 from webhook.core.node.sharing import (
     FREE_BYTES,
+    Beside,
     Shared,
     Sharing,
     given_away,
@@ -27,11 +28,11 @@ from webhook.names import NODE_SHARE_LABEL, VRAM_RESOURCE
 VALUES = {
     "offered": {
         "no": ({}, False),
-        "lately": ({}, True),
+        "settles": ({}, True),
         "yes": ({"nvidia.com/gpu": "8"}, False),
     },
     "label": {"absent": None, "true": "true", "false": "false", "anything else": "True"},
-    "advertised": {"no": False, "yes": True},
+    "advertised": {"no": (False, {}), "yes": (True, {}), "held": (True, {"held": "said"})},
     "pods": {"no": False, "yes": True, "unknown": None},
     "in use": {"no": (), "yes": ("GPU-a",), "unknown": None},
 }
@@ -41,6 +42,10 @@ def a_node(allocatable=None, label=None, **more):
     labels = {} if label is None else {NODE_SHARE_LABEL: label}
     status = {} if allocatable is None else {"allocatable": allocatable}
     return {"metadata": {"name": "n", "labels": labels}, "status": status, **more}
+
+
+def judged_beside(node, *, shares=False, has_pods=False, in_use=(), **more):
+    return judge(node, Beside(shares=shares, has_pods=has_pods, in_use=in_use, **more))
 
 
 def rows():
@@ -57,11 +62,14 @@ def rows():
 
 
 def judged(case):
-    (offered, lately), label, advertised, pods, in_use = (
+    (offered, settles), label, advertised, pods, in_use = (
         values[cell] for cell, values in zip(case, VALUES.values(), strict=True)
     )
-    known = {"shares": advertised, "has_pods": pods, "in_use": in_use, "lately": lately}
-    found = judge(a_node(offered, label), **known)
+    shares, marks = advertised
+    known = {"shares": shares, "has_pods": pods, "in_use": in_use, "settles": settles}
+    node = a_node(offered, label)
+    node["metadata"]["annotations"] = {f"vramwarden.io/{key}": one for key, one in marks.items()}
+    found = judged_beside(node, **known)
     assert bool(found.sentence) == bool(found.reason)
     return found.shared, found.reason
 
@@ -77,16 +85,91 @@ def test_the_table_has_each_case_once():
     assert set(cases) == set(itertools.product(*VALUES.values()))
 
 
-def test_what_is_offered_now_was_not_lately():
+def test_what_is_offered_now_does_not_settle():
     node = a_node({"nvidia.com/gpu": "8"})
-    known = {"shares": False, "has_pods": False, "in_use": ()}
-    assert judge(node, lately=True, **known) == judge(node, **known)
+    assert judged_beside(node, settles=True) == judged_beside(node)
 
 
-def said(allocatable, label=None, *, shares=False, has_pods=False, in_use=()):
-    return judge(
-        a_node(allocatable, label), shares=shares, has_pods=has_pods, in_use=in_use
-    ).sentence
+PLUGIN, DRA = "nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.dra-driver"
+TEN_MINUTES = 600
+OFFERED, HEEDLESS, FORGOTTEN, OPERATOR, CLAIMS, HAMI = (
+    f"label the node {PLUGIN}=false",
+    "give its DaemonSet the affinity of deploy/nodes.md#take-the-device-plugin-off-a-node",
+    "the kubelet forgets it within five minutes",
+    "share at once with vramwarden.io/share=true",
+    f"with NVIDIA's operator by the label {DRA}=false",
+    "`kubectl label node n gpu-`",
+)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "allocatable", "labels", "beside", "cure"),
+    [
+        # As a kubelet writes it: of a plugin that is there, restarts or is gone, and forgotten.
+        ("2", "2", {}, {}, OFFERED),
+        ("2", "0", {}, {}, OFFERED),
+        ("0", "0", {}, {}, None),
+        (None, "2", {}, {}, OFFERED),
+        ("2", None, {}, {}, OFFERED),
+        ("what", "0", {}, {}, OFFERED),
+        ("2", "2", {PLUGIN: "true"}, {}, OFFERED),
+        ("2", "2", {PLUGIN: "false"}, {}, HEEDLESS),
+        ("2", "0", {PLUGIN: "false"}, {}, FORGOTTEN),
+        ("0", "0", {PLUGIN: "false"}, {"age_s": 0}, None),
+        # What NVIDIA's operator says before its plugin comes, or its DRA driver.
+        ("0", "0", {PLUGIN: "true"}, {"age_s": TEN_MINUTES - 1}, OPERATOR),
+        ("0", "0", {PLUGIN: "true"}, {"age_s": -5}, OPERATOR),
+        ("0", "0", {PLUGIN: "true"}, {"age_s": TEN_MINUTES}, None),
+        ("0", "0", {PLUGIN: "true"}, {}, None),
+        ("0", "0", {PLUGIN: "paused"}, {"age_s": 0}, None),
+        ("0", "0", {DRA: "true"}, {"age_s": 0}, None),
+        ("0", "0", {DRA: "true"}, {"age_s": 0, "claimed_by": None}, OPERATOR),
+        ("0", "0", {DRA: "true"}, {"age_s": TEN_MINUTES, "claimed_by": None}, None),
+        ("0", "0", {}, {"age_s": 0, "claimed_by": None}, None),
+        # A DRA driver that is there.
+        ("0", "0", {}, {"claimed_by": ("gpu.nvidia.com",)}, CLAIMS),
+        ("0", "0", {PLUGIN: "false", DRA: "false"}, {"claimed_by": ("gpu.nvidia.com",)}, CLAIMS),
+    ],
+    ids=str,
+)
+def test_a_sign_is_found_and_the_cure_is_the_one_that_helps_there(
+    capacity, allocatable, labels, beside, cure
+):
+    amounts = {"capacity": capacity, "allocatable": allocatable}
+    status = {part: {"nvidia.com/gpu": one} for part, one in amounts.items() if one is not None}
+    node = {"metadata": {"name": "n", "labels": labels}, "status": status}
+    found = judged_beside(node, **beside)
+    assert found.shared is (Shared.YES if cure is None else Shared.NO)
+    assert (cure or "") in found.sentence
+    held = judged_beside(node, shares=True, has_pods=True, **beside)
+    assert held.shared is (Shared.YES if cure is None else Shared.HELD)
+    node["metadata"]["labels"] = {**labels, NODE_SHARE_LABEL: "true"}
+    assert judged_beside(node, **beside) == Sharing(Shared.YES)
+
+
+def test_hami_s_plugin_heeds_a_label_of_its_own():
+    node = a_node({"nvidia.com/gpu": "20"})
+    node["metadata"]["annotations"] = {"hami.io/node-nvidia-register": "[]"}
+    assert HAMI in judged_beside(node).sentence
+
+
+@pytest.mark.parametrize("label", [None, "true"])
+@pytest.mark.parametrize("in_use", [(), None])
+def test_pods_with_whole_gpus_count_as_use_unless_an_admin_wants_both(label, in_use):
+    node, pods = a_node(None, label), ("team/notebook",)
+    found = judged_beside(node, in_use=in_use, whole_pods=pods)
+    unknown = judged_beside(node, in_use=in_use, whole_pods=None)
+    if label:
+        assert found == unknown == judged_beside(node, in_use=in_use)
+        return
+    assert (found.shared, found.reason) == (Shared.NOT_YET, "DrainWholeGPUPods")
+    assert "have GPUs all the same: team/notebook;" in found.sentence
+    assert unknown == Sharing(Shared.NOT_YET)
+    assert judged_beside(node, shares=True, in_use=in_use, whole_pods=pods) == Sharing(Shared.YES)
+
+
+def said(allocatable, label=None, **known):
+    return judged_beside(a_node(allocatable, label), **known).sentence
 
 
 def test_who_is_not_shared_is_told_the_cure():
@@ -111,7 +194,7 @@ def test_who_is_not_shared_is_told_the_cure():
 )
 def test_a_node_that_another_product_serves_is_not_shared_either(resource):
     node = a_node({resource: "15"})
-    found = judge(node, shares=False, has_pods=False, in_use=())
+    found = judged_beside(node)
     assert (found.shared, found.reason) == (Shared.NO, "GPUsNotShared")
     assert found.sentence == (
         "the GPUs of this node are not shared by memory: another product gives them away "
@@ -124,7 +207,7 @@ def test_a_node_that_another_product_serves_is_not_shared_either(resource):
 
 def test_what_a_plugin_leaves_on_the_node_when_it_is_gone_does_not_keep_it_from_being_shared():
     node = a_node({"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "2"})
-    assert judge(node, shares=False, has_pods=False, in_use=()) == Sharing(Shared.YES)
+    assert judged_beside(node) == Sharing(Shared.YES)
 
 
 def test_beside_whole_gpus_the_cure_is_the_one_for_those():
@@ -177,8 +260,9 @@ def test_a_sentence_fits_an_event():
     ],
     ids=str,
 )
-def test_whole_gpus_are_what_is_allocatable_of_them(allocatable, offered):
+def test_whole_gpus_are_what_is_offered_of_them(allocatable, offered):
     assert whole_gpus(a_node(allocatable)) == offered
+    assert whole_gpus({"status": {"capacity": allocatable}}) == offered
 
 
 @pytest.mark.parametrize(
@@ -255,9 +339,9 @@ def test_what_is_not_shared_is_withdrawn_and_what_is_not_yet_is_left_alone():
         },
         "status": {"capacity": {VRAM_RESOURCE: "1Mi"}, "allocatable": {VRAM_RESOURCE: "1Mi"}},
     }
-    assert limited(shown, whole, Shared.YES) == whole
-    assert limited(shown, whole, Shared.NOT_YET) == NodeState()
-    made = patches(shown, limited(shown, whole, Shared.NO))
+    assert limited(shown, whole, Sharing(Shared.YES)) == whole
+    assert limited(shown, whole, Sharing(Shared.NOT_YET)) == NodeState()
+    made = patches(shown, limited(shown, whole, Sharing(Shared.NO)))
     assert made.metadata == {
         "metadata": {
             "labels": {"vramwarden.io/gpu": None},
@@ -274,11 +358,46 @@ def test_where_nothing_of_ours_is_shown_nothing_is_withdrawn(state):
     labelled = {"metadata": {"labels": {"vramwarden.io/gpu": "true"}}}
     for amount in ({}, {VRAM_RESOURCE: "0"}):
         node = {**labelled, "status": {"capacity": amount, "allocatable": amount}}
-        assert limited(node, state, Shared.NO) == NodeState()
-        assert limited(node, withdrawn(), Shared.YES) == NodeState()
+        assert limited(node, state, Sharing(Shared.NO)) == NodeState()
+        assert limited(node, withdrawn(), Sharing(Shared.YES)) == NodeState()
     node = {**labelled, "status": {"capacity": {VRAM_RESOURCE: "1Gi"}}}
-    assert limited(node, state, Shared.NO) == withdrawn()
+    assert limited(node, state, Sharing(Shared.NO)) == withdrawn()
+
+
+@pytest.mark.parametrize(
+    ("shows", "promised_bytes", "amount"),
+    [
+        ("8Mi", 3 * MIB, 3 * MIB),
+        ("3Mi", 3 * MIB, 3 * MIB),
+        ("3Mi", 5 * MIB, 5 * MIB),
+        ("8Mi", 9 * MIB, 8 * MIB),  # pods that see all GPUs may have more than there is
+        ("8Mi", None, 8 * MIB),
+        ("3Mi", None, 3 * MIB),
+        ("0", None, 8 * MIB),  # zeroed by a kubelet that started again
+    ],
+)
+def test_what_is_held_shows_what_its_pods_have_and_why(shows, promised_bytes, amount):
+    node = {"status": {"capacity": {VRAM_RESOURCE: shows}, "allocatable": {VRAM_RESOURCE: shows}}}
+    whole = NodeState(8 * MIB, {"vramwarden.io/gpu": "true"})
+    held = limited(node, whole, Sharing(Shared.HELD, "x", "why"), promised_bytes=promised_bytes)
+    assert held.vram_bytes == amount
+    assert held.annotations == {"vramwarden.io/held": "why"}
+
+
+@pytest.mark.parametrize("shared", list(Shared))
+def test_question_claim_and_hold_stand_while_they_hold(shared):
+    old = dict.fromkeys(("vramwarden.io/held", "vramwarden.io/dra-driver"), "old")
+    node = {"metadata": {"labels": {"vramwarden.io/whole-gpu-pods": "1"}, "annotations": old}}
+    found = Sharing(shared, "x", "why")
+    gone = limited(node, NodeState(), found)
+    assert gone.labels["vramwarden.io/whole-gpu-pods"] is None
+    assert gone.annotations["vramwarden.io/dra-driver"] is None
+    held = {Shared.HELD: "why", Shared.NOT_YET: "as it was"}.get(shared)
+    assert gone.annotations.get("vramwarden.io/held", "as it was") == held
+    there = limited(node, NodeState(), found, asks="2", claimed=True)
+    assert there.labels["vramwarden.io/whole-gpu-pods"] == "2"
+    assert there.annotations["vramwarden.io/dra-driver"] == "true"
 
 
 def test_no_news_is_no_sentence():
-    assert judge({}, shares=False, has_pods=None, in_use=()) == Sharing(Shared.YES)
+    assert judged_beside({}, has_pods=None) == Sharing(Shared.YES)

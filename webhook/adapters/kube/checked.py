@@ -116,6 +116,7 @@ GRANTED: Final = (
     (API_GROUP, VRAM_POLICIES, ("get", "list", "watch")),
     (API_GROUP, f"{VRAM_POLICIES}/status", ("patch",)),
     ("resource.k8s.io", "resourceclaims", ("get",)),
+    ("resource.k8s.io", "resourceslices", ("list", "watch")),
 )
 """Group, resource and verbs that the chart's ClusterRoles give to our accounts, all objects."""
 

@@ -75,7 +75,7 @@ class Collection(Generic[T]):
 
     | which | rights | read |
     | --- | --- | --- |
-    | `labels="key=value"`, or all | list, watch | at first, and where a watch cannot go on |
+    | `labels="key=value"`, `fields`, all | list, watch | at first, and where no watch can go on |
     | `name="one"` | get, watch; for this name alone, where that is wanted | before each watch |
 
     Reading one object costs next to nothing, and makes up for whatever a watch missed.
@@ -88,23 +88,26 @@ class Collection(Generic[T]):
     """What is kept of each object; the rest of it is freed at once."""
     labels: str = ""
     name: str = ""
+    fields: str = ""
+    """A field selector, beside or in place of `labels`."""
 
     def read(self) -> tuple[list[T], str]:
         """Return all objects that exist now, and the version from which to watch."""
         if not self.name:
-            return self.kube.list_all(self.path, self.keep, **self._labelled())
+            return self.kube.list_all(self.path, self.keep, **self._selected())
         found = self.kube.find(f"{self.path}/{quote(self.name, safe='')}")
         return ([self.keep(found)], _version(found)) if found else ([], ANY)
 
     def watch(self, version: str, lasting_s: float) -> Iterator[tuple[str, Json]]:
         """Begin to watch; see `Kube.watch`."""
-        query = {"allowWatchBookmarks": "true", **self._labelled()}
+        query = {"allowWatchBookmarks": "true", **self._selected()}
         if self.name:  # with this selector a right for the name alone is enough
             query = {"fieldSelector": f"metadata.name={self.name}"}
         return self.kube.watch(self.path, lasting_s=lasting_s, **query, resourceVersion=version)
 
-    def _labelled(self) -> dict[str, str]:
-        return {"labelSelector": self.labels} if self.labels else {}
+    def _selected(self) -> dict[str, str]:
+        selectors = {"labelSelector": self.labels, "fieldSelector": self.fields}
+        return {key: value for key, value in selectors.items() if value}
 
 
 def follow(

@@ -1,30 +1,34 @@
 """Whether a node's GPUs are shared by memory: one allocator per card.
 
 A device plugin that offers whole GPUs knows nothing of shares, and who has a whole GPU nothing of
-those who would share it; nor does another product that shares them. So a card that somebody else
-gives away is not shared, unless the cluster admin wants that; and a node begins to be shared only
-once its GPUs are free.
+those who would share it; nor does another product that shares them, nor a driver that gives them
+away by resource claims. So a card that somebody else gives away is not shared, unless the cluster
+admin wants that; and a node begins to be shared only once its GPUs are free.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node.inventory import skipped
-from webhook.core.node.state import NodeState, read_inventory, withdrawn
-from webhook.core.pod.foreign import GIVEN_BY_OTHERS
-from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
-from webhook.names import NODE_SHARE_LABEL, VRAM_RESOURCE
+from webhook.core.node.state import NodeState, read_inventory, shown_vram, withdrawn
+from webhook.core.pod.foreign import WHOLE_GPU
+from webhook.core.pod.quantity import MIB
+from webhook.core.pod.whole import gives_gpus, is_more_than_nothing
+from webhook.names import (
+    NODE_ASKS_LABEL,
+    NODE_DRA_ANNOTATION,
+    NODE_HELD_ANNOTATION,
+    NODE_SHARE_LABEL,
+    VRAM_RESOURCE,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from webhook.core.node.inventory import Scan
-
-WHOLE_GPU_PREFIX: Final = "nvidia.com/gpu"
-"""Of resources that NVIDIA's device plugin, or one in its place, offers: also `.shared`."""
 
 FREE_BYTES: Final = 256 * MIB
 """A GPU on which no more is in use is free: a CUDA context alone takes more, and what stays for
@@ -36,23 +40,56 @@ BESIDE_PLUGIN: Final = "SharedBesidePlugin"
 UNTIL_PODS_END: Final = "SharedUntilPodsEnd"
 """Reasons of Node Events."""
 
-SETTLE_S: Final = 15.0
-"""So long whole GPUs must not have been offered before a node begins to be shared.
+SETTLE_S: Final = 60.0
+"""So long no sign of another allocator must have stood before a node begins to be shared.
 
-While a device plugin restarts its resource is 0, and after the kubelet restarts until it registers
-again. The kubelet shows that with its next status, 10 s later and up to 4 % more. Source:
-kubernetes/kubernetes, pkg/kubelet: devicemanager/manager.go (PluginDisconnected, readCheckpoint)
-and kubelet.go (nodeStatusUpdateFrequency).
+After a kubelet restarts, the amounts of a device plugin are 0 until it registers again, which
+NVIDIA's tries each 30 s; a plugin that is new on its node waits for the driver and an image.
+Sources: kubernetes/kubernetes, pkg/kubelet/cm/devicemanager/manager.go (readCheckpoint,
+GetCapacity); NVIDIA/k8s-device-plugin, cmd/nvidia-device-plugin/main.go (startPlugins).
 """
 
-_CURE: Final = (
-    "label the node nvidia.com/gpu.deploy.device-plugin=false, which takes NVIDIA's plugin off it "
-    f"under its operator, or share both ways with {NODE_SHARE_LABEL}=true"
-)
-_CURE_OF_OTHERS: Final = (
-    "take that product's device plugin off the node, or share both ways with "
-    f"{NODE_SHARE_LABEL}=true"
-)
+YOUNG_S: Final = 600.0
+"""So long after a node's creation NVIDIA's operator may be about to bring its plugin or driver."""
+
+CLAIMED_S: Final = 300.0
+"""So long ResourceSlices count after they are gone: a kubelet deletes those of a driver that
+restarts (kubernetes/kubernetes, pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go)."""
+
+DEPLOY_PLUGIN_LABEL: Final = "nvidia.com/gpu.deploy.device-plugin"
+DEPLOY_DRA_LABEL: Final = "nvidia.com/gpu.deploy.dra-driver"
+"""By which NVIDIA's operator brings its device plugin, and its DRA driver, to a node. It sets the
+first also where the plugin is switched off (NVIDIA/gpu-operator, controllers/state_manager.go)."""
+_HAMI_ANNOTATION: Final = "hami.io/node-nvidia-register"  # its plugin lists the node's GPUs in it
+
+_BOTH_WAYS: Final = f"or share both ways with {NODE_SHARE_LABEL}=true"
+_CURES: Final = {
+    "plugin": (
+        f"label the node {DEPLOY_PLUGIN_LABEL}=false, which takes NVIDIA's plugin off it under its "
+        f"operator, {_BOTH_WAYS}"
+    ),
+    "heedless": (
+        f"the label {DEPLOY_PLUGIN_LABEL}=false is set, and the plugin does not heed it: give its "
+        "DaemonSet the affinity of deploy/nodes.md#take-the-device-plugin-off-a-node, "
+        f"{_BOTH_WAYS}"
+    ),
+    "forgotten": (
+        "the plugin is taken off, and the kubelet forgets it within five minutes; share at once "
+        f"with {NODE_SHARE_LABEL}=true"
+    ),
+    "hami": (
+        f"take HAMi's device plugin off the node by `kubectl label node NODE gpu-`, {_BOTH_WAYS}"
+    ),
+    "others": f"take that product's device plugin off the node, {_BOTH_WAYS}",
+    "operator": (
+        "wait until the node is ten minutes old, or, where its plugin is switched off, share at "
+        f"once with {NODE_SHARE_LABEL}=true"
+    ),
+    "claims": (
+        f"take the driver off the node, with NVIDIA's operator by the label {DEPLOY_DRA_LABEL}"
+        f"=false, {_BOTH_WAYS}"
+    ),
+}
 _NAMED: Final = 3
 """So many GPUs or resources are named in a sentence."""
 _LONGEST_NAMED: Final = 63  # a resource's name has at most so many characters behind its domain
@@ -62,6 +99,7 @@ class Shared(Enum):
     """What becomes of a node's GPUs."""
 
     YES = "they are advertised"
+    HELD = "what pods have stays advertised; nothing more is promised"
     NO = "they are not; what was advertised is withdrawn"
     NOT_YET = "they will be advertised, but cannot be yet; the node is left alone"
 
@@ -77,48 +115,69 @@ class Sharing:
     """Why, and what to do about it."""
 
 
-def judge(
-    node: Mapping[str, Any],
-    *,
-    shares: bool,
-    has_pods: bool | None,
-    in_use: tuple[str, ...] | None,
-    lately: bool = False,
-) -> Sharing:
-    """Decide whether a node's GPUs are shared.
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """That somebody else gives a node's GPUs away."""
 
-    `shares`: whether they are advertised already; `has_pods`: whether pods have VRAM there, None
-    where that cannot be read; `in_use`: see `gpus_in_use`; `lately`: whether whole GPUs were
-    offered in the last `SETTLE_S`.
+    why: str
+    cure: str
+    """What ends it on this node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What is known of a node beside its object."""
+
+    claimed_by: tuple[str, ...] | None = ()
+    """Drivers that offer its GPUs in ResourceSlices; None where slices cannot be read."""
+    age_s: float = float("inf")
+    """Since its creation."""
+    settles: bool = False
+    """No sign holds, but one did a moment ago, or may come."""
+    shares: bool
+    """Its GPUs are advertised already."""
+    has_pods: bool | None
+    """Pods have VRAM there; None where that cannot be read."""
+    in_use: tuple[str, ...] | None
+    """See `gpus_in_use`."""
+    whole_pods: tuple[str, ...] | None = ()
+    """Pods that run there with whole GPUs, `namespace/name`; None where that is not known yet."""
+
+
+def judge(node: Mapping[str, Any], beside: Beside) -> Sharing:
+    """Decide whether a node's GPUs are shared.
 
     | offered | `share` | advertised | pods | in use | shared | reason |
     | --- | --- | --- | --- | --- | --- | --- |
     | no | absent or true | no | - | no | YES | - |
     | no | absent or true | no | - | yes | NOT_YET | DrainWholeGPUPods |
     | no | absent or true | no | - | unknown | NOT_YET | - |
-    | no | absent or true | yes | - | - | YES | - |
-    | lately | absent | no | - | - | NOT_YET | - |
-    | lately | absent | yes | - | - | YES | - |
-    | yes or lately | true | no | - | no | YES | - |
-    | yes or lately | true | no | - | yes | NOT_YET | DrainWholeGPUPods |
-    | yes or lately | true | no | - | unknown | NOT_YET | - |
-    | yes or lately | true | yes | - | - | YES | - |
+    | no | absent or true | yes or held | - | - | YES | - |
+    | settles | absent | no | - | no or unknown | NOT_YET | - |
+    | settles | absent | no | - | yes | NOT_YET | DrainWholeGPUPods |
+    | settles | absent | yes | - | - | YES | - |
+    | settles | absent | held | - | - | HELD | SharedBesidePlugin |
+    | yes or settles | true | no | - | no | YES | - |
+    | yes or settles | true | no | - | yes | NOT_YET | DrainWholeGPUPods |
+    | yes or settles | true | no | - | unknown | NOT_YET | - |
+    | yes or settles | true | yes or held | - | - | YES | - |
     | yes | absent | no | - | - | NO | GPUsNotShared |
-    | yes | absent | yes | no | - | NO | GPUsNotShared |
-    | yes | absent | yes | yes or unknown | - | YES | SharedBesidePlugin |
+    | yes | absent | yes or held | no | - | NO | GPUsNotShared |
+    | yes | absent | yes or held | yes or unknown | - | HELD | SharedBesidePlugin |
     | - | false | no | - | - | NO | - |
-    | - | false | yes | no | - | NO | - |
-    | - | false | yes | yes or unknown | - | YES | SharedUntilPodsEnd |
+    | - | false | yes or held | no | - | NO | - |
+    | - | false | yes or held | yes or unknown | - | HELD | SharedUntilPodsEnd |
     | - | anything else | no | - | - | NO | GPUsNotShared |
-    | - | anything else | yes | no | - | NO | GPUsNotShared |
-    | - | anything else | yes | yes or unknown | - | YES | SharedUntilPodsEnd |
+    | - | anything else | yes or held | no | - | NO | GPUsNotShared |
+    | - | anything else | yes or held | yes or unknown | - | HELD | SharedUntilPodsEnd |
 
-    Offered now is what `given_away` finds. Capacity is never lowered under a pod: the kubelet would
-    fail it when it starts again.
+    Offered is what `sign` finds; held is what the node says it is. In use is a GPU (`gpus_in_use`),
+    or, where `share` is absent, one that a pod has whole. Capacity is never lowered under a pod:
+    the kubelet would fail it when it starts again.
     """
-    label = ((node.get("metadata") or {}).get("labels") or {}).get(NODE_SHARE_LABEL)
-    offered = given_away(node)
-    stays = shares and has_pods is not False
+    label = _labels(node).get(NODE_SHARE_LABEL)
+    found = sign(node, beside.claimed_by, beside.age_s)
+    stays = beside.shares and beside.has_pods is not False
     if label == "false":
         why = f"its label {NODE_SHARE_LABEL} is false"
         drain = "drain them to end this now"
@@ -127,34 +186,76 @@ def judge(
         why = f"its label {NODE_SHARE_LABEL} is {str(label)!r}, which is neither true nor false"
         cure = "correct it"
         return _staying(UNTIL_PODS_END, why, cure) if stays else _not_shared(why, cure)
-    if offered and label is None:
-        why, cure = _why_given_away(offered)
+    if found and label is None:
+        why, cure = found.why, found.cure
         return _staying(BESIDE_PLUGIN, why, cure) if stays else _not_shared(why, cure)
-    if shares:
-        return Sharing(Shared.YES)
-    if lately and label is None:
-        return Sharing(Shared.NOT_YET)
-    if in_use == ():
-        return Sharing(Shared.YES)
-    if in_use is None:
-        return Sharing(Shared.NOT_YET)
-    why = f"more than 256Mi are in use, or nobody knows how much, on {_listed(in_use)}"
-    sentence = f"drain the whole-GPU pods first: {why}; the GPUs are shared once they are free"
-    return Sharing(Shared.NOT_YET, DRAIN, sentence)
+    if beside.shares:
+        held = beside.settles and label is None and _annotations(node).get(NODE_HELD_ANNOTATION)
+        return Sharing(Shared.HELD, BESIDE_PLUGIN, str(held)) if held else Sharing(Shared.YES)
+    whole_pods = beside.whole_pods if label is None else ()
+    if beside.in_use or whole_pods:
+        return Sharing(Shared.NOT_YET, DRAIN, _drain(beside.in_use or (), whole_pods or ()))
+    waits = None in {beside.in_use, whole_pods} or (beside.settles and label is None)
+    return Sharing(Shared.NOT_YET if waits else Shared.YES)
 
 
-def _why_given_away(offered: tuple[str, ...]) -> tuple[str, str]:
-    if any(name.startswith(WHOLE_GPU_PREFIX) for name in offered):
-        return f"a device plugin offers them whole ({_listed(offered)})", _CURE
-    return f"another product gives them away ({_listed(offered)})", _CURE_OF_OTHERS
+def _drain(in_use: tuple[str, ...], whole_pods: tuple[str, ...]) -> str:
+    whys = []
+    if whole_pods:
+        whys.append(f"they may use nothing now, and have GPUs all the same: {_listed(whole_pods)}")
+    if in_use:
+        whys.append(f"more than 256Mi are in use, or nobody knows how much, on {_listed(in_use)}")
+    cause = "; ".join(whys)
+    return f"drain the whole-GPU pods first: {cause}; the GPUs are shared once they are free"
+
+
+def sign(
+    node: Mapping[str, Any], claimed_by: tuple[str, ...] | None = (), age_s: float = float("inf")
+) -> Sign | None:
+    """Return that somebody else gives a node's GPUs away, and what ends it there.
+
+    | sign | counts |
+    | --- | --- |
+    | a device plugin's amount | while capacity or allocatable is more than 0 (`given_away`) |
+    | a ResourceSlice with one of its GPUs | as long as the caller says so |
+    | the label of NVIDIA's operator for its device plugin | while the node is young |
+    | that for its DRA driver, where slices cannot be read | while the node is young |
+    """
+    offered, labels = given_away(node), _labels(node)
+    if offered:
+        return _sign_of_plugin(node, offered)
+    if claimed_by:
+        why = f"a DRA driver ({_listed(claimed_by)}) gives them away by resource claims"
+        return Sign(why, _CURES["claims"])
+    expected = [DEPLOY_PLUGIN_LABEL, *([DEPLOY_DRA_LABEL] if claimed_by is None else [])]
+    for key in expected if age_s < YOUNG_S else ():
+        if labels.get(key) == "true":
+            what = "device plugin" if key == DEPLOY_PLUGIN_LABEL else "DRA driver"
+            return Sign(
+                f"NVIDIA's operator is to bring its {what} ({key}=true)", _CURES["operator"]
+            )
+    return None
+
+
+def _sign_of_plugin(node: Mapping[str, Any], offered: tuple[str, ...]) -> Sign:
+    if not any(name.startswith(WHOLE_GPU) for name in offered):
+        why = f"another product gives them away ({_listed(offered)})"
+        return Sign(why, _CURES["others"])
+    why = f"a device plugin offers them whole ({_listed(offered)})"
+    if _HAMI_ANNOTATION in _annotations(node):
+        name = str((node.get("metadata") or {}).get("name") or "NODE")
+        return Sign(why, _CURES["hami"].replace("NODE", name))
+    if _labels(node).get(DEPLOY_PLUGIN_LABEL) != "false":
+        return Sign(why, _CURES["plugin"])
+    return Sign(why, _CURES["heedless" if _offers(node, "allocatable") else "forgotten"])
 
 
 def _staying(reason: str, why: str, cure: str) -> Sharing:
     sentence = (
-        f"{why}, but pods may have VRAM here, so the GPUs stay shared until these have ended; "
-        f"until then one card may be given twice; {cure}"
+        f"{why}, but pods may have VRAM here, so the GPUs stay shared until these have ended, and "
+        f"no other pod is given any; until then one card may be given twice; {cure}"
     )
-    return Sharing(Shared.YES, reason, sentence)
+    return Sharing(Shared.HELD, reason, sentence)
 
 
 def _not_shared(why: str, cure: str) -> Sharing:
@@ -162,42 +263,87 @@ def _not_shared(why: str, cure: str) -> Sharing:
     return Sharing(Shared.NO, NOT_SHARED, sentence)
 
 
-def limited(node: Mapping[str, Any], whole: NodeState, shared: Shared) -> NodeState:
+def limited(
+    node: Mapping[str, Any],
+    whole: NodeState,
+    sharing: Sharing,
+    *,
+    promised_bytes: int | None = None,
+    asks: str = "",
+    claimed: bool = False,
+) -> NodeState:
     """Return what a node should carry, given what it would carry if its GPUs are shared.
 
+    `promised_bytes`: what its pods have, None where that is not known; `asks`: the question for
+    pods with whole GPUs, empty for none; `claimed`: a DRA driver offers its GPUs, which an agent
+    that starts anew must know before that driver does.
+
     Where it shows no GPUs of ours there is nothing to withdraw: its labels are somebody else's, and
-    may be what brings the agent there.
+    may be what brings the agent there. What is held has as much as its pods have, and as much as it
+    shows while nobody knows how much that is.
     """
-    state = {Shared.YES: whole, Shared.NO: withdrawn(), Shared.NOT_YET: NodeState()}[shared]
-    return NodeState() if state == withdrawn() and not is_advertised(node) else state
+    shared = sharing.shared
+    state = {Shared.NO: withdrawn(), Shared.NOT_YET: NodeState()}.get(shared, whole)
+    if state == withdrawn() and not is_advertised(node):
+        state = NodeState()
+    amount = state.vram_bytes
+    if shared is Shared.HELD and amount:
+        amount = shown_vram(node) or amount
+        amount = amount if promised_bytes is None else min(promised_bytes, state.vram_bytes or 0)
+    marks = {NODE_DRA_ANNOTATION: "true" if claimed else None}
+    if shared is not Shared.NOT_YET:
+        marks[NODE_HELD_ANNOTATION] = sharing.sentence if shared is Shared.HELD else None
+    return replace(
+        state,
+        vram_bytes=amount,
+        labels={**state.labels, **_marked(_labels(node), {NODE_ASKS_LABEL: asks or None})},
+        annotations={**state.annotations, **_marked(_annotations(node), marks)},
+    )
+
+
+def _marked(carried: Mapping[str, Any], marks: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Return the marks that are to be set, or removed where they are carried."""
+    return {key: value for key, value in marks.items() if value or key in carried}
 
 
 def whole_gpus(node: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of resources in which a node offers whole GPUs, sorted."""
-    return tuple(name for name in given_away(node) if name.startswith(WHOLE_GPU_PREFIX))
+    return tuple(name for name in given_away(node) if name.startswith(WHOLE_GPU))
 
 
 def given_away(node: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of resources in which others give a node's GPUs away, sorted.
 
-    An amount that cannot be read counts as offered.
+    By allocatable or capacity: a kubelet keeps the capacity of a plugin that is gone for five
+    minutes, and of one that calls all of its GPUs unhealthy for ever, while allocatable is 0. An
+    amount that cannot be read counts as offered.
     """
-    allocatable = (node.get("status") or {}).get("allocatable") or {}
-    return tuple(
-        name
-        for name in sorted(allocatable)
-        if _gives_gpus(name) and _is_more_than_nothing(allocatable[name])
-    )
+    return tuple(sorted({*_offers(node, "allocatable"), *_offers(node, "capacity")}))
 
 
 def has_offered(node: Mapping[str, Any]) -> bool:
     """Say whether others give GPUs away, or did at some time: the kubelet keeps the name."""
-    amounts = (node.get("status") or {}).get("capacity") or {}
-    return bool(given_away(node)) or any(map(_gives_gpus, amounts))
+    return any(map(gives_gpus, _amounts(node, "capacity"))) or bool(given_away(node))
 
 
-def _gives_gpus(name: str) -> bool:
-    return name.startswith(WHOLE_GPU_PREFIX) or name in GIVEN_BY_OTHERS
+def _offers(node: Mapping[str, Any], part: str) -> list[str]:
+    amounts = _amounts(node, part)
+    return [name for name in amounts if gives_gpus(name) and is_more_than_nothing(amounts[name])]
+
+
+def _amounts(node: Mapping[str, Any], part: str) -> Mapping[str, Any]:
+    amounts: Mapping[str, Any] = (node.get("status") or {}).get(part) or {}
+    return amounts
+
+
+def _labels(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    labels: Mapping[str, Any] = (node.get("metadata") or {}).get("labels") or {}
+    return labels
+
+
+def _annotations(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    annotations: Mapping[str, Any] = (node.get("metadata") or {}).get("annotations") or {}
+    return annotations
 
 
 def is_advertised(node: Mapping[str, Any]) -> bool:
@@ -206,7 +352,7 @@ def is_advertised(node: Mapping[str, Any]) -> bool:
     By the list of GPUs or the capacity. Labels alone say nothing: autoscalers set them beforehand.
     """
     capacity = (node.get("status") or {}).get("capacity") or {}
-    return read_inventory(node).advertised or _is_more_than_nothing(capacity.get(VRAM_RESOURCE, 0))
+    return read_inventory(node).advertised or is_more_than_nothing(capacity.get(VRAM_RESOURCE, 0))
 
 
 def gpus_in_use(scan: Scan | None) -> tuple[str, ...] | None:
@@ -222,13 +368,6 @@ def gpus_in_use(scan: Scan | None) -> tuple[str, ...] | None:
         for gpu in scan.gpus
         if gpu.uuid not in aside and (gpu.used_bytes is None or gpu.used_bytes > FREE_BYTES)
     )
-
-
-def _is_more_than_nothing(amount: object) -> bool:
-    try:
-        return parse_quantity(str(amount)) > 0
-    except QuantityError:
-        return True
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -264,6 +264,11 @@ def _status_patch(node: Mapping[str, Any], state: NodeState) -> Json | None:
     return {"status": differing} if differing else None
 
 
+def shown_vram(node: Mapping[str, Any]) -> int:
+    """Return the capacity that a node shows, in bytes; 0 for none that could be counted."""
+    return int(_amount(node.get("status") or {}, "capacity") or 0)
+
+
 def _amount(status: Mapping[str, Any], part: str) -> Fraction | None:
     """Return the bytes that a node shows; None for nothing, or nothing that could be counted."""
     try:

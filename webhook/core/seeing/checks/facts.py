@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.node.sharing import Sharing, is_advertised, judge, whole_gpus
+from webhook.core.node.sharing import Beside, Sharing, is_advertised, judge, whole_gpus
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.foreign import GIVEN_BY_OTHERS
 from webhook.core.pod.lenient import as_object, as_objects
@@ -121,7 +121,7 @@ def read_node(node: Mapping[str, Any]) -> NodeFacts | None:
         replicas=int(replicas) if _is_count(replicas) else 1,
         others=others,
         share=labels.get(NODE_SHARE_LABEL),
-        sharing=judge(node, shares=advertised, has_pods=None, in_use=()),
+        sharing=judge(node, Beside(shares=advertised, has_pods=None, in_use=())),
         advertised=advertised,
         vram_bytes=vram_bytes,
         enforcement=labels.get(NODE_ENFORCEMENT_LABEL, ""),
