@@ -266,7 +266,7 @@ def test_a_node_is_read_with_the_names_of_its_gpus(api, server, labels, names):
     ("annotations", "held"),
     [
         (None, ""),
-        ({"vramwarden.io/held": "x" * 999}, "x" * 300),
+        ({"vramwarden.io/held": "x" * 999}, "x" * 512),
         ({"vramwarden.io/held": ""}, "annotation vramwarden.io/held"),
     ],
 )

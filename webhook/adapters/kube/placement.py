@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 MANAGED: Final = f"{MANAGED_LABEL}=true"
 WITH_GPU: Final = f"{NODE_GPU_LABEL}=true"
-LONGEST_HELD: Final = 300
+LONGEST_HELD: Final = 512
 """Characters of the sentence that says why a node is held."""
 
 _ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
