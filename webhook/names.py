@@ -76,7 +76,7 @@ NODE_DRA_ANNOTATION: Final = PREFIX + "dra-driver"
 NODE_SHARE_LABEL: Final = PREFIX + "share"
 """`"true"`: share its GPUs although a device plugin offers them whole; `"false"`: never do."""
 NODE_FORGET_XIDS_ANNOTATION: Final = PREFIX + "forget-xids"
-"""GPUs with recorded Xids are sound again; the agent forgets them and removes it."""
+"""`"true"`: the GPUs with recorded Xids are sound again; the agent forgets those and removes it."""
 
 # What containers with VRAM know of their cap.
 GPU_MEMORY_MIB_ENV: Final = "VRAMWARDEN_GPU_MEMORY_MIB"

@@ -85,7 +85,14 @@ def test_a_node_with_gpus_shows_what_the_contract_says():
 def test_a_gpu_s_total_is_shown_and_that_it_must_not_be_chosen_now():
     gpus = (
         replace(a_gpu("a"), total_bytes=1100 * MIB),
-        replace(a_gpu("b", 2000, 1), total_bytes=2100 * MIB, healthy=False),
+        replace(
+            a_gpu("b", 2000, 1),
+            total_bytes=2100 * MIB,
+            healthy=False,
+            fault="Xid 79",
+            xid=79,
+            resets=True,
+        ),
     )
     node = put_right(NODE, Inventory(tuple(map(Known, gpus)), advertised=True))
     assert json.loads(node["metadata"]["annotations"][GPUS]) == [
@@ -103,6 +110,9 @@ def test_a_gpu_s_total_is_shown_and_that_it_must_not_be_chosen_now():
             "product": "NVIDIA H200",
             "index": 1,
             "healthy": False,
+            "fault": "Xid 79",
+            "xid": 79,
+            "resets": True,
         },
     ]
     assert node["status"]["capacity"][VRAM] == "3000Mi"
@@ -123,6 +133,10 @@ ENTRY = {"uuid": "GPU-a", "memory": 1000 * MIB, "product": "NVIDIA H200", "index
         ({"total": True, "healthy": 0}, None, True),
         ({"total": None, "healthy": None}, None, True),
         ({"healthy": False, "of": "the future"}, None, False),
+        ({"healthy": True, "fault": "x", "xid": "79", "resets": True}, None, True),
+        ({"xid": 0}, None, True),
+        ({"xid": 10_000}, None, True),
+        ({"xid": True}, None, True),
     ],
 )
 def test_what_an_entry_says_besides_may_be_missing_or_wrong(more, total_bytes, healthy):
@@ -130,6 +144,22 @@ def test_what_an_entry_says_besides_may_be_missing_or_wrong(more, total_bytes, h
     assert read_inventory(node).gpus == (
         replace(a_gpu("a"), total_bytes=total_bytes, healthy=healthy),
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "fault", "xid", "resets"),
+    [
+        ({"healthy": False, "fault": "Xid 79", "xid": 79}, "Xid 79", 79, False),
+        ({"healthy": False, "fault": 5, "resets": True}, "", 0, False),
+        ({"healthy": False, "fault": "x" * 1000, "xid": 79.0}, "x" * 120, 0, False),
+        ({"healthy": True, "xid": 79, "resets": "yes"}, "", 79, False),
+        ({"xid": 79, "resets": True}, "", 79, True),
+    ],
+)
+def test_a_recorded_xid_switches_a_gpu_off_whatever_else_its_entry_says(more, fault, xid, resets):
+    node = {"metadata": {"annotations": {GPUS: json.dumps([ENTRY | more])}}}
+    off = replace(a_gpu("a"), healthy=False, fault=fault, xid=xid, resets=resets)
+    assert read_inventory(node).gpus == (off,)
 
 
 @pytest.mark.parametrize(

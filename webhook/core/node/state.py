@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _LONGEST_LABEL: Final = 63
 _LONGEST_BOOT_ID: Final = 64  # a UUID has 36
+_LONGEST_FAULT: Final = 120
+_LARGEST_XID: Final = 9999  # three digits in NVIDIA's catalog
 _NAMELESS: Final = "unknown"
 _LARGEST_STEP_MIB: Final = 1024
 _FEWEST_STEPS: Final = 16
@@ -284,7 +286,10 @@ def _write_gpus(gpus: Iterable[Gpu]) -> str:
 def _written(gpu: Gpu) -> Json:
     total = {} if gpu.total_bytes is None else {"total": gpu.total_bytes}
     named = {"product": gpu.product, "index": gpu.index}
-    health = {} if gpu.healthy else {"healthy": False}
+    health: Json = {} if gpu.healthy else {"healthy": False}
+    health |= {"fault": gpu.fault} if gpu.fault else {}
+    health |= {"xid": gpu.xid} if gpu.xid else {}
+    health |= {"resets": True} if gpu.resets else {}
     return {"uuid": gpu.uuid, "memory": gpu.memory_bytes, **total, **named, **health}
 
 
@@ -304,9 +309,23 @@ def _read_gpu(entry: Any) -> Gpu | None:
         case {"uuid": str(uuid), "memory": int(memory), "product": str(name), "index": int(index)}:
             amount_bytes = memory // MIB * MIB
             if uuid and MIB <= amount_bytes <= _MOST_BYTES and index >= 0:
-                healthy = entry.get("healthy") is not False
-                return Gpu(uuid, amount_bytes, name, index, _total(entry, amount_bytes), healthy)
+                return Gpu(
+                    uuid, amount_bytes, name, index, _total(entry, amount_bytes), *_health(entry)
+                )
     return None
+
+
+def _health(entry: Mapping[str, Any]) -> tuple[bool, str, int, bool]:
+    """Return whether a GPU is healthy, why not, its Xid, and whether a reset was asked for.
+
+    An Xid that can be read switches the GPU off, whatever else the entry says.
+    """
+    xid, fault = entry.get("xid"), entry.get("fault")
+    latched = xid if type(xid) is int and 0 < xid <= _LARGEST_XID else 0
+    if entry.get("healthy") is not False and not latched:
+        return True, "", 0, False
+    why = fault[:_LONGEST_FAULT] if isinstance(fault, str) else ""
+    return False, why, latched, bool(latched) and entry.get("resets") is True
 
 
 def _total(entry: Mapping[str, Any], usable_bytes: int) -> int | None:
