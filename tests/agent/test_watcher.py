@@ -10,6 +10,8 @@ from webhook.adapters.kube.assigned import WATCH_S
 from webhook.adapters.kube.client import Kube, KubeError
 from webhook.agent import watcher
 from webhook.agent.watcher import NodeSeen, WatchFailed, watch, watch_gpus
+from webhook.agent.xids import Hold
+from webhook.core.node.inventory import Scan
 
 NODE = {"metadata": {"resourceVersion": "7"}}
 LATER = {"metadata": {"resourceVersion": "8"}}
@@ -114,7 +116,7 @@ class Wanted:
 
 def test_gpus_are_scanned_with_a_pause_after_each_scan_or_at_once(monkeypatch):
     scanned = []
-    monkeypatch.setattr(watcher, "scan", lambda *by: scanned.append(by))
+    monkeypatch.setattr(watcher, "scan", lambda *by: scanned.append(by) or Scan())
     numbers = itertools.count()
     wanted = Wanted()
 
@@ -123,7 +125,7 @@ def test_gpus_are_scanned_with_a_pause_after_each_scan_or_at_once(monkeypatch):
             raise Enough
 
     with pytest.raises(Enough):
-        watch_gpus("nvml", "file", 30.0, wanted, send)
+        watch_gpus("nvml", "file", 30.0, wanted, Hold(), send)
     assert scanned == [("nvml", "file")] * 4
     assert wanted.pauses == [30.0] * 3
     assert wanted.cleared == 4  # before each scan: what asks for one meanwhile gets another

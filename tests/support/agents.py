@@ -38,6 +38,8 @@ class ScriptedNvml:
         self.version = version
         self.codes = {}
         self.used = {}
+        self.asks = {}
+        self.remapped = {}
         self.unreachable = ()
         self.is_open = False
         self.opened = 0
@@ -71,6 +73,14 @@ class ScriptedNvml:
     def device_used_bytes(self, uuid):
         self._meet("device_used_bytes", uuid)
         return self.used.get(uuid, 0)
+
+    def recovery(self, uuid):
+        self._meet("recovery", uuid)
+        return self.asks.get(uuid)
+
+    def remaps(self, uuid):
+        self._meet("remaps", uuid)
+        return self.remapped.get(uuid, (False, False))
 
     def processes(self, uuid):
         self._meet("processes", uuid)

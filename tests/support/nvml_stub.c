@@ -17,7 +17,8 @@
      live figures                       or zeros, unavailable, off
 
    All sizes are bytes. In `gpu`, everything but the UUID may be left out; `used` excludes what is
-   reserved; mig is 0, 1 or left out (not supported); an underscore in a name is a space; with
+   reserved; mig is 0, 1 or left out (not supported); so are recovery= (the action asked for) and
+   remap= (0, or 1 for pending, plus 2 for failed); an underscore in a name is a space; with
    node=/dev/nvidia0 the GPU is there only while that path is, as with a real driver: a container
    sees the GPUs whose device nodes it has. Its minor number is its place among all `gpu` lines.
    Entries are listed as they are written, so the same pid twice is a duplicate.
@@ -32,15 +33,20 @@
    in the cgroups' paths of its processes and of no others. They are listed with the caller's numbers.
    A position of a GPU is one of the caller's, so such files name the UUID.
 
+   Xids: a line `<GPU's position or UUID> <number>` that is added to the file `xids` beside
+   NVML_STUB_FILE is an event for each event set that was made before; `?` is a GPU that cannot be told.
+
    NVML_STUB_LOG names a file that gets a line for every call.
 
-   Built with -DWITHOUT_V3, -DWITHOUT_V2, -DWITHOUT_MEMORY_V2, -DWITHOUT_MPS, the functions of that
-   kind are not exported, as in an older library. One thread at a time, as the file is shared. */
+   Built with -DWITHOUT_V3, -DWITHOUT_V2, -DWITHOUT_MEMORY_V2, -DWITHOUT_MPS, -DWITHOUT_HEALTH, the
+   functions of that kind are not exported, as in an older library. Each thread reads the file for
+   itself, and counts its own calls. */
 
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -57,6 +63,7 @@
 #define NOT_FOUND 6
 #define INSUFFICIENT_SIZE 7
 #define DRIVER_NOT_LOADED 9
+#define TIMEOUT 10
 #define FUNCTION_NOT_FOUND 13
 #define GPU_IS_LOST 15
 #define ARGUMENT_VERSION_MISMATCH 25
@@ -88,7 +95,7 @@ enum live { FIGURES, ZEROS, UNAVAILABLE, OFF, LIVES };
 static const char *const LIVE_NAMES[LIVES] = {"figures", "zeros", "unavailable", "off"};
 
 struct options {
-    bytes_t total, reserved, used, mig, gpu, from, until;
+    bytes_t total, reserved, used, mig, recovery, remap, gpu, from, until;
     char name[96], node[96];
 };
 struct gpu {
@@ -117,7 +124,7 @@ struct counter {
     unsigned calls;
 };
 
-static struct {
+static _Thread_local struct {
     char driver[80];
     struct gpu gpus[16];
     struct entry entries[1024];
@@ -130,7 +137,7 @@ static struct {
 } script;
 
 static unsigned initialised, generation;
-static unsigned calls; /* the number of the call under way, from 1, since the file was read */
+static _Thread_local unsigned calls; /* the number of the call under way, from 1, since the file was read */
 static char known_uuids[64][96]; /* a handle is a place here, so it means one GPU for good */
 
 static void die(const char *why, const char *what)
@@ -184,13 +191,14 @@ static char *word_of(char **rest)
 
 static struct options read_options(char **rest)
 {
-    struct options read = {.mig = NOT_AVAILABLE, .gpu = NOT_AVAILABLE, .until = NOT_AVAILABLE};
+    struct options read = {.mig = NOT_AVAILABLE, .recovery = NOT_AVAILABLE, .remap = NOT_AVAILABLE,
+                           .gpu = NOT_AVAILABLE, .until = NOT_AVAILABLE};
     struct {
         const char *key;
         bytes_t *to;
     } numbers[] = {{"total=", &read.total}, {"reserved=", &read.reserved}, {"used=", &read.used},
                    {"mig=", &read.mig},     {"gpu=", &read.gpu},           {"from=", &read.from},
-                   {"until=", &read.until}};
+                   {"until=", &read.until}, {"recovery=", &read.recovery}, {"remap=", &read.remap}};
     strcpy(read.name, "Stub GPU");
     for (char *word; (word = word_of(rest));) {
         int named = !strncmp(word, "name=", 5), known = named || !strncmp(word, "node=", 5);
@@ -353,15 +361,19 @@ static int find_gpu(const char *name)
     return NO_GPU;
 }
 
+static pthread_mutex_t handles = PTHREAD_MUTEX_INITIALIZER;
+
 /* A handle holds until shutdown; it is stale (2) after that, and lost (15) without its gpu line. */
 static nvmlDevice_t handle_of(int gpu)
 {
     const char *uuid = script.gpus[gpu].uuid;
     uintptr_t place = 0;
+    pthread_mutex_lock(&handles);
     while (*known_uuids[place] && strcmp(known_uuids[place], uuid))
         if (++place >= COUNT(known_uuids))
             die("too many UUIDs", uuid);
     copy(known_uuids[place], sizeof known_uuids[place], uuid);
+    pthread_mutex_unlock(&handles);
     return (nvmlDevice_t)(generation * COUNT(known_uuids) + place + 1); /* NOLINT */
 }
 
@@ -559,7 +571,7 @@ int nvmlInitWithFlags(unsigned flags)
 {
     int code = enter(__func__, NO_GPU);
     (void)flags;
-    initialised += code == SUCCESS;
+    __atomic_add_fetch(&initialised, code == SUCCESS, __ATOMIC_SEQ_CST);
     return code;
 }
 
@@ -571,7 +583,7 @@ int nvmlInit_v2(void)
 int nvmlShutdown(void)
 {
     int code = enter_initialised(__func__, NO_GPU);
-    if (code == SUCCESS && --initialised == 0)
+    if (code == SUCCESS && __atomic_sub_fetch(&initialised, 1, __ATOMIC_SEQ_CST) == 0)
         generation++;
     return code;
 }
@@ -681,6 +693,132 @@ int nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned *current, unsigned *pendi
     *current = *pending = (unsigned)script.gpus[gpu].is.mig;
     return script.gpus[gpu].is.mig == NOT_AVAILABLE ? NOT_SUPPORTED : SUCCESS;
 }
+
+/* ---- broken GPUs ---- */
+
+#ifndef WITHOUT_HEALTH
+#define RECOVERY_ACTION 230
+#define UNSIGNED_INT 1
+#define XID_CRITICAL_ERROR 8ULL
+
+struct field_value {
+    unsigned field, scope;
+    long long timestamp, latency;
+    int type, code;
+    union {
+        unsigned number;
+        bytes_t wide;
+    } value;
+};
+struct event {
+    nvmlDevice_t handle;
+    bytes_t type, data;
+    unsigned gpu_instance, compute_instance;
+};
+struct event_set {
+    long read;
+    unsigned registered; /* a bit for each GPU's position */
+};
+
+int nvmlDeviceGetFieldValues(nvmlDevice_t handle, int count, struct field_value *values)
+{
+    ENTER_DEVICE(__func__, handle);
+    for (int i = 0; i < count; i++) {
+        bytes_t recovery = script.gpus[gpu].is.recovery;
+        int offered = values[i].field == RECOVERY_ACTION && recovery != NOT_AVAILABLE;
+        values[i].type = UNSIGNED_INT;
+        values[i].code = offered ? SUCCESS : NOT_SUPPORTED;
+        values[i].value.wide = recovery;
+    }
+    return SUCCESS;
+}
+
+int nvmlDeviceGetRemappedRows(nvmlDevice_t handle, unsigned *correctable, unsigned *uncorrectable,
+                              unsigned *pending, unsigned *failed)
+{
+    ENTER_DEVICE(__func__, handle);
+    bytes_t remap = script.gpus[gpu].is.remap;
+    *correctable = *uncorrectable = 0;
+    *pending = remap & 1;
+    *failed = remap >> 1 & 1;
+    return remap == NOT_AVAILABLE ? NOT_SUPPORTED : SUCCESS;
+}
+
+static FILE *open_xids(void)
+{
+    char path[2048];
+    const char *script_path = getenv("NVML_STUB_FILE");
+    const char *slash = strrchr(script_path, '/');
+    int length = slash ? (int)(slash - script_path) : 1;
+    snprintf(path, sizeof path, "%.*s/xids", length, slash ? script_path : ".");
+    return fopen(path, "re");
+}
+
+int nvmlEventSetCreate(struct event_set **set)
+{
+    int code = enter_initialised(__func__, NO_GPU);
+    if (code != SUCCESS)
+        return code;
+    *set = calloc(1, sizeof **set);
+    FILE *file = open_xids();
+    if (file) {
+        fseek(file, 0, SEEK_END);
+        (*set)->read = ftell(file);
+        fclose(file);
+    }
+    return SUCCESS;
+}
+
+int nvmlEventSetFree(struct event_set *set)
+{
+    int code = enter_initialised(__func__, NO_GPU);
+    free(set);
+    return code;
+}
+
+int nvmlDeviceRegisterEvents(nvmlDevice_t handle, bytes_t types, struct event_set *set)
+{
+    ENTER_DEVICE(__func__, handle);
+    set->registered |= (types & XID_CRITICAL_ERROR) ? 1U << gpu : 0;
+    return SUCCESS;
+}
+
+/* Read the next whole line of the file that is about a registered GPU. */
+static int take_event(struct event_set *set, struct event *event)
+{
+    char line[256], *rest;
+    int found = 0;
+    FILE *file = open_xids();
+    if (file)
+        fseek(file, set->read, SEEK_SET);
+    while (file && !found && fgets(line, sizeof line, file) && strchr(line, '\n')) {
+        set->read = ftell(file);
+        line[strcspn(line, "#\r\n")] = 0;
+        char *name = strtok_r(line, " \t", &rest);
+        if (!name)
+            continue;
+        int unknown = !strcmp(name, "?");
+        int gpu = isdigit((unsigned char)*name) ? (int)number(name) : find_gpu(name);
+        found = unknown || (gpu != NO_GPU && set->registered >> gpu & 1);
+        *event = (struct event){unknown || !found ? NULL : handle_of(gpu), XID_CRITICAL_ERROR,
+                                number(word_of(&rest)), FOREVER, FOREVER};
+    }
+    if (file)
+        fclose(file);
+    return found;
+}
+
+int nvmlEventSetWait_v2(struct event_set *set, struct event *event, unsigned wait_ms)
+{
+    struct timespec slice = {0, 10 * 1000000L};
+    int code = enter_initialised(__func__, NO_GPU);
+    for (unsigned waited_ms = 0; code == SUCCESS && !take_event(set, event); waited_ms += 10) {
+        code = waited_ms < wait_ms ? SUCCESS : TIMEOUT;
+        nanosleep(&slice, NULL);
+    }
+    return code;
+}
+#endif
 
 /* GPUs here have no MIG instances to tell of. */
 #define NO_INSTANCE(function, code_of_it, ...)                                              \

@@ -10,6 +10,7 @@ NAME = "libnvidia-ml.so.1"
 FLAGS = [
     "-shared",
     "-fPIC",
+    "-pthread",
     "-O1",
     "-std=c11",
     "-Wall",
@@ -30,7 +31,8 @@ def compiler():
 def build(folder, *without):
     """Compile into the folder, which goes into LD_LIBRARY_PATH, and return it.
 
-    What to leave out is named as at the head of the source: `V3`, `V2`, `MEMORY_V2`, `MPS`.
+    What to leave out is named as at the head of the source: `V3`, `V2`, `MEMORY_V2`, `MPS`,
+    `HEALTH`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     left_out = [f"-DWITHOUT_{name}" for name in without]

@@ -28,6 +28,8 @@ _OF_ALL_GPUS: Final = frozenset(
     {Fault.LIBRARY_MISSING, Fault.DRIVER_DOWN, Fault.DRIVER_CHANGED, Fault.LIBRARY_TOO_OLD}
 )
 _ABSENT: Final = frozenset({Fault.NOT_SUPPORTED, Fault.LIBRARY_TOO_OLD})
+_RECOVERY_ACTION: Final = 230
+"""NVML_FI_DEV_GET_GPU_RECOVERY_ACTION of nvml.h; pynvml has a name for it from 12.570 on."""
 
 
 class NvmlError(Exception):
@@ -90,6 +92,7 @@ class Nvml:
         self.unreachable: tuple[NvmlError, ...] = ()
         """Why GPUs are missing from what `devices` returned last."""
         self._buffer = _entries(_FIRST_SIZE)
+        self._events: Any = None
 
     def open(self) -> Self:
         """Load the library and start it; without effect where it is open.
@@ -105,6 +108,10 @@ class Nvml:
     def close(self) -> None:
         """Release the library; never raise, since a driver that is gone cannot be asked."""
         self._handles.clear()
+        events, self._events = self._events, None
+        if events is not None:
+            with contextlib.suppress(NvmlError):
+                _ask("nvmlEventSetFree", pynvml.nvmlEventSetFree, events)
         if self._is_open:
             self._is_open = False
             with contextlib.suppress(NvmlError):
@@ -179,6 +186,59 @@ class Nvml:
                 largest[pid] = max(largest.get(pid, 0), used_bytes)
         return tuple(ListedProcess(pid, used or None) for pid, used in largest.items() if pid)
 
+    def recovery(self, uuid: str) -> int | None:
+        """Return the recovery action that a GPU asks for, 0 for none; None where it does not say.
+
+        An `nvmlDeviceGpuRecoveryAction_t`, which drivers have from r570 on.
+        """
+        found: int | None = self._about(uuid, self._recovery)
+        return found
+
+    def remaps(self, uuid: str) -> tuple[bool, bool]:
+        """Say of a GPU's memory whether the remapping of a row is pending, and whether one failed.
+
+        Neither where the GPU does not offer it: before Ampere, or without ECC.
+        """
+        rows = self._about(uuid, self._remaps)
+        return (bool(rows[2]), bool(rows[3])) if rows else (False, False)
+
+    def register_xids(self) -> None:
+        """Let `next_xid` hear of the GPUs that `devices` returned last, until NVML is closed.
+
+        Raises where none of them offers it. What was reported before is never heard.
+        """
+        name, register = "nvmlDeviceRegisterEvents", pynvml.nvmlDeviceRegisterEvents
+        wanted = pynvml.nvmlEventTypeXidCriticalError
+        self._events = _ask("nvmlEventSetCreate", pynvml.nvmlEventSetCreate)
+        missed = []
+        for gpu, handle in self._handles.items():
+            try:
+                _ask(name, register, handle, wanted, self._events, gpu=gpu)
+            except NvmlError as error:
+                missed.append(error)
+        if len(missed) == len(self._handles):
+            raise missed[0] if missed else NvmlError(name, pynvml.NVML_ERROR_NOT_FOUND)
+
+    def next_xid(self, wait_s: float) -> tuple[str, int] | None:
+        """Wait so long for a critical Xid; return its GPU and number, or None where none came.
+
+        None also for one without a GPU that can be named, as it may be any.
+        """
+        wait, wait_ms = pynvml.nvmlEventSetWait_v2, int(wait_s * 1000)
+        try:
+            event = _ask("nvmlEventSetWait_v2", wait, self._events, wait_ms)
+        except NvmlError as error:
+            if error.fault is Fault.STUCK:  # its timeout
+                return None
+            raise
+        if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
+            return None
+        try:
+            uuid = _ask("nvmlDeviceGetUUID", pynvml.nvmlDeviceGetUUID, event.device)
+        except NvmlError:
+            return None
+        return str(uuid), int(event.eventData)
+
     def _look_up(self, index: int) -> Device | None:
         """Keep the handle of the GPU at this place; None for one that is not ours to see."""
         handle = _ask("nvmlDeviceGetHandleByIndex_v2", pynvml.nvmlDeviceGetHandleByIndex, index)
@@ -209,6 +269,17 @@ class Nvml:
             if error.fault is Fault.GPU_LOST:
                 del self._handles[uuid]
             raise
+
+    def _recovery(self, uuid: str, handle: Any) -> int | None:
+        name, ask = "nvmlDeviceGetFieldValues", pynvml.nvmlDeviceGetFieldValues
+        fields = _ask_if_supported(name, ask, handle, [_RECOVERY_ACTION], gpu=uuid)
+        if fields is None or fields[0].nvmlReturn != pynvml.NVML_SUCCESS:
+            return None
+        return int(fields[0].value.uiVal)
+
+    def _remaps(self, uuid: str, handle: Any) -> Any:
+        name, ask = "nvmlDeviceGetRemappedRows", pynvml.nvmlDeviceGetRemappedRows
+        return _ask_if_supported(name, ask, handle, gpu=uuid)
 
     def _memory(self, uuid: str, handle: Any) -> tuple[int, int | None, int] | None:
         """Return total, reserved and used bytes; reserved is None where only version 1 exists."""

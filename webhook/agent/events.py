@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.node.inventory import NO_ENFORCEMENT, skipped
+from webhook.core.node.inventory import LOST, NO_ENFORCEMENT, SILENT, UNSEEN, skipped
 from webhook.core.pod.quantity import format_bytes
+from webhook.names import NODE_FORGET_XIDS_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +22,17 @@ if TYPE_CHECKING:
 
 GPU_LOST: Final = "GPULost"
 GPU_BACK: Final = "GPUBack"
+GPU_UNHEALTHY: Final = "GPUUnhealthy"
+GPU_HEALTHY: Final = "GPUHealthy"
+RETIREMENT_PENDING: Final = "GPURetirementPending"
 DRIVER_UNFIT: Final = "GPUDriverUnfit"
 CAPACITY_CHANGED: Final = "VRAMCapacityChanged"
+
+_CURE: Final = "It is taken back by itself once the driver no longer says so"
+_CURE_OF_XID: Final = (
+    "Drain the node and reset the GPU, or reboot; if it is not taken back by that: "
+    f"kubectl annotate node {{}} {NODE_FORGET_XIDS_ANNOTATION}=true"
+)
 
 
 def report(
@@ -41,6 +51,7 @@ def report(
         else:
             journal.over(f"skipped {gpu.uuid}", "GPU no longer skipped", gpu=gpu.uuid)
     _report_doubts(journal, scan, before, after, grace_s)
+    report_health(journal, after)
     if scan.cannot_measure and after.gpus:
         what = "a sidecar cannot measure here"
         journal.once("measure", "warning", what, scan.cannot_measure, label=after.enforcement)
@@ -62,7 +73,18 @@ def report(
 
 def _shared(inventory: Inventory) -> list[Gpu]:
     """Return what is shared; whether a GPU is healthy has a line of its own (`_report_doubts`)."""
-    return [replace(gpu, healthy=True) for gpu in inventory.gpus]
+    return [replace(gpu, healthy=True, fault="", xid=0, resets=False) for gpu in inventory.gpus]
+
+
+def report_health(journal: Journal, after: Inventory) -> None:
+    """Write which GPUs the driver calls broken, and which no longer."""
+    for gpu in after.gpus:
+        about = f"health {gpu.uuid}"
+        if gpu.healthy:
+            journal.over(about, "a GPU is healthy again", gpu=gpu.uuid)
+        elif gpu.fault not in UNSEEN:
+            what = "a GPU is not healthy; it gets no further pod"
+            journal.once(about, "warning", what, gpu.fault, gpu=gpu.uuid)
 
 
 def _report_driver(journal: Journal, scan: Scan, after: Inventory) -> None:
@@ -91,6 +113,7 @@ def _report_doubts(
         why = "it is in MIG mode now" if uuid in seen else lost
         journal.event("warning", "a GPU left the list", why=why, gpu=uuid)
         journal.forget(f"gpu {uuid}")
+        journal.forget(f"health {uuid}")
     for one in after.known:
         uuid = one.gpu.uuid
         if one.doubted_since_s is None:
@@ -116,16 +139,25 @@ def tell_changes(
     | what | Event |
     | --- | --- |
     | a GPU that was healthy is lost, does not answer, or left the list | Warning `GPULost` |
-    | a GPU that was not healthy is as advertised again | Normal `GPUBack` |
+    | a GPU that was not there is as advertised again | Normal `GPUBack` |
+    | the driver calls a GPU broken, or now for another reason | Warning `GPUUnhealthy` |
+    | a GPU that was broken no longer is | Normal `GPUHealthy` |
+    | a row of a GPU's memory is to be retired at its next reset | Warning `GPURetirementPending` |
     | a sidecar cannot measure here, and the node shows that | Warning `GPUDriverUnfit` |
     | what is advertised already is another amount now | Normal `VRAMCapacityChanged` |
     | the driver as a whole does not answer | none: the node keeps what it shows |
     """
-    if scan.failed:
-        return
-    for reason, sentence, warning in _changes(scan, before, after, grace_s):
+    for reason, sentence, warning in _changes(events.node, scan, before, after, grace_s):
         events.over(reason)  # it happened again, whatever was told before
         events.tell(reason, sentence, warning=warning)
+    if scan.failed:
+        return
+    pending = [f"{gpu.index} ({gpu.uuid})" for gpu in scan.gpus if gpu.remap_pending]
+    if pending:
+        what = "pending retirement of a bad row of memory: reset the GPU when it is idle"
+        events.tell(RETIREMENT_PENDING, f"GPU {', '.join(pending)}: {what}")
+    else:
+        events.over(RETIREMENT_PENDING)
     if scan.cannot_measure and after.gpus and after.enforcement == NO_ENFORCEMENT:
         events.tell(DRIVER_UNFIT, f"a sidecar cannot measure here: {scan.cannot_measure}")
     elif not scan.cannot_measure:
@@ -133,10 +165,16 @@ def tell_changes(
 
 
 def _changes(
-    scan: Scan, before: Inventory, after: Inventory, grace_s: float
+    node: str, scan: Scan, before: Inventory, after: Inventory, grace_s: float
 ) -> Iterator[tuple[str, str, bool]]:
     seen = {gpu.uuid for gpu in scan.gpus}
     now = {one.gpu.uuid: one for one in after.known}
+    known = {gpu.uuid: gpu.fault for gpu in before.gpus}
+    for gpu in after.gpus:
+        if gpu.fault and gpu.fault not in UNSEEN and gpu.fault != known.get(gpu.uuid):
+            named = f"GPU {gpu.index} ({gpu.uuid})"
+            cure = _CURE_OF_XID.format(node) if gpu.xid else _CURE
+            yield GPU_UNHEALTHY, f"{named}: {gpu.fault}; it gets no further pod. {cure}", True
     for was in before.gpus:
         named = f"GPU {was.index} ({was.uuid})"
         one = now.get(was.uuid)
@@ -144,12 +182,15 @@ def _changes(
             if was.healthy:
                 why = "it is in MIG mode now" if was.uuid in seen else "the machine has others"
                 yield GPU_LOST, f"{named} left the list: {why}", True
-        elif was.healthy and not one.gpu.healthy and was.uuid not in seen:
-            lost = f"is lost; it leaves the list if that lasts for {grace_s:g} s"
-            doubt = "does not answer" if one.doubted_since_s is None else lost
+        elif was.healthy and one.gpu.fault in {LOST, SILENT}:
+            until = f"; it leaves the list if that lasts for {grace_s:g} s"
+            doubt = f"{one.gpu.fault}{until if one.gpu.fault == LOST else ''}"
             yield GPU_LOST, f"{named} {doubt}; it gets no further pod", True
         elif not was.healthy and one.gpu.healthy and was.memory_bytes == one.gpu.memory_bytes:
-            yield GPU_BACK, f"{named} is as advertised again", False
+            if was.fault and was.fault not in UNSEEN:
+                yield GPU_HEALTHY, f"{named} is healthy again; it was not: {was.fault}", False
+            else:
+                yield GPU_BACK, f"{named} is as advertised again", False
     if before.advertised and after.vram_bytes != before.vram_bytes:
         amounts = format_bytes(after.vram_bytes), format_bytes(before.vram_bytes)
         yield (

@@ -14,8 +14,9 @@ from webhook.adapters.kube.assigned import (
 )
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.slices import SlicesSeen, SlicesUnread, watch_slices
+from webhook.adapters.nvml import Nvml
 from webhook.agent.assigned import Assigned
-from webhook.agent.events import report, tell_changes
+from webhook.agent.events import report, report_health, tell_changes
 from webhook.agent.heartbeat import beat
 from webhook.agent.sharing import SharingOfNode
 from webhook.agent.telling import NodeEvents
@@ -27,23 +28,26 @@ from webhook.agent.watcher import (
     watch,
     watch_gpus,
 )
+from webhook.agent.xids import Hold, XidSeen, XidsWatched, watch_xids
 from webhook.core.node.access import advise, named
 from webhook.core.node.allowance import Allowance, take
 from webhook.core.node.driver import (
     Driver,
     after_scan,
     hangs,
+    must_let_go,
     needs_new_container,
     why_unready,
 )
 from webhook.core.node.echo import is_echo
-from webhook.core.node.inventory import Inventory, Scan, observe
+from webhook.core.node.inventory import Inventory, Scan, forget_xids, observe, strike
 from webhook.core.node.sharing import Shared, Sharing, limited
 from webhook.core.node.state import (
     Patches,
     boot_id,
     changes,
     desired,
+    forgets_xids,
     is_free_alone,
     patches,
     read_inventory,
@@ -56,19 +60,12 @@ if TYPE_CHECKING:
 
     from webhook.adapters.journal import Journal
     from webhook.adapters.kube.client import Kube
-    from webhook.adapters.nvml import Nvml
     from webhook.agent.settings import AgentSettings
 
     Message = (
-        Scan
-        | NodeSeen
-        | WatchFailed
-        | AssignmentsSeen
-        | AssignmentsUnread
-        | SlicesSeen
-        | SlicesUnread
-        | Exception
-    )
+        Scan | XidSeen | XidsWatched | NodeSeen | WatchFailed | AssignmentsSeen | AssignmentsUnread
+        | SlicesSeen | SlicesUnread | Exception
+    )  # fmt: skip
 
 PACE_S: Final = 5.0
 """The loop turns at least this often, to beat."""
@@ -108,6 +105,7 @@ class Agent:
         self._failures: dict[str, str] = {}
         self._beats = bool(settings.run_folder)
         self._scan_now = threading.Event()
+        self._hold = Hold()
         self._events = NodeEvents(kube, settings.node, journal)
         fixed = settings.fixed_bytes is not None
         self._sharing = SharingOfNode(
@@ -127,7 +125,8 @@ class Agent:
             self._start(self._events.write_all)
         if self._settings.fixed_bytes is None:
             driver = (self._nvml, self._settings.kernel_driver)
-            self._start(watch_gpus, *driver, self._settings.interval_s, self._scan_now)
+            self._start(watch_gpus, *driver, self._settings.interval_s, self._scan_now, self._hold)
+            self._start(watch_xids, Nvml(), self._hold)
             self._start(watch_slices, self._kube, self._settings.node)
             if self._settings.namespace:
                 of = (self._settings.namespace, self._settings.node)
@@ -138,6 +137,7 @@ class Agent:
             now_s = time.monotonic()
             self._reconcile(now_s)
             self._check_driver(now_s)
+            self._hold.allow(self._may_hold())
 
     def _start(self, work: Callable[..., None], *arguments: Any) -> None:
         """Run this on a thread; a bug in it ends the agent, and not only the thread."""
@@ -171,6 +171,12 @@ class Agent:
                 self._sharing.hear_scan(message)
                 self._driver = after_scan(self._driver, message, time.monotonic())
                 self._observe()
+            case XidSeen():
+                self._strike(message)
+            case XidsWatched(""):
+                self._journal.over("xids", "GPUs are watched for Xids")
+            case XidsWatched(why):
+                self._journal.once("xids", "warning", "GPUs are not watched for Xids", why)
             case WatchFailed(why):
                 self._fail("watch", "the node cannot be watched; retrying", why)
             case AssignmentsSeen(assignments, watched, whole):
@@ -233,8 +239,27 @@ class Agent:
         after = observe(before, self._scan, self._driver.scanned_s, grace_s, boot)
         self._inventory = named(after, self._scan, self._settings.access)
         report(self._journal, self._scan, before, self._inventory, grace_s)
+        self._tell_changes(self._scan, before, self._inventory)
+
+    def _strike(self, seen: XidSeen) -> None:
+        """Take a GPU that reported an Xid for broken; the next scan, at once, says what it asks."""
+        if self._scan is None or self._inventory is None:
+            return
+        before, boot = self._inventory, boot_id(self._node) if self._node else ""
+        self._inventory = strike(before, seen.uuid, seen.xid, boot)
+        report_health(self._journal, self._inventory)
+        self._tell_changes(self._scan, before, self._inventory)
+        self._scan_now.set()
+
+    def _tell_changes(self, scan: Scan, before: Inventory, after: Inventory) -> None:
         if not self._sharing.is_off:
-            tell_changes(self._events, self._scan, before, self._inventory, grace_s)
+            tell_changes(self._events, scan, before, after, self._settings.grace_s)
+
+    def _may_hold(self) -> bool:
+        """Say whether the watch for Xids may hold the driver: where GPUs are shared, in use."""
+        if self._node is None or self._scan is None or self._sharing.is_off:
+            return False
+        return bool(self._inventory and self._inventory.known) and not must_let_go(self._node)
 
     def _advise(self, shared: Shared, inventory: Inventory) -> None:
         """Say once what a cluster admin should change of how GPUs that are shared are shown."""
@@ -249,6 +274,9 @@ class Agent:
         self._owed |= self._assigned.take(now_s)
         if self._node is None or self._inventory is None or now_s < self._next_try_s:
             return
+        if forgets_xids(self._node):
+            self._inventory = forget_xids(self._inventory)
+            self._observe()
         found = self._sharing.judge(self._node, self._inventory, now_s)
         self._advise(found.shared, self._inventory)
         made, listed = self._missing(found, self._node, self._inventory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -56,11 +57,23 @@ def _unsure(errors: Iterable[NvmlError]) -> frozenset[str]:
 
 def _seen(device: Device, nvml: Nvml) -> SeenGpu:
     shown = device.uuid, device.name, device.index, device.usable_bytes, device.mig
-    try:
+    # It was just there: where it fails now, the next scan says what became of it.
+    used_bytes = recovery = None
+    pending = failed = False
+    with suppress(NvmlError):
         used_bytes = nvml.device_used_bytes(device.uuid)
-    except NvmlError:  # it was just there; the next scan says what became of it
-        used_bytes = None
-    return SeenGpu(*shown, total_bytes=device.total_bytes, used_bytes=used_bytes)
+    with suppress(NvmlError):
+        recovery = nvml.recovery(device.uuid)
+    with suppress(NvmlError):
+        pending, failed = nvml.remaps(device.uuid)
+    return SeenGpu(
+        *shown,
+        total_bytes=device.total_bytes,
+        used_bytes=used_bytes,
+        recovery=recovery,
+        remap_failed=failed,
+        remap_pending=pending,
+    )
 
 
 def _probed(seen: Scan, nvml: Nvml, devices: Iterable[Device], proc: str) -> Scan:

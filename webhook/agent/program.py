@@ -18,7 +18,7 @@ from webhook.adapters.nvml import Nvml
 from webhook.agent.loop import Agent, NewContainerNeededError
 from webhook.agent.observer import scan
 from webhook.core.node.access import advise, named
-from webhook.core.node.inventory import Inventory, Scan, observe, skipped
+from webhook.core.node.inventory import Inventory, Scan, forget_xids, observe, skipped
 from webhook.core.node.sharing import (
     Beside,
     Shared,
@@ -28,7 +28,7 @@ from webhook.core.node.sharing import (
     limited,
 )
 from webhook.core.node.slices import claimants
-from webhook.core.node.state import boot_id, changes, desired, patches, read_inventory
+from webhook.core.node.state import boot_id, changes, desired, forgets_xids, patches, read_inventory
 from webhook.core.placement.assignments import promised_bytes
 from webhook.core.seeing.nodes import read_time
 
@@ -112,7 +112,9 @@ def scan_once(settings: AgentSettings) -> Once:
     seen = scan(Nvml(), settings.kernel_driver) if settings.fixed_bytes is None else Scan()
     inventory = Inventory(fixed_bytes=settings.fixed_bytes)
     if settings.fixed_bytes is None:
-        inventory = observe(read_inventory(node), seen, 0.0, settings.grace_s, boot_id(node))
+        before = read_inventory(node)
+        before = forget_xids(before) if forgets_xids(node) else before
+        inventory = observe(before, seen, 0.0, settings.grace_s, boot_id(node))
         inventory = named(inventory, seen, settings.access)
     age_s, claimed_by = _age_and_claims(settings, node, inventory)
     beside = Beside(

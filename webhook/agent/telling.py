@@ -28,6 +28,7 @@ class NodeEvents:
     """Events of one node, one per change; written by a thread, so that nobody waits for them."""
 
     def __init__(self, kube: Kube, node: str, journal: Journal) -> None:
+        self.node = node
         self._events = Events(kube, AGENT_REPORTER, node)
         self._about = node_reference(node)
         self._journal = journal

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from webhook.adapters.kube.client import Kube
     from webhook.adapters.nvml import Nvml
+    from webhook.agent.xids import Hold
     from webhook.core.node.inventory import Scan
 
     Send = Callable[["Scan | NodeSeen | WatchFailed"], None]
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 15.0
 """Between retries to patch the node; doubled from the first to the longest."""
+FRESH_EVERY_S: Final = 600.0
+"""How often a scan opens the library anew in any case: one that is held open never shows a GPU that
+was added, or that came back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +57,23 @@ def watch(kube: Kube, name: str, send: Send) -> None:
     )
 
 
-def watch_gpus(nvml: Nvml, kernel_driver: str, interval_s: float, now: Event, send: Send) -> None:
+def watch_gpus(
+    nvml: Nvml, kernel_driver: str, interval_s: float, now: Event, hold: Hold, send: Send
+) -> None:
     """Report what NVML says, forever; a driver that hangs blocks only this thread.
 
-    Each `interval_s`, and where `now` is set at once.
+    Each `interval_s`, and where `now` is set at once. After a scan that failed, or that saw other
+    GPUs than the one before, and now and then in any case, the watch for Xids lets the driver go.
     """
+    fresh_s, doubted, before = float("-inf"), False, None
     while True:
         now.clear()
-        send(scan(nvml, kernel_driver))
+        fresh = doubted or time.monotonic() - fresh_s >= FRESH_EVERY_S
+        with hold.fresh() if fresh else nullcontext():
+            found = scan(nvml, kernel_driver)
+        fresh_s = time.monotonic() if fresh else fresh_s
+        seen = {gpu.uuid for gpu in found.gpus}
+        doubted = bool(found.failed or found.unsure) or (not fresh and seen != before)
+        before = seen
+        send(found)
         now.wait(interval_s)

@@ -13,7 +13,7 @@ from webhook.core.node.inventory import Inventory, Known, SeenGpu, observe, skip
 from webhook.core.pod.quantity import MIB
 
 BOTH = after((0.0, a_scan(seen("a"), seen("b", 2000, 1))))
-B_LOST = (a_gpu("a"), replace(a_gpu("b", 2000, 1), healthy=False))
+B_LOST = (a_gpu("a"), replace(a_gpu("b", 2000, 1), healthy=False, fault="is lost"))
 
 
 def test_a_first_scan_advertises_every_gpu_at_once():

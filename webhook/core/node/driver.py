@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.nvidia.drivers import Fault
+from webhook.core.pod.lenient import as_object
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from webhook.core.node.inventory import Scan
 
 KERNEL_DRIVER: Final = "/proc/driver/nvidia/version"
@@ -103,6 +106,20 @@ def why_unready(driver: Driver) -> str:
         " made without NVIDIA's runtime (chart value agent.runtimeClassName; what Auto means was"
         " decided when Helm installed: run `helm upgrade` again if the RuntimeClass came later), or"
         " by one that ignores NVIDIA_VISIBLE_DEVICES of unprivileged containers (agent.gpuAccess)"
+    )
+
+
+def must_let_go(node: Mapping[str, Any]) -> bool:
+    """Say whether the node's driver may be about to be replaced, or a GPU to be reset.
+
+    Neither can be while anybody holds the driver open. Who does it drains the node first, and
+    NVIDIA's operator pauses what it deploys there: labels `nvidia.com/gpu.deploy.*` with a value
+    such as `paused-for-driver-upgrade` (NVIDIA/k8s-driver-manager, driver-manager.sh).
+    """
+    labels = as_object(as_object(node.get("metadata")).get("labels"))
+    return bool(as_object(node.get("spec")).get("unschedulable")) or any(
+        key.startswith("nvidia.com/gpu.deploy.") and str(value).startswith("paused")
+        for key, value in labels.items()
     )
 
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.pod.gpus import Gpu
+from webhook.core.nvidia.xids import RECOVERIES, explain_xid
+from webhook.core.pod.gpus import LONGEST_FAULT, Gpu
 from webhook.core.pod.quantity import MIB
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from webhook.core.nvidia.drivers import Fault
 
 GRACE_S: Final = 300.0
@@ -21,6 +24,12 @@ GRACE_S: Final = 300.0
 of the driver takes, and what Kubernetes itself grants a node that is gone (the default toleration
 of `node.kubernetes.io/unreachable`)."""
 
+
+LOST: Final = "is lost"
+SILENT: Final = "does not answer"
+RESIZED: Final = "reports another size"
+UNSEEN: Final = frozenset({LOST, SILENT, RESIZED})
+"""Faults of a GPU that is not as advertised, while its driver says nothing bad of it."""
 
 SIDECAR: Final = "sidecar"
 NO_ENFORCEMENT: Final = "none"
@@ -40,6 +49,12 @@ class SeenGpu:
     """With the driver's reserve."""
     used_bytes: int | None = None
     """What is in use by everybody, without the driver's reserve; None where nobody knows."""
+    recovery: int | None = None
+    """What the driver asks for, of `RECOVERIES` or 0; None where it does not say."""
+    remap_failed: bool = False
+    """A bad row of its memory could not be replaced by another."""
+    remap_pending: bool = False
+    """One is to be replaced at the next reset; until then it is not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +126,7 @@ def observe(
     | the driver | a GPU that is advertised | then | healthy |
     | --- | --- | --- | --- |
     | does not answer | - | stays as it is, and every grace begins again | as it was |
-    | answers | answers as advertised | stays | yes |
+    | answers | answers as advertised | stays | by state and Xid (`_judge_health`) |
     | answers | answers with another size | stays, and has the other size after the grace | then |
     | answers | answers in MIG mode | leaves at once: nobody uses it, or MIG were off | - |
     | answers | exists, but fails in another way than being lost | stays | no |
@@ -126,13 +141,15 @@ def observe(
     if scan.failed:
         known = tuple(Known(one.gpu) for one in inventory.known)
         return replace(inventory, known=known, doubted_since_s=None)
+    inventory = _of_this_start(inventory, boot_id)
     seen = {gpu.uuid: gpu for gpu in scan.gpus}
     left_s = 0.0 if _is_another_machine(inventory, scan, boot_id) else grace_s
     judged = (_judge(one, seen.get(one.gpu.uuid), scan, now_s, left_s) for one in inventory.known)
     old = {one.gpu.uuid for one in inventory.known}
-    new = (as_advertised(gpu) for gpu in seen.values() if gpu.uuid not in old)
-    known = (*filter(None, judged), *(Known(gpu) for gpu in new if gpu is not None))
-    answered = boot_id and any(one.gpu.healthy for one in known)
+    new = ((as_advertised(gpu), gpu) for gpu in seen.values() if gpu.uuid not in old)
+    joined = (Known(_judge_health(gpu, by, gpu)) for gpu, by in new if gpu is not None)
+    known = (*filter(None, judged), *joined)
+    answered = boot_id and not seen.keys().isdisjoint(one.gpu.uuid for one in known)
     enforcement, doubted_since_s = _judge_enforcement(inventory, scan, now_s, grace_s)
     return replace(
         inventory,
@@ -143,6 +160,39 @@ def observe(
         advertised=inventory.advertised or bool(known),
         boot_id=boot_id if answered else inventory.boot_id,
     )
+
+
+def strike(inventory: Inventory, uuid: str, xid: int, boot_id: str = "") -> Inventory:
+    """Return the inventory once a GPU reported an Xid of `BROKEN`, in this start of the machine.
+
+    The first is kept: what follows it is often its consequence. Without effect on a GPU that is not
+    advertised.
+    """
+    if all(one.gpu.uuid != uuid for one in inventory.known):
+        return inventory
+    inventory = _of_this_start(inventory, boot_id)
+    known = tuple(
+        replace(one, gpu=_ill(replace(one.gpu, xid=one.gpu.xid or xid, resets=False)))
+        if one.gpu.uuid == uuid
+        else one
+        for one in inventory.known
+    )
+    return replace(inventory, known=known, boot_id=boot_id or inventory.boot_id)
+
+
+def forget_xids(inventory: Inventory) -> Inventory:
+    """Forget every Xid; what is not healthy by it is until the next scan says more."""
+    known = (
+        replace(one, gpu=replace(one.gpu, xid=0, resets=False)) if one.gpu.xid else one
+        for one in inventory.known
+    )
+    return replace(inventory, known=tuple(known))
+
+
+def _of_this_start(inventory: Inventory, boot_id: str) -> Inventory:
+    """Forget the Xids of an earlier start of the machine: a reboot resets its GPUs."""
+    restarted = boot_id and inventory.boot_id not in {"", boot_id}
+    return forget_xids(inventory) if restarted else inventory
 
 
 def skipped(scan: Scan) -> dict[str, str]:
@@ -181,15 +231,42 @@ def _judge(
     now = as_advertised(seen) if seen else None
     if seen and seen.mig:
         return None
-    if now and now.memory_bytes == known.gpu.memory_bytes:
-        return Known(now)
-    doubtful = replace(known.gpu, healthy=False)
+    if seen and now:
+        now = _judge_health(now, seen, known.gpu)
+        if now.memory_bytes == known.gpu.memory_bytes:
+            return Known(now)
     if not now and (seen or {known.gpu.uuid, ""} & scan.unsure):
-        return Known(doubtful)
+        return Known(_ill(known.gpu, (RESIZED if seen else SILENT,)))
     since_s = now_s if known.doubted_since_s is None else known.doubted_since_s
     if now_s - since_s < grace_s:
-        return Known(doubtful, since_s)
+        return Known(_ill(known.gpu, (RESIZED if seen else LOST,)), since_s)
     return Known(now) if now else None
+
+
+def _judge_health(gpu: Gpu, seen: SeenGpu, was: Gpu) -> Gpu:
+    """Say whether a GPU that answers is healthy, by the driver's state and what it `was`.
+
+    | an Xid is recorded | the driver asked for a recovery since | now it asks for | the Xid |
+    | --- | --- | --- | --- |
+    | no | - | any, or does not say | - |
+    | yes | no | none, or does not say | stays |
+    | yes | no | one | stays, and that it asked is remembered |
+    | yes | yes | one, or does not say | stays |
+    | yes | yes | none | is forgotten: there was a reset |
+
+    What the driver does not say makes no GPU healthy, and none unhealthy.
+    """
+    needs = RECOVERIES.get(seen.recovery or 0)
+    xid = 0 if was.resets and seen.recovery == 0 else was.xid
+    gpu = replace(gpu, xid=xid, resets=bool(xid and (was.resets or needs)))
+    state = ("row remapping failed" * seen.remap_failed, needs and f"needs {needs}")
+    return _ill(gpu, filter(None, state)) if xid or any(state) else gpu
+
+
+def _ill(gpu: Gpu, faults: Iterable[str] = ()) -> Gpu:
+    """Return the GPU as one that is not healthy, for its Xid and these."""
+    said = (*((explain_xid(gpu.xid),) if gpu.xid else ()), *faults)
+    return replace(gpu, healthy=False, fault="; ".join(said)[:LONGEST_FAULT])
 
 
 def _judge_enforcement(

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node.inventory import NO_ENFORCEMENT, SIDECAR, Inventory, Known
 from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.pod.gpus import MOST_COUNTED, Gpu, free_bytes, free_label
+from webhook.core.nvidia.xids import LARGEST_XID
+from webhook.core.pod.gpus import LONGEST_FAULT, MOST_COUNTED, Gpu, free_bytes, free_label
 from webhook.core.pod.lenient import as_object
 from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity
 from webhook.names import (
@@ -23,6 +24,7 @@ from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LABEL,
     NODE_ENFORCEMENT_LABEL,
+    NODE_FORGET_XIDS_ANNOTATION,
     NODE_GPU_COUNT_LABEL,
     NODE_GPU_LABEL,
     NODE_GPU_MEMORY_LABEL,
@@ -41,14 +43,12 @@ if TYPE_CHECKING:
 
 _LONGEST_LABEL: Final = 63
 _LONGEST_BOOT_ID: Final = 64  # a UUID has 36
-_LONGEST_FAULT: Final = 120
-_LARGEST_XID: Final = 9999  # three digits in NVIDIA's catalog
 _NAMELESS: Final = "unknown"
 _LARGEST_STEP_MIB: Final = 1024
 _FEWEST_STEPS: Final = 16
 _MOST_BYTES: Final = 2**50  # no GPU has a PiB, and no sum of fewer passes int64
 _FREE_LABELS: Final = tuple(map(free_label, range(1, MOST_COUNTED + 1)))
-_ANNOTATIONS: Final = (NODE_GPUS_ANNOTATION, NODE_BOOT_ANNOTATION)
+_ANNOTATIONS: Final = (NODE_GPUS_ANNOTATION, NODE_BOOT_ANNOTATION, NODE_FORGET_XIDS_ANNOTATION)
 _ALL_LABELS: Final = (
     *_FREE_LABELS,
     NODE_GPU_LABEL,
@@ -115,6 +115,15 @@ def read_inventory(node: Mapping[str, Any]) -> Inventory:
     )
 
 
+def forgets_xids(node: Mapping[str, Any]) -> bool:
+    """Say whether a cluster admin wrote that GPUs with recorded Xids are sound again.
+
+    Whoever shows an inventory on such a node forgets them first: that removes the annotation.
+    """
+    annotations = as_object(as_object(node.get("metadata")).get("annotations"))
+    return annotations.get(NODE_FORGET_XIDS_ANNOTATION) == "true"
+
+
 def boot_id(node: Mapping[str, Any]) -> str:
     """Return which start of its machine a node reports; empty where it reports none."""
     info = (node.get("status") or {}).get("nodeInfo") or {}
@@ -153,7 +162,10 @@ def desired(inventory: Inventory, assignments: Mapping[str, Taken] | None = None
         return NodeState(
             inventory.vram_bytes,
             labels=_labels(largest.memory_bytes, more) | _free_labels(gpus, assignments),
-            annotations={NODE_GPUS_ANNOTATION: _write_gpus(gpus)}
+            annotations={
+                NODE_GPUS_ANNOTATION: _write_gpus(gpus),
+                NODE_FORGET_XIDS_ANNOTATION: None,
+            }
             | ({NODE_BOOT_ANNOTATION: inventory.boot_id} if inventory.boot_id else {}),
         )
     return withdrawn() if inventory.advertised else NodeState()
@@ -321,10 +333,10 @@ def _health(entry: Mapping[str, Any]) -> tuple[bool, str, int, bool]:
     An Xid that can be read switches the GPU off, whatever else the entry says.
     """
     xid, fault = entry.get("xid"), entry.get("fault")
-    latched = xid if type(xid) is int and 0 < xid <= _LARGEST_XID else 0
+    latched = xid if type(xid) is int and 0 < xid <= LARGEST_XID else 0
     if entry.get("healthy") is not False and not latched:
         return True, "", 0, False
-    why = fault[:_LONGEST_FAULT] if isinstance(fault, str) else ""
+    why = fault[:LONGEST_FAULT] if isinstance(fault, str) else ""
     return False, why, latched, bool(latched) and entry.get("resets") is True
 
 

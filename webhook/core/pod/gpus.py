@@ -17,6 +17,8 @@ EVERY_GPU: Final = "*"
 MOST_COUNTED: Final = 16
 """For how many GPUs of a node the labels say what is free; few nodes have more."""
 
+LONGEST_FAULT: Final = 120
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
