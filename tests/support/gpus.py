@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from webhook.core.node.inventory import Inventory, Known, Scan, SeenGpu, observe
+from webhook.core.node.state import desired, patches
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.drivers import Fault
 from webhook.core.pod.gpus import Gpu
@@ -98,3 +99,11 @@ def merged(target, patch):
             {key: merged(result.get(key), value)}
         )
     return result
+
+
+def put_right(node, inventory):
+    """Return the node as it is once an inventory is shown on it."""
+    made = patches(node, desired(inventory))
+    for patch in filter(None, (made.metadata, made.status)):
+        node = merged(node, patch)
+    return node

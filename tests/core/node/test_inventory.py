@@ -8,8 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.gpus import DOWN, GRACE_S, INVENTORIES, SCANS, a_gpu, a_scan, after, seen
-from webhook.core.node.inventory import Inventory, Known, SeenGpu, observe, skipped
+from tests.support.gpus import (
+    DOWN,
+    GRACE_S,
+    INVENTORIES,
+    NODE,
+    SCANS,
+    a_gpu,
+    a_scan,
+    after,
+    put_right,
+    seen,
+)
+from webhook.core.node.inventory import (
+    Inventory,
+    Known,
+    SeenGpu,
+    forget_xids,
+    observe,
+    skipped,
+    strike,
+)
+from webhook.core.node.state import read_inventory
 from webhook.core.pod.quantity import MIB
 
 BOTH = after((0.0, a_scan(seen("a"), seen("b", 2000, 1))))
@@ -98,6 +118,112 @@ def test_the_driver_s_numbering_and_names_are_followed_at_once():
         ("GPU-b", "NVIDIA H200 NVL", 0),
         ("GPU-a", "NVIDIA H200", 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "fault"),
+    [
+        ({}, ""),
+        ({"recovery": 0}, ""),
+        ({"recovery": 99}, ""),  # a value of the future
+        ({"recovery": -1}, ""),
+        ({"remap_pending": True}, ""),
+        ({"recovery": 1}, "needs a reset of the GPU"),
+        ({"recovery": 2}, "needs a reboot of the node"),
+        ({"recovery": 3}, "needs a drain of peer-to-peer traffic"),
+        ({"recovery": 4}, "needs a drain and a reset of the GPU"),
+        ({"remap_failed": True, "recovery": 0}, "row remapping failed"),
+        ({"remap_failed": True, "recovery": 1}, "row remapping failed; needs a reset of the GPU"),
+    ],
+)
+@pytest.mark.parametrize("start", [None, BOTH, replace(BOTH, known=tuple(map(Known, B_LOST)))])
+def test_a_gpu_is_as_healthy_as_the_driver_s_state_says_new_known_or_back(state, fault, start):
+    scan = a_scan(A, replace(seen("b", 2000, 1), **state))
+    inventory = after((9.0, scan), start=start)
+    b = replace(a_gpu("b", 2000, 1), healthy=not fault, fault=fault)
+    assert inventory.gpus == (a_gpu("a"), b)
+    assert inventory.vram_bytes == 3000 * MIB
+    fine = after((10.0, a_scan(A, seen("b", 2000, 1))), start=inventory)
+    assert fine.gpus == BOTH.gpus  # taken back as soon as the state is fine
+
+
+STRUCK = strike(BOTH, "GPU-b", 79)
+FELL = "Xid 79: it has fallen off the bus"
+
+
+def b_asks(recovery):
+    return a_scan(A, replace(seen("b", 2000, 1), recovery=recovery))
+
+
+@pytest.mark.parametrize(
+    ("scans", "fault"),
+    [
+        ([], FELL),
+        ([DOWN], FELL),
+        ([b_asks(None)], FELL),
+        ([b_asks(0)], FELL),
+        ([b_asks(99), b_asks(0)], FELL),
+        ([b_asks(1)], f"{FELL}; needs a reset of the GPU"),
+        ([b_asks(1), DOWN], f"{FELL}; needs a reset of the GPU"),
+        ([b_asks(1), b_asks(None)], FELL),
+        ([a_scan(A)], f"{FELL}; is lost"),
+        ([a_scan(A), b_asks(0)], FELL),
+        ([b_asks(1), b_asks(0)], ""),
+        ([b_asks(2), DOWN, b_asks(0)], ""),
+        ([b_asks(4), b_asks(None), a_scan(A), b_asks(0)], ""),
+        ([b_asks(1), b_asks(0), b_asks(1)], "needs a reset of the GPU"),
+    ],
+)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_xid_stays_until_the_driver_asked_for_a_recovery_and_no_longer_does(
+    scans, fault, restarts
+):
+    inventory = STRUCK
+    for now_s, scan in enumerate(scans):
+        inventory = observe(inventory, scan, now_s, GRACE_S)
+        if restarts:  # as the agent reads it back
+            inventory = read_inventory(put_right(NODE, inventory))
+    (a, b) = inventory.gpus
+    assert (a, b.healthy, b.fault) == (a_gpu("a"), not fault, fault)
+    assert bool(b.xid) == ("Xid" in fault)
+    assert inventory.vram_bytes == 3000 * MIB
+
+
+def test_a_second_xid_keeps_the_first_and_waits_for_another_recovery():
+    asked = observe(STRUCK, b_asks(1), 0.0)
+    again = observe(strike(asked, "GPU-b", 95), b_asks(0), 1.0)
+    assert [(gpu.xid, gpu.healthy) for gpu in again.gpus] == [(0, True), (79, False)]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now", "xid"),
+    [("boot-1", "boot-1", 79), ("boot-1", "boot-2", 0), ("boot-1", "", 79), ("", "boot-2", 79)],
+)
+def test_an_xid_is_forgotten_after_a_reboot(recorded, now, xid):
+    later = at_once(b_asks(None), now, replace(STRUCK, boot_id=recorded))
+    assert (later.gpus[1].xid, later.gpus[1].healthy) == (xid, not xid)
+    assert later.boot_id == now or recorded
+
+
+def test_an_xid_after_a_reboot_is_of_that_start_also_where_no_gpu_answered_in_it_yet():
+    silent = a_scan(unsure=frozenset({"GPU-a", "GPU-b"}))
+    struck = strike(at_once(silent, "boot-2"), "GPU-b", 79, "boot-2")
+    assert at_once(b_asks(0), "boot-2", struck).gpus[1].xid == 79
+    both = strike(strike(OLD, "GPU-a", 48, "boot-1"), "GPU-b", 79, "boot-2")
+    assert [gpu.xid for gpu in both.gpus] == [0, 79]
+
+
+def test_who_forgets_xids_waits_for_the_driver_s_word():
+    forgotten = forget_xids(STRUCK)
+    assert [(gpu.xid, gpu.healthy) for gpu in forgotten.gpus] == [(0, True), (0, False)]
+    assert observe(forgotten, DOWN, 0.0).gpus == forgotten.gpus
+    assert observe(forgotten, b_asks(None), 0.0).gpus == BOTH.gpus
+    assert not observe(forgotten, b_asks(1), 0.0).gpus[1].healthy
+
+
+@pytest.mark.parametrize("inventory", [BOTH, Inventory(), Inventory(fixed_bytes=MIB)])
+def test_an_xid_of_a_gpu_that_is_not_advertised_changes_nothing(inventory):
+    assert strike(inventory, "GPU-z", 79, "boot-2") == inventory
 
 
 OLD = replace(BOTH, boot_id="boot-1")

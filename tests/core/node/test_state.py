@@ -24,6 +24,7 @@ from tests.support.gpus import (
     a_scan,
     after,
     merged,
+    put_right,
     seen,
 )
 from tests.support.strategies import ANY_JSON
@@ -33,6 +34,7 @@ from webhook.core.node.state import (
     boot_id,
     changes,
     desired,
+    forgets_xids,
     label_safe,
     patches,
     read_inventory,
@@ -54,13 +56,6 @@ OURS = tuple(
         "device-names",
     )
 )
-
-
-def put_right(node, inventory):
-    made = patches(node, desired(inventory))
-    for patch in filter(None, (made.metadata, made.status)):
-        node = merged(node, patch)
-    return node
 
 
 def test_a_node_with_gpus_shows_what_the_contract_says():
@@ -211,6 +206,30 @@ def test_the_names_of_its_gpus_are_shown_and_read_back(names):
     assert node["metadata"]["labels"]["vramwarden.io/device-names"] == names.value
     assert read_inventory(node).device_names == names.value
     assert put_right(node, replace(TWO, device_names="")) == node  # not known now
+
+
+FORGET = "vramwarden.io/forget-xids"
+
+
+@pytest.mark.parametrize(
+    ("node", "forgets"),
+    [
+        ({"metadata": {"annotations": {FORGET: "true"}}}, True),
+        ({"metadata": {"annotations": {FORGET: "false"}}}, False),
+        ({"metadata": {"annotations": {"a": "true"}}}, False),
+        ({"metadata": {"annotations": [FORGET]}}, False),
+        ({"metadata": None}, False),
+    ],
+)
+def test_an_admin_s_word_that_gpus_are_sound_is_read(node, forgets):
+    assert forgets_xids(node) == forgets
+
+
+@pytest.mark.parametrize("inventory", [TWO, FIXED, GONE])
+def test_an_admin_s_word_goes_with_the_patch_that_shows_what_came_of_it(inventory):
+    node = merged(NODE, {"metadata": {"annotations": {FORGET: "true"}}})
+    made = patches(node, desired(inventory))
+    assert made.metadata["metadata"]["annotations"][FORGET] is None
 
 
 @pytest.mark.parametrize("label", ["", "UUID", "of.the.future"])
