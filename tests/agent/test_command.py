@@ -6,6 +6,7 @@ import sys
 import pytest
 import yaml
 
+from tests.core.nvidia.test_xids import OF_PROGRAMS
 from tests.support.agents import MEASURED, VRAM, AgentProcess, wait_until
 from webhook.agent.heartbeat import probe
 
@@ -324,6 +325,34 @@ def test_it_starts_without_an_api_server_retries_and_stops_on_sigterm(agent, tmp
     assert code == 0
     assert took_s < 5
     assert agent.events()[-1]["msg"] == "stopped"
+
+
+def test_of_all_xids_only_those_of_a_broken_gpu_switch_one_off(agent, api_server, tmp_path):
+    """The whole way, from the driver's library to the patch of the node."""
+    api_server.answers = [(200, NODE)]
+    agent.options += ("--node", "n", "--kubeconfig", api_server.kubeconfig)
+    calls = tmp_path / "calls"
+    calls.touch()
+    agent.environment["NVML_STUB_LOG"] = str(calls)
+    with agent:
+        wait_until("the watch", lambda: "nvmlEventSetWait" in calls.read_text(), timeout=20)
+        caused = "".join(f"GPU-a {xid}\n" for xid in sorted(OF_PROGRAMS))
+        (tmp_path / "xids").write_text(f"{caused}? 79\nGPU-b 79\n")
+        event = agent.wait_for("a GPU is not healthy; it gets no further pod")
+        assert (event["gpu"], event["why"]) == ("GPU-b", "Xid 79: it has fallen off the bus")
+        agent.wait_for("node patched", 2)
+    patched = [
+        body["metadata"]["annotations"]
+        for *_, body in api_server.asked
+        if body and "metadata" in body
+    ]
+    faults = [
+        {gpu["uuid"]: gpu.get("xid") for gpu in json.loads(one["vramwarden.io/gpus"])}
+        for one in patched
+    ]
+    assert faults[0] == {"GPU-a": None, "GPU-b": None}
+    assert faults[-1] == {"GPU-a": None, "GPU-b": 79}
+    assert {fault["GPU-a"] for fault in faults} == {None}
 
 
 BEFORE_DRIVER = """

@@ -1,9 +1,12 @@
 """What the agent says of the driver and the GPUs, and when it ends because of them."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, GPU, ZEROED, Bench
 from webhook.agent.loop import NewContainerNeededError
+from webhook.agent.xids import XidSeen
 from webhook.core.node.access import Access
 from webhook.core.node.inventory import Scan, SeenGpu
 from webhook.core.nvidia.drivers import Fault
@@ -12,6 +15,12 @@ MIG = Scan((SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20, mig=True),), "570.8
 SMALLER = Scan((SeenGpu("GPU-a", "NVIDIA H200", 0, 999 * 2**20),), "570.86.15")
 UNSURE = Scan((), "570.86.15", unsure=frozenset({""}))
 CANNOT = Scan((GPU,), "570.86.15", cannot_measure="no figures")
+RESET = Scan((replace(GPU, recovery=1),), "570.86.15")
+REMAP = Scan((replace(GPU, remap_failed=True),), "570.86.15")
+PENDING = Scan((replace(GPU, remap_pending=True),), "570.86.15")
+FINE_AND_SAID_SO = Scan((replace(GPU, recovery=0),), "570.86.15")
+ILL = ["a GPU is not healthy; it gets no further pod", "node patched"]
+WELL = ["a GPU is healthy again", "node patched"]
 
 
 @pytest.mark.parametrize(
@@ -38,6 +47,9 @@ CANNOT = Scan((GPU,), "570.86.15", cannot_measure="no figures")
             ["every GPU answers, or is lost", "node patched"],
         ),
         (CANNOT, ["a sidecar cannot measure here"], ["a sidecar can measure here"]),
+        (RESET, ILL, WELL),
+        (REMAP, ILL, WELL),
+        (PENDING, [], []),
         (
             MIG,
             ["GPU skipped", "a GPU left the list", "GPUs", "node patched"],
@@ -85,6 +97,9 @@ SILENT = "GPU 0 (GPU-a) does not answer; it gets no further pod"
 BACK = ("GPUBack", "GPU 0 (GPU-a) is as advertised again", False)
 IN_MIG = "GPU 0 (GPU-a) left the list: it is in MIG mode now"
 NONE = ("VRAMCapacityChanged", "its GPUs have 0 to share now, and had 1000Mi", False)
+ITSELF = "it gets no further pod. It is taken back by itself once the driver no longer says so"
+NEEDS = "needs a reset of the GPU"
+PENDS = "pending retirement of a bad row of memory: reset the GPU when it is idle"
 ALL = ("VRAMCapacityChanged", "its GPUs have 1000Mi to share now, and had 0", False)
 
 
@@ -96,6 +111,12 @@ ALL = ("VRAMCapacityChanged", "its GPUs have 1000Mi to share now, and had 0", Fa
         (UNSURE, [("GPULost", SILENT, True)], [BACK]),
         (SMALLER, [], [BACK]),
         (MIG, [("GPULost", IN_MIG, True), NONE], [ALL]),
+        (
+            RESET,
+            [("GPUUnhealthy", f"GPU 0 (GPU-a): {NEEDS}; {ITSELF}", True)],
+            [("GPUHealthy", f"GPU 0 (GPU-a) is healthy again; it was not: {NEEDS}", False)],
+        ),
+        (PENDING, [("GPURetirementPending", f"GPU 0 (GPU-a): {PENDS}", True)], []),
     ],
 )
 def test_what_an_admin_should_see_is_an_event_when_it_begins_and_when_it_is_over(
@@ -110,6 +131,33 @@ def test_what_an_admin_should_see_is_an_event_when_it_begins_and_when_it_is_over
         for _ in range(3):
             bench.hear(FINE, after_s=1)
         assert told(bench) == over
+
+
+def test_an_xid_is_told_at_once_with_what_to_do_and_not_again_by_the_next_agent(monkeypatch, bench):
+    bench.hear(FINE, bench.see_node())
+    for _ in range(2):
+        bench.hear(XidSeen("GPU-a", 79), FINE, DOWN, after_s=1)
+    ((reason, sentence, warning),) = told(bench)
+    assert (reason, warning) == ("GPUUnhealthy", True)
+    assert sentence == (
+        "GPU 0 (GPU-a): Xid 79: it has fallen off the bus; it gets no further pod. Drain the node"
+        " and reset the GPU, or reboot; if it is not taken back by that: kubectl annotate node n"
+        " vramwarden.io/forget-xids=true"
+    )
+    assert bench.said().count(ILL[0]) == 1
+    again = Bench(monkeypatch)
+    again.kube.node = bench.kube.node
+    again.hear(FINE, again.see_node())
+    assert told(again) == []
+    again.hear(RESET, after_s=1)
+    again.hear(FINE_AND_SAID_SO, after_s=1)
+    assert [reason for reason, *_ in told(again)] == ["GPUUnhealthy", "GPUHealthy"]
+
+
+def test_an_xid_while_the_driver_as_a_whole_fails_is_told_as_that(bench):
+    bench.hear(FINE, bench.see_node())
+    bench.hear(DOWN, XidSeen("GPU-a", 79), after_s=1)
+    assert [reason for reason, *_ in told(bench)] == ["GPUUnhealthy"]
 
 
 def test_a_gpu_that_stays_lost_is_another_amount_at_last(bench):

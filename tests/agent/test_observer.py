@@ -88,6 +88,17 @@ def test_what_is_in_use_is_not_known_where_a_gpu_does_not_say(proc):
     assert [gpu.used_bytes for gpu in seen_by(nvml, proc).gpus] == [0, None]
 
 
+def test_the_driver_s_state_is_seen_where_it_is_said(proc):
+    nvml = ScriptedNvml(*TWO, a_device("c"))
+    nvml.asks = {"GPU-a": 4, "GPU-b": 1}
+    nvml.remapped = {"GPU-a": (True, False), "GPU-b": (False, True), "GPU-c": (True, True)}
+    nvml.codes = {"recovery GPU-b": 999, "remaps GPU-c": 15}
+    state = [
+        (gpu.recovery, gpu.remap_pending, gpu.remap_failed) for gpu in seen_by(nvml, proc).gpus
+    ]
+    assert state == [(4, True, False), (None, False, True), (None, False, False)]
+
+
 @pytest.mark.parametrize("banner", ["Linux version 4.4.0", "Linux version 5.15-microsoft (gcc)"])
 def test_a_kernel_that_is_none_never_measures(banner, tmp_path):
     (tmp_path / "version").write_text(banner)

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from webhook.adapters.kube.client import Kube, KubeError
 from webhook.agent import watcher
 from webhook.agent.watcher import NodeSeen, WatchFailed, watch, watch_gpus
 from webhook.agent.xids import Hold
-from webhook.core.node.inventory import Scan
+from webhook.core.node.inventory import Scan, SeenGpu
 
 NODE = {"metadata": {"resourceVersion": "7"}}
 LATER = {"metadata": {"resourceVersion": "8"}}
@@ -129,6 +130,43 @@ def test_gpus_are_scanned_with_a_pause_after_each_scan_or_at_once(monkeypatch):
     assert scanned == [("nvml", "file")] * 4
     assert wanted.pauses == [30.0] * 3
     assert wanted.cleared == 4  # before each scan: what asks for one meanwhile gets another
+
+
+FINE, GONE = Scan((SeenGpu("GPU-a", "x", 0, 1),)), Scan()
+
+
+@pytest.mark.parametrize(
+    ("scans", "fresh"),
+    [
+        ([FINE] * 4, [0]),
+        ([FINE, FINE, Scan(failed="why"), FINE, FINE], [0, 3]),
+        ([FINE, FINE, Scan(unsure=frozenset({""})), Scan(unsure=frozenset({""})), FINE, FINE],
+         [0, 3, 4]),
+        ([FINE, FINE, GONE, GONE, GONE], [0, 3]),
+        ([FINE, FINE, GONE, FINE, FINE], [0, 3]),
+        ([FINE] * 24, [0, 21]),  # in any case each ten minutes, to see what was added
+    ],
+)  # fmt: skip
+def test_a_scan_takes_the_library_anew_after_one_that_failed_or_saw_others(
+    scans, fresh, monkeypatch
+):
+    class Holding(Hold):
+        def fresh(self):
+            taken.append(len(scanned))
+            return super().fresh()
+
+    taken, scanned, coming = [], [], iter(scans)
+    monkeypatch.setattr(watcher, "scan", lambda *_: scanned.append(0) or next(coming))
+    clock = SimpleNamespace(monotonic=lambda: 30.0 * len(scanned))
+    monkeypatch.setattr(watcher, "time", clock)
+
+    def send(_):
+        if len(scanned) == len(scans):
+            raise Enough
+
+    with pytest.raises(Enough):
+        watch_gpus("nvml", "file", 30.0, Wanted(), Holding(), send)
+    assert taken == fresh
 
 
 class Quiet:

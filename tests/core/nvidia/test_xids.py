@@ -9,9 +9,9 @@ OF_PROGRAMS = {
     *(8, 11, 13, 31, 32, 37, 43, 44, 45, 59, 66, 67, 68, 69, 70, 71, 94, 109, 126, 127, 137),
     *(62, 119, 120),  # of firmware that workloads were seen to bring down
     *(63, 92, 154),  # they report what was done, or what the state says
-    *(74, 80, 121, 144, 145, 146, 147, 148, 149, 150),  # of a link, whose other end may be at fault
+    *(74, 80, 121, 144, 145, 146, 147, 148, 149, 150),  # of a link, which has another end
 }
-"""What a tenant's program can cause, by NVIDIA's catalog, or does not say that this GPU is broken."""
+"""What a tenant's program can cause, by NVIDIA's catalog, or what blames no GPU."""
 
 
 @pytest.mark.parametrize("xid", sorted(OF_PROGRAMS))
