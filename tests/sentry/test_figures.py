@@ -149,6 +149,12 @@ def test_a_gpu_that_cannot_be_seen_is_not_healthy_and_leaves_after_a_while():
     assert [gpu.uuid for gpu in shown(figures).node.gpus] == ["GPU-b"]
 
 
+def test_a_gpu_that_the_node_agent_found_broken_is_not_healthy_and_has_its_figures():
+    figures = seen(a_look(500, 0), lines={})
+    gpus = figures.show(100.0, (), "sidecar", {"GPU-a"}, followed=True).node.gpus
+    assert [(gpu.healthy, gpu.used_bytes) for gpu in gpus] == [(False, 500 * MIB), (True, 0)]
+
+
 def test_a_list_that_was_not_read_for_long_says_nothing_of_now():
     figures = seen(a_look(500, 0, [held(50, 400)]), lines={TRAINER: a_line()})
     figures.see(a_look(500), OLD_LIST_S - 1)

@@ -241,6 +241,7 @@ def test_every_figure_of_a_gpu_and_of_a_pod_has_its_name(metrics):
     pod = OF_POD % ("team", "p0")
     assert seen(metrics) == {
         f'vramwarden_gpu_info{{{info},uuid="gpu-abc"}}': 1.0,
+        f"vramwarden_gpu_healthy{{{OF_GPU}}}": 1.0,
         f"vramwarden_gpu_memory_total_bytes{{{OF_GPU}}}": 100.0,
         f"vramwarden_gpu_memory_usable_bytes{{{OF_GPU}}}": 90.0,
         f"vramwarden_gpu_memory_promised_bytes{{{OF_GPU}}}": 70.0,
@@ -262,6 +263,7 @@ def test_what_is_not_known_has_no_series(metrics):
     share = replace(share, processes=None)
     metrics.show(shown(share, **unknown, unattributed_bytes=None), (), 5.0)
     assert sorted(name.partition("{")[0] for name in seen(metrics)) == [
+        "vramwarden_gpu_healthy",
         "vramwarden_gpu_info",
         "vramwarden_gpu_memory_total_bytes",
         "vramwarden_gpu_memory_usable_bytes",

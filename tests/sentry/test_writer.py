@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.gpu_nodes import OwnNode
 from webhook.core.seeing.node_writes import LEAST_S, REGULAR_S
 from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node
 from webhook.sentry.writer import LONGEST_PAUSE_S, NODE_EVERY_S, UNKNOWN_KIND_S, GpuNodeWriter
@@ -29,13 +30,19 @@ def figures(used=0, at_s=1.0, *pods):
     return NodeFigures("n1", at_s, "580", "sidecar", (gpu,))
 
 
+GPUS = "vramwarden.io/gpus"
+ENTRY = {"uuid": "GPU-well", "memory": 2**30, "product": "H200", "index": 0}
+LISTED = json.dumps([ENTRY, ENTRY | {"uuid": "GPU-ill", "xid": 79}])
+
+
 class Kube:
     """Keeps one object, as the API server does, and what was sent when."""
 
     def __init__(self):
         self.now_s = 1000.0
         self.stored = None
-        self.node = {"metadata": {"uid": "u-1", "labels": {"vramwarden.io/enforcement": "sidecar"}}}
+        labels = {"vramwarden.io/enforcement": "sidecar"}
+        self.node = {"metadata": {"uid": "u-1", "labels": labels, "annotations": {GPUS: LISTED}}}
         self.knows_kind = True
         self.fails = None
         self.asked = []
@@ -121,7 +128,7 @@ def test_the_first_report_creates_the_object_with_its_owner():
     bench = Bench()
     bench.turn(figures(3))
     assert bench.kube.stored == write_gpu_node(figures(3), "u-1")
-    assert bench.writer.enforcement == "sidecar"
+    assert bench.writer.own == OwnNode("u-1", "sidecar", frozenset({"GPU-ill"}))
     assert bench.kube.calls("merge", "create") == [OBJECT, COLLECTION]
     assert bench.turn() is None
 

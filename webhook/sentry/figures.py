@@ -22,7 +22,7 @@ from webhook.core.seeing.nodes import (
 from webhook.sentry.judge import has
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from webhook.core.placement.assignments import Assignment, Assignments
     from webhook.core.pod.gpus import Gpu
@@ -199,6 +199,7 @@ class Figures:
         observed_s: float,
         unmanaged: Iterable[Unmanaged],
         enforcement: str,
+        ill: Container[str] = (),
         *,
         followed: bool,
     ) -> Shown:
@@ -227,7 +228,7 @@ class Figures:
                 theirs.append(share.figures)
         made = tuple(
             replace(
-                self._describe(gpu, free[gpu.uuid] if followed else None),
+                self._describe(gpu, free[gpu.uuid] if followed else None, ill),
                 pods=tuple(pods.get(gpu.uuid, ())),
                 unmanaged=tuple(holders.get(gpu.uuid, ())),
             )
@@ -236,7 +237,7 @@ class Figures:
         node = NodeFigures(self._node, observed_s, self._driver_version, enforcement, made)
         return Shown(node, shares)
 
-    def _describe(self, gpu: Gpu, free: int | None) -> GpuFigures:
+    def _describe(self, gpu: Gpu, free: int | None, ill: Container[str]) -> GpuFigures:
         uuid, usable = gpu.uuid, gpu.memory_bytes
         listed = self._lists.get(uuid)
         unattributed = None
@@ -252,7 +253,7 @@ class Figures:
             used_bytes=self._used.get(uuid),
             free_bytes=free,
             unattributed_bytes=unattributed,
-            healthy=uuid in self._used,
+            healthy=uuid in self._used and uuid not in ill,
         )
 
     def _shares(self, gpus: Iterable[Gpu]) -> Iterable[Share]:

@@ -192,8 +192,8 @@ class Sentry:
         self._figures.hear(self._names.said)
         self._figures.see(look, now_s)
         seen_s, followed = time.time(), self._fresh_s is not None
-        enforcement = self._writer.enforcement
-        shown = self._figures.show(seen_s, unmanaged, enforcement, followed=followed)
+        own = self._writer.own
+        shown = self._figures.show(seen_s, unmanaged, own.enforcement, own.ill, followed=followed)
         looked_s = seen_s if look.fault is None else None
         self._metrics.show(shown, unmanaged, looked_s, counts=self._is_seeded)
         if self._is_seeded:

@@ -104,6 +104,14 @@ class _Snapshot(Collector):
                 [*self._gpu(gpu), gpu.product, node.driver_version, node.enforcement], 1
             )
         yield info
+        healthy = GaugeMetricFamily(
+            "vramwarden_gpu_healthy",
+            "Whether a GPU can be seen, and the node agent did not find it broken.",
+            labels=_GPU,
+        )
+        for gpu in node.gpus:
+            healthy.add_metric(self._gpu(gpu), int(gpu.healthy))
+        yield healthy
         for name, what, of in _FIGURES_OF_GPUS:
             family = GaugeMetricFamily(f"vramwarden_gpu_memory_{name}_bytes", what, labels=_GPU)
             for gpu in node.gpus:

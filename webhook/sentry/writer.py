@@ -28,8 +28,8 @@ LONGEST_PAUSE_S: Final = 60.0
 UNKNOWN_KIND_S: Final = 300.0
 """How often it is tried where the cluster knows no `GPUNode`: an admin has to add the CRD."""
 
-NODE_EVERY_S: Final = 600.0
-"""How often the Node is read again: its label `enforcement` seldom changes."""
+NODE_EVERY_S: Final = 120.0
+"""How often the Node is read again, whose label `enforcement` and broken GPUs seldom change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ class GpuNodeWriter:
         self._is_read = False
 
     @property
-    def enforcement(self) -> str:
-        """The node's label of that name, as it was read last; empty before."""
-        return self._own.enforcement
+    def own(self) -> OwnNode:
+        """The Node as it was read last; empty before."""
+        return self._own
 
     def offer(self, figures: NodeFigures) -> None:
         """Have these written, when it is time, instead of any that wait still; never waits."""

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError, joined
+from webhook.core.node.state import read_inventory
 from webhook.core.seeing.nodes import read_gpu_node, write_gpu_node
 from webhook.names import GPU_NODES, NODE_ENFORCEMENT_LABEL, SEEING_API_VERSION
 
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
-    from webhook.core.seeing.nodes import NodeFigures
+from webhook.core.seeing.nodes import NodeFigures
 
 COLLECTION: Final = f"/apis/{SEEING_API_VERSION}/{GPU_NODES}"
 
@@ -30,13 +31,18 @@ class OwnNode:
     uid: str
     enforcement: str
     """The label; empty where the node agent has not written it."""
+    ill: frozenset[str] = frozenset()
+    """UUIDs of GPUs that the node agent shows as not healthy."""
 
 
 def read_own_node(kube: Kube, name: str) -> OwnNode:
     """Read a Node, from the API server's cache; raises KubeError."""
-    metadata: dict[str, Any] = kube.read(joined("nodes", name), resourceVersion="0")["metadata"]
+    node: dict[str, Any] = kube.read(joined("nodes", name), resourceVersion="0")
+    metadata = node["metadata"]
     labels = metadata.get("labels") or {}
-    return OwnNode(str(metadata.get("uid") or ""), str(labels.get(NODE_ENFORCEMENT_LABEL) or ""))
+    uid, enforcement = metadata.get("uid"), labels.get(NODE_ENFORCEMENT_LABEL)
+    ill = frozenset(gpu.uuid for gpu in read_inventory(node).gpus if not gpu.healthy)
+    return OwnNode(str(uid or ""), str(enforcement or ""), ill)
 
 
 def read_figures(kube: Kube, name: str) -> NodeFigures | None:
