@@ -16,7 +16,7 @@ from webhook.names import GPU_NODES, NODE_ENFORCEMENT_LABEL, SEEING_API_VERSION
 
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
-from webhook.core.seeing.nodes import NodeFigures
+    from webhook.core.seeing.nodes import NodeFigures
 
 COLLECTION: Final = f"/apis/{SEEING_API_VERSION}/{GPU_NODES}"
 
