@@ -340,19 +340,22 @@ def test_of_all_xids_only_those_of_a_broken_gpu_switch_one_off(agent, api_server
         (tmp_path / "xids").write_text(f"{caused}? 79\nGPU-b 79\n")
         event = agent.wait_for("a GPU is not healthy; it gets no further pod")
         assert (event["gpu"], event["why"]) == ("GPU-b", "Xid 79: it has fallen off the bus")
-        agent.wait_for("node patched", 2)
-    patched = [
-        body["metadata"]["annotations"]
-        for *_, body in api_server.asked
-        if body and "metadata" in body
+        wait_until(
+            "a patch", lambda: {"GPU-a": None, "GPU-b": 79} in xids_of(api_server), timeout=20
+        )
+    assert xids_of(api_server)[0] == {"GPU-a": None, "GPU-b": None}
+    assert {found["GPU-a"] for found in xids_of(api_server)} == {None}
+
+
+def xids_of(api_server):
+    """Return, for each patch that says it, which GPU has which Xid."""
+    parts = [
+        (body or {}).get("metadata", {}).get("annotations", {}) for *_, body in api_server.asked
     ]
-    faults = [
-        {gpu["uuid"]: gpu.get("xid") for gpu in json.loads(one["vramwarden.io/gpus"])}
-        for one in patched
+    listed = [
+        json.loads(part["vramwarden.io/gpus"]) for part in parts if "vramwarden.io/gpus" in part
     ]
-    assert faults[0] == {"GPU-a": None, "GPU-b": None}
-    assert faults[-1] == {"GPU-a": None, "GPU-b": 79}
-    assert {fault["GPU-a"] for fault in faults} == {None}
+    return [{gpu["uuid"]: gpu.get("xid") for gpu in gpus} for gpus in listed]
 
 
 BEFORE_DRIVER = """
