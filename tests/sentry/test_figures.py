@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sentry.worlds import CAP_MIB, MIB, OTHER, TOTAL_MIB, TRAINER, a_gpu, a_line, held, hold
+from webhook.adapters.kube.gpu_nodes import OwnNode
 from webhook.core.nvidia.drivers import Fault
 from webhook.core.placement.assignments import Assignment
 from webhook.core.seeing.nodes import (
@@ -43,8 +44,11 @@ def _bytes(mib):
     return None if mib is None else mib * MIB
 
 
-def shown(figures, unmanaged=(), *, followed=True):
-    return figures.show(100.0, unmanaged, "sidecar", followed=followed)
+OWN = OwnNode("u-1", "sidecar")
+
+
+def shown(figures, unmanaged=(), *, own=OWN, followed=True):
+    return figures.show(100.0, unmanaged, own, followed=followed)
 
 
 def seen(*looks, lines=None, said=None):
@@ -86,6 +90,14 @@ def test_a_node_with_everything_known():
     assert [(one.gpu, one.pod, one.processes) for one in shown(figures).shares] == [
         ("GPU-a", "team/train", 2), ("GPU-a", "x/y", 1), ("GPU-b", "x/y", 1),
     ]  # fmt: skip
+
+
+def test_what_its_agent_says_of_the_node_is_shown():
+    own = replace(OWN, not_shared="nvidia.com/gpu is offered", faults={"GPU-b": "Xid 79"})
+    node = shown(seen(a_look()), own=own).node
+    assert node.not_shared == "nvidia.com/gpu is offered"
+    assert [(gpu.healthy, gpu.fault) for gpu in node.gpus] == [(True, ""), (False, "Xid 79")]
+    assert read_gpu_node(write_gpu_node(node)) == node
 
 
 def test_before_the_list_was_read_and_while_it_cannot_be_followed_nothing_is_said_of_promises():
@@ -151,8 +163,10 @@ def test_a_gpu_that_cannot_be_seen_is_not_healthy_and_leaves_after_a_while():
 
 def test_a_gpu_that_the_node_agent_found_broken_is_not_healthy_and_has_its_figures():
     figures = seen(a_look(500, 0), lines={})
-    gpus = figures.show(100.0, (), "sidecar", {"GPU-a"}, followed=True).node.gpus
-    assert [(gpu.healthy, gpu.used_bytes) for gpu in gpus] == [(False, 500 * MIB), (True, 0)]
+    own = OwnNode("u-1", "sidecar", faults={"GPU-a": "Xid 79"})
+    one, other = figures.show(100.0, (), own, followed=True).node.gpus
+    assert (one.healthy, one.fault, one.used_bytes) == (False, "Xid 79", 500 * MIB)
+    assert (other.healthy, other.fault, other.used_bytes) == (True, "", 0)
 
 
 def test_a_list_that_was_not_read_for_long_says_nothing_of_now():

@@ -16,6 +16,7 @@ from tests.sentry.worlds import ID, OTHER, TRAINER, Driver, a_line
 from tests.support.fake_proc import put, status_lines
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.assigned import AssignmentsSeen, AssignmentsUnread
+from webhook.adapters.kube.gpu_nodes import OwnNode
 from webhook.adapters.processes import Delivery
 from webhook.core.node.driver import CHANGED_AFTER_S
 from webhook.core.placement.assignments import Hold
@@ -215,7 +216,7 @@ def test_an_excess_is_reported_once_counted_and_nobody_is_stopped(tmp_path, cloc
     assert [report.stopped for report in reports] == [False, False]
     assert all(report.sentence.endswith(f"; nothing is stopped: {why}") for report in reports)
     assert b'vramwarden_sentry_would_stop_total{node="n1"} 2.0' in bench.metrics.exposition()
-    shown = bench.sentry._figures.show(0.0, (), "sidecar", followed=True)
+    shown = bench.sentry._figures.show(0.0, (), OwnNode("", ""), followed=True)
     (figures,) = shown.node.gpus[0].pods
     assert (figures.would_stop, figures.stops) == (2, None)
     assert figures.would_stop_since_s <= time.time()
@@ -241,7 +242,7 @@ def test_what_was_reported_is_kept_by_the_sentry_that_comes_after(bench):
     bench.sentry.hear(Stored(NodeFigures("n1", 100.0, "580", "sidecar", (gpu,))))
     bench.sentry._figures.would_stop(TRAINER, 200.0)
     bench.sentry.turn(1.0)
-    (found,) = bench.sentry._figures.show(0.0, (), "sidecar", followed=True).node.gpus[0].pods
+    (found,) = bench.sentry._figures.show(0.0, (), OwnNode("", ""), followed=True).node.gpus[0].pods
     assert (found.would_stop, found.would_stop_since_s) == (4, 50.0)
     bench.sentry.hear(AssignmentsSeen({}))
     assert bench.sentry._figures._would_stop == {}

@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.gpu_nodes import OwnNode
 from webhook.core.seeing.node_writes import LEAST_S, REGULAR_S
 from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node
 from webhook.sentry.writer import LONGEST_PAUSE_S, NODE_EVERY_S, UNKNOWN_KIND_S, GpuNodeWriter
@@ -30,19 +30,13 @@ def figures(used=0, at_s=1.0, *pods):
     return NodeFigures("n1", at_s, "580", "sidecar", (gpu,))
 
 
-GPUS = "vramwarden.io/gpus"
-ENTRY = {"uuid": "GPU-well", "memory": 2**30, "product": "H200", "index": 0}
-LISTED = json.dumps([ENTRY, ENTRY | {"uuid": "GPU-ill", "xid": 79}])
-
-
 class Kube:
     """Keeps one object, as the API server does, and what was sent when."""
 
     def __init__(self):
         self.now_s = 1000.0
         self.stored = None
-        labels = {"vramwarden.io/enforcement": "sidecar"}
-        self.node = {"metadata": {"uid": "u-1", "labels": labels, "annotations": {GPUS: LISTED}}}
+        self.node = {"metadata": {"uid": "u-1", "labels": {"vramwarden.io/enforcement": "sidecar"}}}
         self.knows_kind = True
         self.fails = None
         self.asked = []
@@ -128,7 +122,7 @@ def test_the_first_report_creates_the_object_with_its_owner():
     bench = Bench()
     bench.turn(figures(3))
     assert bench.kube.stored == write_gpu_node(figures(3), "u-1")
-    assert bench.writer.own == OwnNode("u-1", "sidecar", frozenset({"GPU-ill"}))
+    assert bench.writer.own.enforcement == "sidecar"
     assert bench.kube.calls("merge", "create") == [OBJECT, COLLECTION]
     assert bench.turn() is None
 
@@ -229,6 +223,42 @@ def test_a_node_that_may_not_be_read_costs_only_the_owner():
     bench.turn(figures(0))
     assert bench.kube.stored == write_gpu_node(figures(0))
     assert bench.messages() == ["the Node cannot be read; its GPUNode does not go with it"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "status", "why"),
+    [
+        ({}, {"capacity": {"vramwarden.io/vram": "80Gi"}}, ""),
+        ({}, {"allocatable": {"nvidia.com/gpu": "2"}}, "nvidia.com/gpu is offered"),
+        ({"vramwarden.io/share": "true"}, {}, "its agent does not advertise them"),
+        ({"vramwarden.io/share": "false"}, {}, "vramwarden.io/share=false"),
+    ],
+)
+def test_it_is_known_within_a_minute_whether_the_node_is_shared(labels, status, why):
+    bench = Bench()
+    bench.kube.node |= {"status": {"capacity": {"vramwarden.io/vram": "80Gi"}}}
+    bench.turn(figures())
+    assert bench.writer.own.not_shared == ""
+    bench.kube.node = {"metadata": {"labels": labels}, "status": status}
+    bench.turn(figures(1), later_s=NODE_EVERY_S)
+    assert bench.writer.own.not_shared == why
+
+
+def test_which_gpus_its_agent_calls_broken_is_known():
+    bench = Bench()
+    gpu = {"uuid": "GPU-a", "memory": GIB, "product": "H200", "index": 0}
+    broken = {**gpu, "uuid": "GPU-b", "healthy": False, "fault": "Xid 79"}
+    annotations = {"vramwarden.io/gpus": json.dumps([gpu, broken])}
+    bench.kube.node["metadata"]["annotations"] = annotations
+    bench.turn(figures())
+    assert bench.writer.own.faults == {"GPU-b": "Xid 79"}
+
+
+def test_that_a_node_is_shared_again_is_written():
+    bench = Bench()
+    bench.turn(replace(figures(), not_shared="x"))
+    bench.turn(figures(), later_s=LEAST_S)
+    assert bench.kube.stored == write_gpu_node(figures(), "u-1")
 
 
 def test_a_node_that_never_had_a_gpu_has_no_object_and_one_that_lost_them_has():

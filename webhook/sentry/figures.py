@@ -22,8 +22,9 @@ from webhook.core.seeing.nodes import (
 from webhook.sentry.judge import has
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
+    from webhook.adapters.kube.gpu_nodes import OwnNode
     from webhook.core.placement.assignments import Assignment, Assignments
     from webhook.core.pod.gpus import Gpu
     from webhook.sentry.audit import Unmanaged
@@ -198,12 +199,11 @@ class Figures:
         self,
         observed_s: float,
         unmanaged: Iterable[Unmanaged],
-        enforcement: str,
-        ill: Container[str] = (),
+        own: OwnNode,
         *,
         followed: bool,
     ) -> Shown:
-        """Return what is shown now, at this Unix time.
+        """Return what is shown now, at this Unix time; a GPU is as healthy as its agent says.
 
         | the list of promises | promised, free | pods | unmanaged |
         | --- | --- | --- | --- |
@@ -228,16 +228,19 @@ class Figures:
                 theirs.append(share.figures)
         made = tuple(
             replace(
-                self._describe(gpu, free[gpu.uuid] if followed else None, ill),
+                self._describe(gpu, free[gpu.uuid] if followed else None),
                 pods=tuple(pods.get(gpu.uuid, ())),
                 unmanaged=tuple(holders.get(gpu.uuid, ())),
+                healthy=gpu.uuid in self._used and gpu.uuid not in own.faults,
+                fault=own.faults.get(gpu.uuid, ""),
             )
             for gpu in gpus
         )
-        node = NodeFigures(self._node, observed_s, self._driver_version, enforcement, made)
+        version, why = self._driver_version, own.not_shared
+        node = NodeFigures(self._node, observed_s, version, own.enforcement, made, why)
         return Shown(node, shares)
 
-    def _describe(self, gpu: Gpu, free: int | None, ill: Container[str]) -> GpuFigures:
+    def _describe(self, gpu: Gpu, free: int | None) -> GpuFigures:
         uuid, usable = gpu.uuid, gpu.memory_bytes
         listed = self._lists.get(uuid)
         unattributed = None
@@ -253,7 +256,6 @@ class Figures:
             used_bytes=self._used.get(uuid),
             free_bytes=free,
             unattributed_bytes=unattributed,
-            healthy=uuid in self._used and uuid not in ill,
         )
 
     def _shares(self, gpus: Iterable[Gpu]) -> Iterable[Share]:

@@ -192,8 +192,7 @@ class Sentry:
         self._figures.hear(self._names.said)
         self._figures.see(look, now_s)
         seen_s, followed = time.time(), self._fresh_s is not None
-        own = self._writer.own
-        shown = self._figures.show(seen_s, unmanaged, own.enforcement, own.ill, followed=followed)
+        shown = self._figures.show(seen_s, unmanaged, self._writer.own, followed=followed)
         looked_s = seen_s if look.fault is None else None
         self._metrics.show(shown, unmanaged, looked_s, counts=self._is_seeded)
         if self._is_seeded:

@@ -28,8 +28,11 @@ LONGEST_PAUSE_S: Final = 60.0
 UNKNOWN_KIND_S: Final = 300.0
 """How often it is tried where the cluster knows no `GPUNode`: an admin has to add the CRD."""
 
-NODE_EVERY_S: Final = 120.0
-"""How often the Node is read again, whose label `enforcement` and broken GPUs seldom change."""
+NODE_EVERY_S: Final = 60.0
+"""How often the Node is read again: whether it is shared, and which GPUs its agent calls broken.
+
+Sooner after a start, when its agent may have started too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +67,13 @@ class GpuNodeWriter:
         """What an earlier sentry wrote, until there is something to compare it with."""
         self._exists = False
         self._tried_s = self._next_s = self._node_next_s = float("-inf")
-        self._pause_s = LEAST_S
+        self._pause_s = self._node_pause_s = LEAST_S
         self._own = OwnNode("", "")
         self._is_read = False
 
     @property
     def own(self) -> OwnNode:
-        """The Node as it was read last; empty before."""
+        """The Node, as it was read last; before, nothing is known of it."""
         return self._own
 
     def offer(self, figures: NodeFigures) -> None:
@@ -134,10 +137,11 @@ class GpuNodeWriter:
             self._tried_s = now_s - max(0.0, newest.observed_s - stored.observed_s)
 
     def _read_node(self, now_s: float) -> None:
-        """Read the Node now and then; without it nothing is lost but the owner and a label."""
+        """Read the Node now and then; without it the owner is lost, and what its agent says."""
         if now_s < self._node_next_s:
             return
-        self._node_next_s = now_s + NODE_EVERY_S
+        self._node_next_s = now_s + self._node_pause_s
+        self._node_pause_s = min(2 * self._node_pause_s, NODE_EVERY_S)
         try:
             self._own = read_own_node(self._kube, self._node)
         except KubeError as error:

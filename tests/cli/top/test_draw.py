@@ -63,6 +63,13 @@ def without_figures():
     )
 
 
+def beside_the_plugin():
+    broken = a_gpu(1, 79, 0, healthy=False, fault="Xid 79")
+    whole = a_gpu(0, 79, 60, unmanaged=[("u", 60)])
+    offered = replace(a_node("n2", whole), not_shared="nvidia.com/gpu is offered")
+    return join([a_node("n1", a_gpu(0, 79, 9), broken), offered], [], AT_S, namespace="team-a")
+
+
 def waits_at_length():
     waits = "no GPU of node n1 has 30Gi free, which this pod needs; the largest free amount is 23Gi"
     seen = [
@@ -80,6 +87,7 @@ def troubled():
 
 
 CASES = {
+    "beside-the-plugin": (beside_the_plugin(), Look(width=100), ("nodes",)),
     "file": (team_a(), Look(), ("nodes", "pods")),
     "terminal-120": (team_a(), Look(width=120), ("nodes", "pods")),
     "terminal-80": (team_a(), Look(width=80), ("nodes", "pods")),

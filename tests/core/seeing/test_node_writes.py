@@ -79,9 +79,11 @@ def test_of_a_large_gpu_two_percent_count():
     [
         replace(NODE, driver_version="590"),
         replace(NODE, enforcement="none"),
+        replace(NODE, not_shared="x"),
         replace(NODE, gpus=(SMALL,)),
         replace(NODE, gpus=()),
         with_gpu(healthy=False),
+        with_gpu(healthy=False, fault="Xid 79"),
         with_gpu(product="A10G"),
         with_gpu(index=7),
         with_gpu(pods=()),

@@ -5,16 +5,24 @@ One request a write: a merge patch, which finds the object, and a creation only 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError, joined
+from webhook.core.node.sharing import given_away, is_advertised
 from webhook.core.node.state import read_inventory
 from webhook.core.seeing.nodes import read_gpu_node, write_gpu_node
-from webhook.names import GPU_NODES, NODE_ENFORCEMENT_LABEL, SEEING_API_VERSION
+from webhook.names import (
+    GPU_NODES,
+    NODE_ENFORCEMENT_LABEL,
+    NODE_SHARE_LABEL,
+    SEEING_API_VERSION,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from webhook.adapters.kube.client import Kube
     from webhook.core.seeing.nodes import NodeFigures
 
@@ -31,18 +39,32 @@ class OwnNode:
     uid: str
     enforcement: str
     """The label; empty where the node agent has not written it."""
-    ill: frozenset[str] = frozenset()
-    """UUIDs of GPUs that the node agent shows as not healthy."""
+    not_shared: str = ""
+    """Why its GPUs are not shared; empty where they are, or nobody knows."""
+    faults: Mapping[str, str] = field(default_factory=dict)
+    """Why, by UUID, GPUs are not healthy, as the node agent says it; it may say no more."""
 
 
 def read_own_node(kube: Kube, name: str) -> OwnNode:
     """Read a Node, from the API server's cache; raises KubeError."""
-    node: dict[str, Any] = kube.read(joined("nodes", name), resourceVersion="0")
-    metadata = node["metadata"]
+    node = kube.read(joined("nodes", name), resourceVersion="0")
+    metadata: dict[str, Any] = node["metadata"]
     labels = metadata.get("labels") or {}
-    uid, enforcement = metadata.get("uid"), labels.get(NODE_ENFORCEMENT_LABEL)
-    ill = frozenset(gpu.uuid for gpu in read_inventory(node).gpus if not gpu.healthy)
-    return OwnNode(str(uid or ""), str(enforcement or ""), ill)
+    return OwnNode(
+        str(metadata.get("uid") or ""),
+        str(labels.get(NODE_ENFORCEMENT_LABEL) or ""),
+        _why_not_shared(node, labels.get(NODE_SHARE_LABEL)),
+        {gpu.uuid: gpu.fault for gpu in read_inventory(node).gpus if not gpu.healthy},
+    )
+
+
+def _why_not_shared(node: Mapping[str, Any], label: str | None) -> str:
+    if is_advertised(node):
+        return ""
+    if label not in {None, "true"}:
+        return f"{NODE_SHARE_LABEL}={label}"
+    offered = given_away(node)
+    return f"{offered[0]} is offered" if offered else "its agent does not advertise them"
 
 
 def read_figures(kube: Kube, name: str) -> NodeFigures | None:
@@ -59,7 +81,7 @@ def write_figures(kube: Kube, figures: NodeFigures, node_uid: str = "") -> None:
     written = write_gpu_node(figures, node_uid)
     status = written["status"]
     summary = dict.fromkeys(_MAYBE_IN_SUMMARY) | status["summary"]
-    patch: dict[str, Any] = {"status": status | {"summary": summary}}
+    patch: dict[str, Any] = {"status": {"notShared": None, **status, "summary": summary}}
     if owners := written["metadata"].get("ownerReferences"):
         patch["metadata"] = {"ownerReferences": owners}
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.cli.top.bars import ASCII, UNICODE, Shades, cap_bar, gpu_bar, letter_of, lettered_bar
 from webhook.cli.top.columns import Column, clean, fits, table
-from webhook.core.seeing.top import Phase, Reason
+from webhook.core.seeing.top import GpuRow, Phase, Reason
 from webhook.core.seeing.words import amount, counted, span
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from webhook.core.seeing.top import (
         Amounts,
-        GpuRow,
         NodeRow,
         PodRow,
         TopReport,
@@ -96,6 +95,8 @@ def _head(report: TopReport) -> list[str]:
         return []
     said = [_of_all("promised", sums.promised_bytes, sums.promised_gpus, sums)]
     said.append(_of_all("used", sums.used_bytes, sums.used_gpus, sums))
+    if not sums.nodes:
+        return []
     line = f"{counted(sums.nodes, 'node')}, {counted(sums.gpus, 'GPU')}, "
     line += f"{amount(sums.usable_bytes)} usable: {', '.join(said)}"
     if sums.largest_free_bytes is not None:
@@ -116,7 +117,7 @@ def _of_all(what: str, known: int | None, gpus: int, sums: Amounts) -> str:
 def _nodes(report: TopReport, look: Look) -> list[str]:
     if not report.nodes:
         return []
-    if report.amounts.gpus > MOST_GPU_LINES and not look.wide:
+    if _has_node_lines(report, look):
         return _node_lines(report.nodes, look)
     rows = [(node, gpu) for node in report.nodes for gpu in node.gpus]
     firsts = [
@@ -146,7 +147,7 @@ def _nodes(report: TopReport, look: Look) -> list[str]:
             Column(_bar_title(cells, look), bars, style=lambda text, _: _painted(text, look)),
             Column("PROMISED", [_amount(gpu.promised_bytes) for _, gpu in rows], right=True),
             Column("USED", [_amount(gpu.used_bytes) for _, gpu in rows], right=True),
-            Column("FREE", [_free(gpu) for _, gpu in rows], right=True),
+            Column("FREE", [_free(node, gpu) for node, gpu in rows], right=True),
             Column("PODS", [_number_of_pods(gpu) for _, gpu in rows], right=True),
             Column(
                 "SEEN",
@@ -167,6 +168,11 @@ def _nodes(report: TopReport, look: Look) -> list[str]:
         return columns
 
     return _fitting(made, look, (_WIDE_BAR,) if look.wide else _BARS)
+
+
+def _has_node_lines(report: TopReport, look: Look) -> bool:
+    gpus = sum(len(node.gpus) for node in report.nodes or ())
+    return gpus > MOST_GPU_LINES and not look.wide
 
 
 def _node_lines(nodes: Sequence[NodeRow], look: Look) -> list[str]:
@@ -193,7 +199,7 @@ def _node_lines(nodes: Sequence[NodeRow], look: Look) -> list[str]:
             ),
             Column("PROMISED", [_amount(one.promised_bytes) for one in sums], right=True),
             Column("USED", [_amount(one.used_bytes) for one in sums], right=True),
-            Column("FREE", [_amount(one.free_bytes, down=True) for one in sums], right=True),
+            Column("FREE", [_free(node, node.amounts) for node in nodes], right=True),
             Column(
                 "LARGEST",
                 [_amount(one.largest_free_bytes, down=True) for one in sums],
@@ -331,9 +337,21 @@ def _tail(report: TopReport, look: Look, parts: Sequence[str]) -> list[str]:
     if "pods" in parts and waiting:
         named = f"{clean(waiting[0].name)} -n {clean(waiting[0].namespace)}"
         painted.append(f"why a pod waits: {look.command} explain {named}")
-    if "nodes" in parts and report.amounts.gpus > MOST_GPU_LINES and not look.wide:
+    if "nodes" in parts and (aside := left_out(report)):
+        painted += _wrapped([aside], look, _DIM)
+    if "nodes" in parts and _has_node_lines(report, look):
         painted.append(f"the GPUs of a node: {look.command} top --node NAME")
     return painted
+
+
+def left_out(report: TopReport) -> str:
+    """Say which nodes are not shared, and why; empty where all are."""
+    found = [node for node in report.nodes or () if node.not_shared]
+    if not found:
+        return ""
+    said = [f"{node.name} ({node.not_shared})" for node in found[:_MOST_ALIKE]]
+    more = f" and {len(found) - _MOST_ALIKE:,} more" if len(found) > _MOST_ALIKE else ""
+    return f"not shared, and in no sum: {', '.join(said)}{more}"
 
 
 def _wrapped(sentences: Iterable[str], look: Look, style: str = _RED) -> list[str]:
@@ -415,10 +433,12 @@ def _amount(known: int | None, *, down: bool = False) -> str:
     return "-" if known is None else amount(known, down=down)
 
 
-def _free(gpu: GpuRow) -> str:
-    if gpu.free_bytes is None or not gpu.healthy:
+def _free(node: NodeRow, place: GpuRow | Amounts) -> str:
+    if node.not_shared:
+        return "not shared"
+    if place.free_bytes is None or (isinstance(place, GpuRow) and not place.healthy):
         return "-"
-    return amount(max(0, gpu.free_bytes), down=True)
+    return amount(max(0, place.free_bytes), down=True)
 
 
 def _count(known: int | None) -> str:

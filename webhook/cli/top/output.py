@@ -93,6 +93,7 @@ def _node(node: NodeRow) -> Json:
         stale=node.stale,
         driverVersion=node.driver_version,
         enforcement=node.enforcement,
+        notShared=node.not_shared,
         totals=_amounts(node.amounts),
         gpus=[_gpu(gpu) for gpu in node.gpus],
     )
@@ -104,6 +105,7 @@ def _gpu(gpu: GpuRow) -> Json:
         index=gpu.index,
         product=gpu.product,
         healthy=gpu.healthy,
+        fault=gpu.fault,
         totalBytes=gpu.total_bytes,
         usableBytes=gpu.usable_bytes,
         promisedBytes=gpu.promised_bytes,

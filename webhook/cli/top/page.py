@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from webhook.cli.drawing import charts
 from webhook.cli.drawing.charts import WIDTH, cut, rectangle, words
 from webhook.cli.drawing.elements import folded, page, section, table, tag
+from webhook.cli.top.draw import left_out
 from webhook.core.seeing.top import Phase
 from webhook.core.seeing.words import amount, counted, span
 
@@ -55,6 +56,7 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
     shown = [tag("h1", "Who has the GPU memory")]
     if "nodes" in parts:
         shown.append(tag("p", _sums(report.amounts), class_="lead"))
+        shown += [tag("p", f"N{aside[1:]}.")] if (aside := left_out(report)) else []
     shown.append(tag("p", f"As of {at}; pods of {whose}."))
     if report.missing or report.troubles:
         shown.append(_troubles(report))
@@ -286,7 +288,7 @@ def _used_of(used: int | None, promised: int) -> str:
 
 def _figures(gpu: GpuRow) -> str:
     if not gpu.healthy:
-        return "lost or unhealthy"
+        return gpu.fault or "lost or unhealthy"
     if gpu.promised_bytes is None:
         return f"promised unknown, {_amount(gpu.used_bytes, 'unknown')} used"
     said = _used_of(gpu.used_bytes, gpu.promised_bytes)

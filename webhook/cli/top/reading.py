@@ -90,6 +90,7 @@ def _strangers(kube: Kube, namespace: str, nodes: Sequence[NodeFigures]) -> list
             if one.uid and one.used_bytes >= UNMANAGED_FROM_BYTES
         }
         for node in nodes
+        if not node.not_shared
     }
     found: list[SeenPod] = []
     for node in [name for name, uids in held.items() if uids][:_MOST_ASKED]:

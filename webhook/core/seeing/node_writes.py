@@ -63,9 +63,10 @@ def _names(node: NodeFigures) -> object:
     return (
         node.driver_version,
         node.enforcement,
+        node.not_shared,
         [
             (
-                (gpu.uuid, gpu.index, gpu.product, gpu.healthy),
+                (gpu.uuid, gpu.index, gpu.product, gpu.healthy, gpu.fault),
                 [(pod.uid, pod.stops, pod.would_stop) for pod in gpu.pods],
                 [one.uid for one in gpu.unmanaged],
             )

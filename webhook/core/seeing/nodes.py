@@ -24,6 +24,10 @@ MOST_GPUS: Final = 64
 """Of a node; what an object holds beyond that is not read."""
 MOST_PODS: Final = 256
 """Of a GPU, managed ones and others each."""
+LONGEST_WHY: Final = 300
+"""Characters that say why a node is not shared."""
+LONGEST_FAULT: Final = 120
+"""Characters that say why a GPU is not healthy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class GpuFigures:
     healthy: bool = True
     pods: tuple[PodFigures, ...] = ()
     unmanaged: tuple[UnmanagedFigures, ...] = ()
+    fault: str = ""
+    """Why it is not healthy, as the node agent says it; empty where it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,8 @@ class NodeFigures:
     enforcement: str
     """As the node's label of that name: `sidecar` or `none`."""
     gpus: tuple[GpuFigures, ...] = ()
+    not_shared: str = ""
+    """Why its GPUs are not shared, so that nothing of them can be promised; empty where they are."""
 
 
 def write_gpu_node(node: NodeFigures, node_uid: str = "") -> Json:
@@ -112,7 +120,9 @@ def read_gpu_node(raw: Mapping[str, Any]) -> NodeFigures | None:
         return None
     gpus = [found for one in as_objects(status.get("gpus"), MOST_GPUS) if (found := _gpu(one))]
     driver, enforcement = _text(status, "driverVersion"), _text(status, "enforcement")
-    return NodeFigures(name, observed_s, driver, enforcement, tuple(gpus))
+    return NodeFigures(
+        name, observed_s, driver, enforcement, tuple(gpus), _text(status, "notShared")[:LONGEST_WHY]
+    )
 
 
 def write_time(at_s: float) -> str:
@@ -148,13 +158,14 @@ def _status(node: NodeFigures) -> Json:
         summary["used"] = _up(sum(used))
     if free:
         summary["largestFree"] = _down(max(0, *free))
-    return {
+    status: Json = {
         "observedAt": write_time(node.observed_s),
         "driverVersion": node.driver_version,
         "enforcement": node.enforcement,
         "summary": summary,
         "gpus": [_write_gpu(gpu) for gpu in gpus],
     }
+    return status | ({"notShared": node.not_shared[:LONGEST_WHY]} if node.not_shared else {})
 
 
 def _write_gpu(gpu: GpuFigures) -> Json:
@@ -171,6 +182,8 @@ def _write_gpu(gpu: GpuFigures) -> Json:
     _put(written, "unattributedMi", gpu.unattributed_bytes, _ceil)
     if not gpu.healthy:
         written["healthy"] = False
+    if gpu.fault:
+        written["fault"] = gpu.fault[:LONGEST_FAULT]
     written["pods"] = [_write_pod(pod) for pod in gpu.pods[:MOST_PODS]]
     written["unmanaged"] = [
         {"uid": one.uid, "usedMi": _ceil(one.used_bytes)} for one in gpu.unmanaged[:MOST_PODS]
@@ -212,6 +225,7 @@ def _gpu(raw: Json) -> GpuFigures | None:
             for one in as_objects(raw.get("unmanaged"), MOST_PODS)
             if (used := _bytes(one, "usedMi")) is not None
         ),
+        _text(raw, "fault")[:LONGEST_FAULT],
     )
 
 

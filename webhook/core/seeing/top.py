@@ -130,6 +130,8 @@ class GpuRow:
     pods: tuple[Held, ...] = ()
     """All of them, the user's by name."""
     unmanaged: tuple[Stranger, ...] = ()
+    fault: str = ""
+    """Why it is not healthy, where somebody says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,8 @@ class NodeRow:
     enforcement: str
     gpus: tuple[GpuRow, ...]
     amounts: Amounts
+    not_shared: str = ""
+    """Why nothing of its GPUs can be promised; empty where they are shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +242,7 @@ class TopReport:
     namespace: str
     """Whose pods; empty for all."""
     amounts: Amounts
+    """Of the nodes that are shared."""
     nodes: tuple[NodeRow, ...] | None
     """None where they could not be read."""
     pods: tuple[PodRow, ...] | None
@@ -263,10 +268,11 @@ def join(
     rows = tuple(_node(node, named, at_s) for node in nodes or ())
     pod_rows = _pod_rows([pod for pod in pods or () if pod.managed], rows, at_s)
     reported = None if nodes is None else frozenset(row.name for row in rows)
+    shared = [row for row in rows if not row.not_shared]
     return TopReport(
         at_s,
         namespace,
-        _summed([gpu for row in rows for gpu in row.gpus], len(rows)),
+        _summed([gpu for row in shared for gpu in row.gpus], len(shared)),
         None if nodes is None else tuple(sorted(rows, key=lambda row: _natural(row.name))),
         None if pods is None else pod_rows,
         None if pods is None else _workloads(pod_rows),
@@ -340,6 +346,9 @@ def _less(one: int | None, other: int | None) -> int | None:
 def _node(node: NodeFigures, named: Mapping[str, SeenPod], at_s: float) -> NodeRow:
     gpus = sorted(node.gpus, key=lambda gpu: gpu.index)
     rows = tuple(_gpu(node.name, gpu, named) for gpu in gpus)
+    if node.not_shared:  # nobody is promised anything there, and nobody needs to be
+        nothing = {"promised_bytes": None, "free_bytes": None, "unmanaged_bytes": None}
+        rows = tuple(replace(row, unmanaged=(), **nothing) for row in rows)
     age_s = max(0.0, at_s - node.observed_s)
     return NodeRow(
         node.name,
@@ -350,6 +359,7 @@ def _node(node: NodeFigures, named: Mapping[str, SeenPod], at_s: float) -> NodeR
         node.enforcement,
         rows,
         _summed(rows, 1),
+        node.not_shared,
     )
 
 
@@ -381,6 +391,7 @@ def _gpu(node: str, gpu: GpuFigures, named: Mapping[str, SeenPod]) -> GpuRow:
         gpu.healthy,
         tuple(held),
         tuple(strangers),
+        gpu.fault,
     )
 
 
@@ -498,6 +509,7 @@ class _Room:
     """What is free, as far as it is known."""
 
     def __init__(self, nodes: Sequence[NodeRow]) -> None:
+        nodes = [node for node in nodes if not node.not_shared]
         gpus = [gpu for node in nodes if not node.stale for gpu in node.gpus if gpu.healthy]
         self._all_known = bool(nodes) and not any(node.stale for node in nodes)
         self._all_known &= all(gpu.free_bytes is not None for gpu in gpus)
@@ -574,7 +586,8 @@ def _troubles(
 def _of_gpu(gpu: GpuRow) -> list[Trouble]:
     found = []
     if not gpu.healthy:
-        sentence = "is lost or unhealthy; nothing new is placed on it"
+        why = gpu.fault or "is lost or unhealthy"
+        sentence = f"{why}; nothing new is placed on it"
         found.append(Trouble(Reason.GPU_LOST, gpu.node, gpu.index, None, "", sentence))
     promised = gpu.promised_bytes
     if promised is not None and promised > gpu.usable_bytes:

@@ -143,7 +143,7 @@ def _judge(
     now_s: float,
 ) -> NodeRoom:
     age_s = max(0.0, now_s - node.observed_s)
-    if seen is not None and node.name not in seen:
+    if node.not_shared if seen is None else node.name not in seen:
         why = "its GPUs are not shared"
         return NodeRoom(node.name, False, Mismatch.NOT_SHARED, why, node.gpus, age_s=age_s)
     mismatch = why_not(pod, node, seen[node.name] if seen is not None else None)
