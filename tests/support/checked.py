@@ -57,17 +57,17 @@ def a_raw_node(name="n1", labels=None, **changes):
     return node
 
 
-def a_node(name="n1", labels=None, **changes):
+def a_node(name="n1", labels=None, *, slices=(), **changes):
     """Return a node with GPUs."""
-    found = read_node(a_raw_node(name, labels, **changes))
+    found = read_node(a_raw_node(name, labels, **changes), slices)
     assert found is not None
     return found
 
 
-def a_shared_node(name="n1", labels=None, *, vram="80Gi", **changes):
-    """Return a node that shares its GPU."""
+def a_shared_node(name="n1", labels=None, *, vram="80Gi", gpus=({},), **changes):
+    """Return a node that shares its GPUs, one of which has what each of `gpus` says."""
     gpu = {"uuid": "GPU-a", "memory": 80 * 2**30, "product": "H100", "index": 0}
-    annotations = {"vramwarden.io/gpus": json.dumps([gpu])}
+    annotations = {"vramwarden.io/gpus": json.dumps([gpu | one for one in gpus])}
     allocatable = {"vramwarden.io/vram": vram, **changes.pop("allocatable", {})}
     return a_node(
         name,
@@ -110,7 +110,7 @@ BEFORE = Facts(
     crds=frozenset(),
     nodes=(a_node("n1"), a_node("n2")),
     node_count=3,
-    dra=False,
+    slices=frozenset(),
     runtime_class="nvidia",
     other_webhooks=(),
     own_webhooks=(),
@@ -161,6 +161,7 @@ INSTALLED = replace(
     has_key=True,
     gpu_nodes={"n1": NOW_S - 20, "n2": NOW_S - 60},
     pods=(SOUND,),
+    other_pods=(),
     events={},
 )
 INSTALLED = replace(INSTALLED, fence_bindings=INSTALLED.fences)

@@ -17,15 +17,21 @@ from webhook.adapters.kube.certificates import KINDS
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.adapters.kube.events import OF_NODES
 from webhook.adapters.kube.fence import CONFIG_MAP
-from webhook.adapters.kube.placement import MANAGED
 from webhook.adapters.kube.policies import read_stored
+from webhook.adapters.kube.seeing import NOT_ENDED
+from webhook.adapters.kube.slices import PATH as SLICES
 from webhook.core.node.sharing import DRAIN
+from webhook.core.node.slices import Slice, read_slice
+from webhook.core.pod.lenient import as_object
 from webhook.core.seeing.checks.facts import (
     DEFAULT_NAMESPACE,
     SENTRY_NAMESPACE,
     DryRun,
+    ExcusedPod,
     Facts,
+    ManagedPod,
     NodeFacts,
+    OtherPod,
     OtherWebhook,
     OurWebhook,
     PolicyObject,
@@ -33,9 +39,11 @@ from webhook.core.seeing.checks.facts import (
     Workload,
     read_dry_run,
     read_excused_pod,
+    read_gpu_claim,
     read_managed_pod,
     read_namespace,
     read_node,
+    read_other_pod,
     read_own_pod,
     read_own_webhooks,
     read_policy_object,
@@ -49,6 +57,7 @@ from webhook.names import (
     API_GROUP,
     GPU_MEMORY_ANNOTATION,
     GPU_NODES,
+    MANAGED_LABEL,
     NVIDIA_RUNTIME_CLASS,
     SEEING_API_VERSION,
     VRAM_HISTORIES,
@@ -56,11 +65,13 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from webhook.adapters.kube.client import Kube
 
     Json = dict[str, Any]
+    _Pod = tuple[ManagedPod | None, ExcusedPod | None, OtherPod | None]
+    _Pods = tuple[tuple[ManagedPod, ...], tuple[ExcusedPod, ...], tuple[OtherPod, ...]]
 
 T = TypeVar("T")
 
@@ -70,7 +81,9 @@ _ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews
 _OURS: Final = "app.kubernetes.io/name=vramwarden"
 _APPS: Final = "/apis/apps/v1"
 _POLICIES: Final = "vramwarden-policies"
-_DRA_CLASS: Final = "gpu.nvidia.com"
+_CLAIMS: Final = "/apis/resource.k8s.io/v1/resourceclaims"
+_UUID: Final = "GPU-"
+"""How NVML's names of GPUs begin: of a slice's attributes nothing else is compared."""
 _NO_RIGHT: Final = 'cannot create resource "pods"'
 """What RBAC says, and no admission plugin."""
 _CERTIFICATES: Final = ("tls.crt", "ca.crt")
@@ -167,7 +180,9 @@ class _Looker:
 
     def cluster(self, facts: Facts) -> Facts:
         """Add what is asked before an installation and afterwards."""
-        nodes = self._try("list nodes", self._nodes)
+        slices = self._try("list resourceslices", self._slices)
+        of_nodes = {} if isinstance(slices, Unseen) else slices
+        nodes = self._try("list nodes", lambda: self._nodes(of_nodes, facts.now_s))
         others = self._try("list webhook configurations", self._webhooks)
         own: tuple[OurWebhook, ...] | Unseen
         if isinstance(self._own, Unseen):
@@ -182,7 +197,9 @@ class _Looker:
             crds=self._try("read /apis", lambda: self._served(SEEING_API_VERSION)),
             nodes=nodes if isinstance(nodes, Unseen) else nodes[0],
             node_count=0 if isinstance(nodes, Unseen) else nodes[1],
-            dra=self._try("get deviceclasses", self._has_dra),
+            slices=slices
+            if isinstance(slices, Unseen)
+            else frozenset(one.driver for of_node in slices.values() for one in of_node),
             runtime_class=self._try("get runtimeclasses", self._runtime_class),
             other_webhooks=others,
             own_webhooks=own,
@@ -230,6 +247,9 @@ class _Looker:
         fences = self._try(
             "list admission policies", lambda: self._fence("policies", facts.admission)
         )
+        has_void = not isinstance(fences, Unseen) and "vramwarden-void" in fences
+        pods = self._try("list pods in all namespaces", lambda: self._pods(has_void=has_void))
+        managed, excused, other = (pods,) * 3 if isinstance(pods, Unseen) else pods
         has_figures = not isinstance(facts.crds, Unseen) and GPU_NODES in facts.crds
         facts = replace(
             facts,
@@ -244,10 +264,10 @@ class _Looker:
             sources=self._try("get networkpolicies", lambda: self._sources(namespace)),
             has_key=self._try("get secrets", lambda: self._has_key(namespace)),
             gpu_nodes=self._try("list gpunodes", self._gpu_nodes) if has_figures else {},
-            pods=self._try("list pods in all namespaces", self._managed_pods),
-            excused=self._try("list pods in all namespaces", self._excused_pods)
-            if not isinstance(fences, Unseen) and "vramwarden-void" in fences
-            else (),
+            pods=managed,
+            excused=excused if has_void else (),
+            other_pods=other,
+            claimed=self._try("list resourceclaims in all namespaces", self._claimed),
             events=self._try("list events in namespace default", self._events),
         )
         facts, objects = self._with_objects(facts, webhook)
@@ -300,17 +320,48 @@ class _Looker:
         found = self._kube.read("/apis").get("groups") or ()
         return frozenset(str(one.get("name")) for one in found)
 
-    def _nodes(self) -> tuple[tuple[NodeFacts, ...], int]:
-        found, _ = self._kube.list_all(joined("nodes"), read_node)
+    def _nodes(
+        self, slices: Mapping[str, Sequence[Slice]], now_s: float
+    ) -> tuple[tuple[NodeFacts, ...], int]:
+        def keep(node: Json) -> NodeFacts | None:
+            return read_node(node, slices.get(node["metadata"]["name"], ()), now_s)
+
+        found, _ = self._kube.list_all(joined("nodes"), keep)
         return tuple(node for node in found if node is not None), len(found)
+
+    def _slices(self) -> Mapping[str, Sequence[Slice]] | Unseen:
+        """Return the ResourceSlices of each node, with no text that names no GPU."""
+
+        def keep(found: Json) -> tuple[str, Slice]:
+            one, node = read_slice(found), as_object(found.get("spec")).get("nodeName")
+            texts = frozenset(text for text in one.texts if text.startswith(_UUID))
+            return str(node), replace(one, texts=texts)
+
+        found = self._served_list(SLICES, keep)
+        if isinstance(found, Unseen):
+            return found
+        slices: dict[str, list[Slice]] = {}
+        for node, one in found:
+            if one.texts:
+                slices.setdefault(node, []).append(one)
+        return slices
+
+    def _claimed(self) -> frozenset[str] | Unseen:
+        found = self._served_list(_CLAIMS, read_gpu_claim)
+        return found if isinstance(found, Unseen) else frozenset(filter(None, found))
+
+    def _served_list(self, path: str, keep: Callable[[Json], T]) -> list[T] | Unseen:
+        """Read a list of resource.k8s.io/v1, which Kubernetes has from 1.34 on."""
+        try:
+            return self._kube.list_all(path, keep)[0]
+        except KubeError as error:
+            if not error.not_found:
+                raise
+            return Unseen("needs resource.k8s.io/v1, which Kubernetes serves from 1.34 on")
 
     def _runtime_class(self) -> str:
         path = f"/apis/node.k8s.io/v1/runtimeclasses/{NVIDIA_RUNTIME_CLASS}"
         return str((self._kube.find(path) or {}).get("handler") or "")
-
-    def _has_dra(self) -> bool:
-        """Look for the class that NVIDIA's driver for resource claims installs."""
-        return self._kube.find(f"/apis/resource.k8s.io/v1/deviceclasses/{_DRA_CLASS}") is not None
 
     def _webhooks(self) -> tuple[OtherWebhook, ...]:
         """Return others' webhooks, and remember our configurations."""
@@ -451,13 +502,21 @@ class _Looker:
         found, _ = self._kube.list_all(path, keep)
         return {name: at_s for name, at_s in found if at_s is not None}
 
-    def _managed_pods(self) -> Any:
-        found, _ = self._kube.list_all(joined("pods"), read_managed_pod, labelSelector=MANAGED)
-        return tuple(pod for pod in found if pod is not None)
+    def _pods(self, *, has_void: bool) -> _Pods:
+        def keep(pod: Json) -> _Pod:
+            labels = as_object(as_object(pod.get("metadata")).get("labels"))
+            return (
+                read_managed_pod(pod) if labels.get(MANAGED_LABEL) == "true" else None,
+                read_excused_pod(pod) if has_void else None,
+                read_other_pod(pod),
+            )
 
-    def _excused_pods(self) -> Any:
-        found, _ = self._kube.list_all(joined("pods"), read_excused_pod)
-        return tuple(pod for pod in found if pod is not None)
+        found, _ = self._kube.list_all(joined("pods"), keep, fieldSelector=NOT_ENDED)
+        return (
+            tuple(one for one, _, _ in found if one),
+            tuple(one for _, one, _ in found if one),
+            tuple(one for _, _, one in found if one),
+        )
 
     def _events(self) -> Mapping[str, str]:
         """Return what agents said last of nodes whose GPUs are in use."""

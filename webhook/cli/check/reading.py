@@ -10,7 +10,7 @@ from certs import Bundle, describe, holds
 from webhook.adapters.policy.files import PolicyInvalidError, load_texts, shipped_policy_path
 from webhook.adapters.policy.objects import policy_text
 from webhook.core.policy.fence import fence_data
-from webhook.core.policy.values import EnforceBy, Rollout
+from webhook.core.policy.values import Accounting, EnforceBy, Rollout
 from webhook.core.seeing.checks.facts import Authorities, Certificate, PolicyFacts, Workload
 from webhook.core.seeing.checks.findings import Unseen
 
@@ -81,6 +81,11 @@ def _facts_of(policy: Policy, image: str, *, comparable: bool) -> PolicyFacts:
         restarts=tuple(rule.name for rule in held if rule.enforcement.restarts_pod),
         tolerations=tuple(one for owners in given for owner in owners for one in owner.tolerations),
         fence=fence_data(policy) if comparable else {},
+        slots=tuple(
+            (rule.name, rule.time_sliced_resource)
+            for rule in policy.rules
+            if rule.accounting is Accounting.CAP_ONLY
+        ),
     )
 
 

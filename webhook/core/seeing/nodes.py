@@ -92,7 +92,7 @@ class NodeFigures:
     """As the node's label of that name: `sidecar` or `none`."""
     gpus: tuple[GpuFigures, ...] = ()
     not_shared: str = ""
-    """Why its GPUs are not shared, so that nothing of them can be promised; empty where they are."""
+    """Why its GPUs are not shared, and nothing of them can be promised; empty where they are."""
 
 
 def write_gpu_node(node: NodeFigures, node_uid: str = "") -> Json:

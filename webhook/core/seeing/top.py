@@ -347,8 +347,10 @@ def _node(node: NodeFigures, named: Mapping[str, SeenPod], at_s: float) -> NodeR
     gpus = sorted(node.gpus, key=lambda gpu: gpu.index)
     rows = tuple(_gpu(node.name, gpu, named) for gpu in gpus)
     if node.not_shared:  # nobody is promised anything there, and nobody needs to be
-        nothing = {"promised_bytes": None, "free_bytes": None, "unmanaged_bytes": None}
-        rows = tuple(replace(row, unmanaged=(), **nothing) for row in rows)
+        rows = tuple(
+            replace(row, promised_bytes=None, free_bytes=None, unmanaged_bytes=None, unmanaged=())
+            for row in rows
+        )
     age_s = max(0.0, at_s - node.observed_s)
     return NodeRow(
         node.name,

@@ -16,6 +16,8 @@ from tests.support.checked import (
     a_workload,
     rules,
 )
+from webhook.core.node.slices import Slice
+from webhook.core.pod.whole import DRA_DRIVER
 from webhook.core.policy.fence import RULES_KEY
 from webhook.core.seeing.checks.facts import (
     SOUND,
@@ -24,6 +26,7 @@ from webhook.core.seeing.checks.facts import (
     ExcusedPod,
     ManagedPod,
     Namespace,
+    OtherPod,
     OtherWebhook,
     OwnPod,
     PolicyObject,
@@ -89,6 +92,11 @@ def sentry(*, there, level="", helms=False, release=None):
     return installed(sentry_namespace=namespace)
 
 
+def sliced(replicas="4", labels=None, allocatable=None):
+    labels = {"nvidia.com/gpu.replicas": replicas, **(labels or {})}
+    return a_node(labels=labels, allocatable=allocatable or WHOLE)
+
+
 WHOLE = {"nvidia.com/gpu": "8"}
 UNREACHED = 'failed calling webhook "mutate.vramwarden.io": no endpoints available'
 BY_US = 'admission webhook "mutate.vramwarden.io" denied the request: TooLarge: 1Gi'
@@ -106,6 +114,16 @@ VOID = {
 }
 RDMA = ExcusedPod("team-a", "net", frozenset({("rdma/hca",)}))
 GPU_TOO = ExcusedPod("team-a", "gpu", frozenset({("nvidia.com/gpu", "rdma/hca")}))
+OTHERS = {
+    "whole": OtherPod("ml/whole", "n1", whole=True, claims=()),
+    "claims": OtherPod("ml/claims", "n1", whole=False, claims=("ml/gpu",)),
+}
+WHOLE_POD = (OTHERS["whole"],)
+GPU_CLAIMS = frozenset({"ml/gpu"})
+CLAIMED = Slice("n1-gpu", DRA_DRIVER, frozenset({"GPU-a", "gpu", "H100"}))
+OTHER_TEXTS = frozenset({"GPU-b", "channel"})
+CAP_ONLY = replace(BEFORE.policy, slots=(("notebooks", "nvidia.com/gpu"),))
+LOST = {"uuid": "GPU-b", "index": 1, "healthy": False, "fault": "Xid 79", "xid": 79}
 NO_FENCE = frozenset({"vramwarden-agent"})
 
 CASES = {
@@ -154,10 +172,18 @@ CASES = {
             before(),
             nodes(a_node(labels={"feature.node.kubernetes.io/pci-10de.present": "true"})),
             nodes(a_node(labels={"nvidia.com/gpu.present": None, "vramwarden.io/share": "true"})),
+            nodes(a_node(labels={"nvidia.com/gpu.present": None, "nvidia.com/gpu.count": "2"})),
         ),
         (
             nodes(a_node(labels={"nvidia.com/gpu.present": None}, allocatable=WHOLE)),
-            nodes(a_node(labels={"nvidia.com/gpu.present": "false", "nvidia.com/gpu.count": "2"})),
+            nodes(
+                a_node(
+                    labels={
+                        "nvidia.com/gpu.present": "false",
+                        "cloud.google.com/gke-accelerator": "nvidia-l4",
+                    }
+                )
+            ),
         ),
     ],
     "node-systems": [
@@ -200,13 +226,76 @@ CASES = {
         before(),
         nodes(a_node(labels={"vramwarden.io/share": "false"}, allocatable=WHOLE)),
         shared(a_shared_node(labels={"vramwarden.io/share": "true"}, allocatable=WHOLE)),
-        nodes(a_node(allocatable=WHOLE)),
+        (
+            nodes(a_node(allocatable=WHOLE)),
+            nodes(a_node(allocatable=dict.fromkeys(WHOLE, "0"), status={"capacity": WHOLE})),
+        ),
         shared(a_shared_node(allocatable=WHOLE)),
     ],
+    "whole-gpu-pods": [
+        (
+            installed(),
+            installed(other_pods=(OTHERS["claims"],)),
+            shared(
+                a_shared_node(), a_node("n2"), other_pods=(replace(OTHERS["whole"], node="n2"),)
+            ),
+        ),
+        shared(a_shared_node(labels={"vramwarden.io/share": "true"}), other_pods=WHOLE_POD),
+        (
+            installed(other_pods=WHOLE_POD),
+            shared(a_shared_node(labels={"vramwarden.io/share": "false"}), other_pods=WHOLE_POD),
+        ),
+    ],
+    "resource-claims": [
+        (
+            before(),
+            installed(),
+            installed(other_pods=tuple(OTHERS.values())),  # of which driver, nobody says
+            shared(
+                a_shared_node(slices=[Slice("n1-imex", "compute-domain.nvidia.com", OTHER_TEXTS)])
+            ),
+            shared(a_shared_node(slices=[Slice("n1-gpu", DRA_DRIVER, OTHER_TEXTS)])),
+        ),
+        (
+            nodes(a_node(slices=[CLAIMED])),
+            nodes(a_node(labels={"vramwarden.io/share": "false"}, slices=[CLAIMED])),
+            shared(
+                a_shared_node(),
+                a_node("n2", slices=[CLAIMED]),
+                claimed=GPU_CLAIMS,
+                other_pods=(replace(OTHERS["claims"], node="n2"),),
+            ),
+        ),
+        (
+            shared(a_shared_node(labels={"vramwarden.io/share": "true"}, slices=[CLAIMED])),
+            shared(
+                a_shared_node(labels={"vramwarden.io/share": "true"}),
+                claimed=GPU_CLAIMS,
+                other_pods=(OTHERS["claims"],),
+            ),
+        ),
+        (
+            shared(a_shared_node(slices=[CLAIMED])),
+            shared(a_shared_node(slices=[replace(CLAIMED, driver="another.example")])),
+            shared(a_shared_node(slices=[CLAIMED]), claimed=Unseen("needs the right")),
+            installed(claimed=GPU_CLAIMS, other_pods=(OTHERS["claims"],)),
+        ),
+    ],
     "time-slicing": [
-        nodes(a_node(labels={"nvidia.com/gpu.replicas": "1"}, allocatable=WHOLE)),
-        nodes(a_node(labels={"nvidia.com/gpu.replicas": "4"}, allocatable=WHOLE)),
+        nodes(sliced(replicas="1")),
         nodes(a_node(labels={"nvidia.com/gpu.replicas": "4"})),
+        (
+            nodes(sliced(labels={"vramwarden.io/share": "false"})),
+            nodes(sliced(labels={"vramwarden.io/share": "false"}), policy=CAP_ONLY),
+        ),
+        nodes(sliced(), policy=CAP_ONLY),
+        nodes(sliced()),
+        nodes(
+            sliced(
+                labels={"vramwarden.io/share": "false"}, allocatable={"nvidia.com/gpu.shared": "8"}
+            ),
+            policy=CAP_ONLY,
+        ),
     ],
     "share-label": [
         tuple(
@@ -237,8 +326,8 @@ CASES = {
         nodes(
             a_node(labels={"nvidia.com/gpu.present": None}, allocatable={"vramwarden.io/vram": 1})
         ),
-        (before(groups=frozenset({"kai.scheduler"})), before(dra=True)),
-        (before(), installed(), before(dra=Unseen("needs"))),
+        before(groups=frozenset({"kai.scheduler"})),
+        (before(), installed()),
     ],
     "advertised": [
         (
@@ -248,6 +337,11 @@ CASES = {
         installed(),
         shared(a_node(), events={"n1": "drain the whole-GPU pods first"}),
         (shared(a_node()), shared(a_node(), events=Unseen("x"))),
+    ],
+    "gpus-answer": [
+        installed(),
+        shared(a_shared_node(gpus=({}, LOST))),
+        shared(a_shared_node("n2", gpus=({}, LOST)), a_shared_node(gpus=(LOST,))),
     ],
     "enforcement": [
         installed(),

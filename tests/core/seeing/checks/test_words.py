@@ -8,7 +8,15 @@ import pytest
 
 from tests.support.checked import BEFORE, INSTALLED, a_node, a_shared_node, a_workload
 from tests.support.pods import a_container, a_pod
-from webhook.core.seeing.checks.facts import DryRun, ManagedPod, OwnPod, read_excused_pod
+from webhook.core.node.slices import Slice
+from webhook.core.seeing.checks.facts import (
+    DryRun,
+    ManagedPod,
+    OwnPod,
+    read_excused_pod,
+    read_gpu_claim,
+    read_other_pod,
+)
 from webhook.core.seeing.checks.findings import counted, named, shortened
 from webhook.core.seeing.checks.table import run
 
@@ -62,6 +70,93 @@ def test_nodes_that_are_shared_both_ways_are_named_apart_from_those_that_are_not
     assert (found.level, found.about) == ("failed", ("n3",))
     found = finding("whole-gpus", replace(INSTALLED, nodes=(asked,)))
     assert "n1 offers nvidia.com/gpu and is shared as well" in found.detail
+
+
+def test_where_the_plugin_does_not_heed_its_label_the_cure_is_another():
+    label = {"nvidia.com/gpu.deploy.device-plugin": "false"}
+    for node in (
+        a_node(labels=label, allocatable=WHOLE),
+        a_shared_node(labels=label, allocatable=WHOLE),
+    ):
+        cure = finding("whole-gpus", replace(INSTALLED, nodes=(node,))).cure
+        assert "the plugin does not heed it: give its DaemonSet the affinity" in cure
+        assert "kubectl label node n1 nvidia.com" not in cure
+
+
+def a_pod_on_n1(name, *, limits=None, status=None, **spec):
+    containers = [a_container("main", resources={"limits": limits or {}})]
+    pod = a_pod(containers=containers, nodeName="n1", **spec)
+    pod["metadata"]["name"] = name
+    return {**pod, "status": {"phase": "Running", **(status or {})}}
+
+
+CLAIM = {
+    "metadata": {"namespace": "team-a", "name": "gpu"},
+    "status": {"allocation": {"devices": {"results": [{"driver": "gpu.nvidia.com"}]}}},
+}
+
+
+def test_pods_that_have_gpus_by_other_ways_are_named_with_their_nodes():
+    claims = [{"name": "a", "resourceClaimName": "gpu"}]
+    raw = [
+        a_pod_on_n1("whole", limits={"nvidia.com/gpu": "1"}),
+        a_pod_on_n1("claims", resourceClaims=claims),
+        a_pod_on_n1("nothing"),
+        a_pod_on_n1("over", limits={"nvidia.com/gpu": "1"}, status={"phase": "Succeeded"}),
+        a_pod(containers=[a_container("main", resources={"limits": {"nvidia.com/gpu": "1"}})]),
+    ]
+    pods = tuple(filter(None, map(read_other_pod, raw)))
+    found = finding("whole-gpu-pods", replace(INSTALLED, other_pods=pods))
+    assert found.about == ("team-a/whole",)
+    assert found.detail == (
+        "pods have whole GPUs where others have VRAM, so a card may be given twice: "
+        "team-a/whole on n1"
+    )
+    assert "`kubectl drain n1 --ignore-daemonsets" in found.cure
+    other = {
+        **CLAIM,
+        "status": {"allocation": {"devices": {"results": [{"driver": "nic.example"}]}}},
+    }
+    assert (read_gpu_claim(CLAIM), read_gpu_claim(other)) == ("team-a/gpu", "")
+    facts = replace(INSTALLED, other_pods=pods, claimed=frozenset({read_gpu_claim(CLAIM)}))
+    assert finding("resource-claims", facts).about == ("team-a/claims",)
+
+
+def test_a_driver_that_offers_shared_gpus_is_named_with_their_node():
+    one = Slice("n1-gpu.nvidia.com-x", "gpu.nvidia.com", frozenset({"GPU-a"}))
+    found = finding("resource-claims", replace(INSTALLED, nodes=(a_shared_node(slices=[one]),)))
+    assert found.detail == (
+        "the DRA driver gpu.nvidia.com offers GPUs that pods with VRAM get, too: n1"
+    )
+    assert found.cure.startswith("take the driver off the node")
+    # What the agent saw is believed where nobody else may look, and of a driver that restarts.
+    seen = a_node(metadata={"annotations": {"vramwarden.io/dra-driver": "true"}})
+    assert said("resource-claims", replace(INSTALLED, nodes=(seen,))) == "of n1 alone, not shared"
+    assert said("advertised", replace(INSTALLED, nodes=(seen,))) == "none is to be shared"
+
+
+def test_a_broken_gpu_is_named_with_its_fault_and_an_xid_with_how_to_take_it_back():
+    lost = {"uuid": "GPU-b", "index": 1, "healthy": False}
+    facts = replace(INSTALLED, nodes=(a_shared_node(gpus=({}, lost)),))
+    found = finding("gpus-answer", facts)
+    assert found.detail == "nothing new is placed on GPU 1 of n1 (is lost or unhealthy)"
+    assert "forget-xids" not in found.cure
+    lost |= {"fault": "Xid 79", "xid": 79}
+    facts = replace(INSTALLED, nodes=(a_shared_node(gpus=({}, lost)),))
+    found = finding("gpus-answer", facts)
+    assert found.detail == "nothing new is placed on GPU 1 of n1 (Xid 79)"
+    assert "`kubectl annotate node n1 vramwarden.io/forget-xids=true`" in found.cure
+
+
+def test_a_rule_whose_slots_have_another_name_is_told_theirs():
+    labels = {"nvidia.com/gpu.replicas": "4", "vramwarden.io/share": "false"}
+    node = a_node(labels=labels, allocatable={"nvidia.com/gpu.shared": "4"})
+    policy = replace(INSTALLED.policy, slots=(("notebooks", "nvidia.com/gpu"),))
+    found = finding("time-slicing", replace(INSTALLED, nodes=(node,), policy=policy))
+    assert found.detail == (
+        "pods of rule notebooks ask for nvidia.com/gpu, and nodes offer nvidia.com/gpu.shared"
+    )
+    assert found.cure == "set timeSlicedResource: nvidia.com/gpu.shared in that rule"
 
 
 def test_a_driver_that_is_too_old_is_named_and_one_that_is_not_is_no_cause():

@@ -10,17 +10,22 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.node.sharing import Beside, Sharing, is_advertised, judge, whole_gpus
+from webhook.core.node.sharing import Beside, Sharing, is_advertised, judge, sign, whole_gpus
+from webhook.core.node.slices import claimants
+from webhook.core.node.state import read_inventory
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.foreign import GIVEN_BY_OTHERS
 from webhook.core.pod.lenient import as_object, as_objects
 from webhook.core.pod.quantity import QuantityError, parse_quantity
+from webhook.core.pod.whole import DRA_DRIVER, claim_names, has_whole_gpu, is_gpu_claim
 from webhook.core.seeing.checks.findings import Unseen, shortened
+from webhook.core.seeing.nodes import read_time
 from webhook.names import (
     ADMITTED_ANNOTATION,
     ENFORCER_CONTAINER,
     GPU_WAITS_ANNOTATION,
     NODE_DEVICE_NAMES_LABEL,
+    NODE_DRA_ANNOTATION,
     NODE_DRIVER_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_GPU_LABEL,
@@ -31,6 +36,9 @@ from webhook.names import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from webhook.core.node.slices import Slice
+    from webhook.core.pod.gpus import Gpu
+
     Json = dict[str, Any]
 
 DEFAULT_NAMESPACE: Final = "vramwarden-system"
@@ -40,11 +48,12 @@ NOT_ASKED: Final = Unseen("was not asked for")
 
 AGENT_LABELS: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
 """Labels that bring the agent to a node where they are `true` (`agent.affinity` of the chart)."""
+AGENT_KEYS: Final = ("nvidia.com/gpu.count", NODE_SHARE_LABEL)
+"""Those that do whatever they are; GPU feature discovery by itself sets none that is `true`."""
 _GPU_LABELS: Final = (
     "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator",
     "kubernetes.azure.com/accelerator",
-    "nvidia.com/gpu.count",
 )
 """Further signs of a GPU, which bring nobody."""
 _PCI_LABEL: Final = re.compile(r"feature\.node\.kubernetes\.io/pci-[0-9a-f]{4}_10de.*\.present")
@@ -80,6 +89,12 @@ class NodeFacts:
     """Its label `vramwarden.io/share`."""
     sharing: Sharing
     """Whether it is to be shared, by the agent's own judgement, as if its GPUs were free."""
+    cure: str
+    """What ends it on this node that others give its GPUs away; empty where nobody does."""
+    claimed_by: tuple[str, ...]
+    """DRA drivers that give its GPUs away."""
+    gpus: tuple[Gpu, ...]
+    """As it advertises them."""
     advertised: bool
     vram_bytes: int
     """Allocatable."""
@@ -88,21 +103,27 @@ class NodeFacts:
     driver: str
 
 
-def read_node(node: Mapping[str, Any]) -> NodeFacts | None:
-    """Read a node; None where nothing shows that it has a GPU."""
+def read_node(
+    node: Mapping[str, Any], slices: Iterable[Slice] = (), now_s: float = float("inf")
+) -> NodeFacts | None:
+    """Read a node and its ResourceSlices; None where nothing shows that it has a GPU."""
     metadata, status = as_object(node.get("metadata")), as_object(node.get("status"))
     labels = {key: str(value) for key, value in as_object(metadata.get("labels")).items()}
     allocatable, info = as_object(status.get("allocatable")), as_object(status.get("nodeInfo"))
     whole, others = whole_gpus(node), tuple(_others(metadata, allocatable))
-    brings = (
-        any(labels.get(key) == "true" for key in (*AGENT_LABELS, NODE_GPU_LABEL))
-        or NODE_SHARE_LABEL in labels
-    )
+    brings = any(labels.get(key) == "true" for key in (*AGENT_LABELS, NODE_GPU_LABEL))
+    brings = brings or any(key in labels for key in AGENT_KEYS)
     hints = any(key in labels for key in _GPU_LABELS) or any(map(_PCI_LABEL.fullmatch, labels))
     vram_bytes = _amount(allocatable.get(VRAM_RESOURCE))
-    advertised = is_advertised(node)
-    if not (brings or hints or whole or others or vram_bytes or advertised):
+    advertised, gpus = is_advertised(node), read_inventory(node).gpus
+    claimed_by = claimants(slices, {gpu.uuid for gpu in gpus})
+    is_claimed = as_object(metadata.get("annotations")).get(NODE_DRA_ANNOTATION) == "true"
+    if not gpus and (is_claimed or any(one.driver == DRA_DRIVER for one in slices)):
+        claimed_by = (DRA_DRIVER,)  # which GPUs it has, nobody says
+    if not (brings or hints or whole or others or claimed_by or vram_bytes or advertised):
         return None
+    age_s = now_s - (read_time(metadata.get("creationTimestamp")) or 0.0)
+    given = sign(node, claimed_by, age_s)
     conditions = as_objects(status.get("conditions"))
     handlers = status.get("runtimeHandlers")
     replicas = labels.get("nvidia.com/gpu.replicas", "")
@@ -121,7 +142,13 @@ def read_node(node: Mapping[str, Any]) -> NodeFacts | None:
         replicas=int(replicas) if _is_count(replicas) else 1,
         others=others,
         share=labels.get(NODE_SHARE_LABEL),
-        sharing=judge(node, Beside(shares=advertised, has_pods=None, in_use=())),
+        sharing=judge(
+            node,
+            Beside(claimed_by=claimed_by, age_s=age_s, shares=advertised, has_pods=None, in_use=()),
+        ),
+        cure=given.cure if given else "",
+        claimed_by=claimed_by,
+        gpus=gpus,
         advertised=advertised,
         vram_bytes=vram_bytes,
         enforcement=labels.get(NODE_ENFORCEMENT_LABEL, ""),
@@ -403,6 +430,37 @@ class ManagedPod:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherPod:
+    """A pod that runs on a node and has, or may have, GPUs that we did not give it."""
+
+    name: str
+    """`namespace/name`."""
+    node: str
+    whole: bool
+    """By a resource of a device plugin."""
+    claims: tuple[str, ...]
+    """Its ResourceClaims, `namespace/name`, of whatever kind."""
+
+
+def read_other_pod(pod: Mapping[str, Any]) -> OtherPod | None:
+    """Read a pod; None for one that has ended, has no node yet, or asks for nothing of this."""
+    metadata, node = as_object(pod.get("metadata")), as_object(pod.get("spec")).get("nodeName")
+    whole, claims = has_whole_gpu(pod), claim_names(pod)
+    if not node or not (whole or claims):
+        return None
+    namespace = metadata.get("namespace")
+    named = tuple(f"{namespace}/{claim}" for claim in claims)
+    return OtherPod(f"{namespace}/{metadata.get('name')}", str(node), whole, named)
+
+
+def read_gpu_claim(claim: Mapping[str, Any]) -> str:
+    """Return the name, `namespace/name`, of a ResourceClaim that has GPUs; empty for any other."""
+    metadata = as_object(claim.get("metadata"))
+    name = f"{metadata.get('namespace')}/{metadata.get('name')}"
+    return name if is_gpu_claim(claim) else ""
+
+
+@dataclass(frozen=True, slots=True)
 class ExcusedPod:
     """A pod that a release before 0.3 left its GPUs, since its containers ask for some device."""
 
@@ -510,6 +568,8 @@ class PolicyFacts:
     """Rules with `podRestart: RestartAllContainers`."""
     tolerations: tuple[Mapping[str, Any], ...] = ()
     """Of all rules and classes."""
+    slots: tuple[tuple[str, str], ...] = ()
+    """Rules with `accounting: CapOnly`, and which slots their pods ask for."""
     fence: Mapping[str, str] = field(default_factory=dict)
     """What the replicas write for the API server's own policies."""
 
@@ -558,8 +618,10 @@ class Facts:
     """Our own resources that are served."""
     nodes: tuple[NodeFacts, ...] | Unseen = NOT_ASKED
     node_count: int = 0
-    dra: bool | Unseen = NOT_ASKED
-    """NVIDIA's driver for resource claims (DRA) is installed."""
+    slices: frozenset[str] | Unseen = NOT_ASKED
+    """Drivers of all ResourceSlices; whose are of which node, `nodes` says."""
+    claimed: frozenset[str] | Unseen = frozenset()
+    """ResourceClaims, `namespace/name`, that have GPUs of NVIDIA's driver."""
     runtime_class: str | Unseen = NOT_ASKED
     """The handler of the RuntimeClass `nvidia`; empty where there is none."""
     other_webhooks: tuple[OtherWebhook, ...] | Unseen = NOT_ASKED
@@ -599,6 +661,7 @@ class Facts:
     gpu_nodes: Mapping[str, float] | Unseen = NOT_ASKED
     """When each GPUNode was written, Unix time."""
     pods: tuple[ManagedPod, ...] | Unseen = NOT_ASKED
+    other_pods: tuple[OtherPod, ...] | Unseen = NOT_ASKED
     excused: tuple[ExcusedPod, ...] | Unseen = NOT_ASKED
     """Pods that ask for devices, where containers that ask for none are voided."""
     events: Mapping[str, str] | Unseen = NOT_ASKED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.node.sharing import Shared
+from webhook.core.node.sharing import DEPLOY_PLUGIN_LABEL, Shared
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.drivers import DriverClass, driver_class, explain_driver
 from webhook.core.pod.quantity import format_bytes
@@ -23,10 +23,17 @@ from webhook.core.seeing.checks.findings import (
     shortened,
     warning,
 )
-from webhook.names import NODE_SHARE_LABEL, NVIDIA_RUNTIME_CLASS, VRAM_RESOURCE
+from webhook.names import (
+    NODE_FORGET_XIDS_ANNOTATION,
+    NODE_SHARE_LABEL,
+    NVIDIA_RUNTIME_CLASS,
+    VRAM_RESOURCE,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from webhook.core.seeing.checks.facts import OtherPod
 
 ARCHITECTURES: Final = frozenset({"amd64", "arm64"})
 OTHER_GROUPS: Final = {
@@ -34,11 +41,6 @@ OTHER_GROUPS: Final = {
     "kai.scheduler": "KAI Scheduler",
 }
 """API groups by which products that share GPUs are known."""
-_TAKE_OFF: Final = (
-    "drain its whole-GPU pods, then `kubectl label node NODE "
-    "nvidia.com/gpu.deploy.device-plugin=false` (deploy/nodes.md), or leave it whole by "
-    f"`kubectl label node NODE {NODE_SHARE_LABEL}=false`"
-)
 
 
 def gpu_nodes(facts: Facts) -> Finding:
@@ -67,7 +69,7 @@ def agent_labels(facts: Facts) -> Finding | None:
 
     | labels | result |
     | --- | --- |
-    | `nvidia.com/gpu.present`, `feature...pci-10de.present`, ours | ok |
+    | `nvidia.com/gpu.present`, `nvidia.com/gpu.count`, `feature...pci-10de.present`, ours | ok |
     | only others that speak of a GPU, or a plugin's resource | warning |
     """
     nodes = _of(facts)
@@ -194,12 +196,12 @@ def whole_gpus(facts: Facts) -> Finding | None:
     both = [node.name for node in whole if node.advertised and node.share != "true"]
     if both:
         why = f"offered whole while pods have VRAM, so a card may be given twice: {named(both)}"
-        return failed(why, _TAKE_OFF.replace("NODE ", f"{both[0]} "), both)
+        return failed(why, _take_off(both[0], whole), both)
     resources = sorted({name for node in whole for name in node.whole})
     kept = [node.name for node in whole if node.share != "true"]
     if kept:
         why = f"{named(resources)} is offered, so these are not shared: {named(kept)}"
-        return warning(why, f"to share one, {_TAKE_OFF.replace('NODE ', f'{kept[0]} ')}", kept)
+        return warning(why, f"to share one, {_take_off(kept[0], whole)}", kept)
     asked = [node.name for node in whole]
     if asked:
         why = f"{named(asked)} offers {named(resources)} and is shared as well ({NODE_SHARE_LABEL}"
@@ -208,21 +210,106 @@ def whole_gpus(facts: Facts) -> Finding | None:
     return ok() if nodes else None
 
 
-def time_slicing(facts: Facts) -> Finding | None:
-    """No device plugin offers one GPU several times, by time-slicing or MPS.
+def _take_off(name: str, nodes: Iterable[NodeFacts]) -> str:
+    cure = next(node.cure for node in nodes if node.name == name)
+    label = f"{DEPLOY_PLUGIN_LABEL}=false"
+    cure = cure.replace(f"label the node {label}", f"`kubectl label node {name} {label}`")
+    whole = f"or leave it whole by `kubectl label node {name} {NODE_SHARE_LABEL}=false`"
+    return f"drain its whole-GPU pods, then {cure}; {whole}"
 
-    | plugin's replicas | offered | result |
+
+def whole_gpu_pods(facts: Facts) -> Finding | None:
+    """No pod has whole GPUs on a node that is shared, also where it uses nothing of them now.
+
+    | pods with whole GPUs on a node that is shared | its label `share` | result |
     | --- | --- | --- |
-    | 1 | any | ok |
-    | more | yes | warning |
-    | more | no: the labels stayed | ok |
+    | none | any | ok |
+    | some | true | warning |
+    | some | absent or another | failed |
+    """
+    shared = {node.name: node for node in _of(facts) if node.advertised}
+    if not shared:
+        return None
+    found = [pod for pod in seen(facts.other_pods) if pod.whole and pod.node in shared]
+    return _given_twice(found, [shared[pod.node] for pod in found], "whole GPUs") or ok()
+
+
+def resource_claims(facts: Facts) -> Finding | None:
+    """No DRA driver gives away GPUs of a node that is shared.
+
+    | ResourceSlices with its GPUs, or pods there with claims of GPUs | its label `share` | result |
+    | --- | --- | --- |
+    | none | any | ok |
+    | some, of a node that is not shared | any | ok |
+    | some | true | warning |
+    | some | absent or another | failed |
     """
     nodes = _of(facts)
-    sliced = [node.name for node in nodes if node.whole and node.replicas > 1]
-    if sliced:
-        why = f"a device plugin offers each GPU several times, without any cap: {named(sliced)}"
+    if not nodes:
+        return None
+    seen(facts.slices)
+    shared = {node.name: node for node in nodes if node.advertised}
+    offered = [node for node in nodes if node.claimed_by]
+    both = [node for node in offered if node.name in shared]
+    names = [node.name for node in both if node.share != "true"] or [node.name for node in both]
+    if both:
+        drivers = named({one for node in both for one in node.claimed_by})
+        why = f"the DRA driver {drivers} offers GPUs that pods with VRAM get, too: {named(names)}"
+        cure = next(node.cure for node in both if node.name == names[0])
+        asked = all(node.share == "true" for node in both)
+        return (warning if asked else failed)(why, cure, names)
+    claims = seen(facts.claimed)
+    pods = seen(facts.other_pods) if claims else ()
+    found = [pod for pod in pods if pod.node in shared and not claims.isdisjoint(pod.claims)]
+    where = f"of {named([node.name for node in offered])} alone, not shared" if offered else ""
+    return _given_twice(found, [shared[pod.node] for pod in found], "GPUs by claims") or ok(where)
+
+
+def _given_twice(pods: Sequence[OtherPod], nodes: Sequence[NodeFacts], what: str) -> Finding | None:
+    """Return the finding of pods that have GPUs of these nodes, which we share; None for none."""
+    both = [pod for pod, node in zip(pods, nodes, strict=True) if node.share != "true"]
+    about = both or pods
+    if not about:
+        return None
+    names, where = [pod.name for pod in about], sorted({pod.node for pod in about})
+    why = f"pods have {what} where others have VRAM, so a card may be given twice: "
+    why += f"{named(names)} on {named(where)}"
+    cure = "end them, also where they use nothing now: "
+    cure += f"`kubectl drain {where[0]} --ignore-daemonsets --delete-emptydir-data`"
+    if both:
+        return failed(why, cure, names)
+    why += f" ({NODE_SHARE_LABEL}=true)"
+    return warning(why, f"nothing where that is wanted; else {cure}", names)
+
+
+def time_slicing(facts: Facts) -> Finding | None:
+    """No device plugin offers one GPU several times without a cap, by time-slicing or MPS.
+
+    | plugin's replicas | offered | label `share` | rules with CapOnly ask for | result |
+    | --- | --- | --- | --- | --- |
+    | 1 | any | any | any | ok |
+    | more | no: the labels stayed | any | any | ok |
+    | more | yes | false | nothing, or what is offered | ok |
+    | more | yes | any other | what is offered | ok |
+    | more | yes | any other | nothing | warning |
+    | more | yes | any | a slot of another name | failed |
+    """
+    nodes = _of(facts)
+    sliced = [node for node in nodes if node.whole and node.replicas > 1]
+    offered = {name for node in sliced for name in node.whole}
+    policy = facts.policy
+    slots = () if policy is None or isinstance(policy, Unseen) else policy.slots
+    missing = [(rule, slot) for rule, slot in slots if slot not in offered]
+    if sliced and missing:
+        rule, slot = missing[0]
+        why = f"pods of rule {rule} ask for {slot}, and nodes offer {named(offered)}"
+        cure = f"set timeSlicedResource: {min(offered)} in that rule"
+        return failed(why, cure, [node.name for node in sliced])
+    names = [node.name for node in sliced if node.share != "false"]
+    if names and not slots:
+        why = f"a device plugin offers each GPU several times, without any cap: {named(names)}"
         cure = "take `sharing` out of the device plugin's configuration for nodes to share"
-        return warning(why, cure, sliced)
+        return warning(why, cure, names)
     return ok() if nodes else None
 
 
@@ -253,7 +340,7 @@ def other_products(facts: Facts) -> Finding:
     | such a plugin on a node that is not shared | warning |
     | the same, where the label `share` is false | ok |
     | our resource on a node without a label that brings the agent | warning |
-    | KAI's API group, or NVIDIA's driver for resource claims | warning |
+    | KAI's API group | warning |
     | none of them | ok |
     """
     nodes, groups = seen(facts.nodes), seen(facts.groups)
@@ -274,8 +361,6 @@ def other_products(facts: Facts) -> Finding:
         cure = f"see who writes it: `kubectl get node {strange[0]} -o yaml --show-managed-fields`"
         return warning(why, cure, strange)
     products = {product for group, product in OTHER_GROUPS.items() if group in groups}
-    if facts.dra is True:
-        products.add("NVIDIA's DRA driver")
     if products:
         cure = "let it give away GPUs of other nodes alone: neither knows what the other gives"
         return warning(f"installed: {named(products)}", cure)
@@ -314,6 +399,36 @@ def advertised(facts: Facts) -> Finding | None:
         return ok("none is to be shared")
     total = format_bytes(sum(node.vram_bytes for node in nodes))
     return ok(f"{total} on {len(shared)} of {counted(len(nodes), 'node')}")
+
+
+def gpus_answer(facts: Facts) -> Finding | None:
+    """Their GPUs are healthy: new pods are given them.
+
+    | GPUs of a node that are not healthy | result |
+    | --- | --- |
+    | none | ok |
+    | some | warning |
+    | all of them | failed |
+    """
+    nodes = [node for node in _of(facts) if node.gpus]
+    broken = [(node, gpu) for node in nodes for gpu in node.gpus if not gpu.healthy]
+    if not broken:
+        return ok(counted(sum(len(node.gpus) for node in nodes), "GPU")) if nodes else None
+    gone = [node for node in nodes if not any(gpu.healthy for gpu in node.gpus)]
+    if gone:
+        broken = [(node, gpu) for node, gpu in broken if node in gone]
+    said = [
+        f"GPU {gpu.index} of {node.name} ({gpu.fault or 'is lost or unhealthy'})"
+        for node, gpu in broken
+    ]
+    why = f"nothing new is placed on {named(said)}"
+    name = broken[0][0].name
+    cure = f"`kubectl describe node {name}`; drain it, then reset the GPU or reboot the machine"
+    if any(gpu.xid for _, gpu in broken):
+        cure += f"; once its GPUs are known to be sound, `kubectl annotate node {name} "
+        cure += f"{NODE_FORGET_XIDS_ANNOTATION}=true`"
+    names = list(dict.fromkeys(node.name for node, _ in broken))
+    return (failed if gone else warning)(why, cure, names)
 
 
 def enforcement(facts: Facts) -> Finding | None:
