@@ -255,7 +255,7 @@ def cases() -> dict[str, Case]:
     tainted = {name: SeenNode(name, LABELS, (("maintenance", "", "NoSchedule"),)) for name in SEEN}
     cordoned = {name: SeenNode(name, LABELS, (), True) for name in SEEN}
     unhealthy = tuple(
-        replace(node, gpus=tuple(replace(one, healthy=False) for one in node.gpus))
+        replace(node, gpus=tuple(replace(one, healthy=False, fault="Xid 79") for one in node.gpus))
         for node in NODES
     )
     blind = line(100, "cannot measure", why="the driver gives no figure of process 12")
@@ -436,6 +436,11 @@ def cases() -> dict[str, Case]:
             ),
         ),
         "running": Case("running", (), on_node("train-1", "60Gi", "n3", "GPU-n3-1"), trouble=False),
+        "running-on-a-broken-gpu": Case(
+            "running",
+            ("UnhealthyGPUs",),
+            on_node("train-1", "60Gi", "n3", "GPU-n3-1", nodes=unhealthy),
+        ),
         "running-reported": Case(
             "running",
             ("would stop a process",),

@@ -107,7 +107,7 @@ def _gpus(node: NodeRoom) -> str:
 
 def _gpu(gpu: GpuFigures) -> str:
     if not gpu.healthy:
-        return f"GPU {gpu.index}: unhealthy"
+        return f"GPU {gpu.index}: {gpu.fault or 'unhealthy'}"
     free = "?" if gpu.free_bytes is None else amount(max(0, gpu.free_bytes), down=True)
     return f"GPU {gpu.index}: {free} free"
 

@@ -14,6 +14,7 @@ from webhook.core.seeing.explaining.past import (
 )
 from webhook.core.seeing.explaining.phrases import bounded, some
 from webhook.core.seeing.explaining.report import Cause, Enough, Report, Severity, State, Trouble
+from webhook.core.seeing.explaining.room import Blocker
 from webhook.core.seeing.explaining.stops import LONGEST_SENTENCE, Said, hear
 from webhook.core.seeing.explaining.stored import (
     condition,
@@ -25,7 +26,7 @@ from webhook.core.seeing.explaining.stored import (
     statuses,
 )
 from webhook.core.seeing.explaining.waiting import demand_words, old_figures, unreadable
-from webhook.core.seeing.nodes import read_time
+from webhook.core.seeing.nodes import LONGEST_FAULT, read_time
 from webhook.core.seeing.words import amount, span
 from webhook.core.seeing.workloads import workload_of
 from webhook.names import CAP_HELD_CONDITION
@@ -83,6 +84,7 @@ def explain_bound(facts: PodFacts, pod: Json, state: PodState) -> Report:
         fix = "wait, or delete the pod, so that another one is bound"
         causes.insert(0, Cause(Severity.ERROR, Trouble.WAITS_FOR_GPU, detail, fix))
     elif not state.finished:
+        causes += _broken(node, state)
         if state.unreadable and not state.uuids:
             causes.insert(0, unreadable(state.unreadable))
         causes += _waiting_containers(pod)
@@ -224,6 +226,16 @@ def _held_from_outside(pod: Json, now_s: float) -> Iterator[Cause]:
     when = "" if at_s is None else f"{span(now_s - at_s)} ago, by the node's sentry: "
     detail = when + bounded(found.message, LONGEST_SENTENCE)
     yield Cause(Severity.WARNING, Trouble.CAP_EXCEEDED, detail)
+
+
+def _broken(node: NodeFigures | None, state: PodState) -> Iterator[Cause]:
+    """Yield those of its GPUs that are lost or broken: its programs may fail for that."""
+    for gpu in node.gpus if node else ():
+        if gpu.uuid in state.uuids and not gpu.healthy:
+            why = f": {bounded(gpu.fault, LONGEST_FAULT)}" if gpu.fault else ""
+            detail = f"its GPU {gpu.index} is lost or unhealthy{why}"
+            fix = "once it has saved its work, delete it, so that another GPU is chosen"
+            yield Cause(Severity.WARNING, Blocker.UNHEALTHY, detail, fix)
 
 
 def _waiting_containers(pod: Json) -> Iterator[Cause]:
