@@ -24,6 +24,14 @@ REGISTER = "hami.io/node-nvidia-register"
 ONE = {"id": "GPU-1", "devmem": 24576, "type": "A10", "mode": "hami-core"}
 
 
+MIXED = {
+    f"{GPU}.count": "2",
+    f"{GPU}.memory": "1024",
+    "nvidia.com/mig.strategy": "mixed",
+    "nvidia.com/mig.capable": "true",
+}
+
+
 def registered(*gpus):
     return {REGISTER: json.dumps(gpus)}
 
@@ -69,6 +77,18 @@ def registered(*gpus):
         (
             gfd_node("n", 7, "9728", "A100-MIG-1g.10gb"),
             Offered(Source.GFD, (), "A100-MIG-1g.10gb", is_sliced=True),
+        ),
+        (
+            gfd_node("n", 0, "", "A100-MIG-INVALID"),
+            Offered(Source.GFD, (), "A100-MIG-INVALID", is_sliced=True),
+        ),
+        # MIG strategy mixed, without slices: one GPU is in MIG mode, all are, none is.
+        (a_node("n", MIXED, **{GPU: 1}), Offered(Source.GFD, (GIB,), is_sliced=True)),
+        (a_node("n", MIXED), Offered(Source.GFD, (), is_sliced=True)),
+        (a_node("n", MIXED, **{GPU: 2}), Offered(Source.GFD, (GIB, GIB))),
+        (
+            a_node("n", {**MIXED, f"{GPU}.replicas": "4"}, **{"nvidia.com/gpu.shared": 8}),
+            Offered(Source.GFD, (GIB, GIB), replicas=4),
         ),
         # MIG strategy mixed: the label counts all GPUs, the capacity those that are whole.
         (

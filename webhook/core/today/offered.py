@@ -8,7 +8,8 @@
 | device plugin | capacity nvidia.com/gpu | GPUs; no memory |
 
 Sources: internal/lm of NVIDIA/k8s-device-plugin (`gpu.count` counts GPUs, not replicas; with MIG
-strategy single it counts slices, and the product has `-MIG-`; with mixed it counts all GPUs);
+strategy single it counts slices, and the product has `-MIG-`; with mixed it counts all GPUs, also
+those in MIG mode that have no slices);
 pkg/device/devices.go of Project-HAMi/HAMi (`UnMarshalNodeDevices`, and `DecodeNodeDevices` of older
 releases); pkg/cache/nodeinfo.go of AliyunContainerService/gpushare-scheduler-extender.
 """
@@ -44,6 +45,8 @@ _HAMI: Final = "hami.io/node-nvidia-register"
 _LONGEST_HAMI: Final = 256 * 2**10
 _LONGEST: Final = 63
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
+_MIG_STRATEGY: Final = "nvidia.com/mig.strategy"
+_MIG_CAPABLE: Final = "nvidia.com/mig.capable"
 _SLICED: Final = re.compile(r"-MIG(-|$)")
 _HAMI_FIELDS: Final = 7
 _RESERVE_BYTES: Final = 512 * MIB
@@ -103,9 +106,12 @@ def offered_of(node: Mapping[str, Any]) -> Offered | None:
     sliced = any(_count(labels[key]) for key in labels if _is_slice_count(key)) or any(
         _amount(capacity, key) for key in capacity if key.startswith(SLICE_PREFIX)
     )
-    number = _count(labels.get(f"{WHOLE_GPU}.count"))
-    if sliced:
-        number = min(number or MOST_GPUS, _amount(capacity, WHOLE_GPU) // replicas)
+    counted = number = _count(labels.get(f"{WHOLE_GPU}.count"))
+    mixed = (labels.get(_MIG_STRATEGY), labels.get(_MIG_CAPABLE)) == ("mixed", "true")
+    if sliced or (mixed and counted):
+        slots = _amount(capacity, WHOLE_GPU) + _amount(capacity, SHARED_GPU)
+        number = min(number or MOST_GPUS, slots // replicas)
+        sliced = sliced or number < counted
         if not number:
             return Offered(Source.GFD, (), product, is_sliced=True)
     mebibytes = min(_MOST_MIB, _count(labels.get(f"{WHOLE_GPU}.memory")))
