@@ -92,6 +92,7 @@ def test_the_agent_is_told_whether_the_fence_voids_containers(void, version, voi
         ({}, False),
         ({"feature.node.kubernetes.io/pci-10de.present": "true"}, True),
         ({"nvidia.com/gpu.present": "true"}, True),
+        ({"nvidia.com/gpu.count": "2"}, True),
         ({"vramwarden.io/gpu": "true"}, True),
         ({"vramwarden.io/share": "true"}, True),
         ({"vramwarden.io/share": "false"}, True),  # until somebody decides again

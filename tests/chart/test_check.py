@@ -25,7 +25,12 @@ from webhook.adapters.kube.checked import (
     GRANTED,
 )
 from webhook.cli.main import main
-from webhook.core.seeing.checks.facts import AGENT_LABELS, read_sources, read_workload
+from webhook.core.seeing.checks.facts import (
+    AGENT_KEYS,
+    AGENT_LABELS,
+    read_sources,
+    read_workload,
+)
 from webhook.core.seeing.checks.fence import KEY, PARTS, WEAK, weakened
 from webhook.core.seeing.checks.webhook import EXPECTED
 
@@ -88,7 +93,7 @@ def test_the_labels_that_bring_the_agent_are_the_charts(helm):
     wanted = "requiredDuringSchedulingIgnoredDuringExecution"
     terms = spec["affinity"]["nodeAffinity"][wanted]["nodeSelectorTerms"]
     keys = {expression["key"] for term in terms for expression in term["matchExpressions"]}
-    assert keys == {*AGENT_LABELS, "vramwarden.io/gpu", "vramwarden.io/share"}
+    assert keys == {*AGENT_LABELS, *AGENT_KEYS, "vramwarden.io/gpu"}
 
 
 STRONG = {"networkPolicy": {"apiServerCIDRs": ["192.0.2.0/24"]}}

@@ -11,7 +11,12 @@ from webhook.sidecar.heartbeat import RUN_FOLDER, answer
 
 
 @click.command("enforce")
-@click.option("--self-test", is_flag=True, help="Say what could be enforced here, and exit.")
+@click.option(
+    "--self-test",
+    is_flag=True,
+    help="Say what could be enforced here, and exit. On a node's shell run it by `unshare --pid "
+    "--fork --mount-proc`: in the node's own process namespace it always fails.",
+)
 @click.option(
     "--probe",
     "kind",
