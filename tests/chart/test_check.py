@@ -282,6 +282,77 @@ def test_nothing_is_left_of_the_pods_that_it_tries(check, server, control_plane)
     assert control_plane.api.list("/api/v1/namespaces/default/pods") == []
 
 
+DRIVER = "gpu.nvidia.com"
+
+
+def of_dra(kind, name, **rest):
+    metadata = {"name": name, **rest.pop("metadata", {})}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": metadata, **rest}
+
+
+def a_pod_there(name, **container):
+    spec = {"nodeName": "gpu-1", "containers": [{"name": "main", "image": "x", **container}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": spec,
+    }
+
+
+def test_what_others_give_away_of_a_shared_node_is_named(check, server, control_plane):
+    """The GPUs of a real slice, a pod with a whole GPU, and one with an allocated claim."""
+    api = control_plane.api
+    attributes = {"type": {"string": "gpu"}, "uuid": {"string": "GPU-a"}}
+    slice_ = of_dra(
+        "ResourceSlice",
+        "gpu-1-gpus",
+        spec={
+            "driver": DRIVER,
+            "nodeName": "gpu-1",
+            "pool": {"name": "gpu-1", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "gpu-0", "attributes": attributes}],
+        },
+    )
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": DRIVER}}]
+    claim = of_dra(
+        "ResourceClaim",
+        "gpu",
+        metadata={"namespace": "default"},
+        spec={"devices": {"requests": requests}},
+    )
+    whole = a_pod_there("whole", resources={"limits": {"nvidia.com/gpu": "1"}})
+    claims = a_pod_there("claims", resources={"claims": [{"name": "gpu"}]})
+    claims["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "gpu"}]
+    gpu = {"uuid": "GPU-a", "memory": 80 * 2**30, "product": "H100", "index": 0}
+    parts = {
+        "metadata": {"annotations": {"vramwarden.io/gpus": json.dumps([gpu])}},
+        "allocatable": {"vramwarden.io/vram": "80Gi"},
+    }
+    with a_node_of_its_own(control_plane, **parts):
+        for thing in (slice_, claim, whole, claims):
+            api.create(thing)
+        result = {"request": "gpu", "driver": DRIVER, "pool": "gpu-1", "device": "gpu-0"}
+        status = {"allocation": {"devices": {"results": [result]}}}
+        path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/gpu/status"
+        api.request("PATCH", path, {"status": status}, content_type=MERGE)
+        beside = check()
+        api.delete(slice_)
+        after = check()
+        for thing in (whole, claims):
+            api.delete(thing, gracePeriodSeconds="0")
+        api.delete(claim)
+        alone = check()
+    named = {name: after.checks[name]["objects"] for name in ("whole-gpu-pods", "resource-claims")}
+    assert (beside["resource-claims"], beside.checks["resource-claims"]["objects"]) == (
+        "failed",
+        ["gpu-1"],
+    )
+    assert (after["whole-gpu-pods"], after["resource-claims"]) == ("failed", "failed")
+    assert named == {"whole-gpu-pods": ["default/whole"], "resource-claims": ["default/claims"]}
+    assert (alone["whole-gpu-pods"], alone["resource-claims"]) == ("ok", "ok")
+
+
 @contextmanager
 def patched(api, path, change, back, kind=MERGE):
     api.request("PATCH", path, change, content_type=kind)
