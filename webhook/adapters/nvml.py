@@ -255,7 +255,8 @@ class Nvml:
         modes = _ask_if_supported(
             "nvmlDeviceGetMigMode", pynvml.nvmlDeviceGetMigMode, handle, gpu=uuid
         )
-        return Device(uuid, name, index, total_bytes, reserved_bytes, bool(modes and modes[0]))
+        whole = total_bytes or None  # a total of 0 is none
+        return Device(uuid, name, index, whole, reserved_bytes, bool(modes and modes[0]))
 
     def _about(self, uuid: str, ask: Callable[..., Any], *arguments: Any) -> Any:
         """Ask about one GPU, and drop its handle where that is lost."""

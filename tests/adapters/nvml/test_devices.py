@@ -56,6 +56,15 @@ def test_a_gpu_without_memory_of_its_own_has_no_figures_but_is_seen(stub):
     assert stub.run(scenario) == [[None, None, None], None, [[7, 70]]]
 
 
+def test_a_total_of_nothing_is_no_figure(stub):
+    def scenario(s):
+        s.script("", gpu="gpu GPU-a total=0 reserved=0 used=0\n")
+        (device,) = s.open().devices()
+        return device.usable_bytes
+
+    assert stub.run(scenario) is None
+
+
 def test_memory_in_use_is_one_call(stub):
     def scenario(s):
         s.script("")
