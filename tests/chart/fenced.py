@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.chart.admission_policies import Line
 from tests.chart.recorded_reviews import denial
-from tests.support.control_planes import wait_until
+from tests.support.control_planes import needs, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,6 +84,8 @@ class Fenced:
         self, pod: Json, change: Json, part: str = "", api: Api | None = None, kind: str = STRATEGIC
     ) -> Json:
         """Change a pod that exists, as a dry run."""
+        if part:
+            needs(self.api, f"pods{part}")
         metadata = pod["metadata"]
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}{part}"
         actor = api or self.alice

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.chart.recorded_reviews import PHASES, Recorder, denial
 from tests.support import paths
 from tests.support.charts import one
-from tests.support.control_planes import ApiError
+from tests.support.control_planes import ApiError, needs, needs_pod_level_resources
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import Outcome, Phase, decide
@@ -111,6 +111,8 @@ class Sent:
         return self.watching(lambda: self.api.request("POST", self.path, pod, **query)), name
 
     def patching(self, name, change, subresource="", *, must_be_sent=True):
+        if subresource:
+            needs(self.api, f"pods{subresource}")
         path = f"{self.path}/{name}{subresource}"
         kind = "application/strategic-merge-patch+json"
         return self.watching(
@@ -541,6 +543,7 @@ def test_a_resize_is_sent_where_it_concerns_the_sidecar(sent):
 
 @pytest.mark.parametrize(("cpu", "of_interest"), [("3", False), ("1", True)])
 def test_a_resize_of_the_whole_pod_is_sent(sent, cpu, of_interest):
+    needs_pod_level_resources(sent.api)
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "resizing"}}
     sent.api.apply(node)
     status = {

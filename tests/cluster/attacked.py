@@ -24,7 +24,7 @@ from tests.chart.admission_policies import (
 from tests.chart.fenced import allow
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, Helm
-from tests.support.control_planes import ControlPlane, wait_until
+from tests.support.control_planes import ControlPlane, needs, wait_until
 from tests.support.pods import a_pod
 from tests.support.schedulers import GIB, add_node, remove_node
 from tests.support.servers import Server, running
@@ -109,6 +109,8 @@ class Tenant:
 
     def patch(self, pod: Json, change: Json, part: str = "", api: Api | None = None) -> Json:
         """Change a pod."""
+        if part:
+            needs(self.admin, f"pods{part}")
         return (api or self.api).request(
             "PATCH", self.path(pod, part), change, content_type=STRATEGIC, dryRun="All"
         )

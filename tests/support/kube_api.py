@@ -56,11 +56,11 @@ class Api:
             raise ApiError({"code": answer.status, **content})
         return content
 
-    def serves(self, kind: str, group: str = "admissionregistration.k8s.io/v1") -> bool:
-        """Say whether this API server has a kind: newer ones have more."""
-        return any(
-            one["kind"] == kind for one in self.request("GET", f"/apis/{group}")["resources"]
-        )
+    def serves(self, what: str) -> bool:
+        """Say whether this API server has a kind of admission, or a part of pods."""
+        path = "/api/v1" if "/" in what else "/apis/admissionregistration.k8s.io/v1"
+        found = self.request("GET", path)["resources"]
+        return what in {one[key] for one in found for key in ("kind", "name")}
 
     def create(self, manifest: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
         """Create an object of any kind."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from tests.support import servers
-from tests.support.control_planes import Api, ApiError, free_port
+from tests.support.control_planes import Api, ApiError, free_port, needs
 from tests.support.webhook_configurations import (
     apply,
     installed,
@@ -168,6 +168,8 @@ class Team:
 
     def patch(self, pod: Json, change: Json, subresource: str = "") -> Json:
         """Change a pod by a strategic merge patch, as kubectl does."""
+        if subresource:
+            needs(self.api, f"pods{subresource}")
         kind = "application/strategic-merge-patch+json"
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}{subresource}"
         return self.api.request("PATCH", path, change, content_type=kind)
