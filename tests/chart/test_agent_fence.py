@@ -8,10 +8,10 @@ import uuid
 import pytest
 import urllib3
 
-from tests.chart.admission_policies import Line, is_denied_by
+from tests.chart.admission_policies import POLICY, Line, is_denied_by
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, one
-from tests.support.control_planes import Api, ApiError
+from tests.support.control_planes import Api, ApiError, needs
 from webhook import names
 from webhook.adapters.kube.client import connect
 from webhook.adapters.kube.events import Events, node_reference
@@ -66,6 +66,7 @@ def a_token(api, node):
 def agent(control_plane, helm):
     """Be the agent of one node, under the rights and the fence of the chart."""
     api, objects = control_plane.api, helm.render()
+    needs(api, POLICY)
     with_taint = helm.render({"agent": {"startupTaint": TAINT}})
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     for kind, name in OBJECTS:
