@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import pytest
 
+from tests.chart.admission_policies import POLICY
 from tests.chart.served import behind_the_service, own_address, served, show_ready
 from tests.support.charts import CHART, NAMESPACE, Release, hooks, one
 from tests.support.checked import INSTALLED, a_raw_node
 from tests.support.commands import runner
-from tests.support.control_planes import free_port, wait_until
+from tests.support.control_planes import free_port, needs, wait_until
 from tests.support.kube_api import _collection
 from tests.support.pki import Authority
 from webhook.adapters.kube.checked import (
@@ -134,7 +135,9 @@ def test_each_value_that_weakens_it_is_seen_in_what_it_renders(helm, value):
         ),
     ],
 )
-def test_the_notes_name_each_value_that_weakens_it(live_helm, named, values):
+def test_the_notes_name_each_value_that_weakens_it(api, live_helm, named, values):
+    needs(api, POLICY)  # without it they name each part of the fence
+
     def said(values):
         command = ("install", "notes", str(CHART), "--namespace", NAMESPACE, "--dry-run=client")
         # Of its own namespace a release of another name may have been here.
@@ -237,6 +240,7 @@ def test_a_user_without_rights_learns_which_and_what_is_left_is_looked_at(
 @pytest.fixture(scope="module")
 def server(check, control_plane, live_helm, tmp_path_factory):
     """Install the chart and run what it would run."""
+    needs(control_plane.api, POLICY)
     if not own_address():
         pytest.skip("needs an address that is not loopback")
     ports = {"webhook": {"port": free_port(), "operationsPort": free_port()}}
