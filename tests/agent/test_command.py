@@ -2,13 +2,16 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.core.nvidia.test_xids import OF_PROGRAMS
+from tests.support import strangers
 from tests.support.agents import MEASURED, VRAM, AgentProcess, wait_until
 from webhook.agent.heartbeat import probe
+from webhook.core.pod.quantity import MIB, parse_quantity
 
 GPUS = (
     "driver {version}\n"
@@ -392,3 +395,39 @@ def test_an_agent_that_was_there_before_the_driver_ends_once_the_kernel_has_one(
     with agent:  # the new container, with the library
         agent.wait_for("node patched")
         assert readiness(agent) == ""
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpus", "mib", "product", "enforcement"),
+    [
+        ("a100", 8, 40377, "NVIDIA-A100-SXM4-40GB", "none"),
+        ("b200", 8, 195584, "NVIDIA-B200", "none"),
+        ("gb200", 8, 195584, "NVIDIA-GB200", MEASURED),
+        ("gb300", 8, 293376, "NVIDIA-GB300-NVL", MEASURED),
+        ("h100", 8, 80896, "NVIDIA-H100-80GB-HBM3", "none"),
+        ("l40s", 8, 48640, "NVIDIA-L40S", "none"),
+        ("t4", 4, 16084, "NVIDIA-T4", "none"),
+    ],
+)
+def test_its_figures_of_the_machines_that_nvidias_own_mock_plays(
+    tmp_path, machine, gpus, mib, product, enforcement
+):
+    if reason := strangers.why_not("NVIDIA_MOCK"):
+        pytest.skip(f"needs {reason}")
+    library = Path(str(strangers.find("NVIDIA_MOCK", strangers.LIBRARY)))
+    (tmp_path / strangers.LIBRARY).symlink_to(library)
+    played = {"MOCK_NVML_CONFIG": str(strangers.profile(machine))}
+    done = AgentProcess(tmp_path, None).run("--once", "--dry-run", **played)
+    metadata, status = documents(done.stdout)
+    labels = metadata["metadata"]["labels"]
+    told = ("gpu-count", "gpu-memory-mib", "gpu-memory-free-mib", "gpu-product", "enforcement")
+    assert {name: labels[f"vramwarden.io/{name}"] for name in told} == {
+        "gpu-count": str(gpus),
+        "gpu-memory-mib": str(mib),
+        "gpu-memory-free-mib": str(mib),
+        "gpu-product": product,
+        "enforcement": enforcement,
+    }
+    assert {
+        name: parse_quantity(amount[VRAM]) for name, amount in status["status"].items()
+    } == dict.fromkeys(("capacity", "allocatable"), gpus * mib * MIB)

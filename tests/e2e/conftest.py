@@ -20,8 +20,9 @@ from tests.e2e.cluster import SYSTEM, NamedCluster, Release, image_names, imposs
 from tests.e2e.node import NodeCluster
 from tests.e2e.pods import GIB, holding, pod
 from tests.e2e.sentry import NAMESPACE as SENTRY
+from tests.e2e.sentry import NodeSentry
 from tests.e2e.team import Team
-from tests.support import charts
+from tests.support import charts, strangers
 
 SKIPPED = "end-to-end tests need"
 
@@ -161,8 +162,7 @@ def gpu_node(node, system, agent):
 @pytest.fixture(scope="session")
 def toolkit(node):
     """Return NVIDIA's container toolkit on the node."""
-    if reason := nvidia_toolkit.why_not():
-        pytest.skip(f"needs {reason}")
+    needs("NVIDIA_TOOLKIT")
     return node.toolkit
 
 
@@ -184,6 +184,34 @@ def at_home(toolkit, gpu_node, release, values, make_team, team, quiet):
 
     found.wait("pods with the RuntimeClass", translated)
     return found
+
+
+@pytest.fixture(scope="session")
+def strange(node, release, values, system, agent):
+    """Have the product on a node whose driver's library is NVIDIA's own mock, and nothing else.
+
+    Whatever the stories before have left there ends.
+    """
+    needs("NVIDIA_MOCK")
+    for found in node.api.list("/api/v1/pods"):
+        namespace, name = (found["metadata"][key] for key in ("namespace", "name"))
+        if namespace.startswith("team-"):
+            Team(node, namespace).delete_pod(name)
+    node.api.delete(nvidia_toolkit.RUNTIME_CLASS)
+    node.driver.play_mock()
+    node.set_amount("nvidia.com/gpu", None)
+    began = time.monotonic()
+    release.install(values)
+    agent.replace()
+    NodeSentry(node, Team(node, SENTRY)).delete()
+    print(f"installed beside NVIDIA's mock: {time.monotonic() - began:.1f} s")
+    return node
+
+
+def needs(variable):
+    """Skip where the programs that a variable names are not here."""
+    if reason := strangers.why_not(variable):
+        pytest.skip(f"needs {reason}")
 
 
 def namespace(name, labels=None):

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tarfile
@@ -106,6 +107,25 @@ def busybox_image(folder: Path, name: str = BUSYBOX, **scripts: str) -> Path:
         (programs / script).write_text(text)
         (programs / script).chmod(0o755)
     return pack(folder / "busybox", name, folder / "busybox.tar", {"Cmd": ["/bin/sh"]})
+
+
+def programs_image(folder: Path, name: str, *programs: str, **files: str) -> Path:
+    """Build the image of programs from this machine, with the libraries that they are linked to."""
+    root = folder / "programs"
+    root.mkdir()
+    for file, text in files.items():
+        (root / file).write_text(text)
+    for program in programs:
+        copy(program, root / "bin")
+        linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
+        for library in re.findall(r"/\S+(?= \(0x)", linked.stdout):
+            copy(library, root / Path(library).parent.relative_to("/"))
+    return pack(root, name, folder / "programs.tar", {})
+
+
+def copy(file: str, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(file, folder)
 
 
 def pack(root: Path, name: str, archive: Path, config: dict[str, Any]) -> Path:

@@ -12,15 +12,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.e2e import nvidia_toolkit
 from tests.e2e.images import PAUSE, busybox_image, engine, pause_image
 from tests.e2e.namespaces import Namespaces, free_network, own_cgroup
 from tests.e2e.nvidia_driver import Driver
 from tests.e2e.nvidia_runtime import DRIVER_ANNOTATION
 from tests.e2e.nvidia_toolkit import Toolkit
-from tests.support import nvml_stub
+from tests.support import nvml_stub, strangers
 from tests.support.control_planes import ControlPlane
-from tests.support.programs import find_binary, stop, wait_until
+from tests.support.programs import find_binary, start, stop, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -170,13 +169,37 @@ class NodeCluster(ControlPlane):
         """Return the node's driver."""
         return Driver(self.state)
 
-    def offer_whole_gpus(self, count: int) -> None:
-        """Stand in for a device plugin: the node offers so many GPUs as a whole."""
-        self.set_amount("nvidia.com/gpu", str(count))
+    @contextlib.contextmanager
+    def running(self, program: str, *arguments: str, **environment: object) -> Iterator[None]:
+        """Have one more program run on the node for the length of a block."""
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        log = self.state / f"{Path(program).name}.log"
+        process = start(log, "env", *variables, program, *arguments, through=self._through())
+        try:
+            yield
+        finally:
+            stop(process)
 
-    def set_amount(self, resource: str, amount: str | None) -> None:
+    def process_of(self, container_id: str) -> tuple[int, int]:
+        """Return the number of a container's first process, on the node and within its pod."""
+        name = container_id.removeprefix("containerd://")
+        tasks = self._ctr("--namespace=k8s.io", "tasks", "ls").splitlines()
+        (pid,) = (line.split()[1] for line in tasks if line.startswith(name))
+        lines = self.run("cat", f"/proc/{pid}/status").splitlines()
+        (within,) = (line.split()[-1] for line in lines if line.startswith("NSpid:"))
+        return int(pid), int(within)
+
+    def offer_whole_gpus(self, count: int, remembered: int = 0) -> None:
+        """Stand in for a device plugin: the node offers so many GPUs as a whole.
+
+        The kubelet remembers those of a plugin that went as capacity, for five minutes or until it
+        is started again.
+        """
+        self.set_amount("nvidia.com/gpu", str(count), str(max(count, remembered)))
+
+    def set_amount(self, resource: str, amount: str | None, capacity: str | None = None) -> None:
         """Change what the node's status says that it has of a resource."""
-        status = {"capacity": {resource: amount}, "allocatable": {resource: amount}}
+        status = {"capacity": {resource: capacity or amount}, "allocatable": {resource: amount}}
         path = f"/api/v1/nodes/{NODE}/status"
         merge = "application/merge-patch+json"
         self.api.request("PATCH", path, {"status": status}, content_type=merge)
@@ -192,7 +215,7 @@ class NodeCluster(ControlPlane):
 
     @property
     def toolkit(self) -> Toolkit:
-        """Return NVIDIA's container toolkit; nvidia_toolkit.why_not says whether it is there."""
+        """Return NVIDIA's container toolkit; strangers.why_not says whether it is there."""
         return Toolkit(self.state, self.state / "beneath", self._namespaces.run)
 
     @property
@@ -233,7 +256,7 @@ class NodeCluster(ControlPlane):
                 f'exec {runc} "$@"\n'
             )
             path.chmod(0o755)
-        if not nvidia_toolkit.why_not():
+        if not strangers.why_not("NVIDIA_TOOLKIT"):
             self.toolkit.install()
 
     def _write_network(self) -> None:

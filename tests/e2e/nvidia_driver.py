@@ -1,19 +1,21 @@
 """A node's driver, without a GPU: the library of tests/support/nvml_stub.c, and device nodes.
 
-It lies in a folder of its own, as that of NVIDIA's GPU operator lies in /run/nvidia/driver.
+It lies in a folder of its own, as that of NVIDIA's GPU operator lies in /run/nvidia/driver. From
+`play_mock` on its library is NVIDIA's own mock, for containers that are created then.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import yaml
 
 from tests.e2e.nvidia_runtime import DRIVER, LIBRARIES, LIBRARY, UUIDS
-from tests.support import nvml_stub
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.support import nvml_stub, strangers
 
 # NVIDIA's numbers. No driver answers to them here: who opens such a node gets an error.
 MAJOR = 195
@@ -52,5 +54,19 @@ class Driver:
         self._away.rename(self._root)
         self._load()
 
-    def _load(self) -> None:
-        (self._kernel / "version").write_text(f"NVRM version: NVIDIA Kernel Module  {DRIVER}\n")
+    def play_mock(self, name: str = "a100") -> None:
+        """Have NVIDIA's mock in the stub's place, with as many GPUs of one of its machines."""
+        mock = Path(str(strangers.find("NVIDIA_MOCK", LIBRARY)))
+        libraries, version = self._root / LIBRARIES, mock.name.partition(".so.")[2]
+        Path(shutil.copy(mock, libraries)).chmod(0o755)
+        (libraries / LIBRARY).unlink()
+        (libraries / LIBRARY).symlink_to(mock.name)
+        machine = yaml.safe_load(strangers.profile(name).read_text())
+        machine["system"]["driver_version"] = version
+        pairs = zip(machine["devices"], UUIDS, strict=False)
+        machine["devices"] = [{**one, "uuid": uuid} for one, uuid in pairs]
+        (self._root / "mock.json").write_text(json.dumps(machine))
+        self._load(version)
+
+    def _load(self, version: str = DRIVER) -> None:
+        (self._kernel / "version").write_text(f"NVRM version: NVIDIA Kernel Module  {version}\n")

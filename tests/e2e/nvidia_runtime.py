@@ -11,6 +11,7 @@ ARGUMENTS...`. It changes the bundle of a container that is created, then become
 The driver is what nvidia_driver.py makes in FOLDER/driver. While that is away the stand-in brings
 nothing. What the library plays for a pod lies in FOLDER/scenes/SANDBOX, which the pod's containers
 find as /scene: a process that wants to hold VRAM writes `0 BYTES` into /scene/pids/<its number>.
+Where the library is NVIDIA's own mock, it plays FOLDER/driver/mock.json, with the pod's GPUs alone.
 FOLDER/kernel, which they find as /kernel, plays /proc/driver/nvidia, where nobody can write.
 A container with hostPID sees all scenes as /scenes, and the node's numbers of their processes.
 """
@@ -71,6 +72,10 @@ def equip(folder: Path, role: str, config: dict) -> bool:
     set_up(scene, play(annotations.get(DRIVER_ANNOTATION, DRIVER), gpus), pod.group())
     config["mounts"] += [mount(scene, "/scene", "rw"), mount(folder / "kernel", "/kernel", "ro")]
     environment.append("NVML_STUB_FILE=/scene/stub.txt")
+    mock = folder / "driver" / "mock.json"
+    if mock.exists():
+        environment.append("MOCK_NVML_CONFIG=/scene/mock.json")
+        (scene / "mock.json").write_text(play_mock(mock.read_text(), " ".join(gpus)))
     return True
 
 
@@ -82,6 +87,14 @@ def lines(uuids) -> list[str]:
 def play(driver: str, gpus: list[str]) -> str:
     """Return the text that the library plays."""
     return "\n".join([f"driver {driver}", *gpus, "live figures", ""])
+
+
+def play_mock(machine: str, gpus: str) -> str:
+    """Return the text that NVIDIA's mock plays: its machine, with these GPUs alone."""
+    played = json.loads(machine)
+    seen = [one for one in played["devices"] if one["uuid"] in gpus]
+    played["devices"] = [{**one, "index": number} for number, one in enumerate(seen)]
+    return json.dumps(played)
 
 
 def set_up(scene: Path, text: str, pod: str) -> None:

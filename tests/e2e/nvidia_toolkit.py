@@ -6,22 +6,19 @@ folder from here. The specifications are those that its `nvidia-ctk` writes.
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.e2e.nvidia_runtime import DRIVER, UUIDS, lines, play
+from tests.support import strangers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-PROGRAMS = ("nvidia-container-runtime", "nvidia-cdi-hook", "nvidia-ctk")
-HOW_TO_BUILD = (
-    "git clone --depth=1 https://github.com/NVIDIA/nvidia-container-toolkit, `make cmds` in it, "
-    "and name that folder in NVIDIA_TOOLKIT"
-)
+find = partial(strangers.find, "NVIDIA_TOOLKIT")
 RUNTIME_CLASS = {
     "apiVersion": "node.k8s.io/v1",
     "kind": "RuntimeClass",
@@ -52,19 +49,6 @@ MODES = {
     # Who is not privileged asks by volume mounts, or in vain.
     "hardened": Mode("cdi", "management.nvidia.com/gpu", OPERATORS, unprivileged=False),
 }
-
-
-def why_not() -> str:
-    """Return what is missing, and how to get it; an empty text where all is there."""
-    missing = [name for name in PROGRAMS if not find(name)]
-    return f"NVIDIA's container toolkit ({', '.join(missing)}): {HOW_TO_BUILD}" if missing else ""
-
-
-def find(name: str) -> str | None:
-    """Look for a program of the toolkit in the folder that NVIDIA_TOOLKIT names, else on PATH."""
-    given = os.environ.get("NVIDIA_TOOLKIT")
-    found = shutil.which(name, path=given) if given else shutil.which(name)
-    return found and str(Path(found).resolve())
 
 
 class Toolkit:

@@ -25,10 +25,10 @@ class Team:
         self.api = cluster.api
         self.namespace = namespace
 
-    def create(self, manifest: Json) -> Json:
+    def create(self, manifest: Json, *, dry_run: bool = False) -> Json:
         """Create an object in the team's namespace."""
         manifest["metadata"]["namespace"] = self.namespace
-        return self.api.create(manifest)
+        return self.api.create(manifest, dry_run=dry_run)
 
     def denial(self, manifest: Json) -> str:
         """Try to create what is denied; return the denial's message."""

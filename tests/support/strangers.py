@@ -1,0 +1,77 @@
+"""Other people's programs beside which the product runs: where they are, or how to have them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["PROFILES", "STRANGERS", "find", "profile", "why_not"]
+
+GITHUB = "https://github.com"
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """Programs that others wrote, in the folder that a variable names."""
+
+    what: str
+    files: tuple[str, ...]
+    repository: str
+    build: str
+    """The command that builds them, in a clone of the repository."""
+
+
+LIBRARY = "libnvidia-ml.so.1"
+STRANGERS = {
+    "NVIDIA_TOOLKIT": Stranger(
+        "NVIDIA's container toolkit",
+        ("nvidia-container-runtime", "nvidia-cdi-hook", "nvidia-ctk"),
+        f"{GITHUB}/NVIDIA/nvidia-container-toolkit",
+        "make cmds",
+    ),
+    "NVIDIA_MOCK": Stranger(
+        "NVIDIA's mock of the driver's library",
+        (LIBRARY, "configs"),
+        f"{GITHUB}/NVIDIA/k8s-test-infra",
+        "make -C pkg/gpu/mocknvml",
+    ),
+    "NVIDIA_PLUGIN": Stranger(
+        "NVIDIA's device plugin",
+        ("nvidia-device-plugin", "gpu-feature-discovery"),
+        f"{GITHUB}/NVIDIA/k8s-device-plugin",
+        "make cmds",
+    ),
+    "NVIDIA_DRA": Stranger(
+        "NVIDIA's DRA driver",
+        ("gpu-kubelet-plugin",),
+        f"{GITHUB}/NVIDIA/k8s-dra-driver-gpu",
+        "make cmds",
+    ),
+    "HAMI": Stranger("HAMi", ("scheduler",), f"{GITHUB}/Project-HAMi/HAMi", "make build"),
+}
+"""By the variable that names the folder."""
+
+PROFILES = ("a100", "b200", "gb200", "gb300", "h100", "l40s", "t4")
+"""Machines that NVIDIA's mock plays."""
+
+
+def why_not(variable: str) -> str:
+    """Return what is missing, and how to get it; an empty text where all is there."""
+    one = STRANGERS[variable]
+    missing = ", ".join(name for name in one.files if not find(variable, name))
+    get = f"git clone --depth=1 {one.repository}, `{one.build}` in it, and name their folder"
+    return f"{one.what} ({missing}): {get} in {variable}" if missing else ""
+
+
+def find(variable: str, name: str) -> str | None:
+    """Look for a file in the folder that the variable names, else for a program on PATH."""
+    given = os.environ.get(variable)
+    found = Path(given, name) if given else Path(shutil.which(name) or "")
+    return str(found.resolve()) if found.name == name and found.exists() else None
+
+
+def profile(name: str) -> Path:
+    """Return the machine that NVIDIA's mock plays, as its configuration."""
+    return Path(os.environ["NVIDIA_MOCK"], "configs", f"mock-nvml-config-{name}.yaml")
