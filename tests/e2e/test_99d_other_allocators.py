@@ -1,0 +1,149 @@
+"""Beside NVIDIA's DRA driver on the node, and HAMi on another: each card has one allocator."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.e2e.agent import MERGE
+from tests.e2e.asking import ask
+from tests.e2e.conftest import needs
+from tests.e2e.node import NODE
+from tests.e2e.nvidia_runtime import UUIDS
+from tests.e2e.pods import container, holding, pod
+from tests.e2e.strangers import Hami, dra_driver
+from tests.support.control_planes import ApiError
+from tests.support.strangers import why_not
+
+RESOURCES = "/apis/resource.k8s.io/v1"
+
+
+@pytest.fixture(scope="module")
+def own(strange, system, agent, make_team):
+    system.wait("VRAM advertised", agent.advertised)
+    yield make_team()
+    share(strange, None)
+
+
+def share(node, value):
+    change = {"metadata": {"labels": {"vramwarden.io/share": value}}}
+    node.api.request("PATCH", f"/api/v1/nodes/{NODE}", change, content_type=MERGE)
+
+
+@pytest.fixture
+def slices(strange, system):
+    """Have a ResourceSlice of the node's GPUs, from NVIDIA's driver or as that would write it."""
+    try:
+        strange.api.list(f"{RESOURCES}/resourceslices")
+    except ApiError:
+        pytest.skip("needs an API server with ResourceSlices in resource.k8s.io/v1, from 1.34 on")
+    if why_not("NVIDIA_DRA"):
+        made = posted_slice()
+        strange.api.create(made)
+        yield made
+        strange.api.delete(made)
+        return
+
+    def of_its_gpus():
+        found = strange.api.list(f"{RESOURCES}/resourceslices")
+        return [one for one in found if one["spec"].get("devices")]
+
+    with dra_driver(strange):
+        (made,) = system.wait("its ResourceSlice", of_its_gpus)
+        yield made
+    for one in of_its_gpus():  # as the kubelet does with those of a driver that is gone
+        strange.api.delete({**one, "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"})
+
+
+def posted_slice():
+    devices = [
+        {
+            "name": f"gpu-{number}",
+            "attributes": {"type": {"string": "gpu"}, "uuid": {"string": uuid}},
+            "capacity": {"memory": {"value": "40Gi"}},
+        }
+        for number, uuid in enumerate(UUIDS)
+    ]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{NODE}-gpu"},
+        "spec": {
+            "driver": "gpu.nvidia.com",
+            "nodeName": NODE,
+            "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
+            "devices": devices,
+        },
+    }
+
+
+def test_a_node_whose_gpus_a_dra_driver_gives_away_is_not_shared(own, slices, system, agent):
+    assert {one["attributes"]["uuid"]["string"] for one in slices["spec"]["devices"]} == set(UUIDS)
+    system.wait("VRAM withdrawn", lambda: agent.advertised() is None)
+
+    def told():
+        return [line for line in agent.events() if "GPUsNotShared" in line and "DRA" in line]
+
+    print(*system.wait("an Event", told), sep="\n")
+    own.create(pod("waits", "8Gi", holding("forever")))
+    said = own.wait("it waits", lambda: [e for e in own.events("waits") if "FailedSched" in e])
+    print(*said)
+    print(ask(own.cluster.kubeconfig, "check"))
+
+
+def test_without_it_the_node_is_shared_again_where_somebody_wants_that_at_once(strange, own):
+    """By itself five minutes later: the kubelet takes the slices of a driver that restarts."""
+    share(strange, "true")
+    own.wait_ready("waits")
+    own.delete_pod("waits")
+
+
+@pytest.fixture(scope="module")
+def hami(strange, own):
+    needs("HAMI")
+    share(strange, "true")
+    found = Hami(strange)
+    with found.running():
+        yield found
+
+
+@pytest.mark.parametrize("name", ["hami-webhook", "zz-hami-webhook"])
+def test_hami_and_we_serve_a_pod_each_whose_webhook_ever_is_first(strange, own, hami, name):
+    webhook = hami.webhook(name)
+    own.wait("HAMi's webhook", lambda: answers(strange, webhook, own))
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}
+    wants = container(["sleep", "1000"], resources={"limits": limits})
+    anywhere = [{"operator": "Exists"}]
+    began = time.monotonic()
+    own.create(pod("theirs", None, [], containers=[wants], tolerations=anywhere))
+    own.create(pod("ours", "8Gi", holding("forever")))
+    ours = own.wait_ready("ours")
+    theirs = own.wait("theirs bound", lambda: bound(own.pod("theirs")))
+    print(f"both have their GPU: {time.monotonic() - began:.1f} s")
+    assert ours["spec"]["nodeName"] == NODE
+    assert ours["metadata"]["annotations"]["vramwarden.io/gpu"] in UUIDS
+    assert [one["name"] for one in ours["spec"]["initContainers"]] == ["vram-enforcer"]
+    assert theirs["spec"]["nodeName"] == hami.NODE
+    assert theirs["spec"]["schedulerName"] == hami.SCHEDULER
+    given = theirs["metadata"]["annotations"]["hami.io/vgpu-devices-allocated"]
+    assert any(gpu in given for gpu in hami.GPUS)
+    assert not [key for key in theirs["metadata"]["annotations"] if "vramwarden.io" in key]
+    assert "initContainers" not in theirs["spec"]
+    strange.api.delete(webhook)
+    for one in ("theirs", "ours"):
+        own.delete_pod(one)
+    own.wait("both gone", lambda: not own.pods())
+
+
+def bound(found):
+    return found if "nodeName" in found["spec"] else None
+
+
+def answers(strange, webhook, own):
+    """Register the webhook once it answers: from then on a pod without it would be denied."""
+    strange.api.apply(webhook)
+    try:
+        return own.create(pod("asks", None, ["true"]), dry_run=True)
+    except ApiError:
+        return False
