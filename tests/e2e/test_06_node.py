@@ -8,6 +8,8 @@ import pytest
 
 from tests.e2e.node import NODE, NODE_MANIFEST
 from tests.e2e.pods import holding, pod, statuses
+from tests.e2e.test_09_placement import entries
+from webhook.core.pod.quantity import parse_quantity
 
 VRAM = "vramwarden.io/vram"
 LABEL = "vramwarden.io/gpu-memory-mib"
@@ -85,9 +87,15 @@ def test_a_device_plugin_that_comes_while_pods_have_vram_is_told_of_them(
         return [line for line in agent.events() if "one card may be given twice" in line]
 
     print(*team.wait("a warning", told))
-    assert capacity(gpu_node) == before
+    promised = sum(one.memory_bytes * len(one.uuids) for one in entries(gpu_node))
+
+    def held():
+        return [parse_quantity(amount) for amount in capacity(gpu_node)] == [promised] * 2
+
+    until(team, "no more than what is promised", held)
     agent.ready()
     gpu_node.offer_whole_gpus(0)
+    until(team, "all of it again", lambda: capacity(gpu_node) == before)
 
 
 def test_a_restart_of_the_kubelet_loses_nothing(gpu_node, team, undisturbed):
