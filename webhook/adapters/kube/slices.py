@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
 REFUSED_S: Final = 300.0
 """Between tries where the API server does not serve slices, or not to us."""
+TRIES: Final = 3
+"""So often in a row it must fail before that is reported: rights that were just granted take a
+second to count, and what was read until then still holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +53,26 @@ def slices_of(kube: Kube, node: str) -> Collection[Slice]:
 def watch_slices(kube: Kube, node: str, send: Send) -> None:
     """Report the slices of a node, each change of them, and each failure, forever."""
     known: dict[str, Slice] = {}
-    refused = False
+    failures, refused = 0, False
 
     def hear(report: Report[Slice]) -> None:
-        nonlocal known, refused
+        nonlocal known, failures, refused
         match report:
             case Listed(things):
-                known, refused = {one.name: one for one in things}, False
+                known = {one.name: one for one in things}
             case Changed(kind, one):
                 known.pop(one.name, None)
                 if kind != "DELETED":
                     known[one.name] = one
             case Failed(KubeError() as error):
-                refused = error.not_found or error.forbidden
-                send(SlicesUnread(str(error), refused))
+                failures += 1
+                refused = error.not_found or (error.forbidden and failures >= TRIES)
+                if refused or failures >= TRIES:
+                    send(SlicesUnread(str(error), refused))
                 return
             case Failed(error):
                 raise error
+        failures, refused = 0, False
         send(SlicesSeen(tuple(known.values())))
 
     follow(
