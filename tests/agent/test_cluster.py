@@ -28,6 +28,7 @@ def agent(make_agent, node):
 def test_capacity_labels_and_the_list_appear_and_those_of_others_stay(agent, node):
     assert node.read()["metadata"]["labels"] == {
         "nvidia.com/gpu.product": "NVIDIA-A100",
+        "vramwarden.io/share": "true",
         "vramwarden.io/gpu": "true",
         "vramwarden.io/gpu-memory-mib": "81300",
         "vramwarden.io/gpu-memory-free-mib": "81300",

@@ -127,7 +127,7 @@ def test_a_plugin_that_is_there_goes_and_comes_back(
         node.wait_for("0")
         wait_until("no label", lambda: node.labels() == {}, timeout=SECONDS)
         assert "vramwarden.io/gpus" not in node.read()["metadata"].get("annotations", {})
-        expected = ["GPUsNotShared x2", "GPUsShared"]
+        expected = ["GPUsShared", "GPUsNotShared x2"]
         wait_until("Events", lambda: told() == expected, timeout=SECONDS)
         assert not [event for event in agent.events() if event["level"] == "error"]
 

@@ -56,10 +56,14 @@ class Api:
             raise ApiError({"code": answer.status, **content})
         return content
 
-    def serves(self, what: str) -> bool:
-        """Say whether this API server has a kind of admission, or a part of pods."""
-        path = "/api/v1" if "/" in what else "/apis/admissionregistration.k8s.io/v1"
-        found = self.request("GET", path)["resources"]
+    def serves(self, what: str, group: str = "admissionregistration.k8s.io/v1") -> bool:
+        """Say whether this API server has a kind, of admission or of `group`, or a part of pods."""
+        try:
+            found = self.request("GET", "/api/v1" if "/" in what else f"/apis/{group}")["resources"]
+        except ApiError as error:
+            if error.code == 404:
+                return False
+            raise
         return what in {one[key] for one in found for key in ("kind", "name")}
 
     def create(self, manifest: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
