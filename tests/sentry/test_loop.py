@@ -116,23 +116,26 @@ def test_unmanaged_memory_is_reported_once_and_again_after_it_was_gone(tmp_path,
     assert [one.sentence.partition(" on ")[0] for one in bench.reported()] == ["1024Mi", "1024Mi"]
 
 
-def test_while_the_list_cannot_be_followed_unmanaged_memory_is_absent(tmp_path, bench, clock):
+def test_unfollowed_or_where_nothing_is_shared_unmanaged_memory_is_absent(tmp_path, bench, clock):
     put(tmp_path, 50, cgroup="0::/system.slice/x.service\n")
     bench.driver.lists["GPU-a"] = {50: GIB}
     shown = []
-    for message in (
-        None,
-        SEEN,
-        AssignmentsUnread("down"),
-        AssignmentsSeen({}, watched=False),
-        SEEN,
+    for message, not_shared in (
+        (None, ""),
+        (SEEN, "nvidia.com/gpu is offered"),
+        (SEEN, ""),
+        (AssignmentsUnread("down"), ""),
+        (AssignmentsSeen({}, watched=False), ""),
+        (SEEN, ""),
     ):
+        bench.sentry._writer._own = OwnNode("u-1", "sidecar", not_shared)
         if message:
             bench.sentry.hear(message)
         clock[0] += 100.0
         bench.sentry.turn(clock[0])
         shown.append(b"vramwarden_gpu_memory_unmanaged_bytes{" in bench.metrics.exposition())
-    assert shown == [False, True, False, False, True]
+        assert bench.events().count("unmanaged memory") == sum(shown)
+    assert shown == [False, False, True, False, False, True]
 
 
 def test_a_driver_that_was_replaced_needs_a_new_container(bench):

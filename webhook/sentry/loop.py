@@ -179,6 +179,8 @@ class Sentry:
         self._metrics.looked(look.took_s)
         self._audit.see(look, now_s)
         unmanaged = self._audit.unmanaged(now_s, self._fresh_s)
+        if self._writer.own.not_shared:  # what is held there others gave away
+            unmanaged = ()
         self._show(look, unmanaged, now_s)
         if look.fault is None:
             self._report_unmanaged(unmanaged, now_s)
