@@ -462,11 +462,12 @@ def test_a_binding_that_only_warns_is_none(check, server, control_plane):
     assert found.checks["fence-policies"]["objects"] == ["vramwarden-sidecar"]
 
 
-def test_memory_that_a_node_should_show_and_does_not_is_a_failure(check, server, control_plane):
+def test_memory_that_a_young_node_does_not_show_yet_is_no_failure(check, server, control_plane):
     with a_node_of_its_own(control_plane):
         found = check()
     assert found.checks["advertised"]["objects"] == ["gpu-1"]
-    assert found.named("failed") == {"advertised"}
+    assert "advertised" in found.named("warning")
+    assert found.code == 0
 
 
 def test_a_node_that_offers_whole_gpus_is_named_and_nothing_fails(check, server, control_plane):

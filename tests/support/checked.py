@@ -57,9 +57,9 @@ def a_raw_node(name="n1", labels=None, **changes):
     return node
 
 
-def a_node(name="n1", labels=None, *, slices=(), **changes):
+def a_node(name="n1", labels=None, *, slices=(), age_s=float("inf"), **changes):
     """Return a node with GPUs."""
-    found = read_node(a_raw_node(name, labels, **changes), slices)
+    found = read_node(a_raw_node(name, labels, **changes), slices, age_s)
     assert found is not None
     return found
 

@@ -336,7 +336,11 @@ CASES = {
         ),
         installed(),
         shared(a_node(), events={"n1": "drain the whole-GPU pods first"}),
-        (shared(a_node()), shared(a_node(), events=Unseen("x"))),
+        (
+            shared(a_node(labels={"vramwarden.io/whole-gpu-pods": "1800000000"})),
+            shared(a_node(age_s=599)),
+        ),
+        (shared(a_node(age_s=600)), shared(a_node()), shared(a_node(), events=Unseen("x"))),
     ],
     "gpus-answer": [
         installed(),

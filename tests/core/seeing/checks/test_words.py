@@ -176,6 +176,15 @@ def test_without_an_agent_no_node_is_blamed():
     assert finding("agents", facts).level == "warning"
 
 
+def test_of_a_node_that_is_not_shared_yet_it_is_said_for_what_its_agent_waits():
+    asks = a_node(labels={"vramwarden.io/whole-gpu-pods": "1800000000"})
+    found = finding("advertised", replace(INSTALLED, nodes=(asks, a_node("n2", age_s=9))))
+    assert (found.level, found.about) == ("warning", ("n1", "n2"))
+    why = "n1: its agent waits for a replica of the webhook to say which pods there have whole GPUs"
+    assert found.detail == why
+    assert found.cure.startswith("wait; if vramwarden.io/vram is missing in ten minutes, see why: ")
+
+
 def test_nodes_that_show_their_memory_are_counted():
     assert said("advertised", INSTALLED) == "160Gi on 2 of 2 nodes"
     whole = replace(INSTALLED, nodes=(a_node(allocatable=WHOLE),))

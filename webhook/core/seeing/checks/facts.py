@@ -10,7 +10,15 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.node.sharing import Beside, Sharing, is_advertised, judge, sign, whole_gpus
+from webhook.core.node.sharing import (
+    YOUNG_S,
+    Beside,
+    Sharing,
+    is_advertised,
+    judge,
+    sign,
+    whole_gpus,
+)
 from webhook.core.node.slices import claimants
 from webhook.core.node.state import read_inventory
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
@@ -24,6 +32,7 @@ from webhook.names import (
     ADMITTED_ANNOTATION,
     ENFORCER_CONTAINER,
     GPU_WAITS_ANNOTATION,
+    NODE_ASKS_LABEL,
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRA_ANNOTATION,
     NODE_DRIVER_LABEL,
@@ -89,6 +98,8 @@ class NodeFacts:
     """Its label `vramwarden.io/share`."""
     sharing: Sharing
     """Whether it is to be shared, by the agent's own judgement, as if its GPUs were free."""
+    waits: str
+    """For what its agent may wait before it begins to share; empty for nothing."""
     cure: str
     """What ends it on this node that others give its GPUs away; empty where nobody does."""
     claimed_by: tuple[str, ...]
@@ -146,6 +157,7 @@ def read_node(
             node,
             Beside(claimed_by=claimed_by, age_s=age_s, shares=advertised, has_pods=None, in_use=()),
         ),
+        waits=_waits(labels, age_s),
         cure=given.cure if given else "",
         claimed_by=claimed_by,
         gpus=gpus,
@@ -155,6 +167,12 @@ def read_node(
         device_names=labels.get(NODE_DEVICE_NAMES_LABEL, ""),
         driver=labels.get(NODE_DRIVER_LABEL, ""),
     )
+
+
+def _waits(labels: Mapping[str, str], age_s: float) -> str:
+    if NODE_ASKS_LABEL in labels:
+        return "for a replica of the webhook to say which pods there have whole GPUs"
+    return "for who may give its GPUs away on a new node" if age_s < YOUNG_S else ""
 
 
 def _others(metadata: Json, allocatable: Json) -> Iterable[str]:

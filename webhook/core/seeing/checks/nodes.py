@@ -375,26 +375,31 @@ def advertised(facts: Facts) -> Finding | None:
     | no | - | - | ok |
     | yes | there | - | ok |
     | yes | missing | yes | warning |
+    | yes | missing | no, and its agent asks, or it is younger than ten minutes | warning |
     | yes | missing | no | failed |
     """
     nodes = _of(facts)
     if not nodes or facts.agent is None:
         return None
     shared = [node for node in nodes if node.sharing.shared is not Shared.NO]
-    missing = [node.name for node in shared if not node.vram_bytes]
+    missing = [node for node in shared if not node.vram_bytes]
     events = {} if isinstance(facts.events, Unseen) else facts.events
-    waiting = [name for name in missing if name in events]
-    broken = [name for name in missing if name not in events]
+    in_use = [node.name for node in missing if node.name in events]
+    waiting = [node for node in missing if node.waits and node.name not in events]
+    broken = [node.name for node in missing if not node.waits and node.name not in events]
+    cure = f"see why: `kubectl -n {facts.namespace} logs -l app.kubernetes.io/component=agent "
+    cure += "--prefix`, `kubectl describe node {}`"
     if broken:
         why = f"{VRAM_RESOURCE} is missing on {named(broken)}"
-        cure = (
-            f"see why: `kubectl -n {facts.namespace} logs -l app.kubernetes.io/component=agent "
-            f"--prefix`, `kubectl describe node {broken[0]}`"
-        )
-        return failed(why, cure, broken)
+        return failed(why, cure.format(broken[0]), broken)
+    if in_use:
+        cure = f"`kubectl drain {in_use[0]} --ignore-daemonsets --delete-emptydir-data`"
+        return warning(f"{in_use[0]}: {shortened(events[in_use[0]])}", cure, in_use)
     if waiting:
-        cure = f"`kubectl drain {waiting[0]} --ignore-daemonsets --delete-emptydir-data`"
-        return warning(f"{waiting[0]}: {shortened(events[waiting[0]])}", cure, waiting)
+        name = waiting[0].name
+        why = f"{name}: its agent waits {waiting[0].waits}"
+        cure = f"wait; if {VRAM_RESOURCE} is missing in ten minutes, {cure.format(name)}"
+        return warning(why, cure, [node.name for node in waiting])
     if not shared:
         return ok("none is to be shared")
     total = format_bytes(sum(node.vram_bytes for node in nodes))
