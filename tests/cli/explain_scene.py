@@ -254,6 +254,8 @@ def cases() -> dict[str, Case]:
     }
     tainted = {name: SeenNode(name, LABELS, (("maintenance", "", "NoSchedule"),)) for name in SEEN}
     cordoned = {name: SeenNode(name, LABELS, (), True) for name in SEEN}
+    held_by = "a device plugin offers them whole (nvidia.com/gpu), but pods may have VRAM here"
+    of_plugin = tuple(replace(node, held=held_by) for node in NODES)
     unhealthy = tuple(
         replace(node, gpus=tuple(replace(one, healthy=False, fault="Xid 79") for one in node.gpus))
         for node in NODES
@@ -290,6 +292,10 @@ def cases() -> dict[str, Case]:
         "pending-cordoned": Case("pending", ("Cordoned",), pending("held", "8Gi", seen=cordoned)),
         "pending-not-shared": Case(
             "pending", ("NotShared",), pending("alone", "8Gi", seen={"n9": SeenNode("n9", LABELS)})
+        ),
+        "pending-held": Case("pending", ("Held",), pending("late", "8Gi", nodes=of_plugin)),
+        "pending-beside-held": Case(
+            "pending", ("NoRoom",), pending("later", "8Gi", nodes=(of_plugin[0], NODES[1])), 6 * GIB
         ),
         "pending-denied-figures-unread": Case(
             "pending",

@@ -93,11 +93,13 @@ def test_a_node_with_everything_known():
 
 
 def test_what_its_agent_says_of_the_node_is_shown():
-    own = replace(OWN, not_shared="nvidia.com/gpu is offered", faults={"GPU-b": "Xid 79"})
+    whys = {"not_shared": "nvidia.com/gpu is offered", "held": "others give them away, too"}
+    own = replace(OWN, **whys, faults={"GPU-b": "Xid 79"})
     node = shown(seen(a_look()), own=own).node
-    assert node.not_shared == "nvidia.com/gpu is offered"
+    assert {name: getattr(node, name) for name in whys} == whys
     assert [(gpu.healthy, gpu.fault) for gpu in node.gpus] == [(True, ""), (False, "Xid 79")]
     assert read_gpu_node(write_gpu_node(node)) == node
+    assert "largestFree" not in write_gpu_node(node)["status"]["summary"]
 
 
 def test_before_the_list_was_read_and_while_it_cannot_be_followed_nothing_is_said_of_promises():

@@ -244,6 +244,22 @@ def test_it_is_known_within_a_minute_whether_the_node_is_shared(labels, status, 
     assert bench.writer.own.not_shared == why
 
 
+@pytest.mark.parametrize(
+    ("carried", "why"),
+    [
+        ({}, ""),
+        ({"vramwarden.io/held": "by others"}, "by others"),
+        ({"vramwarden.io/held": "x" * 600}, "x" * 512),
+        ({"vramwarden.io/held": ""}, "annotation vramwarden.io/held"),
+    ],
+)
+def test_it_is_known_why_the_node_is_held(carried, why):
+    bench = Bench()
+    bench.kube.node["metadata"]["annotations"] = carried
+    bench.turn(figures())
+    assert bench.writer.own.held == why
+
+
 def test_which_gpus_its_agent_calls_broken_is_known():
     bench = Bench()
     gpu = {"uuid": "GPU-a", "memory": GIB, "product": "H200", "index": 0}
@@ -256,7 +272,7 @@ def test_which_gpus_its_agent_calls_broken_is_known():
 
 def test_that_a_node_is_shared_again_is_written():
     bench = Bench()
-    bench.turn(replace(figures(), not_shared="x"))
+    bench.turn(replace(figures(), not_shared="x", held="x"))
     bench.turn(figures(), later_s=LEAST_S)
     assert bench.kube.stored == write_gpu_node(figures(), "u-1")
 

@@ -236,8 +236,8 @@ class Figures:
             )
             for gpu in gpus
         )
-        version, why = self._driver_version, own.not_shared
-        node = NodeFigures(self._node, observed_s, version, own.enforcement, made, why)
+        version, whys = self._driver_version, (own.not_shared, own.held)
+        node = NodeFigures(self._node, observed_s, version, own.enforcement, made, *whys)
         return Shown(node, shares)
 
     def _describe(self, gpu: Gpu, free: int | None) -> GpuFigures:

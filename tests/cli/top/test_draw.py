@@ -67,7 +67,9 @@ def beside_the_plugin():
     broken = a_gpu(1, 79, 0, healthy=False, fault="Xid 79")
     whole = a_gpu(0, 79, 60, unmanaged=[("u", 60)])
     offered = replace(a_node("n2", whole), not_shared="nvidia.com/gpu is offered")
-    return join([a_node("n1", a_gpu(0, 79, 9), broken), offered], [], AT_S, namespace="team-a")
+    held = replace(a_node("n3", a_gpu(0, 79, 9)), held="a device plugin offers them whole")
+    figures = [a_node("n1", a_gpu(0, 40, 9), broken), offered, held]
+    return join(figures, [], AT_S, namespace="team-a")
 
 
 def waits_at_length():

@@ -80,6 +80,7 @@ def test_of_a_large_gpu_two_percent_count():
         replace(NODE, driver_version="590"),
         replace(NODE, enforcement="none"),
         replace(NODE, not_shared="x"),
+        replace(NODE, held="x"),
         replace(NODE, gpus=(SMALL,)),
         replace(NODE, gpus=()),
         with_gpu(healthy=False),

@@ -58,7 +58,7 @@ def clusters(draw):
             "580",
             "sidecar",
             tuple(drawn_gpu(number, index) for index in range(draw(st.integers(0, 3)))),
-            draw(st.sampled_from(["", "nvidia.com/gpu is offered"])),
+            *draw(st.sampled_from([(), ("nvidia.com/gpu is offered",), ("", "held by others")])),
         )
         for number in range(draw(st.integers(0, 3)))
     ]
@@ -105,6 +105,7 @@ def test_sums_of_rows_are_the_totals(cluster):
         ]
         assert sums.free_bytes == known_sum(free)
         assert sums.largest_free_bytes == max(free, default=None)
+    assert not any(node.amounts.free_bytes for node in report.nodes if node.held)
     per_workload = report.workloads
     assert sum(row.pods for row in per_workload) == len(report.pods)
     assert known_sum(row.used_bytes for row in per_workload) == known_sum(

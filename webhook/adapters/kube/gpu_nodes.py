@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError, joined
-from webhook.core.node.sharing import given_away, is_advertised
+from webhook.core.node.sharing import given_away, is_advertised, why_held
 from webhook.core.node.state import read_inventory
 from webhook.core.seeing.nodes import read_gpu_node, write_gpu_node
 from webhook.names import (
@@ -43,6 +43,8 @@ class OwnNode:
     """Why its GPUs are not shared; empty where they are, or nobody knows."""
     faults: Mapping[str, str] = field(default_factory=dict)
     """Why, by UUID, GPUs are not healthy, as the node agent says it; it may say no more."""
+    held: str = ""
+    """Why nothing more of its GPUs is promised; empty where it is not held."""
 
 
 def read_own_node(kube: Kube, name: str) -> OwnNode:
@@ -55,6 +57,7 @@ def read_own_node(kube: Kube, name: str) -> OwnNode:
         str(labels.get(NODE_ENFORCEMENT_LABEL) or ""),
         _why_not_shared(node, labels.get(NODE_SHARE_LABEL)),
         {gpu.uuid: gpu.fault for gpu in read_inventory(node).gpus if not gpu.healthy},
+        why_held(node),
     )
 
 
@@ -79,9 +82,9 @@ def write_figures(kube: Kube, figures: NodeFigures, node_uid: str = "") -> None:
     Not found means that the cluster does not know the kind: its CRD is missing.
     """
     written = write_gpu_node(figures, node_uid)
-    status = written["status"]
-    summary = dict.fromkeys(_MAYBE_IN_SUMMARY) | status["summary"]
-    patch: dict[str, Any] = {"status": {"notShared": None, **status, "summary": summary}}
+    status = {"notShared": None, "held": None, **written["status"]}
+    status["summary"] = dict.fromkeys(_MAYBE_IN_SUMMARY) | status["summary"]
+    patch: dict[str, Any] = {"status": status}
     if owners := written["metadata"].get("ownerReferences"):
         patch["metadata"] = {"ownerReferences": owners}
     try:

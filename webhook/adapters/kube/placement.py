@@ -10,6 +10,7 @@ from urllib.parse import quote
 from webhook.adapters.kube.client import Kube, KubeError, joined
 from webhook.adapters.kube.events import Events
 from webhook.adapters.kube.follow import Collection
+from webhook.core.node.sharing import why_held
 from webhook.core.node.state import read_inventory
 from webhook.core.nvidia.device_names import DeviceNames, read_device_names
 from webhook.core.placement.assignments import (
@@ -31,7 +32,6 @@ from webhook.names import (
     NODE_ASKS_LABEL,
     NODE_DEVICE_NAMES_LABEL,
     NODE_GPU_LABEL,
-    NODE_HELD_ANNOTATION,
     WEBHOOK_REPORTER,
 )
 
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 MANAGED: Final = f"{MANAGED_LABEL}=true"
 WITH_GPU: Final = f"{NODE_GPU_LABEL}=true"
-LONGEST_HELD: Final = 512
-"""Characters of the sentence that says why a node is held."""
 
 _ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -269,9 +267,8 @@ def _stored_pod(pod: Json) -> StoredPod:
 def _gpu_node(node: Json) -> GpuNode:
     metadata = node["metadata"]
     label = (metadata.get("labels") or {}).get(NODE_DEVICE_NAMES_LABEL)
-    held = (metadata.get("annotations") or {}).get(NODE_HELD_ANNOTATION)
-    why = "" if held is None else held[:LONGEST_HELD] or f"annotation {NODE_HELD_ANNOTATION}"
-    return GpuNode(metadata["name"], read_inventory(node).gpus, read_device_names(label), why)
+    names = read_device_names(label)
+    return GpuNode(metadata["name"], read_inventory(node).gpus, names, why_held(node))
 
 
 def _question(node: Json) -> Question:

@@ -13,7 +13,7 @@ from webhook.core.seeing.top import GpuRow, Phase, Reason
 from webhook.core.seeing.words import amount, counted, span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from webhook.core.seeing.top import (
         Amounts,
@@ -337,21 +337,25 @@ def _tail(report: TopReport, look: Look, parts: Sequence[str]) -> list[str]:
     if "pods" in parts and waiting:
         named = f"{clean(waiting[0].name)} -n {clean(waiting[0].namespace)}"
         painted.append(f"why a pod waits: {look.command} explain {named}")
-    if "nodes" in parts and (aside := left_out(report)):
-        painted += _wrapped([aside], look, _DIM)
+    if "nodes" in parts:
+        painted += _wrapped(left_out(report), look, _DIM)
     if "nodes" in parts and _has_node_lines(report, look):
         painted.append(f"the GPUs of a node: {look.command} top --node NAME")
     return painted
 
 
-def left_out(report: TopReport) -> str:
-    """Say which nodes are not shared, and why; empty where all are."""
-    found = [node for node in report.nodes or () if node.not_shared]
-    if not found:
-        return ""
-    said = [f"{node.name} ({node.not_shared})" for node in found[:_MOST_ALIKE]]
-    more = f" and {len(found) - _MOST_ALIKE:,} more" if len(found) > _MOST_ALIKE else ""
-    return f"not shared, and in no sum: {', '.join(said)}{more}"
+def left_out(report: TopReport) -> Iterator[str]:
+    """Say which nodes are not shared, or give nothing more to anybody, and why."""
+    nodes = report.nodes or ()
+    kinds = {
+        "not shared, and in no sum": [(node.name, node.not_shared) for node in nodes],
+        "held, and what is free there is given to no pod": [(one.name, one.held) for one in nodes],
+    }
+    for what, whys in kinds.items():
+        said = [f"{name} ({why})" for name, why in whys if why]
+        more = f" and {len(said) - _MOST_ALIKE:,} more" if len(said) > _MOST_ALIKE else ""
+        if said:
+            yield f"{what}: {', '.join(said[:_MOST_ALIKE])}{more}"
 
 
 def _wrapped(sentences: Iterable[str], look: Look, style: str = _RED) -> list[str]:
@@ -436,6 +440,8 @@ def _amount(known: int | None, *, down: bool = False) -> str:
 def _free(node: NodeRow, place: GpuRow | Amounts) -> str:
     if node.not_shared:
         return "not shared"
+    if node.held:
+        return "held"
     if place.free_bytes is None or (isinstance(place, GpuRow) and not place.healthy):
         return "-"
     return amount(max(0, place.free_bytes), down=True)

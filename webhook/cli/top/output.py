@@ -94,6 +94,7 @@ def _node(node: NodeRow) -> Json:
         driverVersion=node.driver_version,
         enforcement=node.enforcement,
         notShared=node.not_shared,
+        held=node.held,
         totals=_amounts(node.amounts),
         gpus=[_gpu(gpu) for gpu in node.gpus],
     )

@@ -56,7 +56,7 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
     shown = [tag("h1", "Who has the GPU memory")]
     if "nodes" in parts:
         shown.append(tag("p", _sums(report.amounts), class_="lead"))
-        shown += [tag("p", f"N{aside[1:]}.")] if (aside := left_out(report)) else []
+        shown += [tag("p", f"{one[0].upper()}{one[1:]}.") for one in left_out(report)]
     shown.append(tag("p", f"As of {at}; pods of {whose}."))
     if report.missing or report.troubles:
         shown.append(_troubles(report))

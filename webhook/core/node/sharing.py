@@ -95,6 +95,10 @@ _NAMED: Final = 3
 _LONGEST_NAMED: Final = 63  # a resource's name has at most so many characters behind its domain
 
 
+LONGEST_HELD: Final = 512
+"""Characters of the sentence that says why a node is held."""
+
+
 class Shared(Enum):
     """What becomes of a node's GPUs."""
 
@@ -344,6 +348,12 @@ def _labels(node: Mapping[str, Any]) -> Mapping[str, Any]:
 def _annotations(node: Mapping[str, Any]) -> Mapping[str, Any]:
     annotations: Mapping[str, Any] = (node.get("metadata") or {}).get("annotations") or {}
     return annotations
+
+
+def why_held(node: Mapping[str, Any]) -> str:
+    """Return why nothing more of a node's GPUs is promised; empty where it is not held."""
+    why = _annotations(node).get(NODE_HELD_ANNOTATION)
+    return "" if why is None else why[:LONGEST_HELD] or f"annotation {NODE_HELD_ANNOTATION}"
 
 
 def is_advertised(node: Mapping[str, Any]) -> bool:

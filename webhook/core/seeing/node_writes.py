@@ -64,6 +64,7 @@ def _names(node: NodeFigures) -> object:
         node.driver_version,
         node.enforcement,
         node.not_shared,
+        node.held,
         [
             (
                 (gpu.uuid, gpu.index, gpu.product, gpu.healthy, gpu.fault),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.node.sharing import LONGEST_HELD
 from webhook.core.pod.lenient import as_object, as_objects
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import GPU_NODE_KIND, SEEING_API_VERSION
@@ -93,6 +94,8 @@ class NodeFigures:
     gpus: tuple[GpuFigures, ...] = ()
     not_shared: str = ""
     """Why its GPUs are not shared, and nothing of them can be promised; empty where they are."""
+    held: str = ""
+    """Why what is free on them is promised to nobody; empty where it may be."""
 
 
 def write_gpu_node(node: NodeFigures, node_uid: str = "") -> Json:
@@ -120,9 +123,8 @@ def read_gpu_node(raw: Mapping[str, Any]) -> NodeFigures | None:
         return None
     gpus = [found for one in as_objects(status.get("gpus"), MOST_GPUS) if (found := _gpu(one))]
     driver, enforcement = _text(status, "driverVersion"), _text(status, "enforcement")
-    return NodeFigures(
-        name, observed_s, driver, enforcement, tuple(gpus), _text(status, "notShared")[:LONGEST_WHY]
-    )
+    why, held = _text(status, "notShared")[:LONGEST_WHY], _text(status, "held")[:LONGEST_HELD]
+    return NodeFigures(name, observed_s, driver, enforcement, tuple(gpus), why, held)
 
 
 def write_time(at_s: float) -> str:
@@ -156,7 +158,7 @@ def _status(node: NodeFigures) -> Json:
         summary["unmanaged"] = _up(held)
     if len(used) == len(gpus):
         summary["used"] = _up(sum(used))
-    if free:
+    if free and not (node.not_shared or node.held):
         summary["largestFree"] = _down(max(0, *free))
     status: Json = {
         "observedAt": write_time(node.observed_s),
@@ -165,7 +167,8 @@ def _status(node: NodeFigures) -> Json:
         "summary": summary,
         "gpus": [_write_gpu(gpu) for gpu in gpus],
     }
-    return status | ({"notShared": node.not_shared[:LONGEST_WHY]} if node.not_shared else {})
+    whys = {"notShared": node.not_shared[:LONGEST_WHY], "held": node.held[:LONGEST_HELD]}
+    return status | {key: why for key, why in whys.items() if why}
 
 
 def _write_gpu(gpu: GpuFigures) -> Json:

@@ -150,6 +150,8 @@ class NodeRow:
     amounts: Amounts
     not_shared: str = ""
     """Why nothing of its GPUs can be promised; empty where they are shared."""
+    held: str = ""
+    """Why what is free on them is promised to nobody; empty where it may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +353,10 @@ def _node(node: NodeFigures, named: Mapping[str, SeenPod], at_s: float) -> NodeR
             replace(row, promised_bytes=None, free_bytes=None, unmanaged_bytes=None, unmanaged=())
             for row in rows
         )
+    elif node.held:
+        rows = tuple(
+            replace(row, free_bytes=row.free_bytes and min(0, row.free_bytes)) for row in rows
+        )
     age_s = max(0.0, at_s - node.observed_s)
     return NodeRow(
         node.name,
@@ -362,6 +368,7 @@ def _node(node: NodeFigures, named: Mapping[str, SeenPod], at_s: float) -> NodeR
         rows,
         _summed(rows, 1),
         node.not_shared,
+        node.held,
     )
 
 

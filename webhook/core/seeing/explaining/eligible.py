@@ -45,6 +45,8 @@ class Mismatch(StrEnum):
     """It lacks our label: its GPUs are measured, and offered to nobody."""
     NODE_SELECTOR = "NodeSelector"
     """It lacks a label that the pod selects, by selector or affinity, so also by class."""
+    HELD = "Held"
+    """Somebody else gives its GPUs away, too: what pods have stays, and no other gets any."""
     NO_DEVICE_NAMES = "NoDeviceNames"
     """Its container runtime resolves no name of its GPUs."""
     NO_ENFORCEMENT = "NoEnforcement"
@@ -107,6 +109,8 @@ def why_not(pod: Mapping[str, Any], node: NodeFigures, seen: SeenNode | None) ->
     if failing and all(failing):
         key, wanted = failing[0] or ("", "")
         return _mismatch(key, wanted, labels)
+    if node.held:
+        return NotHere(Mismatch.HELD, node.held)
     if seen is None:
         return None
     if seen.unschedulable and not _tolerates(spec, ("node.kubernetes.io/unschedulable", "", "")):

@@ -180,6 +180,7 @@ def _no_match(room: Room, cause: Mismatch) -> Cause:
         Mismatch.NO_DEVICE_NAMES: "the log of vramwarden's node agent there says what to change",
         Mismatch.NO_ENFORCEMENT: "the log of vramwarden's node agent there says why",
         Mismatch.NOT_SHARED: "vramwarden check says why, to whoever may read nodes",
+        Mismatch.HELD: "ask your platform team to do what the node says",
         Mismatch.CORDONED: "wait for maintenance to end, or ask your platform team",
         Mismatch.TAINT: "ask your platform team for a toleration in the rule, or another node",
     }.get(cause, "change the pod's nodeSelector, affinity or gpu-class")
