@@ -97,7 +97,9 @@ class Api(ApiServer):
             self._serve_figures(handler)
         elif handler.path.startswith("/api/v1/nodes/"):
             labels = {"vramwarden.io/enforcement": "sidecar"}
-            self._say(handler, 200, {"metadata": {"uid": "node-uid", "labels": labels}})
+            metadata = {"uid": "node-uid", "labels": labels}
+            shared = {"capacity": {"vramwarden.io/vram": "1Gi"}}
+            self._say(handler, 200, {"metadata": metadata, "status": shared})
         elif handler.command != "GET":
             method, path, _, body = self.asked[-1]
             self.written.append((method, path.partition("?")[0], body))
