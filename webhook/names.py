@@ -69,6 +69,8 @@ NODE_ASKS_LABEL: Final = PREFIX + "whole-gpu-pods"
 replicas answer in the node's list of assignments."""
 NODE_HELD_ANNOTATION: Final = PREFIX + "held"
 """Why nobody is newly given a GPU of this node; absent where somebody may be."""
+LONGEST_HELD: Final = 512
+"""So many characters of it are read."""
 NODE_DRA_ANNOTATION: Final = PREFIX + "dra-driver"
 """`"true"` where a DRA driver offers the node's GPUs, or did five minutes ago."""
 

@@ -18,6 +18,7 @@ from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.quantity import MIB
 from webhook.core.pod.whole import gives_gpus, is_more_than_nothing
 from webhook.names import (
+    LONGEST_HELD,
     NODE_ASKS_LABEL,
     NODE_DRA_ANNOTATION,
     NODE_HELD_ANNOTATION,
@@ -93,10 +94,6 @@ _CURES: Final = {
 _NAMED: Final = 3
 """So many GPUs or resources are named in a sentence."""
 _LONGEST_NAMED: Final = 63  # a resource's name has at most so many characters behind its domain
-
-
-LONGEST_HELD: Final = 512
-"""Characters of the sentence that says why a node is held."""
 
 
 class Shared(Enum):
