@@ -9,6 +9,7 @@ import pytest
 
 from tests.agent.nodes import BOTH, CONFIG_MAPS, FULL, RULES, SECONDS, SLICES
 from tests.support.agents import wait_until
+from tests.support.control_planes import needs
 from webhook.core.node.sharing import SETTLE_S
 from webhook.core.placement.assignments import (
     Assignment,
@@ -164,8 +165,7 @@ def test_a_restart_beside_a_plugin_and_a_share_changes_nothing(make_agent, node,
 def test_a_slice_with_one_of_its_gpus_keeps_a_node_from_being_shared(
     control_plane, make_agent, account, node, told
 ):
-    if not control_plane.api.serves("ResourceSlice", "resource.k8s.io/v1"):
-        pytest.skip("needs an API server with resource.k8s.io/v1 (1.34)")
+    needs(control_plane.api, "ResourceSlice", "resource.k8s.io/v1")
     node.patch({"metadata": {"labels": {NODE_SHARE_LABEL: None}}})
     attributes = {"type": {"string": "gpu"}, "uuid": {"string": "GPU-b"}}
     made = {

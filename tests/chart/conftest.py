@@ -29,5 +29,6 @@ def api(control_plane):
 
 @pytest.fixture(scope="session")
 def live_helm(control_plane, tmp_path_factory):
-    """Run Helm as administrator of the cluster."""
-    return charts.Helm(tmp_path_factory.mktemp("live-helm"), control_plane.kubeconfig)
+    """Run Helm as administrator of the cluster, and render for its version."""
+    folder, api = tmp_path_factory.mktemp("live-helm"), control_plane.api
+    return charts.Helm(folder, control_plane.kubeconfig, api.version)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.chart.admission_policies import POLICY
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import DEPLOY, NAMESPACE, hooks, one, pod_templates
-from tests.support.control_planes import find_binary
+from tests.support.control_planes import find_binary, needs
 from tests.support.paths import ROOT
 from webhook import __version__
 
@@ -178,8 +179,8 @@ def try_out(api, thing):
 @pytest.mark.parametrize(
     ("mode", "access", "rest"), COMBINATIONS, ids=["-".join(map(str, one)) for one in COMBINATIONS]
 )
-def test_the_api_server_accepts_what_is_rendered(cluster, helm, mode, access, rest):
-    objects = helm.render(values_of(mode, access, REST[rest]))
+def test_the_api_server_accepts_what_is_rendered(cluster, live_helm, mode, access, rest):
+    objects = live_helm.render(values_of(mode, access, REST[rest]))
     for thing in objects:
         if thing["kind"] in OPERATORS:
             assert thing["apiVersion"] == OPERATORS[thing["kind"]]
@@ -206,8 +207,8 @@ def tried_at(api, level, pod):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_all_pods_meet_pod_security_restricted(cluster, helm, mode):
-    pods = pod_templates(helm.render(values_of(mode, "Environment", {})))
+def test_all_pods_meet_pod_security_restricted(cluster, live_helm, mode):
+    pods = pod_templates(live_helm.render(values_of(mode, "Environment", {})))
     assert len(pods) == 5
     for pod in pods:
         if pod["metadata"]["name"] != SENTRY:
@@ -215,8 +216,10 @@ def test_all_pods_meet_pod_security_restricted(cluster, helm, mode):
 
 
 @pytest.mark.parametrize("act", [True, False])
-def test_the_sentry_has_a_namespace_that_allows_what_it_needs_and_no_other_has(cluster, helm, act):
-    objects = helm.render({"sentry": {"act": act}, "namespace": {"create": True}})
+def test_the_sentry_has_a_namespace_that_allows_what_it_needs_and_no_other_has(
+    cluster, live_helm, act
+):
+    objects = live_helm.render({"sentry": {"act": act}, "namespace": {"create": True}})
     (sentry,) = [pod for pod in pod_templates(objects) if pod["metadata"]["name"] == SENTRY]
     asks_for = {"host namespaces (hostPID=true)"}
     if act:
@@ -235,9 +238,9 @@ def test_the_sentry_has_a_namespace_that_allows_what_it_needs_and_no_other_has(c
 
 
 @pytest.mark.parametrize("access", ["VolumeMounts", "Privileged"])
-def test_hardened_toolkits_cost_the_level_and_the_namespace_says_so(cluster, helm, access):
+def test_hardened_toolkits_cost_the_level_and_the_namespace_says_so(cluster, live_helm, access):
     values = values_of("self", access, {"namespace": {"create": True}})
-    objects = helm.render(values)
+    objects = live_helm.render(values)
     (agent,) = [pod for pod in pod_templates(objects) if pod["metadata"]["name"].endswith("agent")]
     assert "violates PodSecurity" in tried_at(cluster, "restricted", agent)
     assert tried_at(cluster, "privileged", agent) == ""
@@ -272,6 +275,7 @@ def kubectl(control_plane):
 
 
 def test_the_file_for_people_without_helm_can_be_applied_and_deleted(control_plane, kubectl):
+    needs(control_plane.api, POLICY)
     applied = kubectl(in_the_readme("apply"))
     assert applied.returncode == 0, applied.stderr
     warnings = [line for line in applied.stderr.splitlines() if "last-applied" not in line]

@@ -39,13 +39,16 @@ class HelmError(Exception):
 class Helm:
     """Run Helm with nothing but what is given here: no repositories, no settings of a user."""
 
-    def __init__(self, folder: Path, kubeconfig: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, kubeconfig: Path | None = None, version: str = KUBE_VERSION
+    ) -> None:
         self._env = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
             "KUBECONFIG": str(kubeconfig or folder / "none"),
         }
         self._folder = folder
+        self._version = version
 
     def run(self, *arguments: str) -> str:
         """Run a command and return what it wrote to standard output; raises HelmError."""
@@ -56,15 +59,15 @@ class Helm:
         return done.stdout
 
     def text(self, values: Json | None = None, *options: str) -> str:
-        """Render the chart."""
-        chosen = options if "--kube-version" in options else ("--kube-version", KUBE_VERSION)
-        options = (*options, *(chosen if chosen != options else ()))
+        """Render the chart, for the version of Kubernetes given last."""
         return self.run(
             "template",
             "vramwarden",
             str(CHART),
             "--namespace",
             NAMESPACE,
+            "--kube-version",
+            self._version,
             *self.values(values),
             *options,
         )

@@ -62,10 +62,10 @@ def available() -> bool:
     return all(map(find_binary, ("etcd", "kube-apiserver")))
 
 
-def needs(api: Api, what: str) -> None:
-    """Skip the test where the API server is too old for a kind of admission, or a part of pods."""
-    if not api.serves(what):
-        pytest.skip(f"needs an API server that serves {what}")
+def needs(api: Api, what: str, *group: str) -> None:
+    """Skip the test where the API server is too old for a kind, or a part of pods."""
+    if not api.serves(what, *group):
+        pytest.skip(f"needs an API server that serves {' of '.join((what, *group))}")
 
 
 def needs_pod_level_resources(api: Api) -> None:

@@ -56,6 +56,11 @@ class Api:
             raise ApiError({"code": answer.status, **content})
         return content
 
+    @property
+    def version(self) -> str:
+        """Return the API server's version, e.g. v1.36.0."""
+        return str(self.request("GET", "/version")["gitVersion"])
+
     def serves(self, what: str, group: str = "admissionregistration.k8s.io/v1") -> bool:
         """Say whether this API server has a kind, of admission or of `group`, or a part of pods."""
         try:
