@@ -123,7 +123,8 @@ def test_a_node_without_a_driver_is_left_alone_and_that_is_reported_once(make_ag
     with agent:
         agent.wait_for("no GPU can be read on this node; waiting, and leaving the node alone")
         time.sleep(3)
-        assert [event["msg"] for event in agent.events()][1:] == [
+        said = [event["msg"] for event in agent.events()][1:]
+        assert [msg for msg in said if not msg.startswith("ResourceSlices")] == [  # of old servers
             "no GPU can be read on this node; waiting, and leaving the node alone"
         ]
         assert node.labels() == {}
