@@ -654,7 +654,7 @@ TABLE = [
     limit(
         "C5 a claim without a share",
         "deploy/nodes.md",
-        "keep other allocators away yourself, such as NVIDIA's DRA driver",
+        "a DRA driver gives them away by resource claims",
         claiming(None),
     ),
     closed("C6 namespaces", exempting(""), by("exemption")),
