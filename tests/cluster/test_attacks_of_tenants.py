@@ -721,7 +721,8 @@ TABLE = [
         "Who reaches it can send reviews of pods, which cost time",
     ),
     harmless("D2 marks in a Binding", binding_brings_marks),
-    closed("D3 its GPU by pods/status", writing_status("pods/status"), by("sidecar")),
+    # Two policies deny it; which of them answers differs between versions.
+    closed("D3 its GPU by pods/status", writing_status("pods/status"), f"{POLICY} 'vramwarden-"),
     limit(
         "D4 priority",
         SECURITY_MD,
