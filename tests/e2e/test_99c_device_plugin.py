@@ -99,6 +99,8 @@ def told(system, agent, *words):
 def test_where_it_offers_the_gpus_they_are_not_shared(own, system, agent, quiet_for):
     told(system, agent, "GPUsNotShared", DEPLOY)
     quiet_for(5)
+    system.wait("top", lambda: "not shared" in ask(own.cluster.kubeconfig, "top"))
+    print(ask(own.cluster.kubeconfig, "top"))
 
 
 def test_an_upgrade_that_takes_long_frees_no_gpu(plugin, quiet_for):

@@ -9,12 +9,14 @@ import pytest
 from tests.e2e.agent import MERGE
 from tests.e2e.asking import ask
 from tests.e2e.conftest import needs
-from tests.e2e.node import NODE
+from tests.e2e.node import NODE, NODE_MANIFEST
 from tests.e2e.nvidia_runtime import UUIDS
 from tests.e2e.pods import container, holding, pod
 from tests.e2e.strangers import Hami, dra_driver
 from tests.support.control_planes import ApiError
 from tests.support.strangers import why_not
+from webhook.core.node.sharing import DEPLOY_PLUGIN_LABEL, YOUNG_S
+from webhook.core.seeing.nodes import read_time
 
 RESOURCES = "/apis/resource.k8s.io/v1"
 
@@ -27,7 +29,11 @@ def own(strange, system, agent, make_team):
 
 
 def share(node, value):
-    change = {"metadata": {"labels": {"vramwarden.io/share": value}}}
+    label(node, "vramwarden.io/share", value)
+
+
+def label(node, key, value):
+    change = {"metadata": {"labels": {key: value}}}
     node.api.request("PATCH", f"/api/v1/nodes/{NODE}", change, content_type=MERGE)
 
 
@@ -76,6 +82,19 @@ def posted_slice():
             "devices": devices,
         },
     }
+
+
+def test_a_young_node_waits_for_the_plugin_that_the_operator_is_to_bring(
+    own, strange, system, agent
+):
+    created = strange.api.get(NODE_MANIFEST)["metadata"]["creationTimestamp"]
+    if time.time() - read_time(created) > YOUNG_S - 120:
+        pytest.skip("needs a node younger than ten minutes: run this file alone")
+    label(strange, DEPLOY_PLUGIN_LABEL, "true")
+    system.wait("VRAM withdrawn", lambda: agent.advertised() is None)
+    system.wait("an Event", lambda: any("is to bring" in line for line in agent.events()))
+    label(strange, DEPLOY_PLUGIN_LABEL, None)
+    system.wait("VRAM advertised", agent.advertised)
 
 
 def test_a_node_whose_gpus_a_dra_driver_gives_away_is_not_shared(own, slices, system, agent):
