@@ -199,7 +199,8 @@ def test_a_node_whose_gpus_are_in_use_begins_once_they_are_free(make_agent, node
         agent.script(BOTH)
         node.wait_for(FULL)
         agent.script(IN_USE)  # by a share
-    wait_until("Events", lambda: told() == ["DrainWholeGPUPods", "GPUsShared"], timeout=SECONDS)
+        expected = ["DrainWholeGPUPods", "GPUsShared"]
+        wait_until("Events", lambda: told() == expected, timeout=SECONDS)
     again = make_agent()
     again.script(IN_USE)
     node.zero()
