@@ -72,7 +72,7 @@ NODE_HELD_ANNOTATION: Final = PREFIX + "held"
 LONGEST_HELD: Final = 512
 """So many characters of it are read."""
 NODE_DRA_ANNOTATION: Final = PREFIX + "dra-driver"
-"""`"true"` where a DRA driver offers the node's GPUs, or did five minutes ago."""
+"""The DRA drivers that offer the node's GPUs, or did five minutes ago, with commas."""
 
 # What a cluster admin writes on a node.
 NODE_SHARE_LABEL: Final = PREFIX + "share"

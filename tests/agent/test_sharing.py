@@ -292,18 +292,17 @@ def test_a_hold_outlasts_a_kubelet_that_restarts_and_an_agent(monkeypatch, bench
     assert (again.capacity, HELD in ours(again)) == ("1000Mi", False)
 
 
-def whole_pods(*names):
-    return f"they may use nothing now, and have GPUs all the same: {', '.join(names)};"
-
-
 def test_pods_with_whole_gpus_that_are_idle_keep_the_node_from_being_shared(bench):
-    bench.whole_pods = ("team/notebook",)
+    bench.whole_pods = tuple(f"team/{number}" for number in range(5))
     bench.hear(FINE, NOBODY, bench.see_node())
     for _ in range(3):
         bench.hear(FINE, after_s=ASK_EVERY_S)
     assert (ours(bench), bench.capacity, bench.told()) == ([], None, ["DrainWholeGPUPods"])
     (line,) = [line for line in bench.lines() if line["msg"] == USED]
-    assert whole_pods("team/notebook") in line["why"]
+    idle = (
+        "they may use nothing now, and have GPUs all the same: team/0, team/1, team/2 and 2 more;"
+    )
+    assert idle in line["why"]
     assert bench.unready() == ""
     bench.whole_pods = ()
     bench.hear(FINE, after_s=ASK_EVERY_S)
@@ -370,6 +369,8 @@ def test_what_a_dra_driver_offers_is_not_shared_for_five_minutes_longer(monkeypa
     again = Bench(monkeypatch, namespace="vramwarden")  # the driver may still be on its way
     again.kube.node = bench.kube.node
     again.hear(FINE, NOBODY, again.see_node())
+    (line,) = [line for line in again.lines() if line["msg"] == NOT_SHARED]
+    assert "a DRA driver (gpu.nvidia.com) gives them away" in line["why"]
     again.hear(FINE, after_s=CLAIMED_S - 0.1)
     assert ours(again) == ["vramwarden.io/dra-driver"]
     again.hear(FINE, after_s=0.1).hear(FINE)
@@ -403,10 +404,12 @@ def test_nothing_is_shared_before_slices_were_asked_for(bench):
     bench.agent._sharing._awaits_slices = True
     bench.hear(FINE, NOBODY, bench.see_node())
     assert (bench.kube.sent, bench.unready()) == ([], "")
-    bench.hear(REFUSED).hear(FINE)
+    bench.hear(OUTAGE, FINE, after_s=60)
+    assert bench.kube.sent == []
+    bench.hear(REFUSED)
     assert bench.capacity == "1000Mi"
     said = [line for line in bench.lines() if line["msg"].startswith("ResourceSlices cannot")]
-    assert [line["level"] for line in said] == ["info"]
+    assert [line["level"] for line in said] == ["warning", "info"]
 
 
 def test_a_dra_driver_that_comes_to_pods_holds_the_node(bench):

@@ -194,11 +194,11 @@ class Agent:
                 self._journal.over("slices", "the node's ResourceSlices are watched")
                 self._sharing.hear_slices(slices)
             case SlicesUnread(why, refused):
-                what = (
-                    "ResourceSlices cannot be read; a DRA driver is only known by the node's label"
-                )
+                what = "ResourceSlices cannot be read; what is shared stays, and no more is"
+                if refused:  # as before Kubernetes 1.34
+                    what = "ResourceSlices cannot be read; only a label tells of a DRA driver"
+                    self._sharing.hear_slices(None)
                 self._journal.once("slices", "info" if refused else "warning", what, why)
-                self._sharing.hear_no_slices(refused=refused)
             case _:
                 raise message
 
@@ -307,7 +307,7 @@ class Agent:
             found,
             promised_bytes=self._promised_bytes,
             asks=self._sharing.asks,
-            claimed=self._sharing.is_claimed,
+            claimed_by=self._sharing.claimed_by,
         )
         made = patches(node, state)
         if made or not self._sharing.is_settled(inventory):

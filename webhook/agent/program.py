@@ -127,7 +127,7 @@ def scan_once(settings: AgentSettings) -> Once:
     sharing = judge(node, beside)
     whole = desired(inventory, assigned)
     promised = None if assigned is None or not settings.namespace else promised_bytes(assigned)
-    state = limited(node, whole, sharing, promised_bytes=promised, claimed=bool(claimed_by))
+    state = limited(node, whole, sharing, promised_bytes=promised, claimed_by=claimed_by or ())
     made = patches(node, state)
     off = sharing.shared is Shared.NO
     known = inventory.fixed_bytes is not None or inventory.advertised

@@ -13,6 +13,7 @@ from webhook.core.node.sharing import (
     Beside,
     Shared,
     Sharing,
+    claimed_before,
     given_away,
     gpus_in_use,
     has_offered,
@@ -21,7 +22,6 @@ from webhook.core.node.sharing import (
 )
 from webhook.core.node.slices import claimants
 from webhook.core.seeing.nodes import read_time
-from webhook.names import NODE_DRA_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -118,18 +118,13 @@ class SharingOfNode:
         created_s = read_time(metadata.get("creationTimestamp"))
         if created_s is not None:
             self._young_until_s = now_s + YOUNG_S - (self._api_now_s() - created_s)
-        if NODE_DRA_ANNOTATION in (metadata.get("annotations") or {}):
-            self._claimed_by, self._claimed_until_s = ("its last one",), now_s + CLAIMED_S
+        self._claimed_by = claimed_before(node)
+        self._claimed_until_s = now_s + CLAIMED_S
 
-    def hear_slices(self, slices: Iterable[Slice]) -> None:
-        """Remember the node's ResourceSlices."""
-        self._awaits_slices, self._slices = False, tuple(slices)
-
-    def hear_no_slices(self, *, refused: bool) -> None:
-        """Remember that slices cannot be read; where that is an outage, what was read stays."""
+    def hear_slices(self, slices: Iterable[Slice] | None) -> None:
+        """Remember the node's ResourceSlices; None where nobody will ever let them be read."""
         self._awaits_slices = False
-        if refused:
-            self._slices = None
+        self._slices = None if slices is None else tuple(slices)
 
     def due_in_s(self, now_s: float) -> float:
         """Return how long until the passing of time alone may change the judgement."""
@@ -188,7 +183,7 @@ class SharingOfNode:
             self._claimed_by = ()
 
     def _was_offered(self, now_s: float) -> bool:
-        return self._awaits_slices or (not self._offered and now_s < self._settled_s)
+        return not self._offered and now_s < self._settled_s
 
     @property
     def _drivers(self) -> tuple[str, ...] | None:
@@ -198,9 +193,9 @@ class SharingOfNode:
         return YOUNG_S - (self._young_until_s - now_s)
 
     @property
-    def is_claimed(self) -> bool:
-        """Whether a DRA driver offers the GPUs, or did until `CLAIMED_S` ago."""
-        return bool(self._claimed_by)
+    def claimed_by(self) -> tuple[str, ...]:
+        """The DRA drivers that offer the GPUs, or did until `CLAIMED_S` ago."""
+        return self._claimed_by
 
     @property
     def asks(self) -> str:
@@ -224,9 +219,7 @@ class SharingOfNode:
         if not self._lists_pods:
             return ()
         if self._whole is not None:
-            named = self._whole.pods
-            more = self._whole.count - len(named)
-            return (*named, *([f"{more} more"] if more > 0 else ()))
+            return self._whole.pods
         silent = bool(self._asked) and now_s - self._asked_first_s >= ASK_EVERY_S
         return () if silent else None
 
@@ -258,11 +251,12 @@ class SharingOfNode:
         return Beside(
             claimed_by=self._drivers,
             age_s=self._age_s(now_s),
-            settles=self._settles,
+            settles=self._settles or self._awaits_slices,
             shares=self._shares or is_advertised(node),
             has_pods=self._has_pods,
             in_use=() if self._fixed else gpus_in_use(self._scan),
             whole_pods=self._whole_pods(now_s) if inventory.vram_bytes else (),
+            whole_count=self._whole.count if self._whole else 0,
         )
 
     def _say(self, found: Sharing) -> None:

@@ -165,6 +165,8 @@ def test_pods_with_whole_gpus_count_as_use_unless_an_admin_wants_both(label, in_
     assert (found.shared, found.reason) == (Shared.NOT_YET, "DrainWholeGPUPods")
     assert "have GPUs all the same: team/notebook;" in found.sentence
     assert unknown == Sharing(Shared.NOT_YET)
+    many = judged_beside(node, whole_pods=("t/a", "t/b", "t/c"), whole_count=8)
+    assert "all the same: t/a, t/b, t/c and 5 more;" in many.sentence
     assert judged_beside(node, shares=True, in_use=in_use, whole_pods=pods) == Sharing(Shared.YES)
 
 
@@ -394,9 +396,9 @@ def test_question_claim_and_hold_stand_while_they_hold(shared):
     assert gone.annotations["vramwarden.io/dra-driver"] is None
     held = {Shared.HELD: "why", Shared.NOT_YET: "as it was"}.get(shared)
     assert gone.annotations.get("vramwarden.io/held", "as it was") == held
-    there = limited(node, NodeState(), found, asks="2", claimed=True)
+    there = limited(node, NodeState(), found, asks="2", claimed_by=("a", "b"))
     assert there.labels["vramwarden.io/whole-gpu-pods"] == "2"
-    assert there.annotations["vramwarden.io/dra-driver"] == "true"
+    assert there.annotations["vramwarden.io/dra-driver"] == "a,b"
 
 
 def test_no_news_is_no_sentence():

@@ -93,6 +93,7 @@ _CURES: Final = {
 }
 _NAMED: Final = 3
 """So many GPUs or resources are named in a sentence."""
+_LONGEST_CLAIM: Final = 256  # a driver's name has at most 63
 _LONGEST_NAMED: Final = 63  # a resource's name has at most so many characters behind its domain
 
 
@@ -142,7 +143,10 @@ class Beside:
     in_use: tuple[str, ...] | None
     """See `gpus_in_use`."""
     whole_pods: tuple[str, ...] | None = ()
-    """Pods that run there with whole GPUs, `namespace/name`; None where that is not known yet."""
+    """Of the pods that run there with whole GPUs the first, `namespace/name`; None where that is
+    not known yet."""
+    whole_count: int = 0
+    """How many they are, where that is more."""
 
 
 def judge(node: Mapping[str, Any], beside: Beside) -> Sharing:
@@ -195,17 +199,19 @@ def judge(node: Mapping[str, Any], beside: Beside) -> Sharing:
         return Sharing(Shared.HELD, BESIDE_PLUGIN, str(held)) if held else Sharing(Shared.YES)
     whole_pods = beside.whole_pods if label is None else ()
     if beside.in_use or whole_pods:
-        return Sharing(Shared.NOT_YET, DRAIN, _drain(beside.in_use or (), whole_pods or ()))
+        return Sharing(Shared.NOT_YET, DRAIN, _drain(beside, whole_pods or ()))
     waits = None in {beside.in_use, whole_pods} or (beside.settles and label is None)
     return Sharing(Shared.NOT_YET if waits else Shared.YES)
 
 
-def _drain(in_use: tuple[str, ...], whole_pods: tuple[str, ...]) -> str:
+def _drain(beside: Beside, whole_pods: tuple[str, ...]) -> str:
     whys = []
     if whole_pods:
-        whys.append(f"they may use nothing now, and have GPUs all the same: {_listed(whole_pods)}")
-    if in_use:
-        whys.append(f"more than 256Mi are in use, or nobody knows how much, on {_listed(in_use)}")
+        pods = _listed(whole_pods, beside.whole_count)
+        whys.append(f"they may use nothing now, and have GPUs all the same: {pods}")
+    if beside.in_use:
+        gpus = _listed(beside.in_use)
+        whys.append(f"more than 256Mi are in use, or nobody knows how much, on {gpus}")
     cause = "; ".join(whys)
     return f"drain the whole-GPU pods first: {cause}; the GPUs are shared once they are free"
 
@@ -271,13 +277,13 @@ def limited(
     *,
     promised_bytes: int | None = None,
     asks: str = "",
-    claimed: bool = False,
+    claimed_by: tuple[str, ...] = (),
 ) -> NodeState:
     """Return what a node should carry, given what it would carry if its GPUs are shared.
 
     `promised_bytes`: what its pods have, None where that is not known; `asks`: the question for
-    pods with whole GPUs, empty for none; `claimed`: a DRA driver offers its GPUs, which an agent
-    that starts anew must know before that driver does.
+    pods with whole GPUs, empty for none; `claimed_by`: DRA drivers that offer its GPUs, of which an
+    agent that starts anew must know before they do.
 
     Where it shows no GPUs of ours there is nothing to withdraw: its labels are somebody else's, and
     may be what brings the agent there. What is held has as much as its pods have, and as much as it
@@ -291,7 +297,7 @@ def limited(
     if shared is Shared.HELD and amount:
         amount = shown_vram(node) or amount
         amount = amount if promised_bytes is None else min(promised_bytes, state.vram_bytes or 0)
-    marks = {NODE_DRA_ANNOTATION: "true" if claimed else None}
+    marks = {NODE_DRA_ANNOTATION: ",".join(claimed_by)[:_LONGEST_CLAIM] or None}
     if shared is not Shared.NOT_YET:
         marks[NODE_HELD_ANNOTATION] = sharing.sentence if shared is Shared.HELD else None
     return replace(
@@ -347,6 +353,12 @@ def _annotations(node: Mapping[str, Any]) -> Mapping[str, Any]:
     return annotations
 
 
+def claimed_before(node: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the DRA drivers that offer a node's GPUs, or did five minutes ago, as it shows."""
+    shown = str(_annotations(node).get(NODE_DRA_ANNOTATION) or "")[:_LONGEST_CLAIM]
+    return tuple(filter(None, shown.split(",")))
+
+
 def why_held(node: Mapping[str, Any]) -> str:
     """Return why nothing more of a node's GPUs is promised; empty where it is not held."""
     why = _annotations(node).get(NODE_HELD_ANNOTATION)
@@ -377,6 +389,7 @@ def gpus_in_use(scan: Scan | None) -> tuple[str, ...] | None:
     )
 
 
-def _listed(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+def _listed(names: tuple[str, ...], count: int = 0) -> str:
+    left = max(count, len(names)) - min(len(names), _NAMED)
+    more = f" and {left} more" if left else ""
     return ", ".join(name[: 2 * _LONGEST_NAMED] for name in names[:_NAMED]) + more

@@ -14,6 +14,7 @@ from webhook.core.node.sharing import (
     YOUNG_S,
     Beside,
     Sharing,
+    claimed_before,
     is_advertised,
     judge,
     sign,
@@ -34,7 +35,6 @@ from webhook.names import (
     GPU_WAITS_ANNOTATION,
     NODE_ASKS_LABEL,
     NODE_DEVICE_NAMES_LABEL,
-    NODE_DRA_ANNOTATION,
     NODE_DRIVER_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_GPU_LABEL,
@@ -127,9 +127,8 @@ def read_node(
     hints = any(key in labels for key in _GPU_LABELS) or any(map(_PCI_LABEL.fullmatch, labels))
     vram_bytes = _amount(allocatable.get(VRAM_RESOURCE))
     advertised, gpus = is_advertised(node), read_inventory(node).gpus
-    claimed_by = claimants(slices, {gpu.uuid for gpu in gpus})
-    is_claimed = as_object(metadata.get("annotations")).get(NODE_DRA_ANNOTATION) == "true"
-    if not gpus and (is_claimed or any(one.driver == DRA_DRIVER for one in slices)):
+    claimed_by = claimants(slices, {gpu.uuid for gpu in gpus}) or claimed_before(node)
+    if not gpus and any(one.driver == DRA_DRIVER for one in slices):
         claimed_by = (DRA_DRIVER,)  # which GPUs it has, nobody says
     if not (brings or hints or whole or others or claimed_by or vram_bytes or advertised):
         return None
