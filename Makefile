@@ -28,7 +28,7 @@ test-fast: $(READY)  ## the inner loop: core, policies, commands; no test waits 
 # What the version of a dependency can break: the tests of each part that imports one. The rest of the
 # core and the replays import none; the enforcer calls pynvml through adapters/nvml.py alone, and how
 # tenants attack depends on none.
-MIN := tests/adapters tests/agent tests/certs tests/cli tests/contracts tests/core/pod tests/sentry tests/server
+MIN := tests/adapters tests/agent tests/certs tests/cli tests/contracts tests/core/pod tests/options tests/sentry tests/server tests/tools
 test-min: .venv-min/.ready  ## the parts with dependencies, with the oldest versions that pyproject.toml allows
 	.venv-min/bin/pytest --numprocesses 2 --dist loadgroup -m 'not cluster' \
 	    --ignore tests/adapters/processes --ignore tests/sentry/test_attacks.py $(MIN)

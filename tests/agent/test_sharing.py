@@ -16,13 +16,13 @@ from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.slices import SlicesSeen, SlicesUnread
 from webhook.agent.loop import PACE_S, NewContainerNeededError
 from webhook.agent.sharing import ASK_EVERY_S
+from webhook.core.kinds.nodes import write_time
 from webhook.core.node.access import Access
 from webhook.core.node.driver import LOADED_AFTER_S, Driver, after_scan, why_unready
 from webhook.core.node.inventory import Scan, SeenGpu
 from webhook.core.node.sharing import CLAIMED_S, SETTLE_S, YOUNG_S
 from webhook.core.node.slices import Slice
 from webhook.core.placement.assignments import Assignment, Whole
-from webhook.core.seeing.nodes import write_time
 from webhook.names import NODE_ASKS_LABEL
 
 BUSY = Scan((SeenGpu(*("GPU-a", "NVIDIA H200", 0, 1000 * 2**20), used_bytes=2**30),), "570.86.15")

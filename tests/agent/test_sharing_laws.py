@@ -15,10 +15,10 @@ from tests.agent.stepped import FINE, ZEROED, Bench
 from tests.support.agents import VRAM
 from webhook.adapters.kube.assigned import AssignmentsSeen
 from webhook.adapters.kube.slices import SlicesSeen
+from webhook.core.kinds.nodes import write_time
 from webhook.core.node.slices import Slice
 from webhook.core.placement.assignments import Assignment, promised_bytes
 from webhook.core.pod.quantity import MIB, parse_quantity
-from webhook.core.seeing.nodes import write_time
 
 GPU, DEPLOY, SHARE = (
     "nvidia.com/gpu",

@@ -12,9 +12,9 @@ import time
 from tests.support.control_planes import MISSING, ControlPlane, available
 from tests.support.seen_cluster import AT_S, GPU_NODES_PATH, define, many_nodes, store
 from webhook.adapters.kube.client import connect
-from webhook.adapters.kube.seeing import read_gpu_nodes
-from webhook.cli.top.draw import Look, lines
-from webhook.core.seeing.top import join
+from webhook.tools.shared.read import read_gpu_nodes
+from webhook.tools.top.judge import join
+from webhook.tools.top.show.draw import Look, lines
 
 NODES = 1000
 ROUNDS = 3

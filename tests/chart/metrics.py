@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures
+from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.sentry.audit import Unmanaged
 from webhook.sentry.figures import Share, Shown
 from webhook.sentry.metrics import SentryMetrics

@@ -19,21 +19,21 @@ from tests.support.commands import runner
 from tests.support.control_planes import free_port, needs, wait_until
 from tests.support.kube_api import _collection
 from tests.support.pki import Authority
-from webhook.adapters.kube.checked import (
-    CREATED,
-    CREATED_IN_CLUSTER,
-    CREATED_WHERE_SERVED,
-    GRANTED,
-)
 from webhook.cli.main import main
-from webhook.core.seeing.checks.facts import (
+from webhook.tools.check.judge.facts import (
     AGENT_KEYS,
     AGENT_LABELS,
     read_sources,
     read_workload,
 )
-from webhook.core.seeing.checks.fence import KEY, PARTS, WEAK, weakened
-from webhook.core.seeing.checks.webhook import EXPECTED
+from webhook.tools.check.judge.fence import KEY, PARTS, WEAK, weakened
+from webhook.tools.check.judge.webhook import EXPECTED
+from webhook.tools.check.read import (
+    CREATED,
+    CREATED_IN_CLUSTER,
+    CREATED_WHERE_SERVED,
+    GRANTED,
+)
 
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"

@@ -14,7 +14,7 @@ from tests.support.pods import a_container, a_pod, a_review
 from tests.support.servers import running
 from webhook.cli.main import main
 from webhook.core.enforcement.last_words import LastWords, write_last_words
-from webhook.core.seeing.nodes import write_time
+from webhook.core.kinds.nodes import write_time
 
 NAME = "vramwarden-webhook"
 RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")

@@ -23,8 +23,7 @@ from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.kube.gpu_nodes import COLLECTION as GPU_NODES
 from webhook.adapters.kube.gpu_nodes import read_figures, read_own_node, write_figures
-from webhook.core.placement.assignments import config_map_name
-from webhook.core.seeing.nodes import (
+from webhook.core.kinds.nodes import (
     MOST_GPUS,
     MOST_PODS,
     GpuFigures,
@@ -35,6 +34,7 @@ from webhook.core.seeing.nodes import (
     write_gpu_node,
     write_time,
 )
+from webhook.core.placement.assignments import config_map_name
 from webhook.sentry.teller import OfNode, OfPod, Teller
 from webhook.sentry.writer import GpuNodeWriter
 

@@ -13,7 +13,7 @@ from tests.support.kube_api import account_kubeconfig
 from tests.support.pods import a_pod
 from tests.support.seen_cluster import CRD, define
 from webhook.cli.main import main
-from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node
+from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node
 
 GIB = 2**30
 READERS = {

@@ -14,7 +14,7 @@ from tests.support.agents import write_kubeconfig
 from tests.support.control_planes import ApiError, ControlPlane, wait_until
 from tests.support.foreign_clusters import a_pod, mixed_cluster
 from tests.support.paths import ROOT
-from webhook.core.seeing.histories import History, Run, write_history
+from webhook.core.kinds.histories import History, Run, write_history
 
 MORE_THAN_A_PAGE = 60
 GIB = 2**30
@@ -51,7 +51,7 @@ def simulate(kubeconfig, *arguments):
 
 
 def test_a_cluster_without_vramwarden_is_compared(foreign):
-    """By hand: `mixed_cluster`; its files give the same in tests/cli/test_simulate_today.py."""
+    """By hand: `mixed_cluster`; its files give the same in tests/tools/simulate/test_today.py."""
     done = simulate(foreign.kubeconfig, "--as", "8Gi")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("whole GPUs today 18, as shares 6\n")

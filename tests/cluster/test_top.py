@@ -15,7 +15,7 @@ import pytest
 from tests.support.agents import write_kubeconfig
 from tests.support.control_planes import find_binary
 from tests.support.seen_cluster import GPU_NODES_PATH, define, many_nodes, nodes, store
-from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures
+from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 
 SCRIPTS = str(Path(sys.executable).parent)
 RBAC = "rbac.authorization.k8s.io"

@@ -9,10 +9,10 @@ import pytest
 from tests.scheduling.replicas import Cluster, placing
 from tests.support.control_planes import wait_until
 from tests.support.schedulers import GIB
-from webhook.core.seeing.explaining.eligible import read_seen_node
-from webhook.core.seeing.explaining.explain import explain_pod
-from webhook.core.seeing.explaining.report import PodFacts
-from webhook.core.seeing.nodes import GpuFigures, NodeFigures
+from webhook.core.kinds.nodes import GpuFigures, NodeFigures
+from webhook.tools.explain.judge.eligible import read_seen_node
+from webhook.tools.explain.judge.explain import explain_pod
+from webhook.tools.explain.judge.report import PodFacts
 
 
 @pytest.fixture

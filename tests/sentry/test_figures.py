@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from tests.sentry.worlds import CAP_MIB, MIB, OTHER, TOTAL_MIB, TRAINER, a_gpu, a_line, held, hold
 from webhook.adapters.kube.gpu_nodes import OwnNode
-from webhook.core.nvidia.drivers import Fault
-from webhook.core.placement.assignments import Assignment
-from webhook.core.seeing.nodes import (
+from webhook.core.kinds.nodes import (
     MOST_PODS,
     GpuFigures,
     NodeFigures,
@@ -20,6 +18,8 @@ from webhook.core.seeing.nodes import (
     read_gpu_node,
     write_gpu_node,
 )
+from webhook.core.nvidia.drivers import Fault
+from webhook.core.placement.assignments import Assignment
 from webhook.sentry.audit import Unmanaged
 from webhook.sentry.figures import OLD_LIST_S, REMEMBER_S, Figures
 from webhook.sentry.observer import Look

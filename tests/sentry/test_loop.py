@@ -18,15 +18,15 @@ from webhook.adapters.journal import Journal
 from webhook.adapters.kube.assigned import AssignmentsSeen, AssignmentsUnread
 from webhook.adapters.kube.gpu_nodes import OwnNode
 from webhook.adapters.processes import Delivery
-from webhook.core.node.driver import CHANGED_AFTER_S
-from webhook.core.placement.assignments import Hold
-from webhook.core.seeing.nodes import (
+from webhook.core.kinds.nodes import (
     GpuFigures,
     NodeFigures,
     PodFigures,
     read_gpu_node,
     write_gpu_node,
 )
+from webhook.core.node.driver import CHANGED_AFTER_S
+from webhook.core.placement.assignments import Hold
 from webhook.sentry import loop
 from webhook.sentry.actor import Ended
 from webhook.sentry.health import Health

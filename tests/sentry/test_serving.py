@@ -19,7 +19,7 @@ from tests.sentry.worlds import OTHER
 from webhook.adapters import plain_port
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.plain_port import MOST_CONNECTIONS
-from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures
+from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.sentry import metrics as module
 from webhook.sentry import program
 from webhook.sentry.audit import Unmanaged

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import KubeError
-from webhook.core.seeing.node_writes import LEAST_S, REGULAR_S
-from webhook.core.seeing.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node
+from webhook.core.kinds.node_writes import LEAST_S, REGULAR_S
+from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node
 from webhook.sentry.writer import LONGEST_PAUSE_S, NODE_EVERY_S, UNKNOWN_KIND_S, GpuNodeWriter
 
 GIB = 2**30

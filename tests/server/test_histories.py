@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.seeing.test_endings import (
+from tests.core.kinds.test_endings import (
     ENDED,
     FINISHED,
     GIB,
@@ -21,7 +21,7 @@ from tests.core.seeing.test_endings import (
     figures,
     terminated,
 )
-from tests.core.seeing.test_histories import LLAMA
+from tests.core.kinds.test_histories import LLAMA
 from tests.support.logs import RecordedLog
 from tests.support.pods import a_pod as a_new_pod
 from tests.support.pods import a_policy, a_request, a_review, a_rule
@@ -29,10 +29,10 @@ from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Changed, Failed, Listed
 from webhook.adapters.kube.histories import StoredHistory
 from webhook.core.admission.decide import Phase
+from webhook.core.kinds.histories import OLDEST_S, History
+from webhook.core.kinds.nodes import read_time
+from webhook.core.kinds.workloads import Workload, workload_of
 from webhook.core.policy.values import Warnings
-from webhook.core.seeing.histories import OLDEST_S, History
-from webhook.core.seeing.nodes import read_time
-from webhook.core.seeing.workloads import Workload, workload_of
 from webhook.server import histories as module
 from webhook.server.histories import EVERY_S, Advisor, KnownHistories, Recorder
 from webhook.server.log import JsonLog

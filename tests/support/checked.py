@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from webhook.core.policy.fence import GPUS_KEY, RULES_KEY, SUM_KEY, WHOLE_GPUS_KEY, _sum
-from webhook.core.seeing.checks.facts import (
+from webhook.tools.check.judge.facts import (
     SOUND,
     Authorities,
     Certificate,
@@ -19,7 +19,7 @@ from webhook.core.seeing.checks.facts import (
     Workload,
     read_node,
 )
-from webhook.core.seeing.checks.webhook import EXPECTED
+from webhook.tools.check.judge.webhook import EXPECTED
 
 NOW_S = 1_800_000_000.0
 IMAGE = "registry.example/vramwarden/enforcer:0.1.0"

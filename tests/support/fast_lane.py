@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.paths import TESTS
 
-FOLDERS = ("core", "simulation", "adapters/policy", "cli", "server/placement")
+FOLDERS = ("core", "tools", "adapters/policy", "cli", "server/placement")
 LONGEST_PAUSE_S = 0.05
 
 _sleep = time.sleep

@@ -7,7 +7,7 @@ import time
 import uuid
 
 from tests.support.control_planes import ApiError, wait_until
-from webhook.core.seeing.nodes import (
+from webhook.core.kinds.nodes import (
     GpuFigures,
     NodeFigures,
     PodFigures,
@@ -15,7 +15,7 @@ from webhook.core.seeing.nodes import (
     write_gpu_node,
     write_time,
 )
-from webhook.core.seeing.pods import SeenPod
+from webhook.tools.shared.pods import SeenPod
 
 GIB = 2**30
 AT_S = 1_800_000_000.0

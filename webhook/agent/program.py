@@ -17,6 +17,7 @@ from webhook.adapters.kube.slices import slices_of
 from webhook.adapters.nvml import Nvml
 from webhook.agent.loop import Agent, NewContainerNeededError
 from webhook.agent.observer import scan
+from webhook.core.kinds.nodes import read_time
 from webhook.core.node.access import advise, named
 from webhook.core.node.inventory import Inventory, Scan, forget_xids, observe, skipped
 from webhook.core.node.sharing import (
@@ -30,7 +31,6 @@ from webhook.core.node.sharing import (
 from webhook.core.node.slices import claimants
 from webhook.core.node.state import boot_id, changes, desired, forgets_xids, patches, read_inventory
 from webhook.core.placement.assignments import promised_bytes
-from webhook.core.seeing.nodes import read_time
 
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.kinds.nodes import read_time
 from webhook.core.node import sharing
 from webhook.core.node.sharing import (
     CLAIMED_S,
@@ -21,7 +22,6 @@ from webhook.core.node.sharing import (
     judge,
 )
 from webhook.core.node.slices import claimants
-from webhook.core.seeing.nodes import read_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -12,8 +12,6 @@ import click
 import yaml
 
 from webhook.agent.settings import INTERVAL_S, AgentSettings
-from webhook.cli.durations import duration
-from webhook.cli.failures import Failure
 from webhook.cli.node_tags import tags_as_yaml
 from webhook.core.node.access import Access, GpuAccess
 from webhook.core.node.driver import KERNEL_DRIVER
@@ -21,6 +19,7 @@ from webhook.core.node.inventory import GRACE_S
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
+from webhook.options import Failure, duration
 
 if TYPE_CHECKING:
     from webhook.agent.program import Once

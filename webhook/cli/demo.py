@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import yaml
 
-from webhook.cli.failures import Failure
 from webhook.core.pod.patch import apply_patch
+from webhook.options import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

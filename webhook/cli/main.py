@@ -21,20 +21,20 @@ _BROKEN_PIPE: Final = 141
 """What shells report of a program that SIGPIPE ended; 1 would mean that something was denied."""
 
 _COMMANDS: Final = {
-    "admit": "webhook.cli.admit.command:admit_command",
-    "advise": "webhook.cli.advise:advise_command",
+    "admit": "webhook.tools.admit.command:admit_command",
+    "advise": "webhook.tools.advise.command:advise_command",
     "agent": "webhook.cli.agent:agent_command",
     "certs": "webhook.cli.certs.command:certs_group",
-    "check": "webhook.cli.check.command:check_command",
+    "check": "webhook.tools.check.command:check_command",
     "demo": "webhook.cli.demo:demo_command",
     "enforce": "webhook.cli.enforce:enforce_command",
-    "explain": "webhook.cli.explain.command:explain_command",
+    "explain": "webhook.tools.explain.command:explain_command",
     "policy": "webhook.cli.policy:policy_group",
-    "report": "webhook.cli.report.command:report_command",
+    "report": "webhook.tools.report.command:report_command",
     "sentry": "webhook.cli.sentry:sentry_command",
     "serve": "webhook.cli.serve:serve_command",
-    "simulate": "webhook.cli.simulate.command:simulate_command",
-    "top": "webhook.cli.top.command:top_command",
+    "simulate": "webhook.tools.simulate.command:simulate_command",
+    "top": "webhook.tools.top.command:top_command",
 }
 """Where each is. Only the one that is asked for is imported: on every node, agent and sentry would
 hold 20 MB of what reads policies."""

@@ -25,9 +25,8 @@ from webhook.cli.certs.options import (
     secret_option,
     service_option,
 )
-from webhook.cli.failures import Failure, policy_failure
-from webhook.cli.rollout import rollout_option
 from webhook.core.policy.values import Rollout
+from webhook.options import Failure, policy_failure, rollout_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.node.cgroups import comparable_uid
-from webhook.core.node.inventory import GRACE_S, SeenGpu, as_advertised
-from webhook.core.pod.gpus import EVERY_GPU, free_bytes
-from webhook.core.seeing.nodes import (
+from webhook.core.kinds.nodes import (
     MOST_GPUS,
     MOST_PODS,
     GpuFigures,
@@ -19,6 +16,9 @@ from webhook.core.seeing.nodes import (
     PodFigures,
     UnmanagedFigures,
 )
+from webhook.core.node.cgroups import comparable_uid
+from webhook.core.node.inventory import GRACE_S, SeenGpu, as_advertised
+from webhook.core.pod.gpus import EVERY_GPU, free_bytes
 from webhook.sentry.judge import has
 
 if TYPE_CHECKING:

@@ -26,10 +26,10 @@ from webhook.core.enforcement.explanation import (
     mebibytes,
 )
 from webhook.core.enforcement.step import EndPod, Freed, ReportExcess, Terminate
+from webhook.core.kinds.node_writes import JITTER_S
 from webhook.core.node.cgroups import Place, comparable_uid
 from webhook.core.node.driver import Driver, after_scan, needs_new_container, why_unready
 from webhook.core.node.inventory import Scan
-from webhook.core.seeing.node_writes import JITTER_S
 from webhook.sentry.actor import Actor
 from webhook.sentry.audit import REPORTED_BYTES, Audit
 from webhook.sentry.figures import Figures

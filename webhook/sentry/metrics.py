@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from webhook.core.seeing.nodes import GpuFigures, NodeFigures
+    from webhook.core.kinds.nodes import GpuFigures, NodeFigures
     from webhook.sentry.audit import Unmanaged
     from webhook.sentry.figures import Share, Shown
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.gpu_nodes import OwnNode, read_figures, read_own_node, write_figures
-from webhook.core.seeing.node_writes import LEAST_S, due_after_s
+from webhook.core.kinds.node_writes import LEAST_S, due_after_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from webhook.adapters.journal import Journal
     from webhook.adapters.kube.client import Kube
-    from webhook.core.seeing.nodes import NodeFigures
+    from webhook.core.kinds.nodes import NodeFigures
 
 LONGEST_PAUSE_S: Final = 60.0
 """After a failed write: it grows to that from `LEAST_S`."""

@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import SPREAD, Changed, Failed, Listed, follow
-from webhook.core.seeing.endings import read_ending, run_of
-from webhook.core.seeing.histories import MOST_RUNS, append, has_run, is_over, warn
-from webhook.core.seeing.workloads import Workload, workload_itself, workload_of
+from webhook.core.kinds.endings import read_ending, run_of
+from webhook.core.kinds.histories import MOST_RUNS, append, has_run, is_over, warn
+from webhook.core.kinds.workloads import Workload, workload_itself, workload_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from webhook.adapters.kube.follow import Report
     from webhook.adapters.kube.histories import HistoriesApi, StoredHistory
+    from webhook.core.kinds.endings import Ending
+    from webhook.core.kinds.histories import History, Run
+    from webhook.core.kinds.nodes import NodeFigures
     from webhook.core.placement.assignments import PodState
     from webhook.core.pod.gpus import Gpu
     from webhook.core.pod.request import Request
-    from webhook.core.seeing.endings import Ending
-    from webhook.core.seeing.histories import History, Run
-    from webhook.core.seeing.nodes import NodeFigures
     from webhook.server.log import JsonLog
     from webhook.server.metrics import HistoryMetrics
 

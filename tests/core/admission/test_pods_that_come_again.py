@@ -25,10 +25,10 @@ from tests.core.admission.test_laws import RULES, mutated
 from tests.support.paths import GOLDEN
 from tests.support.pods import a_policy, a_request, a_rule
 from tests.support.strategies import asking_pods
-from webhook.adapters.manifests.reading import read_yaml
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.policy.values import EnforceBy, Placement, Style
 from webhook.names import BINDING_ANNOTATIONS, ENFORCER_CONTAINER
+from webhook.tools.shared.manifests.reading import read_yaml
 
 OTHER_DIGEST = "fedcba9876543210"
 

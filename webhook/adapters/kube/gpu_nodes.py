@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError, joined
+from webhook.core.kinds.nodes import read_gpu_node, write_gpu_node
 from webhook.core.node.sharing import given_away, is_advertised, why_held
 from webhook.core.node.state import read_inventory
-from webhook.core.seeing.nodes import read_gpu_node, write_gpu_node
 from webhook.names import (
     GPU_NODES,
     NODE_ENFORCEMENT_LABEL,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from webhook.adapters.kube.client import Kube
-    from webhook.core.seeing.nodes import NodeFigures
+    from webhook.core.kinds.nodes import NodeFigures
 
 COLLECTION: Final = f"/apis/{SEEING_API_VERSION}/{GPU_NODES}"
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from webhook.adapters.kube.follow import Collection
-from webhook.core.seeing.histories import History, history_name, read_history, write_history
-from webhook.core.seeing.nodes import read_gpu_node
-from webhook.core.seeing.workloads import Workload
+from webhook.core.kinds.histories import History, history_name, read_history, write_history
+from webhook.core.kinds.nodes import read_gpu_node
+from webhook.core.kinds.workloads import Workload
 from webhook.names import GPU_NODES, SEEING_API_VERSION, VRAM_HISTORIES
 
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
-    from webhook.core.seeing.nodes import NodeFigures
+    from webhook.core.kinds.nodes import NodeFigures
 
     Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ import click
 
 from certs import CertificatesError, Replica, Store, holds, service_names
 from webhook.cli.certs.options import configuration_option, secret_option, service_option
-from webhook.cli.failures import Failure
+from webhook.options import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable

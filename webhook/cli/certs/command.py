@@ -14,7 +14,7 @@ from certs import Bundle, CertificatesError, describe, ensure, read, service_nam
 from webhook.adapters.settings import default_certificate_folder
 from webhook.cli.certs.cluster import bundle_lines, cluster_of, cluster_options, install, rotate
 from webhook.cli.certs.options import configuration_option, secret_option
-from webhook.cli.failures import Failure
+from webhook.options import Failure
 
 if TYPE_CHECKING:
     from certs import CertificateStatus, Status

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from certs import Terms
-from webhook.cli.durations import duration
+from webhook.options import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable

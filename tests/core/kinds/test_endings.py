@@ -1,0 +1,171 @@
+"""What a pod that ended says of itself, and what of it is believed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webhook.core.enforcement.last_words import LastWords, write_last_words
+from webhook.core.kinds.endings import MOST_STOPS, read_ending, run_of
+from webhook.core.kinds.histories import Run
+from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, read_time
+from webhook.core.kinds.workloads import Workload
+from webhook.core.placement.assignments import Hold, PodState
+from webhook.core.placement.fit import Need
+from webhook.core.pod.gpus import Gpu
+
+GIB = 2**30
+BEGAN, ENDED, DELETED = "2026-11-21T10:00:00Z", "2026-11-21T13:12:00Z", "2026-11-21T14:00:00Z"
+STATE = PodState(
+    "u1",
+    "team-a/llama-5d9c7-x2x2x",
+    Need(16 * GIB),
+    node="n1",
+    uuids=("GPU-a",),
+    hold=Hold(16 * GIB, 0, 6.5, may_act=True),
+)
+FINISHED = replace(STATE, finished=True)
+WORDS = LastWords(16 * GIB, {"GPU-a": 6 * GIB}, 0, 11_000)
+GPUS = (Gpu("GPU-a", 79 * GIB, "H100", 0, 80 * GIB), Gpu("GPU-b", 79 * GIB, "H100", 1))
+
+
+def terminated(words=None, at=ENDED, verdict=""):
+    message = verdict + (write_last_words(words) if words else "")
+    return {"terminated": {"finishedAt": at, "message": message, "exitCode": 0}}
+
+
+def a_raw(*, enforcer=None, native=True, main=None, other=None, deleted=False, last=None):
+    statuses = {"containerStatuses": [], "initContainerStatuses": []}
+    where = "initContainerStatuses" if native else "containerStatuses"
+    if enforcer is not None:
+        found = {"name": "vram-enforcer", "state": enforcer, "lastState": last or {}}
+        statuses[where].append(found)
+    if main is not None:
+        statuses["containerStatuses"].append({"name": "main", "state": main})
+    if other is not None:
+        statuses["containerStatuses"].append({"name": "other", "state": other})
+    metadata = {
+        "name": "llama-5d9c7-x2x2x",
+        "namespace": "team-a",
+        "labels": {"pod-template-hash": "5d9c7"},
+        "ownerReferences": [{"kind": "ReplicaSet", "name": "llama-5d9c7", "controller": True}],
+    }
+    if deleted:
+        metadata["deletionTimestamp"] = DELETED
+    return {"metadata": metadata, "status": {"startTime": BEGAN, **statuses}}
+
+
+# The table of `read_ending`, by what each row looks like.
+RUNS = {"running": {}}
+ROWS = [
+    ("over", FINISHED, a_raw(enforcer=terminated(WORDS), main=RUNS)),
+    ("over", FINISHED, a_raw(main=terminated())),
+    ("over", STATE, a_raw(enforcer=terminated(WORDS), deleted=True, native=False)),
+    ("about to end", STATE, a_raw(enforcer=RUNS, main=terminated(), deleted=True)),
+    ("about to end", STATE, a_raw(main=terminated(), other=RUNS, deleted=True)),
+    ("about to end", STATE, a_raw(deleted=True)),
+    ("None", FINISHED, a_raw()),
+    ("None", FINISHED, a_raw(enforcer=RUNS, main=terminated())),
+    ("None", STATE, a_raw(enforcer=terminated(WORDS), main=terminated())),
+    ("None", replace(FINISHED, node=""), a_raw(enforcer=terminated(WORDS))),
+    ("None", replace(FINISHED, need=None), a_raw(enforcer=terminated(WORDS))),
+]
+
+
+def test_the_table_names_what_is_tested():
+    lines = re.findall(r"^ *\| (.+) \|$", read_ending.__doc__ or "", re.MULTILINE)[2:]
+    assert {line.split(" | ")[3].partition(":")[0] for line in lines} == {row[0] for row in ROWS}
+
+
+@pytest.mark.parametrize(("how", "state", "raw"), ROWS)
+def test_when_a_pod_has_ended(how, state, raw):
+    found = read_ending(raw, state)
+    if how == "None":
+        assert found is None
+    else:
+        assert found is not None
+        assert found.over == (how == "over")
+        assert found.ended_s == read_time(ENDED if found.over else DELETED)
+
+
+def test_what_is_read_of_a_pod():
+    found = read_ending(a_raw(enforcer=terminated(WORDS, verdict="self-test: fine\n")), FINISHED)
+    assert found is not None
+    assert found.workload == Workload("Deployment", "llama")
+    assert (found.namespace, found.pod) == ("team-a", "llama-5d9c7-x2x2x")
+    run = Run(found.pod, found.ended_s, 16 * GIB, 1, 6 * GIB, 0, 11_000.0, "H100")
+    assert run_of(found, GPUS, None) == run
+
+
+def test_a_sidecar_that_was_started_again_says_what_both_saw():
+    before = terminated(LastWords(16 * GIB, {"GPU-a": 9 * GIB, "GPU-b": GIB}, 2, 60))
+    raw = a_raw(enforcer=terminated(WORDS), last=before)
+    found = read_ending(raw, FINISHED)
+    assert found is not None
+    peaks = {"GPU-a": 9 * GIB, "GPU-b": GIB}
+    assert found.words == LastWords(16 * GIB, peaks, 2, 11_060)
+
+
+def figures(peak=None, stops=None, uid="u1"):
+    pods = (PodFigures(uid, 16 * GIB, None, peak, stops),)
+    gpu = GpuFigures("GPU-a", 0, "H100", 80 * GIB, 79 * GIB, pods=pods)
+    return NodeFigures("n1", 0.0, "580", "sidecar", (gpu,))
+
+
+def ending(words):
+    found = read_ending(a_raw(enforcer=terminated(words)), FINISHED)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "seen", "peak", "stops"),
+    [
+        (WORDS, figures(7 * GIB, 1), 7 * GIB, 1),
+        (WORDS, figures(5 * GIB, 0), 6 * GIB, 0),
+        (WORDS, figures(), 6 * GIB, 0),
+        (WORDS, figures(9 * GIB, 3, uid="other"), 6 * GIB, 0),
+        (WORDS, None, 6 * GIB, 0),
+        (None, figures(7 * GIB, 1), 7 * GIB, 1),
+        (None, figures(), None, 0),
+        (None, None, None, 0),
+    ],
+)
+def test_of_the_words_and_the_sentry_the_larger_counts(words, seen, peak, stops):
+    run = run_of(ending(words), GPUS, seen)
+    assert (run.peak_bytes, run.stops) == (peak, stops)
+
+
+@pytest.mark.parametrize(
+    ("peaks", "gpus", "peak"),
+    [
+        ({"GPU-a": 500 * GIB}, GPUS, 80 * GIB),
+        ({"GPU-x": 500 * GIB}, GPUS, None),
+        ({"GPU-x": 5 * GIB}, (), 5 * GIB),
+        ({"GPU-a": 0}, GPUS, None),
+    ],
+)
+def test_nobody_held_more_than_a_gpu_of_the_node_has(peaks, gpus, peak):
+    assert run_of(ending(replace(WORDS, peaks=peaks)), gpus, None).peak_bytes == peak
+
+
+def test_nobody_was_guarded_for_longer_than_the_pod_was_there_and_stops_are_bounded():
+    run = run_of(ending(replace(WORDS, seconds=10**8, stops=10**8)), GPUS, None)
+    assert (run.seconds, run.stops) == (3 * 3600 + 12 * 60, MOST_STOPS)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+@given(JSON, JSON, JSON)
+def test_reading_never_fails(metadata, status, one):
+    read_ending({"metadata": metadata, "status": status}, FINISHED)
+    read_ending(a_raw(enforcer={"terminated": one}, last=one), FINISHED)

@@ -1,0 +1,359 @@
+"""What the last pods of a workload held: kept, read back, and what follows from it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webhook.core.kinds.histories import (
+    AHEAD_S,
+    LONGEST_WARNING,
+    MOST_RUNS,
+    OLDEST_S,
+    Advice,
+    History,
+    Run,
+    Verdict,
+    advise,
+    append,
+    history_name,
+    is_over,
+    median_bytes,
+    read_history,
+    warn,
+    with_margin,
+    write_history,
+)
+from webhook.core.kinds.workloads import Workload
+
+MIB = 2**20
+GIB = 2**30
+DAY_S = 86_400.0
+NOW_S = 1_800_000_000.0
+
+
+def a_run(number=0, **more):
+    values = {
+        "pod": f"llama-{number}",
+        "ended_s": NOW_S - 1_000 + number,
+        "asked_bytes": 16 * GIB,
+        "gpus": 1,
+        "peak_bytes": 6 * GIB,
+        "stops": 0,
+        "seconds": 1_000.0,
+    }
+    return Run(**(values | more))
+
+
+def a_history(*runs, kind="Deployment", workload="llama"):
+    return History("team-a", kind, workload, runs)
+
+
+def runs(count, **more):
+    return [a_run(number, **more) for number in range(count)]
+
+
+LLAMA = a_history(*runs(19, peak_bytes=int(5.9 * GIB)), a_run(19, peak_bytes=6_549_425_356))
+EMBED = a_history(
+    *runs(9, asked_bytes=8 * GIB, peak_bytes=int(7.5 * GIB)),
+    *(
+        a_run(number, asked_bytes=8 * GIB, peak_bytes=int(10.35 * GIB), stops=1)
+        for number in (9, 10, 11)
+    ),
+    kind="Job",
+    workload="embed",
+)
+VLLM = a_history(*runs(20, asked_bytes=20 * GIB, peak_bytes=int(19.6 * GIB)), workload="vllm")
+
+UNMEASURED = a_history(*runs(1, peak_bytes=None))
+
+
+@pytest.mark.parametrize(
+    ("workload", "name"),
+    [
+        (Workload("Deployment", "llama"), "deployment-llama"),
+        (Workload("CronJob", "a.b"), "cronjob-a.b"),
+        (Workload("Job", "Embed"), "job-embed-6742a1d8e4f4"),
+        (Workload("Job", "a_b"), "job-a-b-1"),
+        (Workload("Pod", ""), "pod-1"),
+        (Workload("Job", "x" * 253), "job-" + "x" * 36 + "-1"),
+    ],
+)
+def test_objects_are_named_by_kind_and_workload_and_by_a_hash_where_that_is_no_name(workload, name):
+    found = history_name(workload)
+    if found != name:  # a hash at the end
+        assert re.fullmatch(f"{re.escape(name.rpartition('-')[0])}-[0-9a-f]{{12}}", found)
+    assert len(found) <= 253
+
+
+def test_workloads_that_differ_in_case_alone_have_histories_of_their_own():
+    names = {history_name(Workload("Job", name)) for name in ("embed", "Embed", "EMBED")}
+    assert len(names) == 3
+
+
+A_RUN = st.builds(
+    Run,
+    pod=st.text("abc-.123", min_size=1, max_size=10),
+    ended_s=st.integers(int(NOW_S - 2 * OLDEST_S), int(NOW_S)).map(float),
+    asked_bytes=st.integers(1, 2**30).map(lambda value: value * MIB),
+    gpus=st.integers(1, 16),
+    peak_bytes=st.none() | st.integers(0, 2**30).map(lambda value: value * MIB),
+    stops=st.integers(0, 1_000),
+    seconds=st.integers(0, 10**8).map(float),
+    product=st.sampled_from(["", "H100"]),
+)
+HISTORIES = st.lists(A_RUN, max_size=MOST_RUNS).map(lambda found: a_history(*found))
+
+
+@given(HISTORIES)
+def test_what_is_written_is_read_back(history):
+    assert read_history(write_history(history)) == history
+
+
+def test_the_object_as_it_is_stored():
+    history = a_history(*runs(5, product="H100", seconds=720.5))
+    assert write_history(replace(history, runs=history.runs[-1:])) == {
+        "apiVersion": "vramwarden.io/v1alpha1",
+        "kind": "VRAMHistory",
+        "metadata": {"name": "deployment-llama", "namespace": "team-a"},
+        "status": {
+            "workload": {"kind": "Deployment", "name": "llama"},
+            "summary": {"runs": "1", "asks": "16Gi", "peak": "6Gi", "advice": "-"},
+            "advice": "1 run; advice begins with 5",
+            "runs": [
+                {
+                    "pod": "llama-4",
+                    "endedAt": "2027-01-15T07:43:24Z",
+                    "askedMi": 16384,
+                    "gpus": 1,
+                    "peakMi": 6144,
+                    "stops": 0,
+                    "seconds": 720,
+                    "product": "H100",
+                }
+            ],
+        },
+    }
+    assert write_history(history)["status"]["summary"]["advice"] == "7Gi"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+@given(JSON, JSON, JSON)
+def test_reading_never_fails(workload, one, other):
+    status = {"workload": {"kind": "Job", "name": "x"}, "runs": [one, {"pod": "a", "endedAt": one}]}
+    read_history({"metadata": {"namespace": "n"}, "status": status})
+    read_history({"metadata": workload, "status": other})
+    assert read_history({"metadata": {"namespace": "n"}, "status": {"workload": workload}}) is None
+
+
+@pytest.mark.parametrize("text", ["a\x1b[2J", "a\nb", "", 7])
+def test_names_that_would_act_on_a_terminal_are_not_read(text):
+    stored = write_history(LLAMA)
+    stored["status"]["runs"][0]["pod"] = text
+    stored["status"]["runs"][1]["product"] = text
+    found = read_history(stored)
+    assert found is not None
+    assert [run.pod for run in found.runs] == [run.pod for run in LLAMA.runs[1:]]
+    assert found.runs[0].product == ""
+    stored["status"]["workload"]["name"] = text
+    assert read_history(stored) is None
+
+
+def test_no_more_than_the_last_twenty_runs_are_read():
+    stored = write_history(a_history(*runs(30)))
+    found = read_history(stored)
+    assert found is not None
+    assert [run.pod for run in found.runs] == [f"llama-{number}" for number in range(10, 30)]
+
+
+def test_a_pod_is_counted_once():
+    history = append(a_history(), a_run(peak_bytes=GIB), NOW_S)
+    again = a_run(peak_bytes=2 * GIB, ended_s=a_run().ended_s + 0.4)
+    assert append(history, again, NOW_S) is history
+
+
+def test_a_pod_of_the_same_name_that_ended_later_is_another_one():
+    history = append(a_history(), a_run(), NOW_S)
+    assert len(append(history, a_run(ended_s=NOW_S), NOW_S).runs) == 2
+
+
+@given(HISTORIES, A_RUN)
+def test_a_history_never_shrinks_except_by_age(history, run):
+    after = append(history, run, NOW_S)
+    young = [one for one in history.runs if NOW_S - one.ended_s <= OLDEST_S]
+    assert len(after.runs) >= len(young)
+    assert len(after.runs) <= MOST_RUNS
+    assert append(after, run, NOW_S) is after
+
+
+@given(st.lists(A_RUN, max_size=30, unique_by=lambda run: run.ended_s), st.randoms())
+def test_in_whatever_order_runs_arrive_the_history_is_the_same(found, chance):
+    shuffled = list(found)
+    chance.shuffle(shuffled)
+    histories = []
+    for order in (found, shuffled):
+        history = a_history()
+        for run in order:
+            history = append(history, run, NOW_S)
+        histories.append(history)
+    assert histories[0] == histories[1]
+
+
+def test_an_old_run_is_not_added_and_old_runs_go_when_a_new_one_comes():
+    old = a_run(1, ended_s=NOW_S - OLDEST_S - 1)
+    assert append(a_history(), old, NOW_S) == a_history()
+    assert append(a_history(old), a_run(2), NOW_S) == a_history(a_run(2))
+
+
+def test_a_run_that_is_still_to_come_is_forged_and_keeps_no_history_alive():
+    forged = a_run(1, ended_s=NOW_S + AHEAD_S + 1)
+    assert append(a_history(), forged, NOW_S) == a_history()
+    assert append(a_history(forged), a_run(2), NOW_S) == a_history(a_run(2))
+    assert is_over(a_history(forged), NOW_S)
+    ahead = a_run(1, ended_s=NOW_S + AHEAD_S)
+    assert append(a_history(), ahead, NOW_S) == a_history(ahead)
+
+
+def test_a_history_is_over_thirty_days_after_its_last_run():
+    history = a_history(a_run(1, ended_s=NOW_S - OLDEST_S), a_run(2, ended_s=NOW_S))
+    assert not is_over(history, NOW_S + OLDEST_S)
+    assert is_over(history, NOW_S + OLDEST_S + 1)
+
+
+# The rows of `advise`'s table, each by one example and those that nearly are one.
+ROWS = {
+    "never": [(LLAMA, 90 * GIB, 79 * GIB), (a_history(), 90 * GIB, 79 * GIB)],
+    "few": [
+        (a_history(*runs(4)), None, None),
+        (a_history(*runs(5, seconds=719.0)), None, None),
+        (a_history(*runs(20, peak_bytes=None)), None, None),
+        (a_history(), 8 * GIB, None),
+    ],
+    "more": [
+        (EMBED, None, None),
+        (EMBED, 8 * GIB, 79 * GIB),
+        (a_history(*runs(4), a_run(4, stops=1, peak_bytes=None)), None, None),
+    ],
+    "fills": [
+        (VLLM, None, None),
+        (VLLM, 60 * GIB, None),
+        (a_history(*runs(5, peak_bytes=16 * GIB * 97 // 100 + 1)), 40 * GIB, None),
+    ],
+    "less": [
+        (LLAMA, None, None),
+        (a_history(*runs(5, seconds=720.0)), None, None),
+        (a_history(*runs(6, asked_bytes=6 * GIB, peak_bytes=int(3.4 * GIB))), None, None),
+    ],
+    "fits": [
+        (EMBED, 12 * GIB, None),  # has asked for more since
+        (a_history(*runs(5, peak_bytes=11 * GIB)), None, None),
+        (a_history(*runs(5, asked_bytes=2 * GIB, peak_bytes=GIB // 8)), None, None),
+        (a_history(a_run(0, stops=1), *(a_run(number) for number in range(1, 6))), None, None),
+        (a_history(*runs(6, asked_bytes=6 * GIB, peak_bytes=int(3.5 * GIB))), None, None),
+    ],
+}
+
+
+def test_every_row_of_the_table_has_an_example():
+    lines = re.findall(r"^ *\| (.+) \|$", advise.__doc__ or "", re.MULTILINE)[2:]
+    assert [line.split(" | ")[2] for line in lines] == list(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "history", "asked", "largest"),
+    [(verdict, *example) for verdict, examples in ROWS.items() for example in examples],
+)
+def test_the_table_of_advice(verdict, history, asked, largest):
+    found = advise(history, asked, largest)
+    assert found.verdict is Verdict(verdict)
+    assert (found.amount_bytes is not None) == (verdict in ("more", "less"))
+
+
+@pytest.mark.parametrize(
+    ("history", "amount", "why"),
+    [
+        (LLAMA, 7.25, "largest peak + 15 %; saves 8.75Gi a pod"),
+        (EMBED, 12, "stopped at its cap; the largest held 10.4Gi"),
+        (VLLM, None, "fills what it gets: look at --gpu-memory-utilization"),
+        (a_history(*runs(2)), None, "2 runs; advice begins with 5"),
+        (UNMEASURED, None, "1 run, 0 of them measured; advice begins with 5"),
+    ],
+)
+def test_the_sentences_of_advice(history, amount, why):
+    found = advise(history)
+    assert (found.amount_bytes, found.why) == (amount and amount * GIB, why)
+
+
+def test_what_no_gpu_has_is_not_advised():
+    found = advise(EMBED, largest_bytes=11 * GIB)
+    why = "stopped at its cap; the largest held 10.4Gi, and no GPU here has 12Gi"
+    assert found == Advice(None, why, Verdict.MORE)
+    assert warn(EMBED, 8 * GIB, 11 * GIB) == ""
+
+
+@given(st.integers(0, 2**50))
+def test_the_margin_is_fifteen_percent_and_no_more_than_a_grain(need):
+    found = with_margin(need)
+    assert found * 100 >= need * 115
+    grain = GIB if found > 8 * GIB else GIB // 4
+    assert found % grain == 0
+    assert found - grain < need * 1.15 + 1
+
+
+def test_the_median_is_of_runs_that_were_measured():
+    peaks = [1, 2, 3, 4, 5, None]
+    history = a_history(*(a_run(n, peak_bytes=p and p * GIB) for n, p in enumerate(peaks)))
+    assert median_bytes(history) == 3 * GIB
+    assert median_bytes(a_history(*runs(4))) is None
+
+
+LESS = "the last 20 pods of Deployment llama peaked at 6.1Gi; 7.25Gi would do (vramwarden advise)"
+MORE = "3 of the last 12 pods of Job embed were stopped at {}; 12Gi would have been enough"
+NEVER = "the largest GPU here has {}: this pod will never start"
+
+
+@pytest.mark.parametrize(
+    ("history", "asked", "largest", "sentence"),
+    [
+        (LLAMA, 16, 79, f"asks for 16Gi; {LESS}"),
+        (EMBED, 8, 79, f"asks for 8Gi; {MORE.format('that')}"),
+        (EMBED, 9, 79, f"asks for 9Gi; {MORE.format('8Gi')}"),
+        (LLAMA, 90, 79, f"asks for 90Gi; {NEVER.format('79Gi')}"),
+        (None, 90, 79.18, f"asks for 90Gi; {NEVER.format('79.1Gi')}"),
+        (VLLM, 60, 79, ""),
+        (None, 8, 79, ""),
+        (None, 8, None, ""),
+    ],
+)
+def test_the_sentences_of_warnings(history, asked, largest, sentence):
+    largest_bytes = None if largest is None else int(largest * GIB)
+    assert warn(history, asked * GIB, largest_bytes) == sentence
+
+
+def test_of_runs_of_which_some_were_not_measured_no_more_is_claimed():
+    some = a_history(*LLAMA.runs[:15], *(replace(run, peak_bytes=None) for run in LLAMA.runs[15:]))
+    assert warn(some, 16 * GIB).startswith(
+        "asks for 16Gi; 15 measured of the last 20 pods of Deployment llama peaked at 5.9Gi"
+    )
+
+
+def test_what_a_pod_of_two_gpus_saves_is_said_of_each():
+    two = a_history(*(replace(run, gpus=2) for run in LLAMA.runs))
+    assert advise(two).why == "largest peak + 15 %; saves 8.75Gi on each GPU of a pod"
+
+
+@given(HISTORIES, st.integers(1, 2**43), st.none() | st.integers(1, 2**43))
+def test_a_warning_is_short(history, asked_mib, largest_mib):
+    long = replace(history, workload="w" * 253)
+    asked, largest = asked_mib * MIB, largest_mib and largest_mib * MIB
+    assert len(warn(long, asked, largest)) <= LONGEST_WARNING

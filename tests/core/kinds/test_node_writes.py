@@ -1,0 +1,136 @@
+"""When a node's figures are written again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webhook.core.kinds.node_writes import JITTER_S, LEAST_S, REGULAR_S, due_after_s
+from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, UnmanagedFigures
+
+MIB = 2**20
+GIB = 2**30
+POD = PodFigures("u1", 8 * GIB, 4 * GIB, 5 * GIB, 0)
+HOLDER = UnmanagedFigures("", GIB)
+SMALL = GpuFigures(
+    "GPU-a", 0, "A10", 10 * GIB, 9 * GIB, 8 * GIB, 5 * GIB, GIB, 0, pods=(POD,), unmanaged=(HOLDER,)
+)
+LARGE = replace(SMALL, uuid="GPU-b", index=1, total_bytes=100 * GIB)
+NODE = NodeFigures("n1", 100.0, "580", "sidecar", (SMALL, LARGE))
+
+
+def due(now):
+    return due_after_s(NODE, now, 2.0)
+
+
+def with_gpu(gpu=SMALL, **values):
+    gpus = tuple(replace(one, **values) if one is gpu else one for one in NODE.gpus)
+    return replace(NODE, gpus=gpus)
+
+
+def with_pod(**values):
+    return with_gpu(pods=(replace(POD, **values),))
+
+
+def test_what_was_never_written_is_due_after_the_nodes_jitter():
+    assert due_after_s(None, NODE, 2.0) == 2.0
+
+
+@pytest.mark.parametrize("jitter_s", [0.0, 2.0, 5.0, 99.0, -1.0])
+def test_what_did_not_move_is_due_a_minute_and_a_bounded_jitter_later(jitter_s):
+    later = replace(NODE, observed_s=900.0)
+    expected = REGULAR_S + min(max(jitter_s, 0), JITTER_S)
+    assert due_after_s(NODE, later, jitter_s) == expected
+
+
+AMOUNTS = [
+    lambda more: with_gpu(total_bytes=SMALL.total_bytes + more),
+    lambda more: with_gpu(usable_bytes=SMALL.usable_bytes + more),
+    lambda more: with_gpu(promised_bytes=SMALL.promised_bytes - more),
+    lambda more: with_gpu(used_bytes=SMALL.used_bytes + more),
+    lambda more: with_gpu(free_bytes=SMALL.free_bytes - more),
+    lambda more: with_gpu(unattributed_bytes=more),
+    lambda more: with_pod(cap_bytes=POD.cap_bytes + more),
+    lambda more: with_pod(used_bytes=POD.used_bytes - more),
+    lambda more: with_pod(peak_bytes=POD.peak_bytes + more),
+    lambda more: with_gpu(unmanaged=(UnmanagedFigures("", GIB + more),)),
+]
+
+
+@pytest.mark.parametrize("moved", AMOUNTS)
+def test_a_figure_that_moved_by_256_mebibytes_is_due_soon(moved):
+    assert due(moved(256 * MIB - 1)) == REGULAR_S + 2.0
+    assert due(moved(256 * MIB)) == LEAST_S
+
+
+def test_of_a_large_gpu_two_percent_count():
+    def moved(more):
+        return with_gpu(LARGE, used_bytes=LARGE.used_bytes + more)
+
+    assert due(moved(2 * GIB - 1)) == REGULAR_S + 2.0
+    assert due(moved(2 * GIB)) == LEAST_S
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        replace(NODE, driver_version="590"),
+        replace(NODE, enforcement="none"),
+        replace(NODE, not_shared="x"),
+        replace(NODE, held="x"),
+        replace(NODE, gpus=(SMALL,)),
+        replace(NODE, gpus=()),
+        with_gpu(healthy=False),
+        with_gpu(healthy=False, fault="Xid 79"),
+        with_gpu(product="A10G"),
+        with_gpu(index=7),
+        with_gpu(pods=()),
+        with_gpu(pods=(POD, replace(POD, uid="u2"))),
+        with_pod(uid="u2"),
+        with_pod(stops=1),
+        with_pod(would_stop=1, would_stop_since_s=5.0),
+        with_pod(stops=None),
+        with_pod(used_bytes=None),
+        with_pod(peak_bytes=None),
+        with_gpu(used_bytes=None),
+        with_gpu(promised_bytes=None),
+        with_gpu(unmanaged=()),
+        with_gpu(unmanaged=(UnmanagedFigures("u3", GIB),)),
+    ],
+)
+def test_what_came_went_or_became_unknown_is_due_soon_and_so_is_its_return(now):
+    assert due(now) == LEAST_S
+    assert due_after_s(now, NODE, 2.0) == LEAST_S
+
+
+sizes = st.none() | st.integers(0, 200 * GIB)
+pods = st.builds(PodFigures, st.sampled_from("abc"), st.integers(1, GIB), sizes, sizes)
+gpus = st.builds(
+    GpuFigures,
+    st.sampled_from(["GPU-a", "GPU-b"]),
+    st.just(0),
+    st.just("A10"),
+    st.integers(1, 200 * GIB),
+    st.integers(1, 200 * GIB),
+    sizes,
+    sizes,
+    sizes,
+    pods=st.lists(pods, max_size=3).map(tuple),
+)
+nodes = st.builds(
+    NodeFigures,
+    st.just("n1"),
+    st.just(1.0),
+    st.just("580"),
+    st.just("none"),
+    st.lists(gpus, max_size=3).map(tuple),
+)
+
+
+@given(nodes, nodes, st.floats(0, 60))
+def test_nothing_is_written_again_before_its_time_or_never(before, now, jitter_s):
+    assert LEAST_S <= due_after_s(before, now, jitter_s) <= REGULAR_S + JITTER_S
+    assert due_after_s(now, now, jitter_s) >= REGULAR_S

@@ -1,0 +1,46 @@
+"""Times as Kubernetes writes them: what is read can be written again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webhook.core.kinds.nodes import read_time, write_time
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("2026-11-21T20:15:04Z", "2026-11-21T20:15:04Z"),
+        ("2026-11-21T20:15:04.999999999Z", "2026-11-21T20:15:04Z"),
+        ("2026-11-21T21:15:04+01:00", "2026-11-21T20:15:04Z"),
+        ("2026-11-21T20:15:04", None),  # of which zone?
+        ("9999-12-31T23:59:59-10:00", None),
+        ("0001-01-01T00:00:00+10:00", None),
+        ("10000-01-01T00:00:00Z", None),
+        ("yesterday", None),
+        (1795000000, None),
+        (None, None),
+    ],
+)
+def test_a_time_is_read_with_its_zone_or_not_at_all(written, read):
+    found = read_time(written)
+    assert (None if found is None else write_time(found)) == read
+
+
+ZONES = st.integers(-23 * 60, 23 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+
+
+WHOLE = st.datetimes(datetime(1971, 1, 1), timezones=ZONES)  # noqa: DTZ001 - drawn with a zone
+
+
+@given(WHOLE.map(lambda at: at.replace(microsecond=0)))
+def test_whatever_is_read_can_be_written(at):
+    found = read_time(at.isoformat())
+    if found is None:
+        assert at.year == 9999
+    else:
+        assert datetime.fromisoformat(write_time(found)) == at.astimezone(UTC)

@@ -1,0 +1,108 @@
+"""Whose workload a pod is: the table in the docstring, and what a tenant may write."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webhook.core.kinds.workloads import Workload, workload_itself, workload_of
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+def rows():
+    """Return the rows of the docstring's table as metadata and the workload."""
+    lines = re.findall(r"^ *\| (.+) \|$", workload_of.__doc__ or "", re.MULTILINE)[2:]
+    return [pytest.param(*_read(*line.split(" | ")), id=line) for line in lines]
+
+
+def _read(controller, has, workload):
+    metadata = {"name": "own-name"}
+    if controller == "any":
+        controller = "Job embed-29384756"
+        workload = f"CronJob {workload.split()[-1]}"
+    if controller != "none":
+        kind, name = controller.split()
+        metadata["ownerReferences"] = [{"kind": kind, "name": name, "controller": True}]
+    if found := re.fullmatch(r"label (.+)=(.+)", has):
+        metadata["labels"] = {found[1]: found[2]}
+    elif found := re.fullmatch("generateName (.+)", has):
+        metadata["generateName"] = found[1]
+    elif has == "neither, or another hash":
+        metadata["labels"] = {"pod-template-hash": "other"}
+    if workload == "Pod and its own name":
+        workload = "Pod own-name"
+    return metadata, Workload(*workload.split())
+
+
+@pytest.mark.parametrize(("metadata", "workload"), rows())
+def test_the_table_of_the_docstring(metadata, workload):
+    assert workload_of(metadata) == workload
+
+
+def test_the_table_has_rows():
+    assert len(rows()) == 14
+
+
+@pytest.mark.parametrize("value", ["", "-x", "a b", "x" * 64, 7, None, "ä"])
+def test_a_label_that_kubernetes_would_not_store_is_passed_over(value):
+    metadata = {"name": "mine", "labels": {"vramwarden.io/workload": value}}
+    assert workload_of(metadata) == Workload("Pod", "mine")
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        {"kind": "Job", "name": "embed"},
+        {"kind": "Job", "name": "embed", "controller": False},
+        {"kind": "Job", "controller": True},
+        {"kind": "Jo b", "name": "embed", "controller": True},
+        {"kind": "K" * 64, "name": "embed", "controller": True},
+        {"kind": "Job", "name": "embed\x1b[2J", "controller": True},
+        {"kind": "Job", "name": "e" * 254, "controller": True},
+        "Job",
+    ],
+)
+def test_an_owner_that_is_no_controller_is_passed_over(owner):
+    metadata = {"name": "mine", "ownerReferences": [owner]}
+    assert workload_of(metadata) == Workload("Pod", "mine")
+
+
+@given(
+    st.fixed_dictionaries(
+        {}, optional=dict.fromkeys(("name", "generateName", "labels", "ownerReferences"), JSON)
+    )
+)
+def test_it_never_fails_and_names_are_bounded(metadata):
+    found = workload_of(metadata)
+    assert len(found.kind) <= 63
+    assert len(found.name) <= 253
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "labels", "controller"),
+    [
+        ("Deployment", "llama", {}, ("ReplicaSet", "llama-5d9c7")),
+        ("Deployment", "web-x7k2p", {}, ("ReplicaSet", "web-x7k2p-5d9c7")),
+        ("CronJob", "embed", {}, ("Job", "embed-29384756")),
+        ("CronJob", "try-x7k2p", {}, ("Job", "try-x7k2p-29384756")),
+        ("Job", "embed-29384756", {}, ("Job", "embed-29384756")),
+        ("Job", "embed-x7k2p", {}, ("Job", "embed-x7k2p")),
+        ("StatefulSet", "db-x7k2p", {}, ("StatefulSet", "db-x7k2p")),
+        ("Deployment", "llama", {"vramwarden.io/workload": "mine"}, ("ReplicaSet", "llama-5d9c7")),
+        ("Job", "eval", {"vramwarden.io/workload": "!"}, ("Job", "eval")),
+    ],
+)
+def test_a_workload_is_what_its_pods_will_be_of(kind, name, labels, controller):
+    """A template's author reads of the same history as whoever creates its pods."""
+    owner = {"kind": controller[0], "name": controller[1], "controller": True}
+    hashed = {"pod-template-hash": "5d9c7"} if controller[0] == "ReplicaSet" else {}
+    pod = {"labels": labels | hashed, "ownerReferences": [owner]}
+    assert workload_itself(kind, name, {"labels": labels}) == workload_of(pod)

@@ -1,1 +1,0 @@
-"""What `webhook.core.today` promises."""

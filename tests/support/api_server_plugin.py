@@ -1,0 +1,18 @@
+"""An API server of our own, and the client that speaks to it."""
+
+import pytest
+
+
+@pytest.fixture
+def api_server(tmp_path):
+    from tests.support.agents import ApiServer  # noqa: PLC0415 - most tests need no cluster
+
+    with ApiServer(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def kube(api_server):
+    from webhook.adapters.kube.client import connect  # noqa: PLC0415
+
+    return connect(api_server.kubeconfig, tries=1)

@@ -1,0 +1,1 @@
+"""What `webhook.tools.admit.judge.migration` promises."""

@@ -1,0 +1,65 @@
+"""Move a pod from another product to ours, and hand back what came out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.support.pods import a_container, a_pod
+from webhook.core.pod.patch import apply_patch
+from webhook.core.pod.templates import find_templates
+from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
+from webhook.tools.admit.judge.migration.products import PRODUCTS
+from webhook.tools.admit.judge.migration.rewrite import migrate
+from webhook.tools.admit.judge.migration.source import read_source
+from webhook.tools.admit.judge.migration.values import Scale
+
+if TYPE_CHECKING:
+    from webhook.core.pod.fields import Json
+
+GIB = 2**30
+
+
+class Moved(NamedTuple):
+    """A pod that was rewritten, and what was said."""
+
+    pod: Json
+    asks: str
+    notes: list[str]
+    problems: list[str]
+
+    @property
+    def memory(self) -> str | None:
+        return self.annotations.get(GPU_MEMORY_ANNOTATION)
+
+    @property
+    def count(self) -> str | None:
+        return self.annotations.get(GPU_COUNT_ANNOTATION)
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        return self.pod["metadata"].get("annotations", {})
+
+
+def limits(**amounts: str) -> Json:
+    """Return a container's limits; `gpu` is nvidia.com/gpu, `gpumem_percentage` as well."""
+    return {f"nvidia.com/{name.replace('_', '-')}": amount for name, amount in amounts.items()}
+
+
+def a_limited(name: str = "main", **amounts: str) -> Json:
+    return a_container(name, resources={"limits": limits(**amounts)})
+
+
+def move(
+    product: str, pod: Json, *, gpu_bytes: int | None = None, unit_bytes: int | None = None
+) -> Moved:
+    """Rewrite a pod."""
+    (template,) = find_templates(pod, "Pod", "v1")
+    source = read_source(pod, template, pod)
+    made = migrate(source, PRODUCTS[product], Scale(gpu_bytes, unit_bytes))
+    after = apply_patch(pod, made.operations)
+    return Moved(after, made.asks, [*map(str, made.notes)], [*map(str, made.problems)])
+
+
+def moved_limits(product: str, scale: dict[str, Any] | None = None, **amounts: str) -> Moved:
+    """Rewrite a pod of one container with these limits."""
+    return move(product, a_pod(containers=[a_limited(**amounts)]), **(scale or {}))

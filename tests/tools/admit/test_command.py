@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.tools.admit_runs import ADMIT_POLICY, POD
+from webhook.tools.admit.show.output import Output
+from webhook.tools.shared.manifests.reading import read_yaml
+
+
+def test_the_shipped_policy_is_the_default(invoke, tmp_path):
+    (tmp_path / "pod.yaml").write_text(POD)
+    result = invoke("-f", "pod.yaml")
+    assert result.exit_code == 0
+    assert "vram-enforcer" in result.stdout
+    assert result.stderr.startswith("pod.yaml:1: Pod default/train: translated by rule ")
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ((), None),
+        (("--runtime-class", "runc"), None),
+        (("--runtime-class", "runc", "--runtime-class", "nvidia"), "nvidia"),
+    ],
+    ids=str,
+)
+def test_what_the_cluster_has_can_be_said(invoke, options, wanted):
+    result = invoke("-f", "-", *options, stdin=POD)
+    assert result.exit_code == 0
+    assert read_yaml(result.stdout)[0]["spec"].get("runtimeClassName") == wanted
+
+
+SLICED = """\
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: sliced}
+spec: {rules: [{name: sliced, accounting: MIG}]}
+"""
+SUMMARY = """\
+standard input:1: Pod default/train: translated by rule sliced (8Gi on 1 GPU)
+  resources   main nvidia.com/mig-1g.10gb: 1
+  nodes       nvidia.com/mig-1g.10gb.memory > 8191
+"""
+
+
+def test_slices_that_the_cluster_has_can_be_said(invoke, tmp_path):
+    (tmp_path / "sliced.yaml").write_text(SLICED)
+    arguments = ("-f", "-", "--policy", "sliced.yaml", "-o", "summary")
+    profiles = ("--mig-profile", "2g.20gb=19968Mi", "--mig-profile", "1g.10gb=9728Mi")
+    allowed = invoke(*arguments, *profiles, stdin=POD)
+    assert allowed.exit_code == 0
+    assert allowed.stdout.startswith(SUMMARY)
+    denied = invoke(*arguments, stdin=POD)
+    assert denied.exit_code == 1
+    assert "EnforcementImpossible" in denied.stdout
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("1g.10gb", '"1g.10gb" has no size of a slice: '),
+        ("1g.10gb=8GB", '"1g.10gb=8GB" has no size of a slice: '),
+        ("10gb=8Gi", '"10gb" is not the name of a profile; write e.g. 1g.10gb=9728Mi'),
+    ],
+)
+def test_what_is_no_slice_is_wrong_usage(invoke, value, why):
+    result = invoke("-f", "-", "--mig-profile", value, stdin=POD)
+    assert result.exit_code == 2
+    assert why in " ".join(result.stderr.split())
+
+
+SEEING = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: seeing, namespace: team-a}
+spec:
+  containers:
+  - name: main
+    image: example
+    env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]
+"""
+
+
+def test_what_a_rollout_that_observes_would_do_is_shown(invoke):
+    denied = invoke("-f", "-", "--policy", "policy.yaml", stdin=SEEING)
+    place = "standard input:8: Pod team-a/seeing: "
+    assert denied.exit_code == 1
+    assert denied.stderr.startswith(f"{place}denied: VisibleDevicesOverride: ")
+    arguments = ("-f", "-", "--policy", "policy.yaml", "--rollout", "Observe")
+    warned = invoke(*arguments, stdin=SEEING)
+    assert (warned.exit_code, warned.stdout) == (0, SEEING)
+    assert warned.stderr.startswith(f"{place}warning: VisibleDevicesOverride: ")
+    assert invoke(*arguments[:-1], "observe", stdin=SEEING).exit_code == 2
+
+
+def test_standard_input_namespace_and_policy_are_accepted(invoke):
+    arguments = ("-f", "-", "--policy", "policy.yaml")
+    assert "left alone (NoRule)" in invoke(*arguments, stdin=POD).stderr
+    result = invoke(*arguments, "--namespace", "team-a", stdin=POD)
+    verdict = "Pod team-a/train: translated by rule everyone (8Gi on 1 GPU)"
+    assert result.stderr == f"standard input:1: {verdict}\n1 translated\n"
+
+
+def test_a_denial_ends_with_1(invoke):
+    result = invoke("-f", "-", stdin=POD.replace("8Gi", "-1"))
+    assert (result.exit_code, result.stdout) == (1, POD.replace("8Gi", "-1"))
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "quoted"),
+    [
+        ("2", "a number", '; put it in quotes: "2"'),
+        ("0.5", "a number", '; put it in quotes: "0.5"'),
+        ("8e9", "a number", '; put it in quotes: "8000000000.0"'),
+        ("true", "a boolean", '; put it in quotes: "true"'),
+        ("[8Gi]", "a list", ""),
+        ("{}", "an object", ""),
+    ],
+)
+@pytest.mark.parametrize("key", ["gpu-memory", "gpu-count"])
+def test_what_yaml_takes_for_a_number_must_be_quoted(invoke, key, written, kind, quoted):
+    pod = POD.replace("vramwarden.io/gpu-memory: 8Gi", f"vramwarden.io/{key}: {written}")
+    path = f"metadata.annotations[vramwarden.io/{key}]"
+    result = invoke("-f", "-", stdin=pod)
+    if key == "gpu-memory":  # in quotes it would be so many bytes, and denied again
+        amount = {"2": "2Gi", "0.5": "512Mi"}.get(written)
+        quoted = f"; write a size with its unit, e.g. {amount}" if amount else quoted
+    assert result.exit_code == 1
+    why = f"{path}: must be a string, not {kind}{quoted}"
+    assert result.stderr == f"standard input:6: Pod default/train: denied: {why}\n1 denied\n"
+
+
+def test_a_label_without_quotes_must_be_quoted(invoke):
+    result = invoke(
+        "-f", "-", stdin=POD.replace("  annotations:", "  labels: {a: 1}\n  annotations:")
+    )
+    why = 'metadata.labels[a]: must be a string, not a number; put it in quotes: "1"'
+    assert result.stderr == f"standard input:5: Pod default/train: denied: {why}\n1 denied\n"
+
+
+def test_a_folders_manifests_are_read_in_the_order_of_their_names(invoke, tmp_path):
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    for name in ("c.json", "a.yaml", "b.yml", "d.txt", "e.yaml.bak"):
+        (folder / name).write_text(f'{{"kind": "{name}"}}\n')
+    (folder / "sub.yaml").mkdir()
+    result = invoke("-f", "manifests", "-f", "policy.yaml")
+    kinds = [line for line in result.stdout.splitlines() if "kind" in line]
+    skipped = "manifests: subfolders are skipped (sub.yaml); -R reads them as well"
+    assert result.stderr.splitlines()[0] == skipped
+    assert kinds == ['{"kind": "a.yaml"}', '{"kind": "b.yml"}', '{"kind": "c.json"}',
+                     "kind: VRAMPolicy"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ((), "Missing option"),
+        (("-f", "absent.yaml"), "absent.yaml: cannot be read (No such file or directory); check"),
+        (("-f", "empty"), "empty: no *.yaml, *.yml or *.json in it; name a folder"),
+        (("-f", "latin.yaml"), "latin.yaml:2: byte 0xe9 is not UTF-8; save it as UTF-8"),
+        (("-f", "bad.yaml"), "bad.yaml:2: not valid YAML"),
+        (("-f", "-", "-o", "table"), "'table' is not one of"),
+        (("-f", "-", "-n", "Bad NS!"), '"Bad NS!" can be no namespace: lower case letters, digits'),
+        (("-f", "-", "-n", "a" * 64), "can be no namespace"),
+        (("-f", "-", "--policy", "absent"), "'absent' does not exist"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_what_to_do(invoke, tmp_path, arguments, problem):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "latin.yaml").write_bytes(b"a: 1\nb: caf\xe9\n")
+    (tmp_path / "bad.yaml").write_text("a:\n\t- b\n")
+    result = invoke(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert problem in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_invalid_policy_ends_with_1(invoke, tmp_path):
+    (tmp_path / "policy.yaml").write_text(ADMIT_POLICY + "    colour: red\n")
+    result = invoke("-f", "-", "--policy", "policy.yaml", stdin=POD)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "colour" in result.stderr
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("variables", [{"LC_ALL": "C", "PYTHONUTF8": "0"}, {}])
+def test_a_real_pipe_gets_the_same_bytes_whatever_the_locale(variables):
+    text = "kind: A # café 😀\r\n"
+    tally = b"1 without a pod template (1 A)\n"
+    program = "from webhook.tools.admit.command import admit_command; admit_command()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "-f", "-"],
+        input=text.encode(),
+        capture_output=True,
+        env={**os.environ, **variables},
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, text.encode(), tally)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("output", [output for output in Output if output is not Output.GITHUB])
+@pytest.mark.parametrize("pods", [1, 20])
+def test_a_closed_pipe_is_not_reported_as_a_denial(tmp_path, output, pods):
+    """One pod stays in the buffer until the end; many break the pipe in the middle."""
+    (tmp_path / "pods.yaml").write_text("---\n".join([POD] * pods))
+    command = [sys.executable, "-m", "webhook.cli", "admit", "-f", "pods.yaml", "-o", output]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing) as closed:
+        done = subprocess.run(
+            command, stdout=closed, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False
+        )
+    assert done.returncode == 141
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+@pytest.mark.process
+def test_a_reader_of_findings_may_go_too(tmp_path):
+    (tmp_path / "pod.yaml").write_text(POD)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing) as closed:
+        command = [sys.executable, "-m", "webhook.cli", "admit", "-f", "pod.yaml"]
+        done = subprocess.run(
+            command, stdout=closed, stderr=closed, text=True, cwd=tmp_path, check=False
+        )
+    assert done.returncode == 141

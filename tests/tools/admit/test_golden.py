@@ -1,0 +1,75 @@
+"""Golden cases: `input.yaml`, and the `expected.yaml` and `expected.txt` (findings) it leads to.
+
+`policy.yaml` is the policy of a case, where it needs one. Values and comments are compared, not
+spacing, which is the YAML library's own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.support.paths import GOLDEN
+from tests.support.pods import a_policy
+from tests.support.policies import load
+from tests.tools.admit_runs import run_in_full
+from webhook.core.policy.values import Action, EnforceBy, Style
+from webhook.tools.shared.manifests.documents import read_documents
+
+CASES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
+FILES = {"input.yaml", "expected.yaml", "expected.txt"}
+UPDATE = "UPDATE_GOLDEN"
+HOW = (
+    f"`{UPDATE}=1 .venv/bin/pytest tests/tools/admit/test_golden.py` writes what comes out now; "
+    "read the difference before committing it"
+)
+
+
+def comments(text: str) -> list[str]:
+    return re.findall(r"(?m)(?:^|\s)(#.*)$", text)
+
+
+def values(text: str) -> list[object]:
+    return [document.value for document in read_documents(text)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_manifests_come_out_as_recorded(case):
+    folder = GOLDEN / case
+    policy = folder / "policy.yaml"
+    result = run_in_full(
+        (folder / "input.yaml").read_text(),
+        # Its own digest changes with each release, which would make all recordings stale.
+        policy=replace(load(policy), digest=a_policy().digest) if policy.exists() else None,
+        namespace="team-a",
+    )
+    report = f"{result.err}exit code {result.code}\n"
+    if os.environ.get(UPDATE):
+        (folder / "expected.yaml").write_text(result.out)
+        (folder / "expected.txt").write_text(report)
+    found = {path.name for path in folder.iterdir()} - {policy.name}
+    assert found == FILES, f"{folder} needs {FILES}; {HOW}"
+    expected = (folder / "expected.yaml").read_text()
+    assert values(result.out) == values(expected), HOW
+    assert comments(result.out) == comments(expected), HOW
+    assert report == (folder / "expected.txt").read_text(), HOW
+
+
+def test_every_action_and_every_enforcer_has_a_case():
+    actions = {f"action-{action.lower()}" for action in Action}
+    # The sidecar has a case for each of its styles.
+    tiers = set(EnforceBy) - {EnforceBy.SIDECAR}
+    enforcers = {f"enforcer-{name.lower()}" for name in (*Style, *tiers)}
+    missing = (actions | enforcers) - set(CASES)
+    assert not missing, f"add input.yaml and policy.yaml in tests/golden/ for {missing}; then {HOW}"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_recorded_comment_gets_lost(case):
+    folder = GOLDEN / case
+    before, after = ((folder / name).read_text() for name in ("input.yaml", "expected.yaml"))
+    left = iter(comments(after))  # what an alias stood for may show its comments once more
+    assert all(comment in left for comment in comments(before))

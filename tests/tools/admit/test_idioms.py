@@ -1,0 +1,246 @@
+"""What newcomers write first, row by row: each is answered in words that help."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tools.admit_runs import POD, run, run_in_full
+from webhook.tools.admit.read import UNRENDERED
+
+MEMORY = "vramwarden.io/gpu-memory"
+TEMPLATE = "metadata: {annotations: {vramwarden.io/gpu-memory: 8GB}}"
+CONTAINERS = "containers: [{name: main, image: example}]"
+KINDS = {
+    "PyTorchJob": (
+        "kubeflow.org/v1",
+        "{pytorchReplicaSpecs: {Master: {template: {%s, spec: {%s}}}}}",
+    ),
+    "RayCluster": ("ray.io/v1", "{headGroupSpec: {template: {%s, spec: {%s}}}}"),
+    "Service": ("serving.knative.dev/v1", "{template: {%s, spec: {%s}}}"),
+    "JobSet": (
+        "jobset.x-k8s.io/v1alpha2",
+        "{replicatedJobs: [{template: {spec: {template: {%s, spec: {%s}}}}}]}",
+    ),
+    "Job": ("batch.volcano.sh/v1alpha1", "{tasks: [{template: {%s, spec: {%s}}}]}"),
+    "Workflow": ("argoproj.io/v1alpha1", "{templates: [{%s, container: {image: example}}]}"),
+    "VirtualMachine": (
+        "kubevirt.io/v1",
+        "{template: {%s, spec: {domain: {devices: {}}}}}",
+    ),
+}
+
+
+def an_object(kind: str) -> str:
+    version, spec = KINDS[kind]
+    spec = spec.replace("%s", TEMPLATE, 1).replace("%s", CONTAINERS)
+    head = f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x, namespace: team-a}}\n"
+    return f"{head}spec: {spec}\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pod_template_of_any_kind_is_judged(kind):
+    text = an_object(kind)
+    result = run(text)
+    what = f"metadata.annotations[{MEMORY}]: 8GB is not a Kubernetes quantity; use 8G or 8Gi"
+    assert result == (1, text, f"{kind} team-a/x: denied: InvalidQuantity: {what}\n")
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"Workflow", "VirtualMachine"}))
+def test_a_pod_template_of_any_kind_is_translated(kind):
+    result = run(an_object(kind).replace("8GB", "8Gi"))
+    assert result.code == 0
+    assert result.err == f"{kind} team-a/x: translated by rule default (8Gi on 1 GPU)\n"
+    assert result.out.count("name: vram-enforcer,") == 1
+
+
+def test_a_workflow_is_judged_and_printed_as_it_is():
+    text = an_object("Workflow").replace("8GB", "8Gi")
+    said = "Workflow team-a/x: translated by rule default (8Gi on 1 GPU) on the cluster, "
+    assert run(text) == (0, text, f"{said}and printed as it is\n")
+    assert run(text, output="patch").out == "[]\n"
+
+
+def test_a_virtual_machine_is_told_that_no_share_reaches_it():
+    text = an_object("VirtualMachine").replace("8GB", "8Gi")
+    said = (
+        f"metadata.annotations[{MEMORY}]: a share of a GPU reaches no virtual machine; remove the "
+        "annotation and use spec.template.spec.domain.devices.gpus"
+    )
+    assert run(text) == (
+        0,
+        text,
+        (
+            "VirtualMachine team-a/x: left alone (a virtual machine)\n"
+            f"VirtualMachine team-a/x: warning: {said}\n"
+        ),
+    )
+
+
+NOTEBOOK = """\
+apiVersion: kubeflow.org/v1
+kind: Notebook
+metadata:
+  name: nb
+  namespace: team-a
+  annotations:
+    vramwarden.io/gpu-memory: 8Gi
+spec:
+  template:
+    spec:
+      containers:
+      - name: nb
+        image: example
+"""
+
+
+def test_a_notebooks_own_annotation_counts():
+    result = run(NOTEBOOK)
+    assert result.err == "Notebook team-a/nb: translated by rule default (8Gi on 1 GPU)\n"
+    assert result.value["metadata"]["labels"] == {"vramwarden.io/managed": "true"}
+    assert set(result.value["spec"]["template"]) == {"spec"}
+    assert result.value["spec"]["template"]["spec"]["shareProcessNamespace"] is True
+    bad = run_in_full(NOTEBOOK.replace("8Gi", "8GB"))
+    assert bad.err.startswith("a.yaml:7: Notebook team-a/nb: denied: InvalidQuantity: ")
+
+
+def test_a_notebooks_annotation_at_its_template_is_at_the_wrong_place():
+    there = "  template:\n    metadata: {annotations: {vramwarden.io/gpu-memory: 8Gi}}\n"
+    text = NOTEBOOK.replace("  annotations:\n    vramwarden.io/gpu-memory: 8Gi\n", "").replace(
+        "  template:\n", there
+    )
+    hint = f"{MEMORY} under spec.template has no effect; put it under metadata.annotations"
+    assert run(text).err.splitlines()[1] == f"Notebook team-a/nb: hint: {hint}"
+
+
+def test_an_annotation_on_an_unknown_kind_itself_earns_a_hint():
+    text = (
+        an_object("PyTorchJob")
+        .replace(TEMPLATE, "metadata: {}")
+        .replace("namespace: team-a", f"namespace: team-a, annotations: {{{MEMORY}: 8Gi}}")
+    )
+    place = "spec.pytorchReplicaSpecs.Master.template.metadata.annotations"
+    assert run(text).err.splitlines()[1] == (
+        f"PyTorchJob team-a/x: hint: {MEMORY} on the PyTorchJob itself has no effect; "
+        f"put it under {place}"
+    )
+
+
+def test_several_templates_of_one_object_are_told_apart():
+    text = (
+        "apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {name: x}\nspec:\n"
+        f"  headGroupSpec: {{template: {{{TEMPLATE}, spec: {{{CONTAINERS}}}}}}}\n"
+        f"  workerGroupSpecs: [{{template: {{spec: {{{CONTAINERS}}}}}}}]\n"
+    )
+    head, worker = run_in_full(text).err.splitlines()[:2]
+    assert head.startswith("a.yaml:5: RayCluster default/x (spec.headGroupSpec.template): denied")
+    assert worker == (
+        "a.yaml:6: RayCluster default/x (spec.workerGroupSpecs[0].template): "
+        "left alone (asks for no VRAM)"
+    )
+
+
+def test_objects_without_a_template_are_counted_and_named_on_request():
+    text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: team-a}\n"
+    text = f"{text}---\n{text}---\n# a role\nkind: ClusterRole\nmetadata: {{name: r}}\n"
+    counted = "3 without a pod template (2 ConfigMap, 1 ClusterRole)"
+    assert run_in_full(text).err == f"{counted}\n"
+    assert run_in_full(text, verbose=True).err.splitlines() == [
+        "a.yaml:1: ConfigMap team-a/c: no pod template",
+        "a.yaml:5: ConfigMap team-a/c: no pod template",
+        "a.yaml:10: ClusterRole r: no pod template",
+        counted,
+    ]
+
+
+def test_two_deployments_of_one_name_are_told_apart_by_file_and_line():
+    web = (
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  template:\n"
+        "    metadata:\n      annotations:\n        vramwarden.io/gpu-memory: 8Gi\n"
+        f"    spec: {{{CONTAINERS}}}\n"
+    )
+    first, second, tally = run_in_full(web, web.replace("8Gi", "8GB")).err.splitlines()
+    assert first == "a.yaml:5: Deployment default/web: translated by rule default (8Gi on 1 GPU)"
+    assert second.startswith("b.yaml:8: Deployment default/web: denied: InvalidQuantity: ")
+    assert tally == "1 translated, 1 denied"
+
+
+def with_limit(name: str, amount: str) -> str:
+    text = POD.replace("  annotations:\n    vramwarden.io/gpu-memory: 8Gi\n", "")
+    return f"{text}    resources:\n      limits:\n        {name}: {amount}\n"
+
+
+def with_annotation(key: str, value: str) -> str:
+    return POD.replace("vramwarden.io/gpu-memory: 8Gi", f"{key}: {value}")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "write"),
+    [
+        (with_limit(MEMORY, "8Gi"), 11, f"{MEMORY}: 8Gi"),
+        (with_limit("nvidia.com/gpumem", "3000"), 11, f"{MEMORY}: 3000Mi"),
+        (with_limit("aliyun.com/gpu-mem", "3"), 11, f"{MEMORY}: 3Gi"),
+        (with_annotation("gpu-memory", '"2000"'), 6, f"{MEMORY}: 2000Mi"),
+        (with_annotation("gpu-fraction", '"0.5"'), 6, f"{MEMORY}: 8Gi, for example"),
+        (with_annotation("vramwarden/gpu-memory", "8Gi"), 6, f"{MEMORY}: 8Gi"),
+        (with_annotation("vram-warden.io/gpu-memory", "8Gi"), 6, f"{MEMORY}: 8Gi"),
+        (with_annotation("gpu-memory", "8Gi"), 6, f"{MEMORY}: 8Gi"),
+    ],
+)
+def test_other_names_earn_the_line_to_write(text, line, write):
+    code, out, err = run_in_full(text)
+    assert (code, out) == (0, text)
+    left, warning, tally = err.splitlines()
+    assert left.endswith("Pod default/train: left alone (asks for no VRAM)")
+    assert warning.startswith(f"a.yaml:{line}: Pod default/train: warning: ")
+    assert warning.endswith(write)
+    assert tally == "1 left alone"
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("8", "must be a string, not a number; write a size with its unit, e.g. 8Gi"),
+        ('"8"', "8 is 8 bytes; for MiB write 8Mi, for GiB 8Gi"),
+        ("main=8Gi; side=2Gi", "separate entries with a comma, name=size, e.g. trainer=8Gi"),
+        ("main:8Gi", "separate entries with a comma, name=size, e.g. trainer=8Gi"),
+    ],
+)
+def test_amounts_are_corrected_in_one_trip(written, said):
+    code, _, err = run_in_full(with_annotation(MEMORY, written))
+    assert code == 1
+    assert err.startswith("a.yaml:6: Pod default/train: denied: ")
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            POD.replace("kind: Pod", "kind: pod"),
+            'a.yaml:2: "pod" is no kind of Kubernetes; write kind: Pod',
+        ),
+        ("metadata:\n  {{- toYaml .Values.x }}\n", f"a.yaml:2: {UNRENDERED}"),
+        (
+            POD.replace("name: train", 'name: "{{ .Release.Name }}"'),
+            f"a.yaml:4: {UNRENDERED}",
+        ),
+        ("{{ if .Values.on }}\nkind: Pod\n{{ end }}\n", f"a.yaml:1: {UNRENDERED}"),
+    ],
+)
+def test_what_is_no_manifest_yet_is_rejected(text, said):
+    assert run_in_full(text) == (2, "", f"Error: {said}\n")
+
+
+def test_an_expression_of_argos_is_no_template_of_helm():
+    text = an_object("Workflow").replace("image: example", 'image: "{{inputs.parameters.image}}"')
+    assert run(text.replace("8GB", "8Gi")).code == 0
+    assert run(f"{text}\tx: y\n").err.startswith("Error: a.yaml:5: not valid YAML: ")
+
+
+def test_objects_of_a_json_stream_have_their_own_lines():
+    one = '{"kind": "ConfigMap",\n "metadata": {"name": "c"}}\n'
+    lines = run_in_full(f"---\n{one}\n{one}", verbose=True).err.splitlines()
+    assert lines[:2] == [
+        "a.yaml:2: ConfigMap c: no pod template",
+        "a.yaml:5: ConfigMap c: no pod template",
+    ]

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from tests.support.pods import a_pod, a_policy, a_rule
+from tests.support.strategies import asking_pods
+from tests.tools.admit_runs import POD, run
+from webhook.core.admission import templates
+from webhook.core.admission.decide import Decision, Outcome, Phase, decide
+from webhook.core.pod.findings import Finding, Reason
+from webhook.core.pod.patch import apply_patch
+from webhook.core.policy.values import Action, VisibleDevices
+from webhook.tools.admit.judge.verdict import request_for
+from webhook.tools.shared.manifests.documents import find_targets
+from webhook.tools.shared.manifests.writing import fresh
+
+KINDS = {
+    "Deployment": ("apps/v1", ("spec", "template")),
+    "StatefulSet": ("apps/v1", ("spec", "template")),
+    "DaemonSet": ("apps/v1", ("spec", "template")),
+    "ReplicaSet": ("apps/v1", ("spec", "template")),
+    "ReplicationController": ("v1", ("spec", "template")),
+    "Job": ("batch/v1", ("spec", "template")),
+    "CronJob": ("batch/v1", ("spec", "jobTemplate", "spec", "template")),
+    "PodTemplate": ("v1", ("template",)),
+}
+
+
+def a_workload(kind: str, pod: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    """Return a workload whose template is the pod, without the pod's own name and kind."""
+    version, path = KINDS[kind]
+    template = {"metadata": copy.deepcopy(pod["metadata"]), "spec": copy.deepcopy(pod["spec"])}
+    for key in ("name", "namespace"):
+        template["metadata"].pop(key, None)
+    inner: Any = template
+    for part in reversed(path):
+        inner = {part: inner}
+    name = {"name": "work", "namespace": "team-a"}
+    return {"apiVersion": version, "kind": kind, "metadata": {**name, **metadata}, **inner}
+
+
+def template_of(workload: dict[str, Any]) -> Any:
+    for part in KINDS[workload["kind"]][1]:
+        workload = workload[part]
+    return workload
+
+
+def patched(pod: dict[str, Any]) -> Any:
+    """Apply what the webhook would send."""
+    (target,) = find_targets(pod)
+    decision = decide(request_for(target, "team-a"), a_policy(), Phase.MUTATE)
+    return apply_patch(pod, list(decision.patch))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_template_of_every_kind_becomes_what_the_pod_becomes(kind):
+    result = run(fresh(a_workload(kind, a_pod("8Gi"))))
+    assert result.code == 0
+    assert result.err == f"{kind} team-a/work: translated by rule default (8Gi on 1 GPU)\n"
+    template, pod = template_of(result.value), patched(a_pod("8Gi"))
+    assert template["spec"] == pod["spec"]
+    assert template["metadata"]["labels"] == {"vramwarden.io/managed": "true"}
+    assert template["metadata"]["annotations"] == pod["metadata"]["annotations"]
+    assert "generateName" not in template["metadata"]
+
+
+@given(asking_pods())
+def test_a_pod_becomes_what_the_webhooks_patch_makes_of_it(pod):
+    assert run(fresh(pod)).value == patched(pod)
+    assert json.loads(run(json.dumps(pod), output="json").out) == patched(pod)
+
+
+@given(asking_pods())
+def test_admitting_twice_changes_nothing_more(pod):
+    once = run(fresh(pod))
+    twice = run(once.out)
+    assert twice.out == once.out
+    assert "already translated by rule default (" in twice.err
+
+
+@given(asking_pods())
+def test_the_printed_patch_is_the_webhooks(pod):
+    before, result = copy.deepcopy(pod), run(json.dumps(pod), output="patch")
+    assert result.err.startswith("Pod team-a/train: translated")
+    assert apply_patch(before, json.loads(result.out)) == patched(pod)
+    assert result.out.count("\n") == 1
+
+
+def test_patches_stand_one_per_line_and_are_empty_where_nothing_changes():
+    pods = [a_pod("8Gi"), a_pod(), a_pod("8GB")]
+    lines = run(*map(json.dumps, pods), output="patch").out.splitlines()
+    assert [bool(json.loads(line)) for line in lines] == [True, False, False]
+
+
+def test_a_list_is_gone_into_and_other_kinds_in_it_stay():
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "1"}}
+    items = [config, a_pod("8Gi"), a_workload("Job", a_pod("9Gi"))]
+    result = run(fresh({"apiVersion": "v1", "kind": "List", "items": items}))
+    assert [line.partition(":")[0] for line in result.err.splitlines()] == [
+        "Pod team-a/train",
+        "Job team-a/work",
+    ]
+    assert result.value["items"][0] == config
+    assert result.value["items"][1] == patched(a_pod("8Gi"))
+
+
+def test_items_of_a_typed_list_need_no_kind():
+    pod = a_pod("8Gi")
+    del pod["kind"], pod["apiVersion"]
+    result = run(fresh({"apiVersion": "v1", "kind": "PodList", "items": [pod]}))
+    assert result.err == "Pod team-a/train: translated by rule default (8Gi on 1 GPU)\n"
+    assert result.value["items"][0]["spec"]["shareProcessNamespace"] is True
+
+
+@pytest.mark.parametrize("version", ["batch.volcano.sh/v1alpha1", "example.com/v1"])
+def test_a_kind_of_the_same_name_in_another_group_is_judged_by_its_shape(version):
+    result = run(fresh({**a_workload("Job", a_pod("8Gi")), "apiVersion": version}))
+    assert (result.code, result.err) == (
+        0,
+        "Job team-a/work: translated by rule default (8Gi on 1 GPU)\n",
+    )
+    assert template_of(result.value)["spec"] == patched(a_pod("8Gi"))["spec"]
+    shapeless = fresh({"apiVersion": version, "kind": "Job", "spec": {"template": {}}})
+    assert run(shapeless) == (0, shapeless, "")
+
+
+def test_the_manifests_namespace_counts_before_the_options():
+    policy = a_policy(a_rule(namespaces=("team-a",)))
+    text = POD.replace("name: train", "name: train\n  namespace: team-a")
+    assert "translated" in run(text, policy=policy, namespace="other").err
+    assert run(POD, policy=policy, namespace="team-a").err.startswith("Pod team-a/train: transl")
+    result = run(POD, policy=policy)
+    assert result == (0, POD, "Pod default/train: left alone (NoRule)\n")
+
+
+def test_a_rule_that_ignores_is_named():
+    policy = a_policy(a_rule(action=Action.IGNORE))
+    assert (
+        run(POD, policy=policy).err == "Pod default/train: left alone (RuleIgnores: rule default)\n"
+    )
+
+
+def test_a_denied_object_is_printed_unchanged_beside_one_that_is_translated():
+    bad = POD.replace("8Gi", "8GB")
+    result = run(bad + "---\n" + POD)
+    assert result.code == 1
+    assert result.out.startswith(bad + "---\n")
+    assert "vram-enforcer" in result.out
+    first, second = result.err.splitlines()
+    assert first.startswith("Pod default/train: denied: InvalidQuantity: metadata.annotations[")
+    assert "use 8G or 8Gi" in first
+    assert second == "Pod default/train: translated by rule default (8Gi on 1 GPU)"
+
+
+def test_a_number_where_kubernetes_wants_a_string_is_denied():
+    result = run(POD.replace("8Gi", "8e9"))
+    assert result.code == 1
+    assert "denied: metadata.annotations[vramwarden.io/gpu-memory]: must be a string" in result.err
+
+
+@pytest.mark.parametrize(
+    ("action", "word"), [("Warn", "warning: "), ("Audit", "left alone (audit")]
+)
+def test_findings_that_do_not_deny_are_shown(action, word):
+    text = POD.replace("8Gi", "8GB")
+    code, out, err = run(text, policy=a_policy(a_rule(action=Action(action))))
+    assert (code, out) == (0, text)
+    assert err.startswith(f"Pod default/train: {word}")
+    assert "InvalidQuantity" in err
+
+
+def test_a_pod_without_a_demand_may_have_its_gpus_hidden():
+    text = POD.replace("  annotations:\n    vramwarden.io/gpu-memory: 8Gi\n", "")
+    text += "    env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}] # mine\n"
+    rule = a_rule(visible_devices=VisibleDevices.VOID)
+    result = run(text, policy=a_policy(rule))
+    assert result.out == text.replace("all", "void")
+    assert result.err.endswith("by rule default (NVIDIA_VISIBLE_DEVICES set to void)\n")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_annotation_on_the_workload_itself_earns_a_hint(kind):
+    annotations = {"vramwarden.io/gpu-memory": "8Gi"}
+    text = fresh(a_workload(kind, a_pod(), annotations=annotations))
+    code, out, err = run(text)
+    assert (code, out) == (0, text)
+    place = ".".join(KINDS[kind][1])
+    hint = f"vramwarden.io/gpu-memory on the {kind} itself has no effect; put it under {place}"
+    assert err.splitlines() == [
+        f"{kind} team-a/work: left alone (asks for no VRAM)",
+        f"{kind} team-a/work: hint: {hint}.metadata.annotations",
+    ]
+
+
+def test_an_annotation_on_a_cron_jobs_job_earns_a_hint_too():
+    workload = a_workload("CronJob", a_pod())
+    workload["spec"]["jobTemplate"]["metadata"] = {
+        "annotations": {"vramwarden.io/gpu-memory": "8Gi"}
+    }
+    assert "put it under spec.jobTemplate.spec.template.metadata" in run(fresh(workload)).err
+
+
+def test_no_hint_where_the_template_has_the_annotation_as_well():
+    annotations = {"vramwarden.io/gpu-memory": "8Gi"}
+    text = fresh(a_workload("Job", a_pod("8Gi"), annotations=annotations))
+    assert "hint" not in run(text).err
+
+
+@pytest.mark.parametrize("spec", [None, "x", [], {}, {"template": None}, {"template": []}])
+def test_a_workload_without_a_template_is_left_alone(spec):
+    text = fresh({"apiVersion": "apps/v1", "kind": "Deployment", "spec": spec})
+    result = run(text)
+    assert result == (0, text, "Deployment default/(no name): left alone (no pod template)\n")
+
+
+@pytest.mark.parametrize("metadata", ["", "  metadata:\n", "  metadata: {}\n"])
+def test_a_template_without_metadata_gets_some(metadata):
+    spec = "    containers:\n    - name: a\n      resources: {limits: {vramwarden.io/vram: 8Gi}}\n"
+    text = f"kind: PodTemplate\nmetadata: {{name: t}}\ntemplate:\n{metadata}  spec:\n{spec}"
+    result = run(text)
+    assert result.value["template"]["metadata"]["labels"] == {"vramwarden.io/managed": "true"}
+    assert list(result.value["template"]["metadata"]) == ["labels", "annotations"]
+
+
+@pytest.mark.parametrize("metadata", ["x", [], 1, {"annotations": []}, {"labels": {"a": 1}}])
+def test_malformed_metadata_is_denied_and_never_a_traceback(metadata):
+    workload = a_workload("Job", a_pod("8Gi"))
+    workload["spec"]["template"]["metadata"] = metadata
+    text = fresh(workload)
+    code, out, err = run(text)
+    assert (code, out) == (1, text)
+    assert "denied: metadata" in err
+
+
+def test_a_pod_that_validation_would_deny_is_denied_and_not_changed(monkeypatch):
+    denial = Decision(Outcome.DENIED, (Finding(Reason.UNMUTATED, "spec", "is not as it was"),))
+
+    def deny_in_validation(request, policy, phase):
+        return denial if phase is Phase.VALIDATE else decide(request, policy, phase)
+
+    monkeypatch.setattr(templates, "decide", deny_in_validation)
+    denied = "Pod default/train: denied: Unmutated: spec: is not as it was\n"
+    assert run(POD) == (1, POD, denied)
+    assert run(POD, output="patch").out == "[]\n"
+
+
+def test_the_report_cannot_steer_a_terminal():
+    err = run(fresh(a_pod("\x1b[2J\n8Gi"))).err
+    assert "\x1b" not in err
+    assert err.count("\n") == 1

@@ -1,0 +1,204 @@
+"""`admit --migrate`: a folder per case in `migrated`; the options, and every form of output.
+
+In a folder, `input.yaml` leads to `expected.yaml` and to `expected.txt`, what is said of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.pods import a_policy
+from tests.tools.admit_runs import run_in_full
+from webhook.core.policy.values import WHOLE_GPU_RESOURCES
+from webhook.tools.admit.judge.migrating import Origin
+from webhook.tools.admit.judge.migration.products import PRODUCTS
+from webhook.tools.admit.judge.migration.values import Scale
+from webhook.tools.admit.show import reports
+
+FOLDER = Path(__file__).parent / "migrated"
+CASES = {
+    "hami": ("hami", Scale(40 * 2**30)),
+    "hami-unsized": ("hami", Scale()),
+    "kai": ("kai", Scale(16 * 2**30)),
+    "gpushare": ("gpushare", Scale()),
+    "whole": ("whole", Scale(16 * 2**30)),
+    "nothing": ("hami", Scale()),
+}
+UPDATE = "UPDATE_GOLDEN"
+HOW = f"`{UPDATE}=1 .venv/bin/pytest tests/tools/admit/test_migrate.py` writes what comes out now"
+POLICY = a_policy(whole_gpu_resources=WHOLE_GPU_RESOURCES)
+
+
+def migrated(case: str, text: str | None = None, *, output: str = "yaml"):
+    product, scale = CASES[case]
+    return run_in_full(
+        text or (FOLDER / case / "input.yaml").read_text(),
+        policy=POLICY,
+        namespace="team-a",
+        output=output,
+        origin=Origin(PRODUCTS[product], scale),
+    )
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_manifests_come_out_as_recorded(case):
+    folder = FOLDER / case
+    result = migrated(case)
+    made = {
+        "expected.yaml": result.out,
+        "expected.txt": f"{result.err}exit code {result.code}\n",
+    }
+    for name, text in made.items():
+        if os.environ.get(UPDATE):
+            (folder / name).write_text(text)
+        assert (folder / name).read_text() == text, HOW
+    assert {path.name for path in folder.iterdir()} == {"input.yaml", *made}
+
+
+def test_every_folder_is_a_case():
+    assert {path.name for path in FOLDER.iterdir()} == {*CASES}
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_migrating_twice_is_migrating_once(case):
+    once = migrated(case)
+    twice = migrated(case, once.out)
+    assert twice.out == once.out
+    assert ": migrated: " not in twice.err
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_the_differences_are_those_of_the_migration(case):
+    """And none of admission, which the manifest does not show."""
+    diff = migrated(case, output="diff").out
+    assert "vram-enforcer" not in diff
+    assert ("+++ a.yaml (migrated)" in diff) == (case != "nothing")
+
+
+def test_a_patch_is_that_of_the_manifest():
+    (patch,) = map(json.loads, migrated("hami", POD, output="patch").out.splitlines())
+    assert patch == [
+        {
+            "op": "add",
+            "path": "/metadata/annotations",
+            "value": {"vramwarden.io/gpu-memory": "3000Mi"},
+        },
+        {"op": "remove", "path": "/spec/containers/0/resources"},
+    ]
+
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: train
+spec:
+  containers:
+  - name: main
+    image: example
+    resources:
+      limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 3000, nvidia.com/gpucores: 10}
+"""
+STUCK = POD.replace("nvidia.com/gpumem: 3000, ", "")
+
+
+def test_a_workload_without_a_template_is_left_alone():
+    text = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}, spec: {}}\n"
+    result = migrated("hami", text)
+    assert (result.code, result.out) == (0, text)
+    assert "Deployment team-a/x: left alone (no pod template)" in result.err
+
+
+def test_a_json_list_holds_what_is_migrated():
+    made = json.loads(migrated("hami", POD, output="json").out)
+    assert made["metadata"]["annotations"] == {"vramwarden.io/gpu-memory": "3000Mi"}
+
+
+def test_reports_say_what_was_carried_over_and_what_not(monkeypatch):
+    monkeypatch.setattr(reports, "__version__", "0.0.0")
+    (done,) = json.loads(migrated("hami", POD, output="report").out)["verdicts"]
+    assert done["migration"] == {
+        "product": "HAMi",
+        "asks": "vramwarden.io/gpu-memory: 3000Mi",
+        "problems": [],
+        "notes": [
+            {
+                "field": "spec.containers[0].resources.limits[nvidia.com/gpucores]",
+                "line": 10,
+                "sentence": "spec.containers[0].resources.limits[nvidia.com/gpucores]: 10 is "
+                "removed: compute is not divided here, and pods of one GPU take turns",
+            }
+        ],
+    }
+    (stuck,) = json.loads(migrated("hami-unsized", STUCK, output="report").out)["verdicts"]
+    (problem,) = stuck["migration"]["problems"]
+    assert (problem["line"], stuck["migration"]["asks"]) == (10, "")
+
+
+def test_what_is_not_migrated_fails_in_continuous_integration():
+    place = "file=a.yaml,line=10,title=vramwarden"
+    github = migrated("hami-unsized", STUCK, output="github")
+    assert github.code == 1
+    (line,) = [one for one in github.out.splitlines() if one.startswith("::error")]
+    assert line.startswith(f"::error {place}::Pod team-a/train: spec.containers[0].resources")
+    junit = migrated("hami-unsized", STUCK, output="junit").out
+    assert 'tests="1" failures="1"' in junit
+    assert '<failure type="NotMigrated" message="not migrated: spec.containers[0]' in junit
+    carried = migrated("hami", POD, output="junit").out
+    assert 'tests="1" failures="0"' in carried
+
+
+def test_the_summary_says_it_beside_what_admission_adds():
+    said = migrated("hami", POD, output="summary").out
+    assert "  migrated    from HAMi to vramwarden.io/gpu-memory: 3000Mi\n" in said
+    assert "  sidecar     vram-enforcer (holds 3000Mi per GPU" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--gpu-memory", "8Gi"], "--gpu-memory is for --migrate; add --migrate, or remove it"),
+        (["--gpu-memory-unit", "1Mi"], "--gpu-memory-unit is for --migrate; add --migrate"),
+        (["--migrate", "kai", "--gpu-memory-unit", "1Mi"], "--migrate kai has no unit; remove"),
+        (["--migrate", "whole"], "--migrate whole needs to know what a whole GPU becomes; add"),
+        (["--migrate", "hami", "--gpu-memory", "8GB"], '"8GB" is not a Kubernetes quantity; use'),
+        (["--migrate", "nos"], "'nos' is not one of 'hami', 'kai', 'gpushare', 'whole'"),
+    ],
+)
+def test_options_that_mean_nothing_are_rejected(invoke, arguments, says):
+    result = invoke("-f", "-", *arguments, stdin=POD)
+    assert result.exit_code == 2
+    assert says in " ".join(result.stderr.split())
+
+
+def test_options_reach_the_migration(invoke):
+    by_unit = invoke("-f", "-", "--migrate", "hami", "--gpu-memory-unit", "2Mi", stdin=POD)
+    assert (by_unit.exit_code, "vramwarden.io/gpu-memory: 6000Mi\n" in by_unit.stdout) == (0, True)
+    whole = invoke("-f", "-", "--migrate", "hami", "--gpu-memory", "24Gi", stdin=STUCK)
+    assert (whole.exit_code, "vramwarden.io/gpu-memory: 24Gi\n" in whole.stdout) == (0, True)
+    unknown = invoke("-f", "-", "--migrate", "hami", stdin=STUCK)
+    assert (unknown.exit_code, unknown.stdout) == (1, STUCK)
+
+
+SCHEDULERS = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  schedulerName: [hami-scheduler]
+  containers:
+  - name: c
+    image: x
+%s
+"""
+
+
+@pytest.mark.parametrize("asks", ["", "    resources: {limits: {nvidia.com/gpumem: 3000}}"])
+def test_the_name_of_a_scheduler_may_be_anything(asks):
+    result = migrated("hami", SCHEDULERS % asks)
+    assert "schedulerName: [hami-scheduler]" in result.out
+    assert "places" not in result.err

@@ -1,0 +1,139 @@
+"""Forms of output that are no manifests: one golden file each, in the folder `reports`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.support.pods import a_policy, a_rule
+from tests.tools.admit_runs import POD, run_in_full
+from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action
+from webhook.tools.admit.show import reports
+
+FOLDER = Path(__file__).parent / "reports"
+INPUT = (FOLDER / "input.yaml").read_text()
+UPDATE = "UPDATE_GOLDEN"
+HOW = f"`{UPDATE}=1 .venv/bin/pytest {Path(__file__).name}` writes what comes out now; read it"
+FILES = {
+    "summary": "summary.txt",
+    "github": "github.txt",
+    "junit": "junit.xml",
+    "report": "report.json",
+}
+
+
+@pytest.fixture(autouse=True)
+def _of_one_release(monkeypatch):
+    monkeypatch.setattr(reports, "__version__", "0.0.0")
+
+
+def written(output: str, text: str = INPUT, **options):
+    policy = options.pop("policy", None) or replace(
+        a_policy(whole_gpu_resources=WHOLE_GPU_RESOURCES), digest=a_policy().digest
+    )
+    return run_in_full(text, output=output, namespace="team-a", policy=policy, **options)
+
+
+@pytest.mark.parametrize("output", FILES)
+def test_every_form_comes_out_as_recorded(output):
+    result = written(output)
+    path = FOLDER / FILES[output]
+    if os.environ.get(UPDATE):
+        path.write_text(result.out)
+    assert result.code == 1
+    assert result.out == path.read_text(), HOW
+
+
+def test_the_folder_holds_nothing_else():
+    assert {path.name for path in FOLDER.iterdir()} == {*FILES.values(), "input.yaml", "stderr.txt"}
+
+
+@pytest.mark.parametrize("output", ["yaml", "junit", "report", "diff"])
+def test_verdicts_go_to_standard_error_beside_forms_for_machines(output):
+    path = FOLDER / "stderr.txt"
+    err = written(output, verbose=True).err
+    if os.environ.get(UPDATE):
+        path.write_text(err)
+    assert err == path.read_text(), HOW
+
+
+@pytest.mark.parametrize("output", ["summary", "github"])
+def test_forms_that_people_read_leave_the_count_alone_on_standard_error(output):
+    tally = (FOLDER / "stderr.txt").read_text().splitlines(keepends=True)[-1]
+    assert written(output).err == tally
+
+
+def test_junit_is_well_formed_whatever_a_name_holds():
+    hostile = POD.replace("name: train", 'name: "]]>\\x07\\e[2J<&\\"\\u0085\\uffff"').replace(
+        "8Gi", "8GB"
+    )
+    root = ET.fromstring(written("junit", INPUT + "---\n" + hostile).out)  # noqa: S314 - our own
+    assert root.attrib == {"name": "vramwarden admit", "tests": "6", "failures": "2", "errors": "0"}
+    cases = root.findall("testsuite/testcase")
+    assert len(cases) == 6
+    failure = cases[-1].find("failure")
+    assert failure.attrib["type"] == "InvalidQuantity"
+    assert cases[-1].attrib["name"] == 'Pod team-a/]]>\\x07\\x1b[2J<&"\\x85\\uffff'
+
+
+def test_no_name_begins_a_command_of_githubs_runner():
+    text = POD.replace("name: train", 'name: "x\\n::error::y%0A\\r::stop"').replace("8Gi", "8GB")
+    (line,) = written("github", text).out.splitlines()
+    assert line.count("%0A::error::y%250A%0D::stop") == 1
+    assert re.match(r"::error file=a\.yaml,line=6,title=InvalidQuantity::Pod team-a/x%0A", line)
+
+
+def test_no_name_steers_the_terminal_of_a_log():
+    text = POD.replace("name: train", 'name: "\\e[2J"').replace("8Gi", "8GB")
+    assert all("\x1b" not in written(output, text).out for output in ("github", "summary"))
+
+
+def test_what_is_recorded_alone_is_no_annotation_of_github():
+    policy = a_policy(a_rule(action=Action.AUDIT))
+    assert written("github", POD.replace("8Gi", "8GB"), policy=policy).out == ""
+    policy = a_policy(a_rule(action=Action.WARN))
+    assert written("github", POD.replace("8Gi", "8GB"), policy=policy).out.startswith("::warning ")
+
+
+def test_the_report_says_what_became_of_each():
+    made = json.loads(written("report").out)
+    assert (made["kind"], made["apiVersion"]) == ("AdmitReport", "vramwarden.io/v1alpha1")
+    assert made["allowed"] is False
+    assert made["summary"] == {
+        "translated": 2,
+        "alreadyTranslated": 0,
+        "denied": 1,
+        "warned": 0,
+        "leftAlone": 2,
+        "withoutTemplate": 2,
+    }
+    assert [one["decision"] for one in made["verdicts"]] == [
+        "mutated",
+        "denied",
+        "allowed",
+        "mutated",
+        "allowed",
+    ]
+    denied = made["verdicts"][1]
+    assert (denied["reasons"], denied["line"]) == (["InvalidQuantity", "HostPID"], 29)
+    assert [one["line"] for one in denied["findings"]] == [29, 31]
+
+
+def test_a_summary_takes_some_ten_lines_a_pod():
+    assert len(written("summary", POD).out.splitlines()) <= 11
+
+
+def test_what_the_platform_team_says_stands_behind_the_findings():
+    policy = a_policy(a_rule(message="ask in #gpu-help"))
+    text = POD.replace("8Gi", "8GB")
+    said = "Your platform team says: ask in #gpu-help"
+    assert written("summary", text, policy=policy).out.splitlines()[2:] == [f"  {said}"]
+    *_, last = written("github", text, policy=policy).out.splitlines()
+    assert last.startswith("::notice file=a.yaml,line=6,title=vramwarden::Pod team-a/train: Your")
+    assert written("report", text, policy=policy).out.count(said) == 1

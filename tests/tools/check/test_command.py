@@ -1,0 +1,163 @@
+"""What `vramwarden check` writes, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.checked import (
+    BEFORE,
+    INSTALLED,
+    a_node,
+    a_shared_node,
+    a_workload,
+)
+from tests.support.commands import runner
+from tests.support.programs import free_port
+from webhook.cli.main import main
+from webhook.tools.check.installed import completed
+from webhook.tools.check.judge.facts import SOUND, DryRun, Facts, ManagedPod, Unseen
+from webhook.tools.check.judge.table import run
+from webhook.tools.check.read import Looked
+from webhook.tools.check.show import as_json, as_text, has_failed
+
+RECORDED = Path(__file__).parent / "golden"
+UPDATE = "UPDATE_GOLDEN"
+HOW = f"`{UPDATE}=1 .venv/bin/pytest tests/tools/check` writes it; read the difference"
+
+WHOLE = {"nvidia.com/gpu": "8"}
+TROUBLED = replace(
+    INSTALLED,
+    nodes=(
+        a_shared_node("n1", {"vramwarden.io/device-names": "none"}),
+        *(a_node(f"n{number}", allocatable=WHOLE) for number in range(2, 7)),
+    ),
+    node_count=9,
+    webhook=a_workload(ready=1),
+    asks=DryRun(
+        False,
+        'Internal error occurred: failed calling webhook "mutate.vramwarden.io": failed to call '
+        "webhook: tls: failed to verify certificate: x509: certificate signed by unknown authority",
+    ),
+    certificate=Unseen("needs the right to get secrets"),
+    pods=(ManagedPod("team-a/\x1b[2Jeval", waits="no GPU of n1 has 8Gi free"), SOUND),
+)
+CASES = {
+    "before.txt": (BEFORE, "text"),
+    "installed.txt": (INSTALLED, "text"),
+    "troubled.txt": (TROUBLED, "text"),
+    "troubled-ascii.txt": (TROUBLED, "ascii"),
+    "troubled.json": (TROUBLED, "json"),
+}
+
+
+def written(facts, form):
+    pre = facts.webhook is None
+    results = run(facts, pre=pre)
+    if form == "json":
+        return as_json(results, facts, pre=pre)
+    return as_text(results, pre=pre, ascii_only=form == "ascii", colour=False)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_reports_come_out_as_recorded(name):
+    path, text = RECORDED / name, written(*CASES[name])
+    if os.environ.get(UPDATE):
+        path.write_text(text)
+    assert path.read_text() == text, HOW
+
+
+def test_nothing_else_is_recorded():
+    assert {path.name for path in RECORDED.iterdir()} == set(CASES)
+
+
+def test_in_ascii_there_is_nothing_else_and_no_terminal_is_steered():
+    assert written(TROUBLED, "ascii").isascii()
+    for form in ("text", "ascii"):
+        assert "\x1b" not in written(TROUBLED, form)
+    coloured = as_text(run(TROUBLED, pre=False), pre=False, ascii_only=False, colour=True)
+    assert {part[:3] for part in coloured.split("\x1b[")[1:]} == {"32m", "33m", "31m", "2m-", "0m "}
+
+
+def test_only_a_failure_makes_it_fail():
+    assert has_failed(run(TROUBLED, pre=False))
+    assert not has_failed(run(INSTALLED, pre=False))
+    warned = replace(INSTALLED, webhook=a_workload(ready=1))
+    assert not has_failed(run(warned, pre=False))
+    report = json.loads(written(warned, "json"))
+    assert (report["passed"], report["summary"]["warning"]) == (True, 1)
+
+
+def test_json_names_a_hundred_objects_and_counts_all():
+    facts = replace(BEFORE, nodes=tuple(a_node(f"n{i}", allocatable=WHOLE) for i in range(5000)))
+    checks = {one["id"]: one for one in json.loads(written(facts, "json"))["checks"]}
+    assert len(checks["whole-gpus"]["objects"]) == 100
+    assert checks["whole-gpus"]["objectCount"] == 5000
+
+
+def kubeconfig(folder, port):
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+    }
+    (folder / "kubeconfig").write_text(json.dumps(content))
+    return str(folder / "kubeconfig")
+
+
+@pytest.mark.process
+def test_a_cluster_that_cannot_be_reached_is_one_sentence(tmp_path):
+    port = free_port()
+    arguments = ["check", "--kubeconfig", kubeconfig(tmp_path, port)]
+    for options in ([], ["--pre"], ["-o", "json"]):
+        done = runner().invoke(main, [*arguments, *options])
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"Error: http://127.0.0.1:{port} does not answer: ")
+        assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.process
+def test_a_context_that_is_not_there_is_named(tmp_path):
+    config = kubeconfig(tmp_path, 1)
+    done = runner().invoke(main, ["check", "--kubeconfig", config, "--context", "other"])
+    assert done.exit_code == 1
+    assert "other" in done.stderr
+
+
+def test_wrong_usage_is_two():
+    assert runner().invoke(main, ["check", "-o", "yaml"]).exit_code == 2
+    assert runner().invoke(main, ["check", "what"]).exit_code == 2
+
+
+def looked(policies, *, bundles=(), secret=None, version="0.1.0"):
+    facts = Facts("u", "v1.36.2", 1_800_000_000.0, "0.1.0", webhook=a_workload(version=version))
+    return completed(Looked(facts, policies, (), bundles, secret), pre=False)
+
+
+BROKEN = {"a.yaml": "kind: What\n", "notes.txt": "no policy"}
+
+
+def test_a_policy_of_another_version_is_not_judged_by_this_one():
+    assert looked(BROKEN).policy.problems
+    assert isinstance(looked(BROKEN, version="0.2.0").policy, Unseen)
+    assert looked(None).policy is None
+    assert looked({"notes.txt": "no policy"}).policy.rules == 0
+
+
+def test_a_bundle_without_a_certificate_says_so():
+    bundles = (("a", b""), ("b", b"-----BEGIN CERTIFICATE-----\nnope"))
+    secret = ("gpu/tls", {"tls.crt": b"what"})
+    found = looked({}, bundles=bundles, secret=secret)
+    assert [one.problem for one in found.authorities] == [
+        "caBundle is empty",
+        "caBundle holds no readable certificate",
+    ]
+    assert found.certificate.problem == "there is no readable certificate in it"
+    assert looked({}).certificate is None

@@ -1,0 +1,253 @@
+"""How facts are read from objects of the API server."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.checked import IMAGE, a_node, a_raw_node
+from webhook.tools.check.judge.facts import (
+    SOUND,
+    DryRun,
+    ManagedPod,
+    Namespace,
+    OtherWebhook,
+    OurWebhook,
+    OwnPod,
+    Right,
+    Workload,
+    minor,
+    read_dry_run,
+    read_managed_pod,
+    read_namespace,
+    read_node,
+    read_own_pod,
+    read_own_webhooks,
+    read_webhooks,
+    read_workload,
+    tolerates,
+)
+from webhook.tools.check.judge.findings import LONGEST_TEXT
+
+BARE = {"nvidia.com/gpu.present": None}
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"cloud.google.com/gke-accelerator": "nvidia-l4"},
+        {"nvidia.com/gpu.count": "8"},
+        {"feature.node.kubernetes.io/pci-0302_10de.present": "true"},
+        {"vramwarden.io/share": "false"},
+    ],
+    ids=lambda labels: next(iter(labels)),
+)
+def test_a_node_with_any_sign_of_a_gpu_is_kept(labels):
+    assert a_node(labels=BARE | labels).name == "n1"
+
+
+def test_a_node_without_one_is_not():
+    other = {"feature.node.kubernetes.io/pci-0300_8086.present": "true"}
+    assert read_node(a_raw_node(labels=BARE | other, allocatable={"cpu": "8"})) is None
+    assert read_node({"metadata": {"name": "n"}}) is None
+
+
+def test_of_a_bare_node_with_a_label_nothing_is_claimed():
+    found = read_node({"metadata": {"name": "n", "labels": {"nvidia.com/gpu.present": "true"}}})
+    assert found.handlers is None
+    assert (found.kubelet, found.arch, found.ready, found.replicas) == ("", "", False, 1)
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("4", 4), ("x", 1), ("-1", 1), ("9" * 9, 1)])
+def test_replicas_are_a_count(text, wanted):
+    assert a_node(labels={"nvidia.com/gpu.replicas": text}).replicas == wanted
+
+
+def a_hook(**changes):
+    rule = {"operations": ["CREATE"], "apiGroups": [""], "resources": ["pods"]}
+    hook = {"name": "a.b", "rules": [rule | changes.pop("rule", {})], "failurePolicy": "Fail"}
+    return {"metadata": {"name": "other"}, "webhooks": [{**hook, **changes}]}
+
+
+@pytest.mark.parametrize(
+    ("configuration", "expected"),
+    [
+        (a_hook(), (True, False)),
+        (a_hook(failurePolicy="Ignore"), (False, False)),
+        (a_hook(namespaceSelector={}, objectSelector={}), (True, False)),
+        (a_hook(namespaceSelector={"matchLabels": {"a": "b"}}), (True, True)),
+        (a_hook(matchConditions=[{"name": "a"}]), (True, True)),
+        (a_hook(rule={"operations": ["*"], "apiGroups": ["*"], "resources": ["*"]}), (True, False)),
+        (a_hook(rule={"operations": ["DELETE"]}), None),
+        (a_hook(rule={"resources": ["pods/binding"]}), None),
+        (a_hook(rule={"apiGroups": ["apps"]}), None),
+    ],
+)
+def test_webhooks_that_are_asked_about_new_pods_are_kept(configuration, expected):
+    found = read_webhooks("Kind", configuration)
+    assert found == ([OtherWebhook("Kind other, a.b", *expected)] if expected else [])
+
+
+def test_our_webhooks_are_read_with_where_they_lead():
+    service = {"service": {"namespace": "gpu", "name": "x", "path": "/mutate"}}
+    configuration = {"webhooks": [
+        {"name": "a", "failurePolicy": "Ignore", "clientConfig": service},
+        {"name": "b", "clientConfig": {"url": "https://127.0.0.1:8443/validate"}},
+        {"name": "c", "clientConfig": {"service": {"namespace": "gpu"}}},
+    ]}  # fmt: skip
+    assert read_own_webhooks("Kind", configuration) == [
+        OurWebhook("a", "Kind", "Ignore", "gpu", "/mutate"),
+        OurWebhook("b", "Kind", "Fail", "", "https://127.0.0.1:8443/validate"),
+        OurWebhook("c", "Kind", "Fail", "gpu", ""),
+    ]
+
+
+def a_workload_object(spec, status):
+    container = {"image": "a/b:1", "args": ["serve", "--rollout=Observe", "--rollout=Enforce"]}
+    ours, tls = ({"name": name, "secret": {"secretName": name}} for name in ("key", "tls"))
+    pod = {"containers": [container], "volumes": [ours, tls]}
+    metadata = {"namespace": "gpu", "labels": {"app.kubernetes.io/version": "0.1.0"}}
+    return {"metadata": metadata, "spec": {**spec, "template": {"spec": pod}}, "status": status}
+
+
+def test_a_deployment_and_a_daemon_set_are_counted_each_in_its_way():
+    deployment = read_workload(
+        a_workload_object({"replicas": 3}, {"replicas": 2, "readyReplicas": 1})
+    )
+    args = ("serve", "--rollout=Observe", "--rollout=Enforce")
+    assert deployment == Workload("gpu", 3, 1, 2, "0.1.0", "a/b:1", args, "tls")
+    assert deployment.option("rollout") == "Enforce"
+    assert deployment.option("cert-secret") == ""
+    status = {"desiredNumberScheduled": 5, "numberReady": 4, "currentNumberScheduled": 3}
+    daemon_set = read_workload(a_workload_object({}, status))
+    assert (daemon_set.desired, daemon_set.ready, daemon_set.present) == (5, 4, 3)
+    fresh = read_workload(a_workload_object({}, {}))
+    assert (fresh.desired, fresh.ready, fresh.present) == (0, 0, 0)
+
+
+def an_own_pod(**status):
+    labels = {"app.kubernetes.io/component": "agent"}
+    return {
+        "metadata": {"name": "a", "labels": labels},
+        "spec": {"nodeName": "n"},
+        "status": status,
+    }
+
+
+def test_pods_of_ours_that_are_not_ready_say_why():
+    ready = [{"type": "Ready", "status": "True"}]
+    unready = [{"type": "Ready", "status": "False", "message": "containers with unready status"}]
+    waiting = [{"state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]
+    assert read_own_pod(an_own_pod(conditions=ready)) is None
+    assert read_own_pod(an_own_pod(phase="Succeeded")) is None
+    whys = [
+        read_own_pod(an_own_pod(conditions=unready, containerStatuses=waiting)),
+        read_own_pod(an_own_pod(conditions=unready)),
+        read_own_pod(an_own_pod()),
+    ]
+    assert whys == [
+        OwnPod("a", "agent", "n", "ErrImagePull no such image"),
+        OwnPod("a", "agent", "n", "containers with unready status"),
+        OwnPod("a", "agent", "n", "it is not ready"),
+    ]
+
+
+def a_managed_pod(annotations=None, phase="Pending", **statuses):
+    metadata = {"namespace": "team-a", "name": "p", "annotations": annotations or {}}
+    return {"metadata": metadata, "status": {"phase": phase, **statuses}}
+
+
+def a_status(name, reason, message=""):
+    waiting = {"reason": reason, "message": message}
+    return {"name": name, "image": IMAGE, "state": {"waiting": waiting}}
+
+
+WAITS = {"vramwarden.io/gpu-waits": "no GPU fits\n\n" + "x" * 999}
+
+
+def test_managed_pods_are_kept_where_sidecar_or_gpu_is_missing():
+    pulls = [a_status("main", "PodInitializing"), a_status("vram-enforcer", "ErrImagePull", "no")]
+    assert read_managed_pod(a_managed_pod(initContainerStatuses=pulls)) == ManagedPod(
+        "team-a/p", IMAGE, "no"
+    )
+    waits = read_managed_pod(a_managed_pod(WAITS))
+    assert (waits.name, waits.pulls) == ("team-a/p", "")
+    assert waits.waits.startswith("no GPU fits xxx")
+    assert len(waits.waits) == LONGEST_TEXT
+    for pod in (
+        a_managed_pod(),
+        a_managed_pod(WAITS, phase="Succeeded"),
+        a_managed_pod(containerStatuses=[a_status("main", "ImagePullBackOff")]),
+        a_managed_pod(containerStatuses=[a_status("vram-enforcer", "PodInitializing")]),
+    ):
+        assert read_managed_pod(pod) is None
+    for state in ("running", "terminated"):
+        for name, expected in (("vram-enforcer", SOUND), ("main", None)):
+            one = {"name": name, "state": {state: {"startedAt": "x"}}}
+            assert read_managed_pod(a_managed_pod(initContainerStatuses=[one])) == expected
+
+
+def test_a_dry_run_shows_what_admission_made_of_the_pod():
+    pod = {
+        "metadata": {"annotations": {"vramwarden.io/admitted": "v1 team 0123456789ab"}},
+        "spec": {
+            "initContainers": [{"name": "vram-enforcer", "restartPolicy": "Always"}],
+            "containers": [{"name": "main", "imagePullPolicy": "Always"}],
+        },
+    }
+    assert read_dry_run(pod) == DryRun(
+        True, admitted=True, rule="team", digest="0123456789ab", has_sidecar=True, pulls_always=True
+    )
+    plain = {"metadata": {}, "spec": {"initContainers": [{"name": "a"}], "containers": [{}]}}
+    assert read_dry_run(plain) == DryRun(True, native=False)
+
+
+def test_a_namespace_is_there_or_not_and_has_a_level_or_not():
+    labels = {"pod-security.kubernetes.io/enforce": "baseline"}
+    assert read_namespace("a", None) == Namespace("a", exists=False)
+    assert read_namespace("a", {"metadata": {}}) == Namespace("a")
+    assert read_namespace("a", {"metadata": {"labels": labels}}) == Namespace("a", level="baseline")
+    helm = {"metadata": {"labels": {"app.kubernetes.io/managed-by": "Helm"}}}
+    assert read_namespace("a", helm) == Namespace("a", helms=True)
+
+
+@pytest.mark.parametrize(
+    ("right", "text"),
+    [
+        (Right("create", "apps", "daemonsets", "gpu"), "create daemonsets.apps in gpu"),
+        (Right("patch", "", "pods", subresource="status"), "patch pods/status"),
+    ],
+)
+def test_a_right_is_said_as_people_say_it(right, text):
+    assert str(right) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("v1.36.2-gke.100", (1, 36)), ("1.9", (1, 9)), ("", (0, 0)), ("v1", (0, 0)), ("x1.2", (0, 0))],
+)
+def test_versions_are_read_as_far_as_they_matter(text, numbers):
+    assert minor(text) == numbers
+
+
+TAINT = ("team", "a", "NoSchedule")
+ROWS = {
+    "no key, Exists": [{"operator": "Exists"}],
+    "another key": [{"key": "other", "operator": "Exists"}, {"operator": "Equal"}],
+    "its key, Exists": [{"key": "team", "operator": "Exists"}],
+    "its key, Equal or nothing|its value": [
+        {"key": "team", "value": "a"},
+        {"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"},
+    ],
+    "its key, Equal or nothing|another value": [{"key": "team", "value": "b"}, {"key": "team"}],
+    "an effect": [{"key": "team", "operator": "Exists", "effect": "NoExecute"}],
+}
+
+
+def test_each_row_about_tolerations_holds():
+    lines = [line.strip() for line in tolerates.__doc__.splitlines() if "| " in line][2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert len(cells) == len(ROWS)
+    for toleration, taint, expected in cells:
+        cases = ROWS.get(toleration) or ROWS[f"{toleration}|{taint}"]
+        assert {tolerates([case], TAINT) for case in cases} == {expected == "yes"}
+    assert not tolerates([], TAINT)

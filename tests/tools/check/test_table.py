@@ -1,0 +1,609 @@
+"""Each check, row by row of the table in its docstring: the row says what is to be found."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from tests.support.checked import (
+    BEFORE,
+    IMAGE,
+    INSTALLED,
+    NOW_S,
+    a_node,
+    a_shared_node,
+    a_workload,
+    rules,
+)
+from webhook.core.node.slices import Slice
+from webhook.core.pod.whole import DRA_DRIVER
+from webhook.core.policy.fence import RULES_KEY
+from webhook.tools.check.judge.facts import (
+    SOUND,
+    Certificate,
+    DryRun,
+    ExcusedPod,
+    ManagedPod,
+    Namespace,
+    OtherPod,
+    OtherWebhook,
+    OwnPod,
+    PolicyObject,
+    Right,
+    Unseen,
+)
+from webhook.tools.check.judge.findings import Level
+from webhook.tools.check.judge.table import GROUPS, When, run
+
+CHECKS = {check.id: check for group in GROUPS.values() for check in group}
+LEVELS = {
+    "ok": Level.OK,
+    "warning": Level.WARNING,
+    "failed": Level.FAILED,
+    "nothing": None,
+    "not looked at": Level.NOT_LOOKED_AT,
+}
+
+
+def before(**changes):
+    return replace(BEFORE, **changes)
+
+
+def installed(**changes):
+    return replace(INSTALLED, **changes)
+
+
+def nodes(*found, **changes):
+    return before(nodes=found, **changes)
+
+
+def shared(*found, **changes):
+    return installed(nodes=found, **changes)
+
+
+def ours(name, **changes):
+    """Change one of our webhooks."""
+    return installed(
+        own_webhooks=tuple(
+            replace(hook, **changes) if hook.name == name else hook
+            for hook in INSTALLED.own_webhooks
+        )
+    )
+
+
+def authority(**changes):
+    first, *rest = INSTALLED.authorities
+    return installed(authorities=(replace(first, **changes), *rest))
+
+
+def policy(**changes):
+    return installed(policy=replace(INSTALLED.policy, **changes))
+
+
+def denied(words):
+    return DryRun(False, words)
+
+
+def sentry(*, there, level="", helms=False, release=None):
+    namespace = Namespace("vramwarden-sentry", there, level, helms)
+    if release is None:
+        return before(sentry_namespace=namespace)
+    return installed(sentry_namespace=namespace)
+
+
+def sliced(replicas="4", labels=None, allocatable=None):
+    labels = {"nvidia.com/gpu.replicas": replicas, **(labels or {})}
+    return a_node(labels=labels, allocatable=allocatable or WHOLE)
+
+
+WHOLE = {"nvidia.com/gpu": "8"}
+UNREACHED = 'failed calling webhook "mutate.vramwarden.io": no endpoints available'
+BY_US = 'admission webhook "mutate.vramwarden.io" denied the request: TooLarge: 1Gi'
+BY_SECOND_LINE = "ValidatingAdmissionPolicy 'vramwarden-second-line' denied request: no"
+BY_OTHERS = 'pods "x" is forbidden: exceeded quota'
+OTHER = OtherWebhook("MutatingWebhookConfiguration istio, a.b", fails=True, selects=False)
+WAITS = ManagedPod("team-a/eval", waits="no GPU of n1 has 8Gi free")
+PULLS = ManagedPod("team-a/eval", pulls=IMAGE, why="not found")
+UNBOUND = INSTALLED.fences - {"vramwarden-second-line"}
+VOID = {
+    "fences": INSTALLED.fences | {"vramwarden-void"},
+    "policy": replace(
+        INSTALLED.policy, fence=rules("^(kube-.*)$ - ^$ -\n^(.*)$ - ^$ - translated void\n")
+    ),
+}
+RDMA = ExcusedPod("team-a", "net", frozenset({("rdma/hca",)}))
+GPU_TOO = ExcusedPod("team-a", "gpu", frozenset({("nvidia.com/gpu", "rdma/hca")}))
+OTHERS = {
+    "whole": OtherPod("ml/whole", "n1", whole=True, claims=()),
+    "claims": OtherPod("ml/claims", "n1", whole=False, claims=("ml/gpu",)),
+}
+WHOLE_POD = (OTHERS["whole"],)
+GPU_CLAIMS = frozenset({"ml/gpu"})
+CLAIMED = Slice("n1-gpu", DRA_DRIVER, frozenset({"GPU-a", "gpu", "H100"}))
+OTHER_TEXTS = frozenset({"GPU-b", "channel"})
+CAP_ONLY = replace(BEFORE.policy, slots=(("notebooks", "nvidia.com/gpu"),))
+LOST = {"uuid": "GPU-b", "index": 1, "healthy": False, "fault": "Xid 79", "xid": 79}
+NO_FENCE = frozenset({"vramwarden-agent"})
+
+CASES = {
+    "api-server": [before()],
+    "kubernetes-version": [
+        before(version="v1.28.9"),
+        before(version="v1.29.0+k3s1"),
+        (before(version="v1.30.0"), before(version="v1.36.2"), before(version="v1.40.1")),
+        before(version=""),
+    ],
+    "admission-policies": [
+        before(version="v1.29.1", admission=frozenset()),
+        before(admission=frozenset()),
+        before(version="v1.35.1", admission=frozenset({"validatingadmissionpolicies"})),
+        before(),
+        before(admission=frozenset({"validatingadmissionpolicies"})),
+    ],
+    "may-install": [before(), before(denied=(Right("create", "apps", "daemonsets", "x"),))],
+    "may-grant": [before(), before(not_granted=(Right("patch", "", "nodes"),))],
+    "pod-shape": [
+        before(),
+        before(shape=DryRun(True, native=False)),
+        before(shape=denied(BY_OTHERS)),
+    ],
+    "other-webhooks": [
+        before(other_webhooks=(OTHER,)),
+        before(other_webhooks=(replace(OTHER, fails=False),)),
+        (
+            before(other_webhooks=(replace(OTHER, selects=True),)),
+            before(other_webhooks=(replace(OTHER, selects=True, fails=False),)),
+        ),
+    ],
+    "sentry-namespace": [
+        (sentry(there=False), sentry(there=False, release=True)),
+        (sentry(there=True, level="privileged"), sentry(there=True, level="privileged", release=1)),
+        (sentry(there=True), sentry(there=True, release=True)),
+        (sentry(there=True, helms=True), sentry(there=True, helms=True, release=True)),
+        (
+            sentry(there=True, level="baseline"),
+            sentry(there=True, level="restricted", release=True),
+        ),
+    ],
+    "gpu-nodes": [nodes(), before(), nodes(a_node(ready="False"))],
+    "agent-labels": [
+        (
+            before(),
+            nodes(a_node(labels={"feature.node.kubernetes.io/pci-10de.present": "true"})),
+            nodes(a_node(labels={"nvidia.com/gpu.present": None, "vramwarden.io/share": "true"})),
+            nodes(a_node(labels={"nvidia.com/gpu.present": None, "nvidia.com/gpu.count": "2"})),
+        ),
+        (
+            nodes(a_node(labels={"nvidia.com/gpu.present": None}, allocatable=WHOLE)),
+            nodes(
+                a_node(
+                    labels={
+                        "nvidia.com/gpu.present": "false",
+                        "cloud.google.com/gke-accelerator": "nvidia-l4",
+                    }
+                )
+            ),
+        ),
+    ],
+    "node-systems": [
+        nodes(a_node(info={"operatingSystem": "windows"})),
+        nodes(a_node(info={"architecture": "s390x"})),
+        nodes(a_node(), a_node("n2", info={"architecture": "arm64"})),
+        (before(), nodes(a_node(info={"architecture": "arm64"}))),
+    ],
+    "kubelets": [
+        nodes(a_node(info={"kubeletVersion": "v1.28.3"})),
+        (
+            before(),
+            nodes(a_node(info={"kubeletVersion": "v1.29.0"})),
+            nodes(a_node(info={"kubeletVersion": ""})),
+        ),
+    ],
+    "runtime-class": [
+        before(runtime_class=""),
+        (before(), nodes(a_node(status={"runtimeHandlers": None}))),
+        nodes(a_node(status={"runtimeHandlers": [{"name": "runc"}]})),
+    ],
+    "taints": [
+        (
+            before(),
+            nodes(a_node(taints=[{"key": "nvidia.com/gpu", "value": "1", "effect": "NoSchedule"}])),
+            nodes(a_node(taints=[{"key": "a", "effect": "PreferNoSchedule"}])),
+            nodes(
+                a_node(taints=[{"key": "team", "value": "a", "effect": "NoSchedule"}]),
+                policy=replace(BEFORE.policy, tolerations=({"key": "team", "value": "a"},)),
+            ),
+            nodes(a_node(taints=[{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}])),
+        ),
+        (
+            nodes(a_node(taints=[{"key": "team", "value": "a", "effect": "NoSchedule"}])),
+            nodes(a_node(taints=[{"key": "nvidia.com/gpu", "effect": "NoExecute"}])),
+        ),
+        (policy(problems=("no",)), installed(policy=None)),
+    ],
+    "whole-gpus": [
+        before(),
+        nodes(a_node(labels={"vramwarden.io/share": "false"}, allocatable=WHOLE)),
+        shared(a_shared_node(labels={"vramwarden.io/share": "true"}, allocatable=WHOLE)),
+        (
+            nodes(a_node(allocatable=WHOLE)),
+            nodes(a_node(allocatable=dict.fromkeys(WHOLE, "0"), status={"capacity": WHOLE})),
+        ),
+        shared(a_shared_node(allocatable=WHOLE)),
+    ],
+    "whole-gpu-pods": [
+        (
+            installed(),
+            installed(other_pods=(OTHERS["claims"],)),
+            shared(
+                a_shared_node(), a_node("n2"), other_pods=(replace(OTHERS["whole"], node="n2"),)
+            ),
+        ),
+        shared(a_shared_node(labels={"vramwarden.io/share": "true"}), other_pods=WHOLE_POD),
+        (
+            installed(other_pods=WHOLE_POD),
+            shared(a_shared_node(labels={"vramwarden.io/share": "false"}), other_pods=WHOLE_POD),
+        ),
+    ],
+    "resource-claims": [
+        (
+            before(),
+            installed(),
+            installed(other_pods=tuple(OTHERS.values())),  # of which driver, nobody says
+            shared(
+                a_shared_node(slices=[Slice("n1-imex", "compute-domain.nvidia.com", OTHER_TEXTS)])
+            ),
+            shared(a_shared_node(slices=[Slice("n1-gpu", DRA_DRIVER, OTHER_TEXTS)])),
+        ),
+        (
+            nodes(a_node(slices=[CLAIMED])),
+            nodes(a_node(labels={"vramwarden.io/share": "false"}, slices=[CLAIMED])),
+            shared(
+                a_shared_node(),
+                a_node("n2", slices=[CLAIMED]),
+                claimed=GPU_CLAIMS,
+                other_pods=(replace(OTHERS["claims"], node="n2"),),
+            ),
+        ),
+        (
+            shared(a_shared_node(labels={"vramwarden.io/share": "true"}, slices=[CLAIMED])),
+            shared(
+                a_shared_node(labels={"vramwarden.io/share": "true"}),
+                claimed=GPU_CLAIMS,
+                other_pods=(OTHERS["claims"],),
+            ),
+        ),
+        (
+            shared(a_shared_node(slices=[CLAIMED])),
+            shared(a_shared_node(slices=[replace(CLAIMED, driver="another.example")])),
+            shared(a_shared_node(slices=[CLAIMED]), claimed=Unseen("needs the right")),
+            installed(claimed=GPU_CLAIMS, other_pods=(OTHERS["claims"],)),
+        ),
+    ],
+    "time-slicing": [
+        nodes(sliced(replicas="1")),
+        nodes(a_node(labels={"nvidia.com/gpu.replicas": "4"})),
+        (
+            nodes(sliced(labels={"vramwarden.io/share": "false"})),
+            nodes(sliced(labels={"vramwarden.io/share": "false"}), policy=CAP_ONLY),
+        ),
+        nodes(sliced(), policy=CAP_ONLY),
+        nodes(sliced()),
+        nodes(
+            sliced(
+                labels={"vramwarden.io/share": "false"}, allocatable={"nvidia.com/gpu.shared": "8"}
+            ),
+            policy=CAP_ONLY,
+        ),
+    ],
+    "share-label": [
+        tuple(
+            nodes(a_node(labels={"vramwarden.io/share": value}))
+            for value in (None, "true", "false")
+        ),
+        nodes(a_node(labels={"vramwarden.io/share": "yes"})),
+    ],
+    "other-products": [
+        (
+            nodes(a_node(metadata={"annotations": {"hami.io/node-nvidia-register": "[]"}})),
+            shared(a_shared_node(allocatable={"volcano.sh/vgpu-memory": "100"})),
+            nodes(
+                a_node(
+                    labels={"vramwarden.io/share": "true"},
+                    allocatable={"aliyun.com/gpu-mem": "15"},
+                )
+            ),
+        ),
+        nodes(a_node(allocatable={"aliyun.com/gpu-mem": "15"})),
+        tuple(
+            nodes(a_node(labels={"vramwarden.io/share": "false"}, **seen))
+            for seen in (
+                {"allocatable": {"volcano.sh/vgpu-memory": "100"}},
+                {"metadata": {"annotations": {"hami.io/node-nvidia-register": "[]"}}},
+            )
+        ),
+        nodes(
+            a_node(labels={"nvidia.com/gpu.present": None}, allocatable={"vramwarden.io/vram": 1})
+        ),
+        before(groups=frozenset({"kai.scheduler"})),
+        (before(), installed()),
+    ],
+    "advertised": [
+        (
+            shared(a_node(labels={"vramwarden.io/share": "false"})),
+            shared(a_node(allocatable=WHOLE)),
+        ),
+        installed(),
+        shared(a_node(), events={"n1": "drain the whole-GPU pods first"}),
+        (
+            shared(a_node(labels={"vramwarden.io/whole-gpu-pods": "1800000000"})),
+            shared(a_node(age_s=599)),
+        ),
+        (shared(a_node(age_s=600)), shared(a_node()), shared(a_node(), events=Unseen("x"))),
+    ],
+    "gpus-answer": [
+        installed(),
+        shared(a_shared_node(gpus=({}, LOST))),
+        shared(a_shared_node("n2", gpus=({}, LOST)), a_shared_node(gpus=(LOST,))),
+    ],
+    "enforcement": [
+        installed(),
+        shared(
+            a_shared_node(
+                labels={
+                    "vramwarden.io/enforcement": "none",
+                    "vramwarden.io/driver-version": "535.129.03",
+                }
+            )
+        ),
+        shared(a_shared_node(labels={"vramwarden.io/enforcement": "none"})),
+    ],
+    "device-names": [
+        shared(a_shared_node(labels={"vramwarden.io/device-names": "none"})),
+        (installed(), shared(a_shared_node(labels={"vramwarden.io/device-names": None}))),
+    ],
+    "release": [installed(), installed(webhook=None)],
+    "release-version": [installed(), installed(webhook=a_workload(version="0.2.0"))],
+    "webhook-ready": [
+        installed(),
+        installed(webhook=a_workload(ready=1)),
+        (installed(webhook=a_workload(ready=0)), installed(webhook=a_workload(desired=0, ready=0))),
+    ],
+    "own-images": [
+        installed(own_pods=(OwnPod("agent-x", "agent", "n1", "ImagePullBackOff no"),)),
+        (installed(), installed(own_pods=(OwnPod("agent-x", "agent", "n1", "not ready"),))),
+    ],
+    "configurations": [
+        installed(),
+        (
+            installed(own_webhooks=INSTALLED.own_webhooks[1:]),
+            installed(own_webhooks=()),
+        ),
+        (
+            ours("mutate.vramwarden.io", failure_policy="Ignore"),
+            ours("validate.vramwarden.io", failure_policy="Ignore"),
+        ),
+        (
+            ours("bind.vramwarden.io", failure_policy="Fail"),
+            ours("advise.vramwarden.io", failure_policy="Fail"),
+        ),
+    ],
+    "bind-path": [installed(), ours("bind.vramwarden.io", path="")],
+    "ca-bundle": [
+        authority(problem="caBundle is empty"),
+        authority(trusts=False),
+        authority(days_left=-1.0),
+        (authority(days_left=7.0), authority(days_left=0.5, trusts=None)),
+        (installed(), authority(trusts=None)),
+    ],
+    "certificate": [
+        installed(certificate=None),
+        installed(certificate=Certificate("a/b", problem="there is none in it")),
+        installed(certificate=Certificate("a/b", days_left=-3.0)),
+        installed(certificate=Certificate("a/b", days_left=6.9)),
+        installed(),
+    ],
+    "pod-asks": [
+        (installed(), installed(asks=DryRun(True, admitted=True, rule="trusted"))),
+        installed(asks=DryRun(True)),
+        installed(asks=denied(UNREACHED)),
+        installed(asks=denied(BY_SECOND_LINE)),
+        installed(asks=denied(BY_US)),
+        installed(asks=denied(BY_OTHERS)),
+    ],
+    "pod-wrong": [
+        installed(),
+        installed(wrong=DryRun(True)),
+        installed(wrong=denied(UNREACHED)),
+        (installed(wrong=denied(BY_OTHERS)), installed(wrong=denied(BY_SECOND_LINE))),
+    ],
+    "pod-plain": [
+        installed(),
+        (
+            installed(plain=DryRun(True, admitted=True)),
+            installed(plain=DryRun(True, has_sidecar=True)),
+        ),
+        (installed(plain=denied(BY_US)), installed(plain=denied(UNREACHED))),
+        installed(plain=denied(BY_OTHERS)),
+    ],
+    "binding": [installed()],
+    "policy-valid": [
+        installed(policy=None),
+        policy(problems=("x/a.yaml:3: spec: unknown field", "x/b.yaml:4: no")),
+        policy(rules=0),
+        installed(),
+    ],
+    "policy-in-force": [
+        installed(),
+        installed(asks=DryRun(True, admitted=True, rule="a", digest="ffffffffffff")),
+        (policy(problems=("no",)), policy(comparable=False), installed(policy=None)),
+    ],
+    "policy-objects": [
+        installed(policy_objects=None),
+        (installed(), installed(policy_objects=())),
+        installed(policy_objects=(PolicyObject("teams", None, ""),)),
+        installed(policy_objects=(PolicyObject("a", True, ""), PolicyObject("b", False, "no"))),
+    ],
+    "policy-features": [
+        installed(
+            version="v1.35.1",
+            policy=replace(INSTALLED.policy, restarts=("strict",)),
+        ),
+        (installed(), policy(restarts=("strict",))),
+    ],
+    "pinned-images": [installed(), policy(pinned=(("old", "registry.example/enforcer:0.0.9"),))],
+    "fence-policies": [
+        installed(version="v1.29.4"),
+        installed(),
+        installed(fence_bindings=UNBOUND),
+        installed(fences=UNBOUND, fence_bindings=UNBOUND),
+    ],
+    "fence-rules": [
+        (installed(fences=NO_FENCE), installed(version="v1.29.4")),
+        installed(fence_rules=None),
+        installed(fence_rules=rules() | {RULES_KEY: "^(.*)$ - ^$ -\n"}),
+        installed(fence_rules=rules("^(a)$ translated\n")),
+        (installed(), policy(fence={})),
+    ],
+    "weakened": [
+        (installed(), installed(agent=None), installed(sources=("a", "b"))),
+        installed(sources=None, agent=Unseen("x")),
+        installed(sources=(), has_key=Unseen("x")),
+        installed(agent=a_workload("agent", privileged=True), sources=Unseen("x")),
+        installed(has_key=False),
+    ],
+    "void-pods": [
+        (installed(), installed(**VOID, webhook=None, excused=(RDMA,))),
+        installed(**VOID | {"policy": None}, excused=(RDMA,)),
+        (
+            installed(**VOID, excused=()),
+            installed(**VOID, excused=(GPU_TOO, replace(RDMA, namespace="kube-system"))),
+        ),
+        installed(**VOID, excused=(GPU_TOO, RDMA)),
+    ],
+    "agents": [
+        installed(agent=None),
+        installed(agent=a_workload("agent", desired=0, ready=0, present=0)),
+        installed(),
+        (
+            installed(agent=a_workload("agent", ready=1)),
+            installed(
+                agent=a_workload("agent", ready=1),
+                own_pods=(OwnPod("agent-x", "agent", "n2", "no driver yet"),),
+            ),
+        ),
+    ],
+    "sentries": [
+        installed(sentry=None, agent=a_workload("agent", arguments=("--vram=48Gi",))),
+        installed(sentry=None),
+        installed(sentry=a_workload("sentry", desired=0, ready=0, present=0)),
+        installed(),
+        installed(sentry=a_workload("sentry", ready=1)),
+        installed(sentry=a_workload("sentry", ready=0, present=0)),
+    ],
+    "kinds": [
+        installed(),
+        (installed(crds=frozenset()), installed(crds=frozenset({"gpunodes"}))),
+    ],
+    "figures": [
+        (
+            installed(sentry=None),
+            installed(crds=frozenset()),
+            installed(nodes=(a_node(),)),
+        ),
+        installed(),
+        (
+            installed(gpu_nodes={"n1": NOW_S}),
+            installed(gpu_nodes={"n1": NOW_S, "n2": NOW_S - 181}),
+        ),
+    ],
+    "sidecar-image": [
+        (installed(pods=(PULLS,)), installed(pods=(SOUND, PULLS))),
+        (installed(), installed(pods=(WAITS, SOUND))),
+        (installed(pods=()), installed(pods=(WAITS,))),
+    ],
+    "pods-without-gpu": [installed(pods=(WAITS,)), (installed(), installed(pods=(PULLS,)))],
+}
+
+
+def table(find):
+    """Return what each row of a docstring's table says of the result."""
+    lines = [line.strip() for line in find.__doc__.splitlines() if line.strip().startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def expected(cell):
+    return next(level for word, level in LEVELS.items() if cell.startswith(word))
+
+
+def rows():
+    for name, check in CHECKS.items():
+        for number, cells in enumerate(table(check.find)):
+            yield pytest.param(name, number, cells, id=f"{name}: {' | '.join(cells)}")
+
+
+def finding(name, facts):
+    results = {one.check.id: one.finding for one in run(facts, pre=facts.webhook is None)}
+    return results.get(name)
+
+
+def test_each_check_has_a_case_for_each_row_of_its_table():
+    wanted = {name: len(table(check.find)) for name, check in CHECKS.items()}
+    assert {name: len(cases) for name, cases in CASES.items()} == wanted
+    assert min(wanted.values()) >= 1
+
+
+@pytest.mark.parametrize(("name", "number", "cells"), list(rows()))
+def test_each_row_of_each_table_holds(name, number, cells):
+    cases = CASES[name][number]
+    # The namespace's table has a column for each of the two moments.
+    columns = cells[-2:] if name == "sentry-namespace" else cells[-1:] * 99
+    for facts, cell in zip(cases if isinstance(cases, tuple) else (cases,), columns, strict=False):
+        found = CHECKS[name].find if name == "release" else None
+        found = found(facts) if found else finding(name, facts)
+        assert (found and found.level) == expected(cell), found
+        if found and found.level in {Level.WARNING, Level.FAILED}:
+            assert found.cure
+            assert found.detail
+        elif found:
+            assert not found.cure
+
+
+def test_names_of_checks_are_their_own():
+    names = [check.id for group in GROUPS.values() for check in group]
+    assert len(names) == len(set(names))
+
+
+def test_where_all_is_well_all_is_well():
+    for facts in (BEFORE, INSTALLED):
+        found = {one.finding.level for one in run(facts, pre=facts is BEFORE)}
+        assert found <= {Level.OK, Level.NOT_LOOKED_AT}
+    unseen = [one.check.id for one in run(INSTALLED, pre=False) if one.finding.level != Level.OK]
+    assert unseen == ["binding"]
+
+
+@pytest.mark.parametrize("facts", [BEFORE, INSTALLED], ids=["before", "installed"])
+def test_what_could_not_be_seen_neither_passes_nor_fails(facts):
+    blind = {
+        one.name: Unseen("needs the right to see")
+        for one in fields(facts)
+        if "Unseen" in str(one.type)
+    }
+    pre = facts is BEFORE
+    results = run(replace(facts, **blind), pre=pre)
+    seen = {one.check.id for one in results if one.finding.level is not Level.NOT_LOOKED_AT}
+    assert seen == {"api-server", "kubernetes-version"}
+    assert {one.check.id for one in results} == {
+        check.id
+        for check in CHECKS.values()
+        if check.when is not (When.INSTALLED, When.PRE)[not pre]
+    }
+
+
+def test_of_many_nodes_three_are_named_and_all_are_known():
+    found = finding("share-label", nodes(*(
+        a_node(f"n{number:04}", {"vramwarden.io/share": "x"}) for number in range(5000)
+    )))  # fmt: skip
+    assert found.detail.endswith("n0000, n0001, n0002 and 4997 more")
+    assert len(found.about) == 5000

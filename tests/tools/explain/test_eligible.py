@@ -1,0 +1,133 @@
+"""Which nodes a pod may run on, and what is unknown is no mismatch."""
+
+from __future__ import annotations
+
+import pytest
+
+from webhook.core.kinds.nodes import NodeFigures
+from webhook.tools.explain.judge.eligible import Mismatch, SeenNode, read_seen_node, why_not
+
+NODE = NodeFigures("n1", 0.0, "580", "sidecar")
+
+
+def requires(*expressions, field="matchExpressions"):
+    terms = {"nodeSelectorTerms": [{field: [one]} for one in expressions]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    return {"spec": {"affinity": affinity}}
+
+
+def expression(key, operator, *values):
+    return {"key": key, "operator": operator, "values": list(values)}
+
+
+def labelled(**labels):
+    return SeenNode("n1", labels)
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "label", "holds"),
+    [
+        ("In", ["a", "b"], "b", True),
+        ("In", ["a"], "b", False),
+        ("In", ["a"], None, False),
+        ("NotIn", ["a"], "b", True),
+        ("NotIn", ["b"], "b", False),
+        ("NotIn", ["b"], None, True),
+        ("Exists", [], "", True),
+        ("Exists", [], None, False),
+        ("DoesNotExist", [], None, True),
+        ("DoesNotExist", [], "x", False),
+        ("Gt", ["7"], "8", True),
+        ("Gt", ["8"], "8", False),
+        ("Gt", ["8"], None, False),
+        ("Gt", ["x"], "8", False),
+        ("Lt", ["8"], "7", True),
+        ("Lt", [], "7", False),
+        ("Like", ["b"], "b", False),
+    ],
+)
+def test_an_expression_holds_as_the_scheduler_says(operator, values, label, holds):
+    seen = labelled() if label is None else labelled(k=label)
+    found = why_not(requires(expression("k", operator, *values)), NODE, seen)
+    assert (found is None) == holds
+
+
+def test_one_term_that_holds_is_enough():
+    pod = requires(expression("k", "In", "a"), expression("k", "In", "b"))
+    assert why_not(pod, NODE, labelled(k="b")) is None
+    assert why_not(pod, NODE, labelled(k="c")).detail == "the pod wants k In a, and it has c"
+
+
+def test_a_term_may_name_the_node():
+    pod = requires(expression("metadata.name", "In", "n2"), field="matchFields")
+    assert why_not(pod, NODE, labelled()).reason is Mismatch.NODE_SELECTOR
+    pod = requires(expression("metadata.name", "In", "n1"), field="matchFields")
+    assert why_not(pod, NODE, labelled()) is None
+
+
+def test_the_size_of_gpus_is_judged_by_the_gpus_and_not_by_their_label():
+    pod = requires(expression("vramwarden.io/gpu-memory-mib", "Gt", "81919"))
+    assert why_not(pod, NODE, labelled()) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "known", "reason"),
+    [
+        ({"nodeSelector": {"zone": "a"}}, None, None),
+        ({"nodeSelector": {"zone": "a"}}, {"zone": "a"}, None),
+        ({"nodeSelector": {"zone": "a"}}, {}, Mismatch.NODE_SELECTOR),
+    ],
+)
+def test_a_label_that_nobody_may_read_is_no_mismatch(spec, known, reason):
+    seen = None if known is None else labelled(**known)
+    found = why_not({"spec": spec}, NODE, seen)
+    assert (found and found.reason) == reason
+
+
+def test_the_figures_alone_say_where_no_sidecar_can_measure():
+    pod = requires(expression("vramwarden.io/enforcement", "In", "sidecar"))
+    assert why_not(pod, NODE, None) is None
+    unheld = NodeFigures("n1", 0.0, "580", "none")
+    assert why_not(pod, unheld, None).reason is Mismatch.NO_ENFORCEMENT
+
+
+def test_a_runtime_that_resolves_no_name_has_a_reason_of_its_own():
+    pod = requires(expression("vramwarden.io/device-names", "NotIn", "none"))
+    seen = SeenNode("n1", {"vramwarden.io/device-names": "none"})
+    assert why_not(pod, NODE, seen).reason is Mismatch.NO_DEVICE_NAMES
+
+
+@pytest.mark.parametrize(
+    ("toleration", "tolerated"),
+    [
+        (None, False),
+        ({"operator": "Exists"}, True),
+        ({"key": "k", "operator": "Exists"}, True),
+        ({"key": "k", "value": "v"}, True),
+        ({"key": "k", "operator": "Equal", "value": "other"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+        ({"key": "k", "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "k", "operator": "Exists", "effect": "NoSchedule"}, True),
+    ],
+)
+def test_a_taint_repels_who_does_not_tolerate_it(toleration, tolerated):
+    seen = SeenNode("n1", {}, (("k", "v", "NoSchedule"),))
+    pod = {"spec": {"tolerations": [toleration] if toleration else []}}
+    found = why_not(pod, NODE, seen)
+    assert (found is None) == tolerated
+
+
+def test_a_taint_that_only_advises_repels_nobody():
+    assert why_not({}, NODE, SeenNode("n1", {}, (("k", "v", "PreferNoSchedule"),))) is None
+
+
+def test_a_cordoned_node_is_none():
+    assert why_not({}, NODE, SeenNode("n1", {}, (), True)).reason is Mismatch.CORDONED
+
+
+def test_a_node_is_read_without_what_is_not_as_kubernetes_stores_it():
+    raw = {
+        "metadata": {"name": "n1", "labels": {"a": "b", "c": 1}},
+        "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}, 7], "unschedulable": True},
+    }
+    assert read_seen_node(raw) == SeenNode("n1", {"a": "b"}, (("k", "", "NoSchedule"),), True)

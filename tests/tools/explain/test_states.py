@@ -1,0 +1,84 @@
+"""What `vramwarden explain` says of every state: the report, and the lines as they are recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.paths import TESTS
+from tests.tools.explain.scene import cases
+from webhook.core.pod.findings import Reason
+from webhook.tools.explain.judge.eligible import Mismatch
+from webhook.tools.explain.judge.report import State, Trouble
+from webhook.tools.explain.judge.room import Blocker
+from webhook.tools.explain.judge.stops import Said
+from webhook.tools.explain.show import as_json, as_text
+
+if TYPE_CHECKING:
+    from enum import Enum
+
+FOLDER = TESTS / "tools" / "explain" / "explained"
+UPDATE = "UPDATE_GOLDEN"
+HOW = (
+    f"`{UPDATE}=1 .venv/bin/pytest tests/tools/explain/test_states.py` writes what comes out now; "
+    "read the difference before committing it"
+)
+CASES = cases()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_state_is_named_with_its_reasons_and_what_would_be_enough(name):
+    case = CASES[name]
+    report, enough = case.report, case.report.enough
+    assert report.state == case.state
+    assert tuple(cause.reason.value for cause in report.causes) == case.reasons
+    assert (enough.start_now_bytes, enough.run_bytes, enough.admit_bytes) == (
+        case.start_now,
+        case.run,
+        case.admit,
+    )
+    assert report.is_trouble == case.trouble
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_people_read_is_as_recorded(name):
+    file = FOLDER / f"{name}.txt"
+    said = as_text(CASES[name].report)
+    if os.environ.get(UPDATE):
+        file.write_text(said, encoding="utf-8")
+    assert file.exists(), HOW
+    assert said == file.read_text(encoding="utf-8"), HOW
+
+
+def test_nothing_is_recorded_of_a_state_that_is_not_tried():
+    assert {file.stem for file in FOLDER.iterdir()} == set(CASES), HOW
+
+
+def test_every_state_is_tried():
+    assert {case.report.state for case in CASES.values()} == set(State)
+
+
+def test_every_cause_of_a_wait_is_tried():
+    tried = {cause.reason for case in CASES.values() for cause in case.report.causes}
+    nodes = {node.reason for case in CASES.values() for node in case.report.nodes}
+    assert set(Trouble) <= tried
+    assert set(Blocker) <= tried
+    assert set(Mismatch) <= tried | nodes
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_programs_read_the_same_and_reasons_of_a_closed_set(name):
+    report = CASES[name].report
+    value = json.loads(as_json(report))
+    assert (value["apiVersion"], value["kind"]) == ("vramwarden.io/v1alpha1", "ExplainReport")
+    assert value["state"] == report.state.value
+    assert value["headline"] == report.headline
+    sets: tuple[type[Enum], ...] = (Reason, Blocker, Mismatch, Said, Trouble)
+    closed = {str(member.value) for one in sets for member in one}
+    of_nodes = {node["reason"] for node in value["nodes"] if "reason" in node}
+    assert {cause["reason"] for cause in value["causes"]} | of_nodes <= closed
+    assert [cause["detail"] for cause in value["causes"]] == [one.detail for one in report.causes]
+    assert [node["fits"] for node in value["nodes"]] == [node.fits for node in report.nodes]

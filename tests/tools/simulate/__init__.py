@@ -1,0 +1,1 @@
+"""What `webhook.tools.simulate.judge` promises."""

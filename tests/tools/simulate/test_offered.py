@@ -1,0 +1,155 @@
+"""Which GPUs nodes have by what others wrote on them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+
+from tests.support.foreign_clusters import a_node, gfd_node
+from tests.support.strategies import ANY_JSON
+from webhook.core.pod.quantity import MIB
+from webhook.tools.simulate.judge.offered import (
+    MOST_GPUS,
+    Offered,
+    Source,
+    offered_of,
+    usable_estimate,
+)
+
+GIB = 2**30
+GPU = "nvidia.com/gpu"
+REGISTER = "hami.io/node-nvidia-register"
+ONE = {"id": "GPU-1", "devmem": 24576, "type": "A10", "mode": "hami-core"}
+
+
+MIXED = {
+    f"{GPU}.count": "2",
+    f"{GPU}.memory": "1024",
+    "nvidia.com/mig.strategy": "mixed",
+    "nvidia.com/mig.capable": "true",
+}
+
+
+def registered(*gpus):
+    return {REGISTER: json.dumps(gpus)}
+
+
+@pytest.mark.parametrize(
+    ("node", "offered"),
+    [
+        (a_node("n"), None),
+        (a_node("n", **{GPU: 0}), None),
+        (gfd_node("n", 2, "1024", "T4"), Offered(Source.GFD, (GIB, GIB), "T4")),
+        (
+            gfd_node("n", 2, "1024", "T4", replicas=4),
+            Offered(Source.GFD, (GIB, GIB), "T4", replicas=4),
+        ),
+        (gfd_node("n", 1, ""), Offered(Source.GFD, (None,), "NVIDIA-A100-SXM4-80GB")),
+        (a_node("n", **{GPU: 2}), Offered(Source.PLUGIN, (None, None))),
+        (a_node("n", {f"{GPU}.memory": "1024"}, **{GPU: 1}), Offered(Source.PLUGIN, (None,))),
+        (a_node("n", **{"nvidia.com/gpu.shared": 8}), Offered(Source.PLUGIN, (), counted=False)),
+        (
+            a_node("n", None, registered(ONE, {**ONE, "devmem": 1024}), **{GPU: 20}),
+            Offered(Source.HAMI, (24 * GIB, GIB), "A10"),
+        ),
+        (
+            a_node(
+                "n", None, {REGISTER: "GPU-1,10,1024,100,T4,0,true:GPU-2,10,2048,100,T4,0,true:"}
+            ),
+            Offered(Source.HAMI, (GIB, 2 * GIB), "T4"),
+        ),
+        (
+            a_node("n", None, {REGISTER: "GPU-1,7,1024,100,A100,0,true,0,mig:"}),
+            Offered(Source.HAMI, (), is_sliced=True),
+        ),
+        (
+            a_node("n", None, {REGISTER: "[{"}, **{GPU: 1}),
+            Offered(Source.PLUGIN, (None,)),
+        ),
+        (
+            a_node("n", **{"aliyun.com/gpu-count": 2, "aliyun.com/gpu-mem": 30}),
+            Offered(Source.GPUSHARE, (15 * GIB,) * 2),
+        ),
+        (a_node("n", **{"aliyun.com/gpu-count": 2, "aliyun.com/gpu-mem": 1}), None),
+        # MIG strategy single: GPUs are slices.
+        (
+            gfd_node("n", 7, "9728", "A100-MIG-1g.10gb"),
+            Offered(Source.GFD, (), "A100-MIG-1g.10gb", is_sliced=True),
+        ),
+        (
+            gfd_node("n", 0, "", "A100-MIG-INVALID"),
+            Offered(Source.GFD, (), "A100-MIG-INVALID", is_sliced=True),
+        ),
+        # MIG strategy mixed, without slices: one GPU is in MIG mode, all are, none is.
+        (a_node("n", MIXED, **{GPU: 1}), Offered(Source.GFD, (GIB,), is_sliced=True)),
+        (a_node("n", MIXED), Offered(Source.GFD, (), is_sliced=True)),
+        (a_node("n", MIXED, **{GPU: 2}), Offered(Source.GFD, (GIB, GIB))),
+        (
+            a_node("n", {**MIXED, f"{GPU}.replicas": "4"}, **{"nvidia.com/gpu.shared": 8}),
+            Offered(Source.GFD, (GIB, GIB), replicas=4),
+        ),
+        # MIG strategy mixed: the label counts all GPUs, the capacity those that are whole.
+        (
+            a_node(
+                "n",
+                {f"{GPU}.count": "4", f"{GPU}.memory": "1024", "nvidia.com/mig-1g.5gb.count": "7"},
+                **{GPU: 3, "nvidia.com/mig-1g.5gb": 7},
+            ),
+            Offered(Source.GFD, (GIB,) * 3, is_sliced=True),
+        ),
+        (
+            a_node(
+                "n",
+                {f"{GPU}.count": "4", f"{GPU}.memory": "1024", f"{GPU}.replicas": "2"},
+                **{GPU: 6, "nvidia.com/mig-1g.5gb": 7},
+            ),
+            Offered(Source.GFD, (GIB,) * 3, replicas=2, is_sliced=True),
+        ),
+        (
+            a_node("n", {f"{GPU}.count": "1"}, **{"nvidia.com/mig-1g.5gb": 7}),
+            Offered(Source.GFD, (), is_sliced=True),
+        ),
+    ],
+)
+def test_what_a_node_offers_is_read(node, offered):
+    assert offered_of(node) == offered
+
+
+def test_labels_count_before_hami_whose_figures_may_be_scaled():
+    node = gfd_node("n", 1, "1024", "T4")
+    node["metadata"]["annotations"] = registered(ONE)
+    assert offered_of(node) == Offered(Source.GFD, (GIB,), "T4")
+
+
+def test_a_product_is_shown_without_what_a_terminal_obeys():
+    node = a_node("n", None, registered({**ONE, "type": "A\x1b[2J10\n"}))
+    assert offered_of(node).product == "A[2J10"
+
+
+def test_nobody_makes_a_node_cost_more_than_a_node_does():
+    assert len(offered_of(gfd_node("n", 10**8)).totals_bytes) == MOST_GPUS
+    assert len(offered_of(a_node("n", **{GPU: 10**15})).totals_bytes) == MOST_GPUS
+    many = a_node("n", None, registered(*[ONE] * 1000))
+    assert len(offered_of(many).totals_bytes) == MOST_GPUS
+    assert offered_of(a_node("n", None, {REGISTER: "[" * 200_000})) is None
+    assert offered_of(a_node("n", None, registered(*[ONE] * 10_000))) is None
+    assert offered_of(gfd_node("n", 1, "9" * 9)).totals_bytes == (2**24 * MIB,)
+
+
+@pytest.mark.parametrize(
+    ("total_mib", "usable_mib"), [(81920, 80691), (15360, 14848), (512, 0), (100, 0)]
+)
+def test_what_is_usable_is_an_estimate_on_the_safe_side(total_mib, usable_mib):
+    assert usable_estimate(total_mib * MIB) == usable_mib * MIB
+
+
+@given(ANY_JSON)
+def test_whatever_stands_in_a_node_is_read(value):
+    for node in (
+        {"metadata": value, "status": value},
+        {"metadata": {"labels": value, "annotations": {REGISTER: json.dumps(value)}}},
+        {"metadata": {"labels": {f"{GPU}.count": value}}, "status": {"capacity": {GPU: value}}},
+    ):
+        offered_of(node)

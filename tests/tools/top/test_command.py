@@ -1,0 +1,454 @@
+"""`vramwarden top` as a user calls it, before an API server of our own."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.agents import ApiServer
+from tests.support.seen_cluster import AT_S, nodes
+from tests.tools.pages import read_page, sections, texts
+from webhook.cli.main import main
+from webhook.core.kinds.nodes import write_gpu_node, write_time
+from webhook.tools.top.judge import join
+from webhook.tools.top.show.showing import Show
+
+MOST_MODULES = {"top": 48, "explain": 75}
+"""Of ours, that a command imports: each takes milliseconds before anything is seen."""
+
+COLUMNS = [{"name": name} for name in ("Name", "Status", "Node")]
+
+
+def a_row(name, status="Running", node="n1", **annotations):
+    metadata = {
+        "uid": name,
+        "namespace": "team-a",
+        "name": f"{name}-0",
+        "annotations": {f"vramwarden.io/{key}": text for key, text in annotations.items()},
+        "labels": {"vramwarden.io/managed": "true"},
+    }
+    return {"cells": [metadata["name"], status, node], "object": {"metadata": metadata}}
+
+
+class Cluster:
+    """What an API server knows."""
+
+    def __init__(self, server):
+        self.server, self.rows = server, [a_row("llama"), a_row("embed", node="n2")]
+        self.failing = {}
+        self.figures = nodes()
+        server.answers = [self.answer]
+
+    def answer(self, handler):
+        path = urlsplit(handler.path).path
+        code, content = 200, {}
+        if path.endswith("gpunodes"):
+            content = {"items": [self.written(node) for node in self.figures]}
+        elif "labelSelector=vramwarden.io%2Fmanaged%21%3Dtrue" in handler.path:
+            content = {"columnDefinitions": COLUMNS, "rows": []}
+        elif path.endswith("pods"):
+            content = {"columnDefinitions": COLUMNS, "rows": self.rows}
+        for part, failure in self.failing.items():
+            if path.endswith(part):
+                code, content = failure, {"message": "no"}
+        data = json.dumps(content).encode()
+        if handler.headers.get("Accept-Encoding") == "gzip" and code == 200:
+            data = gzip.compress(data)
+        handler.send_response(code)
+        if data[:1] == b"\x1f":
+            handler.send_header("Content-Encoding", "gzip")
+        handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        handler.wfile.write(data)
+
+    def written(self, node):
+        written = write_gpu_node(node)
+        written["status"]["observedAt"] = write_time(time.time() - (AT_S - node.observed_s))
+        return written
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with ApiServer(tmp_path) as server:
+        yield Cluster(server)
+
+
+@pytest.fixture
+def top(cluster, capsys):
+    """Run the command; return its exit code and what it wrote."""
+
+    def run(*arguments, kubeconfig=cluster.server.kubeconfig):
+        with pytest.raises(SystemExit) as ended:
+            main(["top", "--kubeconfig", str(kubeconfig), *arguments], prog_name="vramwarden")
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run
+
+
+def first_words(text):
+    return [line.split()[0] for line in text.splitlines() if line]
+
+
+def test_nodes_and_then_the_pods_of_the_namespace(top, cluster):
+    code, out, err = top("-n", "team-a", "--ascii")
+    assert (code, err) == (0, "")
+    assert out.startswith("3 nodes, 6 GPUs, 360Gi usable: 283Gi promised (78%), 190Gi used (52%);")
+    assert "n2      0  A10             ###########======.......      16Gi   9.7Gi   6Gi" in out
+    assert "llama-0       n1    0    16Gi  ####......     6Gi  6.1Gi  running" in out
+    assert [urlsplit(path).path for _, path, _, _ in cluster.server.asked] == [
+        "/apis/vramwarden.io/v1alpha1/gpunodes",
+        "/api/v1/namespaces/team-a/pods",
+        "/api/v1/namespaces/team-a/pods",  # of n2, on which somebody holds what nobody promised
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "begins"),
+    [
+        (["nodes"], ["3", "NODE", "n1", "1", "n2", "1", "n3", "1", "!", "!", "kubectl"]),
+        (["nodes", "n1"], ["1", "NODE", "n1", "1"]),
+        (["node", "nope"], ["!"]),
+        (["pods", "--sort", "used"], ["POD", "embed-0", "llama-0", "!"]),
+        (["pod", "llama-0"], ["POD", "llama-0"]),
+        (["pods", "--node", "n2"], ["POD", "embed-0", "!"]),
+        (["workloads"], ["WORKLOAD", "Pod/embed-0", "Pod/llama-0", "!"]),
+        (["workload", "pod/llama-0"], ["WORKLOAD", "Pod/llama-0", "!"]),
+        (["--node", "n1"], ["1", "NODE", "n1", "1", "POD", "llama-0"]),
+    ],
+)
+def test_parts_are_shown_alone(top, arguments, begins):
+    code, out, _ = top(*arguments)
+    assert (code, first_words(out)) == (0, begins)
+
+
+def test_all_namespaces_are_asked_for_at_once(top, cluster):
+    _, out, _ = top("pods", "-A", "-l", "app=x")
+    assert out.startswith("NAMESPACE  POD ")
+    _, path, _, _ = cluster.server.asked[1]
+    assert path.startswith("/api/v1/pods?")
+    assert "vramwarden.io%2Fmanaged%3Dtrue%2Capp%3Dx" in path
+
+
+def test_a_browser_gets_one_page_of_the_parts_that_are_named(top):
+    page = read_page(top("-n", "team-a", "-o", "html")[1])
+    assert list(sections(page)) == ["GPUs", "Pods that wait", "Pods with GPU memory"]
+    assert "team-a/llama-0: 6Gi used of 16Gi promised, at most 6.1Gi" in texts(page)
+    assert list(sections(read_page(top("nodes", "-o", "html")[1]))) == ["GPUs"]
+
+
+def test_programs_get_bytes_and_nothing_for_what_is_not_known(top, cluster):
+    cluster.rows.append(a_row("new", "ContainerCreating", gpu="GPU-n1-1"))
+    _, out, _ = top("-n", "team-a", "-o", "json")
+    report = json.loads(out)
+    head = {key: report[key] for key in ("apiVersion", "kind", "namespace", "missing")}
+    assert head == {
+        "apiVersion": "vramwarden.io/v1alpha1",
+        "kind": "TopReport",
+        "namespace": "team-a",
+        "missing": [],
+    }
+    assert list(report) == [
+        "apiVersion",
+        "kind",
+        "time",
+        "namespace",
+        "totals",
+        "nodes",
+        "pods",
+        "workloads",
+        "troubles",
+        "missing",
+    ]
+    pods = {pod["name"]: pod for pod in report["pods"]}
+    assert pods["llama-0"] == {
+        "namespace": "team-a",
+        "name": "llama-0",
+        "uid": "llama",
+        "node": "n1",
+        "phase": "running",
+        "status": "Running",
+        "gpuCount": 1,
+        "capBytes": 16 * 2**30,
+        "usedBytes": 6 * 2**30,
+        "peakBytes": 6246 * 2**20,
+        "nearCap": False,
+        "stops": 0,
+        "workload": {"kind": "Pod", "name": "llama-0"},
+        "gpus": [
+            {
+                "uuid": "GPU-n1-0",
+                "index": 0,
+                "capBytes": 16 * 2**30,
+                "usedBytes": 6 * 2**30,
+                "peakBytes": 6246 * 2**20,
+                "stops": 0,
+            }
+        ],
+    }
+    assert pods["new-0"]["gpus"] == [{"uuid": "GPU-n1-1", "index": 1}]
+    assert not {"capBytes", "usedBytes", "peakBytes", "stops"} & pods["new-0"].keys()
+    (n1, n2, _) = report["nodes"]
+    assert n2["gpus"][1]["unmanaged"] == [{"uid": "rogue", "usedBytes": 3174 * 2**20}]
+    assert [(pod.get("name"), pod["uid"]) for pod in n1["gpus"][1]["pods"]] == [
+        (None, "train-0"),
+        (None, "other-3"),
+    ]
+    assert json.loads(top("pods", "-o", "json")[1]).keys() & {"nodes", "pods", "workloads"} == {
+        "pods"
+    }
+
+
+@pytest.mark.parametrize(
+    ("failing", "said"),
+    [
+        ({"gpunodes": 404}, "! no figures of GPUs: this cluster does not know GPUNode;"),
+        ({"gpunodes": 403}, "! no figures of GPUs: you may not list gpunodes;"),
+        ({"pods": 403}, "! no pods: you may not list pods in namespace team-a;"),
+    ],
+)
+def test_what_may_not_be_read_is_one_sentence_and_the_rest_is_shown(top, cluster, failing, said):
+    cluster.failing = failing
+    code, out, _ = top("-n", "team-a")
+    assert code == 0
+    assert said in out
+    assert ("POD (team-a)" in out) == ("gpunodes" in failing)
+    assert ("NODE  GPU  PRODUCT" in out) == ("pods" in failing)
+
+
+def test_a_cluster_without_figures_says_who_should_write_them(top, cluster):
+    cluster.figures = []
+    code, out, _ = top("-n", "team-a")
+    assert code == 0
+    assert "! no figures of GPUs: no node has reported yet; does the sentry run?" in out
+
+
+def test_where_nothing_may_be_read_the_command_fails_with_both_sentences(top, cluster):
+    cluster.failing = {"gpunodes": 403, "pods": 403}
+    code, out, err = top("-n", "team-a")
+    assert (code, out) == (1, "")
+    assert "Error: no figures of GPUs: you may not list gpunodes;" in err
+    assert "\nno pods: you may not list pods in namespace team-a;" in err
+
+
+@pytest.mark.parametrize("code", [401])
+def test_who_is_not_known_learns_that(top, cluster, code):
+    cluster.failing = {"gpunodes": code}
+    failed, out, err = top()
+    assert (failed, out) == (1, "")
+    assert "it does not accept our token or certificate" in err
+
+
+def test_a_cluster_that_cannot_be_reached_is_exit_code_1(top, tmp_path, monkeypatch):
+    with ApiServer(tmp_path) as gone:
+        kubeconfig = gone.kubeconfig
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    code, out, err = top(kubeconfig=kubeconfig)
+    assert (code, out) == (1, "")
+    assert err.startswith("Error: http://127.0.0.1:")
+    assert "does not answer" in err
+    assert "no pods" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["gpus"], "'gpus' is none of nodes, pods, workloads"),
+        (["-A", "-n", "x"], "pass -n or -A, not both"),
+        (["nodes", "n1", "--node", "n2"], "name a node once"),
+        (["-w", "0.5"], "no number of seconds"),
+        (["-w", "-o", "html"], "a page is drawn once"),
+        (["--sort", "size"], "is not one of"),
+        (["-o", "yaml"], "is not one of"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(top, cluster, arguments, said):
+    code, out, err = top(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert cluster.server.asked == []
+
+
+def started(cluster, *arguments, **options):
+    environment = {**os.environ, "KUBECONFIG": str(cluster.server.kubeconfig), "TERM": "xterm"}
+    environment.pop("NO_COLOR", None)
+    # What runs in the background of a shell, as these tests may, ignores Ctrl-C, and hands that on.
+    heeds = ["env", "--default-signal=INT"]
+    command = [*heeds, sys.executable, "-m", "webhook.cli", "top", *arguments]
+    return subprocess.Popen(command, env=environment | options.pop("env", {}), **options)
+
+
+def test_ctrl_c_ends_a_watch_quietly_while_it_reads(capsys):
+    show = Show(("nodes",), ("nodes", "pods"), "json", plain=True, no_color=True, command="x")
+
+    def read():
+        raise KeyboardInterrupt
+
+    show.watch(join(nodes(), [], AT_S), read, 0.0, OSError)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.process
+def test_without_a_terminal_each_change_is_one_line_of_json(cluster):
+    running = started(cluster, "-w", "1", stdout=subprocess.PIPE, text=True)
+    try:
+        first = json.loads(running.stdout.readline())
+        asked = len(cluster.server.asked)
+        while len(cluster.server.asked) < asked + 6:  # nothing changed, so nothing is written
+            time.sleep(0.05)
+        cluster.rows = cluster.rows[:1]
+        second = json.loads(running.stdout.readline())
+    finally:
+        running.send_signal(signal.SIGINT)
+        rest, _ = running.communicate(timeout=20)
+    assert [len(one["pods"]) for one in (first, second)] == [2, 1]
+    assert (rest, running.returncode) == ("", 0)
+
+
+class Terminal:
+    """A terminal, and `top -w` on it."""
+
+    def __init__(self, cluster, *arguments, **env):
+        self.mine, theirs = pty.openpty()
+        termios.tcsetwinsize(self.mine, (30, 110))
+        self.before = termios.tcgetattr(theirs)
+        self.theirs, self.text = theirs, ""
+        self.process = started(
+            cluster,
+            "-w",
+            "1",
+            *arguments,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=env,
+            start_new_session=True,
+        )
+
+    def until(self, text):
+        deadline_s = time.monotonic() + 30
+        while text not in self.text:
+            assert time.monotonic() < deadline_s, self.text
+            if select.select([self.mine], [], [], 0.1)[0]:
+                self.text += os.read(self.mine, 65536).decode()
+
+    def ended(self):
+        code = self.process.wait(timeout=30)
+        while select.select([self.mine], [], [], 0.2)[0]:
+            self.text += os.read(self.mine, 65536).decode()
+        after = termios.tcgetattr(self.theirs)
+        os.close(self.mine)
+        os.close(self.theirs)
+        return code, after == self.before, self.text.rpartition("\033[?1049h")[2]
+
+
+@pytest.fixture
+def terminal(cluster):
+    """Return a function that starts the command on a terminal; what still runs is ended."""
+    running = []
+
+    def start(*arguments, **env):
+        running.append(Terminal(cluster, *arguments, **env))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.process.kill()
+        one.process.wait()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (lambda terminal: os.write(terminal.mine, b"q"), 0),
+        (lambda terminal: terminal.process.send_signal(signal.SIGINT), 0),
+        (lambda terminal: terminal.process.send_signal(signal.SIGTERM), 143),
+    ],
+    ids=["q", "ctrl-c", "sigterm"],
+)
+def test_a_terminal_is_given_back_as_it_was(terminal, end, code):
+    terminal = terminal()
+    terminal.until("q quits")
+    assert "\033[?1049h" in terminal.text
+    assert "\033[32m" in terminal.text
+    end(terminal)
+    ended, restored, last = terminal.ended()
+    assert (ended, restored) == (code, True)
+    assert last.endswith("\033[?7h\033[?25h\033[?1049l")
+
+
+@pytest.mark.process
+def test_a_screen_is_drawn_again_and_says_when_the_server_is_gone(cluster, terminal):
+    terminal = terminal("pods", NO_COLOR="1")
+    terminal.until("embed-0")
+    cluster.rows = [a_row("later")]
+    terminal.until("later-0")
+    cluster.failing = {"gpunodes": 401}
+    terminal.until("s ago: ")
+    cluster.failing = {}
+    cluster.rows = [a_row("again")]
+    terminal.until("again-0")
+    os.write(terminal.mine, b"q")
+    code, restored, _ = terminal.ended()
+    assert (code, restored) == (0, True)
+    assert "\033[3" not in terminal.text
+    assert "\033[1m" not in terminal.text
+
+
+@pytest.mark.process
+def test_a_user_who_suspends_it_has_the_terminal_back_meanwhile(terminal):
+    terminal = terminal()
+    terminal.until("q quits")
+    terminal.process.send_signal(signal.SIGTSTP)
+    terminal.until("\033[?1049l")
+    os.waitid(os.P_PID, terminal.process.pid, os.WSTOPPED)
+    assert termios.tcgetattr(terminal.theirs) == terminal.before
+    terminal.text = ""
+    terminal.process.send_signal(signal.SIGCONT)
+    terminal.until("\033[?1049h")
+    os.write(terminal.mine, b"q")
+    assert terminal.ended()[:2] == (0, True)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command", [["top"], ["explain", "llama-0"]])
+def test_who_asks_a_cluster_imports_nothing_that_serves_or_reads_policies(cluster, command):
+    code = (
+        "import json, sys\n"
+        "from kubernetes import client, config\n"
+        "theirs = {*sys.modules}\n"
+        "from webhook.cli.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "finally: print('\\n' + json.dumps(sorted(set(sys.modules) - theirs)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command],
+        env={**os.environ, "KUBECONFIG": str(cluster.server.kubeconfig)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert len(cluster.server.asked) > 0
+    loaded = json.loads(done.stdout.splitlines()[-1])
+    packages = {name.partition(".")[0] for name in loaded}
+    assert not packages & {"flask", "gunicorn", "ruamel", "jsonpatch", "cryptography", "certs"}
+    assert not packages & {"prometheus_client", "httptools", "uvloop", "pynvml", "pydantic"}
+    ours = {name for name in loaded if name.startswith("webhook.")}
+    own = f"tools.{command[0]}"
+    rooms = ("cli", "core", "adapters.kube", "names", "options", "tools.shared", own)
+    elsewhere = {name for name in ours if not name.removeprefix("webhook.").startswith(rooms)}
+    assert elsewhere <= {"webhook.adapters", "webhook.tools"}
+    assert len(ours) <= MOST_MODULES[command[0]]
+    assert len(loaded) <= 150, len(loaded)

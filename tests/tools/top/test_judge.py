@@ -1,0 +1,346 @@
+"""Figures joined with pods: sums, names, states and troubles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.seen_cluster import AT_S, GIB, a_gpu, a_node, gib, nodes, pods
+from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, UnmanagedFigures
+from webhook.tools.shared.pods import SeenPod
+from webhook.tools.top.judge import Order, Phase, Reason, join, ordered
+
+UIDS = [f"uid-{number}" for number in range(12)]
+sizes = st.integers(0, 100 * GIB)
+unknown = st.none() | sizes
+
+
+def joined(figures=None, seen=None, **options):
+    return join(
+        nodes() if figures is None else figures, pods() if seen is None else seen, AT_S, **options
+    )
+
+
+@st.composite
+def clusters(draw):
+    """Draw figures, of which anything may be missing, and pods, of which some stand in them."""
+
+    def a_pod():
+        used, peak = draw(unknown), draw(unknown)
+        return PodFigures(draw(st.sampled_from(UIDS)), draw(sizes), used, peak, draw(unknown))
+
+    def drawn_gpu(name, index):
+        return GpuFigures(
+            f"GPU-{name}-{index}",
+            index,
+            "A",
+            draw(sizes),
+            draw(sizes),
+            draw(unknown),
+            draw(unknown),
+            draw(st.none() | st.integers(-GIB, 100 * GIB)),
+            draw(unknown),
+            draw(st.booleans()),
+            tuple(a_pod() for _ in range(draw(st.integers(0, 3)))),
+            tuple(
+                UnmanagedFigures(draw(st.sampled_from(["", *UIDS])), draw(sizes))
+                for _ in range(draw(st.integers(0, 2)))
+            ),
+        )
+
+    figures = [
+        NodeFigures(
+            f"n{number}",
+            AT_S - draw(st.integers(-5, 400)),
+            "580",
+            "sidecar",
+            tuple(drawn_gpu(number, index) for index in range(draw(st.integers(0, 3)))),
+            *draw(st.sampled_from([(), ("nvidia.com/gpu is offered",), ("", "held by others")])),
+        )
+        for number in range(draw(st.integers(0, 3)))
+    ]
+    seen = [
+        SeenPod(
+            uid,
+            draw(st.sampled_from(["team-a", "team-b"])),
+            f"pod-{uid}",
+            draw(st.sampled_from(["Running", "Pending", "Terminating", "Init:0/1", ""])),
+            draw(st.sampled_from(["", "n0", "n1", "elsewhere"])),
+            draw(st.none() | st.just(AT_S - 60)),
+            tuple(draw(st.lists(st.sampled_from(["GPU-0-0", "GPU-x"]), max_size=2, unique=True))),
+            draw(unknown),
+            draw(st.integers(1, 3)),
+            managed=draw(st.booleans()),
+        )
+        for uid in draw(st.lists(st.sampled_from(UIDS), unique=True))
+    ]
+    return figures, seen
+
+
+def known_sum(values):
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+@given(clusters())
+def test_sums_of_rows_are_the_totals(cluster):
+    report = join(*cluster, AT_S)
+    gpus = [gpu for node in report.nodes if not node.not_shared for gpu in node.gpus]
+    for rows, sums in [
+        (gpus, report.amounts),
+        *((node.gpus, node.amounts) for node in report.nodes),
+    ]:
+        assert sums.gpus == len(rows)
+        assert sums.usable_bytes == sum(row.usable_bytes for row in rows)
+        assert sums.promised_bytes == known_sum(row.promised_bytes for row in rows)
+        assert sums.used_bytes == known_sum(row.used_bytes for row in rows)
+        assert sums.unmanaged_bytes == known_sum(row.unmanaged_bytes for row in rows)
+        assert sums.promised_gpus == sum(row.promised_bytes is not None for row in rows)
+        assert sums.used_gpus == sum(row.used_bytes is not None for row in rows)
+        free = [
+            max(0, row.free_bytes) for row in rows if row.healthy and row.free_bytes is not None
+        ]
+        assert sums.free_bytes == known_sum(free)
+        assert sums.largest_free_bytes == max(free, default=None)
+    assert not any(node.amounts.free_bytes for node in report.nodes if node.held)
+    per_workload = report.workloads
+    assert sum(row.pods for row in per_workload) == len(report.pods)
+    assert known_sum(row.used_bytes for row in per_workload) == known_sum(
+        held.used_bytes for pod in report.pods for held in pod.held
+    )
+    assert known_sum(row.promised_bytes for row in per_workload) == known_sum(
+        held.cap_bytes for pod in report.pods for held in pod.held
+    )
+
+
+@given(clusters())
+def test_a_pod_that_the_user_could_not_list_is_never_named(cluster):
+    figures, seen = cluster
+    named = {pod.uid: (pod.namespace, pod.name) for pod in seen}
+    report = join(figures, seen, AT_S)
+    gpus = [gpu for node in report.nodes for gpu in node.gpus]
+    for one in [
+        *(held for gpu in gpus for held in gpu.pods),
+        *(x for gpu in gpus for x in gpu.unmanaged),
+    ]:
+        assert (one.namespace, one.pod) == named.get(one.uid, ("", ""))
+    assert {row.uid for row in report.pods} == {pod.uid for pod in seen if pod.managed}
+    nameless = join(figures, [], AT_S)
+    assert "pod-uid" not in repr(nameless)
+    assert "team-" not in repr(nameless)
+
+
+@given(clusters())
+def test_what_is_not_known_is_never_zero(cluster):
+    figures, seen = cluster
+    blind = [
+        replace(
+            node,
+            gpus=tuple(
+                replace(
+                    gpu,
+                    promised_bytes=None,
+                    used_bytes=None,
+                    free_bytes=None,
+                    unmanaged=(),
+                    pods=tuple(replace(pod, used_bytes=None, peak_bytes=None) for pod in gpu.pods),
+                )
+                for gpu in node.gpus
+            ),
+        )
+        for node in figures
+    ]
+    report = join(blind, seen, AT_S)
+    sums = report.amounts
+    assert (sums.promised_bytes, sums.used_bytes, sums.free_bytes) == (None, None, None)
+    assert (sums.largest_free_bytes, sums.unmanaged_bytes) == (None, None)
+    assert all(row.used_bytes is None and row.peak_bytes is None for row in report.pods)
+    assert all(row.used_bytes is None and row.peak_bytes is None for row in report.workloads)
+    assert not any("no GPU has" in row.state or "no node has" in row.state for row in report.pods)
+
+
+def test_what_could_not_be_read_is_none_and_not_empty():
+    report = join(None, None, AT_S, missing=["why"])
+    assert (report.nodes, report.pods, report.workloads) == (None, None, None)
+    assert report.missing == ("why",)
+
+
+def states(report):
+    return {row.name: row.state for row in report.pods}
+
+
+def test_pods_say_in_words_what_they_do():
+    report = joined()
+    assert states(report) == {
+        "embed-29411-8tq5w": "running, near its cap",
+        "eval-4": "pending 9m: no GPU is known to have 80Gi free",
+        "llama-7c9f-x2kq4": "running",
+        "train-0": "running",
+        "train-1": "running, near its cap, 1 process stopped",
+    }
+    (pair,) = [row for row in report.pods if row.name == "train-0"]
+    assert (pair.gpu_count, pair.cap_bytes, pair.used_bytes) == (2, 40 * GIB, 25 * GIB)
+    assert pair.peak_bytes == gib(38.2)
+
+
+@pytest.mark.parametrize(
+    ("pod", "phase", "state"),
+    [
+        ({"status": "Terminating"}, Phase.ENDING, "ending"),
+        ({"node": "", "status": "Pending"}, Phase.PENDING, "pending 60s"),
+        ({"node": "", "created_s": None}, Phase.PENDING, "pending"),
+        ({"node": "", "unscheduled": "0/1 nodes"}, Phase.PENDING, "pending 60s: 0/1 nodes"),
+        (
+            {"node": "", "asked_bytes": 60 * GIB, "unscheduled": "0/1 nodes"},
+            Phase.PENDING,
+            "pending 60s: no GPU has 60Gi free",
+        ),
+        (
+            {"node": "", "asked_bytes": 50 * GIB + 2**20},
+            Phase.PENDING,
+            "pending 60s: no GPU has 51201Mi free",  # 50Gi it has
+        ),
+        (
+            {"node": "", "asked_bytes": 40 * GIB, "gpu_count": 2},
+            Phase.PENDING,
+            "pending 60s: no node has 2 GPUs with 40Gi free",
+        ),
+        ({"node": "", "asked_bytes": 30 * GIB, "gpu_count": 2}, Phase.PENDING, "pending 60s"),
+        ({"waits": "no room"}, Phase.WAITING, "waits for a GPU 60s: no room"),
+        ({"waits": "no room", "gpus": ("GPU-0",)}, Phase.RUNNING, "running"),
+        ({}, Phase.RUNNING, "running"),
+        ({"status": "Pending", "gpus": ("GPU-0",)}, Phase.STARTING, "starting"),
+        ({"status": "Init:0/1", "gpus": ("GPU-0",)}, Phase.STARTING, "Init:0/1"),
+        ({"status": "CrashLoopBackOff"}, Phase.STARTING, "CrashLoopBackOff"),
+    ],
+)
+def test_each_state(pod, phase, state):
+    values = {"status": "Running", "node": "n1", "created_s": AT_S - 60} | pod
+    figures = [a_node("n1", a_gpu(0, 50, 0), a_gpu(1, 35, 0))]
+    (row,) = join(figures, [SeenPod("u", "team-a", "p", **values)], AT_S).pods
+    assert (row.phase, row.state) == (phase, state)
+
+
+def test_what_was_free_minutes_ago_is_not_known_to_be_free():
+    figures = [a_node("n1", a_gpu(0, 20, 0)), a_node("n2", a_gpu(0, 79, 0), age_s=600)]
+    seen = [SeenPod("u", "team-a", "p", "Pending", asked_bytes=40 * GIB)]
+    (row,) = join(figures, seen, AT_S).pods
+    assert row.state == "pending: no GPU is known to have 40Gi free"
+
+
+def test_95_percent_of_its_cap_is_near_it():
+    def near(used):
+        figures = [a_node("n1", a_gpu(0, 50, 40, [("u", 20, used, used, 0)]))]
+        (row,) = join(figures, [SeenPod("u", "a", "p", "Running", "n1")], AT_S).pods
+        return row.near_cap
+
+    assert [near(18.99), near(19), near(20), near(None)] == [False, True, True, False]
+
+
+def test_what_is_promised_too_much_is_said_though_it_is_little():
+    over = replace(a_gpu(0, 50, 1), promised_bytes=50 * GIB + 2**20)
+    (trouble,) = join([a_node("n1", over)], [], AT_S).troubles
+    assert trouble.sentence == "51201Mi are promised of 50Gi usable"
+
+
+def test_troubles_are_said_the_gravest_first():
+    over = a_gpu(0, 50, 1, [("u", 60, 1, 1, 0)])
+    lost = a_gpu(1, 50, 1, healthy=False)
+    rogue = a_gpu(2, 50, 9, unmanaged=[("uid-x", 3), ("", 2), ("named", 1), ("", 0.2)])
+    figures = [a_node("n10", over, lost, rogue), a_node("n2", a_gpu(0, 50, 0), age_s=181)]
+    seen = [
+        SeenPod("named", "team-a", "shell", "Running", "n10", managed=False),
+        SeenPod("v", "team-a", "p", "Running", "n7"),
+    ]
+    said = [
+        (one.reason, one.node, one.gpu, one.sentence) for one in join(figures, seen, AT_S).troubles
+    ]
+    assert said == [
+        (Reason.OVERPROMISED, "n10", 0, "60Gi are promised of 50Gi usable"),
+        (
+            Reason.UNMANAGED,
+            "n10",
+            2,
+            "3Gi are held by a pod without a promise (uid uid-x, none that you can list here)",
+        ),
+        (Reason.UNMANAGED, "n10", 2, "2Gi are held by processes of no pod"),
+        (Reason.UNMANAGED, "n10", 2, "1Gi are held by pod team-a/shell, which was promised none"),
+        (Reason.GPU_LOST, "n10", 1, "is lost or unhealthy; nothing new is placed on it"),
+        (
+            Reason.UNREPORTED,
+            "n7",
+            None,
+            "1 of these pods is bound to it, and no sentry reports of it",
+        ),
+        (Reason.STALE, "n2", None, "figures are 3m old; does its sentry run?"),
+    ]
+
+
+def test_figures_are_old_after_three_minutes_and_no_sooner():
+    def stale(age_s):
+        return join([a_node("n1", a_gpu(0, 1, 0), age_s=age_s)], [], AT_S).nodes[0].stale
+
+    assert [stale(-60), stale(0), stale(180), stale(181)] == [False, False, False, True]
+
+
+def test_without_figures_nobody_is_told_that_a_node_has_none():
+    assert join(None, pods(), AT_S).troubles == ()
+
+
+def test_a_pod_that_no_figures_name_has_the_gpus_of_its_annotation():
+    seen = [
+        SeenPod("new", "team-a", "p", "Running", "n1", gpus=("GPU-n1-1", "GPU-x"), asked_bytes=GIB)
+    ]
+    (row,) = joined(seen=seen).pods
+    assert [(held.uuid, held.index, held.cap_bytes, held.used_bytes) for held in row.held] == [
+        ("GPU-n1-1", 1, GIB, None),
+        ("GPU-x", None, GIB, None),
+    ]
+
+
+def test_workloads_are_sums_of_their_pods():
+    figures = [a_node("n1", a_gpu(0, 50, 9, [("a", 8, 3, 4, 0), ("b", 8, 5, 7, 2)]))]
+    seen = [
+        SeenPod("a", "t", "llama-1", "Running", "n1", kind="Deployment", workload="llama"),
+        SeenPod("b", "t", "llama-2", "Running", "n1", kind="Deployment", workload="llama"),
+        SeenPod("c", "t", "llama-3", "Pending", kind="Deployment", workload="llama"),
+        SeenPod("d", "t", "alone", "Pending"),
+    ]
+    alone, llama = join(figures, seen, AT_S).workloads[::-1]
+    assert (alone.kind, alone.name, alone.pods, alone.used_bytes) == ("Pod", "alone", 1, None)
+    assert (llama.pods, llama.running, llama.waiting) == (3, 2, 1)
+    assert (llama.cap_bytes, llama.promised_bytes) == (8 * GIB, 16 * GIB)
+    assert (llama.used_bytes, llama.peak_bytes, llama.stops) == (8 * GIB, 7 * GIB, 2)
+
+
+@pytest.mark.parametrize(
+    ("order", "on_top", "gpus", "first_pods"),
+    [
+        (Order.NAME, ["n1", "n2", "n3"], [0, 1], ["embed-29411-8tq5w", "eval-4"]),
+        (Order.USED, ["n3", "n1", "n2"], [1, 0], ["train-1", "train-0"]),
+        (Order.CAP, ["n1", "n3", "n2"], [1, 0], ["eval-4", "train-1"]),
+        (Order.PEAK, ["n3", "n1", "n2"], [1, 0], ["train-1", "train-0"]),
+        (Order.FREE, ["n3", "n1", "n2"], [0, 1], ["train-0", "llama-7c9f-x2kq4"]),
+        (Order.IDLE, ["n1", "n3", "n2"], [1, 0], ["train-0", "llama-7c9f-x2kq4"]),
+    ],
+)
+def test_each_order_has_the_most_first(order, on_top, gpus, first_pods):
+    report = ordered(joined(), order)
+    assert [node.name for node in report.nodes] == on_top
+    (n1,) = [node for node in report.nodes if node.name == "n1"]
+    assert [gpu.index for gpu in n1.gpus] == gpus
+    assert [pod.name for pod in report.pods][:2] == first_pods
+    assert report.amounts == joined().amounts
+
+
+def test_what_is_not_known_comes_last_in_every_order():
+    for order in (Order.USED, Order.PEAK, Order.FREE, Order.IDLE):
+        assert ordered(joined(), order).pods[-1].name == "eval-4"
+
+
+def test_names_with_numbers_are_in_the_order_of_the_numbers():
+    figures = [a_node(name, a_gpu(0, 1, 0)) for name in ("n10", "n9", "m", "n", "n9-b")]
+    assert [row.name for row in join(figures, [], AT_S).nodes] == ["m", "n", "n9", "n9-b", "n10"]

@@ -1,0 +1,1 @@
+"""What both wings know of GPUNode, VRAMHistory and workloads; may import any other room of core."""

@@ -1,0 +1,174 @@
+"""What a pod that ended says of itself, and the run that this is in its workload's history.
+
+The figures are of its sidecar's last words, in its status, which a tenant can forge for its own
+pod; they are believed within the bounds of the GPUs that the node has and of the pod's own life.
+The sentry's peak, which no tenant can forge, counts beside them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.enforcement.last_words import LastWords, read_last_words
+from webhook.core.kinds.histories import Run
+from webhook.core.kinds.nodes import read_time
+from webhook.core.kinds.workloads import Workload, workload_of
+from webhook.core.pod.lenient import as_object
+from webhook.names import ENFORCER_CONTAINER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from webhook.core.kinds.nodes import NodeFigures
+    from webhook.core.placement.assignments import PodState
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.gpus import Gpu
+
+MOST_STOPS: Final = 1_000
+_MOST_CONTAINERS: Final = 512
+_LONGEST_PRODUCT: Final = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A pod with a demand that ended, or is about to."""
+
+    uid: str
+    namespace: str
+    pod: str
+    """Its name."""
+    node: str
+    workload: Workload
+    uuids: tuple[str, ...]
+    """Of the GPUs that it was given; empty where it saw all of its node's."""
+    gpu_count: int
+    asked_bytes: int
+    began_s: float
+    """Unix time, as are others."""
+    ended_s: float
+    """When its last container ended; where that is not known yet, when it was to be gone."""
+    over: bool
+    """Nothing of it runs any more."""
+    words: LastWords | None = None
+
+
+def read_ending(raw: Mapping[str, Any], state: PodState) -> Ending | None:
+    """Read a stored pod, of which placement knows `state`; None while it goes on. Never fails.
+
+    | phase | being deleted | the sidecar, or without one all that ran | |
+    | --- | --- | --- | --- |
+    | Succeeded, Failed | any | has ended | over |
+    | any other | yes | has ended | over |
+    | any other | yes | runs, or nothing is known | about to end |
+    | Succeeded, Failed | no | nothing is known | None: nobody can say when |
+    | any other | no | any | None |
+
+    A pod that was never bound, or asks for nothing, has no ending.
+    """
+    metadata, status = as_object(raw.get("metadata")), as_object(raw.get("status"))
+    deleted_s = read_time(metadata.get("deletionTimestamp"))
+    if state.need is None or not state.node or not (state.finished or deleted_s is not None):
+        return None
+    began_s = read_time(status.get("startTime")) or read_time(metadata.get("creationTimestamp"))
+    containers = list(_containers(status))
+    enforcers = [one for one in containers if one.get("name") == ENFORCER_CONTAINER]
+    ends = [_ended_s(one) for one in enforcers or containers]
+    known = [end for end in ends if end is not None]
+    over = bool(known) and len(known) == len(ends)
+    if over:
+        ended_s = max(known)
+    elif deleted_s is not None:
+        ended_s = deleted_s
+    else:
+        return None
+    namespace, _, name = state.name.partition("/")
+    return Ending(
+        state.uid,
+        namespace,
+        name,
+        state.node,
+        workload_of(metadata),
+        state.uuids,
+        state.need.gpu_count,
+        state.hold.cap_bytes if state.hold else state.need.memory_bytes,
+        ended_s if began_s is None else began_s,
+        ended_s,
+        over,
+        _words(enforcers),
+    )
+
+
+def run_of(ending: Ending, gpus: Sequence[Gpu], figures: NodeFigures | None) -> Run:
+    """Return the run of a pod that ended, given its node's GPUs, as far as they are known.
+
+    | last words | the sentry's figures of the pod | peak and stops |
+    | --- | --- | --- |
+    | yes | yes | the larger of each |
+    | yes | no | of the words |
+    | no | yes | of the sentry |
+    | no | no | no peak, no stops |
+
+    No peak is more than its GPU has, where the node's GPUs are known; and none lasted longer than
+    the pod.
+    """
+    totals = {gpu.uuid: gpu.total_bytes or gpu.memory_bytes for gpu in gpus}
+    words = ending.words
+    peaks = dict(words.peaks) if words else {}
+    stops = words.stops if words else 0
+    for gpu in figures.gpus if figures else ():
+        for pod in gpu.pods:
+            if pod.uid == ending.uid:
+                peaks[gpu.uuid] = max(peaks.get(gpu.uuid, 0), pod.peak_bytes or 0)
+                stops = max(stops, pod.stops or 0)
+    bounded = {
+        uuid: min(peak, totals.get(uuid, peak))
+        for uuid, peak in peaks.items()
+        if peak and (uuid in totals or not totals)
+    }
+    where = max(bounded, key=lambda uuid: bounded[uuid], default="")
+    lived_s = max(0.0, ending.ended_s - ending.began_s)
+    return Run(
+        ending.pod,
+        ending.ended_s,
+        ending.asked_bytes,
+        ending.gpu_count,
+        bounded.get(where),
+        min(stops, MOST_STOPS),
+        min(float(words.seconds), lived_s) if words else lived_s,
+        next((gpu.product for gpu in gpus if gpu.uuid == where), "")[:_LONGEST_PRODUCT],
+    )
+
+
+def _words(enforcers: Sequence[Json]) -> LastWords | None:
+    """Return what the sidecar said at its last ends: it may have been started again once."""
+    said = [
+        found
+        for enforcer in enforcers
+        for state in ("lastState", "state")
+        if (found := read_last_words(_terminated(enforcer, state).get("message")))
+    ]
+    if not said:
+        return None
+    peaks: dict[str, int] = {}
+    for words in said:
+        for uuid, peak in words.peaks.items():
+            peaks[uuid] = max(peak, peaks.get(uuid, 0))
+    stops, seconds = sum(one.stops for one in said), sum(one.seconds for one in said)
+    return LastWords(said[-1].cap_bytes, peaks, stops, seconds)
+
+
+def _containers(status: Json) -> Iterator[Json]:
+    for key in ("initContainerStatuses", "containerStatuses"):
+        found = status.get(key)
+        for one in found[:_MOST_CONTAINERS] if isinstance(found, list) else ():
+            if isinstance(one, dict):
+                yield one
+
+
+def _ended_s(container: Json) -> float | None:
+    return read_time(_terminated(container, "state").get("finishedAt"))
+
+
+def _terminated(container: Json, state: str) -> Json:
+    return as_object(as_object(container.get(state)).get("terminated"))

@@ -1,0 +1,386 @@
+"""What the last pods of a workload held at most, as the object `VRAMHistory` keeps it.
+
+Twenty runs are kept as they are: "the last 20 pods" is a sentence that people believe.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.enforcement.last_words import MOST_BYTES, MOST_SECONDS, exactly, measured
+from webhook.core.kinds.nodes import MIB, read_time, write_time
+from webhook.core.kinds.workloads import Workload
+from webhook.core.pod.lenient import as_object
+from webhook.core.words import amount as in_words
+from webhook.names import SEEING_API_VERSION, VRAM_HISTORY_KIND
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from webhook.core.pod.fields import Json
+
+MOST_RUNS: Final = 20
+OLDEST_S: Final = 30 * 86_400.0
+"""Runs that ended longer ago are dropped."""
+AHEAD_S: Final = 86_400.0
+"""A node's clock may be wrong by so much; a run that ends later than that is forged."""
+ENOUGH_RUNS: Final = 5
+ENOUGH_S: Final = 3_600.0
+"""Advice begins with so many runs that were measured, and so long in sum."""
+LONGEST_WARNING: Final = 120
+"""In characters, and the longest sentence that is kept."""
+
+_GIB: Final = 2**30
+_MARGIN: Final = 15
+"""In percent, on the largest peak."""
+_GRAIN_BYTES: Final = _GIB // 4
+_COARSE_GRAIN_BYTES: Final = _GIB
+_COARSE_ABOVE_BYTES: Final = 8 * _GIB
+_RECENT_RUNS: Final = 5
+_WORTH_BYTES: Final = 2 * _GIB
+_FULL: Final = 97
+"""In percent of its cap: a run that held as much took whatever it was given."""
+_LONGEST_NAME: Final = 253
+_LONGEST_TEXT: Final = 256
+_DNS_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+_LONGEST_PREFIX: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One pod that ended."""
+
+    pod: str
+    """Its name."""
+    ended_s: float
+    """Unix time."""
+    asked_bytes: int
+    """Per GPU: its cap."""
+    gpus: int
+    peak_bytes: int | None
+    """On the GPU on which it held most; None where nobody measured it."""
+    stops: int
+    seconds: float
+    """For how long it was guarded."""
+    product: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The last runs of a workload."""
+
+    namespace: str
+    kind: str
+    """As `Deployment`, `Job`, `CronJob`, `Pod`."""
+    workload: str
+    runs: tuple[Run, ...] = ()
+    """The newest last."""
+
+
+class Verdict(enum.Enum):
+    """What is to be said of a workload."""
+
+    NEVER = "never"
+    """It asks for more than any GPU has."""
+    FEW = "few"
+    """Too little is known."""
+    MORE = "more"
+    FILLS = "fills"
+    """It takes what it gets, so nobody knows what it needs."""
+    LESS = "less"
+    FITS = "fits"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What a workload should ask for, and why."""
+
+    amount_bytes: int | None
+    """Per GPU; None where there is nothing to change, or too little is known."""
+    why: str
+    """A sentence, as the column WHY of `vramwarden advise` has it."""
+    verdict: Verdict = Verdict.FEW
+
+
+def history_name(workload: Workload) -> str:
+    """Name the object of a workload, in its namespace: `deployment-llama`.
+
+    | kind and name in lower case | the object's name |
+    | --- | --- |
+    | were lower case but for the kind, a DNS name, at most 253 characters | these, with a dash |
+    | else | what can be kept of the first 40 characters, and a hash |
+
+    Kubernetes: Object Names and IDs, "DNS Subdomain Names".
+    """
+    name = f"{workload.kind.lower()}-{workload.name}"
+    if len(name) <= _LONGEST_NAME and _DNS_NAME.fullmatch(name):
+        return name
+    kept = re.sub("[^a-z0-9]+", "-", name.lower()[:_LONGEST_PREFIX]).strip("-")
+    digest = hashlib.sha256(str(workload).encode(errors="replace")).hexdigest()[:12]
+    return f"{kept}-{digest}" if kept else digest
+
+
+def read_history(raw: Mapping[str, Any]) -> History | None:
+    """Read a stored object; None where it does not say whose it is.
+
+    Never fails: runs that are not as we write them are left out, and no more than the last twenty
+    are read. Whoever may write such objects deceives readers of one namespace.
+    """
+    metadata, status = as_object(raw.get("metadata")), as_object(raw.get("status"))
+    workload = as_object(status.get("workload"))
+    kind, name = _text(workload, "kind"), _text(workload, "name")
+    namespace = _text(metadata, "namespace")
+    if not (kind and name and namespace):
+        return None
+    runs = status.get("runs")
+    found = runs[-MOST_RUNS:] if isinstance(runs, list) else []
+    kept = tuple(run for one in found if (run := _run(as_object(one))))
+    return History(namespace, kind, name, kept)
+
+
+def write_history(history: History) -> Json:
+    """Return the object of a history.
+
+    Its status has `workload`, `summary` (texts for the columns of `kubectl get`), `advice` (a
+    sentence) and `runs`, in MiB.
+    """
+    advice = advise(history)
+    name = history_name(Workload(history.kind, history.workload))
+    asked, peak = asked_bytes(history), peak_bytes(history)
+    summary = {
+        "runs": str(len(history.runs)),
+        "asks": "-" if asked is None else exactly(asked),
+        "peak": "-" if peak is None else measured(peak),
+        "advice": "-" if advice.amount_bytes is None else exactly(advice.amount_bytes),
+    }
+    return {
+        "apiVersion": SEEING_API_VERSION,
+        "kind": VRAM_HISTORY_KIND,
+        "metadata": {"name": name, "namespace": history.namespace},
+        "status": {
+            "workload": {"kind": history.kind, "name": history.workload},
+            "summary": summary,
+            "advice": advice.why,
+            "runs": [_write_run(run) for run in history.runs],
+        },
+    }
+
+
+def append(history: History, run: Run, now_s: float) -> History:
+    """Return a history with one run more: the newest twenty, none older than thirty days.
+
+    | the run | then |
+    | --- | --- |
+    | of a pod and an end that are there already | the same history: nobody counts a pod twice |
+    | older than thirty days, or than each of twenty others | likewise |
+    | ends more than a day from now | likewise |
+    | any other | added where its end belongs; what is too old, or too many, or to come, goes |
+    """
+    if any(_key(run) == _key(one) for one in history.runs):
+        return history
+    known = [one for one in (*history.runs, run) if _counts(one, now_s)]
+    runs = sorted(known, key=lambda one: one.ended_s)[-MOST_RUNS:]
+    return replace(history, runs=tuple(runs)) if run in runs else history
+
+
+def _counts(run: Run, now_s: float) -> bool:
+    """Say whether a run is neither too old nor still to come."""
+    return -AHEAD_S <= now_s - run.ended_s <= OLDEST_S
+
+
+def has_run(history: History, pod: str, began_s: float) -> bool:
+    """Say whether the run of a pod that began then is there, whatever its end is said to be.
+
+    No two pods of a name live at the same time, so a run of its name that ended since is its own.
+    """
+    return any(run.pod == pod and run.ended_s >= began_s for run in history.runs)
+
+
+def is_over(history: History, now_s: float) -> bool:
+    """Say whether its last run ended so long ago that the history may go."""
+    return not any(_counts(run, now_s) for run in history.runs)
+
+
+def asked_bytes(history: History) -> int | None:
+    """Return what the last pod asked for, per GPU."""
+    return history.runs[-1].asked_bytes if history.runs else None
+
+
+def peak_bytes(history: History) -> int | None:
+    """Return the most that a run held; None where none was measured."""
+    return max((held for run in history.runs if (held := _held(run)) is not None), default=None)
+
+
+def measured_runs(history: History) -> int:
+    """Return of how many runs it is known what they held."""
+    return sum(1 for run in history.runs if _held(run) is not None)
+
+
+def median_bytes(history: History) -> int | None:
+    """Return what half of the runs stayed within; None where too few were measured."""
+    held = sorted(held for run in history.runs if (held := _held(run)) is not None)
+    return held[(len(held) - 1) // 2] if len(held) >= ENOUGH_RUNS else None
+
+
+def stops(history: History) -> int:
+    """Return how many runs were stopped for their cap."""
+    return sum(1 for run in history.runs if run.stops)
+
+
+def advise(history: History, asked: int | None = None, largest_bytes: int | None = None) -> Advice:
+    """Return what to ask for, given what is asked per GPU (else what the last pod asked).
+
+    With `need` the largest peak, where a run that was stopped counts at least its cap, `amount` is
+    `need` and 15 %, up to whole 256Mi, above 8Gi to whole Gi. The first row that fits counts:
+
+    | asks | runs | verdict | amount |
+    | --- | --- | --- | --- |
+    | for more than the largest GPU has | any | never | none |
+    | any | fewer than 5 that were measured, or less than an hour in sum | few | none |
+    | for less than the amount | one of the last 5 was stopped | more | the amount |
+    | any | each held 97 % of its cap or more | fills | none |
+    | amount is at most 2/3 of it, and 2Gi less | none was stopped | less | the amount |
+    | any | any | fits | none |
+
+    An amount that no GPU has is none; the sentence says so.
+    """
+    asked = asked_bytes(history) if asked is None else asked
+    if asked is not None and largest_bytes is not None and asked > largest_bytes:
+        has = in_words(largest_bytes, down=True)
+        why = f"the largest GPU here has {has}: such a pod will never start"
+        return Advice(None, why, Verdict.NEVER)
+    runs = [run for run in history.runs if _held(run) is not None]
+    seconds = sum(run.seconds for run in runs)
+    need = peak_bytes(history)
+    if len(runs) < ENOUGH_RUNS or seconds < ENOUGH_S or need is None or asked is None:
+        return Advice(None, _too_little(len(history.runs), len(runs)), Verdict.FEW)
+    amount = with_margin(need)
+    if amount > asked and any(run.stops for run in history.runs[-_RECENT_RUNS:]):
+        why = f"stopped at its cap; the largest held {measured(need)}"
+        if largest_bytes is not None and amount > largest_bytes:
+            why += f", and no GPU here has {exactly(amount)}"
+            return Advice(None, why, Verdict.MORE)
+        return Advice(amount, why, Verdict.MORE)
+    if all((_held(run) or 0) * 100 >= run.asked_bytes * _FULL for run in runs):
+        why = "fills what it gets: look at --gpu-memory-utilization"
+        return Advice(None, why, Verdict.FILLS)
+    saves = asked - amount
+    if amount * 3 <= asked * 2 and saves >= _WORTH_BYTES and not stops(history):
+        of = "a pod" if history.runs[-1].gpus == 1 else "on each GPU of a pod"
+        why = f"largest peak + {_MARGIN} %; saves {exactly(saves)} {of}"
+        return Advice(amount, why, Verdict.LESS)
+    return Advice(None, "asks for what it needs, or near to that", Verdict.FITS)
+
+
+def with_margin(need_bytes: int) -> int:
+    """Return what to ask for, of a pod that held so much: 15 % more, and round."""
+    wanted = -(-need_bytes * (100 + _MARGIN) // 100)
+    grain = _COARSE_GRAIN_BYTES if wanted > _COARSE_ABOVE_BYTES else _GRAIN_BYTES
+    return -(-wanted // grain) * grain
+
+
+def warn(history: History | None, asked: int, largest_bytes: int | None = None) -> str:
+    """Return the sentence for a pod that asks for so much per GPU; empty where there is none.
+
+    At most `LONGEST_WARNING` characters: the workload's name is cut before the figures are.
+    """
+    asks = f"asks for {exactly(asked)}"
+    if largest_bytes is not None and asked > largest_bytes:
+        has = f"the largest GPU here has {in_words(largest_bytes, down=True)}"
+        return f"{asks}; {has}: this pod will never start"
+    if history is None:
+        return ""
+    advice = advise(history, asked, largest_bytes)
+    if advice.amount_bytes is None:
+        return ""
+    count, amount = len(history.runs), exactly(advice.amount_bytes)
+    if advice.verdict is Verdict.MORE:
+        before = f"{asks}; {stops(history)} of the last {count} pods of "
+        after = f" were stopped at {_cap_of_stops(history, asked)}; {amount} would have been enough"
+    else:
+        peak = measured(peak_bytes(history) or 0)
+        known = measured_runs(history)
+        of = f"the last {count}" if known == count else f"{known} measured of the last {count}"
+        before = f"{asks}; {of} pods of "
+        after = f" peaked at {peak}; {amount} would do (vramwarden advise)"
+    room = LONGEST_WARNING - len(before) - len(after)
+    whose = f"{history.kind} {history.workload}"
+    if len(whose) > room:
+        whose = f"{whose[: room - 3]}..."
+    return before + whose + after
+
+
+def _cap_of_stops(history: History, asked: int) -> str:
+    cap = max((run.asked_bytes for run in history.runs if run.stops), default=asked)
+    return "that" if cap == asked else exactly(cap)
+
+
+def _too_little(runs: int, measured_runs: int) -> str:
+    if measured_runs >= ENOUGH_RUNS:
+        return "ran for less than an hour in sum; advice begins with that"
+    counted = "1 run" if runs == 1 else f"{runs} runs"
+    if measured_runs < runs:
+        counted += f", {measured_runs} of them measured"
+    return f"{counted}; advice begins with {ENOUGH_RUNS}"
+
+
+def _held(run: Run) -> int | None:
+    """Return what a run held at most; at least its cap, where something was stopped for that."""
+    if run.stops:
+        return max(run.asked_bytes, run.peak_bytes or 0)
+    return run.peak_bytes
+
+
+def _key(run: Run) -> tuple[str, int]:
+    """Return what a run is known by once it was stored, which is to the second."""
+    return run.pod, int(run.ended_s)
+
+
+def _write_run(run: Run) -> Json:
+    written: Json = {
+        "pod": run.pod,
+        "endedAt": write_time(run.ended_s),
+        "askedMi": -(-run.asked_bytes // MIB),
+        "gpus": run.gpus,
+        "stops": run.stops,
+        "seconds": int(run.seconds),
+    }
+    if run.peak_bytes is not None:
+        written["peakMi"] = -(-run.peak_bytes // MIB)
+    if run.product:
+        written["product"] = run.product
+    return written
+
+
+def _run(raw: Json) -> Run | None:
+    pod, ended_s = _text(raw, "pod"), read_time(raw.get("endedAt"))
+    asked, peak = (_within(raw.get(key), MOST_BYTES // MIB) for key in ("askedMi", "peakMi"))
+    gpus, stopped, seconds = (
+        _within(raw.get(key), MOST_SECONDS) for key in ("gpus", "stops", "seconds")
+    )
+    if not (pod and asked) or ended_s is None:
+        return None
+    return Run(
+        pod,
+        ended_s,
+        asked * MIB,
+        gpus or 1,
+        None if peak is None else peak * MIB,
+        stopped or 0,
+        float(seconds or 0),
+        _text(raw, "product"),
+    )
+
+
+def _within(value: object, most: int) -> int | None:
+    return value if type(value) is int and 0 <= value <= most else None
+
+
+def _text(raw: Json, key: str) -> str:
+    """Return a text; one that would act on a terminal is none."""
+    value = raw.get(key)
+    return value[:_LONGEST_TEXT] if isinstance(value, str) and value.isprintable() else ""

@@ -1,0 +1,343 @@
+"""`vramwarden admit`: the webhook's own decision, offline, for the pods in manifests."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from webhook.adapters.policy.files import PolicyInvalidError, load_policy, shipped_policy_path
+from webhook.adapters.settings import default_enforcer_image
+from webhook.core.admission.creators import NOBODY, Creator
+from webhook.core.nvidia.mig import PROFILE
+from webhook.core.pod.findings import quoted
+from webhook.core.pod.quantity import QuantityError, parse_vram
+from webhook.core.pod.templates import kind_meant
+from webhook.core.policy.slices import SlicedNode
+from webhook.core.policy.values import Rollout
+from webhook.options import policy_failure, rollout_option
+from webhook.tools.admit.judge.migrating import (
+    Moved,
+    migrate_options,
+    moved,
+    notes_about,
+    origin_of,
+)
+from webhook.tools.admit.judge.verdict import judge, printable
+from webhook.tools.admit.read import UNRENDERED, files, is_unrendered, line_of_braces
+from webhook.tools.admit.show.output import ManifestText, Other, Output, show
+from webhook.tools.shared.manifests.documents import changed, find_objects, read_documents
+from webhook.tools.shared.manifests.files import name_of_input, read_text
+from webhook.tools.shared.manifests.lines import Lines
+from webhook.tools.shared.manifests.reading import ManifestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import TextIO
+
+    from webhook.adapters.yaml_documents import Path as FieldPath
+    from webhook.core.pod.patch import Operation
+    from webhook.core.policy.values import Policy
+    from webhook.tools.admit.judge.migrating import Origin
+    from webhook.tools.admit.judge.verdict import Judged
+    from webhook.tools.shared.manifests.documents import ManifestDocument, ManifestObject
+
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""A label as DNS has it (RFC 1123), which names of namespaces are."""
+
+
+def admit(
+    texts: Iterable[tuple[str, str]],
+    policy: Policy,
+    namespace: str,
+    output: Output,
+    stdout: TextIO,
+    stderr: TextIO,
+    *,
+    colour: bool,
+    verbose: bool = False,
+    origin: Origin | None = None,
+    creator: Creator = NOBODY,
+) -> int:
+    """Decide every pod in the manifests, given as (name, text), and write the results.
+
+    Returns the exit code: 0 all allowed, 1 something denied or not migrated, 2 a manifest that
+    cannot be read, and then only the reason is written. With an origin, manifests are rewritten
+    from it first, and written so. Colours appear only on streams that are terminals.
+    """
+    sources = []
+    for name, text in texts:
+        try:
+            sources.append(_source(name, text, policy, namespace, creator, origin))
+        except ManifestError as error:
+            braces = line_of_braces(text)
+            line, why = (braces, UNRENDERED) if braces else (error.line, str(error))
+            place = f"{name}:{line}" if line else name
+            stderr.write(printable(f"Error: {place}: {why}") + "\n")
+            return 2
+    if not any(document.value for source in sources for document in source.before):
+        names = ", ".join(source.name for source in sources)
+        stderr.write(f"Error: {names}: no objects in it; pass manifests with a kind\n")
+        return 2
+    show(sources, output, stdout, stderr, colour=colour, verbose=verbose)
+    verdicts = [verdict for source in sources for verdict in source.verdicts]
+    return 0 if all(verdict.passed for verdict in verdicts) else 1
+
+
+def _source(
+    name: str,
+    text: str,
+    policy: Policy,
+    namespace: str,
+    creator: Creator,
+    origin: Origin | None,
+) -> ManifestText:
+    """Judge the pods of one text; raises ManifestError, also for what is no manifest yet."""
+    before = read_documents(text)
+    after: list[ManifestDocument] = []
+    verdicts: list[Judged] = []
+    others: list[Other] = []
+    for document in before:
+        lines = Lines(document.text, document.first_line)
+        changes: dict[FieldPath, list[Operation]] = {}
+        for found in find_objects(document.value):
+            _check(found, lines)
+        new = moved(document, origin) if origin else Moved(document, {})
+        for found in find_objects(new.document.value):
+            targets = found.targets()
+            judged = [judge(target, policy, namespace, lines, creator) for target in targets]
+            if origin:
+                judged = [_as_migrated(one, new) for one in judged]
+            for verdict in judged if not origin else ():
+                changes |= verdict.target.changes(verdict.patch)
+            if not judged and found.value:
+                notes = notes_about(found, origin, lines) if origin else ()
+                others.append(Other(found, lines.of(found.at), notes))
+            verdicts += judged
+        after.append(changed(new.document, changes))
+    return ManifestText(name, text, before, after, verdicts, others, is_migrated=origin is not None)
+
+
+def _as_migrated(judged: Judged, new: Moved) -> Judged:
+    """Return the verdict about a pod with what became of it: its patch is that of the manifest."""
+    migration = new.migrations.get(judged.target.at)
+    return replace(judged, migration=migration, patch=migration.operations if migration else ())
+
+
+def _check(found: ManifestObject, lines: Lines) -> None:
+    """Reject what is no object of Kubernetes although it may be read as one."""
+    if is_unrendered(found.value):
+        raise ManifestError(UNRENDERED, lines.of(found.at))
+    meant = kind_meant(found.kind, found.version)
+    if meant:
+        detail = f'"{found.kind}" is no kind of Kubernetes; write kind: {meant}'
+        raise ManifestError(detail, lines.of((*found.at, "kind")))
+
+
+def _namespace(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    """Reject what can be no namespace."""
+    if _NAMESPACE.fullmatch(value):
+        return value
+    raise click.BadParameter(
+        f"{quoted(value)} can be no namespace: lower case letters, digits and -, at most 63"
+    )
+
+
+def _labels(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    """Read labels written as key=value; raises BadParameter."""
+    labels: dict[str, str] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(f"{quoted(value)} is no label; write key=value")
+        labels[key] = text
+    return labels
+
+
+def _mig_profiles(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, int]:
+    """Read slices by the names of their profiles."""
+    found: dict[str, int] = {}
+    for value in values:
+        name, _, size = value.partition("=")
+        try:
+            found[name] = parse_vram(size)
+        except QuantityError as error:
+            raise click.BadParameter(
+                f"{quoted(value)} has no size of a slice: {error}; write e.g. 1g.10gb=9728Mi"
+            ) from error
+        if not re.fullmatch(PROFILE, name):
+            raise click.BadParameter(
+                f"{quoted(name)} is not the name of a profile; write e.g. 1g.10gb=9728Mi"
+            )
+    return found
+
+
+_EXAMPLES: Final = """\b
+Examples:
+  vramwarden admit -f deployment.yaml -o diff
+  vramwarden admit -R -f manifests/ -n team-a -o github
+  vramwarden admit -R -f manifests/ --migrate hami -o diff
+  helm template chart/ | vramwarden admit -f -
+  kubectl kustomize overlay/ | vramwarden admit -f -
+"""
+
+
+@click.command("admit", epilog=_EXAMPLES)
+@click.option(
+    "-f",
+    "--filename",
+    "names",
+    multiple=True,
+    required=True,
+    metavar="FILE|-",
+    help="Manifests: a file, a folder (its *.yaml, *.yml and *.json), or - for standard input. "
+    "May be given several times.",
+)
+@click.option("-R", "--recursive", is_flag=True, help="Read the subfolders of folders as well.")
+@click.option(
+    "--policy",
+    "policy_path",
+    type=click.Path(exists=True, path_type=Path),
+    help="Folder of policy files, or one file.  [default: the shipped policy]",
+)
+@click.option(
+    "-n",
+    "--namespace",
+    default="default",
+    show_default=True,
+    callback=_namespace,
+    help="Namespace of objects that name none.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice([output.value for output in Output]),
+    default=Output.YAML.value,
+    show_default=True,
+    help="Manifests after admission: yaml, json, or a diff. Each pod's JSON patch. What is added, "
+    "in ten lines a pod: summary. Verdicts for continuous integration: github (annotations of a "
+    "workflow), junit (XML) or report (JSON).",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Name objects without a pod template as well.")
+@migrate_options
+@rollout_option
+@click.option(
+    "--runtime-class",
+    "runtime_classes",
+    multiple=True,
+    metavar="NAME",
+    help="A RuntimeClass that the cluster has, for rules that choose by it (runtimeClassName: "
+    "Auto). May be given several times.",
+)
+@click.option(
+    "--user",
+    default="",
+    metavar="NAME",
+    help="Who creates the pods, for rules that ask for users. The pods of a Deployment, a Job and "
+    "other workloads of Kubernetes' own are always judged as their controller's.",
+)
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="NAME",
+    help="A group of that user. May be given several times.",
+)
+@click.option(
+    "--namespace-label",
+    "namespace_labels",
+    multiple=True,
+    callback=_labels,
+    metavar="KEY=VALUE",
+    help="A label of the namespaces, for rules that ask for it. May be given several times.",
+)
+@click.option(
+    "--mig-profile",
+    "mig_profiles",
+    multiple=True,
+    metavar="NAME=SIZE",
+    callback=_mig_profiles,
+    help="A slice (MIG) that a node of the cluster has, for rules with accounting: MIG, and its "
+    "memory, e.g. 1g.10gb=9728Mi. May be given several times.",
+)
+@click.pass_context
+def admit_command(
+    context: click.Context,
+    names: tuple[str, ...],
+    policy_path: Path | None,
+    namespace: str,
+    output: str,
+    *,
+    recursive: bool,
+    verbose: bool,
+    rollout: str,
+    runtime_classes: tuple[str, ...],
+    product: str | None,
+    gpu_memory: int | None,
+    unit: int | None,
+    user: str,
+    groups: tuple[str, ...],
+    namespace_labels: dict[str, str],
+    mig_profiles: dict[str, int],
+) -> None:
+    """Show what the webhook would do to every pod and pod template in manifests.
+
+    Pod templates are found in objects of every kind, by their shape. Manifests go to standard
+    output, changed only where admission changes them; verdicts, each with its file and line, and
+    their count go to standard error. A denied object is printed unchanged.
+
+    With --migrate, manifests of another product are rewritten first, and printed so instead; what
+    has no counterpart is named.
+
+    Exit code 0: all allowed; 1: something denied, or not migrated; 2: wrong usage.
+    """
+    origin = origin_of(product, gpu_memory, unit)
+    image = default_enforcer_image()
+    try:
+        policy = load_policy(policy_path or shipped_policy_path(), enforcer_image=image)
+        known = frozenset(runtime_classes)
+        nodes = (SlicedNode(mig_profiles),) if mig_profiles else ()
+        policy = replace(
+            policy, rollout=Rollout(rollout), runtime_classes=known, sliced_nodes=nodes
+        )
+    except PolicyInvalidError as error:
+        raise policy_failure(error) from error
+    stdout, stderr = (_stream(stream) for stream in (sys.stdout, sys.stderr))
+
+    def say(line: str) -> None:
+        stderr.write(f"{printable(line)}\n")
+
+    read = files(names, say, recursive=recursive)
+    texts = [(name_of_input(name), read_text(name)) for name in read]
+    colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    form = Output(output)
+    code = admit(
+        texts,
+        policy,
+        namespace,
+        form,
+        stdout,
+        stderr,
+        colour=colour,
+        verbose=verbose,
+        origin=origin,
+        creator=Creator(user, groups, namespace_labels),
+    )
+    context.exit(code)
+
+
+def _stream(stream: TextIO) -> TextIO:
+    """Return a stream that writes UTF-8 and leaves line ends alone, whatever the locale says."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(encoding="utf-8", newline="")
+    return stream

@@ -1,0 +1,1 @@
+"""What becomes of manifests: decided as the webhook decides, or rewritten from other products."""

@@ -1,0 +1,312 @@
+"""What admission decides about one pod or pod template, as lines of the command's output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.admission import templates
+from webhook.core.admission.creators import NOBODY, controllers_of
+from webhook.core.admission.decide import Outcome
+from webhook.core.admission.templates import creation_of, misplaced, of_machine
+from webhook.core.pod.demand import read_demand
+from webhook.core.pod.findings import MalformedObjectError
+from webhook.core.pod.quantity import format_bytes
+from webhook.core.pod.templates import Form, container_path
+from webhook.core.pod.views import read_pod
+from webhook.tools.shared.manifests.documents import text_of
+from webhook.tools.shared.manifests.lines import parts_of
+from webhook.tools.shared.manifests.reading import ExactFloat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from webhook.core.admission.creators import Creator
+    from webhook.core.admission.decide import Decision
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.patch import Operation
+    from webhook.core.pod.request import Request
+    from webhook.core.policy.values import Policy
+    from webhook.tools.admit.judge.migration.values import Migration
+    from webhook.tools.shared.manifests.documents import ManifestObject, Target
+    from webhook.tools.shared.manifests.lines import Lines
+
+MIGRATED: Final = "migrated"
+NOT_MIGRATED: Final = "not migrated"
+NOTE: Final = "note"
+_LARGEST_INTEGER: Final = 2**64 - 1
+
+
+class Sort(StrEnum):
+    """What the summary counts, in its order and words."""
+
+    TRANSLATED = "translated"
+    ALREADY = "already translated"
+    DENIED = "denied"
+    WARNED = "allowed with a warning"
+    LEFT_ALONE = "left alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """One thing that is said of a pod, and in which line its cause stands."""
+
+    line: int
+    text: str
+    reason: str = ""
+    path: str = ""
+    """The field that it is about, within the pod."""
+
+
+@dataclass(frozen=True)  # no slots: what is derived is made once
+class Judged:
+    """A pod or pod template, and the decision about it: the last one where there are two."""
+
+    target: Target
+    namespace: str
+    lines: Lines
+    decision: Decision | None
+    """None where the object holds no pod template."""
+    patch: tuple[Operation, ...] = ()
+    """What changes in the manifest."""
+    notes: tuple[str, ...] = ()
+    """What the API server would return as warnings beside the decision."""
+    is_translated: bool = False
+    """Whether admission changes the pod, also where the manifest has no place for that."""
+    migration: Migration | None = None
+    """What became of it before; the manifest is then printed so, and not translated."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the API server would let the pod in."""
+        return self.decision is None or self.decision.allowed
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is left to do: it is let in, and what it asked for is carried over."""
+        return self.allowed and not (self.migration and self.migration.problems)
+
+    @property
+    def title(self) -> str:
+        """Which object it is: `Deployment team-a/infer`."""
+        name = f"{self.target.kind} {self.namespace}/{name_of(self.target.object)}"
+        return f"{name} ({self.target.field})" if self.target.is_one_of_many else name
+
+    @property
+    def line(self) -> int:
+        """Where the pod or the template stands, or what is wrong with it."""
+        return self.findings[0].line if self.findings else self.lines.of(self.target.at)
+
+    @property
+    def rule(self) -> str:
+        """The policy rule that governs the pod; empty for none."""
+        return self.decision.rule if self.decision else ""
+
+    @property
+    def outcome(self) -> str:
+        """What the webhook would have said, in its own words."""
+        if self.is_translated:
+            return Outcome.MUTATED.value
+        return self.decision.outcome.value if self.decision else Outcome.SKIPPED.value
+
+    @cached_property
+    def asked(self) -> str:
+        """The demand in words, empty where there is none."""
+        return _asked(self.decision.obj) if self.decision else ""
+
+    @property
+    def sort(self) -> Sort:
+        """How the summary counts it."""
+        decision = self.decision
+        if decision is None:
+            return Sort.LEFT_ALONE
+        if not decision.allowed:
+            return Sort.DENIED
+        if decision.outcome is Outcome.WARNED:
+            return Sort.WARNED
+        if self.is_translated:
+            return Sort.TRANSLATED
+        passed = decision.outcome is Outcome.ALLOWED and not decision.silent
+        is_ours = passed and self.asked and not _is_machine(self)
+        return Sort.ALREADY if is_ours else Sort.LEFT_ALONE
+
+    @property
+    def summary(self) -> str:
+        """What was decided, in one line."""
+        decision = self.decision
+        if decision is None:
+            return "left alone (no pod template)"
+        if not decision.allowed:
+            return f"denied: {decision.message}"
+        if decision.outcome is Outcome.WARNED:
+            return f"warning: {decision.message}"
+        if decision.outcome is Outcome.AUDITED:
+            return f"left alone (audit: {decision.message})"
+        if decision.skip:
+            rule = f": rule {decision.rule}" if decision.rule else ""
+            return f"left alone ({decision.skip}{rule})"
+        if _is_machine(self):
+            return "left alone (a virtual machine)"
+        if decision.silent:
+            return f"left alone (audit: nothing is wrong with {self.asked or 'it'})"
+        if not self.is_translated:
+            already = f"already translated by rule {decision.rule} ({self.asked})"
+            return already if self.asked else "left alone (asks for no VRAM)"
+        what = self.asked or "NVIDIA_VISIBLE_DEVICES set to void"
+        where = "" if self.patch else " on the cluster, and printed as it is"
+        if self.migration and self.migration.operations:
+            where = " on the cluster"
+        return f"translated by rule {decision.rule} ({what}){where}"
+
+    @cached_property
+    def findings(self) -> tuple[Remark, ...]:
+        """What is wrong with the pod, whether it is denied for that or not."""
+        decision = self.decision
+        if decision is None:
+            return ()
+        if decision.malformed:
+            path, _, _ = decision.malformed.partition(": ")
+            return (Remark(self.line_of(path), decision.malformed, "Malformed", path),)
+        return tuple(
+            Remark(self.line_of(one.path), str(one), one.reason.value, one.path)
+            for one in decision.findings
+        )
+
+    @cached_property
+    def warnings(self) -> tuple[Remark, ...]:
+        """What the user should know beside the decision."""
+        notes = (*self.notes, *(of_machine(self.target.found) if self.allowed else ()))
+        return tuple(Remark(self.line_of(note.partition(": ")[0]), note) for note in notes)
+
+    @property
+    def guidance(self) -> str:
+        """What the platform team says about findings, for where each stands on its own."""
+        return self.decision.guidance if self.decision else ""
+
+    @cached_property
+    def hints(self) -> tuple[Remark, ...]:
+        """What was probably meant: annotations on the workload, where nothing reads them."""
+        owner, target = self.target.owner, self.target
+        at = (*target.object.at, "metadata", "annotations")
+        return tuple(
+            Remark(self.lines.of((*at, text.partition(" ")[0])), text)
+            for text in misplaced(owner, target.kind, target.found)
+        )
+
+    def line_of(self, shown: str) -> int:
+        """Return the line of a field of the pod, by its path as messages write it."""
+        path, found = parts_of(shown), self.target.found
+        at = self.target.at
+        if path[:1] == ("metadata",) and found.metadata_path is not None:
+            at = (*self.target.object.at, *found.metadata_path)
+        match path:
+            case ("spec", "containers" | "initContainers" as field, int(index), *rest):
+                value = _value(self, at)
+                path = (*container_path(value, found.form, field, index), *rest)
+            case ("spec", *rest) if found.form is Form.CONTAINER:
+                path = tuple(rest)
+        return self.lines.of((*at, *path))
+
+
+def name_of(found: ManifestObject) -> str:
+    """Return the name of an object, or the one that it asks to be generated from."""
+    name = text_of(found.value, "metadata", "name")
+    return name or text_of(found.value, "metadata", "generateName") or "(no name)"
+
+
+def judge(
+    target: Target, policy: Policy, namespace: str, lines: Lines, creator: Creator = NOBODY
+) -> Judged:
+    """Decide a pod as the API server would have it decided on creation: mutate, then validate.
+
+    A controller creates the pods of Kubernetes' own workloads, and the creator given all others.
+    """
+    namespace = text_of(target.owner, "metadata", "namespace") or namespace
+    if target.template is None:
+        return Judged(target, namespace, lines, None)
+    controllers = controllers_of(target.kind) if target.is_own_kind else ()
+    if controllers:
+        creator = replace(controllers[0], namespace_labels=creator.namespace_labels)
+    made = templates.judge(_as_sent(target.pod), namespace, policy, creator)
+    form = target.found.form
+    is_translated = bool(made.patch) and form is not Form.MACHINE
+    patch = made.patch if form is Form.POD else ()
+    return Judged(target, namespace, lines, made.decision, patch, made.notes, is_translated)
+
+
+def request_for(target: Target, namespace: str) -> Request:
+    """Return the request that the API server would send for the pod's creation."""
+    return creation_of(_as_sent(target.pod), namespace)
+
+
+def _is_machine(judged: Judged) -> bool:
+    return judged.target.found.form is Form.MACHINE
+
+
+def _value(judged: Judged, at: tuple[str | int, ...]) -> Any:
+    """Return what stands at a path of the document that leads into the object."""
+    value: Any = judged.target.owner
+    for part in at[len(judged.target.object.at) :]:
+        value = value[part]
+    return value
+
+
+def _as_sent(value: Any, above: tuple[str, str] = ("", "")) -> Any:
+    """Return plain JSON; an amount that a manifest writes as a number is sent as its digits."""
+    if isinstance(value, dict):
+        return {
+            key: item.text
+            if isinstance(item, ExactFloat) and _holds_amounts(above)
+            else _as_sent(item, (above[1], key))
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_as_sent(item, above) for item in value]
+    if isinstance(value, ExactFloat) or (type(value) is int and abs(value) > _LARGEST_INTEGER):
+        return float(value)
+    return value
+
+
+def _holds_amounts(above: tuple[str, str]) -> bool:
+    return above in {("resources", "requests"), ("resources", "limits")}
+
+
+def _asked(pod: Json) -> str:
+    """Return the demand in words, empty where there is none."""
+    try:
+        demand, _ = read_demand(read_pod(pod))
+    except MalformedObjectError:
+        return ""
+    if demand is None:
+        return ""
+    amount, count = format_bytes(demand.per_gpu_bytes), demand.gpu_count
+    return f"{amount} on {count} GPU" if count == 1 else f"{amount} on each of {count} GPUs"
+
+
+def remarks(judged: Judged) -> Iterator[tuple[str, Remark]]:
+    """Yield all that is said beside the summary, each with its word: `warning`, `hint`, ..."""
+    yield from of_migration(judged)
+    for one in judged.warnings:
+        yield "warning", one
+    for one in judged.hints:
+        yield "hint", one
+
+
+def of_migration(judged: Judged) -> Iterator[tuple[str, Remark]]:
+    """Yield what a migration did, what it could not do, and what has no counterpart."""
+    migration = judged.migration
+    if migration is None:
+        return
+    if migration.asks:
+        line = judged.lines.of(judged.target.at)
+        yield MIGRATED, Remark(line, f"from {migration.product} to {migration.asks}")
+    for word, notes in ((NOT_MIGRATED, migration.problems), (NOTE, migration.notes)):
+        for note in notes:
+            yield word, Remark(judged.line_of(note.path), str(note), path=note.path)
+
+
+def printable(text: str) -> str:
+    """Show what could steer a terminal as escapes: names come from files of others."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

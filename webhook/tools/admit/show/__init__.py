@@ -1,0 +1,1 @@
+"""What `admit` writes: manifests, and reports for people and for programs."""

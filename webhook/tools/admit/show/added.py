@@ -1,0 +1,153 @@
+"""What admission adds to a pod, in some ten lines: `-o summary`. The diff has a hundred and forty.
+
+Read off the pod before and after, so that it is true whatever a policy adds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.pod.quantity import format_bytes
+from webhook.names import CAP_BYTES_ENV, ENFORCER_CONTAINER, VRAM_RESOURCE
+from webhook.tools.admit.judge.verdict import Sort, remarks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from webhook.core.pod.fields import Json
+    from webhook.tools.admit.judge.verdict import Judged
+
+_WIDTH: Final = 11
+_POD_FIELDS: Final = ("shareProcessNamespace", "runtimeClassName")
+_OPERATORS: Final = {"Gt": ">", "Lt": "<", "In": "in", "NotIn": "not in"}
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def described(file: str, verdict: Judged) -> Iterator[str]:
+    """Yield the decision about a pod, and what it adds or finds."""
+    is_judged = verdict.sort in {Sort.DENIED, Sort.WARNED}
+    decided = verdict.sort.value if is_judged else verdict.summary
+    yield f"{file}:{verdict.line}: {verdict.title}: {decided}"
+    if is_judged:
+        for one in verdict.findings:
+            yield f"  {file}:{one.line}: {one.text}"
+        if verdict.guidance:
+            yield f"  {verdict.guidance}"
+    elif verdict.is_translated and verdict.decision:
+        for what, added in _added(verdict.target.pod, verdict.decision.obj):
+            if added:
+                yield f"  {what:{_WIDTH}} {added}"
+    for word, one in remarks(verdict):
+        yield f"  {word:{_WIDTH}} {one.text}"
+
+
+def _added(before: Json, after: Json) -> Iterator[tuple[str, str]]:
+    old, new = _object(before, "spec"), _object(after, "spec")
+    was, now = _containers(old), _containers(new)
+    amounts = (
+        f"{name} {limits[VRAM_RESOURCE]}"
+        for name, one in now.items()
+        if VRAM_RESOURCE in (limits := _limits(one))
+    )
+    yield "VRAM", ", ".join(amounts)
+    # A slice or a slot of NVIDIA's device plugin, in place of that.
+    others = (
+        f"{name} {resource}: {amount}"
+        for name, one in now.items()
+        if name != ENFORCER_CONTAINER
+        for resource, amount in _limits(one).items()
+        if resource != VRAM_RESOURCE and resource not in _limits(was.get(name, {}))
+    )
+    yield "resources", ", ".join(others)
+    yield "sidecar", _sidecar(now[ENFORCER_CONTAINER]) if ENFORCER_CONTAINER in now else ""
+    yield "nodes", "; ".join(_more(list(_nodes(old)), list(_nodes(new))))
+    yield "prefers", "; ".join(_more(list(_preferred(old)), list(_preferred(new))))
+    tolerations = _more(_list(old, "tolerations"), _list(new, "tolerations"))
+    yield "tolerations", ", ".join(str(one.get("key", "all")) for one in tolerations)
+    variables = (
+        f"{name}: {', '.join(_variables(was.get(name, {}), one))}"
+        for name, one in now.items()
+        if name != ENFORCER_CONTAINER and _variables(was.get(name, {}), one)
+    )
+    yield "variables", "; ".join(variables)
+    volumes = _more(_list(old, "volumes"), _list(new, "volumes"))
+    yield "volumes", ", ".join(str(one.get("name")) for one in volumes)
+    fields = (f"{key}: {_shown(new[key])}" for key in _POD_FIELDS if new.get(key) != old.get(key))
+    yield "pod", ", ".join(fields)
+    marks = (
+        f"{key}={value}"
+        for field in ("labels", "annotations")
+        for key, value in _object(_object(after, "metadata"), field).items()
+        if key not in _object(_object(before, "metadata"), field)
+    )
+    yield "marks", ", ".join(marks)
+
+
+def _sidecar(container: Json) -> str:
+    caps = (one.get("value") for one in _list(container, "env") if one.get("name") == CAP_BYTES_ENV)
+    cap = next(caps, None)
+    limits = _limits(container)
+    bounds = ", ".join(f"{amount} {name}" for name, amount in limits.items())
+    held = f"holds {format_bytes(int(cap))} per GPU; " if cap else ""
+    return f"{ENFORCER_CONTAINER} ({held}at most {bounds})"
+
+
+def _limits(container: Json) -> Json:
+    return _object(_object(container, "resources"), "limits")
+
+
+def _nodes(spec: Json) -> Iterator[str]:
+    for key, value in _object(spec, "nodeSelector").items():
+        yield f"{key}={value}"
+    required = _object(_object(_object(spec, "affinity"), "nodeAffinity"), _REQUIRED)
+    for term in _list(required, "nodeSelectorTerms"):
+        yield from _expressions(term)
+
+
+def _preferred(spec: Json) -> Iterator[str]:
+    affinity = _object(_object(spec, "affinity"), "nodeAffinity")
+    for term in _list(affinity, _PREFERRED):
+        yield from _expressions(_object(term, "preference"))
+
+
+def _expressions(term: Json) -> Iterator[str]:
+    for one in _list(term, "matchExpressions"):
+        operator = str(one.get("operator"))
+        values = ", ".join(map(str, one.get("values") or ()))
+        yield f"{one.get('key')} {_OPERATORS.get(operator, operator)} {values}".rstrip()
+
+
+def _variables(before: Json, after: Json) -> list[str]:
+    """Return the names of what was added; a plain value that hides GPUs is worth to be seen."""
+    added = _more(_list(before, "env"), _list(after, "env"))
+    return [
+        f"{one.get('name')}=void" if one.get("value") == "void" else str(one.get("name"))
+        for one in added
+    ]
+
+
+def _containers(spec: Json) -> dict[str, Json]:
+    fields = ("initContainers", "containers")
+    return {str(one.get("name")): one for field in fields for one in _list(spec, field)}
+
+
+def _more(before: list[Any], after: list[Any]) -> list[Any]:
+    """Return what is new in a list, each once."""
+    return [
+        one for index, one in enumerate(after) if one not in before and one not in after[:index]
+    ]
+
+
+def _object(holder: Json, key: str) -> Json:
+    found = holder.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _list(holder: Json, key: str) -> list[Any]:
+    found = holder.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,227 @@
+"""What `vramwarden admit` writes: manifests, patches or a diff, and a line for every object."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.adapters.review_json import patch_bytes
+from webhook.tools.admit.judge.verdict import (
+    MIGRATED,
+    NOT_MIGRATED,
+    NOTE,
+    Sort,
+    name_of,
+    printable,
+    remarks,
+)
+from webhook.tools.admit.show import reports
+from webhook.tools.admit.show.added import described
+from webhook.tools.shared.manifests.documents import join, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import TextIO
+
+    from webhook.tools.admit.judge.verdict import Judged, Remark
+    from webhook.tools.shared.manifests.documents import ManifestDocument, ManifestObject
+
+_RED, _GREEN, _YELLOW, _CYAN, _BOLD = "31", "32", "33", "36", "1"
+_SUMMARY_COLOURS: Final = {
+    "denied": _RED,
+    "translated": _GREEN,
+    "already translated": _GREEN,
+    "warning": _YELLOW,
+    "hint": _YELLOW,
+    NOT_MIGRATED: _RED,
+    MIGRATED: _GREEN,
+}
+_LINE_START: Final = re.compile(r"(?<=\n)")
+_DIFF_COLOURS: Final = {"---": _BOLD, "+++": _BOLD, "@@": _CYAN, "+": _GREEN, "-": _RED}
+_SHOWN_KINDS: Final = 5
+
+
+class Output(StrEnum):
+    """The forms of standard output."""
+
+    YAML = "yaml"
+    JSON = "json"
+    PATCH = "patch"
+    DIFF = "diff"
+    SUMMARY = "summary"
+    GITHUB = "github"
+    JUNIT = "junit"
+    REPORT = "report"
+
+
+_SAYS_ALL: Final = frozenset({Output.SUMMARY, Output.GITHUB})
+"""Forms that people read beside standard error, and that say each verdict themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """An object without a pod template, and where it stands."""
+
+    object: ManifestObject
+    line: int
+    notes: tuple[Remark, ...] = ()
+    """What a migration says of it."""
+
+    @property
+    def title(self) -> str:
+        """Which object it is; it may be one without a namespace."""
+        namespace = text_of(self.object.value, "metadata", "namespace")
+        name = name_of(self.object)
+        shown = f"{namespace}/{name}" if namespace else name
+        return f"{self.object.kind or '(no kind)'} {shown}"
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestText:
+    """One text with manifests: its documents before and after, and the verdicts in it."""
+
+    name: str
+    text: str
+    before: list[ManifestDocument]
+    after: list[ManifestDocument]
+    verdicts: list[Judged]
+    others: list[Other]
+    is_migrated: bool = False
+    """Whether the documents after are rewritten for us, and not admitted."""
+
+
+def show(
+    sources: Sequence[ManifestText],
+    output: Output,
+    stdout: TextIO,
+    stderr: TextIO,
+    *,
+    colour: bool,
+    verbose: bool = False,
+) -> None:
+    """Write everything."""
+    for source in sources:
+        for verdict in source.verdicts:
+            if output not in _SAYS_ALL:
+                _report(source.name, verdict, stderr, colour=colour)
+            if output is Output.PATCH:
+                stderr.flush()
+                stdout.write(patch_bytes(verdict.patch).decode() + "\n")
+                stdout.flush()
+        for other in source.others:
+            said = [(other.line, "no pod template")] if verbose else []
+            said += [(one.line, f"{NOTE}: {one.text}") for one in other.notes]
+            for line, text in said:
+                shown = printable(f"{source.name}:{line}: {other.title}: {text}")
+                stderr.write(f"{shown}\n")
+    if output is Output.YAML:
+        stdout.write(join(_after(source) for source in sources))
+    elif output is Output.JSON:
+        documents = [document for source in sources for document in source.after]
+        stdout.write(_as_json([document.value for document in documents if document.value]))
+    elif output is Output.DIFF:
+        for source in sources:
+            _diff(source, stdout, colour=colour)
+    else:
+        _write_report(sources, output, stdout)
+    stdout.flush()
+    stderr.write(f"{printable(tally(sources))}\n")
+
+
+def _write_report(sources: Sequence[ManifestText], output: Output, stdout: TextIO) -> None:
+    """Write what is no manifest."""
+    if output is Output.SUMMARY:
+        for source in sources:
+            for verdict in source.verdicts:
+                lines = described(source.name, verdict)
+                stdout.writelines(f"{printable(line)}\n" for line in lines)
+    elif output is Output.GITHUB:
+        stdout.writelines(f"{line}\n" for line in reports.github(sources))
+    elif output is Output.JUNIT:
+        stdout.write(reports.junit(sources))
+    elif output is Output.REPORT:
+        stdout.write(reports.report(sources, counts(sources)))
+
+
+def counts(sources: Iterable[ManifestText]) -> dict[str, int]:
+    """Count the pods and pod templates by what became of them, in the order of the words."""
+    found = Counter(verdict.sort for source in sources for verdict in source.verdicts)
+    return {sort.value: found[sort] for sort in Sort if found[sort]}
+
+
+def tally(sources: Sequence[ManifestText]) -> str:
+    """Return the last line: how many of what."""
+    parts = [f"{count} {what}" for what, count in counts(sources).items()]
+    parts = [*_tally_of_migrations(sources), *parts]
+    kinds = Counter(
+        other.object.kind or "(no kind)" for source in sources for other in source.others
+    )
+    if kinds:
+        shown = [f"{count} {kind}" for kind, count in kinds.most_common(_SHOWN_KINDS)]
+        more = ", ..." * (len(kinds) > _SHOWN_KINDS)
+        parts.append(f"{kinds.total()} without a pod template ({', '.join(shown)}{more})")
+    return ", ".join(parts)
+
+
+def _tally_of_migrations(sources: Sequence[ManifestText]) -> Iterator[str]:
+    made = [one.migration for source in sources for one in source.verdicts if one.migration]
+    for what, count in (
+        (MIGRATED, sum(bool(one.asks) for one in made)),
+        (NOT_MIGRATED, sum(bool(one.problems) for one in made)),
+    ):
+        if count:
+            yield f"{count} {what}"
+
+
+def _report(name: str, verdict: Judged, stderr: TextIO, *, colour: bool) -> None:
+    said = [(verdict.line, verdict.summary)]
+    said += [(one.line, f"{word}: {one.text}") for word, one in remarks(verdict)]
+    for number, line in said:
+        shown = printable(f"{name}:{number}: {verdict.title}: {line}")
+        start = next((start for start in _SUMMARY_COLOURS if line.startswith(start)), "")
+        stderr.write(_painted(shown, _SUMMARY_COLOURS.get(start, ""), stderr, colour=colour) + "\n")
+
+
+def _after(source: ManifestText) -> str:
+    """Return a text after admission: the same text where nothing in it changed."""
+    if all(new is old for new, old in zip(source.after, source.before, strict=True)):
+        return source.text
+    return join(document.text for document in source.after)
+
+
+def _as_json(values: list[Any]) -> str:
+    value = values[0] if len(values) == 1 else {"apiVersion": "v1", "kind": "List", "items": values}
+    return json.dumps(value, indent=4, ensure_ascii=False) + "\n"
+
+
+def _diff(source: ManifestText, stdout: TextIO, *, colour: bool) -> None:
+    """Write a unified diff; JSON that changed is compared as YAML, its new form."""
+    pairs = list(zip(source.before, source.after, strict=True))
+    before = join(old.text if new is old else old.as_yaml for old, new in pairs)
+    after = join(new.text for _, new in pairs)
+    lines = difflib.unified_diff(
+        _lines(before),
+        _lines(after),
+        source.name,
+        f"{source.name} ({'migrated' if source.is_migrated else 'admitted'})",
+    )
+    for line in lines:
+        text = line.removesuffix("\n")
+        code = next((code for start, code in _DIFF_COLOURS.items() if text.startswith(start)), "")
+        stdout.write(_painted(text, code, stdout, colour=colour) + "\n")
+        if not line.endswith("\n"):
+            stdout.write("\\ No newline at end of file\n")
+
+
+def _lines(text: str) -> list[str]:
+    """Split at line feeds alone: a diff must apply."""
+    return [line for line in _LINE_START.split(text) if line]
+
+
+def _painted(text: str, code: str, stream: TextIO, *, colour: bool) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if code and colour and stream.isatty() else text

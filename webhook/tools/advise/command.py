@@ -1,0 +1,193 @@
+"""The command `advise`: which workloads ask for too much or too little."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from webhook.core.enforcement.last_words import exactly, measured
+from webhook.core.kinds.histories import (
+    ENOUGH_RUNS,
+    Advice,
+    Verdict,
+    advise,
+    asked_bytes,
+    median_bytes,
+    peak_bytes,
+    stops,
+)
+from webhook.core.kinds.workloads import Workload
+from webhook.names import SEEING_API_VERSION, VRAM_HISTORIES
+from webhook.options import Failure, cluster_options, output_option, reach
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from webhook.adapters.kube.client import Kube, KubeError
+    from webhook.core.kinds.histories import History
+
+_HEADS: Final = ("WORKLOAD", "RUNS", "ASKS", "PEAK", "MEDIAN", "STOPS", "ADVICE", "WHY")
+_LEFT: Final = frozenset({"NAMESPACE", "WORKLOAD", "WHY"})
+_NOTHING: Final = "-"
+_LAST: Final = {Verdict.FITS: 1, Verdict.FILLS: 1, Verdict.FEW: 2}
+"""Which rows stand below those that advise something."""
+
+
+@click.command("advise")
+@cluster_options
+@click.option("-A", "--all-namespaces", is_flag=True, help="Workloads of all namespaces.")
+@output_option("A table, or everything for programs, in bytes.")
+def advise_command(
+    *,
+    kubeconfig: Path | None,
+    context: str | None,
+    namespace: str | None,
+    all_namespaces: bool,
+    output: str,
+) -> None:
+    """Say which workloads ask for too much or too little GPU memory.
+
+    From what their last 20 pods held at most, which is kept for 30 days after they ended, as a
+    VRAMHistory of their namespace. Advice is the largest peak and 15 %, and begins with 5 pods that
+    ran for an hour in sum. RUNS counts pods, STOPS those that were stopped at their cap. Pods of a
+    workload are known by what created them; the label vramwarden.io/workload names it otherwise.
+
+    \b
+    vramwarden advise                 the workloads of your namespace
+    vramwarden advise -A -o json      of all namespaces, for programs
+
+    Exit code 0: shown; 1: the cluster cannot be asked, or keeps no histories; 2: wrong usage.
+    """  # noqa: D301 - click wants the character, not two
+    # Imported here: the client takes a second, which --help need not wait for.
+    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
+    from webhook.adapters.kube.histories import HistoriesApi  # noqa: PLC0415
+
+    if all_namespaces and namespace:
+        raise click.UsageError("pass -n or -A, not both", click.get_current_context())
+    try:
+        cluster = reach(kubeconfig, context, namespace)
+        where = "" if all_namespaces else cluster.namespace
+        histories = HistoriesApi(cluster.kube).of(where)
+    except KubeError as error:
+        raise Failure(_why_unread(error)) from error
+    rows = ranked(histories, _largest_bytes(cluster.kube) if histories else None)
+    click.echo(as_json(rows) if output == "json" else as_text(rows, where), nl=False)
+
+
+def ranked(
+    histories: Sequence[History], largest_bytes: int | None = None
+) -> list[tuple[History, Advice]]:
+    """Return each history with its advice; those with any first, then by name."""
+    found = [(one, advise(one, largest_bytes=largest_bytes)) for one in histories]
+    return sorted(
+        found,
+        key=lambda row: (
+            _LAST.get(row[1].verdict, 0),
+            row[0].namespace,
+            row[0].kind,
+            row[0].workload,
+        ),
+    )
+
+
+def as_text(rows: Sequence[tuple[History, Advice]], namespace: str) -> str:
+    """Draw the table; a namespace of "" means all, and gets a column."""
+    if not rows:
+        where = f"in namespace {namespace}" if namespace else "in this cluster"
+        return (
+            f"No history {where} yet: what a pod held at most is kept once it ended, and advice "
+            f"begins with {ENOUGH_RUNS} pods of a workload.\n"
+        )
+    heads = _HEADS if namespace else ("NAMESPACE", *_HEADS)
+    lines = [heads, *(_cells(*row, named=not namespace) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    drawn = (
+        "  ".join(
+            cell.ljust(width) if head in _LEFT else cell.rjust(width)
+            for head, cell, width in zip(heads, line, widths, strict=True)
+        )
+        for line in lines
+    )
+    return "".join(f"{line.rstrip()}\n" for line in drawn)
+
+
+def _cells(history: History, advice: Advice, *, named: bool) -> tuple[str, ...]:
+    asked, peak, median = asked_bytes(history), peak_bytes(history), median_bytes(history)
+    amount = advice.amount_bytes
+    return (
+        *((history.namespace,) if named else ()),
+        str(Workload(history.kind, history.workload)),
+        str(len(history.runs)),
+        _NOTHING if asked is None else exactly(asked),
+        _NOTHING if peak is None else _in_tenths(peak),
+        _NOTHING if median is None else _in_tenths(median),
+        str(stops(history)),
+        _NOTHING if amount is None else exactly(amount),
+        advice.why,
+    )
+
+
+def _in_tenths(held_bytes: int) -> str:
+    """Show what was held so that points stand below each other: `8.0Gi` beside `7.9Gi`."""
+    text = measured(held_bytes)
+    return text.replace("Gi", ".0Gi") if text.endswith("Gi") and "." not in text else text
+
+
+def as_json(rows: Sequence[tuple[History, Advice]]) -> str:
+    """Write the report for programs; what is not known, or not advised, is absent."""
+    report: dict[str, Any] = {
+        "apiVersion": SEEING_API_VERSION,
+        "kind": "AdviceReport",
+        "workloads": [
+            _known(
+                {
+                    "namespace": history.namespace,
+                    "kind": history.kind,
+                    "name": history.workload,
+                    "runs": len(history.runs),
+                    "asksBytes": asked_bytes(history),
+                    "peakBytes": peak_bytes(history),
+                    "medianBytes": median_bytes(history),
+                    "stops": stops(history),
+                    "adviceBytes": advice.amount_bytes,
+                    "verdict": advice.verdict.value,
+                    "why": advice.why,
+                }
+            )
+            for history, advice in rows
+        ],
+    }
+    return f"{json.dumps(report, indent=2)}\n"
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _largest_bytes(kube: Kube) -> int | None:
+    """Return what the largest GPU has; None where the sentries' figures cannot be read."""
+    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
+    from webhook.tools.shared.read import read_gpu_nodes  # noqa: PLC0415
+
+    try:
+        nodes = read_gpu_nodes(kube)
+    except KubeError:
+        return None
+    return max((gpu.usable_bytes for node in nodes for gpu in node.gpus), default=None)
+
+
+def _why_unread(error: KubeError) -> str:
+    if error.not_found:
+        return (
+            f"this cluster keeps no histories: it does not know {VRAM_HISTORIES}, which "
+            "vramwarden's chart installs (crds.install)"
+        )
+    if error.forbidden:
+        return (
+            f"you may not read {VRAM_HISTORIES} there: ask for the role view in that namespace "
+            f"({error})"
+        )
+    return str(error)

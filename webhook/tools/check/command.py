@@ -1,0 +1,91 @@
+"""The command `check`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from webhook import __version__
+from webhook.options import Failure, connection_options, output_option, reach
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_SIGN = "✓"
+
+
+@click.command("check")
+@click.option("--pre", is_flag=True, help="Whether this cluster can take vramwarden, before that.")
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NS",
+    help="The release's namespace.  [default: where the webhook configurations lead, else "
+    "vramwarden-system]",
+)
+@click.option(
+    "--test-namespace",
+    default="default",
+    show_default=True,
+    metavar="NS",
+    help="Where pods are created as a dry run: a namespace that the policy governs.",
+)
+@output_option("One line per check, or a CheckReport for programs.")
+@connection_options
+@click.pass_context
+def check_command(
+    click_context: click.Context,
+    *,
+    pre: bool,
+    namespace: str | None,
+    test_namespace: str,
+    output: str,
+    kubeconfig: Path | None,
+    context: str | None,
+) -> None:
+    """See whether what is installed works, or with --pre whether the cluster can take it.
+
+    One line per check, with its cure below where there is something to do. It asks with your own
+    rights: what they do not show is not looked at. Nothing is written; pods are created as a dry
+    run.
+
+    Exit code 0: nothing has failed; 1: something has, or no API server answers; 2: wrong usage.
+    """
+    # Imported here: client, certificates and policies would slow down every --help.
+    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
+    from webhook.tools.check.installed import completed  # noqa: PLC0415
+    from webhook.tools.check.judge.table import run  # noqa: PLC0415
+    from webhook.tools.check.read import look  # noqa: PLC0415
+    from webhook.tools.check.show import as_json, as_text, has_failed  # noqa: PLC0415
+
+    try:
+        kube = reach(kubeconfig, context, namespace).kube
+        looked = look(
+            kube, __version__, pre=pre, namespace=namespace, test_namespace=test_namespace
+        )
+    except KubeError as error:
+        raise Failure(str(error)) from error
+    facts = completed(looked, pre=pre)
+    results = run(facts, pre=pre)
+    if output == "json":
+        sys.stdout.write(as_json(results, facts, pre=pre))
+    else:
+        ascii_only, colour = not _can_write(_SIGN, sys.stdout), _is_coloured(sys.stdout)
+        sys.stdout.write(as_text(results, pre=pre, ascii_only=ascii_only, colour=colour))
+    click_context.exit(int(has_failed(results)))
+
+
+def _can_write(text: str, stream: TextIO) -> bool:
+    try:
+        text.encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _is_coloured(stream: TextIO) -> bool:
+    """Say whether to use colour; see no-color.org."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

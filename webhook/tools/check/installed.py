@@ -1,0 +1,117 @@
+"""From what was seen to facts: what takes the packages for certificates and policies to read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from certs import Bundle, describe, holds
+from webhook.adapters.policy.files import PolicyInvalidError, load_texts, shipped_policy_path
+from webhook.adapters.policy.objects import policy_text
+from webhook.core.policy.fence import fence_data
+from webhook.core.policy.values import Accounting, EnforceBy, Rollout
+from webhook.tools.check.judge.facts import Authorities, Certificate, PolicyFacts, Workload
+from webhook.tools.check.judge.findings import Unseen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from webhook.core.policy.values import Policy
+    from webhook.tools.check.judge.facts import Facts
+    from webhook.tools.check.read import Looked
+
+_ANOTHER_VERSION: Final = Unseen(
+    "this command and the release are of different versions, and read policies differently"
+)
+
+
+def completed(looked: Looked, *, pre: bool) -> Facts:
+    """Return all facts; where nothing is installed the policy is the shipped one."""
+    facts = looked.facts
+    if pre or facts.webhook is None:
+        shipped = shipped_policy_path()
+        return replace(facts, policy=_policy({shipped.name: shipped.read_text()}, (), None, facts))
+    webhook = None if isinstance(facts.webhook, Unseen) else facts.webhook
+    files = looked.policies
+    return replace(
+        facts,
+        policy=_policy(files, looked.objects, webhook, facts),
+        authorities=_authorities(looked, facts.now_s),
+        certificate=_certificate(looked, facts.now_s),
+    )
+
+
+def _policy(
+    files: Mapping[str, str] | Unseen | None,
+    objects: tuple[tuple[str, bytes], ...] | Unseen,
+    webhook: Workload | None,
+    facts: Facts,
+) -> PolicyFacts | Unseen | None:
+    if isinstance(files, Unseen) or files is None:
+        return files
+    if isinstance(objects, Unseen):
+        return objects
+    image = webhook.option("enforcer-image") if webhook else ""
+    comparable = webhook is not None and webhook.version == facts.command
+    where = f"{facts.namespace}/vramwarden-policies"
+    try:
+        beside = [policy_text(name, data) for name, data in objects]
+        policy = load_texts(files, where, beside, enforcer_image=image)
+    except PolicyInvalidError as error:
+        if webhook is not None and not comparable:
+            return _ANOTHER_VERSION
+        return PolicyFacts(problems=tuple(map(str, error.problems)))
+    rollout = webhook.option("rollout") if webhook else ""
+    known = rollout in tuple(Rollout)
+    policy = replace(policy, rollout=Rollout(rollout) if known else Rollout.ENFORCE)
+    return _facts_of(policy, image, comparable=comparable and known)
+
+
+def _facts_of(policy: Policy, image: str, *, comparable: bool) -> PolicyFacts:
+    held = [rule for rule in policy.rules if rule.enforcement.by is EnforceBy.SIDECAR]
+    given = (policy.rules, policy.classes.values())
+    return PolicyFacts(
+        rules=len(policy.rules),
+        digest=policy.short_digest,
+        comparable=comparable,
+        pinned=tuple(
+            (rule.name, rule.enforcement.image) for rule in held if rule.enforcement.image != image
+        ),
+        restarts=tuple(rule.name for rule in held if rule.enforcement.restarts_pod),
+        tolerations=tuple(one for owners in given for owner in owners for one in owner.tolerations),
+        fence=fence_data(policy) if comparable else {},
+        slots=tuple(
+            (rule.name, rule.time_sliced_resource)
+            for rule in policy.rules
+            if rule.accounting is Accounting.CAP_ONLY
+        ),
+    )
+
+
+def _authorities(looked: Looked, now_s: float) -> tuple[Authorities, ...] | Unseen:
+    if isinstance(looked.bundles, Unseen):
+        return looked.bundles
+    files = looked.secret[1] if isinstance(looked.secret, tuple) else {}
+    served = Bundle.from_files(files)
+    now = datetime.fromtimestamp(now_s, UTC)
+    return tuple(_authority(name, pem, served, now) for name, pem in looked.bundles)
+
+
+def _authority(name: str, pem: bytes, served: Bundle, now: datetime) -> Authorities:
+    found = describe(Bundle(ca_pem=pem), now).authorities
+    if not found:
+        what = "holds no readable certificate" if pem.strip() else "is empty"
+        return Authorities(name, f"caBundle {what}")
+    days = max(one.days_left for one in found)
+    return Authorities(name, days_left=days, trusts=holds(pem, served) if served.ca_pem else None)
+
+
+def _certificate(looked: Looked, now_s: float) -> Certificate | Unseen | None:
+    if looked.secret is None or isinstance(looked.secret, Unseen):
+        return looked.secret
+    title, files = looked.secret
+    serving = describe(Bundle.from_files(files), datetime.fromtimestamp(now_s, UTC)).serving
+    if serving is None:
+        return Certificate(title, "there is no readable certificate in it")
+    return Certificate(title, days_left=serving.days_left)

@@ -1,0 +1,489 @@
+"""Nodes with GPUs: what they need before they are shared, and whether they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.node.sharing import DEPLOY_PLUGIN_LABEL, Shared
+from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.drivers import DriverClass, driver_class, explain_driver
+from webhook.core.pod.quantity import format_bytes
+from webhook.names import (
+    NODE_FORGET_XIDS_ANNOTATION,
+    NODE_SHARE_LABEL,
+    NVIDIA_RUNTIME_CLASS,
+    VRAM_RESOURCE,
+)
+from webhook.tools.check.judge.cluster import OLDEST, text
+from webhook.tools.check.judge.facts import Facts, NodeFacts, minor, tolerates
+from webhook.tools.check.judge.findings import (
+    Finding,
+    NotSeenError,
+    Unseen,
+    counted,
+    failed,
+    named,
+    ok,
+    seen,
+    shortened,
+    warning,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from webhook.tools.check.judge.facts import OtherPod
+
+ARCHITECTURES: Final = frozenset({"amd64", "arm64"})
+OTHER_GROUPS: Final = {
+    "scheduling.run.ai": "KAI Scheduler",
+    "kai.scheduler": "KAI Scheduler",
+}
+"""API groups by which products that share GPUs are known."""
+
+
+def gpu_nodes(facts: Facts) -> Finding:
+    """There are nodes with GPUs.
+
+    | nodes with GPUs | all ready | result |
+    | --- | --- | --- |
+    | none | - | warning |
+    | some | yes | ok |
+    | some | no | warning |
+    """
+    nodes = seen(facts.nodes)
+    if not nodes:
+        why = f"none of {counted(facts.node_count, 'node')} shows that it has a GPU"
+        return warning(
+            why, "label those that do: `kubectl label node NODE nvidia.com/gpu.present=true`"
+        )
+    down = [node.name for node in nodes if not node.ready]
+    if down:
+        return warning(f"not ready: {named(down)}", f"`kubectl describe node {down[0]}`", down)
+    return ok(f"{len(nodes)} of {counted(facts.node_count, 'node')}")
+
+
+def agent_labels(facts: Facts) -> Finding | None:
+    """Each has a label that brings the agent there, by the chart's default.
+
+    | labels | result |
+    | --- | --- |
+    | `nvidia.com/gpu.present`, `nvidia.com/gpu.count`, `feature...pci-10de.present`, ours | ok |
+    | only others that speak of a GPU, or a plugin's resource | warning |
+    """
+    nodes = _of(facts)
+    missing = [node.name for node in nodes if not node.brings_agent]
+    if missing:
+        cure = f"`kubectl label node {missing[0]} nvidia.com/gpu.present=true`"
+        return warning(f"no agent goes to {named(missing)}", cure, missing)
+    return ok() if nodes else None
+
+
+def node_systems(facts: Facts) -> Finding | None:
+    """They run Linux, on processors of one kind that the images are built for.
+
+    | system | processors | result |
+    | --- | --- | --- |
+    | another than Linux | - | failed |
+    | Linux | others than amd64 and arm64 | failed |
+    | Linux | amd64 and arm64 | warning |
+    | Linux | one of the two | ok |
+    """
+    nodes = _of(facts)
+    strange = [node.name for node in nodes if node.os != "linux"]
+    if strange:
+        cure = "keep the agent away by agent.nodeSelector: GPUs are shared on Linux alone"
+        return failed(f"not Linux: {named(strange)}", cure, strange)
+    archs = {node.arch for node in nodes} - {""}
+    unknown = [node.name for node in nodes if node.arch in archs - ARCHITECTURES]
+    if unknown:
+        cure = "keep the agent away by agent.nodeSelector"
+        return failed(f"processors without an image of ours: {named(unknown)}", cure, unknown)
+    if len(archs) > 1:
+        why = "nodes with GPUs have processors of both amd64 and arm64"
+        return warning(why, "build both images for both, and push them as one name")
+    return ok(", ".join(archs)) if nodes else None
+
+
+def kubelets(facts: Facts) -> Finding | None:
+    """Their kubelets are new enough for native sidecars.
+
+    | kubelet | result |
+    | --- | --- |
+    | before 1.29 | failed |
+    | 1.29 and newer, or unknown | ok |
+    """
+    nodes = _of(facts)
+    old = [node.name for node in nodes if (0, 0) < minor(node.kubelet) < OLDEST]
+    if old:
+        why = f"kubelets before {text(OLDEST)} start no native sidecar: {named(old)}"
+        return failed(why, "upgrade these nodes", old)
+    return ok(_tally(node.kubelet for node in nodes)) if nodes else None
+
+
+def runtime_class(facts: Facts) -> Finding | None:
+    """NVIDIA's container runtime can be had: by the RuntimeClass `nvidia`, or as the default one.
+
+    | RuntimeClass | nodes with its handler | result |
+    | --- | --- | --- |
+    | missing | - | warning |
+    | there | all that say | ok |
+    | there | not all | failed |
+    """
+    nodes = _of(facts)
+    if not nodes:
+        return None
+    handler = seen(facts.runtime_class)
+    if not handler:
+        why = f"there is no RuntimeClass {NVIDIA_RUNTIME_CLASS}, so NVIDIA's runtime must be the "
+        cure = "nothing where it is; else install NVIDIA's container toolkit and create the "
+        return warning(f"{why}default one", f"{cure}RuntimeClass (deploy/nodes.md#runtimeclass)")
+    without = [
+        node.name for node in nodes if node.handlers is not None and handler not in node.handlers
+    ]
+    if without:
+        why = (
+            f"the RuntimeClass {NVIDIA_RUNTIME_CLASS} needs the handler {handler!r}, which is not "
+        )
+        cure = "install NVIDIA's container toolkit there: "
+        cure += "`nvidia-ctk runtime configure --runtime=containerd`, then restart the runtime"
+        return failed(f"{why}configured on {named(without)}", cure, without)
+    return ok(f"handler {handler}")
+
+
+def taints(facts: Facts) -> Finding | None:
+    """Pods with VRAM tolerate their taints, by some rule or class of the policy.
+
+    | taint | result |
+    | --- | --- |
+    | none, or one that a rule or class tolerates | ok |
+    | another | warning |
+    | any, while the policy is missing or not valid | not looked at |
+    """
+    nodes = _of(facts)
+    if not nodes:
+        return None
+    policy = seen(facts.policy)
+    if policy is None or policy.problems:
+        raise NotSeenError("needs a policy that is valid")
+    kept = {
+        node.name: [taint for taint in node.taints if not tolerates(policy.tolerations, taint)]
+        for node in nodes
+    }
+    names = [name for name, found in kept.items() if found]
+    if names:
+        keys = sorted({key for found in kept.values() for key, _, _ in found})
+        why = f"no rule's pods tolerate {named(keys)}, on {named(names)}"
+        cure = "add it to `tolerations` of the rules in your policy, or let pods bring their own"
+        return warning(why, cure, names)
+    return ok()
+
+
+def whole_gpus(facts: Facts) -> Finding | None:
+    """No device plugin offers their GPUs whole: one card has one allocator.
+
+    | offered whole | label `share` | shared already | result |
+    | --- | --- | --- | --- |
+    | no | any | any | ok |
+    | yes | false | any | ok |
+    | yes | true | any | warning |
+    | yes | absent | no | warning |
+    | yes | absent | yes | failed |
+    """
+    nodes = _of(facts)
+    whole = [node for node in nodes if node.whole and node.share != "false"]
+    both = [node.name for node in whole if node.advertised and node.share != "true"]
+    if both:
+        why = f"offered whole while pods have VRAM, so a card may be given twice: {named(both)}"
+        return failed(why, _take_off(both[0], whole), both)
+    resources = sorted({name for node in whole for name in node.whole})
+    kept = [node.name for node in whole if node.share != "true"]
+    if kept:
+        why = f"{named(resources)} is offered, so these are not shared: {named(kept)}"
+        return warning(why, f"to share one, {_take_off(kept[0], whole)}", kept)
+    asked = [node.name for node in whole]
+    if asked:
+        why = f"{named(asked)} offers {named(resources)} and is shared as well ({NODE_SHARE_LABEL}"
+        cure = "keep pods with whole GPUs away by a taint, or take the device plugin off"
+        return warning(f"{why}=true)", cure, asked)
+    return ok() if nodes else None
+
+
+def _take_off(name: str, nodes: Iterable[NodeFacts]) -> str:
+    cure = next(node.cure for node in nodes if node.name == name)
+    label = f"{DEPLOY_PLUGIN_LABEL}=false"
+    cure = cure.replace(f"label the node {label}", f"`kubectl label node {name} {label}`")
+    whole = f"or leave it whole by `kubectl label node {name} {NODE_SHARE_LABEL}=false`"
+    return f"drain its whole-GPU pods, then {cure}; {whole}"
+
+
+def whole_gpu_pods(facts: Facts) -> Finding | None:
+    """No pod has whole GPUs on a node that is shared, also where it uses nothing of them now.
+
+    | pods with whole GPUs on a node that is shared | its label `share` | result |
+    | --- | --- | --- |
+    | none | any | ok |
+    | some | true | warning |
+    | some | absent or another | failed |
+    """
+    shared = {node.name: node for node in _of(facts) if node.advertised}
+    if not shared:
+        return None
+    found = [pod for pod in seen(facts.other_pods) if pod.whole and pod.node in shared]
+    return _given_twice(found, [shared[pod.node] for pod in found], "whole GPUs") or ok()
+
+
+def resource_claims(facts: Facts) -> Finding | None:
+    """No DRA driver gives away GPUs of a node that is shared.
+
+    | ResourceSlices with its GPUs, or pods there with claims of GPUs | its label `share` | result |
+    | --- | --- | --- |
+    | none | any | ok |
+    | some, of a node that is not shared | any | ok |
+    | some | true | warning |
+    | some | absent or another | failed |
+    """
+    nodes = _of(facts)
+    if not nodes:
+        return None
+    seen(facts.slices)
+    shared = {node.name: node for node in nodes if node.advertised}
+    offered = [node for node in nodes if node.claimed_by]
+    both = [node for node in offered if node.name in shared]
+    names = [node.name for node in both if node.share != "true"] or [node.name for node in both]
+    if both:
+        drivers = named({one for node in both for one in node.claimed_by})
+        why = f"the DRA driver {drivers} offers GPUs that pods with VRAM get, too: {named(names)}"
+        cure = next(node.cure for node in both if node.name == names[0])
+        asked = all(node.share == "true" for node in both)
+        return (warning if asked else failed)(why, cure, names)
+    claims = seen(facts.claimed)
+    pods = seen(facts.other_pods) if claims else ()
+    found = [pod for pod in pods if pod.node in shared and not claims.isdisjoint(pod.claims)]
+    where = f"of {named([node.name for node in offered])} alone, not shared" if offered else ""
+    return _given_twice(found, [shared[pod.node] for pod in found], "GPUs by claims") or ok(where)
+
+
+def _given_twice(pods: Sequence[OtherPod], nodes: Sequence[NodeFacts], what: str) -> Finding | None:
+    """Return the finding of pods that have GPUs of these nodes, which we share; None for none."""
+    both = [pod for pod, node in zip(pods, nodes, strict=True) if node.share != "true"]
+    about = both or pods
+    if not about:
+        return None
+    names, where = [pod.name for pod in about], sorted({pod.node for pod in about})
+    why = f"pods have {what} where others have VRAM, so a card may be given twice: "
+    why += f"{named(names)} on {named(where)}"
+    cure = "end them, also where they use nothing now: "
+    cure += f"`kubectl drain {where[0]} --ignore-daemonsets --delete-emptydir-data`"
+    if both:
+        return failed(why, cure, names)
+    why += f" ({NODE_SHARE_LABEL}=true)"
+    return warning(why, f"nothing where that is wanted; else {cure}", names)
+
+
+def time_slicing(facts: Facts) -> Finding | None:
+    """No device plugin offers one GPU several times without a cap, by time-slicing or MPS.
+
+    | plugin's replicas | offered | label `share` | rules with CapOnly ask for | result |
+    | --- | --- | --- | --- | --- |
+    | 1 | any | any | any | ok |
+    | more | no: the labels stayed | any | any | ok |
+    | more | yes | false | nothing, or what is offered | ok |
+    | more | yes | any other | what is offered | ok |
+    | more | yes | any other | nothing | warning |
+    | more | yes | any | a slot of another name | failed |
+    """
+    nodes = _of(facts)
+    sliced = [node for node in nodes if node.whole and node.replicas > 1]
+    offered = {name for node in sliced for name in node.whole}
+    policy = facts.policy
+    slots = () if policy is None or isinstance(policy, Unseen) else policy.slots
+    missing = [(rule, slot) for rule, slot in slots if slot not in offered]
+    if sliced and missing:
+        rule, slot = missing[0]
+        why = f"pods of rule {rule} ask for {slot}, and nodes offer {named(offered)}"
+        cure = f"set timeSlicedResource: {min(offered)} in that rule"
+        return failed(why, cure, [node.name for node in sliced])
+    names = [node.name for node in sliced if node.share != "false"]
+    if names and not slots:
+        why = f"a device plugin offers each GPU several times, without any cap: {named(names)}"
+        cure = "take `sharing` out of the device plugin's configuration for nodes to share"
+        return warning(why, cure, names)
+    return ok() if nodes else None
+
+
+def share_label(facts: Facts) -> Finding | None:
+    """Their label `vramwarden.io/share` is true or false, where they have one.
+
+    | label | result |
+    | --- | --- |
+    | absent, true, false | ok |
+    | anything else | failed |
+    """
+    nodes = _of(facts)
+    wrong = [node for node in nodes if node.share not in {None, "true", "false"}]
+    if wrong:
+        names = [node.name for node in wrong]
+        why = f"{NODE_SHARE_LABEL} is neither true nor false, so these are not shared: "
+        cure = f"`kubectl label node {names[0]} {NODE_SHARE_LABEL}=true --overwrite`, or false"
+        return failed(why + named(names), cure, names)
+    return ok() if nodes else None
+
+
+def other_products(facts: Facts) -> Finding:
+    """Nobody else shares their GPUs, and nobody else offers our resource.
+
+    | seen | result |
+    | --- | --- |
+    | another product's plugin on a node that is shared, or is to be | failed |
+    | such a plugin on a node that is not shared | warning |
+    | the same, where the label `share` is false | ok |
+    | our resource on a node without a label that brings the agent | warning |
+    | KAI's API group | warning |
+    | none of them | ok |
+    """
+    nodes, groups = seen(facts.nodes), seen(facts.groups)
+    taken = [node for node in nodes if node.others and (node.advertised or node.share != "false")]
+    both = [node for node in taken if node.advertised or node.sharing.shared is not Shared.NO]
+    if taken:
+        names = [node.name for node in both or taken]
+        who = {one for node in both or taken for one in node.others}
+        why = f"{named(who)} gives GPUs away on {named(names)}"
+        cure = f"take it off, or keep us off by `kubectl label node {names[0]} "
+        cure += f"{NODE_SHARE_LABEL}=false --overwrite`"
+        if both:
+            return failed(why, cure, names)
+        return warning(f"{why}, so these are not shared", cure, names)
+    strange = [node.name for node in nodes if node.vram_bytes and not node.brings_agent]
+    if strange:
+        why = f"{VRAM_RESOURCE} is offered on {named(strange)}, which has no label of ours"
+        cure = f"see who writes it: `kubectl get node {strange[0]} -o yaml --show-managed-fields`"
+        return warning(why, cure, strange)
+    products = {product for group, product in OTHER_GROUPS.items() if group in groups}
+    if products:
+        cure = "let it give away GPUs of other nodes alone: neither knows what the other gives"
+        return warning(f"installed: {named(products)}", cure)
+    return ok()
+
+
+def advertised(facts: Facts) -> Finding | None:
+    """Each that is to be shared shows its memory to the scheduler.
+
+    | to be shared, by label and plugin | resource | an Event that it is in use | result |
+    | --- | --- | --- | --- |
+    | no | - | - | ok |
+    | yes | there | - | ok |
+    | yes | missing | yes | warning |
+    | yes | missing | no, and its agent asks, or it is younger than ten minutes | warning |
+    | yes | missing | no | failed |
+    """
+    nodes = _of(facts)
+    if not nodes or facts.agent is None:
+        return None
+    shared = [node for node in nodes if node.sharing.shared is not Shared.NO]
+    missing = [node for node in shared if not node.vram_bytes]
+    events = {} if isinstance(facts.events, Unseen) else facts.events
+    in_use = [node.name for node in missing if node.name in events]
+    waiting = [node for node in missing if node.waits and node.name not in events]
+    broken = [node.name for node in missing if not node.waits and node.name not in events]
+    cure = f"see why: `kubectl -n {facts.namespace} logs -l app.kubernetes.io/component=agent "
+    cure += "--prefix`, `kubectl describe node {}`"
+    if broken:
+        why = f"{VRAM_RESOURCE} is missing on {named(broken)}"
+        return failed(why, cure.format(broken[0]), broken)
+    if in_use:
+        cure = f"`kubectl drain {in_use[0]} --ignore-daemonsets --delete-emptydir-data`"
+        return warning(f"{in_use[0]}: {shortened(events[in_use[0]])}", cure, in_use)
+    if waiting:
+        name = waiting[0].name
+        why = f"{name}: its agent waits {waiting[0].waits}"
+        cure = f"wait; if {VRAM_RESOURCE} is missing in ten minutes, {cure.format(name)}"
+        return warning(why, cure, [node.name for node in waiting])
+    if not shared:
+        return ok("none is to be shared")
+    total = format_bytes(sum(node.vram_bytes for node in nodes))
+    return ok(f"{total} on {len(shared)} of {counted(len(nodes), 'node')}")
+
+
+def gpus_answer(facts: Facts) -> Finding | None:
+    """Their GPUs are healthy: new pods are given them.
+
+    | GPUs of a node that are not healthy | result |
+    | --- | --- |
+    | none | ok |
+    | some | warning |
+    | all of them | failed |
+    """
+    nodes = [node for node in _of(facts) if node.gpus]
+    broken = [(node, gpu) for node in nodes for gpu in node.gpus if not gpu.healthy]
+    if not broken:
+        return ok(counted(sum(len(node.gpus) for node in nodes), "GPU")) if nodes else None
+    gone = [node for node in nodes if not any(gpu.healthy for gpu in node.gpus)]
+    if gone:
+        broken = [(node, gpu) for node, gpu in broken if node in gone]
+    said = [
+        f"GPU {gpu.index} of {node.name} ({gpu.fault or 'is lost or unhealthy'})"
+        for node, gpu in broken
+    ]
+    why = f"nothing new is placed on {named(said)}"
+    name = broken[0][0].name
+    cure = f"`kubectl describe node {name}`; drain it, then reset the GPU or reboot the machine"
+    if any(gpu.xid for _, gpu in broken):
+        cure += f"; once its GPUs are known to be sound, `kubectl annotate node {name} "
+        cure += f"{NODE_FORGET_XIDS_ANNOTATION}=true`"
+    names = list(dict.fromkeys(node.name for node, _ in broken))
+    return (failed if gone else warning)(why, cure, names)
+
+
+def enforcement(facts: Facts) -> Finding | None:
+    """A sidecar can measure on each that is shared.
+
+    | label `enforcement` | driver | result |
+    | --- | --- | --- |
+    | sidecar | - | ok |
+    | none | too old | warning, with the driver's class |
+    | none | works | warning |
+    """
+    nodes = [node for node in _of(facts) if node.vram_bytes]
+    blind = [node for node in nodes if node.enforcement == "none"]
+    if not blind:
+        return ok(_tally(node.driver for node in nodes)) if nodes else None
+    names = [node.name for node in blind]
+    nobody = "no pod that is held to its cap goes to"
+    old = [node for node in blind if driver_class(node.driver) is not DriverClass.WORKS]
+    if old:
+        why = f"{nobody} {named(names)}: {explain_driver(old[0].driver)}"
+        return warning(why, "upgrade the driver there to 565.57.01 or newer", names)
+    why = f"{nobody} {named(names)}, though the driver is new enough"
+    cure = f"see what its agent says: `kubectl -n {facts.namespace} logs -l "
+    return warning(why, f"{cure}app.kubernetes.io/component=agent --prefix`", names)
+
+
+def device_names(facts: Facts) -> Finding | None:
+    """The container runtime of each that is shared resolves some name of its GPUs.
+
+    | label `device-names` | result |
+    | --- | --- |
+    | none | failed |
+    | any other, or absent | ok |
+    """
+    nodes = [node for node in _of(facts) if node.vram_bytes]
+    unknown = [node.name for node in nodes if node.device_names == DeviceNames.NONE]
+    if unknown:
+        why = f"no pod is given a GPU on {named(unknown)}: nobody knows by which name"
+        cure = "set agent.deviceNames to what its runtime resolves "
+        return failed(why, f"{cure}(deploy/nodes.md#hardened-container-toolkits)", unknown)
+    return ok(_tally(node.device_names for node in nodes)) if nodes else None
+
+
+def _of(facts: Facts) -> tuple[NodeFacts, ...]:
+    return seen(facts.nodes)
+
+
+def _tally(values: Iterable[str]) -> str:
+    """Return the different values, the most frequent first, and how often each occurs."""
+    counts = Counter(value for value in values if value).most_common()
+    if len(counts) == 1:
+        return counts[0][0]
+    return named([f"{value} ({counted(number, 'node')})" for value, number in counts])

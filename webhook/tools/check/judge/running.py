@@ -1,0 +1,169 @@
+"""Agents and sentries on each node, and pods with VRAM that do not start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from webhook.names import GPU_NODES, VRAM_HISTORIES
+from webhook.tools.check.judge.findings import (
+    Finding,
+    NotSeenError,
+    counted,
+    failed,
+    named,
+    ok,
+    seen,
+    shortened,
+    warning,
+)
+from webhook.tools.check.judge.webhook import upgrade
+
+if TYPE_CHECKING:
+    from webhook.tools.check.judge.facts import Facts, Workload
+
+STALE_S: Final = 180.0
+"""A GPUNode that was not written for so long shows nothing that is true now."""
+
+
+def agents(facts: Facts) -> Finding | None:
+    """An agent is ready on each of its nodes.
+
+    | DaemonSet | nodes | ready | result |
+    | --- | --- | --- | --- |
+    | missing | - | - | warning |
+    | there | none | - | warning |
+    | there | some | all | ok |
+    | there | some | not all | failed |
+    """
+    if facts.webhook is None:
+        return None
+    found = seen(facts.agent)
+    if found is None:
+        why = "there is no agent, so nobody says how much memory a node's GPUs have"
+        return warning(why, upgrade(facts, "agent.enabled=true"))
+    if not found.desired:
+        cure = "label nodes with GPUs: `kubectl label node NODE nvidia.com/gpu.present=true`"
+        return warning("no node has a label that brings it there", cure)
+    return _ready(facts, found, "agent")
+
+
+def sentries(facts: Facts) -> Finding | None:
+    """A sentry is ready on each of its nodes.
+
+    | DaemonSet | nodes | pods | ready | result |
+    | --- | --- | --- | --- | --- |
+    | missing, and a fixed amount is advertised | - | - | - | nothing |
+    | missing | - | - | - | warning |
+    | there | none | - | - | nothing |
+    | there | some | all | all | ok |
+    | there | some | all | not all | failed |
+    | there | some | none | - | failed: something denies them |
+    """
+    if facts.webhook is None:
+        return None
+    found = seen(facts.sentry)
+    if found is None:
+        if (agent := seen(facts.agent)) is not None and agent.option("vram"):
+            return None  # no driver is asked there
+        why = "there is no sentry: who stops their sidecar keeps what they hold, and no figures"
+        return warning(why, upgrade(facts, "sentry.enabled=true"))
+    if not found.desired:
+        return None
+    if not found.present:
+        why = f"none of {counted(found.desired, 'pod')} could be created in {found.namespace}"
+        return failed(why, f"`kubectl -n {found.namespace} describe daemonset vramwarden-sentry`")
+    return _ready(facts, found, "sentry")
+
+
+def _ready(facts: Facts, found: Workload, component: str) -> Finding:
+    said = f"{found.ready} of {counted(found.desired, 'node')}"
+    if found.ready >= found.desired:
+        return ok(said)
+    pods = facts.own_pods if isinstance(facts.own_pods, tuple) else ()
+    broken = [pod for pod in pods if pod.component == component]
+    first = f": {broken[0].why} (node {broken[0].node or 'unknown'})" if broken else ""
+    which = broken[0].name if broken else f"-l app.kubernetes.io/component={component}"
+    cure = f"`kubectl -n {found.namespace} describe pods {which}`"
+    return failed(f"ready: {said}{first}", cure, [pod.node for pod in broken if pod.node])
+
+
+def kinds(facts: Facts) -> Finding | None:
+    """The API server knows our kinds, which `top`, `explain` and `advise` read.
+
+    | GPUNode | VRAMHistory | result |
+    | --- | --- | --- |
+    | served | served | ok |
+    | one of them is not | | warning |
+    """
+    if facts.webhook is None:
+        return None
+    missing = sorted({GPU_NODES, VRAM_HISTORIES} - seen(facts.crds))
+    if missing:
+        why = f"not served: {named(missing)}, so there are no figures or no advice"
+        return warning(why, upgrade(facts, "crds.install=true"), missing)
+    return ok("GPUNode, VRAMHistory")
+
+
+def figures(facts: Facts) -> Finding | None:
+    """Each node that is shared has figures that are not old.
+
+    | sentry, kind, shared nodes | GPUNode | result |
+    | --- | --- | --- |
+    | one of them missing | - | nothing |
+    | all there | seen in the last 180 s | ok |
+    | all there | missing, older, or of so far in the future | warning |
+    """
+    if not (facts.webhook and seen(facts.sentry)) or GPU_NODES not in seen(facts.crds):
+        return None
+    shared = [node.name for node in seen(facts.nodes) if node.vram_bytes]
+    if not shared:
+        return None
+    written = seen(facts.gpu_nodes)
+    old = [name for name in shared if abs(facts.now_s - written.get(name, 0.0)) > STALE_S]
+    if old:
+        sentry = seen(facts.sentry)
+        where = sentry.namespace if sentry else facts.namespace
+        cure = f"`kubectl -n {where} logs -l app.kubernetes.io/component=sentry --prefix`"
+        return warning(f"none of the last 180 s: {named(old)}", cure, old)
+    return ok(counted(len(shared), "node"))
+
+
+def sidecar_image(facts: Facts) -> Finding | None:
+    """The sidecar's image can be pulled in the namespaces of users.
+
+    | a sidecar waits for its image | one has it | result |
+    | --- | --- | --- |
+    | yes | any | failed |
+    | no | yes | ok |
+    | no | no | not looked at |
+    """
+    if facts.webhook is None:
+        return None
+    waiting = [pod for pod in seen(facts.pods) if pod.pulls or pod.why]
+    if waiting:
+        names = [pod.name for pod in waiting]
+        why = f"{shortened(waiting[0].pulls)} for {named(names)}: {waiting[0].why}"
+        cure = "push it, or name a pull secret in the rule: enforcement.imagePullSecrets "
+        return failed(why, f"{cure}(deploy/README.md#pull-secrets)", names)
+    if not any(pod.has_sidecar for pod in seen(facts.pods)):
+        raise NotSeenError("no pod has a sidecar that has started; the first one will tell")
+    return ok()
+
+
+def pods_without_gpu(facts: Facts) -> Finding | None:
+    """No pod is bound and waits for a GPU.
+
+    | annotation `gpu-waits` | result |
+    | --- | --- |
+    | on a pod | warning |
+    | on none | ok |
+    """
+    if facts.webhook is None:
+        return None
+    waiting = [pod for pod in seen(facts.pods) if pod.waits]
+    if waiting:
+        names = [pod.name for pod in waiting]
+        namespace, _, name = names[0].partition("/")
+        why = f"{counted(len(names), 'pod')}, {named(names)}: {waiting[0].waits}"
+        return warning(why, f"`vramwarden explain {name} -n {namespace}`", names)
+    return ok()

@@ -1,0 +1,469 @@
+"""Whether the webhook is there, is trusted, answers, and follows its policy."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from webhook.tools.check.judge.cluster import VOID, text
+from webhook.tools.check.judge.facts import PULLS, Facts, Workload
+from webhook.tools.check.judge.findings import (
+    Finding,
+    NotSeenError,
+    counted,
+    failed,
+    named,
+    ok,
+    seen,
+    shortened,
+    warning,
+)
+
+MUTATING: Final = "MutatingWebhookConfiguration"
+VALIDATING: Final = "ValidatingWebhookConfiguration"
+EXPECTED: Final = {
+    (MUTATING, "mutate.vramwarden.io"): "Fail",
+    (MUTATING, "advise.vramwarden.io"): "Ignore",
+    (MUTATING, "bind.vramwarden.io"): "Ignore",
+    (VALIDATING, "validate.vramwarden.io"): "Fail",
+    (VALIDATING, "advise.vramwarden.io"): "Ignore",
+}
+"""The chart's webhooks and their `failurePolicy`; of those that are not listed, it is `Ignore`."""
+SOON_DAYS: Final = 7
+"""As the alert `VramwardenCertificateExpires`."""
+_OURS: Final = " denied the request: "
+_UNREACHED: Final = "failed calling webhook"
+_BY_SECOND_LINE: Final = "vramwarden-second-line"
+_INSTALL: Final = (
+    "install it (README.md#five-minutes): `helm install vramwarden deploy/chart/vramwarden "
+    "--namespace {} --create-namespace --set image.repository=IMAGE,enforcer.repository=SIDECAR`"
+)
+_UPGRADE: Final = (
+    "`helm upgrade vramwarden deploy/chart/vramwarden --namespace {} --reset-then-reuse-values`"
+)
+_MEANT: Final = "see whether that is meant"
+_ANOTHER: Final = "; --test-namespace names another namespace"
+_CAUSES: Final = (
+    ("signed by unknown authority", "the API server does not trust its certificate",
+     "see ca-bundle above; in mode `self` a replica restores it within a second"),
+    ("certificate has expired", "its certificate has expired",
+     "in mode `self` see the replicas' log; else renew it"),
+    ("no endpoints available", "no replica is ready",
+     "`kubectl -n {} get pods -l app.kubernetes.io/component=webhook`"),
+    ("connection refused", "nobody listens where its Service leads",
+     "`kubectl -n {} get pods,endpointslices`"),
+    ("deadline exceeded", "it does not answer in time",
+     "let the API server reach port 8443 of its pods, past firewalls and NetworkPolicies"),
+    ("not found", "its Service is gone", _UPGRADE),
+)  # fmt: skip
+"""What an API server says where it does not reach a webhook, what that means, and what to do."""
+
+
+def upgrade(facts: Facts, *values: str) -> str:
+    """Return the command that restores what the chart wrote, with these values."""
+    options = "".join(f" --set {value}" for value in values)
+    return f"{_UPGRADE.format(facts.namespace)[:-1]}{options}`"
+
+
+def release(facts: Facts) -> Finding:
+    """There is a release of ours.
+
+    | Deployment `vramwarden-webhook` | result |
+    | --- | --- |
+    | there | ok |
+    | missing | failed |
+    """
+    found = seen(facts.webhook)
+    if found is None:
+        why = f"there is no Deployment vramwarden-webhook in namespace {facts.namespace}"
+        cure = f"{_INSTALL.format(facts.namespace)}, or name its namespace by -n; --pre says what "
+        return failed(why, f"{cure}this cluster lacks")
+    return ok(f"{found.version or 'of an unknown version'} in namespace {found.namespace}")
+
+
+def release_version(facts: Facts) -> Finding | None:
+    """This command is of the release's version, and so knows what to expect of it.
+
+    | versions | result |
+    | --- | --- |
+    | equal | ok |
+    | different | warning |
+    """
+    found = _release(facts)
+    if found is None:
+        return None
+    if found.version != facts.command:
+        why = f"this command is {facts.command}, the release {found.version or 'unknown'}: some of "
+        cure = f"use the release's: `kubectl -n {facts.namespace} exec deploy/vramwarden-webhook "
+        return warning(f"{why}what it expects may differ", f"{cure}-- vramwarden --version`")
+    return ok(facts.command)
+
+
+def webhook_ready(facts: Facts) -> Finding | None:
+    """Its replicas are ready.
+
+    | ready | result |
+    | --- | --- |
+    | all | ok |
+    | some | warning |
+    | none | failed |
+    """
+    found = _release(facts)
+    if found is None:
+        return None
+    said = f"{found.ready} of {counted(found.desired, 'replica')}"
+    if found.ready >= found.desired > 0:
+        return ok(said)
+    cure = f"`kubectl -n {facts.namespace} describe pods -l app.kubernetes.io/component=webhook`"
+    return (warning if found.ready else failed)(f"ready: {said}", cure)
+
+
+def own_images(facts: Facts) -> Finding | None:
+    """The image of webhook, agent and sentry can be pulled.
+
+    | a pod of ours waits for its image | result |
+    | --- | --- |
+    | yes | failed |
+    | no | ok |
+    """
+    found = _release(facts)
+    if found is None:
+        return None
+    waiting = [pod for pod in seen(facts.own_pods) if pod.why.split(" ")[0] in PULLS]
+    if waiting:
+        names = [pod.name for pod in waiting]
+        cure = "push it there, or name it by image.repository and imagePullSecrets: "
+        return failed(f"{named(names)}: {waiting[0].why}", cure + upgrade(facts), names)
+    return ok(shortened(found.image))
+
+
+def configurations(facts: Facts) -> Finding | None:
+    """The API server is told to ask us, and whom it holds up while we are away.
+
+    | our webhooks | `failurePolicy` | result |
+    | --- | --- | --- |
+    | all | as the chart has it | ok |
+    | one is missing | - | failed |
+    | all | Ignore in place of Fail | warning |
+    | all | Fail in place of Ignore | failed |
+    """
+    if facts.webhook is None:
+        return None
+    found = {(one.kind, one.name): one.failure_policy for one in seen(facts.own_webhooks)}
+    missing = [f"{name} ({kind})" for kind, name in EXPECTED if (kind, name) not in found]
+    if missing:
+        return failed(f"not registered: {named(missing)}", upgrade(facts), missing)
+    strict = [name for (kind, name), policy in found.items()
+              if policy == "Fail" != EXPECTED.get((kind, name), "Ignore")]  # fmt: skip
+    if strict:
+        why = f"{named(strict)} has failurePolicy Fail, so pods of others wait for us"
+        return failed(why, upgrade(facts), strict)
+    lax = [name for key, policy in EXPECTED.items() for name in key[1:]
+           if policy == "Fail" != found[key]]  # fmt: skip
+    if lax:
+        why = f"{named(lax)} has failurePolicy Ignore: while no replica answers, the second line "
+        cure = "set webhook.mutating.failurePolicy and webhook.validating.failurePolicy to Fail"
+        return warning(f"{why}alone denies pods that were not translated", cure, lax)
+    return ok(counted(len(found), "webhook"))
+
+
+def bind_path(facts: Facts) -> Finding | None:
+    """A replica has written where bindings are sent.
+
+    | path of `bind.vramwarden.io` | result |
+    | --- | --- |
+    | written | ok |
+    | empty | failed |
+    """
+    if facts.webhook is None:
+        return None
+    paths = [one.path for one in seen(facts.own_webhooks) if one.name == "bind.vramwarden.io"]
+    if not paths:
+        return None
+    if not paths[0].strip("/"):
+        why = "nobody has written it, so pods get their GPU late"
+        return failed(why, _logs(facts))
+    return ok()
+
+
+def ca_bundle(facts: Facts) -> Finding | None:
+    """The API server trusts the certificate: caBundle holds its CA.
+
+    | caBundle | of this certificate | days left | result |
+    | --- | --- | --- | --- |
+    | empty or unreadable | - | - | failed |
+    | readable | no | - | failed |
+    | readable | yes or unknown | none | failed |
+    | readable | yes or unknown | up to 7 | warning |
+    | readable | yes or unknown | more | ok |
+    """
+    if facts.webhook is None:
+        return None
+    found = seen(facts.authorities)
+    if not found:
+        return None  # see configurations
+    cure = f"in mode `self` a replica restores it: {_logs(facts)}; else write it again"
+    broken = [one for one in found if one.problem]
+    if broken:
+        names = [one.webhook for one in broken]
+        return failed(f"{named(names)}: {broken[0].problem}", cure, names)
+    strange = [one.webhook for one in found if one.trusts is False]
+    if strange:
+        why = f"it holds another CA than the certificate's: {named(strange)}"
+        return failed(why, cure, strange)
+    days = min(one.days_left for one in found)
+    said = f"its CA is valid for {counted(int(days), 'day')}"
+    if days <= 0:
+        return failed("its CA has expired", cure)
+    return warning(said, cure) if days <= SOON_DAYS else ok(said)
+
+
+def certificate(facts: Facts) -> Finding | None:
+    """The certificate itself is valid.
+
+    | Secret | days left | result |
+    | --- | --- | --- |
+    | none | - | nothing |
+    | unreadable contents | - | failed |
+    | readable | none | failed |
+    | readable | up to 7 | warning |
+    | readable | more | ok |
+    """
+    if facts.webhook is None:
+        return None
+    found = seen(facts.certificate)
+    if found is None:
+        return None
+    cure = f"in mode `self` the replicas renew it: {_logs(facts)}; else renew it"
+    if found.problem:
+        return failed(f"Secret {found.secret}: {shortened(found.problem)}", cure)
+    said = f"Secret {found.secret}: {counted(int(found.days_left), 'day')} left"
+    if found.days_left <= 0:
+        return failed(f"Secret {found.secret}: it has expired", cure)
+    return warning(said, cure) if found.days_left <= SOON_DAYS else ok(said)
+
+
+def asks(facts: Facts) -> Finding | None:
+    """A pod that asks for 1Gi is translated, by a dry run.
+
+    | dry run | marks of ours | result |
+    | --- | --- | --- |
+    | created | yes | ok |
+    | created | no | failed |
+    | denied, since we were not reached | - | failed, with the cause |
+    | denied by the second line | - | failed: we were not asked |
+    | denied by us | - | warning: it is the policy |
+    | denied by others | - | warning |
+    """
+    if facts.webhook is None:
+        return None
+    found, where = seen(facts.asks), f"in namespace {facts.test_namespace}"
+    if found.created and found.admitted:
+        sidecar = "with a sidecar" if found.has_sidecar else "without a sidecar, as the rule says"
+        return ok(f"{where}, by rule {found.rule}, {sidecar}")
+    if found.created:
+        why = f"{where} it was left alone: no rule governs it, or the namespace is exempt"
+        return failed(
+            why, f"`kubectl get namespace {facts.test_namespace} --show-labels`{_ANOTHER}"
+        )
+    if _UNREACHED in found.answer:
+        return _not_reached(facts, found.answer)
+    if _BY_SECOND_LINE in found.answer:
+        why = f"{where} only the second line denied it: the webhook was not asked"
+        return failed(why, upgrade(facts))
+    who = "the policy denies it" if '.vramwarden.io" denied' in found.answer else "it was denied"
+    return warning(f"{where} {who}: {shortened(found.answer)}", _MEANT + _ANOTHER)
+
+
+def wrong(facts: Facts) -> Finding | None:
+    """A pod that asks for 8GB, which is no quantity, is denied in our words, by a dry run.
+
+    | dry run | result |
+    | --- | --- |
+    | denied by us | ok |
+    | created | failed |
+    | denied, since we were not reached | failed, with the cause |
+    | denied by others | warning |
+    """
+    if facts.webhook is None:
+        return None
+    found, where = seen(facts.wrong), f"in namespace {facts.test_namespace}"
+    if found.created:
+        why = f"{where} it was created"
+        cure = f"`kubectl get namespace {facts.test_namespace} --show-labels`, and see whether the "
+        return failed(why, f"{cure}rule's action is Enforce; --test-namespace names another")
+    if '.vramwarden.io" denied' in found.answer:
+        return ok(shortened(found.answer.partition(_OURS)[2]))
+    if _UNREACHED in found.answer:
+        return _not_reached(facts, found.answer)
+    return warning(f"{where} others denied it first: {shortened(found.answer)}", _MEANT + _ANOTHER)
+
+
+def plain(facts: Facts) -> Finding | None:
+    """A pod that asks for nothing is left alone, by a dry run.
+
+    | dry run | marks of ours | result |
+    | --- | --- | --- |
+    | created | no | ok |
+    | created | yes | failed |
+    | denied by us, or since we were not reached | - | failed |
+    | denied by others | - | warning |
+    """
+    if facts.webhook is None:
+        return None
+    found, where = seen(facts.plain), f"in namespace {facts.test_namespace}"
+    if found.created and not (found.admitted or found.has_sidecar):
+        return ok(where)
+    if found.created:
+        why = f"{where} it was translated"
+        return failed(why, f"report it; to keep us out: `kubectl label namespace "
+                      f"{facts.test_namespace} vramwarden.io/webhook=disabled`")  # fmt: skip
+    if "vramwarden" in found.answer:
+        return failed(f"{where} it was denied: {shortened(found.answer)}", upgrade(facts))
+    return warning(f"{where} others denied it: {shortened(found.answer)}", _MEANT + _ANOTHER)
+
+
+def binding(facts: Facts) -> Finding | None:
+    """A pod gets a GPU when it is bound: nobody can see that by a dry run.
+
+    | release | result |
+    | --- | --- |
+    | there | not looked at |
+    """
+    if facts.webhook is None:
+        return None
+    raise NotSeenError("a binding cannot be tried as a dry run; pods without a GPU are below")
+
+
+def policy_valid(facts: Facts) -> Finding | None:
+    """The policy in the release's ConfigMap is valid, and its examples pass.
+
+    | ConfigMap | rules | result |
+    | --- | --- | --- |
+    | missing | - | failed |
+    | not valid | - | failed |
+    | valid | none | warning |
+    | valid | some | ok |
+    """
+    if facts.webhook is None:
+        return None
+    found = seen(facts.policy)
+    where = f"ConfigMap {facts.namespace}/vramwarden-policies"
+    if found is None:
+        return failed(f"{where} does not exist", upgrade(facts))
+    if found.problems:
+        more = f" and {len(found.problems) - 1} more" if len(found.problems) > 1 else ""
+        cure = "correct it, and see the rest: `vramwarden policy check FOLDER`; the last good "
+        cure += "policy stays in force, but a replica that starts does not come up"
+        return failed(f"{shortened(found.problems[0])}{more}", cure)
+    if not found.rules:
+        return warning("it has no rule, so every pod is left alone", "set policies.files")
+    return ok(f"{counted(found.rules, 'rule')}, digest {found.digest}")
+
+
+def policy_in_force(facts: Facts) -> Finding | None:
+    """What is in force is what the ConfigMap holds: the pod of the dry run bears its digest.
+
+    | the pod's digest | the ConfigMap's | result |
+    | --- | --- | --- |
+    | equal to it | valid | ok |
+    | another | valid | warning |
+    | - | not valid, or of another version of this command | nothing |
+    """
+    if facts.webhook is None:
+        return None
+    held, found = seen(facts.policy), seen(facts.asks)
+    if held is None or held.problems or not held.comparable or not found.digest:
+        return None
+    if found.digest != held.digest:
+        why = f"a pod was translated under {found.digest}, the ConfigMap holds {held.digest}"
+        cure = f"replicas take up an edit within a minute or so; if it stays: {_logs(facts)}"
+        return warning(why, cure)
+    return ok(f"digest {held.digest}")
+
+
+def policy_objects(facts: Facts) -> Finding | None:
+    """Policies that are objects are in force, as the replicas say in their status.
+
+    | the replicas read them | what an object holds now | result |
+    | --- | --- | --- |
+    | no | - | nothing |
+    | yes | all in force, or there are none | ok |
+    | yes | one is not judged yet | warning |
+    | yes | one is not in force | failed |
+    """
+    if facts.webhook is None:
+        return None
+    found = seen(facts.policy_objects)
+    if found is None:
+        return None
+    out = [one for one in found if one.in_force is False]
+    if out:
+        why = f"{named([one.name for one in out])}: {shortened(out[0].message)}"
+        cure = f"see its errors: `kubectl get vrampolicy {out[0].name} -o yaml`"
+        return failed(why, cure, [one.name for one in out])
+    new = [one.name for one in found if one.in_force is None]
+    if new:
+        why = f"no replica has judged {named(new)} yet"
+        return warning(why, f"that takes seconds; if it stays: {_logs(facts)}", new)
+    return ok(counted(len(found), "object"))
+
+
+def pinned_images(facts: Facts) -> Finding | None:
+    """Rules that name a sidecar's image name the release's.
+
+    | `enforcement.image` | result |
+    | --- | --- |
+    | none, or the release's | ok |
+    | another | warning |
+
+    The sidecar's probes are a program of its image, which old ones lack: their pods never start.
+    """
+    if (found := _release(facts)) is None:
+        return None
+    held = seen(facts.policy)
+    image = found.option("enforcer-image")
+    old = [] if held is None or held.problems else [one for one in held.pinned if one[1] != image]
+    if old:
+        rules = [rule for rule, _ in old]
+        why = (
+            f"rule {named(rules)} pins {shortened(old[0][1])}; the release's is {shortened(image)}"
+        )
+        cure = "name the release's image there, or none: an image without its probe starts no pod"
+        return warning(why, cure, rules)
+    return ok(shortened(image))
+
+
+def policy_features(facts: Facts) -> Finding | None:
+    """The policy asks for nothing that this Kubernetes lacks.
+
+    | the policy has | Kubernetes | result |
+    | --- | --- | --- |
+    | `podRestart: RestartAllContainers` | before 1.36 | warning |
+    | the same | 1.36 and newer | ok |
+    """
+    if facts.webhook is None:
+        return None
+    held = seen(facts.policy)
+    if held is None or held.problems:
+        return None
+    if held.restarts and (0, 0) < facts.minor < VOID:
+        why = f"podRestart needs Kubernetes {text(VOID)}: rule {named(held.restarts)}"
+        return warning(why, "leave it out until then", held.restarts)
+    return ok()
+
+
+def _release(facts: Facts) -> Workload | None:
+    return seen(facts.webhook)
+
+
+def _logs(facts: Facts) -> str:
+    return f"`kubectl -n {facts.namespace} logs -l app.kubernetes.io/component=webhook`"
+
+
+def _not_reached(facts: Facts, answer: str) -> Finding:
+    """Return what an API server means that could not call us."""
+    for words, why, cure in _CAUSES:
+        if words in answer:
+            return failed(f"{why}: {shortened(answer)}", cure.format(facts.namespace))
+    cure = f"`kubectl -n {facts.namespace} describe pods -l app.kubernetes.io/component=webhook`"
+    return failed(f"the API server does not reach it: {shortened(answer)}", cure)

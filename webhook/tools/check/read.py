@@ -1,0 +1,597 @@
+"""What `vramwarden check` looks at, read with the rights of who runs it.
+
+Where a right is missing the fact is `Unseen`, which says which. Nothing is written: pods are
+created as a dry run alone. Lists come in pages, and little is kept of each object.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import quote
+
+from webhook.adapters.kube.certificates import KINDS
+from webhook.adapters.kube.client import KubeError, joined
+from webhook.adapters.kube.events import OF_NODES
+from webhook.adapters.kube.fence import CONFIG_MAP
+from webhook.adapters.kube.policies import read_stored
+from webhook.adapters.kube.slices import PATH as SLICES
+from webhook.core.kinds.nodes import read_time
+from webhook.core.node.sharing import DRAIN
+from webhook.core.node.slices import Slice, read_slice
+from webhook.core.pod.lenient import as_object
+from webhook.names import (
+    API_GROUP,
+    GPU_MEMORY_ANNOTATION,
+    GPU_NODES,
+    MANAGED_LABEL,
+    NVIDIA_RUNTIME_CLASS,
+    SEEING_API_VERSION,
+    VRAM_HISTORIES,
+    VRAM_POLICIES,
+)
+from webhook.tools.check.judge.facts import (
+    DEFAULT_NAMESPACE,
+    SENTRY_NAMESPACE,
+    DryRun,
+    ExcusedPod,
+    Facts,
+    ManagedPod,
+    NodeFacts,
+    OtherPod,
+    OtherWebhook,
+    OurWebhook,
+    PolicyObject,
+    Right,
+    Workload,
+    read_dry_run,
+    read_excused_pod,
+    read_gpu_claim,
+    read_managed_pod,
+    read_namespace,
+    read_node,
+    read_other_pod,
+    read_own_pod,
+    read_own_webhooks,
+    read_policy_object,
+    read_sources,
+    read_webhooks,
+    read_workload,
+)
+from webhook.tools.check.judge.findings import Unseen
+from webhook.tools.shared.read import NOT_ENDED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from webhook.adapters.kube.client import Kube
+
+    Json = dict[str, Any]
+    _Pod = tuple[ManagedPod | None, ExcusedPod | None, OtherPod | None]
+    _Pods = tuple[tuple[ManagedPod, ...], tuple[ExcusedPod, ...], tuple[OtherPod, ...]]
+
+T = TypeVar("T")
+
+CONFIGURATION: Final = "vramwarden"
+_REGISTRATION: Final = "admissionregistration.k8s.io"
+_ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_OURS: Final = "app.kubernetes.io/name=vramwarden"
+_APPS: Final = "/apis/apps/v1"
+_POLICIES: Final = "vramwarden-policies"
+_CLAIMS: Final = "/apis/resource.k8s.io/v1/resourceclaims"
+_UUID: Final = "GPU-"
+"""How NVML's names of GPUs begin: of a slice's attributes nothing else is compared."""
+_NO_RIGHT: Final = 'cannot create resource "pods"'
+"""What RBAC says, and no admission plugin."""
+_CERTIFICATES: Final = ("tls.crt", "ca.crt")
+"""Of a Secret, what is no secret."""
+
+_RBAC: Final = "rbac.authorization.k8s.io"
+CREATED: Final = (
+    ("", "configmaps"),
+    ("", "secrets"),
+    ("", "serviceaccounts"),
+    ("", "services"),
+    ("apps", "daemonsets"),
+    ("apps", "deployments"),
+    ("batch", "jobs"),
+    ("networking.k8s.io", "networkpolicies"),
+    ("policy", "poddisruptionbudgets"),
+    (_RBAC, "rolebindings"),
+    (_RBAC, "roles"),
+)
+"""What the chart creates in the release's namespace."""
+CREATED_IN_CLUSTER: Final = (
+    ("", "namespaces"),
+    (_RBAC, "clusterrolebindings"),
+    (_RBAC, "clusterroles"),
+    ("apiextensions.k8s.io", "customresourcedefinitions"),
+    (_REGISTRATION, "mutatingwebhookconfigurations"),
+    (_REGISTRATION, "validatingwebhookconfigurations"),
+)
+CREATED_WHERE_SERVED: Final = (
+    (_REGISTRATION, "validatingadmissionpolicies"),
+    (_REGISTRATION, "validatingadmissionpolicybindings"),
+)
+GRANTED: Final = (
+    ("", "namespaces", ("get", "list", "watch")),
+    ("", "nodes", ("get", "list", "watch", "patch")),
+    ("", "nodes/status", ("patch",)),
+    ("", "pods", ("get", "list", "watch", "delete")),
+    ("", "pods/status", ("patch",)),
+    ("", "events", ("create", "patch")),
+    ("events.k8s.io", "events", ("create", "patch")),
+    (API_GROUP, GPU_NODES, ("get", "list", "watch", "create", "patch")),
+    (API_GROUP, VRAM_HISTORIES, ("get", "list", "watch", "create", "patch", "delete")),
+    (API_GROUP, VRAM_POLICIES, ("get", "list", "watch")),
+    (API_GROUP, f"{VRAM_POLICIES}/status", ("patch",)),
+    ("resource.k8s.io", "resourceclaims", ("get",)),
+    ("resource.k8s.io", "resourceslices", ("list", "watch")),
+)
+"""Group, resource and verbs that the chart's ClusterRoles give to our accounts, all objects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was seen, and what others have to read before it is all facts."""
+
+    facts: Facts
+    policies: dict[str, str] | Unseen | None
+    """Files of the release's policy; None where there is no such ConfigMap."""
+    objects: tuple[tuple[str, bytes], ...] | Unseen
+    """Names and contents of the policies that are objects; none where the replicas read none."""
+    bundles: tuple[tuple[str, bytes], ...] | Unseen
+    """The caBundle of each of our webhooks, by its name."""
+    secret: tuple[str, Mapping[str, bytes]] | Unseen | None
+    """Name and files of the Secret with our certificate, without keys; None where it has none."""
+
+
+def look(
+    kube: Kube, command: str, *, pre: bool, namespace: str | None, test_namespace: str
+) -> Looked:
+    """Read what the checks need; raises KubeError where the API server does not answer at all.
+
+    Also where it ceases to: what follows would wait as long.
+    """
+    version = str(kube.read("/version").get("gitVersion") or "")
+    looker = _Looker(kube, namespace, test_namespace)
+    facts = Facts(
+        url=kube.url,
+        version=version,
+        now_s=kube.now_s(),
+        command=command,
+        test_namespace=test_namespace,
+    )
+    facts = looker.cluster(facts)
+    if pre:
+        return Looked(looker.before(facts), None, (), (), None)
+    return looker.installed(facts)
+
+
+class _Looker:
+    def __init__(self, kube: Kube, namespace: str | None, test_namespace: str) -> None:
+        self._kube = kube
+        self._namespace = namespace
+        self._test_namespace = test_namespace
+        self._own: list[tuple[str, Json]] | Unseen = []
+
+    def cluster(self, facts: Facts) -> Facts:
+        """Add what is asked before an installation and afterwards."""
+        slices = self._try("list resourceslices", self._slices)
+        of_nodes = {} if isinstance(slices, Unseen) else slices
+        nodes = self._try("list nodes", lambda: self._nodes(of_nodes, facts.now_s))
+        others = self._try("list webhook configurations", self._webhooks)
+        own: tuple[OurWebhook, ...] | Unseen
+        if isinstance(self._own, Unseen):
+            own = self._own
+        else:
+            own = tuple(hook for kind, one in self._own for hook in read_own_webhooks(kind, one))
+        return replace(
+            facts,
+            namespace=self._namespace or _namespace_of(own) or DEFAULT_NAMESPACE,
+            admission=self._try("read /apis", lambda: self._served(f"{_REGISTRATION}/v1")),
+            groups=self._try("read /apis", self._groups),
+            crds=self._try("read /apis", lambda: self._served(SEEING_API_VERSION)),
+            nodes=nodes if isinstance(nodes, Unseen) else nodes[0],
+            node_count=0 if isinstance(nodes, Unseen) else nodes[1],
+            slices=slices
+            if isinstance(slices, Unseen)
+            else frozenset(one.driver for of_node in slices.values() for one in of_node),
+            runtime_class=self._try("get runtimeclasses", self._runtime_class),
+            other_webhooks=others,
+            own_webhooks=own,
+        )
+
+    def before(self, facts: Facts) -> Facts:
+        """Add what an installation needs."""
+        served = frozenset() if isinstance(facts.admission, Unseen) else facts.admission
+        wanted = [
+            *(Right("create", group, name, facts.namespace) for group, name in CREATED),
+            *(Right("create", group, name) for group, name in CREATED_IN_CLUSTER),
+            *(Right("create", *one) for one in CREATED_WHERE_SERVED if one[1] in served),
+        ]
+        sentry = SENTRY_NAMESPACE
+        return replace(
+            facts,
+            denied=self._try("ask for rights", lambda: self._denied(*wanted)),
+            not_granted=self._try("ask for rights", self._not_granted),
+            shape=self._dry_run("shape", native=True),
+            sentry_namespace=self._namespace_facts(sentry),
+            webhook=None,
+        )
+
+    def installed(self, facts: Facts) -> Looked:
+        """Add what is installed, and what becomes of pods."""
+        webhook = self._try("get deployments", lambda: self._webhook(facts.namespace))
+        if isinstance(webhook, Workload):
+            facts = replace(facts, namespace=webhook.namespace)
+        namespace = facts.namespace
+        agent = self._try("get daemonsets", lambda: self._daemon_set(namespace, "agent"))
+        sentry = self._try("get daemonsets", lambda: self._sentry(namespace))
+        of_sentry = sentry.namespace if isinstance(sentry, Workload) else SENTRY_NAMESPACE
+        facts = replace(
+            facts,
+            webhook=webhook,
+            agent=agent,
+            sentry=sentry,
+            sentry_namespace=self._namespace_facts(of_sentry),
+            own_pods=self._try(
+                "list pods in our namespaces", lambda: self._own_pods({namespace, of_sentry})
+            ),
+        )
+        if not webhook:
+            return Looked(facts, None, (), (), None)
+        fences = self._try(
+            "list admission policies", lambda: self._fence("policies", facts.admission)
+        )
+        has_void = not isinstance(fences, Unseen) and "vramwarden-void" in fences
+        pods = self._try("list pods in all namespaces", lambda: self._pods(has_void=has_void))
+        managed, excused, other = (pods,) * 3 if isinstance(pods, Unseen) else pods
+        has_figures = not isinstance(facts.crds, Unseen) and GPU_NODES in facts.crds
+        facts = replace(
+            facts,
+            asks=self._dry_run("asks", "1Gi"),
+            wrong=self._dry_run("wrong", "8GB"),
+            plain=self._dry_run("plain"),
+            fences=fences,
+            fence_bindings=self._try(
+                "list admission policies", lambda: self._fence("policybindings", facts.admission)
+            ),
+            fence_rules=self._try("get configmaps", lambda: self._data(namespace, CONFIG_MAP)),
+            sources=self._try("get networkpolicies", lambda: self._sources(namespace)),
+            has_key=self._try("get secrets", lambda: self._has_key(namespace)),
+            gpu_nodes=self._try("list gpunodes", self._gpu_nodes) if has_figures else {},
+            pods=managed,
+            excused=excused if has_void else (),
+            other_pods=other,
+            claimed=self._try("list resourceclaims in all namespaces", self._claimed),
+            events=self._try("list events in namespace default", self._events),
+        )
+        facts, objects = self._with_objects(facts, webhook)
+        return Looked(
+            facts,
+            self._try("get configmaps", lambda: self._data(namespace, _POLICIES)),
+            objects,
+            self._own
+            if isinstance(self._own, Unseen)
+            else tuple(hook for kind, one in self._own for hook in _bundles(kind, one)),
+            webhook
+            if isinstance(webhook, Unseen)
+            else self._try("get secrets", lambda: self._secret(webhook)),
+        )
+
+    def _with_objects(
+        self, facts: Facts, webhook: Workload | Unseen
+    ) -> tuple[Facts, tuple[tuple[str, bytes], ...] | Unseen]:
+        """Add what replicas say of policies that are objects; return also what these hold."""
+        if isinstance(webhook, Unseen) or "--policy-objects" not in webhook.arguments:
+            found = webhook if isinstance(webhook, Unseen) else None
+            return replace(facts, policy_objects=found), found or ()
+
+        def keep(found: Json) -> tuple[PolicyObject, tuple[str, bytes]]:
+            stored = read_stored(found)
+            return read_policy_object(found), (stored.name, stored.data)
+
+        path = f"/apis/{API_GROUP}/v1alpha1/{VRAM_POLICIES}"
+        listed = self._try("list vrampolicies", lambda: self._kube.list_all(path, keep)[0])
+        if isinstance(listed, Unseen):
+            return replace(facts, policy_objects=listed), listed
+        shown, held = tuple(one for one, _ in listed), tuple(one for _, one in listed)
+        return replace(facts, policy_objects=shown), held
+
+    def _try(self, what: str, read: Callable[[], T]) -> T | Unseen:
+        """Return what is read, or why it cannot be; raises KubeError without any answer."""
+        try:
+            return read()
+        except KubeError as error:
+            if not error.code:
+                raise
+            why = f"needs the right to {what}" if error.forbidden else f"{what}: {error}"
+            return Unseen(why)
+
+    def _served(self, group_version: str) -> frozenset[str]:
+        found = self._kube.find(f"/apis/{group_version}") or {}
+        return frozenset(str(one.get("name")) for one in found.get("resources") or ())
+
+    def _groups(self) -> frozenset[str]:
+        found = self._kube.read("/apis").get("groups") or ()
+        return frozenset(str(one.get("name")) for one in found)
+
+    def _nodes(
+        self, slices: Mapping[str, Sequence[Slice]], now_s: float
+    ) -> tuple[tuple[NodeFacts, ...], int]:
+        def keep(node: Json) -> NodeFacts | None:
+            return read_node(node, slices.get(node["metadata"]["name"], ()), now_s)
+
+        found, _ = self._kube.list_all(joined("nodes"), keep)
+        return tuple(node for node in found if node is not None), len(found)
+
+    def _slices(self) -> Mapping[str, Sequence[Slice]] | Unseen:
+        """Return the ResourceSlices of each node, with no text that names no GPU."""
+
+        def keep(found: Json) -> tuple[str, Slice]:
+            one, node = read_slice(found), as_object(found.get("spec")).get("nodeName")
+            texts = frozenset(text for text in one.texts if text.startswith(_UUID))
+            return str(node), replace(one, texts=texts)
+
+        found = self._served_list(SLICES, keep)
+        if isinstance(found, Unseen):
+            return found
+        slices: dict[str, list[Slice]] = {}
+        for node, one in found:
+            if one.texts:
+                slices.setdefault(node, []).append(one)
+        return slices
+
+    def _claimed(self) -> frozenset[str] | Unseen:
+        found = self._served_list(_CLAIMS, read_gpu_claim)
+        return found if isinstance(found, Unseen) else frozenset(filter(None, found))
+
+    def _served_list(self, path: str, keep: Callable[[Json], T]) -> list[T] | Unseen:
+        """Read a list of resource.k8s.io/v1, which Kubernetes has from 1.34 on."""
+        try:
+            return self._kube.list_all(path, keep)[0]
+        except KubeError as error:
+            if not error.not_found:
+                raise
+            return Unseen("needs resource.k8s.io/v1, which Kubernetes serves from 1.34 on")
+
+    def _runtime_class(self) -> str:
+        path = f"/apis/node.k8s.io/v1/runtimeclasses/{NVIDIA_RUNTIME_CLASS}"
+        return str((self._kube.find(path) or {}).get("handler") or "")
+
+    def _webhooks(self) -> tuple[OtherWebhook, ...]:
+        """Return others' webhooks, and remember our configurations."""
+        own: list[tuple[str, Json]] = []
+        others: list[OtherWebhook] = []
+
+        def keep(kind: str, found: Json) -> None:
+            if (found.get("metadata") or {}).get("name") == CONFIGURATION:
+                own.append((kind, found))
+            else:
+                others.extend(read_webhooks(kind, found))
+
+        self._own = Unseen("needs the right to list webhook configurations")
+        for kind, path in KINDS.items():
+            self._kube.list_all(path, partial(keep, kind))
+        self._own = own
+        return tuple(others)
+
+    def _may(self, right: Right) -> bool:
+        attributes = {
+            "verb": right.verb,
+            "group": right.group,
+            "resource": right.resource,
+            "subresource": right.subresource,
+            "namespace": right.namespace,
+        }
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        answer = self._kube.create(_ACCESS_REVIEWS, body)
+        return (answer.get("status") or {}).get("allowed") is True
+
+    def _denied(self, *rights: Right) -> tuple[Right, ...]:
+        """Return those of the rights that the user has not; an admin is asked for once."""
+        if self._may(Right("*", "*", "*")):
+            return ()
+        return tuple(right for right in rights if not self._may(right))
+
+    def _not_granted(self) -> tuple[Right, ...]:
+        if self._may(Right("escalate", _RBAC, "clusterroles")):
+            return ()
+        rights = []
+        for group, resource, verbs in GRANTED:
+            name, _, below = resource.partition("/")
+            rights += [Right(verb, group, name, subresource=below) for verb in verbs]
+        return self._denied(*rights)
+
+    def _namespace_facts(self, name: str) -> Any:
+        path = joined("namespaces", name)
+        return self._try("get namespaces", lambda: read_namespace(name, self._kube.find(path)))
+
+    def _webhook(self, namespace: str) -> Workload | None:
+        found = self._kube.find(_in(namespace, "deployments", "vramwarden-webhook"))
+        if found is None and not self._namespace:
+            selector = f"{_OURS},app.kubernetes.io/component=webhook"
+            everywhere = self._try(
+                "list deployments", lambda: self._listed("deployments", selector)
+            )
+            return next(iter(everywhere), None) if isinstance(everywhere, list) else None
+        return None if found is None else read_workload(found)
+
+    def _daemon_set(self, namespace: str, component: str) -> Workload | None:
+        found = self._kube.find(_in(namespace, "daemonsets", f"vramwarden-{component}"))
+        return None if found is None else read_workload(found)
+
+    def _sentry(self, namespace: str) -> Workload | None:
+        """Return the sentry, which may be in any namespace."""
+        selector = f"{_OURS},app.kubernetes.io/component=sentry"
+        everywhere = self._try("list daemonsets", lambda: self._listed("daemonsets", selector))
+        if isinstance(everywhere, list):
+            return next(iter(everywhere), None)
+        return self._daemon_set(SENTRY_NAMESPACE, "sentry") or self._daemon_set(namespace, "sentry")
+
+    def _listed(self, resource: str, selector: str) -> list[Workload]:
+        path = f"{_APPS}/{resource}"
+        return self._kube.list_all(path, read_workload, labelSelector=selector)[0]
+
+    def _own_pods(self, namespaces: set[str]) -> Any:
+        found = []
+        for namespace in sorted(namespaces):
+            path = joined("namespaces", namespace, "pods")
+            found += self._kube.list_all(path, read_own_pod, labelSelector=_OURS)[0]
+        return tuple(pod for pod in found if pod is not None)
+
+    def _data(self, namespace: str, name: str) -> dict[str, str] | None:
+        found = self._kube.find(joined("namespaces", namespace, "configmaps", name))
+        return None if found is None else dict(found.get("data") or {})
+
+    def _secret(self, webhook: Workload) -> tuple[str, Mapping[str, bytes]] | None:
+        """Return the certificates of the Secret that a release uses."""
+        shared = webhook.option("cert-secret")
+        title = shared or (f"{webhook.namespace}/{webhook.secret}" if webhook.secret else "")
+        namespace, _, name = title.partition("/")
+        if not name:
+            return None
+
+        def keep(found: Json) -> dict[str, bytes]:
+            data = found.get("data") or {}
+            return {key: _bytes(data.get(key)) for key in _CERTIFICATES if data.get(key)}
+
+        files = self._kube.find_kept(joined("namespaces", namespace, "secrets", name), keep)
+        return title, files or {}
+
+    def _has_key(self, namespace: str) -> bool:
+        path = joined("namespaces", namespace, "secrets", "vramwarden-key")
+        return self._kube.find_kept(path, bool) is True
+
+    def _sources(self, namespace: str) -> tuple[str, ...] | None:
+        where = f"namespaces/{quote(namespace, safe='')}/networkpolicies/vramwarden-webhook"
+        return read_sources(self._kube.find(f"/apis/networking.k8s.io/v1/{where}"))
+
+    def _fence(self, what: str, served: frozenset[str] | Unseen) -> frozenset[str]:
+        """Return the names of our admission policies, or of those that a binding makes deny."""
+        names: list[str] = []
+
+        def keep(kind: str, found: Json) -> None:
+            spec = found.get("spec") or {}
+            if what == "policies":
+                names.append(str(found["metadata"]["name"]))
+            elif kind == "mutating" or "Deny" in (spec.get("validationActions") or ()):
+                names.append(str(spec.get("policyName")))
+
+        for kind in ("validating", "mutating"):
+            resource = f"{kind}admission{what}"
+            if isinstance(served, Unseen) or resource in served:
+                path = f"/apis/{_REGISTRATION}/v1/{resource}"
+                self._kube.list_all(path, partial(keep, kind), labelSelector=_OURS)
+        return frozenset(names)
+
+    def _gpu_nodes(self) -> Mapping[str, float]:
+        def keep(found: Json) -> tuple[str, float | None]:
+            status = found.get("status") or {}
+            return str(found["metadata"]["name"]), read_time(status.get("observedAt"))
+
+        path = f"/apis/{API_GROUP}/v1alpha1/{GPU_NODES}"
+        found, _ = self._kube.list_all(path, keep)
+        return {name: at_s for name, at_s in found if at_s is not None}
+
+    def _pods(self, *, has_void: bool) -> _Pods:
+        def keep(pod: Json) -> _Pod:
+            labels = as_object(as_object(pod.get("metadata")).get("labels"))
+            return (
+                read_managed_pod(pod) if labels.get(MANAGED_LABEL) == "true" else None,
+                read_excused_pod(pod) if has_void else None,
+                read_other_pod(pod),
+            )
+
+        found, _ = self._kube.list_all(joined("pods"), keep, fieldSelector=NOT_ENDED)
+        return (
+            tuple(one for one, _, _ in found if one),
+            tuple(one for _, one, _ in found if one),
+            tuple(one for _, _, one in found if one),
+        )
+
+    def _events(self) -> Mapping[str, str]:
+        """Return what agents said last of nodes whose GPUs are in use."""
+
+        def keep(event: Json) -> tuple[str, str, str]:
+            about = event.get("involvedObject") or {}
+            at = event.get("lastTimestamp") or event.get("eventTime") or ""
+            return str(at), str(about.get("name")), str(event.get("message"))
+
+        path = joined("namespaces", OF_NODES, "events")
+        selector = f"involvedObject.kind=Node,reason={DRAIN}"
+        found, _ = self._kube.list_all(path, keep, fieldSelector=selector)
+        return {name: message for _, name, message in sorted(found)}
+
+    def _dry_run(self, name: str, memory: str = "", *, native: bool = False) -> DryRun | Unseen:
+        path = joined("namespaces", self._test_namespace, "pods")
+        try:
+            created = self._kube.create(path, _pod(name, memory, native=native), dry_run=True)
+        except KubeError as error:
+            if not error.code:
+                raise
+            if _NO_RIGHT in str(error):
+                return Unseen(f"needs the right to create pods in {self._test_namespace}")
+            said = str(error).partition(f" answers {error.code}: ")[2]
+            return DryRun(created=False, answer=said or str(error))
+        return read_dry_run(created)
+
+
+def _in(namespace: str, resource: str, name: str) -> str:
+    return f"{_APPS}/namespaces/{quote(namespace, safe='')}/{resource}/{name}"
+
+
+def _namespace_of(own: tuple[OurWebhook, ...] | Unseen) -> str:
+    hooks = () if isinstance(own, Unseen) else own
+    return next((hook.namespace for hook in hooks if hook.namespace), "")
+
+
+def _bundles(kind: str, configuration: Json) -> list[tuple[str, bytes]]:
+    return [
+        (f"{hook.get('name')} ({kind})", _bytes((hook.get("clientConfig") or {}).get("caBundle")))
+        for hook in configuration.get("webhooks") or ()
+    ]
+
+
+def _bytes(text: object) -> bytes:
+    try:
+        return b64decode(str(text or ""))
+    except (Base64Error, ValueError):
+        return b""
+
+
+def _pod(name: str, memory: str, *, native: bool) -> Json:
+    """Return a pod that any Pod Security level allows."""
+    container: Json = {
+        "name": "main",
+        "image": "example",
+        "imagePullPolicy": "IfNotPresent",
+        "resources": {"limits": {"cpu": "100m", "memory": "64Mi"}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    spec: Json = {
+        "securityContext": {
+            "runAsUser": 65532,
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+    }
+    if native:
+        spec["shareProcessNamespace"] = True
+        spec["initContainers"] = [{**container, "name": "sidecar", "restartPolicy": "Always"}]
+    annotations = {GPU_MEMORY_ANNOTATION: memory} if memory else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"vramwarden-check-{name}", "annotations": annotations},
+        "spec": spec,
+    }

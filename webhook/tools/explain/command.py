@@ -1,0 +1,94 @@
+"""The command `explain`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from webhook.options import NoCluster, cluster_options, output_option, reach
+from webhook.tools.explain.show import as_json, as_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from webhook.adapters.kube.client import Kube
+    from webhook.tools.explain.judge.report import Report
+
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_POD_WORDS: Final = ("pod", "pods", "po")
+
+
+def explain(kube: Kube, namespace: str, kind: str, name: str) -> Report:
+    """Explain a pod, or what creates pods; raises KubeError where that itself cannot be read."""
+    # Imported here: it would slow down every --help.
+    from webhook.tools.explain.judge.explain import explain_pod, explain_workload  # noqa: PLC0415
+    from webhook.tools.explain.read import (  # noqa: PLC0415
+        KINDS,
+        read_pod_facts,
+        read_workload_facts,
+    )
+
+    if kind in _POD_WORDS:
+        return explain_pod(read_pod_facts(kube, namespace, name))
+    found = next(one for one in KINDS if kind in one.words)
+    facts, pod = read_workload_facts(kube, found, namespace, name)
+    if pod is None:
+        return explain_workload(facts, None)
+    of = read_pod_facts(kube, namespace, str(pod["metadata"]["name"]), pod)
+    return explain_workload(facts, explain_pod(of))
+
+
+def _subject(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[str, str]:
+    """Read `eval-4` or `deployment/llama`."""
+    from webhook.tools.explain.read import KINDS  # noqa: PLC0415 - as above
+
+    kind, slash, name = text.rpartition("/")
+    kind = kind.lower() if slash else _POD_WORDS[0]
+    words = [*_POD_WORDS, *(word for one in KINDS for word in one.words)]
+    if kind not in words:
+        kinds = "pod, " + ", ".join(one.words[0] for one in KINDS)
+        raise click.BadParameter(f"{kind!r} is no kind that is known here; write one of {kinds}")
+    if not _NAME.fullmatch(name):
+        raise click.BadParameter(f"{name[:80]!r} is no name that Kubernetes allows")
+    return kind, name
+
+
+@click.command("explain")
+@click.argument("subject", metavar="POD|KIND/NAME", callback=_subject)
+@cluster_options
+@output_option("Lines for people, or everything for programs.")
+def explain_command(
+    *,
+    subject: tuple[str, str],
+    namespace: str | None,
+    context: str | None,
+    kubeconfig: Path | None,
+    output: str,
+) -> None:
+    """Say why a pod waits, was denied or stopped, and what would be enough.
+
+    Of a pod, or of what creates pods: deployment/NAME, job/NAME, also replicaset, statefulset,
+    daemonset and cronjob. It acts with your own rights: the role view in one namespace is enough,
+    and what you may not read is left out and named.
+
+    \b
+    vramwarden explain eval-4
+    vramwarden explain deployment/llama -n team-a
+    vramwarden explain job/embed -o json
+
+    Exit code 0: nothing is wrong; 1: something blocks or was stopped, or nothing has that name; 2:
+    wrong usage; 3: the cluster did not answer, or you may not read it.
+    """  # noqa: D301 - click wants the character, not two
+    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
+
+    kind, name = subject
+    try:
+        cluster = reach(kubeconfig, context, namespace)
+        report = explain(cluster.kube, cluster.namespace, kind, name)
+    except KubeError as error:
+        raise NoCluster(str(error)) from error
+    click.echo(as_json(report) if output == "json" else as_text(report), nl=False)
+    if report.is_trouble:
+        click.get_current_context().exit(1)

@@ -1,0 +1,302 @@
+"""What a pod that is bound does: waits for a GPU, starts, runs, was stopped, ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.enforcement.last_words import exactly, read_last_words
+from webhook.core.kinds.nodes import LONGEST_FAULT, read_time
+from webhook.core.kinds.workloads import workload_of
+from webhook.core.words import amount, span
+from webhook.names import CAP_HELD_CONDITION
+from webhook.tools.explain.judge.past import (
+    enough_for,
+    find_history,
+    history_notes,
+    peak_words,
+    stops_words,
+)
+from webhook.tools.explain.judge.phrases import bounded, some
+from webhook.tools.explain.judge.report import Cause, Enough, Report, Severity, State, Trouble
+from webhook.tools.explain.judge.room import Blocker
+from webhook.tools.explain.judge.stops import LONGEST_SENTENCE, Said, hear
+from webhook.tools.explain.judge.stored import (
+    condition,
+    container_name,
+    enforcer_ended,
+    line_for,
+    part,
+    rule_of,
+    statuses,
+)
+from webhook.tools.explain.judge.waiting import demand_words, old_figures, unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
+    from webhook.core.placement.assignments import PodState
+    from webhook.core.pod.fields import Json
+    from webhook.tools.explain.judge.report import PodFacts
+    from webhook.tools.explain.judge.stops import Heard, Stop
+
+    Mine = Sequence[tuple[GpuFigures, PodFigures]]
+
+ENOUGH: Final = "would have been enough"
+MOST_STOPS: Final = 3
+"""The newest are shown."""
+_SELF_TEST_FAILED: Final = 70
+_AWAY: Final = "it was bound while vramwarden was away, and gets a GPU when vramwarden is back"
+_ORDINARY: Final = {"ContainerCreating", "PodInitializing"}
+
+
+def explain_bound(facts: PodFacts, pod: Json, state: PodState) -> Report:
+    """Explain a pod that has a node, or ended.
+
+    | its GPUs | something was stopped | it can be measured | the pod | state |
+    | --- | --- | --- | --- | --- |
+    | are to come | any | any | any | waiting |
+    | any | yes | any | any | stopped |
+    | any | no | no | has not ended | blind |
+    | any | no | yes | has ended | ended |
+    | any | no | yes | starts | starting |
+    | any | no | yes | runs | running |
+    """
+    now_s, ended = facts.now_s, enforcer_ended(pod)
+    failed = ended.exit_code == _SELF_TEST_FAILED
+    heard = hear(facts.log, ended.message, self_test_failed=failed)
+    node = next((one for one in facts.nodes or () if one.name == state.node), None)
+    mine = [(gpu, one) for gpu in (node.gpus if node else ()) for one in gpu.pods]
+    mine = [(gpu, one) for gpu, one in mine if one.uid == state.uid]
+    causes = [*_stopped(pod, heard, now_s), *_held_from_outside(pod, now_s)]
+    run_bytes = _enough_to_run(pod, heard, mine) if causes or heard.reports else None
+    what, headline = _headline(facts, pod, state, node, mine)
+    if causes and what is not State.WAITING:
+        what = State.STOPPED
+    causes += _reported(pod, heard, now_s)
+    if heard.blind and not state.finished:
+        fix = "kubectl logs, container vram-enforcer, says more; or ask your platform team"
+        causes.append(Cause(Severity.ERROR, Said.BLIND, f"{Said.BLIND.value}: {heard.blind}", fix))
+        if what in {State.STARTING, State.RUNNING}:
+            what = State.BLIND
+    if what is State.WAITING:
+        detail = (state.waits.told if state.waits else "") or _AWAY
+        fix = "wait, or delete the pod, so that another one is bound"
+        causes.insert(0, Cause(Severity.ERROR, Trouble.WAITS_FOR_GPU, detail, fix))
+    elif not state.finished:
+        causes += _broken(node, state)
+        if state.unreadable and not state.uuids:
+            causes.insert(0, unreadable(state.unreadable))
+        causes += _waiting_containers(pod)
+    notes = list(_enough_notes(run_bytes, mine))
+    if state.need:
+        history = find_history(facts.histories, workload_of(part(pod, "metadata")))
+        notes += history_notes(history, state.need.memory_bytes, facts.nodes, pod)
+    left_out, remarks = list(facts.left_out), []
+    if not state.finished:
+        remarks = [*_why_those(node, state, mine), *old_figures([node] if node else [], now_s)]
+        if node is None and facts.nodes is not None:
+            left_out.append(f"figures of node {state.node}: its sentry has written none")
+    return Report(
+        "Pod",
+        facts.namespace,
+        facts.name,
+        what,
+        headline,
+        tuple(causes),
+        enough=Enough(run_bytes=run_bytes),
+        notes=tuple(notes),
+        remarks=tuple(remarks),
+        left_out=tuple(left_out),
+    )
+
+
+def _headline(
+    facts: PodFacts, pod: Json, state: PodState, node: NodeFigures | None, mine: Mine
+) -> tuple[State, str]:
+    """Return what a pod does, and the first sentence of it."""
+    name, status = f"Pod {facts.namespace}/{facts.name}", part(pod, "status")
+    if state.finished:
+        return State.ENDED, f"{name} {_ended(pod, facts.now_s)}"
+    since_s = read_time(status.get("startTime"))
+    passed = "" if since_s is None else span(facts.now_s - since_s)
+    asks = demand_words(state, rule_of(pod))
+    if state.waits is not None:
+        waits = f"has waited {passed}" if passed else "waits"
+        return State.WAITING, f"{name} is bound to {state.node} and {waits} for a GPU. {asks}"
+    on, since = _gpus(node, state), f" since {passed}" if passed else ""
+    if part(pod, "metadata").get("deletionTimestamp"):
+        since += " and is being deleted"
+    if status.get("phase") != "Running":
+        return State.STARTING, f"{name} starts on {state.node}{since}: {on}. {asks}"
+    return State.RUNNING, f"{name} runs on {state.node}{since}: {on}, {_figures(state, mine)}."
+
+
+def _ended(pod: Json, now_s: float) -> str:
+    status = part(pod, "status")
+    at_s = [
+        found
+        for one in statuses(pod)
+        if (found := read_time(part(one, "state", "terminated").get("finishedAt"))) is not None
+    ]
+    ago = f" {span(now_s - max(at_s))} ago" if at_s else ""
+    phase = bounded(status.get("phase"), 20)
+    words = read_last_words(enforcer_ended(pod).message)
+    if words is None:
+        return f"ended{ago} ({phase}); nobody says what it held."
+    held = f"{peak_words(words.peak_bytes, words.cap_bytes)}, {stops_words(words.stops)}"
+    return f"ended{ago} ({phase}): {held}."
+
+
+def _gpus(node: NodeFigures | None, state: PodState) -> str:
+    """Name a pod's GPUs: `GPU 1 (H100-80GB, GPU-5c2...)`."""
+    if not state.uuids:
+        return "no GPU" if state.at_binding else f"all GPUs of {state.node}"
+    known = {gpu.uuid: gpu for gpu in node.gpus} if node else {}
+    named = []
+    for uuid in state.uuids:
+        gpu = known.get(uuid)
+        product = f"{bounded(gpu.product, 40)}, " if gpu and gpu.product else ""
+        named.append(f"GPU {gpu.index} ({product}{uuid})" if gpu else uuid)
+    return some(named, 4)
+
+
+def _figures(state: PodState, mine: Mine) -> str:
+    """Say cap, use and peak, on the GPU on which each is largest."""
+    cap = state.hold.cap_bytes if state.hold else 0
+    several = state.need is not None and state.need.gpu_count > 1
+    parts = [f"cap {exactly(cap)}" + (" on each" if several else "")]
+    used = [one.used_bytes for _, one in mine if one.used_bytes is not None]
+    peaks = [one.peak_bytes for _, one in mine if one.peak_bytes is not None]
+    if used:
+        parts.append(f"uses {amount(max(used))}" + (" on one" if several else ""))
+    if peaks:
+        parts.append(f"peak {amount(max(peaks))}")
+    return ", ".join(parts if used else [*parts, "what it uses is not known"])
+
+
+def _stopped(pod: Json, heard: Heard, now_s: float) -> Iterator[Cause]:
+    """Yield the newest stops, the newest first."""
+    for stop in heard.stops[: -MOST_STOPS - 1 : -1]:
+        peak = stop.peak_bytes
+        fix = line_for(pod, enough_for(peak)) if peak else ""
+        yield Cause(Severity.WARNING, stop.reason, _stop_words(pod, stop, now_s), fix)
+    rest = len(heard.stops) - MOST_STOPS
+    if rest > 0:
+        detail = f"{rest} more, as the log of container vram-enforcer says"
+        yield Cause(Severity.INFO, Said.STOPPING, detail)
+
+
+def _reported(pod: Json, heard: Heard, now_s: float) -> Iterator[Cause]:
+    """Yield the newest excess for which the policy has nothing stopped, and how many there were."""
+    if not heard.reports:
+        return
+    newest, count = heard.reports[-1], len(heard.reports)
+    when = "before" if newest.at_s is None else f"{span(now_s - newest.at_s)} ago"
+    more = "" if count == 1 else f" ({count} times so far)"
+    fix = line_for(pod, enough_for(newest.peak_bytes)) if newest.peak_bytes else ""
+    detail = f"reported only{more}, {when}: {newest.why}"
+    yield Cause(Severity.INFO, Said.WOULD_STOP, detail, fix)
+
+
+def _stop_words(pod: Json, stop: Stop, now_s: float) -> str:
+    """Say what was stopped: when, who, what it held, and whether the memory came back."""
+    when = "before" if stop.at_s is None else f"{span(now_s - stop.at_s)} ago"
+    if stop.sum_bytes is None or stop.pid is None or stop.reason is Said.ENDING_POD:
+        return f"{when}: {stop.why}"
+    name = container_name(pod, stop.container)
+    where = f", container {name}" if name else ""
+    what = f"{stop.command or 'a process'} (pid {stop.pid}{where})"
+    sent = "SIGTERM, then SIGKILL" if stop.killed else "SIGTERM"
+    if stop.reason is Said.STOPPING_CONTAINER:
+        what, sent = f"all of the container of {what}", "SIGKILL"
+    cap = "" if stop.cap_bytes is None else f" (cap {exactly(stop.cap_bytes)})"
+    held = f"was sent {sent} when the pod held {amount(stop.sum_bytes)}{cap}"
+    after_s = stop.freed_after_s
+    back = "" if after_s is None else f"; {after_s:.1f} s later its memory was back"
+    return f"{when}: {what} {held}{back}"
+
+
+def _held_from_outside(pod: Json, now_s: float) -> Iterator[Cause]:
+    """Yield what the sentry did, which leaves a condition and not only an Event."""
+    found = condition(pod, CAP_HELD_CONDITION)
+    if found is None or found.status != "False":
+        return
+    at_s = read_time(found.since)
+    when = "" if at_s is None else f"{span(now_s - at_s)} ago, by the node's sentry: "
+    detail = when + bounded(found.message, LONGEST_SENTENCE)
+    yield Cause(Severity.WARNING, Trouble.CAP_EXCEEDED, detail)
+
+
+def _broken(node: NodeFigures | None, state: PodState) -> Iterator[Cause]:
+    """Yield those of its GPUs that are lost or broken: its programs may fail for that."""
+    for gpu in node.gpus if node else ():
+        if gpu.uuid in state.uuids and not gpu.healthy:
+            why = f": {bounded(gpu.fault, LONGEST_FAULT)}" if gpu.fault else ""
+            detail = f"its GPU {gpu.index} is lost or unhealthy{why}"
+            fix = "once it has saved its work, delete it, so that another GPU is chosen"
+            yield Cause(Severity.WARNING, Blocker.UNHEALTHY, detail, fix)
+
+
+def _waiting_containers(pod: Json) -> Iterator[Cause]:
+    """Yield the first container that the kubelet cannot start."""
+    for one in statuses(pod):
+        waits = part(one, "state", "waiting")
+        reason = bounded(waits.get("reason"), 100)
+        if reason and reason not in _ORDINARY:
+            said = bounded(waits.get("message"), LONGEST_SENTENCE)
+            detail = f"container {bounded(one.get('name'), 63)}: {reason}"
+            yield Cause(
+                Severity.ERROR, Trouble.CONTAINER_WAITS, f"{detail}: {said}" if said else detail
+            )
+            return
+
+
+def _enough_to_run(pod: Json, heard: Heard, mine: Mine) -> int | None:
+    """Return what would have been enough until now, by the largest peak that anybody saw."""
+    peaks = [stop.peak_bytes for stop in heard.stops if stop.peak_bytes]
+    peaks += [one.peak_bytes for _, one in mine if one.peak_bytes]
+    words = read_last_words(enforcer_ended(pod).message)
+    peaks += list(words.peaks.values()) if words else []
+    return enough_for(max(peaks)) if peaks else None
+
+
+def _enough_notes(run_bytes: int | None, mine: Mine) -> Iterator[tuple[str, str]]:
+    if run_bytes is None:
+        return
+    said = exactly(run_bytes)
+    if len(mine) == 1:
+        gpu, own = mine[0]
+        if gpu.free_bytes is not None:
+            left = gpu.free_bytes + own.cap_bytes
+            fits = "fits" if left >= run_bytes else "does not fit"
+            said += (
+                f"     free on that GPU: {amount(max(0, gpu.free_bytes), down=True)}, so a new pod "
+                f"of {exactly(run_bytes)} {fits} there once this one ends"
+            )
+    yield ENOUGH, said
+
+
+def _why_those(node: NodeFigures | None, state: PodState, mine: Mine) -> Iterator[str]:
+    """Say by which rule the GPUs were chosen, with today's figures."""
+    if node is None or not mine or not state.uuids:
+        return
+    own = {gpu.uuid: one.cap_bytes for gpu, one in mine}
+    shown = []
+    for gpu in sorted(node.gpus, key=lambda one: one.index):
+        if gpu.free_bytes is None:
+            continue
+        if gpu.uuid in own:
+            without = amount(max(0, gpu.free_bytes + own[gpu.uuid]), down=True)
+            shown.append(f"GPU {gpu.index} would have {without} without this pod")
+        else:
+            shown.append(f"GPU {gpu.index} has {amount(max(0, gpu.free_bytes), down=True)}")
+    indices = sorted(gpu.index for gpu, _ in mine)
+    many = len(indices) > 1
+    which = f"GPUs {', '.join(map(str, indices))}" if many else f"GPU {indices[0]}"
+    rule = (
+        "the GPUs with the least free memory that fit are"
+        if many
+        else ("the GPU with the least free memory that fits is")
+    )
+    yield f"Why {which} of {node.name}: {rule} taken; today {some(shown, 8)}."

@@ -1,0 +1,231 @@
+"""Which nodes a pod may run on, by what it selects: as far as the user may read that.
+
+Nodes are not in the role `view`. Without them, what `GPUNode` says stands in for the labels that
+the node agent writes, and everything else is unknown, which is never taken for a mismatch.
+
+Source: Kubernetes, "Assigning Pods to Nodes" and "Taints and Tolerations".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.node.inventory import NO_ENFORCEMENT
+from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.pod.findings import quoted
+from webhook.core.pod.lenient import as_object, as_objects
+from webhook.names import (
+    NODE_DEVICE_NAMES_LABEL,
+    NODE_ENFORCEMENT_LABEL,
+    NODE_GPU_MEMORY_LABEL,
+)
+from webhook.tools.explain.judge.phrases import bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from webhook.core.kinds.nodes import NodeFigures
+    from webhook.core.pod.fields import Json
+
+MOST_TERMS: Final = 256
+"""Of a pod's selection, and of the taints and tolerations; more than admission lets pass."""
+_LONGEST: Final = 317  # a label's key, as the API server bounds it
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_NAME_FIELD: Final = "metadata.name"
+_REPELLING: Final = ("NoSchedule", "NoExecute")
+
+
+class Mismatch(StrEnum):
+    """Why a node is none that the pod may run on."""
+
+    NOT_SHARED = "NotShared"
+    """It lacks our label: its GPUs are measured, and offered to nobody."""
+    NODE_SELECTOR = "NodeSelector"
+    """It lacks a label that the pod selects, by selector or affinity, so also by class."""
+    HELD = "Held"
+    """Somebody else gives its GPUs away, too: what pods have stays, and no other gets any."""
+    NO_DEVICE_NAMES = "NoDeviceNames"
+    """Its container runtime resolves no name of its GPUs."""
+    NO_ENFORCEMENT = "NoEnforcement"
+    """No sidecar can measure there."""
+    TAINT = "Taint"
+    """It repels pods that do not tolerate its taint."""
+    CORDONED = "Cordoned"
+    """Somebody took it out of scheduling."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenNode:
+    """A node with a GPU, as a user who may read nodes sees it."""
+
+    name: str
+    labels: Mapping[str, str]
+    taints: tuple[tuple[str, str, str], ...] = ()
+    """Key, value, effect."""
+    unschedulable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotHere:
+    """Why a pod may not run on a node."""
+
+    reason: Mismatch
+    detail: str
+
+
+def read_seen_node(raw: Mapping[str, Any]) -> SeenNode:
+    """Read a node; what is not as Kubernetes stores it is left out."""
+    metadata, spec = as_object(raw.get("metadata")), as_object(raw.get("spec"))
+    labels = {key: value for key, value in as_object(metadata.get("labels")).items() if _is(value)}
+    taints = tuple(
+        (_text(one, "key"), _text(one, "value"), _text(one, "effect"))
+        for one in as_objects(spec.get("taints"), MOST_TERMS)
+    )
+    return SeenNode(_text(metadata, "name"), labels, taints, spec.get("unschedulable") is True)
+
+
+def why_not(pod: Mapping[str, Any], node: NodeFigures, seen: SeenNode | None) -> NotHere | None:
+    """Return why a pod may not run on a node; None where nothing that can be read forbids it.
+
+    | what is known | counts as |
+    | --- | --- |
+    | the node, as it is stored | its labels, taints and whether it is cordoned |
+    | its figures alone | the labels that follow from them; others are not judged |
+
+    The size of GPUs (`gpu-memory-mib`) is left out: it depends on the amount, and is judged from
+    the GPUs themselves.
+    """
+    spec = as_object(pod.get("spec"))
+    labels = _labels(node, seen)
+    for key, value in islice(as_object(spec.get("nodeSelector")).items(), MOST_TERMS):
+        if not _may_hold(_has(labels, key, lambda found, value=value: found == value)):
+            return _mismatch(key, f"{_shown(key)}={_shown(value)}", labels)
+    affinity = as_object(as_object(spec.get("affinity")).get("nodeAffinity"))
+    terms = as_objects(as_object(affinity.get(_REQUIRED)).get("nodeSelectorTerms"), MOST_TERMS)
+    failing = [_failing(term, labels, node.name) for term in terms]
+    if failing and all(failing):
+        key, wanted = failing[0] or ("", "")
+        return _mismatch(key, wanted, labels)
+    if node.held:
+        return NotHere(Mismatch.HELD, node.held)
+    if seen is None:
+        return None
+    if seen.unschedulable and not _tolerates(spec, ("node.kubernetes.io/unschedulable", "", "")):
+        return NotHere(Mismatch.CORDONED, "is cordoned (kubectl uncordon)")
+    for taint in seen.taints[:MOST_TERMS]:
+        if taint[2] in _REPELLING and not _tolerates(spec, taint):
+            shown = _shown(f"{taint[0]}={taint[1]}" if taint[1] else taint[0])
+            return NotHere(
+                Mismatch.TAINT, f"has the taint {shown}, which the pod does not tolerate"
+            )
+    return None
+
+
+def _labels(node: NodeFigures, seen: SeenNode | None) -> tuple[Mapping[str, str], bool]:
+    """Return the labels that are known, and whether these are all."""
+    if seen is not None:
+        return seen.labels, True
+    known = {NODE_ENFORCEMENT_LABEL: node.enforcement} if node.enforcement else {}
+    return known, False
+
+
+def _may_hold(holds: bool | None) -> bool:
+    return holds is not False
+
+
+def _has(labels: tuple[Mapping[str, str], bool], key: str, test: Any) -> bool | None:
+    """Apply a test to a label's value; None where the label cannot be read."""
+    known, complete = labels
+    if key in known or complete:
+        return bool(test(known.get(key)))
+    return None
+
+
+def _failing(
+    term: Json, labels: tuple[Mapping[str, str], bool], name: str
+) -> tuple[str, str] | None:
+    """Return key and words of the first expression of a term that does not hold."""
+    for one in as_objects(term.get("matchExpressions"), MOST_TERMS):
+        key = _text(one, "key")
+        if key == NODE_GPU_MEMORY_LABEL:
+            continue
+        if not _may_hold(_has(labels, key, lambda found, one=one: _holds(one, found))):
+            return key, _words(one)
+    for one in as_objects(term.get("matchFields"), MOST_TERMS):
+        if _text(one, "key") == _NAME_FIELD and not _holds(one, name):
+            return _NAME_FIELD, _words(one)
+    return None
+
+
+def _holds(expression: Json, found: str | None) -> bool:
+    """Evaluate a NodeSelectorRequirement, as the scheduler does; an unknown operator never holds.
+
+    | operator | holds where the label |
+    | --- | --- |
+    | In, NotIn | has one of the values; has none of them, or is absent |
+    | Exists, DoesNotExist | is there; is absent |
+    | Gt, Lt | is an integer, and larger or smaller than the one value |
+    """
+    values = [one for one in _list(expression.get("values")) if _is(one)]
+    operator = expression.get("operator")
+    if operator in {"Gt", "Lt"}:
+        try:
+            mine, limit = int(found or ""), int(values[0])
+        except (ValueError, IndexError):
+            return False
+        return mine > limit if operator == "Gt" else mine < limit
+    return {
+        "In": found in values,
+        "NotIn": found not in values,
+        "Exists": found is not None,
+        "DoesNotExist": found is None,
+    }.get(str(operator), False)
+
+
+def _tolerates(spec: Json, taint: tuple[str, str, str]) -> bool:
+    key, value, effect = taint
+    for one in as_objects(spec.get("tolerations"), MOST_TERMS):
+        wants, operator = _text(one, "key"), _text(one, "operator") or "Equal"
+        if _text(one, "effect") not in {"", effect} and effect:
+            continue
+        if operator == "Exists" and wants in {"", key}:
+            return True
+        if operator == "Equal" and wants == key and _text(one, "value") == value:
+            return True
+    return False
+
+
+def _mismatch(key: str, wanted: str, labels: tuple[Mapping[str, str], bool]) -> NotHere:
+    found = labels[0].get(key)
+    if key == NODE_DEVICE_NAMES_LABEL and found == DeviceNames.NONE:
+        detail = "its container runtime resolves no name of its GPUs (label device-names is none)"
+        return NotHere(Mismatch.NO_DEVICE_NAMES, detail)
+    if key == NODE_ENFORCEMENT_LABEL and found in {None, NO_ENFORCEMENT}:
+        return NotHere(Mismatch.NO_ENFORCEMENT, "no sidecar can measure there (enforcement: none)")
+    has = "has no such label" if found is None else f"has {_shown(found)}"
+    return NotHere(Mismatch.NODE_SELECTOR, f"the pod wants {wanted}, and it {has}")
+
+
+def _words(expression: Json) -> str:
+    values = [_shown(one) for one in _list(expression.get("values"))[:3] if _is(one)]
+    listed = f" {', '.join(values)}" if values else ""
+    return f"{_shown(_text(expression, 'key'))} {_shown(_text(expression, 'operator'))}{listed}"
+
+
+def _shown(value: object) -> str:
+    return bounded(value, 80) if _is(value) else quoted(value)
+
+
+def _is(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _text(raw: Json, key: str) -> str:
+    return bounded(raw.get(key), _LONGEST)
+
+
+def _list(value: object) -> Sequence[Any]:
+    return value[:MOST_TERMS] if isinstance(value, list) else ()

@@ -1,0 +1,108 @@
+"""A pod whose GPU NVIDIA's device plugin gives it: a slice of MIG, or a slot of time-slicing.
+
+Nothing of ours counts its memory, so no figures of ours say where it would have room. The scheduler
+says that, and who reads it has to know in which words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.kinds.nodes import read_time
+from webhook.core.nvidia.mig import is_slice
+from webhook.core.placement.assignments import Hold
+from webhook.core.placement.fit import Need
+from webhook.core.pod.demand import read_demand
+from webhook.core.pod.findings import MalformedObjectError
+from webhook.core.pod.views import read_pod
+from webhook.core.policy.values import TimeSliced
+from webhook.core.words import span
+from webhook.names import MANAGED_LABEL
+from webhook.tools.explain.judge.bound import explain_bound
+from webhook.tools.explain.judge.phrases import bounded, some
+from webhook.tools.explain.judge.report import Report, State
+from webhook.tools.explain.judge.stored import part, rule_of
+from webhook.tools.explain.judge.waiting import demand_words, of_scheduler
+
+if TYPE_CHECKING:
+    from webhook.core.placement.assignments import PodState
+    from webhook.core.pod.fields import Json
+    from webhook.tools.explain.judge.report import PodFacts
+
+_SLOTS: Final = frozenset(one.value for one in TimeSliced)
+_SLICE: Final = (
+    "a slice (MIG) has memory of its own, to which the GPU holds it; the node's labels "
+    "nvidia.com/mig-<profile>.memory say how much"
+)
+_SLOT: Final = (
+    "its GPU is shared by time-slicing: its sidecar holds it to its cap, and nobody keeps that "
+    "memory free, so others may take it first"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What NVIDIA's device plugin is asked for."""
+
+    need: Need
+    what: str
+    """As `1 nvidia.com/mig-1g.10gb`."""
+    remark: str
+    """What is promised of its memory, and what is not."""
+
+
+def given_by_plugin(pod: Json) -> Given | None:
+    """Return what a pod asks the plugin for in place of VRAM of ours; None for all other pods."""
+    try:
+        found = read_pod(pod)
+        demand = read_demand(found)[0]
+        if demand is None or found.labels.get(MANAGED_LABEL) != "true":
+            return None
+        asked = [
+            (resource, bounded(amount, 20))
+            for container in found.containers
+            if container.name in demand.amounts
+            for resource, amount in container.resources("limits").items()
+            if is_slice(resource) or resource in _SLOTS
+        ]
+    except MalformedObjectError:
+        return None
+    if not asked:
+        return None
+    what = some([f"{amount} {bounded(resource, 100)}" for resource, amount in asked], 4)
+    remark = _SLICE if is_slice(asked[0][0]) else _SLOT
+    return Given(Need(demand.per_gpu_bytes, demand.gpu_count), what, remark)
+
+
+def explain_by_plugin(facts: PodFacts, pod: Json, state: PodState, given: Given) -> Report:
+    """Explain a pod with a slice or a slot, with a node and without."""
+    need = given.need
+    state = replace(
+        state, need=need, at_binding=False, hold=Hold(need.memory_bytes, 0, 0.0, may_act=False)
+    )
+    name = f"Pod {facts.namespace}/{facts.name}"
+    asks = demand_words(state, rule_of(pod))
+    how = f"{given.what}, given by NVIDIA's device plugin"
+    if not state.node and not state.finished:
+        created_s = read_time(part(pod, "metadata").get("creationTimestamp"))
+        waited = "" if created_s is None else f" for {span(facts.now_s - created_s)}"
+        return Report(
+            "Pod",
+            facts.namespace,
+            facts.name,
+            State.PENDING,
+            f"{name} has waited{waited}. {asks} That is {how}.",
+            tuple(of_scheduler(pod, None, judged=False)),
+            remarks=(given.remark,),
+            left_out=facts.left_out,
+        )
+    found = explain_bound(facts, pod, state)
+    headline = found.headline
+    if not state.finished:
+        status = part(pod, "status")
+        does = "runs" if status.get("phase") == "Running" else "starts"
+        since_s = read_time(status.get("startTime"))
+        since = "" if since_s is None else f" since {span(facts.now_s - since_s)}"
+        headline = f"{name} {does} on {state.node}{since}: {how}. {asks}"
+    return replace(found, headline=headline, remarks=(given.remark,), left_out=facts.left_out)

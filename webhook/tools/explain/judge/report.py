@@ -1,0 +1,184 @@
+"""What `vramwarden explain` knows of a pod or a workload, and what it says of it; values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from webhook.core.kinds.histories import History
+    from webhook.core.kinds.nodes import NodeFigures
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.findings import Reason
+    from webhook.tools.explain.judge.eligible import Mismatch, SeenNode
+    from webhook.tools.explain.judge.room import Blocker, NodeRoom
+    from webhook.tools.explain.judge.stops import Said
+
+
+class State(StrEnum):
+    """What a pod, or a workload, is doing."""
+
+    PENDING = "pending"
+    """It waits for a node."""
+    REFUSED = "refused"
+    """Its pods are not created."""
+    WAITING = "waiting"
+    """It has a node, and no GPU yet."""
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    """Something of it was stopped for what it held; the rest may run on."""
+    BLIND = "blind"
+    """Its memory cannot be measured."""
+    ENDED = "ended"
+    GONE = "gone"
+    """It does not exist any more; its last run is known."""
+    NO_DEMAND = "no-demand"
+    """It asks for no VRAM."""
+    UNKNOWN = "unknown"
+    """Nothing has that name."""
+
+
+class Severity(StrEnum):
+    """How much a cause matters."""
+
+    ERROR = "error"
+    """It blocks, or something was stopped for it."""
+    WARNING = "warning"
+    """It will, or may."""
+    INFO = "info"
+
+
+class Trouble(StrEnum):
+    """Reasons for which no other part of vramwarden has a word."""
+
+    UNSCHEDULABLE = "Unschedulable"
+    """The scheduler names something else than VRAM: CPU, a volume, a taint."""
+    NOT_SCHEDULED_YET = "NotScheduledYet"
+    """A node has room, and the scheduler has not said why it does not take it."""
+    GATED = "SchedulingGated"
+    """Somebody holds it back, as queues do."""
+    BINDING_DENIED = "BindingDenied"
+    """We denied its last binding."""
+    WAITS_FOR_GPU = "WaitsForGPU"
+    """It was bound while vramwarden was away."""
+    CREATION_DENIED = "CreationDenied"
+    """Something other than vramwarden denied the pod: a quota, another webhook."""
+    CONTAINER_WAITS = "ContainerWaits"
+    """The kubelet cannot start a container."""
+    CAP_EXCEEDED = "VRAMCapExceeded"
+    """The sentry stopped it, from outside."""
+    JOB_FAILED = "JobFailed"
+    """Its pods failed too often, or it took too long."""
+    NOT_READ = "NotRead"
+    """It seems to ask for GPU memory in a way that vramwarden does not read."""
+    NOT_FOUND = "NotFound"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing that is to be known."""
+
+    severity: Severity
+    reason: Reason | Blocker | Mismatch | Said | Trouble
+    detail: str
+    fix: str = ""
+    """What to do; empty where there is nothing."""
+    aside: str = ""
+    """What stands beside it, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enough:
+    """Amounts per GPU that would have been enough; None where that is not known."""
+
+    admit_bytes: int | None = None
+    """For the policy: its bound."""
+    start_now_bytes: int | None = None
+    """To be placed at once."""
+    start_now_node: str = ""
+    run_bytes: int | None = None
+    """Not to be stopped, as far as it was seen to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is said."""
+
+    kind: str
+    namespace: str
+    name: str
+    state: State
+    headline: str
+    causes: tuple[Cause, ...] = ()
+    nodes: tuple[NodeRoom, ...] = ()
+    enough: Enough = field(default_factory=Enough)
+    notes: tuple[tuple[str, str], ...] = ()
+    """Each a label and a text."""
+    remarks: tuple[str, ...] = ()
+    """Sentences that stand at the end."""
+    left_out: tuple[str, ...] = ()
+    """What could not be looked at, and why."""
+    pod: Report | None = None
+    """Of a workload: its newest pod that is in trouble, else its newest."""
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether something blocks, or was stopped."""
+        mine = any(cause.severity is not Severity.INFO for cause in self.causes)
+        return mine or bool(self.pod and self.pod.is_trouble)
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """What could be read about a pod."""
+
+    namespace: str
+    name: str
+    now_s: float
+    pod: Json | None
+    """As it is stored; None where it does not exist."""
+    nodes: tuple[NodeFigures, ...] | None = None
+    """None where they cannot be read."""
+    seen: Mapping[str, SeenNode] | None = None
+    """Nodes by name; None where the user may not read them, or none was needed."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Of the namespace's pods, by UID."""
+    log: tuple[str, ...] = ()
+    """The enforcer's lines, the oldest first."""
+    histories: tuple[History, ...] = ()
+    """Of the namespace."""
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadFacts:
+    """What could be read about what creates pods."""
+
+    kind: str
+    """As `Deployment`."""
+    namespace: str
+    name: str
+    exists: bool
+    refusals: tuple[str, ...] = ()
+    """What was said where pods could not be created: of conditions first, then of Events."""
+    wanted: int | None = None
+    """Pods that there should be."""
+    pods: int = 0
+    """Pods that there are."""
+    others: tuple[str, ...] = ()
+    """Names of the same kind, where it does not exist."""
+    left_out: tuple[str, ...] = ()
+    misplaced: tuple[str, ...] = ()
+    """Our annotations that stand on it, and not on its pods' template."""
+    template: str = "spec.template"
+    """Where that template stands."""
+    ended: str = ""
+    """What became of a Job that makes no more pods: `is complete, 1 pod succeeded`."""
+    failed: str = ""
+    """Why a Job has failed."""
+    tried: bool = False
+    """Whether the refusals are answers to a pod that was tried as the user, and not stored."""

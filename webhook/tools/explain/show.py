@@ -1,0 +1,168 @@
+"""What `vramwarden explain` writes: lines for people, or JSON.
+
+Others' texts stand in a report: a command, a scheduler's message, an annotation. No character of
+them that a terminal would act on is written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.words import amount, span
+from webhook.names import SEEING_API_VERSION
+from webhook.tools.explain.judge.phrases import some
+from webhook.tools.explain.judge.report import Severity
+from webhook.tools.explain.judge.room import OLD_S, Blocker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from webhook.core.kinds.nodes import GpuFigures
+    from webhook.tools.explain.judge.report import Cause, Report
+    from webhook.tools.explain.judge.room import NodeRoom
+
+KIND: Final = "ExplainReport"
+MOST_NODES: Final = 10
+"""Drawn; JSON has all."""
+_MOST_GPUS: Final = 4
+_SIGNS: Final = {Severity.ERROR: "✗", Severity.WARNING: "!", Severity.INFO: "-"}
+_WITH_ROOM: Final = {Blocker.GPUS_SPLIT, Blocker.NO_ROOM}
+"""Reasons of nodes whose GPUs are worth a look."""
+_ASIDE_AT: Final = 60
+_INDENT: Final = "    "
+_SPACES: Final = re.compile(r"\s+")
+
+
+def as_text(report: Report) -> str:
+    """Write lines for people."""
+    return "".join(f"{_printable(line)}\n" for line in _lines(report))
+
+
+def as_json(report: Report) -> str:
+    """Write everything for programs: amounts in bytes, absent where unknown."""
+    value = {"apiVersion": SEEING_API_VERSION, "kind": KIND, **_value(report)}
+    return json.dumps(value, indent=2) + "\n"
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield report.headline
+    for number, cause in enumerate(report.causes):
+        yield from _cause(cause)
+        if number == 0:
+            yield from _nodes(report.nodes)
+    width = max((len(label) for label, _ in report.notes), default=0) + 1
+    for label, text in report.notes:
+        yield f"  {label + ':':<{width}}  {text}"
+    for remark in report.remarks:
+        yield remark[0].upper() + remark[1:]
+    if report.left_out:
+        yield "Not looked at:"
+        yield from (f"  {one}" for one in report.left_out)
+    if report.pod is not None:
+        yield ""
+        yield from _lines(report.pod)
+
+
+def _cause(cause: Cause) -> Iterator[str]:
+    line = f"{_SIGNS[cause.severity]} {cause.detail}"
+    yield f"{line:<{_ASIDE_AT}} {cause.aside}" if cause.aside else line
+    if cause.fix:
+        yield f"{_INDENT}-> {cause.fix}"
+
+
+def _nodes(nodes: tuple[NodeRoom, ...]) -> Iterator[str]:
+    """Yield what each node has, those with most for the pod first; what is none, by its reason."""
+    room = [node for node in nodes if _draws_gpus(node)]
+    room.sort(key=lambda one: (not one.fits, -one.largest_bytes, one.name))
+    without: dict[str, list[str]] = {}
+    for node in nodes:
+        if not _draws_gpus(node):
+            without.setdefault(node.detail, []).append(node.name)
+    rows = [(node.name, _gpus(node)) for node in room[:MOST_NODES]]
+    if len(room) > MOST_NODES:
+        rows.append(("...", f"{len(room) - MOST_NODES} more nodes with less (-o json has all)"))
+    rows += [
+        (some(names), f"no: {detail}") for detail, names in islice(without.items(), MOST_NODES)
+    ]
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, text in rows:
+        yield f"{_INDENT}{name:<{width}}  {text}"
+
+
+def _draws_gpus(node: NodeRoom) -> bool:
+    return node.fits or (node.reason in _WITH_ROOM)
+
+
+def _gpus(node: NodeRoom) -> str:
+    gpus = sorted(node.gpus, key=lambda gpu: (-(gpu.free_bytes or 0), gpu.index))
+    parts = [_gpu(gpu) for gpu in gpus[:_MOST_GPUS]]
+    if len(gpus) > _MOST_GPUS:
+        parts.append(f"and {len(gpus) - _MOST_GPUS} more with less")
+    old = f"  ({span(node.age_s)} old)" if node.age_s > OLD_S else ""
+    return "    ".join(parts) + old
+
+
+def _gpu(gpu: GpuFigures) -> str:
+    if not gpu.healthy:
+        return f"GPU {gpu.index}: {gpu.fault or 'unhealthy'}"
+    free = "?" if gpu.free_bytes is None else amount(max(0, gpu.free_bytes), down=True)
+    return f"GPU {gpu.index}: {free} free"
+
+
+def _value(report: Report) -> dict[str, Any]:
+    enough = report.enough
+    value: dict[str, Any] = {
+        "subject": {"kind": report.kind, "namespace": report.namespace, "name": report.name},
+        "state": report.state.value,
+        "headline": report.headline,
+        "causes": [
+            _given(
+                severity=one.severity.value,
+                reason=one.reason.value,
+                detail=one.detail,
+                fix=one.fix or None,
+            )
+            for one in report.causes
+        ],
+        "nodes": [_node_value(one) for one in report.nodes],
+        "enough": _given(
+            admit=enough.admit_bytes,
+            startNow=enough.start_now_bytes,
+            startNowNode=enough.start_now_node or None,
+            run=enough.run_bytes,
+        ),
+        "notes": [{"about": label, "text": text} for label, text in report.notes],
+        "remarks": list(report.remarks),
+        "leftOut": list(report.left_out),
+    }
+    if report.pod is not None:
+        value["pod"] = _value(report.pod)
+    return value
+
+
+def _node_value(node: NodeRoom) -> dict[str, Any]:
+    return _given(
+        name=node.name,
+        fits=node.fits,
+        reason=node.reason.value if node.reason else None,
+        detail=node.detail or None,
+        largest=node.largest_bytes if node.matches else None,
+        ageSeconds=round(node.age_s),
+        gpus=[
+            _given(index=gpu.index, uuid=gpu.uuid, free=gpu.free_bytes, usable=gpu.usable_bytes)
+            for gpu in node.gpus
+        ],
+    )
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _printable(line: str) -> str:
+    """Return a line of which nothing acts on a terminal; others' line breaks become a space."""
+    line = _SPACES.sub(lambda found: found[0] if set(found[0]) == {" "} else " ", line)
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line)

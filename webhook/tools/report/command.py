@@ -1,0 +1,157 @@
+"""The command `report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from webhook.options import NoCluster, connection_options, output_option, policy_failure, reach
+from webhook.tools.check.judge.facts import DEFAULT_NAMESPACE
+from webhook.tools.check.judge.findings import counted
+from webhook.tools.report.show import RolloutReport, as_json, as_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from webhook.adapters.kube.client import Kube
+    from webhook.core.policy.values import Policy
+
+
+@click.command("report")
+@connection_options
+@click.option("-n", "--namespace", default="", metavar="NS", help="Only this one.  [default: all]")
+@click.option(
+    "--policy",
+    "path",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="PATH",
+    help="A policy file or folder.  [default: the one in force]",
+)
+@click.option(
+    "--release",
+    default=DEFAULT_NAMESPACE,
+    show_default=True,
+    metavar="NS",
+    help="The namespace that vramwarden is installed in.",
+)
+@output_option("Tables, or everything for programs.")
+def report_command(
+    *,
+    kubeconfig: Path | None,
+    context: str | None,
+    namespace: str,
+    path: Path | None,
+    release: str,
+    output: str,
+) -> None:
+    """Say whom the policy would deny and who would be stopped, if every rule enforced.
+
+    It judges the pods that run now as if they were created again, under the policy in force or the
+    one that you pass, with Enforce in place of Audit and Warn. Who would have been stopped is known
+    for pods whose policy says onExcess: Report. It acts with your own rights and changes nothing;
+    who created a pod is not stored, so rules by users and groups are judged as for nobody. Where
+    rules ask for labels of namespaces, you need the right to read these.
+
+    \b
+    vramwarden report                        all namespaces, the policy in force
+    vramwarden report -n team-a              one namespace
+    vramwarden report --policy next.yaml     what a policy would do that you have not installed
+
+    Exit code 0: nobody would be denied or stopped; 1: somebody would, or the policy is not valid;
+    2: wrong usage; 3: the cluster did not answer, or you may not read it.
+    """  # noqa: D301 - click wants the character, not two
+    # Imported here: the client and policies would slow down every --help.
+    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
+    from webhook.adapters.policy.files import PolicyInvalidError  # noqa: PLC0415
+
+    try:
+        kube = reach(kubeconfig, context, None).kube
+        policy, where = _policy(kube, path, release)
+        found = report(kube, policy, where, namespace, release)
+    except PolicyInvalidError as error:
+        raise policy_failure(error) from error
+    except KubeError as error:
+        raise NoCluster(str(error)) from error
+    click.echo(as_json(found) if output == "json" else as_text(found), nl=False)
+    click.get_current_context().exit(int(found.would_change))
+
+
+def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str) -> RolloutReport:
+    """Read what the user may read, and judge it; raises KubeError where pods cannot be read."""
+    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
+    from webhook.tools.report.judge import Judged  # noqa: PLC0415
+    from webhook.tools.report.read import read_counters, read_stored_pods  # noqa: PLC0415
+    from webhook.tools.shared.read import (  # noqa: PLC0415
+        read_gpu_nodes,
+        why_no_figures,
+        why_no_pods,
+    )
+
+    labels, why_no_labels = _namespace_labels(kube, policy, namespace)
+    judged, missing = Judged(policy, labels), []
+    try:
+        read_stored_pods(kube, namespace, judged.take)
+    except KubeError as error:
+        raise NoCluster(why_no_pods(error, namespace)) from error
+    try:
+        nodes = read_gpu_nodes(kube)
+    except KubeError as error:
+        nodes = []
+        missing.append(why_no_figures(error))
+    counters, why = read_counters(kube, release)
+    if why:
+        missing.append(why)
+    missing += judged.missing(why_no_labels)
+    return RolloutReport(
+        f"{where}, {policy.short_digest}",
+        judged.pods,
+        judged.denied_pods,
+        judged.untranslated,
+        judged.denied(),
+        judged.over_cap(nodes),
+        counters,
+        missing,
+        kube.now_s(),
+    )
+
+
+def _namespace_labels(
+    kube: Kube, policy: Policy, namespace: str
+) -> tuple[Mapping[str, Mapping[str, str] | None], str]:
+    """Return the labels for which rules ask, by namespace, or why they are not known."""
+    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
+    from webhook.adapters.kube.namespaces import read_labels  # noqa: PLC0415
+
+    wanted = policy.namespace_labels
+    try:
+        return (read_labels(kube, namespace, wanted) if wanted else {}), ""
+    except KubeError as error:
+        verb = "get" if namespace else "list"
+        cure = f"ask an administrator for the right to {verb} namespaces"
+        return {}, f"which you may not read; {cure}" if error.forbidden else f"but: {error}"
+
+
+def _policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, str]:
+    """Return the policy and where it is from; raises PolicyInvalidError or KubeError."""
+    from webhook.adapters.kube.policies import PoliciesApi  # noqa: PLC0415 - as above
+    from webhook.adapters.policy.files import load_policy, load_texts  # noqa: PLC0415
+    from webhook.adapters.policy.objects import policy_text  # noqa: PLC0415
+    from webhook.adapters.settings import default_enforcer_image  # noqa: PLC0415
+    from webhook.tools.report.read import POLICIES, read_policy_texts  # noqa: PLC0415
+
+    image = default_enforcer_image()
+    if path is not None:
+        return load_policy(path, enforcer_image=image), str(path)
+    texts = read_policy_texts(kube, release)
+    if texts is None:
+        raise NoCluster(
+            f"there is no policy in force: namespace {release} has no ConfigMap {POLICIES}; name "
+            "the namespace of the release with --release, or a policy with --policy"
+        )
+    where = f"{release}/{POLICIES}"
+    objects = PoliciesApi(kube, release).last_good() or []
+    beside = [policy_text(name, data) for name, data in objects]
+    policy = load_texts(texts, where, beside, enforcer_image=image)
+    return policy, f"{where} and {counted(len(objects), 'object')}" if objects else where

@@ -1,0 +1,200 @@
+"""What the pods of a cluster would meet if they were created again and every rule enforced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.admission.decide import Decision, Outcome, Phase, decide
+from webhook.core.admission.templates import creation_of
+from webhook.core.kinds.workloads import workload_of
+from webhook.core.pod.demand import asks_for_vram
+from webhook.core.pod.findings import shortened
+from webhook.core.pod.lenient import as_object
+from webhook.core.policy.match import NamespaceUnknownError
+from webhook.core.policy.values import Action, Policy, Rollout
+from webhook.names import MANAGED_LABEL, MIRROR_POD_ANNOTATION
+from webhook.tools.check.judge.findings import counted, named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from webhook.core.kinds.nodes import NodeFigures
+    from webhook.core.pod.fields import Json
+
+MOST_GROUPS: Final = 500
+"""Of which a report is made; pods of further ones are counted alone."""
+MOST_WORKLOADS: Final = 10_000
+"""Of a group; of more, no more are counted."""
+LONGEST_SENTENCE: Final = 512
+_WORDS: Final = {Outcome.DENIED, Outcome.MALFORMED}
+_LOOKING: Final = {Action.WARN, Action.AUDIT}
+MALFORMED: Final = "Malformed"
+
+
+@dataclass(slots=True)
+class Denied:
+    """Pods of one namespace that one rule would deny for one reason."""
+
+    namespace: str
+    rule: str
+    action: str
+    """What the rule does today."""
+    reason: str
+    example: str
+    """One of the pods."""
+    sentence: str
+    """What is wrong with it, as its user would read it."""
+    pods: int = 0
+    workloads: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class OverCap:
+    """A pod that would have been stopped on one GPU for what it held."""
+
+    namespace: str
+    pod: str
+    node: str
+    gpu: int
+    cap_bytes: int
+    peak_bytes: int | None
+    times: int
+    since_s: float
+    """Unix time of the first time."""
+
+
+def enforcing(policy: Policy) -> Policy:
+    """Return the policy as it would be if every rule that only looks, and the rollout, enforced."""
+    rules = tuple(
+        replace(rule, action=Action.ENFORCE) if rule.action in _LOOKING else rule
+        for rule in policy.rules
+    )
+    return replace(policy, rules=rules, rollout=Rollout.ENFORCE)
+
+
+class Judged:
+    """Takes one stored pod after the other, and remembers little of each."""
+
+    def __init__(
+        self, policy: Policy, labels: Mapping[str, Mapping[str, str] | None] | None = None
+    ) -> None:
+        """`labels`: those of each namespace for which rules ask; None for one not known."""
+        self._policy = enforcing(policy)
+        self._labels = labels or {}
+        self._actions = {rule.name: rule.action.value for rule in policy.rules}
+        self._groups: dict[tuple[str, str, str], Denied] = {}
+        self._names: dict[str, tuple[str, str]] = {}
+        self.pods = 0
+        """That a rule governs."""
+        self.denied_pods = 0
+        self.untranslated = 0
+        """Pods that ask for VRAM, have none today, and would get it."""
+        self.unread = 0
+        """Pods that are too large to be read."""
+        self.unjudged = 0
+        """Pods whose rule depends on labels of their namespace, which are not known."""
+        self.unknown: set[str] = set()
+        """Namespaces of those."""
+
+    def take(self, raw: Json) -> None:
+        """Judge a stored pod as if it were created now."""
+        metadata, spec = as_object(raw.get("metadata")), raw.get("spec")
+        namespace, name = str(metadata.get("namespace")), str(metadata.get("name"))
+        labels = as_object(metadata.get("labels"))
+        if labels.get(MANAGED_LABEL) == "true":
+            self._names[str(metadata.get("uid"))] = namespace, name
+        if not isinstance(spec, dict):
+            self.unread += 1
+            return
+        if MIRROR_POD_ANNOTATION in as_object(metadata.get("annotations")):
+            return  # a kubelet's own, which nobody denies
+        creation = creation_of(_as_created(raw), namespace)
+        creation = replace(creation, namespace_labels=self._labels.get(namespace))
+        try:
+            decision = decide(creation, self._policy, Phase.MUTATE)
+        except NamespaceUnknownError:
+            self.unjudged += 1
+            self.unknown.add(namespace)
+            return
+        if decision.skip:
+            return
+        self.pods += 1
+        if decision.outcome in _WORDS:
+            self.denied_pods += 1
+            for reason, sentence in _found(decision):
+                self._note(namespace, name, decision.rule, reason, sentence, metadata)
+        elif asks_for_vram(raw) and labels.get(MANAGED_LABEL) != "true":
+            self.untranslated += 1
+
+    def denied(self) -> list[Denied]:
+        """Return what would be denied, most pods first."""
+        found = self._groups.values()
+        return sorted(found, key=lambda one: (-one.pods, one.namespace, one.rule, one.reason))
+
+    def missing(self, why_no_labels: str) -> Iterator[str]:
+        """Yield which pods could not be judged, and why.
+
+        Where nothing kept the labels from being read, their namespace is newer than they are.
+        """
+        if self.unread:
+            yield f"what becomes of {counted(self.unread, 'pod')}, too large to be read"
+        if self.unjudged:
+            yield (
+                f"what becomes of {counted(self.unjudged, 'pod')} in {named(self.unknown)}: rules "
+                "ask for labels of these namespaces, "
+                f"{why_no_labels or 'which were not there yet'}"
+            )
+
+    def over_cap(self, nodes: Iterable[NodeFigures]) -> list[OverCap]:
+        """Return who would have been stopped, of the pods that were taken; the oldest first."""
+        found = [
+            OverCap(
+                *self._names[pod.uid],
+                node.name,
+                gpu.index,
+                pod.cap_bytes,
+                pod.peak_bytes,
+                pod.would_stop,
+                pod.would_stop_since_s,
+            )
+            for node in nodes
+            for gpu in node.gpus
+            for pod in gpu.pods
+            if pod.would_stop and pod.would_stop_since_s is not None and pod.uid in self._names
+        ]
+        return sorted(found, key=lambda one: (one.since_s, one.namespace, one.pod, one.gpu))
+
+    def _note(
+        self, namespace: str, name: str, rule: str, reason: str, sentence: str, metadata: Json
+    ) -> None:
+        key = namespace, rule, reason
+        group = self._groups.get(key)
+        if group is None:
+            if len(self._groups) == MOST_GROUPS:
+                return
+            action = self._actions.get(rule, "")
+            group = Denied(namespace, rule, action, reason, name, sentence)
+            self._groups[key] = group
+        group.pods += 1
+        if len(group.workloads) < MOST_WORKLOADS:
+            group.workloads.add(str(workload_of(metadata)))
+
+
+def _as_created(raw: Json) -> Json:
+    """Return a pod without what the scheduler and users of `kubectl debug` have added to it."""
+    added = {"nodeName", "ephemeralContainers"}
+    spec = {key: value for key, value in raw["spec"].items() if key not in added}
+    return {"metadata": raw["metadata"], "spec": spec}
+
+
+def _found(decision: Decision) -> Iterator[tuple[str, str]]:
+    """Yield each reason once, with the first sentence of it."""
+    if decision.malformed:
+        yield MALFORMED, shortened(decision.malformed, LONGEST_SENTENCE)
+    seen: set[str] = set()
+    for finding in decision.findings:
+        reason = finding.reason.value
+        if reason not in seen:
+            seen.add(reason)
+            yield reason, shortened(str(finding), LONGEST_SENTENCE)

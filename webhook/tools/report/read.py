@@ -1,0 +1,114 @@
+"""What `vramwarden report` reads: stored pods, the policy in force, and the replicas' counters.
+
+With the rights of who runs it. Pods come in pages, and of each only what `keep` remembers is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from webhook.adapters.kube.client import KubeError, joined
+from webhook.core.kinds.nodes import read_time
+from webhook.core.pod.lenient import as_object, as_objects
+from webhook.tools.shared.once import once
+from webhook.tools.shared.read import NOT_ENDED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from webhook.adapters.kube.client import Kube
+
+    Json = dict[str, Any]
+
+POLICIES: Final = "vramwarden-policies"
+"""The chart's ConfigMap with the policy in force."""
+_WEBHOOK_PODS: Final = "app.kubernetes.io/name=vramwarden,app.kubernetes.io/component=webhook"
+_MOST_REPLICAS: Final = 16
+_MOST_BYTES: Final = 4 * 2**20
+_FAMILY: Final = "vramwarden_admission_requests"
+_DECISIONS: Final = ("denied", "warned", "audited")
+_PORT: Final = "operations"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a replica has counted since it started."""
+
+    replica: str
+    since_s: float | None
+    """Unix time."""
+    reviews: dict[str, dict[str, int]]
+    """Of new pods, by decision and reason."""
+
+
+def read_stored_pods(kube: Kube, namespace: str, keep: Callable[[Json], None]) -> None:
+    """Hand each pod of a namespace that has not ended to `keep`, once; all for "".
+
+    Raises KubeError.
+    """
+    path = joined("namespaces", namespace, "pods") if namespace else joined("pods")
+    kube.list_all(path, once(keep), fieldSelector=NOT_ENDED)
+
+
+def read_policy_texts(kube: Kube, namespace: str) -> dict[str, str] | None:
+    """Return the files of the policy in force; None where there are none; raises KubeError."""
+    found = kube.find(joined("namespaces", namespace, "configmaps", POLICIES))
+    data = as_object(found.get("data")) if found else {}
+    return {str(name): text for name, text in data.items() if isinstance(text, str)} or None
+
+
+def read_counters(kube: Kube, namespace: str) -> tuple[list[Counted], str]:
+    """Return what each replica counted, and why that is not all of it; never raises KubeError."""
+    path = joined("namespaces", namespace, "pods")
+    try:
+        replicas = kube.list_first(path, _replica, _MOST_REPLICAS, labelSelector=_WEBHOOK_PODS)
+        return [
+            Counted(name, since_s, _counts(kube.text(_metrics(path, name, port), _MOST_BYTES)))
+            for name, port, since_s in replicas
+        ], ""
+    except KubeError as error:
+        if error.forbidden:
+            what = "list pods, and get pods/proxy,"
+            return [], f"no counters of the replicas: you may not {what} in namespace {namespace}"
+        return [], f"no counters of the replicas: {error}"
+    except ValueError as error:
+        return [], f"no counters of the replicas: their metrics cannot be read ({error})"
+
+
+def _replica(raw: Json) -> tuple[str, int, float | None]:
+    metadata, spec, status = (as_object(raw.get(key)) for key in ("metadata", "spec", "status"))
+    ports = [
+        port.get("containerPort")
+        for container in as_objects(spec.get("containers"))
+        for port in as_objects(container.get("ports"))
+        if port.get("name") == _PORT
+    ]
+    port = ports[0] if ports and isinstance(ports[0], int) else 0
+    return str(metadata.get("name")), port, read_time(status.get("startTime"))
+
+
+def _metrics(path: str, name: str, port: int) -> str:
+    return f"{path}/{quote(name, safe='')}:{port}/proxy/metrics"
+
+
+def _counts(text: str) -> dict[str, dict[str, int]]:
+    counts: dict[str, dict[str, int]] = {}
+    for labels, value in _samples(text):
+        decision, reason = labels.get("decision", ""), labels.get("reason", "")
+        asks = labels.get("webhook") == "mutate" and labels.get("operation") == "CREATE"
+        if asks and decision in _DECISIONS and value >= 1:
+            by_reason = counts.setdefault(decision, {})
+            by_reason[reason] = by_reason.get(reason, 0) + int(value)
+    return counts
+
+
+def _samples(text: str) -> Iterator[tuple[dict[str, str], float]]:
+    for family in text_string_to_metric_families(text):
+        if family.name == _FAMILY:
+            for sample in family.samples:
+                if sample.name.endswith("_total"):
+                    yield sample.labels, sample.value

@@ -1,0 +1,161 @@
+"""The report as a table for people, and as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.enforcement.last_words import exactly, lasting, measured
+from webhook.core.kinds.nodes import write_time
+from webhook.names import SEEING_API_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from webhook.tools.report.judge import Denied, OverCap
+    from webhook.tools.report.read import Counted
+
+_HEADS: Final = ("NAMESPACE", "RULE", "NOW", "REASON", "PODS", "WORKLOADS", "EXAMPLE")
+_HEADS_OVER: Final = ("NAMESPACE", "POD", "NODE", "GPU", "CAP", "PEAK", "TIMES", "SINCE")
+_RIGHT: Final = frozenset({"PODS", "WORKLOADS", "GPU", "CAP", "PEAK", "TIMES", "SINCE"})
+_WIDEST: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutReport:
+    """Everything that a report says."""
+
+    policy: str
+    """Where it is from, and the first digits of its digest."""
+    pods: int
+    denied_pods: int
+    untranslated: int
+    denied: Sequence[Denied]
+    over_cap: Sequence[OverCap]
+    counted: Sequence[Counted]
+    missing: Sequence[str]
+    """What could not be read, and what to do."""
+    now_s: float
+
+    @property
+    def would_change(self) -> bool:
+        """Whether anybody would be denied or stopped."""
+        return bool(self.denied_pods or self.over_cap)
+
+
+def as_text(found: RolloutReport) -> str:
+    """Draw the report for people."""
+    lines = [
+        f"If every rule enforced ({found.policy}), of {_pods(found.pods)} that it governs:",
+        "",
+    ]
+    lines += _denied(found)
+    lines += ["", *_over_cap(found)]
+    if found.untranslated:
+        lines += ["", f"{_pods(found.untranslated)} would get the GPU memory asked for."]
+    for one in found.counted:
+        lines += ["", *_counted(one, found.now_s)]
+    if found.missing:
+        lines += ["", *(f"Not known: {sentence}" for sentence in found.missing)]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _denied(found: RolloutReport) -> list[str]:
+    if not found.denied:
+        return ["No pod would be denied."]
+    rows = [
+        (one.namespace, one.rule, one.action, one.reason, str(one.pods), str(len(one.workloads)),
+         one.example)
+        for one in found.denied
+    ]  # fmt: skip
+    heads, *drawn = _table(_HEADS, rows)
+    sentences = (one.sentence for one in found.denied)
+    below = (f"{row}\n    {said}" for row, said in zip(drawn, sentences, strict=True))
+    return [f"{_pods(found.denied_pods)} would be denied.", "", heads, *below]
+
+
+def _over_cap(found: RolloutReport) -> list[str]:
+    if not found.over_cap:
+        return ["No pod would have been stopped."]
+    rows = [
+        (one.namespace, one.pod, one.node, str(one.gpu), exactly(one.cap_bytes),
+         "-" if one.peak_bytes is None else measured(one.peak_bytes), str(one.times),
+         f"{lasting(max(0.0, found.now_s - one.since_s))} ago")
+        for one in found.over_cap
+    ]  # fmt: skip
+    return ["These would have been stopped at their cap.", "", *_table(_HEADS_OVER, rows)]
+
+
+def _counted(one: Counted, now_s: float) -> list[str]:
+    since = "" if one.since_s is None else f" in {lasting(max(0.0, now_s - one.since_s))}"
+    found = [
+        f"{decision} {count} ({', '.join(f'{why} {many}' for why, many in sorted(by.items()))})"
+        for decision, by in sorted(one.reviews.items())
+        if (count := sum(by.values()))
+    ]
+    return [f"Replica {one.replica} counted{since}: {'; '.join(found) or 'nothing wrong'}."]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [heads, *rows]
+    widths = [min(_WIDEST, max(map(len, column))) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if head in _RIGHT else cell.ljust(width)
+            for head, cell, width in zip(heads, line, widths, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def _pods(count: int) -> str:
+    return "1 pod" if count == 1 else f"{count} pods"
+
+
+def as_json(found: RolloutReport) -> str:
+    """Write the report for programs; what is not known is absent."""
+    report: dict[str, Any] = {
+        "apiVersion": SEEING_API_VERSION,
+        "kind": "RolloutReport",
+        "policy": found.policy,
+        "pods": found.pods,
+        "deniedPods": found.denied_pods,
+        "untranslatedPods": found.untranslated,
+        "denied": [
+            {
+                "namespace": one.namespace,
+                "rule": one.rule,
+                "action": one.action,
+                "reason": one.reason,
+                "pods": one.pods,
+                "workloads": len(one.workloads),
+                "example": one.example,
+                "message": one.sentence,
+            }
+            for one in found.denied
+        ],
+        "overCap": [
+            {
+                "namespace": one.namespace,
+                "pod": one.pod,
+                "node": one.node,
+                "gpu": one.gpu,
+                "capBytes": one.cap_bytes,
+                **({} if one.peak_bytes is None else {"peakBytes": one.peak_bytes}),
+                "times": one.times,
+                "since": write_time(one.since_s),
+            }
+            for one in found.over_cap
+        ],
+        "replicas": [
+            {
+                "name": one.replica,
+                **({} if one.since_s is None else {"since": write_time(one.since_s)}),
+                "reviews": one.reviews,
+            }
+            for one in found.counted
+        ],
+        "missing": list(found.missing),
+    }
+    return f"{json.dumps(report, indent=2)}\n"

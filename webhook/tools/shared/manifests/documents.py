@@ -1,0 +1,266 @@
+"""Manifests: from text to documents, to their pods and pod templates, and back to text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.admission.templates import pod_of
+from webhook.core.pod.patch import apply_patch
+from webhook.core.pod.templates import TooMuchToSearchError, find_templates, is_own_kind
+from webhook.tools.shared.manifests.json_reading import NotJsonError, read_json
+from webhook.tools.shared.manifests.reading import Layout, ManifestError, read_yaml
+from webhook.tools.shared.manifests.writing import fresh, rewrite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from webhook.adapters.yaml_documents import Path
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.patch import Operation
+    from webhook.core.pod.templates import Template
+
+
+# What kubectl takes for a separator; YAML forbids such a line inside a scalar.
+_SEPARATOR: Final = re.compile(r"^---(?=[ \t\r\n]|\Z)", re.MULTILINE)
+_HEADER: Final = re.compile(r"\ufeff?(?:---[ \t]*(?:#[^\n]*)?(?:\r?\n|\Z)|---[ \t]+)?")
+_KEEPS_BLANK_LINES: Final = re.compile(r"[|>][0-9]*\+")
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestDocument:
+    """One document: its part of the text, and what kubectl reads in it."""
+
+    text: str
+    value: Any
+    layout: Layout | None
+    """How it is indented; None where it is JSON."""
+    first_line: int = 1
+    """Where in its file it begins."""
+
+    @property
+    def as_yaml(self) -> str:
+        """The document as YAML, in its own words where they are YAML."""
+        return self.text if self.layout is not None else fresh(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestObject:
+    """One object of a document: an item where the document is a list."""
+
+    kind: str
+    version: str
+    value: Json
+    at: Path
+    """Where in the document it stands."""
+
+    def targets(self) -> Iterator[Target]:
+        """Yield its pods and pod templates; raises ManifestError where it is too large."""
+        try:
+            templates = find_templates(self.value, self.kind, self.version)
+        except TooMuchToSearchError as error:
+            name = text_of(self.value, "metadata", "name") or "(no name)"
+            raise ManifestError(f"{self.kind} {name} {error}") from None
+        for template in templates:
+            yield Target(self, template, is_one_of_many=len(templates) > 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A pod, or an object that holds a pod template."""
+
+    object: ManifestObject
+    found: Template
+    is_one_of_many: bool = False
+    """Whether the object holds more than this one."""
+
+    @property
+    def kind(self) -> str:
+        """Of the object."""
+        return self.object.kind
+
+    @property
+    def owner(self) -> Json:
+        """The object itself."""
+        return self.object.value
+
+    @property
+    def at(self) -> Path:
+        """Where in the document the pod or the template stands."""
+        return (*self.object.at, *self.found.path)
+
+    @property
+    def field(self) -> str:
+        """The same path within the object, for messages; empty for a pod."""
+        return self.found.field
+
+    @property
+    def template(self) -> Json | None:
+        """None where there is none."""
+        return self.found.pod
+
+    @property
+    def is_own_kind(self) -> bool:
+        """Whether its kind is Kubernetes' own."""
+        return is_own_kind(self.object.kind, self.object.version)
+
+    @property
+    def pod(self) -> Json:
+        """The pod that the API server would send: the manifest's, or one made from the template."""
+        return pod_of(self.found, text_of(self.owner, "metadata", "name"))
+
+    def changes(self, patch: Iterable[Operation]) -> dict[Path, list[Operation]]:
+        """Return what a patch of the pod changes in the document, by where it stands."""
+        operations = list(patch)
+        above = self.found.metadata_path
+        if above is None:
+            return {self.at: operations}
+        of_metadata = [one for one in operations if one["path"].startswith("/metadata")]
+        of_spec = [one for one in operations if one not in of_metadata]
+        return {(*self.object.at, *above): of_metadata, self.at: of_spec}
+
+
+def text_of(holder: Any, *path: str) -> str:
+    """Return a nested string, empty where there is none."""
+    for part in path:
+        holder = holder.get(part) if isinstance(holder, dict) else None
+    return holder if isinstance(holder, str) else ""
+
+
+def read_documents(text: str) -> list[ManifestDocument]:
+    """Split a text as kubectl does and read each document; raises ManifestError with the line."""
+    starts = [0, *(match.start() for match in _SEPARATOR.finditer(text) if match.start())]
+    ends = [*starts[1:], len(text)]
+    documents: list[ManifestDocument] = []
+    first_line = 1
+    for start, end in zip(starts, ends, strict=True):
+        header = _header(text[start:end])
+        try:
+            documents.extend(_read_part(text[start:end], header, first_line))
+        except ManifestError as error:
+            first = first_line + header.count("\n")
+            line = first + (error.line - 1 if error.line else 0)
+            raise ManifestError(str(error), line) from error
+        except RecursionError:
+            raise ManifestError("nested too deeply; flatten it") from None
+        first_line += text.count("\n", start, end)
+    return documents
+
+
+def _read_part(text: str, header: str, first_line: int) -> Iterator[ManifestDocument]:
+    """Yield the document between two separators, or the stream of JSON objects."""
+    body = text[len(header) :]
+    if body.lstrip().startswith("{"):
+        try:
+            objects = read_json(body)
+        except NotJsonError:
+            pass
+        else:
+            start = 0
+            for end, value in objects:
+                part = (header if not start else "") + body[start:end]
+                yield ManifestDocument(part, value, None, first_line)
+                first_line += part.count("\n")
+                start = end
+            return
+    value, layout = read_yaml(body)
+    if value is not None and not isinstance(value, dict):
+        what = "a list" if isinstance(value, list) else "a plain value"
+        detail = f"{what} at the top level; write an object, several of them in a kind: List"
+        raise ManifestError(detail)
+    yield ManifestDocument(text, value, layout, first_line)
+
+
+def find_objects(
+    value: Any, at: Path = (), of: str = "", version: str = ""
+) -> Iterator[ManifestObject]:
+    """Yield the objects of a document, going into lists.
+
+    Items of a typed list such as PodList may leave out kind and version: `of` and `version` say.
+    """
+    if not isinstance(value, dict):
+        return
+    kind, version = text_of(value, "kind") or of, text_of(value, "apiVersion") or version
+    items = value.get("items")
+    if kind.endswith("List") and isinstance(items, list):
+        for index, item in enumerate(items):
+            yield from find_objects(item, (*at, "items", index), kind.removesuffix("List"), version)
+        return
+    yield ManifestObject(kind, version, value, at)
+
+
+def find_targets(value: Any) -> Iterator[Target]:
+    """Yield the pods and pod templates of a document; raises ManifestError."""
+    for found in find_objects(value):
+        yield from found.targets()
+
+
+def changed(
+    document: ManifestDocument, changes: Mapping[Path, Iterable[Operation]]
+) -> ManifestDocument:
+    """Return a document with JSON Patch operations applied to the pods at the given paths."""
+    changes = {path: list(operations) for path, operations in changes.items() if operations}
+    if not changes:
+        return document
+    value = document.value
+    for path, operations in changes.items():
+        value = _patched(value, path, list(operations))
+    if document.layout is None:
+        return replace(document, text=_header(document.text) + fresh(value), value=value)
+    header = _header(document.text)
+    body, tail = _parted(document.text[len(header) :])
+    text = rewrite(body.replace("\r\n", "\n"), changes, value, document.layout)
+    if "\r\n" in body:
+        text = text.replace("\n", "\r\n")
+    return replace(document, text=header + text + tail, value=value)
+
+
+def _parted(body: str) -> tuple[str, str]:
+    """Cut off the comments and blank lines at the end, unless a block scalar keeps blank lines.
+
+    ruamel attaches them to the last value, and would move or lose them with it.
+    """
+    end = len(body)
+    if _KEEPS_BLANK_LINES.search(body):
+        return body, ""
+    while end:
+        start = body.rfind("\n", 0, end - 1) + 1
+        if body[start:end].strip() and body[start] != "#":
+            break
+        end = start
+    return body[:end], body[end:]
+
+
+def _patched(value: Any, path: Path, operations: list[Operation]) -> Any:
+    """Return a copy along the path, its end patched; what an alias shares is changed only here."""
+    if not path:
+        pod = {**value}
+        if any(one["path"].startswith("/metadata") for one in operations):
+            pod["metadata"] = value.get("metadata") or {}
+        return apply_patch(pod, operations)
+    key, *rest = path
+    copied = value.copy()
+    copied[key] = _patched(value[key], tuple(rest), operations)
+    return copied
+
+
+def _header(text: str) -> str:
+    match = _HEADER.match(text)
+    return match[0] if match else ""
+
+
+def join(texts: Iterable[str]) -> str:
+    """Join documents to one stream, with a separator wherever the next one brings none."""
+    joined = ""
+    for text in texts:
+        if joined and not joined.endswith("\n"):
+            joined += "\n"
+        if joined.strip() and text.strip() and not _SEPARATOR.search(_first_line(text)):
+            joined += "---\n"
+        joined += text
+    return joined
+
+
+def _first_line(text: str) -> str:
+    return text.removeprefix("\ufeff").lstrip().split("\n", 1)[0]

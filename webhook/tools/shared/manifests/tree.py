@@ -1,0 +1,258 @@
+"""Edit ruamel's commented tree by JSON Patch operations, so that all else keeps its form.
+
+Every plain scalar is kept as the text that was written: what is not edited comes out as it went in,
+whatever YAML version its reader assumes.
+
+yaml-edit (0.2.0, November 2026) was tried in its place. Documents with anchors read as something
+else after its edits, a new item comes between an old one and the comment above it, and new lines
+are indented by two whatever the others are.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import CommentMark
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.resolver import VersionedResolver
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+from ruamel.yaml.tag import Tag
+from ruamel.yaml.tokens import CommentToken
+
+from webhook.tools.shared.manifests.reading import needs_quotes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from webhook.adapters.yaml_documents import Path
+    from webhook.core.pod.patch import Operation
+    from webhook.tools.shared.manifests.reading import Layout
+
+_UNFOLDED: Final = 2**30
+_NEVER: Final = -1
+
+
+class _TextResolver(VersionedResolver):
+    """Takes every scalar for text; only `<<` keeps its meaning."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        if kind is not ScalarNode:
+            return super().resolve(kind, value, implicit)
+        is_merge = value == "<<" and implicit[0]
+        return Tag(suffix="tag:yaml.org,2002:merge") if is_merge else self.DEFAULT_SCALAR_TAG
+
+
+def edited(text: str, changes: Mapping[Path, Iterable[Operation]], layout: Layout) -> str:
+    """Return a document's text with JSON Patch operations applied at the given paths."""
+    yaml = YAML(typ="rt")
+    yaml.Resolver = _TextResolver
+    yaml.preserve_quotes = True
+    yaml.width = _UNFOLDED
+    dash = max(layout.dashes, key=layout.dashes.__getitem__, default=0)
+    step = max(layout.steps, key=layout.steps.__getitem__, default=2)
+    yaml.indent(mapping=step, sequence=dash + 2, offset=dash)
+    tree = yaml.load(text)
+    editor = _Editor(tree)
+    for path, operations in changes.items():
+        for operation in operations:
+            editor.apply(path, operation)
+    out = io.StringIO()
+    yaml.dump(tree, out)
+    return out.getvalue()
+
+
+class _Editor:
+    """Applies operations; a node that stands in several places is copied before it is edited."""
+
+    def __init__(self, tree: Any) -> None:
+        self._tree = tree
+        self._uses: Counter[int] = Counter()
+        self._seen: dict[int, Any] = {}
+        """Keeps every counted node alive: a freed one's id could come back."""
+        self._count(tree)
+
+    def apply(self, at: Path, operation: Operation) -> None:
+        """Apply one operation, its pointer taken from the node at the path."""
+        pointer = operation["path"].split("/")[1:]
+        parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer]
+        path: list[str | int] = [*at, *parts]
+        parents, last = path[:-1], path[-1]
+        above, node = None, self._tree
+        for part in parents:
+            above, node = node, self._own(node, part)
+        key: Any = int(last) if isinstance(node, CommentedSeq) else last
+        if operation["op"] == "remove":
+            _remove(node, key, above, parents[-1])
+        elif isinstance(node, CommentedSeq) and operation["op"] == "add":
+            below = _cut(*_last_leaf(node, key - 1)) if key else _cut_head(node, above, parents[-1])
+            node.insert(key, _commented(operation["value"]))
+            _paste(*_last_leaf(node, key), below)
+        else:
+            _put(node, key, operation["value"])
+
+    def _count(self, node: Any) -> None:
+        """Count how often each collection is used, and name nulls that flow style cannot leave out.
+
+        A mapping that is merged into another counts as used there: an edit would show in both.
+        """
+        if not isinstance(node, (CommentedMap, CommentedSeq)) or id(node) in self._seen:
+            return
+        self._seen[id(node)] = node
+        node.anchor.always_dump = node.anchor.value is not None  # though its last alias may go
+        for child in (*_children(node).values(), *_merged(node)):
+            self._uses[id(child)] += 1
+            self._count(child)
+        if node.fa.flow_style():
+            for key, child in _children(node).items():
+                if type(child) is str and not child:
+                    node[key] = "null"
+
+    def _own(self, node: Any, part: str | int) -> Any:
+        """Return a child that can be edited in place: one of its own, never null."""
+        key = int(part) if isinstance(node, CommentedSeq) else part
+        child = node[key] if isinstance(node, CommentedSeq) or key in node else ""
+        if not isinstance(child, (CommentedMap, CommentedSeq)):
+            _put(node, key, {})
+            child = node[key]
+        elif self._uses[id(child)] > 1:
+            self._uses[id(child)] -= 1
+            child = copy.deepcopy(child)
+            self._count(child)
+            _drop_anchors(child)
+            node[key] = child
+        return child
+
+
+def _children(node: Any) -> dict[Any, Any]:
+    if isinstance(node, CommentedMap):
+        return {key: node[key] for key in node}
+    return dict(enumerate(node))
+
+
+def _merged(node: Any) -> list[Any]:
+    """Return the mappings merged in; ruamel before 0.19 gives their positions with them."""
+    merged = node.merge if isinstance(node, CommentedMap) else ()
+    return [item[1] if isinstance(item, tuple) else item for item in merged]
+
+
+def _drop_anchors(node: Any) -> None:
+    if isinstance(node, (CommentedMap, CommentedSeq)):
+        node.yaml_set_anchor(None)
+        for child in _children(node).values():
+            _drop_anchors(child)
+
+
+def _commented(value: Any) -> Any:
+    """Return a JSON value as nodes; a string is quoted where any reader could mistake it."""
+    if isinstance(value, dict):
+        return CommentedMap({key: _commented(item) for key, item in value.items()})
+    if isinstance(value, list):
+        return CommentedSeq(_commented(item) for item in value)
+    if isinstance(value, str):
+        return DoubleQuotedScalarString(value) if needs_quotes(value) else value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "null" if value is None else str(value)
+
+
+def _put(node: Any, key: Any, value: Any) -> None:
+    """Set a value; comments below what was last there stay below, those in it go with it."""
+    value = _commented(value)
+    present = key < len(node) if isinstance(node, CommentedSeq) else key in node
+    if present:
+        below = _cut(*_last_leaf(node, key))
+        node[key] = value
+    else:
+        below = _cut(*_last_leaf(node, _last_key(node)))
+        node[key] = value
+    _paste(*_last_leaf(node, key), below)
+
+
+def _remove(node: Any, key: Any, above: Any, above_key: Any) -> None:
+    """Remove a value; the comments below it stay, above what comes next."""
+    keys = list(_children(node))
+    position = keys.index(key)
+    below = _cut(*_last_leaf(node, key))
+    del node[key]
+    if position:
+        _paste(*_last_leaf(node, keys[position - 1]), below)
+    elif node:
+        tokens = node.ca.items.setdefault(next(iter(_children(node))), [None, None, None, None])
+        tokens[1] = [
+            CommentToken(line.lstrip(" ") + "\n", CommentMark(len(line) - len(line.lstrip(" "))))
+            for line in below.splitlines()
+        ]
+    else:
+        above[above_key] = type(node)()
+        if above_key in above.ca.items:  # lines above items, for which ruamel leaves a gap
+            above.ca.items[above_key][3:] = [None]
+        _paste(above, above_key, below)
+
+
+def _last_key(node: Any) -> Any:
+    """Return the key under which the node's last line stands; merged-in keys have none."""
+    if isinstance(node, CommentedSeq):
+        return len(node) - 1
+    return next(reversed([key for key, _ in node.non_merged_items()]), None)
+
+
+def _last_leaf(node: Any, key: Any) -> tuple[Any, Any]:
+    """Follow a value to its last line, where ruamel keeps the comments below it."""
+    while key is not None and key != _NEVER:
+        child = node[key]
+        is_block = isinstance(child, (CommentedMap, CommentedSeq)) and not child.fa.flow_style()
+        if not is_block or not child:
+            break
+        node, key = child, _last_key(child)
+    return node, key
+
+
+def _slot(node: Any) -> int:
+    """Return where ruamel's comment lists hold what follows a value."""
+    return 0 if isinstance(node, CommentedSeq) else 2
+
+
+def _cut(node: Any, key: Any) -> str:
+    """Remove and return the comment lines below a leaf; one on its own line stays."""
+    tokens = node.ca.items.get(key)
+    token = tokens[_slot(node)] if tokens else None
+    if token is None:
+        return ""
+    line, newline, below = token.value.partition("\n")
+    token.value = line + newline
+    return str(below)
+
+
+def _cut_head(node: CommentedSeq, above: Any, key: Any) -> str:
+    """Remove and return the comment lines between a list's key and its first item.
+
+    ruamel keeps them twice, and where no comment stands beside the key, as a list of lines.
+    """
+    beside, lines, *_ = node.ca.comment or (None, None)
+    if beside is not None:
+        line, newline, below = beside.value.partition("\n")
+        beside.value = line + newline
+        return str(below)
+    if not lines:
+        return ""
+    node.ca.comment[1] = None
+    if isinstance(above, CommentedMap):
+        above.ca.items.pop(key, None)
+    return "".join(" " * line.start_mark.column + line.value for line in lines)
+
+
+def _paste(node: Any, key: Any, below: str) -> None:
+    """Put comment lines below a leaf."""
+    if not below:
+        return
+    tokens = node.ca.items.setdefault(key, [None, None, None, None])
+    token = tokens[_slot(node)]
+    if token is None:
+        tokens[_slot(node)] = CommentToken("\n" + below, CommentMark(0), None)
+    else:
+        token.value = token.value + below

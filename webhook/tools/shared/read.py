@@ -1,0 +1,118 @@
+"""What people are shown of a cluster, read with their own rights: figures of nodes, and pods.
+
+Anything may be forbidden, or not installed: what fails is one sentence, and the rest is shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from webhook.adapters.kube.client import joined
+from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
+from webhook.names import GPU_NODES, MANAGED_LABEL, SEEING_API_VERSION
+from webhook.tools.shared.pods import SeenPod, seen_pod, seen_whole
+
+if TYPE_CHECKING:
+    from webhook.adapters.kube.client import Kube, KubeError
+
+    Json = dict[str, Any]
+
+GPU_NODES_PATH: Final = f"/apis/{SEEING_API_VERSION}/{GPU_NODES}"
+_NO_NODE: Final = "<none>"
+"""In that column of the table."""
+NOT_ENDED: Final = "status.phase!=Succeeded,status.phase!=Failed"
+"""Pods that ended hold nothing."""
+_MOST_WHOLE: Final = 100
+"""Pods without a node that are read whole."""
+
+T = TypeVar("T")
+
+
+def read_gpu_nodes(kube: Kube) -> list[NodeFigures]:
+    """Return the figures of all nodes, seconds old; raises KubeError."""
+    return _found(kube.list_cached(GPU_NODES_PATH, read_gpu_node))
+
+
+def read_pods(kube: Kube, namespace: str, *, selector: str = "") -> list[SeenPod]:
+    """Return the managed pods of a namespace, or of all for ""; raises KubeError.
+
+    As metadata and two columns of the table: whole pods of a large cluster are hundreds of MB. Of
+    those without a node the first hundred are read whole: only so it is known exactly what they ask
+    for, and what the scheduler says.
+    """
+    path, labels = _pods(namespace), ",".join(filter(None, (f"{MANAGED_LABEL}=true", selector)))
+    rows = kube.list_rows(path, _row, labelSelector=labels, fieldSelector=NOT_ENDED)
+    pods = {pod.uid: pod for pod in _found(rows)}
+    if any(not pod.node for pod in pods.values()):
+        waiting = f"spec.nodeName=,{NOT_ENDED}"
+        whole = kube.list_first(
+            path, seen_whole, _MOST_WHOLE, labelSelector=labels, fieldSelector=waiting
+        )
+        pods |= {pod.uid: pod for pod in _found(whole) if pod.uid in pods}
+    return list(pods.values())
+
+
+def read_unmanaged_pods(kube: Kube, namespace: str, node: str) -> list[SeenPod]:
+    """Return those pods of a node that asked for nothing, for their names; raises KubeError."""
+    return _found(
+        kube.list_rows(
+            _pods(namespace),
+            _row,
+            labelSelector=f"{MANAGED_LABEL}!=true",
+            fieldSelector=f"spec.nodeName={node}",
+        )
+    )
+
+
+def why_no_figures(error: KubeError) -> str:
+    """Say why the figures of nodes are missing, and what to do."""
+    if error.not_found:
+        return (
+            "no figures of GPUs: this cluster does not know GPUNode; "
+            "vramwarden is not installed here, or without its definitions (crds.install)"
+        )
+    if error.forbidden:
+        return (
+            "no figures of GPUs: you may not list gpunodes; "
+            "whoever installed vramwarden names who may in the value gpuNodes.readableBy"
+        )
+    return f"no figures of GPUs: {error}"
+
+
+NO_FIGURES_YET: Final = (
+    "no figures of GPUs: no node has reported yet; does the sentry run? "
+    "(kubectl get pods -A -l app.kubernetes.io/component=sentry -o wide)"
+)
+
+
+def why_no_pods(error: KubeError, namespace: str) -> str:
+    """Say why pods are missing, and what to do."""
+    if error.forbidden:
+        if namespace:
+            return (
+                f"no pods: you may not list pods in namespace {namespace}; "
+                "name one of yours with -n"
+            )
+        return "no pods: you may not list pods in all namespaces; name one of yours with -n"
+    return f"no pods: {error}"
+
+
+def _pods(namespace: str) -> str:
+    return joined("namespaces", namespace, "pods") if namespace else joined("pods")
+
+
+def _row(row: Json) -> SeenPod | None:
+    """Read a row of a table, or the whole pod of a server that makes none."""
+    thing, cells = row.get("object"), row.get("cells")
+    if not isinstance(thing, dict) or not isinstance(cells, dict):
+        return seen_whole(row)
+    metadata, status, node = thing.get("metadata"), cells.get("Status"), cells.get("Node")
+    return seen_pod(
+        metadata if isinstance(metadata, dict) else {},
+        status if isinstance(status, str) else "",
+        node if isinstance(node, str) and node != _NO_NODE else "",
+    )
+
+
+def _found(read: list[T | None]) -> list[T]:
+    return [one for one in read if one is not None]

@@ -1,0 +1,188 @@
+"""Which GPUs a node has, by what others wrote on it: before our agent runs there.
+
+| source | says | of |
+| --- | --- | --- |
+| GPU feature discovery | labels gpu.count, .memory, .product, .replicas | one kind of GPU |
+| HAMi | annotation hami.io/node-nvidia-register | each GPU; memory times its scaling |
+| gpushare | capacity aliyun.com/gpu-count, aliyun.com/gpu-mem | GPUs, GiB of all |
+| device plugin | capacity nvidia.com/gpu | GPUs; no memory |
+
+Sources: internal/lm of NVIDIA/k8s-device-plugin (`gpu.count` counts GPUs, not replicas; with MIG
+strategy single it counts slices, and the product has `-MIG-`; with mixed it counts all GPUs, also
+those in MIG mode that have no slices);
+pkg/device/devices.go of Project-HAMi/HAMi (`UnMarshalNodeDevices`, and `DecodeNodeDevices` of older
+releases); pkg/cache/nodeinfo.go of AliyunContainerService/gpushare-scheduler-extender.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.nvidia.mig import SLICE_PREFIX
+from webhook.core.pod.foreign import (
+    GPUSHARE_COUNT,
+    GPUSHARE_MEMORY,
+    SHARED_GPU,
+    WHOLE_GPU,
+)
+from webhook.core.pod.lenient import as_object, as_objects
+from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
+from webhook.tools.simulate.judge.asked import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from webhook.core.pod.fields import Json
+
+MOST_GPUS: Final = 256
+"""Of a node; no machine has as many, and whoever writes a node's labels may write any number."""
+_MOST_MIB: Final = 2**24
+_HAMI: Final = "hami.io/node-nvidia-register"
+_LONGEST_HAMI: Final = 256 * 2**10
+_LONGEST: Final = 63
+_COUNT: Final = re.compile(r"[0-9]{1,9}")
+_MIG_STRATEGY: Final = "nvidia.com/mig.strategy"
+_MIG_CAPABLE: Final = "nvidia.com/mig.capable"
+_SLICED: Final = re.compile(r"-MIG(-|$)")
+_HAMI_FIELDS: Final = 7
+_RESERVE_BYTES: Final = 512 * MIB
+_RESERVE_PER_MILLE: Final = 15
+
+
+class Source(StrEnum):
+    """Who says which GPUs a node has."""
+
+    AGENT = "vramwarden's agent"
+    GFD = "GPU feature discovery"
+    HAMI = "HAMi"
+    GPUSHARE = "gpushare"
+    PLUGIN = "the device plugin"
+    GIVEN = "--gpu-memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The GPUs of a node that are not divided by MIG."""
+
+    source: Source
+    totals_bytes: tuple[int | None, ...]
+    """The memory of each, with what the driver keeps; None where nobody says it."""
+    product: str = ""
+    replicas: int = 1
+    """As how many the device plugin offers each."""
+    is_sliced: bool = False
+    """Others of its GPUs are divided by MIG, or all."""
+    counted: bool = True
+    """Whether it is known how many there are."""
+
+
+def usable_estimate(total_bytes: int) -> int:
+    """Return what is left of a GPU's memory when the driver took its reserve, in whole MiB.
+
+    The agent reads the exact figure from NVML. This is 512 MiB or 1.5 %, whichever is more: rather
+    too much (an A100 of 80 GB keeps 883 MiB of 81,920).
+    """
+    reserve = max(_RESERVE_BYTES, total_bytes * _RESERVE_PER_MILLE // 1000)
+    return max(0, total_bytes - reserve) // MIB * MIB
+
+
+def offered_of(node: Mapping[str, Any]) -> Offered | None:
+    """Return what others say of a node's GPUs; None where it has none. Never fails.
+
+    The first source that says the memory counts; where none does, the first that says the number.
+    Where MIG divides some GPUs, the whole ones are those that the device plugin offers.
+    """
+    metadata, status = as_object(node.get("metadata")), as_object(node.get("status"))
+    labels, annotations = as_object(metadata.get("labels")), as_object(metadata.get("annotations"))
+    capacity = as_object(status.get("capacity")) or as_object(status.get("allocatable"))
+    product = str(labels.get(f"{WHOLE_GPU}.product") or "")[:_LONGEST].removesuffix("-SHARED")
+    replicas = max(1, _count(labels.get(f"{WHOLE_GPU}.replicas")))
+    if _SLICED.search(product):
+        return Offered(Source.GFD, (), product, is_sliced=True)
+    sliced = any(_count(labels[key]) for key in labels if _is_slice_count(key)) or any(
+        _amount(capacity, key) for key in capacity if key.startswith(SLICE_PREFIX)
+    )
+    counted = number = _count(labels.get(f"{WHOLE_GPU}.count"))
+    mixed = (labels.get(_MIG_STRATEGY), labels.get(_MIG_CAPABLE)) == ("mixed", "true")
+    if sliced or (mixed and counted):
+        slots = _amount(capacity, WHOLE_GPU) + _amount(capacity, SHARED_GPU)
+        number = min(number or MOST_GPUS, slots // replicas)
+        sliced = sliced or number < counted
+        if not number:
+            return Offered(Source.GFD, (), product, is_sliced=True)
+    mebibytes = min(_MOST_MIB, _count(labels.get(f"{WHOLE_GPU}.memory")))
+    if number and mebibytes:
+        totals = (mebibytes * MIB,) * min(number, MOST_GPUS)
+        return Offered(Source.GFD, totals, product, replicas, sliced)
+    found = _by_hami(annotations.get(_HAMI)) or _by_gpushare(capacity, product)
+    if found and not sliced:
+        return found
+    if number:
+        return Offered(Source.GFD, (None,) * min(number, MOST_GPUS), product, replicas, sliced)
+    if number := _amount(capacity, WHOLE_GPU) // replicas:
+        return Offered(Source.PLUGIN, (None,) * min(number, MOST_GPUS), product, replicas)
+    if _amount(capacity, SHARED_GPU):
+        return Offered(Source.PLUGIN, (), product, replicas, counted=False)
+    return None
+
+
+def _is_slice_count(key: object) -> bool:
+    return isinstance(key, str) and key.startswith(SLICE_PREFIX) and key.endswith(".count")
+
+
+def _by_hami(written: object) -> Offered | None:
+    if not isinstance(written, str) or len(written) > _LONGEST_HAMI:
+        return None
+    found = _hami_objects(written) if written.lstrip().startswith("[") else _hami_lines(written)
+    cards = [(memory, kind) for memory, kind, mode in found if memory and mode != "mig"]
+    if not cards:
+        return Offered(Source.HAMI, (), is_sliced=True) if found else None
+    totals = tuple(min(memory, _MOST_MIB) * MIB for memory, _ in cards[:MOST_GPUS])
+    sliced = len(cards) < len(found)
+    product = "".join(filter(str.isprintable, cards[0][1][:_LONGEST]))
+    return Offered(Source.HAMI, totals, product, is_sliced=sliced)
+
+
+def _hami_objects(written: str) -> list[tuple[int, str, str]]:
+    """Read `[{"id": "GPU-1", "devmem": 81920, "type": "NVIDIA A100", "mode": "hami-core"}]`."""
+    try:
+        listed = json.loads(written)
+    except (ValueError, RecursionError):
+        return []
+    return [
+        (_count(str(one.get("devmem"))), str(one.get("type") or ""), str(one.get("mode") or ""))
+        for one in as_objects(listed)
+    ]
+
+
+def _hami_lines(written: str) -> list[tuple[int, str, str]]:
+    """Read `GPU-1,10,81920,100,NVIDIA A100,0,true,0,hami-core:`; the last two may be missing."""
+    cut = [one.split(",") for one in written.split(":")]
+    return [
+        (_count(one[2]), one[4], one[-1] if len(one) > _HAMI_FIELDS else "")
+        for one in cut
+        if len(one) >= _HAMI_FIELDS
+    ]
+
+
+def _by_gpushare(capacity: Json, product: str) -> Offered | None:
+    number, gibibytes = _amount(capacity, GPUSHARE_COUNT), _amount(capacity, GPUSHARE_MEMORY)
+    if not number or gibibytes < number:
+        return None
+    each = min(gibibytes // number * GIB, _MOST_MIB * MIB)
+    return Offered(Source.GPUSHARE, (each,) * min(number, MOST_GPUS), product)
+
+
+def _count(text: object) -> int:
+    return int(text) if isinstance(text, str) and _COUNT.fullmatch(text) else 0
+
+
+def _amount(capacity: Json, name: str) -> int:
+    try:
+        return max(0, int(parse_quantity(str(capacity.get(name) or "0"))))
+    except QuantityError:
+        return 0

@@ -1,0 +1,158 @@
+"""`vramwarden top`: who was promised and who uses how much GPU memory."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from webhook.options import Failure, cluster_options, reach
+from webhook.tools.top.judge import Order
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_EVERY_S: Final = 5.0
+_LEAST_S: Final = 1.0
+_PARTS: Final = {
+    "nodes": ("nodes",),
+    "node": ("nodes",),
+    "pods": ("pods",),
+    "pod": ("pods",),
+    "workloads": ("workloads",),
+    "workload": ("workloads",),
+}
+_SHOWN: Final = ("nodes", "pods")
+_ALL: Final = ("nodes", "pods", "workloads")
+_WATCH: Final = ("-w", "--watch")
+_NUMBER: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3})?s?")
+
+
+class _Top(click.Command):
+    """Lets `-w` stand without a number, before anything."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Write the usual number behind a bare `-w`."""
+        written: list[str] = []
+        for number, one in enumerate(args):
+            written.append(one)
+            behind = args[number + 1] if number + 1 < len(args) else ""
+            if one in _WATCH and not _NUMBER.fullmatch(behind):
+                written.append(str(_EVERY_S))
+        return super().parse_args(ctx, written)
+
+
+def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    if not _NUMBER.fullmatch(text) or float(text.removesuffix("s")) < _LEAST_S:
+        raise click.BadParameter(f"{text!r} is no number of seconds from 1 on, e.g. 5")
+    return float(text.removesuffix("s"))
+
+
+def _words(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+    """Return what may be shown alone, for the shell's completion."""
+    return [word for word in _ALL if word.startswith(begun)]
+
+
+@click.command("top", cls=_Top)
+@click.argument("what", required=False, metavar="[nodes|pods|workloads]", shell_complete=_words)
+@click.argument("name", required=False, metavar="[NAME]")
+@cluster_options
+@click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")
+@click.option("-l", "--selector", metavar="SEL", help="Only pods with these labels, as kubectl.")
+@click.option("--node", metavar="NODE", help="Only this node, GPU by GPU, and its pods.")
+@click.option(
+    "--sort",
+    type=click.Choice([order.value for order in Order if order is not Order.NAME]),
+    help="The most first; idle is what is promised and not used.  [default: by name]",
+)
+@click.option(
+    "-w",
+    "--watch",
+    "every_s",
+    callback=_seconds,
+    metavar="[S]",
+    help="Again each S seconds (5), until q; without a terminal one line of JSON per change.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["wide", "json", "html"]),
+    help="More columns; everything for programs; one page with pictures, for a browser.",
+)
+@click.option("--ascii", "plain", is_flag=True, help="Bars of #, = and . instead of blocks.")
+@click.option("--no-color", is_flag=True, help="As NO_COLOR and TERM=dumb: no colours.")
+def top_command(
+    *,
+    what: str | None,
+    name: str | None,
+    kubeconfig: Path | None,
+    namespace: str | None,
+    all_namespaces: bool,
+    selector: str | None,
+    node: str | None,
+    sort: str | None,
+    every_s: float | None,
+    output: str | None,
+    plain: bool,
+    no_color: bool,
+    **options: str | None,
+) -> None:
+    """Show who was promised and who uses how much GPU memory.
+
+    First each GPU of the cluster, then the pods of the namespace, with your own rights: the
+    built-in role `view` is enough. Pods of others have no names. A bar shows what is used, what is
+    promised besides, `!` what somebody holds without a promise, and what is free.
+
+    Figures come from the sentries, which look each few seconds and report within a minute; a dash
+    stands for what is not known. More than 40 GPUs have one line per node. Without figures the
+    pods are shown alone, and why.
+
+    \b
+    vramwarden top                        the GPUs, and the pods of your namespace
+    vramwarden top pods -A --sort idle    who keeps most and does not use it
+    vramwarden top workloads -n team-a    summed by Deployment, Job, ...
+    vramwarden top --node n1 -w           one node, live
+    vramwarden top -o html > top.html
+
+    Exit code 0: shown; 1: the cluster cannot be asked; 2: wrong usage.
+    """  # noqa: D301 - click wants the character, not two
+    # Imported here: the client takes a second, which --help and completion need not wait for.
+    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
+    from webhook.tools.top.read import Wanted, read_report  # noqa: PLC0415
+    from webhook.tools.top.show.showing import Show  # noqa: PLC0415
+
+    context = click.get_current_context()
+    if what is not None and what not in _PARTS:
+        raise click.UsageError(f"{what!r} is none of nodes, pods, workloads", context)
+    if every_s is not None and output == "html":
+        raise click.UsageError("a page is drawn once: leave out -w, or -o html", context)
+    if all_namespaces and namespace:
+        raise click.UsageError("pass -n or -A, not both", context)
+    parts = _PARTS[what] if what else _SHOWN
+    one_of = parts[0] if what and name else ""
+    if one_of == "nodes" and node and node != name:
+        raise click.UsageError("name a node once: as NAME, or with --node", context)
+    command = context.find_root().info_name or "vramwarden"
+    show = Show(parts, parts if what else _ALL, output, plain, no_color, command)
+    try:
+        cluster = reach(kubeconfig, options["context"], namespace)
+        wanted = Wanted(
+            "" if all_namespaces else cluster.namespace,
+            selector or "",
+            (name if one_of == "nodes" else node) or "",
+            (name if one_of == "pods" else None) or "",
+            (name if one_of == "workloads" else None) or "",
+            Order(sort) if sort else Order.NAME,
+        )
+        report = read_report(cluster.kube, wanted)
+    except KubeError as error:
+        raise Failure(str(error)) from error
+    if report.nodes is None and report.pods is None:
+        raise Failure("\n".join(report.missing))
+    if every_s is None:
+        show.once(report)
+    else:
+        show.watch(report, lambda: read_report(cluster.kube, wanted), every_s, KubeError)

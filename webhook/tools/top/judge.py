@@ -1,0 +1,643 @@
+"""Who was promised and who uses how much, on every GPU: figures of nodes joined with pods.
+
+The figures name pods by UID alone. Only a pod that the user could list gets its name here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from webhook.core.enforcement.last_words import exactly
+from webhook.core.words import amount, span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from webhook.core.kinds.nodes import GpuFigures, NodeFigures
+    from webhook.tools.shared.pods import SeenPod
+
+T = TypeVar("T")
+
+STALE_S: Final = 180.0
+"""A sentry writes at least each minute: older figures are shown, and said to be old."""
+NEAR_CAP_PERCENT: Final = 95
+UNMANAGED_FROM_BYTES: Final = 256 * 2**20
+"""Less is drawn, and not complained of: a display, a monitor's own context."""
+
+
+class Phase(StrEnum):
+    """What a pod does."""
+
+    PENDING = "pending"
+    """No node yet."""
+    WAITING = "waiting"
+    """A node, and no GPU yet."""
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDING = "ending"
+
+
+class Reason(StrEnum):
+    """What is wrong with a node or one of its GPUs."""
+
+    OVERPROMISED = "Overpromised"
+    """More was promised than there is."""
+    UNMANAGED = "Unmanaged"
+    """Held by a pod without a promise, or by no pod."""
+    GPU_LOST = "GPULost"
+    UNREPORTED = "Unreported"
+    """A pod is bound to a node of which there are no figures."""
+    STALE = "Stale"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one pod was promised, and holds, on one GPU."""
+
+    uid: str
+    uuid: str
+    """The GPU's."""
+    index: int | None
+    """None where no figures tell it."""
+    cap_bytes: int | None
+    used_bytes: int | None = None
+    peak_bytes: int | None = None
+    stops: int | None = None
+    namespace: str = ""
+    pod: str = ""
+    """Empty for a pod that is not among the user's."""
+
+    @property
+    def near_cap(self) -> bool:
+        """Whether it holds nearly all that it may."""
+        cap, used = self.cap_bytes, self.used_bytes
+        return bool(cap) and used is not None and used * 100 >= (cap or 0) * NEAR_CAP_PERCENT
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """Memory that nobody was promised."""
+
+    uid: str
+    """Of the pod; empty for processes of no pod."""
+    used_bytes: int
+    namespace: str = ""
+    pod: str = ""
+    """Empty for a pod that the user could not list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Sums over GPUs. Of each figure what is known: None where it is known of no GPU."""
+
+    nodes: int = 0
+    gpus: int = 0
+    usable_bytes: int = 0
+    promised_bytes: int | None = None
+    promised_gpus: int = 0
+    """Of so many GPUs that is known."""
+    used_bytes: int | None = None
+    used_gpus: int = 0
+    free_bytes: int | None = None
+    """What may still be promised, on healthy GPUs."""
+    largest_free_bytes: int | None = None
+    """On one GPU."""
+    unmanaged_bytes: int | None = None
+    pods: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRow:
+    """One GPU."""
+
+    node: str
+    uuid: str
+    index: int
+    product: str
+    total_bytes: int
+    usable_bytes: int
+    promised_bytes: int | None = None
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+    """Below zero where more was promised than there is."""
+    unmanaged_bytes: int | None = None
+    unattributed_bytes: int | None = None
+    healthy: bool = True
+    pods: tuple[Held, ...] = ()
+    """All of them, the user's by name."""
+    unmanaged: tuple[Stranger, ...] = ()
+    fault: str = ""
+    """Why it is not healthy, where somebody says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One node, with its GPUs in order."""
+
+    name: str
+    observed_s: float
+    """When its figures were taken, in Unix time."""
+    age_s: float
+    """So long ago."""
+    stale: bool
+    driver_version: str
+    enforcement: str
+    gpus: tuple[GpuRow, ...]
+    amounts: Amounts
+    not_shared: str = ""
+    """Why nothing of its GPUs can be promised; empty where they are shared."""
+    held: str = ""
+    """Why what is free on them is promised to nobody; empty where it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodRow:
+    """One pod of the user's."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    """Empty while it is bound to none."""
+    gpu_count: int
+    """So many it asks for, or was given."""
+    cap_bytes: int | None
+    """On each of its GPUs."""
+    held: tuple[Held, ...]
+    """On each of its GPUs; empty while it has none."""
+    phase: Phase
+    status: str
+    """As `kubectl get pods` says it."""
+    state: str
+    """The same for people, with what is to know besides."""
+    why: str = ""
+    """Why it waits, as far as is known."""
+    created_s: float | None = None
+    """Unix time."""
+    stops: int | None = None
+    kind: str = ""
+    workload: str = ""
+
+    @property
+    def used_bytes(self) -> int | None:
+        """What it holds on the GPU on which it holds most."""
+        return _largest(held.used_bytes for held in self.held)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The most it held on one GPU."""
+        return _largest(held.peak_bytes for held in self.held)
+
+    @property
+    def near_cap(self) -> bool:
+        """Whether it holds nearly all that it may, on one of its GPUs."""
+        return any(held.near_cap for held in self.held)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRow:
+    """The pods of one Deployment, Job, or whatever made them."""
+
+    namespace: str
+    kind: str
+    name: str
+    pods: int
+    running: int
+    waiting: int
+    """Pending, or bound without a GPU."""
+    cap_bytes: int | None
+    """Of a pod, per GPU; the largest of them."""
+    promised_bytes: int | None
+    """Over all of its pods that have GPUs."""
+    used_bytes: int | None
+    """Over all of its pods of which it is known."""
+    peak_bytes: int | None
+    """The most that one of its pods held on one GPU."""
+    stops: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that somebody should look at."""
+
+    reason: Reason
+    node: str
+    gpu: int | None
+    """Its index; None for the node."""
+    amount_bytes: int | None
+    uid: str
+    sentence: str
+    """Without the node's name."""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopReport:
+    """All that `top` shows."""
+
+    at_s: float
+    """Unix time."""
+    namespace: str
+    """Whose pods; empty for all."""
+    amounts: Amounts
+    """Of the nodes that are shared."""
+    nodes: tuple[NodeRow, ...] | None
+    """None where they could not be read."""
+    pods: tuple[PodRow, ...] | None
+    workloads: tuple[WorkloadRow, ...] | None
+    troubles: tuple[Trouble, ...] = ()
+    missing: tuple[str, ...] = ()
+    """A sentence for each thing that could not be read, and what to do."""
+
+
+def join(
+    nodes: Sequence[NodeFigures] | None,
+    pods: Sequence[SeenPod] | None,
+    at_s: float,
+    *,
+    namespace: str = "",
+    missing: Iterable[str] = (),
+) -> TopReport:
+    """Return the report; None stands for what could not be read.
+
+    Pods that are not managed give names to memory that nobody was promised, and have no row.
+    """
+    named = {pod.uid: pod for pod in pods or ()}
+    rows = tuple(_node(node, named, at_s) for node in nodes or ())
+    pod_rows = _pod_rows([pod for pod in pods or () if pod.managed], rows, at_s)
+    reported = None if nodes is None else frozenset(row.name for row in rows)
+    shared = [row for row in rows if not row.not_shared]
+    return TopReport(
+        at_s,
+        namespace,
+        _summed([gpu for row in shared for gpu in row.gpus], len(shared)),
+        None if nodes is None else tuple(sorted(rows, key=lambda row: _natural(row.name))),
+        None if pods is None else pod_rows,
+        None if pods is None else _workloads(pod_rows),
+        tuple(sorted(_troubles(rows, pod_rows, reported), key=_gravity)),
+        tuple(missing),
+    )
+
+
+class Order(StrEnum):
+    """What comes first; what is not known comes last."""
+
+    NAME = "name"
+    USED = "used"
+    CAP = "cap"
+    """Of a GPU: what is promised."""
+    PEAK = "peak"
+    """Of a GPU: what is used."""
+    FREE = "free"
+    """Of a pod: what it may still take."""
+    IDLE = "idle"
+    """Promised, and not used."""
+
+
+def ordered(report: TopReport, order: Order) -> TopReport:
+    """Return the report with the rows of its parts in an order."""
+    if order is Order.NAME:
+        return report
+    nodes = [
+        replace(node, gpus=_by(node.gpus, lambda gpu: _of_place(gpu, order)))
+        for node in report.nodes or ()
+    ]
+    return replace(
+        report,
+        nodes=report.nodes and _by(nodes, lambda node: _of_place(node.amounts, order)),
+        pods=report.pods and _by(report.pods, lambda pod: _of_pods(pod, order)),
+        workloads=report.workloads and _by(report.workloads, lambda one: _of_pods(one, order)),
+    )
+
+
+def _by(rows: Sequence[T], value: Callable[[T], int | None]) -> tuple[T, ...]:
+    def key(row: T) -> tuple[bool, int]:
+        found = value(row)
+        return found is None, -(found or 0)
+
+    return tuple(sorted(rows, key=key))
+
+
+def _of_place(row: GpuRow | Amounts, order: Order) -> int | None:
+    if order is Order.CAP:
+        return row.promised_bytes
+    if order is Order.FREE:
+        return row.free_bytes
+    return _less(row.promised_bytes, row.used_bytes) if order is Order.IDLE else row.used_bytes
+
+
+def _of_pods(row: PodRow | WorkloadRow, order: Order) -> int | None:
+    if order is Order.CAP:
+        return row.cap_bytes
+    if order is Order.PEAK:
+        return row.peak_bytes
+    if order is Order.USED:
+        return row.used_bytes
+    promised = row.cap_bytes if isinstance(row, PodRow) else row.promised_bytes
+    return _less(promised, row.used_bytes)
+
+
+def _less(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one - other
+
+
+def _node(node: NodeFigures, named: Mapping[str, SeenPod], at_s: float) -> NodeRow:
+    gpus = sorted(node.gpus, key=lambda gpu: gpu.index)
+    rows = tuple(_gpu(node.name, gpu, named) for gpu in gpus)
+    if node.not_shared:  # nobody is promised anything there, and nobody needs to be
+        rows = tuple(
+            replace(row, promised_bytes=None, free_bytes=None, unmanaged_bytes=None, unmanaged=())
+            for row in rows
+        )
+    elif node.held:
+        rows = tuple(
+            replace(row, free_bytes=row.free_bytes and min(0, row.free_bytes)) for row in rows
+        )
+    age_s = max(0.0, at_s - node.observed_s)
+    return NodeRow(
+        node.name,
+        node.observed_s,
+        age_s,
+        age_s > STALE_S,
+        node.driver_version,
+        node.enforcement,
+        rows,
+        _summed(rows, 1),
+        node.not_shared,
+        node.held,
+    )
+
+
+def _gpu(node: str, gpu: GpuFigures, named: Mapping[str, SeenPod]) -> GpuRow:
+    held = []
+    for one in gpu.pods:
+        pod = named.get(one.uid)
+        namespace, name = (pod.namespace, pod.name) if pod else ("", "")
+        figures = (one.cap_bytes, one.used_bytes, one.peak_bytes, one.stops)
+        held.append(Held(one.uid, gpu.uuid, gpu.index, *figures, namespace, name))
+    strangers = []
+    for stranger in gpu.unmanaged:
+        pod = named.get(stranger.uid)
+        namespace, name = (pod.namespace, pod.name) if pod else ("", "")
+        strangers.append(Stranger(stranger.uid, stranger.used_bytes, namespace, name))
+    known = gpu.promised_bytes is not None or strangers
+    return GpuRow(
+        node,
+        gpu.uuid,
+        gpu.index,
+        gpu.product,
+        gpu.total_bytes,
+        gpu.usable_bytes,
+        gpu.promised_bytes,
+        gpu.used_bytes,
+        gpu.free_bytes,
+        sum(one.used_bytes for one in strangers) if known else None,
+        gpu.unattributed_bytes,
+        gpu.healthy,
+        tuple(held),
+        tuple(strangers),
+        gpu.fault,
+    )
+
+
+def _summed(gpus: Sequence[GpuRow], nodes: int) -> Amounts:
+    promised = [gpu.promised_bytes for gpu in gpus if gpu.promised_bytes is not None]
+    used = [gpu.used_bytes for gpu in gpus if gpu.used_bytes is not None]
+    free = [max(0, gpu.free_bytes) for gpu in gpus if gpu.free_bytes is not None and gpu.healthy]
+    unmanaged = [gpu.unmanaged_bytes for gpu in gpus if gpu.unmanaged_bytes is not None]
+    return Amounts(
+        nodes,
+        len(gpus),
+        sum(gpu.usable_bytes for gpu in gpus),
+        _total(promised),
+        len(promised),
+        _total(used),
+        len(used),
+        _total(free),
+        _largest(free),
+        _total(unmanaged),
+        len({held.uid for gpu in gpus for held in gpu.pods}),
+    )
+
+
+def _pod_rows(pods: Sequence[SeenPod], nodes: Sequence[NodeRow], at_s: float) -> tuple[PodRow, ...]:
+    held: dict[str, list[Held]] = {pod.uid: [] for pod in pods}
+    indexes: dict[str, int] = {}
+    for node in nodes:
+        for gpu in node.gpus:
+            indexes[gpu.uuid] = gpu.index
+            for one in gpu.pods:
+                if one.uid in held:
+                    held[one.uid].append(one)
+    room = _Room(nodes)
+    rows = [_pod(pod, held[pod.uid], indexes, room, at_s) for pod in pods]
+    return tuple(sorted(rows, key=lambda row: (row.namespace, _natural(row.name))))
+
+
+def _pod(
+    pod: SeenPod, held: Sequence[Held], indexes: Mapping[str, int], room: _Room, at_s: float
+) -> PodRow:
+    """Return a pod's row; where no figures name it yet, its GPUs are those of its annotation."""
+    holds = tuple(held) or tuple(
+        Held(pod.uid, uuid, indexes.get(uuid), pod.asked_bytes, None, None, None, *_names(pod))
+        for uuid in pod.gpus
+    )
+    stops = _largest(one.stops for one in holds)
+    cap_bytes = _largest(one.cap_bytes for one in holds)
+    cap_bytes = pod.asked_bytes if cap_bytes is None else cap_bytes
+    phase = _phase(pod, has_gpu=bool(holds))
+    why = ""
+    if phase is Phase.WAITING:
+        why = pod.waits
+    elif phase is Phase.PENDING:
+        why = room.lacking(cap_bytes, pod.gpu_count) or pod.unscheduled
+    row = PodRow(
+        pod.namespace,
+        pod.name,
+        pod.uid,
+        pod.node,
+        len(holds) or pod.gpu_count,
+        cap_bytes,
+        holds,
+        phase,
+        pod.status,
+        "",
+        why,
+        pod.created_s,
+        stops,
+        pod.kind,
+        pod.workload,
+    )
+    return replace(row, state=_state(row, at_s))
+
+
+def _names(pod: SeenPod) -> tuple[str, str]:
+    return pod.namespace, pod.name
+
+
+def _phase(pod: SeenPod, *, has_gpu: bool) -> Phase:
+    """Return what a pod does.
+
+    | status | node | GPU | then |
+    | --- | --- | --- | --- |
+    | Terminating | any | any | ending |
+    | any | none | any | pending |
+    | any | one | none, and `gpu-waits` says why | waiting |
+    | Running | one | any | running: a pod may see all GPUs, which no annotation says |
+    | another | one | any | starting |
+    """
+    if pod.status == "Terminating":
+        return Phase.ENDING
+    if not pod.node:
+        return Phase.PENDING
+    if pod.waits and not has_gpu:
+        return Phase.WAITING
+    return Phase.RUNNING if pod.status == "Running" else Phase.STARTING
+
+
+def _state(row: PodRow, at_s: float) -> str:
+    """Say in words what a pod does, its trouble behind it."""
+    if row.phase in (Phase.PENDING, Phase.WAITING):
+        begun = "pending" if row.phase is Phase.PENDING else "waits for a GPU"
+        begun += "" if row.created_s is None else f" {span(at_s - row.created_s)}"
+        return f"{begun}: {row.why}" if row.why else begun
+    says_more = row.phase is Phase.STARTING and row.status != "Pending"
+    words = [row.status if says_more and row.status else row.phase.value]
+    if row.near_cap:
+        words.append("near its cap")
+    if row.stops:
+        words.append("1 process stopped" if row.stops == 1 else f"{row.stops} processes stopped")
+    return ", ".join(words)
+
+
+class _Room:
+    """What is free, as far as it is known."""
+
+    def __init__(self, nodes: Sequence[NodeRow]) -> None:
+        nodes = [node for node in nodes if not node.not_shared]
+        gpus = [gpu for node in nodes if not node.stale for gpu in node.gpus if gpu.healthy]
+        self._all_known = bool(nodes) and not any(node.stale for node in nodes)
+        self._all_known &= all(gpu.free_bytes is not None for gpu in gpus)
+        free: dict[str, list[int]] = defaultdict(list)
+        for gpu in gpus:
+            if gpu.free_bytes is not None:
+                free[gpu.node].append(gpu.free_bytes)
+        self._free = [sorted(amounts, reverse=True) for amounts in free.values()]
+        self._most: dict[int, int] = {}
+
+    def lacking(self, need_bytes: int | None, gpu_count: int) -> str:
+        """Say that it fits nowhere; empty where it may fit, or nothing is known."""
+        if need_bytes is None or not self._free:
+            return ""
+        if gpu_count not in self._most:  # the least of a node's best GPUs counts
+            fitting = (one[gpu_count - 1] for one in self._free if len(one) >= gpu_count)
+            self._most[gpu_count] = max(fitting, default=-1)
+        if self._most[gpu_count] >= need_bytes:
+            return ""
+        what = f"{exactly(need_bytes)} free"
+        if gpu_count == 1:
+            return f"no GPU {'has' if self._all_known else 'is known to have'} {what}"
+        has = "has" if self._all_known else "is known to have"
+        return f"no node {has} {gpu_count} GPUs with {what}"
+
+
+def _workloads(pods: Iterable[PodRow]) -> tuple[WorkloadRow, ...]:
+    groups: dict[tuple[str, str, str], list[PodRow]] = defaultdict(list)
+    for pod in pods:
+        groups[pod.namespace, pod.kind or "Pod", pod.workload or pod.name].append(pod)
+    rows = [_workload(*key, group) for key, group in groups.items()]
+    return tuple(sorted(rows, key=lambda row: (row.namespace, row.kind, _natural(row.name))))
+
+
+def _workload(namespace: str, kind: str, name: str, pods: Sequence[PodRow]) -> WorkloadRow:
+    held = [one for pod in pods for one in pod.held]
+    phases = Counter(pod.phase for pod in pods)
+    stops = [pod.stops for pod in pods if pod.stops is not None]
+    return WorkloadRow(
+        namespace,
+        kind,
+        name,
+        len(pods),
+        phases[Phase.RUNNING],
+        phases[Phase.PENDING] + phases[Phase.WAITING],
+        _largest(pod.cap_bytes for pod in pods),
+        _total([one.cap_bytes for one in held if one.cap_bytes is not None]),
+        _total([one.used_bytes for one in held if one.used_bytes is not None]),
+        _largest(pod.peak_bytes for pod in pods),
+        _total(stops),
+    )
+
+
+def _troubles(
+    nodes: Iterable[NodeRow], pods: Iterable[PodRow], reported: frozenset[str] | None
+) -> list[Trouble]:
+    found: list[Trouble] = []
+    for node in nodes:
+        if node.stale:
+            sentence = f"figures are {span(node.age_s)} old; does its sentry run?"
+            found.append(Trouble(Reason.STALE, node.name, None, None, "", sentence, _SENTRIES))
+        for gpu in node.gpus:
+            found += _of_gpu(gpu)
+    unreported = Counter(
+        pod.node for pod in pods if reported is not None and pod.node and pod.node not in reported
+    )
+    for name, number in unreported.items():
+        runs = "1 of these pods is" if number == 1 else f"{number} of these pods are"
+        sentence = f"{runs} bound to it, and no sentry reports of it"
+        found.append(Trouble(Reason.UNREPORTED, name, None, None, "", sentence, _SENTRIES))
+    return found
+
+
+def _of_gpu(gpu: GpuRow) -> list[Trouble]:
+    found = []
+    if not gpu.healthy:
+        why = gpu.fault or "is lost or unhealthy"
+        sentence = f"{why}; nothing new is placed on it"
+        found.append(Trouble(Reason.GPU_LOST, gpu.node, gpu.index, None, "", sentence))
+    promised = gpu.promised_bytes
+    if promised is not None and promised > gpu.usable_bytes:
+        over = promised - gpu.usable_bytes
+        sentence = f"{exactly(promised)} are promised of {exactly(gpu.usable_bytes)} usable"
+        found.append(Trouble(Reason.OVERPROMISED, gpu.node, gpu.index, over, "", sentence))
+    for one in gpu.unmanaged:
+        if one.used_bytes < UNMANAGED_FROM_BYTES:
+            continue
+        sentence = f"{amount(one.used_bytes)} are held by {_whose(one)}"
+        found.append(
+            Trouble(Reason.UNMANAGED, gpu.node, gpu.index, one.used_bytes, one.uid, sentence)
+        )
+    return found
+
+
+def _whose(one: Stranger) -> str:
+    if not one.uid:
+        return "processes of no pod"
+    if one.pod:
+        return f"pod {one.namespace}/{one.pod}, which was promised none"
+    return f"a pod without a promise (uid {one.uid}, none that you can list here)"
+
+
+_NUMBERED: Final = re.compile(r"([^0-9]*)([0-9]{0,30})")
+_SENTRIES: Final = "kubectl get pods -A -l app.kubernetes.io/component=sentry -o wide"
+
+
+def _gravity(trouble: Trouble) -> tuple[int, tuple[tuple[str, int], ...], int]:
+    number = list(Reason).index(trouble.reason)
+    return number, _natural(trouble.node), -1 if trouble.gpu is None else trouble.gpu
+
+
+def _natural(name: str) -> tuple[tuple[str, int], ...]:
+    """Return a key by which `n2` comes before `n10`."""
+    return tuple((text, int(digits or -1)) for text, digits in _NUMBERED.findall(name))
+
+
+def _total(values: Sequence[int]) -> int | None:
+    return sum(values) if values else None
+
+
+def _largest(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,117 @@
+"""Makes the report of `top`: what may be read is read, and the rest is one sentence each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from webhook.adapters.kube.client import KubeError
+from webhook.tools.shared.read import (
+    NO_FIGURES_YET,
+    read_gpu_nodes,
+    read_pods,
+    read_unmanaged_pods,
+    why_no_figures,
+    why_no_pods,
+)
+from webhook.tools.top.judge import UNMANAGED_FROM_BYTES, Order, TopReport, join, ordered
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from webhook.adapters.kube.client import Kube
+    from webhook.core.kinds.nodes import NodeFigures
+    from webhook.tools.shared.pods import SeenPod
+
+_MOST_ASKED: Final = 8
+"""Nodes whose pods without a promise are read, for their names: a request each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user asked for."""
+
+    namespace: str
+    """Empty for all."""
+    selector: str = ""
+    """Of labels of pods."""
+    node: str = ""
+    pod: str = ""
+    workload: str = ""
+    """Its name, or `kind/name`."""
+    order: Order = Order.NAME
+
+
+def read_report(kube: Kube, wanted: Wanted) -> TopReport:
+    """Return what the user may see; raises KubeError where the API server does not answer."""
+    missing: list[str] = []
+    nodes: list[NodeFigures] | None = None
+    pods: list[SeenPod] | None = None
+    try:
+        nodes = read_gpu_nodes(kube)
+        if not nodes:
+            missing.append(NO_FIGURES_YET)
+    except KubeError as error:
+        missing.append(why_no_figures(_answered(error)))
+    try:
+        pods = read_pods(kube, wanted.namespace, selector=wanted.selector)
+    except KubeError as error:
+        missing.append(why_no_pods(_answered(error), wanted.namespace))
+    if wanted.node:
+        nodes = nodes and _only(nodes, wanted.node, missing)
+        pods = pods and [pod for pod in pods if pod.node == wanted.node]
+    if nodes and pods is not None:
+        pods = [*pods, *_strangers(kube, wanted.namespace, nodes)]
+    report = join(nodes, pods, kube.now_s(), namespace=wanted.namespace, missing=missing)
+    return ordered(_narrowed(report, wanted), wanted.order)
+
+
+def _answered(error: KubeError) -> KubeError:
+    """Raise what is no answer about this one thing: nothing else would be answered either."""
+    if error.code == 0 or error.unauthorized:
+        raise error
+    return error
+
+
+def _only(nodes: Sequence[NodeFigures], name: str, missing: list[str]) -> list[NodeFigures]:
+    found = [node for node in nodes if node.name == name]
+    if nodes and not found:
+        missing.append(f"no figures of node {name}: no sentry reports of it")
+    return found
+
+
+def _strangers(kube: Kube, namespace: str, nodes: Sequence[NodeFigures]) -> list[SeenPod]:
+    """Return the pods without a promise that hold memory, as far as the user may list them."""
+    held = {
+        node.name: {
+            one.uid
+            for gpu in node.gpus
+            for one in gpu.unmanaged
+            if one.uid and one.used_bytes >= UNMANAGED_FROM_BYTES
+        }
+        for node in nodes
+        if not node.not_shared
+    }
+    found: list[SeenPod] = []
+    for node in [name for name, uids in held.items() if uids][:_MOST_ASKED]:
+        try:
+            pods = read_unmanaged_pods(kube, namespace, node)
+        except KubeError:
+            break
+        found += [pod for pod in pods if pod.uid in held[node]]
+    return found
+
+
+def _narrowed(report: TopReport, wanted: Wanted) -> TopReport:
+    """Leave out the pods and workloads that were not asked for."""
+    pods, workloads = report.pods, report.workloads
+    if wanted.pod and pods is not None:
+        pods = tuple(pod for pod in pods if pod.name == wanted.pod)
+    if wanted.workload and workloads is not None:
+        kind, _, name = wanted.workload.rpartition("/")
+        workloads = tuple(
+            one
+            for one in workloads
+            if one.name == name and (not kind or one.kind.lower() == kind.lower())
+        )
+    return replace(report, pods=pods, workloads=workloads)

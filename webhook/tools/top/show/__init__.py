@@ -1,0 +1,1 @@
+"""What `top` writes: tables, bars, JSON, a page."""

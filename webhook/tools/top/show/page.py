@@ -1,0 +1,417 @@
+"""`vramwarden top -o html`: who has which part of which GPU, as one page.
+
+Drawn with what the user could read: own pods have names, those of others are one grey part.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from webhook.core.words import amount, counted, span
+from webhook.tools.top.judge import Phase
+from webhook.tools.top.show.draw import left_out
+from webhook.tools.top.show.drawing import charts
+from webhook.tools.top.show.drawing.charts import WIDTH, cut, rectangle, words
+from webhook.tools.top.show.drawing.elements import folded, page, section, table, tag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from webhook.tools.top.judge import Amounts, GpuRow, Held, NodeRow, PodRow, TopReport, Trouble
+    from webhook.tools.top.show.drawing.elements import Element
+
+_MOST_LINES: Final = 16
+"""GPUs that have a line each; more stand side by side, those of a node in a row."""
+_SIDE_BY_SIDE: Final = 8
+_MOST_DRAWN: Final = 2000
+"""GPUs."""
+_MOST_ROWS: Final = 500
+"""Of a table."""
+_MOST_ALIKE: Final = 3
+"""Troubles of one kind that are not folded."""
+_LEAST_NAMED: Final = 50
+"""How wide a part is that has a name in it."""
+_LEAST_SEEN: Final = 4
+"""How wide a part is that nobody may miss."""
+_NODE, _NUMBER = 190, 130
+"""Room for names at the left, for figures at the right."""
+
+
+class _Slot(NamedTuple):
+    """Where a GPU is drawn, and how many bytes are one unit."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    unit_bytes: float
+
+
+def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
+    """Write the page, with parts of a report: `nodes`, `pods`, `workloads`."""
+    at = datetime.fromtimestamp(int(report.at_s), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    whose = f"namespace {report.namespace}" if report.namespace else "all namespaces"
+    shown = [tag("h1", "Who has the GPU memory")]
+    if "nodes" in parts:
+        shown.append(tag("p", _sums(report.amounts), class_="lead"))
+        shown += [tag("p", f"{one[0].upper()}{one[1:]}.") for one in left_out(report)]
+    shown.append(tag("p", f"As of {at}; pods of {whose}."))
+    if report.missing or report.troubles:
+        shown.append(_troubles(report))
+    if "nodes" in parts and report.nodes:
+        shown.append(_gpus(report.nodes))
+    if "pods" in parts and report.pods is not None:
+        shown += [_waiting(report), _pods(report)]
+    if "workloads" in parts and report.workloads is not None:
+        shown.append(_workloads(report))
+    return page(f"vramwarden top, {at}", charts.patterns(), *shown)
+
+
+def _sums(sums: Amounts) -> str:
+    if not sums.gpus:
+        return "There are no figures of GPUs."
+    said = [
+        _share("promised", sums.promised_bytes, sums.promised_gpus, sums),
+        _share("used", sums.used_bytes, sums.used_gpus, sums),
+    ]
+    if sums.largest_free_bytes is not None:
+        said.append(f"the largest free part is {amount(sums.largest_free_bytes, down=True)}")
+    return (
+        f"{counted(sums.nodes, 'node')}, {counted(sums.gpus, 'GPU')}, "
+        f"{amount(sums.usable_bytes)} usable: {', '.join(said)}."
+    )
+
+
+def _share(what: str, known: int | None, gpus: int, sums: Amounts) -> str:
+    if known is None:
+        return f"{what} unknown"
+    if gpus < sums.gpus:
+        return f"{amount(known)} {what} on {gpus:,} of them"
+    return f"{amount(known)} {what} ({100 * known // max(1, sums.usable_bytes)}%)"
+
+
+def _troubles(report: TopReport) -> Element:
+    """List what is missing and what is wrong; of many of one kind the first, the rest folded."""
+    items: list[Element] = [tag("li", sentence) for sentence in report.missing]
+    for _, alike in groupby(report.troubles, key=lambda one: one.reason):
+        said = [_trouble(one) for one in alike]
+        items += [tag("li", sentence) for sentence in said[:_MOST_ALIKE]]
+        rest = said[_MOST_ALIKE:]
+        if rest:
+            shown = (tag("li", sentence) for sentence in rest[:_MOST_ROWS])
+            more = folded(f"{len(rest):,} more like the last one", tag("ul", *shown))
+            items.append(tag("li", more))
+    return tag("div", tag("ul", *items), class_="troubles", role="note")
+
+
+def _trouble(trouble: Trouble) -> str:
+    where = trouble.node if trouble.gpu is None else f"{trouble.node} GPU {trouble.gpu}"
+    return f"{where}: {trouble.sentence}" + (f" ({trouble.fix})" if trouble.fix else "")
+
+
+# The GPUs.
+
+
+def _gpus(nodes: Sequence[NodeRow]) -> Element:
+    drawn = _drawn(nodes)
+    gpus = [gpu for node in nodes for gpu in node.gpus]
+    body, height = _lines(drawn) if len(gpus) <= _MOST_LINES else _rows(drawn)
+    some = ""
+    if len(drawn) < len(nodes):
+        some = (
+            f" {len(drawn):,} of {len(nodes):,} nodes are drawn, first those with your pods or "
+            "with memory that nobody was promised."
+        )
+    rows = [_row(node, gpu) for node in nodes for gpu in node.gpus][:_MOST_ROWS]
+    head = ["GPU", "product", "usable", "promised", "used", "free", "unmanaged", "pods", "seen"]
+    what = "As a table" + f", the first {_MOST_ROWS}" * (len(gpus) > _MOST_ROWS)
+    return section(
+        "GPUs",
+        "Each bar is a GPU, as long as its usable memory. A block is what a pod was promised, the "
+        f"strip at its foot what of it is in use. Point at it for figures.{some}",
+        charts.legend(
+            [
+                ("b", "promised to a pod that you see"),
+                ("a", "in use by it"),
+                ("p", "promised to pods of others"),
+                ("o", "in use by them"),
+                ("trouble", "in use without a promise"),
+                ("empty", "free"),
+                ("unknown", "not known"),
+                ("alarm", "lost, or more promised than there is"),
+            ]
+        ),
+        charts.picture("Memory of each GPU: promised, in use and free", height, *body),
+        folded(what, table(head, rows)),
+    )
+
+
+def _drawn(nodes: Sequence[NodeRow]) -> list[NodeRow]:
+    """Return the nodes that are drawn, in their order."""
+    wanted = sorted(range(len(nodes)), key=lambda number: not _matters(nodes[number]))
+    chosen, left = set(), _MOST_DRAWN
+    for number in wanted:
+        left -= len(nodes[number].gpus)
+        if left < 0:
+            break
+        chosen.add(number)
+    return [node for number, node in enumerate(nodes) if number in chosen]
+
+
+def _matters(node: NodeRow) -> bool:
+    return any(gpu.unmanaged or any(held.pod for held in gpu.pods) for gpu in node.gpus)
+
+
+def _lines(nodes: Sequence[NodeRow]) -> tuple[list[Element], float]:
+    """Draw a line for each GPU, its figures beside it."""
+    body: list[Element] = []
+    left, top = _NODE, 0.0
+    room = WIDTH - left - 350
+    unit = max(1, *(gpu.usable_bytes for node in nodes for gpu in node.gpus)) / room
+    for node in nodes:
+        top += 8
+        body.append(_name(node, top + 17, _NODE - 60))
+        for gpu in node.gpus:
+            slot = _Slot(left, top, gpu.usable_bytes / unit, 26, unit)
+            body += [
+                words(left - 8, top + 17, f"GPU {gpu.index}", "faint end"),
+                _gpu(gpu, node, slot, named=True),
+                words(left + room + 12, top + 17, _figures(gpu) + _aged(node)),
+            ]
+            top += 32
+    return body, top
+
+
+def _rows(nodes: Sequence[NodeRow]) -> tuple[list[Element], float]:
+    """Draw the GPUs of a node side by side, and behind them what is free there."""
+    body: list[Element] = [words(WIDTH, 12, "free: on one GPU, in all", "faint end")]
+    top = 20.0
+    room = (WIDTH - _NODE - _NUMBER) / _SIDE_BY_SIDE
+    unit = max(1, *(gpu.usable_bytes for node in nodes for gpu in node.gpus)) / (room - 6)
+    for node in nodes:
+        body.append(_name(node, top + 11, _NODE - 10))
+        sums = node.amounts
+        if node.stale:
+            body.append(words(WIDTH, top + 11, f"figures {span(node.age_s)} old", "faint end"))
+        elif sums.largest_free_bytes is not None and sums.free_bytes is not None:
+            said = [amount(one, down=True) for one in (sums.largest_free_bytes, sums.free_bytes)]
+            body.append(words(WIDTH, top + 11, ", ".join(said), "faint end"))
+        for place, gpu in enumerate(node.gpus):
+            top += 17 if place and place % _SIDE_BY_SIDE == 0 else 0
+            left = _NODE + place % _SIDE_BY_SIDE * room
+            slot = _Slot(left, top, gpu.usable_bytes / unit, 14, unit)
+            body.append(_gpu(gpu, node, slot, named=False))
+        top += 20
+    return body, top
+
+
+def _name(node: NodeRow, base: float, width: float) -> Element:
+    title = tag("title", f"{node.name}: seen {span(node.age_s)} ago")
+    shown = cut(node.name, width)
+    return tag("text", title, shown, x=0, y=base, class_="faint" if node.stale else "name")
+
+
+def _aged(node: NodeRow) -> str:
+    return f" ({span(node.age_s)} old)" if node.stale else ""
+
+
+def _gpu(gpu: GpuRow, node: NodeRow, slot: _Slot, *, named: bool) -> Element:
+    """Draw a GPU: own pods, those of others, what nobody was promised; the rest is free."""
+    known = gpu.promised_bytes is not None
+    back = "empty" if known else "unknown"
+    parts = [rectangle(slot.left, slot.top, slot.width, slot.height, back)]
+    left = slot.left
+    for held in gpu.pods:
+        if held.pod:
+            begin, cap = left, held.cap_bytes or 0
+            left = _part(parts, slot, left, cap, held.used_bytes, "ba", _said(held))
+            if named and left - begin >= _LEAST_NAMED:
+                shown = cut(held.pod, left - begin - 14)
+                parts.append(words(begin + 4, slot.top + 14, shown, "in-b"))
+    others = [held for held in gpu.pods if not held.pod]
+    caps = sum(held.cap_bytes or 0 for held in gpu.pods)
+    listed = sum(held.cap_bytes or 0 for held in others)
+    promised = listed + max(0, (gpu.promised_bytes or 0) - caps)
+    used = [held.used_bytes for held in others if held.used_bytes is not None]
+    if promised:
+        whose = counted(len(others), "pod") + " of others" if others else "others"
+        title = f"{whose}: {_used_of(sum(used) if used else None, promised)}"
+        left = _part(parts, slot, left, promised, sum(used), "po", title)
+    for one in gpu.unmanaged:
+        by = f"{one.namespace}/{one.pod}" if one.pod else f"pod {one.uid}" if one.uid else "no pod"
+        title = f"{amount(one.used_bytes)} without a promise, held by {by}"
+        # It is there also where all is promised: then it takes what was promised to others.
+        width = max(_LEAST_SEEN, one.used_bytes / slot.unit_bytes)
+        left = max(slot.left, min(left, slot.left + slot.width - width))
+        left = _part(parts, slot, left, round(width * slot.unit_bytes), None, ("trouble",), title)
+    if not gpu.healthy or (gpu.promised_bytes or 0) > gpu.usable_bytes:
+        parts.append(rectangle(slot.left, slot.top, slot.width, slot.height, "alarm"))
+    title = f"{gpu.node} GPU {gpu.index} {gpu.product}: {_figures(gpu)}"
+    return tag("g", tag("title", title), *parts, class_="old" if node.stale else "gpu")
+
+
+def _part(
+    parts: list[Element],
+    slot: _Slot,
+    left: float,
+    whole: int,
+    used: int | None,
+    classes: Sequence[str],
+    title: str,
+) -> float:
+    """Draw a part of a GPU, and at its foot what of it is in use; return where it ends.
+
+    What has no room at the end of the bar is cut: the figures say how much it is.
+    """
+    width = min(whole / slot.unit_bytes, max(0.0, slot.left + slot.width - left))
+    seen = max(0.0, width - 1)
+    drawn = [rectangle(left, slot.top, seen, slot.height, classes[0])]
+    if used:
+        strip = round(slot.height * 0.36)
+        inner = min(seen, used / slot.unit_bytes)
+        drawn.append(rectangle(left, slot.top + slot.height - strip, inner, strip, classes[1]))
+    parts.append(tag("g", tag("title", title), *drawn))
+    return left + width
+
+
+def _said(held: Held) -> str:
+    peak = "" if held.peak_bytes is None else f", at most {amount(held.peak_bytes)}"
+    used = _used_of(held.used_bytes, held.cap_bytes or 0)
+    return f"{held.namespace}/{held.pod}: {used}{peak}"
+
+
+def _used_of(used: int | None, promised: int) -> str:
+    return f"{_amount(used, 'unknown')} used of {amount(promised)} promised"
+
+
+def _figures(gpu: GpuRow) -> str:
+    if not gpu.healthy:
+        return gpu.fault or "lost or unhealthy"
+    if gpu.promised_bytes is None:
+        return f"promised unknown, {_amount(gpu.used_bytes, 'unknown')} used"
+    said = _used_of(gpu.used_bytes, gpu.promised_bytes)
+    return f"{said}, {_free(gpu)} free"
+
+
+def _free(gpu: GpuRow) -> str:
+    if gpu.free_bytes is None or not gpu.healthy:
+        return "-"
+    return amount(max(0, gpu.free_bytes), down=True)
+
+
+def _amount(known: int | None, otherwise: str = "-") -> str:
+    return otherwise if known is None else amount(known)
+
+
+def _row(node: NodeRow, gpu: GpuRow) -> list[str]:
+    amounts = (gpu.usable_bytes, gpu.promised_bytes, gpu.used_bytes)
+    return [
+        f"{gpu.node} GPU {gpu.index}",
+        gpu.product,
+        *map(_amount, amounts),
+        _free(gpu),
+        _amount(gpu.unmanaged_bytes),
+        f"{len(gpu.pods)}",
+        f"{span(node.age_s)} ago",
+    ]
+
+
+# The user's pods.
+
+
+def _waiting(report: TopReport) -> Element:
+    rows = [
+        [
+            _full_name(pod, report),
+            _cap(pod),
+            "-" if pod.created_s is None else span(report.at_s - pod.created_s),
+            pod.node or "-",
+            pod.why or pod.status or "-",
+        ]
+        for pod in report.pods or ()
+        if pod.phase in (Phase.PENDING, Phase.WAITING)
+    ]
+    if not rows:
+        return section("Pods that wait", "None of them waits for a GPU.")
+    found = section(
+        "Pods that wait",
+        "They start nothing yet. vramwarden explain POD says more of each.",
+        table(["pod", "asks for", "since", "node", "why"], rows[:_MOST_ROWS], texts=("why",)),
+    )
+    return _ended(found, len(rows))
+
+
+def _pods(report: TopReport) -> Element:
+    placed = [pod for pod in report.pods or () if pod.phase not in (Phase.PENDING, Phase.WAITING)]
+    if not placed:
+        return section("Pods with GPU memory", "There are none.")
+    rows = [
+        [
+            _full_name(pod, report),
+            pod.node or "-",
+            ",".join(str(held.index) for held in pod.held if held.index is not None) or "-",
+            _cap(pod),
+            _amount(pod.used_bytes),
+            _percent(pod),
+            _amount(pod.peak_bytes),
+            pod.state,
+        ]
+        for pod in placed[:_MOST_ROWS]
+    ]
+    head = ["pod", "node", "GPU", "promised", "used", "of it", "at most", "state"]
+    found = section(
+        "Pods with GPU memory",
+        "What each was promised on a GPU, what it uses and what it used at most. A pod that needs "
+        "more than its promise is stopped; one that needs far less keeps others waiting.",
+        table(head, rows, texts=("state",)),
+    )
+    return _ended(found, len(placed))
+
+
+def _workloads(report: TopReport) -> Element:
+    workloads = report.workloads or ()
+    rows = [
+        [
+            f"{one.kind}/{one.name}"
+            if report.namespace
+            else f"{one.namespace}/{one.kind}/{one.name}",
+            f"{one.pods:,}",
+            f"{one.running:,}",
+            f"{one.waiting:,}",
+            _amount(one.cap_bytes),
+            _amount(one.promised_bytes),
+            _amount(one.used_bytes),
+            _amount(one.peak_bytes),
+        ]
+        for one in workloads[:_MOST_ROWS]
+    ]
+    head = ["workload", "pods", "run", "wait", "cap", "promised", "used", "one at most"]
+    found = section(
+        "Workloads",
+        "The cap is that of a pod on a GPU; promised and used are those of all its pods together.",
+        table(head, rows),
+    )
+    return _ended(found, len(workloads))
+
+
+def _ended(found: Element, rows: int) -> Element:
+    if rows > _MOST_ROWS:
+        found.append(tag("p", f"{rows - _MOST_ROWS:,} more; vramwarden top shows them."))
+    return found
+
+
+def _full_name(pod: PodRow, report: TopReport) -> str:
+    return pod.name if report.namespace else f"{pod.namespace}/{pod.name}"
+
+
+def _cap(pod: PodRow) -> str:
+    cap = _amount(pod.cap_bytes)
+    return f"{pod.gpu_count} x {cap}" if pod.gpu_count > 1 else cap
+
+
+def _percent(pod: PodRow) -> str:
+    if pod.used_bytes is None or not pod.cap_bytes:
+        return "-"
+    return f"{100 * pod.used_bytes // pod.cap_bytes}%"
