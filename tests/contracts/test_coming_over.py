@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.paths import ROOT
 from webhook.cli.main import main
-from webhook.tools.admit.judge.migration.products import PRODUCTS
+from webhook.tools.admit.judge.migration.requests import PRODUCTS
 
 PAGE = (ROOT / "deploy" / "coming-over.md").read_text()
 BEFORE, AFTER = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

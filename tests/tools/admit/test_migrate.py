@@ -15,8 +15,8 @@ from tests.support.pods import a_policy
 from tests.tools.admit_runs import run_in_full
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES
 from webhook.tools.admit.judge.migrating import Origin
-from webhook.tools.admit.judge.migration.products import PRODUCTS
-from webhook.tools.admit.judge.migration.values import Scale
+from webhook.tools.admit.judge.migration.foreign_pod import Scale
+from webhook.tools.admit.judge.migration.requests import PRODUCTS
 from webhook.tools.admit.show import reports
 
 FOLDER = Path(__file__).parent / "migrated"

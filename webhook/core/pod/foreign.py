@@ -1,4 +1,6 @@
-"""By which names other products are asked for GPU memory: what hints and migrations know of them.
+"""Other products that share GPUs: by which names they are asked, in which unit, and what to do.
+
+Hints, `--migrate` and simulate read this table.
 
 | product | asks by | unit |
 | --- | --- | --- |
@@ -8,32 +10,80 @@
 | gpushare of Alibaba Cloud | resource aliyun.com/gpu-mem | GiB |
 | Volcano | resources volcano.sh/vgpu-memory, gpu-memory, vgpu-cores, ... | MiB |
 
-Sources: docs/config.md of Project-HAMi/HAMi; docs/gpu-sharing/README.md of NVIDIA/KAI-Scheduler;
+Sources: docs/config.md, pkg/device/nvidia/device.go (annotations), pkg/util/types.go,
+pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go (variables), charts/hami/values.yaml of
+Project-HAMi/HAMi; docs/gpu-sharing/README.md and pkg/common/constants/constants.go of
+NVIDIA/KAI-Scheduler; pkg/utils/const.go and `--memory-unit` in deployer/chart of
 AliyunContainerService/gpushare-scheduler-extender; volcano-sh/devices and
 volcano-sh/volcano-vgpu-device-plugin; README.md of tkestack/gpu-manager.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Foreign(NamedTuple):
-    """A name by which another product is asked."""
+class Meaning(Enum):
+    """What a product reads from a name."""
 
-    product: str
+    MEMORY = auto()
+    """In the product's unit."""
+    PART = auto()
+    """Of a GPU's memory: percent, or a fraction."""
+    GPUS = auto()
+    COMPUTE = auto()
+    OTHER = auto()
+
+
+class Resource(NamedTuple):
+    """A resource by which a product is asked."""
+
+    meaning: Meaning
+    lost: str = ""
+    """What goes with it, and why; empty where nothing is lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """Another product: how it is asked, and which of its names have no counterpart, and why.
+
+    Patterns are those of a shell. What has none and does no harm stays; resources go, since nobody
+    offers them and a pod that names them beside a share is denied.
+    """
+
+    name: str
     unit: str = ""
-    """What one of it is, as a quantity's suffix; empty where it is no amount of memory."""
-    is_compute: bool = False
+    """What one of its memory is, as a quantity's suffix."""
+    has_configurable_unit: bool = False
+    resources: Mapping[str, Resource] = field(default_factory=dict)
+    asking_annotations: Mapping[str, Meaning] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    node_labels: Mapping[str, str] = field(default_factory=dict)
+    """In node selectors."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of the environment: those that stay, and why they do nothing any more."""
+    objects: Mapping[str, str] = field(default_factory=dict)
+    """Its own kinds of objects, as `group/Kind`."""
+    schedulers: frozenset[str] = frozenset()
+    """Its own, which would look for its requests."""
+    gives_gpus_by_container: bool = False
+    """Whether each container of a pod may get another GPU."""
 
+    @property
+    def unit_bytes(self) -> int:
+        """Return what one of its units of memory is by default."""
+        return {"Mi": 2**20, "Gi": 2**30}[self.unit]
 
-HAMI: Final = "HAMi"
-VOLCANO: Final = "Volcano"
-KAI: Final = "KAI"
-GPUSHARE: Final = "gpushare"
+    def schedules(self, name: object) -> bool:
+        """Say whether a scheduler is the product's own; in a manifest a name may be anything."""
+        return isinstance(name, str) and name in self.schedulers
+
 
 WHOLE_GPU: Final = "nvidia.com/gpu"
 SHARED_GPU: Final = "nvidia.com/gpu.shared"
@@ -50,18 +100,123 @@ VOLCANO_MEMORY: Final = "volcano.sh/vgpu-memory"
 VOLCANO_PERCENTAGE: Final = "volcano.sh/vgpu-memory-percentage"
 VOLCANO_NUMBER: Final = "volcano.sh/vgpu-number"
 
-FOREIGN_RESOURCES: Final[Mapping[str, Foreign]] = {
-    HAMI_MEMORY: Foreign(HAMI, "Mi"),
-    HAMI_PERCENTAGE: Foreign(HAMI),
-    HAMI_CORES: Foreign(HAMI, is_compute=True),
-    GPUSHARE_MEMORY: Foreign(GPUSHARE, "Gi"),
-    GPUSHARE_COUNT: Foreign(GPUSHARE),
-    VOLCANO_MEMORY: Foreign(VOLCANO, "Mi"),
-    "volcano.sh/gpu-memory": Foreign(VOLCANO, "Mi"),
-    VOLCANO_PERCENTAGE: Foreign(VOLCANO),
-    VOLCANO_NUMBER: Foreign(VOLCANO),
-    "volcano.sh/gpu-number": Foreign(VOLCANO),
-    "volcano.sh/vgpu-cores": Foreign(VOLCANO, is_compute=True),
+_NO_COMPUTE: Final = "compute is not divided here"
+_TURNS: Final = f"{_NO_COMPUTE}, and pods of one GPU take turns"
+_NO_ORDER: Final = "pods of one GPU have no order here"
+_CLASS: Final = (
+    "GPUs are chosen by class here; name one of the policy in vramwarden.io/gpu-class, or a node "
+    "label in nodeSelector"
+)
+_ONE_GPU: Final = "no pod chooses a single GPU here; choose the node, or ask for the amount alone"
+_CAPPED: Final = "HAMi's library reads it, which is not there any more; the cap is the annotation's"
+_QUEUES: Final = (
+    "there are no queues here; a ResourceQuota on requests.vramwarden.io/vram bounds a namespace"
+)
+
+HAMI: Final = Product(
+    name="HAMi",
+    unit="Mi",
+    has_configurable_unit=True,
+    resources={
+        WHOLE_GPU: Resource(Meaning.GPUS),
+        HAMI_MEMORY: Resource(Meaning.MEMORY),
+        HAMI_PERCENTAGE: Resource(Meaning.PART),
+        HAMI_CORES: Resource(Meaning.COMPUTE, _TURNS),
+        "nvidia.com/priority": Resource(Meaning.OTHER, _NO_ORDER),
+    },
+    annotations={
+        "nvidia.com/use-gputype": _CLASS,
+        "nvidia.com/nouse-gputype": _CLASS,
+        "nvidia.com/use-gpuuuid": _ONE_GPU,
+        "nvidia.com/nouse-gpuuuid": _ONE_GPU,
+        "nvidia.com/numa-bind": "GPUs are not chosen by NUMA node here",
+        "nvidia.com/vgpu-mode": "the policy's rule chooses how a share is held (accounting)",
+        "hami.io/node-scheduler-policy": "nodes are chosen by the default scheduler's scores",
+        "hami.io/gpu-scheduler-policy": "the GPU with the least room that is enough is taken",
+        "hami.io/*": "only HAMi reads it",
+    },
+    labels={"hami.io/*": "only HAMi reads it"},
+    node_labels={"gpu": "HAMi's nodes are labelled so by hand; keep the label, or remove this"},
+    variables={
+        "CUDA_DEVICE_MEMORY_LIMIT*": _CAPPED,
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": _CAPPED,
+        "CUDA_DEVICE_SM_LIMIT": _NO_COMPUTE,
+        "CUDA_TASK_PRIORITY": _NO_ORDER,
+        "CUDA_DISABLE_CONTROL": "no pod switches its cap off here",
+        "CUDA_OVERSUBSCRIBE": "no GPU's memory is promised twice here",
+        "GPU_CORE_UTILIZATION_POLICY": _NO_COMPUTE,
+        "LIBCUDA_LOG_LEVEL": "only HAMi's library reads it",
+    },
+    schedulers=frozenset({"hami-scheduler"}),
+    gives_gpus_by_container=True,
+)
+KAI: Final = Product(
+    name="KAI",
+    unit="Mi",
+    asking_annotations={KAI_MEMORY: Meaning.MEMORY, KAI_FRACTION: Meaning.PART},
+    annotations={
+        "mps": "shares are kept apart by their caps here, without MPS",
+        "kai.scheduler/*": "only KAI reads it",
+        "pod-group-name": "pods are not started as a group here; keep a scheduler that does",
+    },
+    labels={
+        "kai.scheduler/queue": _QUEUES,
+        "kai.scheduler/*": "only KAI reads it",
+    },
+    node_labels={"kai.scheduler/*": "KAI's nodes are labelled so; keep the label, or remove this"},
+    objects={"scheduling.run.ai/Queue": _QUEUES},
+    schedulers=frozenset({"kai-scheduler"}),
+)
+GPUSHARE: Final = Product(
+    name="gpushare",
+    unit="Gi",
+    has_configurable_unit=True,
+    resources={
+        GPUSHARE_MEMORY: Resource(Meaning.MEMORY),
+        GPUSHARE_COUNT: Resource(
+            Meaning.GPUS, "of a node's GPUs; a pod says its number in vramwarden.io/gpu-count"
+        ),
+        "aliyun.com/gpu-core*": Resource(Meaning.OTHER, _TURNS),
+    },
+    annotations={"ALIYUN_COM_GPU_MEM_*": "only gpushare reads it"},
+    node_labels={
+        "gpushare": "gpushare's nodes are labelled so by hand; keep the label, or remove this",
+        "ack.node.gpu.*": "ACK's nodes are labelled so; keep the label, or remove this",
+    },
+    variables={
+        "ALIYUN_COM_GPU_MEM_*": "nobody sets it any more; programs find their part in "
+        "VRAMWARDEN_GPU_MEMORY_FRACTION and VRAMWARDEN_GPU_MEMORY_MIB"
+    },
+)
+DEVICE_PLUGIN: Final = Product(
+    name="whole GPUs",
+    resources={WHOLE_GPU: Resource(Meaning.GPUS), SHARED_GPU: Resource(Meaning.GPUS)},
+    gives_gpus_by_container=True,
+)
+VOLCANO: Final = Product(
+    name="Volcano",
+    unit="Mi",
+    resources={
+        VOLCANO_MEMORY: Resource(Meaning.MEMORY),
+        "volcano.sh/gpu-memory": Resource(Meaning.MEMORY),
+        VOLCANO_PERCENTAGE: Resource(Meaning.PART),
+        VOLCANO_NUMBER: Resource(Meaning.GPUS),
+        "volcano.sh/gpu-number": Resource(Meaning.GPUS),
+        "volcano.sh/vgpu-cores": Resource(Meaning.COMPUTE),
+    },
+)
+_SHARING: Final = (HAMI, KAI, GPUSHARE, VOLCANO)
+
+FOREIGN_RESOURCES: Final[Mapping[str, tuple[Product, Meaning]]] = {
+    name: (product, resource.meaning)
+    for product in _SHARING
+    for name, resource in product.resources.items()
+    if resource.meaning is not Meaning.OTHER and name != WHOLE_GPU
+}
+FOREIGN_ANNOTATIONS: Final[Mapping[str, tuple[Product, Meaning]]] = {
+    key: (product, meaning)
+    for product in _SHARING
+    for key, meaning in product.asking_annotations.items()
 }
 GIVEN_BY_OTHERS: Final = (
     GPUSHARE_MEMORY,
@@ -78,7 +233,3 @@ GIVEN_BY_OTHERS: Final = (
 Not `aliyun.com/gpu-count`: the plugin writes that into the node's status itself, so it stays there
 when the plugin is gone (gpushare-device-plugin, pkg/gpu/nvidia/podmanager.go: `patchGPUCount`).
 """
-FOREIGN_ANNOTATIONS: Final[Mapping[str, Foreign]] = {
-    KAI_MEMORY: Foreign(KAI, "Mi"),
-    KAI_FRACTION: Foreign(KAI),
-}

@@ -8,10 +8,9 @@ from tests.support.pods import a_container, a_pod
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.templates import find_templates
 from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
-from webhook.tools.admit.judge.migration.products import PRODUCTS
+from webhook.tools.admit.judge.migration.foreign_pod import Scale, read_foreign_pod
+from webhook.tools.admit.judge.migration.requests import PRODUCTS
 from webhook.tools.admit.judge.migration.rewrite import migrate
-from webhook.tools.admit.judge.migration.source import read_source
-from webhook.tools.admit.judge.migration.values import Scale
 
 if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
@@ -54,7 +53,7 @@ def move(
 ) -> Moved:
     """Rewrite a pod."""
     (template,) = find_templates(pod, "Pod", "v1")
-    source = read_source(pod, template, pod)
+    source = read_foreign_pod(pod, template, pod)
     made = migrate(source, PRODUCTS[product], Scale(gpu_bytes, unit_bytes))
     after = apply_patch(pod, made.operations)
     return Moved(after, made.asks, [*map(str, made.notes)], [*map(str, made.problems)])

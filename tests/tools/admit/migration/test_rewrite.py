@@ -11,9 +11,8 @@ from webhook.core.admission.decide import Phase, decide
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, visible_devices
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.views import read_pod
-from webhook.tools.admit.judge.migration.edits import must_go
-from webhook.tools.admit.judge.migration.others import notes_about
-from webhook.tools.admit.judge.migration.products import PRODUCTS
+from webhook.tools.admit.judge.migration.notes import is_removed, notes_about_object
+from webhook.tools.admit.judge.migration.requests import PRODUCTS
 
 MEMORY = "vramwarden.io/gpu-memory"
 SIXTEEN = {"gpu_bytes": 16 * GIB}
@@ -73,8 +72,8 @@ def test_variables_that_no_share_is_admitted_beside_go():
     assert first["env"] == kept
     assert "env" not in second
     assert len(made.notes) == 4
-    assert must_go(visible_devices(chosen=False))
-    assert not must_go(visible_devices(chosen=True))
+    assert is_removed(visible_devices(chosen=False))
+    assert not is_removed(visible_devices(chosen=True))
 
 
 def test_the_variables_of_pods_that_ask_for_nothing_stay():
@@ -131,7 +130,7 @@ def test_quotas_and_queues_are_named_and_others_are_not():
     hard = {"pods": "3", "limits.nvidia.com/gpumem": "20000", "requests.nvidia.com/gpu": "4"}
     quota = {"spec": {"hard": hard}}
     hami, kai = PRODUCTS["hami"], PRODUCTS["kai"]
-    assert [*map(str, notes_about(quota, "ResourceQuota", "v1", hami))] == [
+    assert [*map(str, notes_about_object(quota, "ResourceQuota", "v1", hami))] == [
         (
             "spec.hard[limits.nvidia.com/gpumem]: 20000 bounds no share; add "
             "requests.vramwarden.io/vram with the bytes that the namespace may ask for, e.g. 80Gi"
@@ -141,12 +140,12 @@ def test_quotas_and_queues_are_named_and_others_are_not():
             "requests.vramwarden.io/vram with the bytes that the namespace may ask for, e.g. 80Gi"
         ),
     ]
-    assert not [*notes_about(quota, "ResourceQuota", "v1", kai)]
-    assert not [*notes_about({"spec": "?"}, "ResourceQuota", "v1", hami)]
-    assert not [*notes_about(quota, "ResourceQuota", "example.com/v1", hami)]
-    (queue,) = notes_about({}, "Queue", "scheduling.run.ai/v2", kai)
+    assert not [*notes_about_object(quota, "ResourceQuota", "v1", kai)]
+    assert not [*notes_about_object({"spec": "?"}, "ResourceQuota", "v1", hami)]
+    assert not [*notes_about_object(quota, "ResourceQuota", "example.com/v1", hami)]
+    (queue,) = notes_about_object({}, "Queue", "scheduling.run.ai/v2", kai)
     assert str(queue).startswith("kind: there are no queues here")
-    assert not [*notes_about({}, "Queue", "example.com/v1", kai)]
+    assert not [*notes_about_object({}, "Queue", "example.com/v1", kai)]
 
 
 AMOUNTS = st.fixed_dictionaries(

@@ -6,10 +6,9 @@ from tests.support.pods import a_container
 from webhook.core.admission.templates import pod_of
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.templates import find_templates
-from webhook.tools.admit.judge.migration.products import PRODUCTS
+from webhook.tools.admit.judge.migration.foreign_pod import Scale, read_foreign_pod
+from webhook.tools.admit.judge.migration.requests import PRODUCTS
 from webhook.tools.admit.judge.migration.rewrite import migrate
-from webhook.tools.admit.judge.migration.source import read_source
-from webhook.tools.admit.judge.migration.values import Scale
 
 ASKS = {"resources": {"limits": {"nvidia.com/gpumem": "1024"}}}
 
@@ -18,7 +17,7 @@ def move(product, item, **spec):
     """Rewrite the one template of a Workflow; return it, and what was said."""
     workflow = {"spec": {"templates": [item], **spec}}
     (template,) = find_templates(workflow, "Workflow", "argoproj.io/v1alpha1")
-    source = read_source(pod_of(template, "w"), template, workflow)
+    source = read_foreign_pod(pod_of(template, "w"), template, workflow)
     made = migrate(source, PRODUCTS[product], Scale())
     assert not made.problems
     item = {"metadata": {}, **item}
@@ -72,7 +71,7 @@ def test_a_notebook_gets_its_annotation_at_its_own_metadata():
         "spec": {"template": {"spec": {"containers": [a_container(**ASKS)]}}},
     }
     (template,) = find_templates(notebook, "Notebook", "kubeflow.org/v1")
-    source = read_source(pod_of(template, "n"), template, notebook)
+    source = read_foreign_pod(pod_of(template, "n"), template, notebook)
     made = migrate(source, PRODUCTS["hami"], Scale())
     assert made.operations == (
         {"op": "add", "path": "/metadata/annotations/vramwarden.io~1gpu-memory", "value": "1Gi"},

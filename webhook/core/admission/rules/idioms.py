@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.findings import annotation_path, quoted, shortened
-from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES, KAI, WHOLE_GPU
+from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES, WHOLE_GPU, Meaning
 from webhook.core.pod.units import with_unit
 from webhook.names import (
     ASKING_ANNOTATIONS,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from webhook.core.admission.rules.case import Case
+    from webhook.core.pod.foreign import Product
     from webhook.core.pod.views import Container
 
 MEANT: Final = {key.removeprefix(PREFIX): key for key in ASKING_ANNOTATIONS} | {
@@ -77,8 +78,8 @@ def near_miss(key: str, value: str) -> str:
     if not slash:
         if key not in _WITHOUT_PREFIX:
             return ""
-        foreign = FOREIGN_ANNOTATIONS.get(key)
-        return _line(GPU_MEMORY_ANNOTATION, _in_unit(value, foreign.unit if foreign else _GUESSED))
+        unit = _unit(*FOREIGN_ANNOTATIONS[key]) if key in FOREIGN_ANNOTATIONS else _GUESSED
+        return _line(GPU_MEMORY_ANNOTATION, _in_unit(value, unit))
     if domain == _DOMAIN or len(key) > _LONGEST_COMPARED:
         return ""
     if not _is_like_ours(domain.lower()):
@@ -110,10 +111,10 @@ def _of_keys(case: Case) -> Iterator[str]:
         line = near_miss(key, value)
         if not line:
             continue
-        foreign = FOREIGN_ANNOTATIONS.get(key)
+        whose = "nothing reads this key"
         # What KAI reads has no unit; with one it is meant for us.
-        is_theirs = foreign is not None and not value.strip()[-1:].isalpha()
-        whose = f"{KAI} reads it, vramwarden does not" if is_theirs else "nothing reads this key"
+        if key in FOREIGN_ANNOTATIONS and not value.strip()[-1:].isalpha():
+            whose = f"{FOREIGN_ANNOTATIONS[key][0].name} reads it, vramwarden does not"
         yield f"{annotation_path(key)}: {whose}; write {line}"
     for key in candidates(pod.labels):
         if "/" in key and not key.startswith(PREFIX) and (line := near_miss(key, pod.labels[key])):
@@ -141,19 +142,19 @@ def _of_resources(case: Case) -> Iterator[str]:
 
 def _theirs(case: Case, container: Container, name: str, amount: str) -> str:
     """Say what to write instead of another product's resource; empty where the pod is denied."""
-    foreign = FOREIGN_RESOURCES[name]
+    product, meaning = FOREIGN_RESOURCES[name]
     if case.asks:
         if case.policy.is_whole_gpu(name):
             return ""
-        return f"{foreign.product} reads it, vramwarden does not; remove it"
-    who = f"{foreign.product} reads it, vramwarden does not; "
-    if foreign.is_compute:
+        return f"{product.name} reads it, vramwarden does not; remove it"
+    who = f"{product.name} reads it, vramwarden does not; "
+    if meaning is Meaning.COMPUTE:
         return f"{who}compute is not divided here, so remove it"
-    if not foreign.unit:
+    if meaning is not Meaning.MEMORY:
         return f"{who}write the annotation {_line(GPU_MEMORY_ANNOTATION, '')}"
     limits = {**container.resources("requests"), **container.resources("limits")}
     count = limits.get(WHOLE_GPU, "")
-    line = _line(GPU_MEMORY_ANNOTATION, _in_unit(amount, foreign.unit))
+    line = _line(GPU_MEMORY_ANNOTATION, _in_unit(amount, product.unit))
     more = f' and {GPU_COUNT_ANNOTATION}: "{count}"' if _is_several(count) else ""
     gone = f"remove it and {WHOLE_GPU}, and " if count else ""
     return f"{who}{gone}write the annotation {line}{more}"
@@ -172,6 +173,10 @@ def _no_resource(name: str, amount: str) -> str:
     if not meant:
         return f"no node has this resource; the only one is {VRAM_RESOURCE}, e.g. 8Gi"
     return f"no node has this resource; write the annotation {_line(MEANT[meant[0]], amount)}"
+
+
+def _unit(product: Product, meaning: Meaning) -> str:
+    return product.unit if meaning is Meaning.MEMORY else ""
 
 
 def _in_unit(value: str, unit: str) -> str:

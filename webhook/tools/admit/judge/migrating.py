@@ -9,11 +9,10 @@ import click
 
 from webhook.core.pod.findings import MalformedObjectError, quoted
 from webhook.core.pod.quantity import QuantityError, parse_vram
-from webhook.tools.admit.judge.migration.others import notes_about as of_object
-from webhook.tools.admit.judge.migration.products import PRODUCTS
+from webhook.tools.admit.judge.migration.foreign_pod import Scale, read_foreign_pod
+from webhook.tools.admit.judge.migration.notes import notes_about_object
+from webhook.tools.admit.judge.migration.requests import PRODUCTS
 from webhook.tools.admit.judge.migration.rewrite import migrate
-from webhook.tools.admit.judge.migration.source import read_source
-from webhook.tools.admit.judge.migration.values import Scale
 from webhook.tools.admit.judge.verdict import Remark, request_for
 from webhook.tools.shared.manifests.documents import changed, find_targets
 from webhook.tools.shared.manifests.lines import parts_of
@@ -23,8 +22,9 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from webhook.adapters.yaml_documents import Path
+    from webhook.core.pod.foreign import Product
     from webhook.core.pod.patch import Operation
-    from webhook.tools.admit.judge.migration.values import Migration, Product
+    from webhook.tools.admit.judge.migration.foreign_pod import Migration
     from webhook.tools.shared.manifests.documents import ManifestDocument, ManifestObject, Target
     from webhook.tools.shared.manifests.lines import Lines
 
@@ -69,7 +69,7 @@ def _migration(target: Target, origin: Origin) -> Migration | None:
         return None
     pod = request_for(target, "").obj
     try:
-        source = read_source(pod, target.found, target.owner)
+        source = read_foreign_pod(pod, target.found, target.owner)
         return migrate(source, origin.product, origin.scale)
     except MalformedObjectError:
         return None
@@ -79,7 +79,7 @@ def notes_about(found: ManifestObject, origin: Origin, lines: Lines) -> tuple[Re
     """Return what has no counterpart of an object that holds no pod."""
     return tuple(
         Remark(lines.of((*found.at, *parts_of(note.path))), str(note), path=note.path)
-        for note in of_object(found.value, found.kind, found.version, origin.product)
+        for note in notes_about_object(found.value, found.kind, found.version, origin.product)
     )
 
 
@@ -124,7 +124,7 @@ def origin_of(product: str | None, gpu_bytes: int | None, unit_bytes: int | None
                 raise click.UsageError(f"{name} is for --migrate; add --migrate, or remove it")
         return None
     found = PRODUCTS[product]
-    if unit_bytes is not None and found.unit_bytes is None:
+    if unit_bytes is not None and not found.has_configurable_unit:
         raise click.UsageError(f"--migrate {product} has no unit; remove --gpu-memory-unit")
     if product == _WHOLE and gpu_bytes is None:
         raise click.UsageError(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.request import Request
     from webhook.core.policy.values import Policy
-    from webhook.tools.admit.judge.migration.values import Migration
+    from webhook.tools.admit.judge.migration.foreign_pod import Migration
     from webhook.tools.shared.manifests.documents import ManifestObject, Target
     from webhook.tools.shared.manifests.lines import Lines
 

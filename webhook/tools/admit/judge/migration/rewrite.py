@@ -14,11 +14,12 @@ variables that show GPUs or limit memory go, since no share is admitted beside t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.nvidia.mig import SLICE_PREFIX
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.findings import annotation_path
+from webhook.core.pod.patch import Edits
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.units import MOST_GIBIBYTES
 from webhook.core.pod.views import effective_amount
@@ -27,58 +28,63 @@ from webhook.names import (
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
 )
-from webhook.tools.admit.judge.migration.edits import edits_of
-from webhook.tools.admit.judge.migration.remains import remains
-from webhook.tools.admit.judge.migration.values import Asked, Migration, Note
+from webhook.tools.admit.judge.migration.foreign_pod import Migration, Note
+from webhook.tools.admit.judge.migration.notes import (
+    asks_product,
+    is_removed,
+    notes_about_pod,
+)
+from webhook.tools.admit.judge.migration.requests import read_request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from webhook.core.pod.foreign import Product
+    from webhook.core.pod.patch import Operation
     from webhook.core.pod.views import Container
-    from webhook.tools.admit.judge.migration.source import Source
-    from webhook.tools.admit.judge.migration.values import Product, Scale
+    from webhook.tools.admit.judge.migration.foreign_pod import ForeignPod, PodRequest, Scale
 
 _MEMORY_PATH: Final = annotation_path(GPU_MEMORY_ANNOTATION)
 
 
-def migrate(source: Source, product: Product, scale: Scale) -> Migration:
+def migrate(source: ForeignPod, product: Product, scale: Scale) -> Migration:
     """Rewrite one pod or pod template."""
-    asked = product.read(source, scale)
+    asked = read_request(source, product, scale)
     if asks_for_vram(source.pod.raw):
         return _cleaned(source, product, asked)
     problems = asked.problems or tuple(_impossible(asked))
     if problems:
         return Migration(product.name, problems=problems)
-    if not asked.shares:
+    if not asked.containers:
         return Migration(product.name, notes=tuple(_left(source, product)))
     entries = {GPU_MEMORY_ANNOTATION: _memory(source, asked)}
-    count = next(iter(asked.shares.values())).gpu_count
+    count = next(iter(asked.containers.values())).gpu_count
     if count > 1:
         entries[GPU_COUNT_ANNOTATION] = str(count)
     return Migration(
         product.name,
-        edits_of(source, product, asked, entries),
+        _edits_of(source, product, asked, entries),
         ", ".join(_line(key, value) for key, value in entries.items()),
-        (*_shared(source, product, asked), *asked.notes, *remains(source, product, asked)),
+        (*_shared(source, product, asked), *asked.notes, *notes_about_pod(source, product, asked)),
     )
 
 
-def _cleaned(source: Source, product: Product, asked: Asked) -> Migration:
+def _cleaned(source: ForeignPod, product: Product, asked: PodRequest) -> Migration:
     """Take the product's requests off a pod that asks us already."""
-    operations = edits_of(source, product, asked, {})
+    operations = _edits_of(source, product, asked, {})
     if not operations:
         return Migration(product.name)
     detail = f"the pod asks vramwarden already, so what {product.name} read is removed"
     return Migration(
         product.name,
         operations,
-        notes=(Note(_MEMORY_PATH, detail), *remains(source, product, asked)),
+        notes=(Note(_MEMORY_PATH, detail), *notes_about_pod(source, product, asked)),
     )
 
 
-def _impossible(asked: Asked) -> Iterator[Note]:
+def _impossible(asked: PodRequest) -> Iterator[Note]:
     """Yield what our annotations cannot say."""
-    counts = {name: share.gpu_count for name, share in asked.shares.items()}
+    counts = {name: one.gpu_count for name, one in asked.containers.items()}
     if len(set(counts.values())) > 1:
         said = ", ".join(f"{name}={count}" for name, count in counts.items())
         detail = (
@@ -88,10 +94,9 @@ def _impossible(asked: Asked) -> Iterator[Note]:
         yield Note("spec.containers", detail)
 
 
-def _memory(source: Source, asked: Asked) -> str:
+def _memory(source: ForeignPod, asked: PodRequest) -> str:
     """Return the annotation's value: one amount where it reaches the right container."""
-    shares = asked.shares
-    written = {name: format_bytes(share.memory_bytes) for name, share in shares.items()}
+    written = {name: format_bytes(one.memory_bytes) for name, one in asked.containers.items()}
     first = next((one.name for one in source.pod.containers if one.field == "containers"), "")
     default = source.pod.annotations.get(DEFAULT_CONTAINER_ANNOTATION, first)
     if [*written] == [default]:
@@ -99,12 +104,12 @@ def _memory(source: Source, asked: Asked) -> str:
     return ", ".join(f"{name}={amount}" for name, amount in written.items())
 
 
-def _shared(source: Source, product: Product, asked: Asked) -> Iterator[Note]:
+def _shared(source: ForeignPod, product: Product, asked: PodRequest) -> Iterator[Note]:
     """Yield what it means that all containers of a pod have the same GPUs here."""
-    sharing = [one for one in source.pod.containers if one.name in asked.shares]
+    sharing = [one for one in source.pod.containers if one.name in asked.containers]
     if len(sharing) <= 1 or not product.gives_gpus_by_container:
         return
-    amounts = {name: share.memory_bytes for name, share in asked.shares.items()}
+    amounts = {name: one.memory_bytes for name, one in asked.containers.items()}
     sum_bytes = effective_amount(sharing, amounts, 0)
     names = ", ".join(one.name for one in sharing)
     detail = (
@@ -116,7 +121,7 @@ def _shared(source: Source, product: Product, asked: Asked) -> Iterator[Note]:
     yield Note("spec.containers", detail)
 
 
-def _left(source: Source, product: Product) -> Iterator[Note]:
+def _left(source: ForeignPod, product: Product) -> Iterator[Note]:
     """Yield what may surprise about a pod that asks the product for nothing."""
     scheduler = source.spec.get("schedulerName")
     if product.schedules(scheduler):
@@ -135,3 +140,78 @@ def _slices(container: Container) -> Iterator[tuple[str, str]]:
 
 def _line(key: str, value: str) -> str:
     return f'{key}: "{value}"' if value.isdigit() else f"{key}: {value}"
+
+
+def _edits_of(
+    source: ForeignPod, product: Product, asked: PodRequest, entries: Mapping[str, str]
+) -> tuple[Operation, ...]:
+    """Return the edits that set our annotations and remove what asked the product, and no others.
+
+    A map of resources, variables or annotations that an edit empties is removed with them, as its
+    author would do it. Of several keys the last is removed first: the comments above it then stay.
+    """
+    edits = Edits()
+    _edit_metadata(source, asked, entries, edits)
+    for container in source.pod.containers:
+        _edit_resources(container, source.place(container), product, edits)
+    if not edits.operations:  # the rest alone asks nobody, and is its author's choice
+        return ()
+    for container in source.pod.containers:
+        _edit_env(container, source.place(container), edits)
+    if product.schedules(source.spec.get("schedulerName")):
+        edits.remove(source.spec_place, "schedulerName")
+    return tuple(edits.operations)
+
+
+def _edit_metadata(
+    source: ForeignPod, asked: PodRequest, entries: Mapping[str, str], edits: Edits
+) -> None:
+    """Set ours before theirs goes, so that the map is never empty in between."""
+    present = source.own_metadata.get("annotations")
+    edits.merge("/metadata", "annotations", present, entries)
+    theirs = [key for key in source.keys("annotations") if key in asked.annotations]
+    labels = [key for key in asked.labels if key in source.keys("labels")]
+    if theirs and not entries and len(theirs) == len(source.keys("annotations")):
+        edits.remove("/metadata", "annotations")
+    else:
+        for key in reversed(theirs):
+            edits.remove("/metadata/annotations", key)
+    if labels and len(labels) == len(source.keys("labels")):
+        edits.remove("/metadata", "labels")
+    else:
+        for key in labels:
+            edits.remove("/metadata/labels", key)
+
+
+def _edit_resources(container: Container, place: str, product: Product, edits: Edits) -> None:
+    resources = container.raw.get("resources") or {}
+    removed = {
+        kind: [name for name in container.resources(kind) if asks_product(product, name)]
+        for kind in ("limits", "requests")
+    }
+    if not any(removed.values()):
+        return
+    emptied = {kind for kind, names in removed.items() if names and _is_all(names, resources[kind])}
+    if _is_all(emptied, resources):
+        edits.remove(place, "resources")
+        return
+    for kind, names in removed.items():
+        if kind in emptied:
+            edits.remove(f"{place}/resources", kind)
+            continue
+        for name in reversed(names):
+            edits.remove(f"{place}/resources/{kind}", name)
+
+
+def _edit_env(container: Container, place: str, edits: Edits) -> None:
+    env = container.env()
+    removed = [index for index, entry in enumerate(env) if is_removed(entry)]
+    if removed and len(removed) == len(env):
+        edits.remove(place, "env")
+        return
+    for index in reversed(removed):
+        edits.take(f"{place}/env", index)
+
+
+def _is_all(some: Iterable[str], holder: Mapping[str, Any]) -> bool:
+    return {*some} == {*holder}

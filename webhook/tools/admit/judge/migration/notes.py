@@ -1,27 +1,50 @@
-"""What of a pod is not carried over although its share is: each is named, gone or not."""
+"""What of a manifest is not carried over: each is named, gone or not.
+
+Of what is beside pods nothing is changed. Kubernetes counts an extended resource in a quota by its
+requests alone, and HAMi counts the limits itself (pkg/device/quota.go); our resource is counted by
+Kubernetes.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.nvidia.variables import (
+    chooses_devices,
+    limits_memory,
+    sees_no_gpu,
+    shows_chosen,
+)
 from webhook.core.pod.findings import annotation_path
 from webhook.core.pod.lenient import as_object
 from webhook.core.policy.patterns import matches_any
-from webhook.tools.admit.judge.migration.edits import goes, must_go
-from webhook.tools.admit.judge.migration.source import amounts
-from webhook.tools.admit.judge.migration.values import Note
+from webhook.names import VRAM_RESOURCE
+from webhook.tools.admit.judge.migration.foreign_pod import Note, amounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.foreign import Product
     from webhook.core.pod.views import Container
-    from webhook.tools.admit.judge.migration.source import Source
-    from webhook.tools.admit.judge.migration.values import Asked, Product
+    from webhook.tools.admit.judge.migration.foreign_pod import ForeignPod, PodRequest
 
 _STAYS: Final = "stays without effect"
 
 
-def remains(source: Source, product: Product, asked: Asked) -> Iterator[Note]:
+def is_removed(entry: Json) -> bool:
+    """Say whether no share is admitted beside a variable: by hand, it shows or limits GPUs."""
+    if chooses_devices(entry):
+        return not sees_no_gpu(entry) and not shows_chosen(entry)
+    return limits_memory(entry)
+
+
+def asks_product(product: Product, resource: str) -> bool:
+    """Say whether a resource asks the product."""
+    return matches_any(resource, tuple(product.resources))
+
+
+def notes_about_pod(source: ForeignPod, product: Product, asked: PodRequest) -> Iterator[Note]:
     """Yield a note for each name that has no counterpart, in the order of the pod."""
     pod = source.pod
     for key in pod.annotations:
@@ -49,15 +72,14 @@ def remains(source: Source, product: Product, asked: Asked) -> Iterator[Note]:
 
 
 def _of_container(container: Container, product: Product) -> Iterator[Note]:
-    names = {**container.resources("limits"), **container.resources("requests")}
-    for name in names:
-        lost = _why(product.resources, name) if goes(product, name) else ""
-        if lost:
+    lost_by_name = {name: resource.lost for name, resource in product.resources.items()}
+    for name in {**container.resources("limits"), **container.resources("requests")}:
+        if lost := _why(lost_by_name, name):
             path, amount = next(amounts(container, name))
             yield Note(path, f"{amount} is removed: {lost}")
     for index, entry in enumerate(container.env()):
         path = f"{container.path}.env[{index}]"
-        if must_go(entry):
+        if is_removed(entry):
             detail = f"{entry['name']} is removed: vramwarden sets which GPUs a share sees"
             yield Note(path, detail)
         elif why := _why(product.variables, entry["name"]):
@@ -73,3 +95,17 @@ def _of_container(container: Container, product: Product) -> Iterator[Note]:
 def _why(known: Mapping[str, str], name: str) -> str:
     """Return what is known of a name, by the first pattern that it matches; empty for nothing."""
     return next((why for pattern, why in known.items() if matches_any(name, (pattern,))), "")
+
+
+def notes_about_object(obj: Json, kind: str, version: str, product: Product) -> Iterator[Note]:
+    """Yield a note for each name that the product reads of an object that holds no pod."""
+    if kind == "ResourceQuota" and version in {"v1", ""}:
+        for name, amount in as_object(as_object(obj.get("spec")).get("hard")).items():
+            if asks_product(product, name.partition(".")[2]):
+                detail = (
+                    f"{amount} bounds no share; add requests.{VRAM_RESOURCE} with the bytes that "
+                    "the namespace may ask for, e.g. 80Gi"
+                )
+                yield Note(f"spec.hard[{name}]", detail)
+    elif why := product.objects.get(f"{version.partition('/')[0]}/{kind}"):
+        yield Note("kind", why)

@@ -1,0 +1,365 @@
+"""Read what a pod asks another product for, by that product's own rules.
+
+HAMi: a number of GPUs by container, and MiB or percent of each.
+
+| limits (else requests) of a container | here, on each GPU |
+| --- | --- |
+| nvidia.com/gpumem above 0 | so many units of memory, whatever the percentage says |
+| nvidia.com/gpumem-percentage 1 to 99 | so much of a GPU |
+| neither, or 0, or 100 percent | all of a GPU |
+| nvidia.com/gpu N | gpu-count N; without it and with one of the others in the limits, 1 |
+
+KAI: MiB, or a part of a GPU, for one container of a pod, on one GPU or several. Pods that ask for
+whole GPUs ask KAI for nothing of its own: they are left as they are.
+
+| annotation | here |
+| --- | --- |
+| gpu-memory: "2000" | gpu-memory: 2000Mi |
+| gpu-fraction: "0.5" | half of a GPU |
+| gpu-fraction-num-devices: "2" | gpu-count: "2" |
+| gpu-fraction-container-name | the container's name in the list; without it, the first container |
+| nvidia.com/container.NAME.gpu-memory.limit, .request | gpu-memory of that container |
+
+gpushare of Alibaba Cloud: units of memory by container, all of them on one GPU.
+
+| of a pod | here |
+| --- | --- |
+| aliyun.com/gpu-mem: 3 of a container | 3Gi for it, where a unit is 1Gi |
+| label aliyun.com/gpu-count: "2" (ACK) | gpu-count: "2", and half of the amounts on each |
+
+Whole GPUs, and replicas of time-slicing: NVIDIA's device plugin names no amount of memory. MIG
+slices stay as they are: they are GPUs of their own.
+
+| limits (else requests) of a container | here |
+| --- | --- |
+| nvidia.com/gpu: N | the amount that is given for a whole GPU, gpu-count N |
+| nvidia.com/gpu.shared: N | that amount on one GPU: replicas, however many, may be of one |
+
+Sources, beside those of `core.pod.foreign`: HAMi's pkg/device/nvidia/device.go
+(`GenerateResourceRequests`, `mutateContainerResource`, `Fit`); KAI's
+pkg/binder/common/gpu_access.go (`GetFractionContainerRef`),
+pkg/binder/plugins/gpusharing/gpu-request/gpu_request_validator.go and the README of
+kai-scheduler/kai-gpu-fractioning (amounts by container); gpushare's pkg/utils/pod.go
+(`GetGPUMemoryFromContainerResource`), docs/userguide.md, and "Enable Multi-GPU Sharing with Shared
+GPU Scheduling" in alibabacloud.com/help/en/ack (the label; N of M GPUs is N/M of each); README.md
+of NVIDIA/k8s-device-plugin ("Shared Access to GPUs": `renameByDefault`, and that more replicas
+promise no more of a GPU).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.pod.findings import annotation_path, quoted
+from webhook.core.pod.foreign import (
+    DEVICE_PLUGIN,
+    GPUSHARE,
+    GPUSHARE_COUNT,
+    GPUSHARE_MEMORY,
+    HAMI,
+    HAMI_CORES,
+    HAMI_MEMORY,
+    HAMI_PERCENTAGE,
+    KAI,
+    KAI_DEVICES,
+    KAI_FRACTION,
+    KAI_MEMORY,
+    SHARED_GPU,
+    WHOLE_GPU,
+)
+from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity, parse_vram
+from webhook.core.pod.units import MOST_GIBIBYTES
+from webhook.names import GPU_COUNT_ANNOTATION
+from webhook.tools.admit.judge.migration.foreign_pod import (
+    ContainerRequest,
+    NotCarriedError,
+    Note,
+    PodRequest,
+    amounts,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from webhook.core.pod.foreign import Product
+    from webhook.core.pod.views import Container
+    from webhook.tools.admit.judge.migration.foreign_pod import ForeignPod, Scale
+
+_MOST_BYTES: Final = MOST_GIBIBYTES * 2**30
+_MOST_GPUS: Final = 9999
+"""As many as the annotation `gpu-count` may say."""
+_HAMI_ALONE: Final = (HAMI_CORES, HAMI_MEMORY, HAMI_PERCENTAGE)
+"""Each of them in the limits asks for one GPU where no number of GPUs is said."""
+_HAMI_MOST_UNITS: Final = 2**31 - 1
+_ALL: Final = 100
+"""Percent."""
+_KAI_CONTAINER: Final = "gpu-fraction-container-name"
+_KAI_OWN: Final = (KAI_MEMORY, KAI_FRACTION, KAI_DEVICES, _KAI_CONTAINER)
+_KAI_BY_CONTAINER: Final = re.compile(r"nvidia\.com/container\.(.+)\.gpu-memory\.(limit|request)")
+_DIGITS: Final = re.compile(r"[0-9]{1,18}")
+_SHORT_NUMBER: Final = re.compile(r"\+?[0-9.]{1,32}([eE][+-]?[0-9]{1,2})?")
+_GPUSHARE_LABEL: Final = f"metadata.labels[{GPUSHARE_COUNT}]"
+
+
+def read_request(source: ForeignPod, product: Product, scale: Scale) -> PodRequest:
+    """Read what a pod asks a product for; what cannot be read is a problem of it."""
+    try:
+        return _READERS[product.name](source, scale)
+    except NotCarriedError as error:
+        return PodRequest(problems=(error.note,))
+
+
+def _of_hami(container: Container, *, scale: Scale) -> ContainerRequest | None:
+    path, count = _whole_number(container, WHOLE_GPU) or ("", -1)
+    if count < 0:
+        limits = container.resources("limits")
+        named = next((name for name in _HAMI_ALONE if name in limits), None)
+        if named is None:
+            return None
+        path, count = f"{container.path}.resources.limits[{named}]", 1
+    if not count:
+        return None
+    return ContainerRequest(_hami_bytes(container, path, scale), _gpu_count(path, count))
+
+
+def _hami_bytes(container: Container, path: str, scale: Scale) -> int:
+    at, units = _whole_number(container, HAMI_MEMORY) or ("", 0)
+    if units > _HAMI_MOST_UNITS:
+        detail = "is a plain number of MiB for HAMi, which rejects a unit; write the number first"
+        raise NotCarriedError(at, detail)
+    if units:
+        return _in_units(at, units, scale.unit_bytes or HAMI.unit_bytes)
+    at, percent = _whole_number(container, HAMI_PERCENTAGE) or ("", 0)
+    if percent > _ALL:
+        raise NotCarriedError(at, f"{percent} is no percentage, and HAMi denies it; correct it")
+    if percent in {0, _ALL}:
+        return _part_of_gpu(path, "asks for all memory of a GPU", Fraction(1), scale)
+    return _part_of_gpu(at, f"asks for {percent} percent of a GPU", Fraction(percent, _ALL), scale)
+
+
+def _kai(source: ForeignPod, scale: Scale) -> PodRequest:
+    return _kai_by_names(source) or _kai_by_pod(source, scale)
+
+
+def _kai_by_pod(source: ForeignPod, scale: Scale) -> PodRequest:
+    """Read the annotations that are about one container of the pod."""
+    annotations = source.pod.annotations
+    used = tuple(key for key in _KAI_OWN if key in annotations)
+    asking = [key for key in KAI.asking_annotations if key in annotations]
+    if not asking:
+        if used:
+            detail = f"says nothing without {KAI_MEMORY} or {KAI_FRACTION}; remove it"
+            raise NotCarriedError(annotation_path(used[0]), detail)
+        return PodRequest()
+    path = annotation_path(asking[0])
+    if len(asking) > 1:
+        raise NotCarriedError(path, f"stands beside {asking[1]}, which KAI denies; keep one")
+    for container in source.pod.containers:
+        if any(amounts(container, WHOLE_GPU)):
+            detail = f"stands beside {WHOLE_GPU}, which KAI denies; keep one"
+            raise NotCarriedError(path, detail)
+    text = annotations[asking[0]]
+    if asking[0] == KAI_MEMORY:
+        amount_bytes = _in_units(path, _positive(path, text), KAI.unit_bytes)
+    else:
+        what = f"asks for {quoted(text)} of a GPU"
+        amount_bytes = _part_of_gpu(path, what, _fraction(path, text), scale)
+    count = 1
+    if KAI_DEVICES in annotations:
+        at = annotation_path(KAI_DEVICES)
+        count = _gpu_count(at, _positive(at, annotations[KAI_DEVICES]))
+    containers = {_kai_container(source): ContainerRequest(amount_bytes, count)}
+    return PodRequest(containers, annotations=used)
+
+
+def _kai_container(source: ForeignPod) -> str:
+    """Return the container that gets the GPU: the one named, else the first."""
+    names = [one.name for one in source.pod.containers]
+    wanted = source.pod.annotations.get(_KAI_CONTAINER)
+    if wanted in names:
+        return wanted
+    path = annotation_path(_KAI_CONTAINER)
+    if wanted is not None:
+        raise NotCarriedError(path, f"the pod has no container {quoted(wanted)}; correct it first")
+    if not names or source.pod.containers[0].field != "containers":
+        raise NotCarriedError("spec.containers", "has no container that could get the GPU")
+    return names[0]
+
+
+def _kai_by_names(source: ForeignPod) -> PodRequest | None:
+    """Read the annotations that name containers, where the limit is the cap; None without them."""
+    found: dict[str, dict[str, int]] = {}
+    used: list[str] = []
+    for key, text in source.pod.annotations.items():
+        match = _KAI_BY_CONTAINER.fullmatch(key)
+        if match is None:
+            continue
+        used.append(key)
+        try:
+            amount_bytes = parse_vram(text)
+        except QuantityError as error:
+            raise NotCarriedError(annotation_path(key), f"{quoted(text)} {error}") from None
+        found.setdefault(match[1], {})[match[2]] = amount_bytes
+    known = {container.name for container in source.pod.containers}
+    notes: list[Note] = []
+    for name, both in found.items():
+        path = annotation_path(f"nvidia.com/container.{name}.gpu-memory.{min(both)}")
+        if name not in known:
+            raise NotCarriedError(path, f"the pod has no container {quoted(name)}; correct it")
+        request, limit = both.get("request"), both.get("limit")
+        if request is not None and limit is not None and request != limit:
+            detail = (
+                f"nothing is promised twice here, so the limit of {format_bytes(limit)} is "
+                f"reserved as well; the request was {format_bytes(request)}"
+            )
+            notes.append(Note(path, detail))
+    containers = {
+        name: ContainerRequest(both.get("limit") or max(both.values()), 1)
+        for name, both in found.items()
+    }
+    return PodRequest(containers, notes=tuple(notes), annotations=tuple(used)) if used else None
+
+
+def _positive(path: str, text: str) -> int:
+    if not _DIGITS.fullmatch(text) or not int(text):
+        detail = (
+            f"{quoted(text)} is not a whole number above 0, and KAI denies it; correct it first"
+        )
+        raise NotCarriedError(path, detail)
+    return int(text)
+
+
+def _fraction(path: str, text: str) -> Fraction:
+    try:
+        part = parse_quantity(text) if _SHORT_NUMBER.fullmatch(text) else Fraction(0)
+    except QuantityError:
+        part = Fraction(0)
+    if not 0 < part < 1:
+        detail = f"{quoted(text)} is not between 0 and 1, and KAI denies it; correct it first"
+        raise NotCarriedError(path, detail)
+    return part
+
+
+def _gpushare(source: ForeignPod, scale: Scale) -> PodRequest:
+    labels = source.pod.labels
+    if GPUSHARE_COUNT not in labels:
+        return _by_container(source, partial(_of_gpushare, scale=scale, count=1))
+    number = _read_whole(_GPUSHARE_LABEL, labels[GPUSHARE_COUNT])
+    count = _gpu_count(_GPUSHARE_LABEL, number)
+    asked = _by_container(source, partial(_of_gpushare, scale=scale, count=count))
+    if not asked.containers:
+        return asked
+    each = ", ".join(format_bytes(one.memory_bytes) for one in asked.containers.values())
+    detail = f"the memory was that of {count} GPUs together; each gets its part, {each}"
+    notes = (Note(_GPUSHARE_LABEL, detail),) if count > 1 else ()
+    return replace(asked, labels=(GPUSHARE_COUNT,), notes=notes)
+
+
+def _of_gpushare(container: Container, *, scale: Scale, count: int) -> ContainerRequest | None:
+    path, units = _whole_number(container, GPUSHARE_MEMORY) or ("", 0)
+    if not units:
+        return None
+    total_bytes = _in_units(path, units, scale.unit_bytes or GPUSHARE.unit_bytes)
+    return ContainerRequest(-(-total_bytes // (count * MIB)) * MIB, count)
+
+
+def _whole(source: ForeignPod, scale: Scale) -> PodRequest:
+    asked = _by_container(source, partial(_of_whole, scale=scale))
+    return replace(asked, notes=tuple(_several_replicas(source))) if asked.containers else asked
+
+
+def _several_replicas(source: ForeignPod) -> Iterator[Note]:
+    for container in source.pod.containers:
+        path, replicas = _whole_number(container, SHARED_GPU) or ("", 0)
+        if replicas > 1:
+            detail = f"{replicas} replicas become one share, since they promised no second GPU"
+            yield Note(path, f'{detail}; for two GPUs add {GPU_COUNT_ANNOTATION}: "2"')
+
+
+def _of_whole(container: Container, *, scale: Scale) -> ContainerRequest | None:
+    at, replicas = _whole_number(container, SHARED_GPU) or ("", 0)
+    path, count = _whole_number(container, WHOLE_GPU) or ("", 0)
+    if replicas and count:
+        raise NotCarriedError(at, f"stands beside {WHOLE_GPU}; keep one")
+    if not replicas and not count:
+        return None
+    amount_bytes = _part_of_gpu(path or at, "asks for a GPU", Fraction(1), scale)
+    return ContainerRequest(amount_bytes, _gpu_count(path, count) if count else 1)
+
+
+PRODUCTS: Final[Mapping[str, Product]] = {
+    "hami": HAMI,
+    "kai": KAI,
+    "gpushare": GPUSHARE,
+    "whole": DEVICE_PLUGIN,
+}
+"""By the name that users type."""
+_READERS: Final[Mapping[str, Callable[[ForeignPod, Scale], PodRequest]]] = {
+    HAMI.name: lambda source, scale: _by_container(source, partial(_of_hami, scale=scale)),
+    KAI.name: _kai,
+    GPUSHARE.name: _gpushare,
+    DEVICE_PLUGIN.name: _whole,
+}
+
+
+def _by_container(
+    source: ForeignPod, read: Callable[[Container], ContainerRequest | None]
+) -> PodRequest:
+    """Read each container; what is wrong with one does not hide what is wrong with the next."""
+    found: dict[str, ContainerRequest] = {}
+    problems: list[Note] = []
+    for container in source.pod.containers:
+        try:
+            if (request := read(container)) is not None:
+                found[container.name] = request
+        except NotCarriedError as error:
+            problems.append(error.note)
+    return PodRequest(found, tuple(problems))
+
+
+def _whole_number(container: Container, name: str) -> tuple[str, int] | None:
+    """Return a resource's path and number, from its limit or else its request; None without it."""
+    found = next(amounts(container, name), None)
+    return None if found is None else (found[0], _read_whole(*found))
+
+
+def _read_whole(path: str, text: str) -> int:
+    """Read a number that has no unit and no fraction; raises NotCarriedError."""
+    try:
+        number = parse_quantity(text)
+    except QuantityError:
+        number = None
+    if number is None or number.denominator != 1 or number < 0:
+        raise NotCarriedError(path, f"{quoted(text)} is not a whole number; correct it first")
+    return int(number)
+
+
+def _gpu_count(path: str, number: int) -> int:
+    """Check a number of GPUs, of which our annotation takes so many."""
+    if 0 < number <= _MOST_GPUS:
+        return number
+    raise NotCarriedError(path, f"no pod gets {number} GPUs; correct the number first")
+
+
+def _in_units(path: str, number: int, unit_bytes: int) -> int:
+    """Return an amount in bytes, in whole MiB and rounded up."""
+    amount_bytes = -(-number * unit_bytes // MIB) * MIB
+    if amount_bytes <= _MOST_BYTES:
+        return amount_bytes
+    detail = (
+        f"{number} units of {format_bytes(unit_bytes)} are more than any GPU has; "
+        "say what one unit is, e.g. --gpu-memory-unit 1Mi, or correct the number"
+    )
+    raise NotCarriedError(path, detail)
+
+
+def _part_of_gpu(path: str, what: str, part: Fraction, scale: Scale) -> int:
+    """Return a part of a GPU, in whole MiB and rounded down, so that all parts fit into one."""
+    if scale.gpu_bytes is None:
+        detail = f"{what}, and nothing here says how much that is; say it: --gpu-memory 16Gi"
+        raise NotCarriedError(path, detail)
+    return max(MIB, int(scale.gpu_bytes * part) // MIB * MIB)
