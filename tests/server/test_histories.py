@@ -346,47 +346,23 @@ def test_a_namespace_begins_no_more_histories_than_it_may(api, replica, monkeypa
     assert replica.log == [("warning", "a history is not begun", why)]
 
 
-def test_however_many_namespaces_a_tenant_has_others_have_room_and_all_are_bounded(
-    api, replica, monkeypatch
-):
-    """Each name of a pod makes a history, and only those that are known are ever swept."""
-    monkeypatch.setattr(module, "MOST_OF_NAMESPACE", 8)
-    monkeypatch.setattr(module, "MOST_BEGUN", 32)
-    begun = dict.fromkeys(["honest", *(f"greedy{number}" for number in range(5))], 0)
-
-    def begins(namespace):
-        if replica.known.has_room(namespace):
-            begun[namespace] += 1
-            name = f"p{begun[namespace]}"
-            history = History(namespace, "Pod", name)
-            replica.known.hear(Changed("ADDED", StoredHistory(history, "1")))
-
-    for namespace in [*list(begun)[1:], "honest"]:
-        for _ in range(50):
-            begins(namespace)
-    assert max(begun.values()) == 8
-    assert begun["honest"] > 0
-    assert sum(begun.values()) < 32
-
-
-@pytest.mark.parametrize("bound", ["MOST_QUEUED", "MOST_WAITING", "MOST_ENDING", "MOST_REMEMBERED"])
-def test_what_tenants_can_make_many_of_is_bounded(api, monkeypatch, bound):
-    monkeypatch.setattr(module, bound, 3)
+def test_what_tenants_can_make_many_of_is_bounded(api, monkeypatch):
+    monkeypatch.setattr(module, "MOST_HELD", 3)
     replica = Replica(api)
+    recorder = replica.recorder
     for number in range(50):
         raw, state = a_pod(number, deleted=True)
         raw["metadata"]["ownerReferences"][0]["name"] = f"llama{number}-5d9c7"
         running = a_raw(enforcer={"running": {}}, deleted=True)
-        replica.recorder.saw(running, replace(state, finished=False, uid=f"r{number}"))
-        replica.recorder.saw(raw, state)
-    replica.recorder.turn(0.0)
-    held = {
-        "MOST_QUEUED": replica.recorder._heard.qsize() + len(replica.recorder._waiting),
-        "MOST_WAITING": len(replica.recorder._waiting),
-        "MOST_ENDING": len(replica.recorder._ending),
-        "MOST_REMEMBERED": len(replica.recorder._done),
-    }
-    assert held[bound] == 3
+        recorder.saw(running, replace(state, finished=False, uid=f"r{number}"))
+        recorder.saw(raw, state)
+    assert (recorder._heard.qsize(), len(recorder._ending), len(recorder._done)) == (3, 3, 3)
+    for number in range(50):  # each in a turn of its own
+        recorder.turn(0.0)
+        raw, state = a_pod(number + 50)
+        raw["metadata"]["ownerReferences"][0]["name"] = f"llama{number}-5d9c7"
+        recorder.saw(raw, state)
+    assert len(recorder._waiting) == 3
 
 
 def test_runs_of_one_workload_that_wait_are_no_more_than_are_kept(api, replica):
@@ -576,20 +552,8 @@ def test_advice_that_fails_costs_no_pod_anything():
     assert ("exception", "advice failed", {}) in asked.log.lines
 
 
-def test_of_too_many_histories_the_first_are_known(monkeypatch):
-    monkeypatch.setattr(module, "MOST_KNOWN", 2)
-    known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
-    many = [StoredHistory(replace(LLAMA, workload=f"w{number}"), "1") for number in range(5)]
-    known.hear(Listed(many[:3]))
-    known.hear(Changed("ADDED", many[3]))
-    found = [known.get("team-a", Workload("Deployment", f"w{number}")) for number in range(5)]
-    assert [history is not None for history in found] == [True, True, False, False, False]
-
-
-def named(namespace, number, ended_s=0.0):
-    run = replace(LLAMA.runs[-1], ended_s=ENDED_S + ended_s)
-    history = History(namespace, "Deployment", f"w{number}", (run,))
-    return StoredHistory(history, "1")
+def named(namespace, number):
+    return StoredHistory(replace(LLAMA, namespace=namespace, workload=f"w{number}"), "1")
 
 
 def in_memory(known, namespace):
@@ -597,33 +561,28 @@ def in_memory(known, namespace):
     return [number for number, history in enumerate(found) if history]
 
 
-def test_who_has_many_histories_pushes_out_none_of_others(monkeypatch):
+def test_a_namespace_takes_no_more_than_its_part_and_all_are_bounded(monkeypatch):
+    """However many a namespace makes, or who may write them by hand."""
+    monkeypatch.setattr(module, "MOST_OF_NAMESPACE", 2)
     monkeypatch.setattr(module, "MOST_KNOWN", 4)
     known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
-    greedy = [named("a-greedy", number, number) for number in range(9)]
-    known.hear(Listed([*greedy, named("b", 0), named("c", 0)]))
-    assert in_memory(known, "a-greedy") == [7, 8]  # those whose pods ended last
-    assert in_memory(known, "b") == in_memory(known, "c") == [0]
-    known.hear(Changed("ADDED", named("d", 0)))
+    known.hear(Listed([*(named("a-greedy", number) for number in range(9)), named("b", 0)]))
     known.hear(Changed("ADDED", named("a-greedy", 9)))
-    assert len(in_memory(known, "a-greedy")) == 1
-    assert in_memory(known, "b") == in_memory(known, "c") == in_memory(known, "d") == [0]
-    known.hear(Changed("DELETED", named("d", 0)))
-    known.hear(Changed("ADDED", named("e", 0)))
-    assert in_memory(known, "e") == [0]
-
-
-def test_histories_that_are_not_in_memory_count_for_their_namespace(monkeypatch):
-    monkeypatch.setattr(module, "MOST_KNOWN", 2)
-    monkeypatch.setattr(module, "MOST_OF_NAMESPACE", 4)
-    known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
-    known.hear(Listed([named("a", number) for number in range(3)]))
-    assert known.has_room("a")
-    known.hear(Changed("ADDED", named("a", 3)))
-    known.hear(Changed("MODIFIED", named("a", 3)))
-    assert not known.has_room("a")
-    known.hear(Changed("DELETED", named("a", 3)))
-    assert known.has_room("a")
+    known.hear(Changed("MODIFIED", named("b", 0)))
+    assert (in_memory(known, "a-greedy"), in_memory(known, "b")) == ([0, 1], [0])
+    assert [known.has_room(namespace) for namespace in ("a-greedy", "b", "c")] == [
+        False,
+        True,
+        True,
+    ]
+    known.hear(Changed("ADDED", named("b", 1)))
+    known.hear(Changed("ADDED", named("c", 0)))
+    assert (in_memory(known, "b"), in_memory(known, "c")) == ([0, 1], [])
+    assert not known.has_room("c")
+    for gone in (named("a-greedy", 0), named("a-greedy", 9)):
+        known.hear(Changed("DELETED", gone))
+    known.hear(Changed("ADDED", named("c", 0)))
+    assert (in_memory(known, "a-greedy"), in_memory(known, "c")) == ([1], [0])
 
 
 def test_a_workload_that_cannot_be_kept_keeps_no_other_waiting(api, replica, monkeypatch):
@@ -643,15 +602,6 @@ def test_a_workload_that_cannot_be_kept_keeps_no_other_waiting(api, replica, mon
     assert [key[1].name for key in api.stored] == ["other"]
     assert replica.counts("runs") == {"kept": 1, "dropped": 1}
     assert [line[:2] for line in replica.log] == [("error", "keeping a history failed")]
-
-
-def test_who_writes_histories_by_hand_takes_no_room_of_others(monkeypatch):
-    monkeypatch.setattr(module, "MOST_BEGUN", 8)
-    monkeypatch.setattr(module, "MOST_OF_NAMESPACE", 4)
-    known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
-    known.hear(Listed([named("forger", number) for number in range(20)]))
-    assert not known.has_room("forger")
-    assert known.has_room("b")
 
 
 def test_a_workload_whose_object_is_another_ones_changes_nothing(api, replica):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from operator import itemgetter
 from queue import Empty, Full, Queue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +23,7 @@ from webhook.core.kinds.histories import MOST_RUNS, append, has_run, is_over, wa
 from webhook.core.kinds.workloads import Workload, workload_itself, workload_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from webhook.adapters.kube.follow import Report
     from webhook.adapters.kube.histories import HistoriesApi, StoredHistory
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
     Key = tuple[str, Workload]
+    _Kept = tuple[dict[Key, StoredHistory], Counter[str]]
+    """Histories, and how many of them a namespace has."""
 
 EVERY_S: Final = 60.0
 """A workload's history is written this often at most; further runs wait."""
@@ -55,22 +56,17 @@ FIGURES_S: Final = 5.0
 FRESH_S: Final = 600.0
 """A pod that ended longer ago is not in its sentry's figures any more."""
 
-MOST_QUEUED: Final = 10_000
-MOST_WAITING: Final = 10_000
-"""Workloads whose runs wait to be written."""
-MOST_ENDING: Final = 10_000
-"""Pods that are about to end."""
-MOST_REMEMBERED: Final = 10_000
-"""Pods whose end was heard."""
+MOST_HELD: Final = 10_000
+"""Of each: pods about to end, pods whose end was heard, ends that wait for the thread, workloads
+whose runs wait to be written."""
 MOST_KNOWN: Final = 4_096
-"""Histories in memory, with some 6 KiB each at most. Where there are more, those of namespaces that
-have most are forgotten first: what is not known warns nobody, and is never swept."""
-MOST_BEGUN: Final = MOST_KNOWN
-"""Histories of all namespaces together: beyond it we begin no other."""
+"""Histories in memory, with some 6 KiB each at most: 24 MiB. Beyond it we begin no other: what is
+not known warns nobody, and is never swept."""
 MOST_SAID: Final = 1_024
 """Sentences that are remembered, each with its history."""
 MOST_OF_NAMESPACE: Final = 512
-"""Histories of a namespace, which each name of a pod or a label of it can make."""
+"""Histories of a namespace, which each name of a pod or a label of it can make: whoever writes into
+one namespace leaves seven eighths of the memory to the others."""
 
 
 class KnownHistories:
@@ -87,11 +83,7 @@ class KnownHistories:
         """Send no request yet."""
         self._api = api
         self._log = log
-        self._known: dict[str, dict[Workload, StoredHistory]] = {}
-        """Those in memory, by namespace."""
-        self._size = 0
-        self._counts: dict[str, int] = {}
-        """Of a namespace, also of those that are not in memory."""
+        self._kept: _Kept = {}, Counter()
         self.current = False
 
     def start(self) -> None:
@@ -101,40 +93,33 @@ class KnownHistories:
 
     def get(self, namespace: str, workload: Workload) -> History | None:
         """Return what is known of a workload; None while the watch is behind."""
-        stored = self._known.get(namespace, {}).get(workload) if self.current else None
+        stored = self._kept[0].get((namespace, workload)) if self.current else None
         return stored.history if stored else None
 
     def has_room(self, namespace: str) -> bool:
-        """Say whether a namespace may have one history more, as far as is known.
-
-        It may have `MOST_OF_NAMESPACE`, and half of what is left for all: a few that have as many
-        as they can leave some to the others.
-        """
-        taken = sum(min(count, MOST_OF_NAMESPACE) for count in list(self._counts.values()))
-        left = MOST_BEGUN - taken  # who may write such objects by hand takes no more than others
-        return self._counts.get(namespace, 0) < min(MOST_OF_NAMESPACE, left // 2)
+        """Say whether a namespace may have one history more, as far as is known."""
+        return _has_room(self._kept, namespace)
 
     def over(self, now_s: float) -> list[StoredHistory]:
         """Return those whose last run ended too long ago."""
-        known = [one for theirs in list(self._known.values()) for one in list(theirs.values())]
-        return [one for one in known if is_over(one.history, now_s)]
+        return [one for one in list(self._kept[0].values()) if is_over(one.history, now_s)]
 
     def hear(self, report: Report[StoredHistory | None]) -> None:
         """Take a report of `follow`."""
         match report:
             case Listed(found, watched):
-                stored_now = [stored for stored in found if stored]
-                self._counts = dict(Counter(_key(one)[0] for one in stored_now))
-                self._known, self._size = _by_namespace(_fairly(stored_now))
+                kept: _Kept = {}, Counter()
+                for stored in filter(None, found):
+                    _keep(kept, stored)
+                self._kept = kept
                 self.current = watched
                 if watched:
                     self._log.over(_WATCH, "histories are followed again")
             case Changed(kind, stored) if stored:
-                self._count(kind, stored)
                 if kind == "DELETED":
-                    self._forget(stored)
+                    _forget(self._kept, stored)
                 else:
-                    self._remember(stored)
+                    _keep(self._kept, stored)
             case Changed():
                 pass
             case Failed(KubeError() as error):
@@ -143,38 +128,6 @@ class KnownHistories:
             case Failed():
                 self.current = False
                 self._log.exception("following histories failed")
-
-    def _count(self, kind: str, stored: StoredHistory) -> None:
-        """Count what is stored; one that is in memory and is reported again is no other."""
-        namespace, workload = _key(stored)
-        is_new = kind == "ADDED" and workload not in self._known.get(namespace, {})
-        count = self._counts.get(namespace, 0) + is_new - (kind == "DELETED")
-        if count > 0:
-            self._counts[namespace] = count
-        else:
-            self._counts.pop(namespace, None)
-
-    def _remember(self, stored: StoredHistory) -> None:
-        """Keep a history; where there are too many, in place of one of who has most."""
-        namespace, workload = _key(stored)
-        mine = self._known.get(namespace, {})
-        if workload not in mine:
-            if self._size >= MOST_KNOWN:
-                most = max(self._known.values(), key=len)
-                if len(most) <= len(mine) + 1:
-                    return
-                self._forget(next(iter(most.values())))
-            self._size += 1
-            mine = self._known.setdefault(namespace, {})
-        mine[workload] = stored
-
-    def _forget(self, stored: StoredHistory) -> None:
-        namespace, workload = _key(stored)
-        theirs = self._known.get(namespace, {})
-        if theirs.pop(workload, None):
-            self._size -= 1
-            if not theirs:
-                del self._known[namespace]
 
 
 _WATCH: Final = "histories watch"
@@ -186,34 +139,25 @@ def _key(stored: StoredHistory) -> Key:
     return history.namespace, Workload(history.kind, history.workload)
 
 
-def _fairly(found: Sequence[StoredHistory]) -> Iterable[StoredHistory]:
-    """Return as many as are kept: of each namespace its newest, then of each its second, and so on.
-
-    One tenant can make many; whose namespace comes first in the list must not matter.
-    """
-    if len(found) <= MOST_KNOWN:
-        return found
-    ranks: Counter[str] = Counter()
-    ranked: list[tuple[int, StoredHistory]] = []
-    for one in sorted(found, key=_newest_s, reverse=True):
-        ranked.append((ranks[one.history.namespace], one))
-        ranks[one.history.namespace] += 1
-    ranked.sort(key=itemgetter(0))
-    return [one for _, one in ranked[:MOST_KNOWN]]
+def _has_room(kept: _Kept, namespace: str) -> bool:
+    histories, counts = kept
+    return len(histories) < MOST_KNOWN and counts[namespace] < MOST_OF_NAMESPACE
 
 
-def _newest_s(stored: StoredHistory) -> float:
-    return max((run.ended_s for run in stored.history.runs), default=0.0)
+def _keep(kept: _Kept, stored: StoredHistory) -> None:
+    """Keep a history where there is room; one that is kept already is replaced."""
+    histories, counts = kept
+    key = _key(stored)
+    if key in histories or _has_room(kept, key[0]):
+        counts[key[0]] += key not in histories
+        histories[key] = stored
 
 
-def _by_namespace(
-    found: Iterable[StoredHistory],
-) -> tuple[dict[str, dict[Workload, StoredHistory]], int]:
-    known: dict[str, dict[Workload, StoredHistory]] = {}
-    for one in found:
-        namespace, workload = _key(one)
-        known.setdefault(namespace, {})[workload] = one
-    return known, sum(map(len, known.values()))
+def _forget(kept: _Kept, stored: StoredHistory) -> None:
+    histories, counts = kept
+    key = _key(stored)
+    if histories.pop(key, None):
+        counts -= Counter([key[0]])  # drops a namespace that has none
 
 
 class Advisor:
@@ -280,7 +224,7 @@ class Recorder:
         self._log = log
         self._clock = clock
         self._lock = Lock()
-        self._heard: Queue[Ending] = Queue(MOST_QUEUED)
+        self._heard: Queue[Ending] = Queue(MOST_HELD)
         self._ending: dict[str, Ending] = {}
         self._done: dict[str, None] = {}
         self._order: deque[str] = deque()
@@ -304,7 +248,7 @@ class Recorder:
         with self._lock:
             if ending.over:
                 self._ending.pop(ending.uid, None)
-            elif ending.uid in self._ending or len(self._ending) < MOST_ENDING:
+            elif ending.uid in self._ending or len(self._ending) < MOST_HELD:
                 self._ending[ending.uid] = ending
         if ending.over:
             self._take(ending)
@@ -323,7 +267,7 @@ class Recorder:
                 return
             self._done[ending.uid] = None
             self._order.append(ending.uid)
-            if len(self._order) > MOST_REMEMBERED:
+            if len(self._order) > MOST_HELD:
                 del self._done[self._order.popleft()]
         try:
             self._heard.put_nowait(ending)
@@ -370,7 +314,7 @@ class Recorder:
         now_s = self._clock()
         waiting = self._waiting.get(key)
         if waiting is None:
-            if len(self._waiting) >= MOST_WAITING:
+            if len(self._waiting) >= MOST_HELD:
                 self._metrics.runs.labels("dropped").inc()
                 return
             written_s = self._written_s.get(key, now_s - EVERY_S)
