@@ -10,6 +10,7 @@ from tests.bench.creations import bench_creations
 from tests.bench.decisions import bench_decisions
 from tests.bench.enforcer import bench_enforcer
 from tests.bench.lists import bench_lists
+from tests.bench.orders import bench_orders
 from tests.bench.over_tls import bench_over_tls
 from tests.bench.placement import bench_placement
 from tests.bench.replicas import bench_replicas
@@ -27,6 +28,7 @@ TABLES = {
     "lists": bench_lists,
     "top": bench_top,
     "placement": bench_placement,
+    "orders": bench_orders,
     "enforcer": bench_enforcer,
     "sentry": bench_sentry,
 }

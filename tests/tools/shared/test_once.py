@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from webhook.tools.report.read import read_stored_pods
 from webhook.tools.shared.once import once
-from webhook.tools.simulate.kube import read_nodes, read_pods
+from webhook.tools.simulate.judge.cluster import TodayObjects
+from webhook.tools.simulate.read import list_pods_and_nodes
 
 
 def test_an_object_is_taken_once_by_its_uid_or_else_its_name():
@@ -22,10 +23,9 @@ def test_what_reads_pods_and_nodes_takes_each_once():
     class Kube:
         def list_all(self, _path, keep, **_query):
             for _ in range(2):  # as for a page that was too large
-                keep({"metadata": {"name": "x", "uid": "1"}})
+                keep({"metadata": {"name": "x", "uid": "1"}, "spec": {"resourceClaims": [{}]}})
 
-    taken = []
+    taken, found = [], TodayObjects()
     read_stored_pods(Kube(), "", taken.append)
-    read_pods(Kube(), taken.append)
-    read_nodes(Kube(), taken.append)
-    assert len(taken) == 3
+    list_pods_and_nodes(Kube(), found)
+    assert (len(taken), found.left_out.total(), found.others) == (1, 1, 1)

@@ -1,4 +1,4 @@
-"""`vramwarden simulate`, run as a user runs it."""
+"""`vramwarden simulate` with files, run as a user runs it."""
 
 from __future__ import annotations
 
@@ -6,267 +6,361 @@ import json
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.tools.simulate.scene import SCENE, gpus, listed, node, pod
+from tests.support.foreign_clusters import a_node, a_pod, gfd_node, listed, mixed_cluster, whole
+from tests.support.strategies import ANY_JSON
 from webhook.cli.main import main
+from webhook.core.kinds.histories import History, Run, write_history
 from webhook.tools.simulate.command import simulate_command
+from webhook.tools.simulate.judge.cluster import TodayObjects
+from webhook.tools.simulate.judge.comparison import compare
+from webhook.tools.simulate.judge.given import GivenMemory
 
-SPLIT = """\
-nodes: [{name: n1, gpus: 2x8Gi}]
-pods: [{name: web, count: 3, memory: 5Gi}]
-"""
+GIB = 2**30
+MIXED = listed(*mixed_cluster())
 
 
 @pytest.fixture
-def replayed(simulate):
-    """Replay one text that holds nodes and pods; return what JSON says, and our order's part."""
+def today(simulate):
+    """Compare the objects of one text; return what JSON says."""
 
-    def run(text, *arguments):
-        done = simulate("--nodes", "f", "--pods", "f", "-o", "json", *arguments, f=text)
-        assert done.code == 0, done.err
-        return done.value, done.value["orders"]["best fit"]
+    def run(text, *arguments, **files):
+        done = simulate("--nodes", "f", "-o", "json", *arguments, f=text, **files)
+        assert (done.code, done.err) == (0, "")
+        return done.value
 
     return run
 
 
-def test_a_workload_in_short_form_is_replayed(replayed):
-    all_, ours = replayed(SCENE)
-    assert (all_["nodes"], all_["gpus"], all_["pods"]) == (3, 18, 15)
-    assert all_["memoryBytes"] == (16 * 80 + 40) * 2**30
-    assert all_["scheduler"] == "spread"
-    assert all_["lowerBoundGPUs"] == 10
-    assert list(all_["orders"]) == ["best fit", "first fit", "worst fit"]
-    assert ours["startedAtOnce"] == 14
-    assert ours["neverStarted"] == 1
-    assert ours["refused"] == {"TooLarge": {"pods": 1, "first": {"pod": "huge", "sentence": ""}}}
+def test_a_cluster_of_everybody_is_compared(today):
+    """The figures are counted by hand: `mixed_cluster`.
+
+    Shares: 18 of 8Gi, 3 halves of 49,140 MiB and one of 10Gi; a card of 81,920 MiB holds nine of
+    8Gi. Two GPUs of one pod stay whole.
+    """
+    found = today(MIXED, "--as", "8Gi")
+    assert found["wholeGPUsToday"] == 18
+    assert (found["gpusHeldNow"], found["gpusAskedForByWaitingPods"]) == (17, 1)
+    assert (found["gpusAsShares"], found["gpusOfPodsThatStayWhole"]) == (6, 2)
+    assert found["gpusAsSharesAtLeast"] == 5
+    assert (found["nodes"], found["gpus"], found["pods"]) == (5, 26, 23)
+    assert {row["name"]: row["gpusHeldNow"] for row in found["products"]} == {
+        "A40": 2,
+        "NVIDIA-A10": 2,
+        "NVIDIA-A100-SXM4-80GB": 11,
+        "NVIDIA-L40": 2,
+    }
+    assert found["asks"] == [
+        {"name": "whole GPUs", "pods": 11, "podsAsShares": 10},
+        {"name": "replicas (time-slicing, MPS)", "pods": 5, "podsAsShares": 5},
+        {"name": "HAMi", "pods": 3, "podsAsShares": 3},
+        {"name": "KAI", "pods": 4, "podsAsShares": 4},
+    ]
+    assert found["sizes"] == {"ITSELF": 7, "OPTION": 15, "WHOLE": 1}
+    assert found["stayWhole"] == [{"name": "team Pod/two", "pods": 1, "gpus": 2}]
+    assert found["leftOut"] == {
+        "pods of namespaces of the system with GPUs": 1,
+        "pods on MIG slices, which stay as they are": 1,
+    }
+    assert found["freeNodes"] == ["big-1", "sliced-0", "hami-0", "kai-0"]
+    assert len(found["assumed"]) == 4
 
 
-def test_the_table_says_how_much_is_used_and_why_pods_do_not_start(simulate):
-    done = simulate("--nodes", "f", "--pods", "f", f=SPLIT)
-    assert (done.code, done.err) == (0, "")
-    lines = [line.split("  ") for line in done.out.splitlines()]
-    rows = {cells[0]: [cell.strip() for cell in cells[1:] if cell] for cells in lines if cells[0]}
-    assert done.out.startswith("1 node with 2 GPUs (16Gi), 3 pods; the scheduler spreads\n")
-    assert rows["pods that started at once"] == ["2", "2", "2"]
-    assert rows["GPUs in use at most"] == ["2", "2", "2"]
-    assert rows["GPUs needed at least"] == ["3"]
-    assert done.out.endswith(
-        "  web-2: no GPU of node n1 has 5Gi free, which this pod needs; the largest free amount is "
-        "3Gi, on GPU 0 (GPU-n1-0); the scheduler retries, also on other nodes\n"
-    )
-    assert "\n  fits the sum of a node, not its GPUs " in done.out
+def test_the_text_begins_with_the_answer(simulate):
+    done = simulate("--nodes", "f", "--as", "8Gi", f=MIXED)
+    lines = done.out.splitlines()
+    assert lines[0] == "whole GPUs today 18, as shares 6"
+    cells = {line[:46].strip(): line[46:].strip() for line in lines}
+    assert cells["held by pods now"] == "17"
+    assert cells["if the scheduler spreads, as by default"] == "8"
+    assert "Free of pods would be 4 nodes with 18 GPUs: big-1, sliced-0, hami-0, kai-0" in lines
+    assert "  give them a size with --as 8Gi (pods of one GPU), or by workload with" in done.out
+    assert "4 by the node's label nvidia.com/gpu.memory" in done.out
+    assert "1 by what HAMi registers" in done.out
 
 
-def test_amounts_and_times_are_told_to_programs(replayed):
-    text = """\
-nodes: [{name: n1, gpus: 8Gi}]
-pods:
-- {name: a, memory: 6Gi, duration: 90s}
-- {name: b, memory: 4Gi, arrival: 1m}
-"""
-    _, ours = replayed(text)
-    assert ours["startedLater"] == 1
-    assert ours["longestWaitSeconds"] == 30.0
-    assert ours["takenBytes"] == 6 * 2**30
-    assert ours["freeBytes"] == 2 * 2**30
-    assert ours["strandedBytes"] == 2 * 2**30
-    assert (ours["gpusUsed"], ours["usedGPUsBytes"]) == (1, 8 * 2**30)
+def test_without_a_size_pods_with_whole_gpus_stay_as_they_are(today):
+    found = today(listed(gfd_node("n"), whole("a", "n"), whole("b", "n", 2)))
+    assert (found["wholeGPUsToday"], found["gpusAsShares"]) == (3, 3)
+    assert found["freeNodes"] == []
 
 
-def test_the_scheduler_may_pack(replayed):
-    text = "nodes: [{name: n1, count: 4, gpus: 8Gi}]\npods: [{name: p, count: 4, memory: 2Gi}]\n"
-    assert replayed(text)[1]["gpusUsed"] == 4
-    all_, ours = replayed(text, "--scheduler", "pack")
-    assert (all_["scheduler"], ours["gpusUsed"]) == ("pack", 1)
+def test_pods_that_would_not_fit_are_in_the_first_line_and_explained(simulate):
+    text = listed(gfd_node("n", 1), whole("a", "n"))
+    done = simulate("--nodes", "f", "--as", "100Gi", f=text)
+    assert done.out.startswith("whole GPUs today 1, as shares 0; 1 pod would not fit\n")
+    assert "  larger than any GPU  " in done.out
+    assert "    first: team/a\n" in done.out
+    assert "No node that has pods now would be free." not in done.out
 
 
-def test_copies_arrive_one_after_the_other(replayed):
-    text = """\
-nodes: [{name: n1, gpus: 8Gi}]
-pods: [{name: p, count: 2, memory: 8Gi, every: 10m, duration: 15m}]
-"""
-    _, ours = replayed(text)
-    assert ours["refused"]["NoRoom"]["first"]["pod"] == "p-1"
-    assert (ours["startedLater"], ours["longestWaitSeconds"]) == (1, 300.0)
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda nodes, pods: listed(*nodes, *pods),
+        lambda nodes, pods: listed(*nodes) + "\n" + listed(*pods),
+        lambda nodes, pods: "\n".join(map(json.dumps, [*nodes, *pods])),
+        lambda nodes, pods: yaml.safe_dump({"kind": "List", "items": [*nodes, *pods]}),
+        lambda nodes, pods: yaml.safe_dump_all([*nodes, *pods]),
+        lambda nodes, pods: json.dumps(
+            {"kind": "List", "items": [{"kind": "NodeList", "items": nodes}, *pods]}
+        ),
+    ],
+)
+def test_every_form_of_a_file_is_read(today, write):
+    text = write([gfd_node("n", 2)], [whole("a", "n"), whole("b", "n")])
+    assert today(text, "--as", "8Gi")["wholeGPUsToday"] == 2
 
 
-def test_what_names_no_time_comes_at_once(replayed):
-    text = """\
-nodes: [{name: n1, gpus: 8Gi}]
-pods:
-- {name: a, memory: 8Gi, duration: 5s}
-- {name: b, memory: 8Gi, arrival: 1s}
-"""
-    assert replayed(text)[1]["longestWaitSeconds"] == 4.0
+def test_nodes_and_pods_may_be_in_two_files_as_an_api_server_lists_them(today):
+    def of(kind, *items):
+        for item in items:
+            del item["kind"]
+        return json.dumps({"kind": kind, "apiVersion": "v1", "metadata": {}, "items": items})
+
+    nodes, pods = of("NodeList", gfd_node("n", 2)), of("PodList", whole("a", "n"))
+    assert today(nodes, "--pods", "g", g=pods)["gpusHeldNow"] == 1
 
 
-@pytest.mark.parametrize("form", [json.dumps, yaml.safe_dump])
-def test_what_kubectl_prints_is_read(simulate, form):
-    nodes = {"kind": "NodeList", "apiVersion": "v1", "items": [node("n1", gpus(8192, 8192))]}
-    pods = {"kind": "List", "items": [pod("a"), pod("b"), pod("c"), pod("d", memory=None)]}
-    done = simulate("--nodes", "n", "--pods", "p", "-o", "json", n=form(nodes), p=form(pods))
-    assert done.err == "left out: pods without a demand: 1\n"
-    (blocked,) = done.value["orders"]["best fit"]["refused"].items()
-    assert blocked[0] == "GPUsSplit"
-    assert blocked[1]["first"]["pod"] == "team/c"
-    assert "no GPU of node n1 has 5Gi free" in blocked[1]["first"]["sentence"]
+def test_what_is_our_own_counts_as_it_is(today):
+    gpu = {"uuid": "GPU-1", "memory": 1000 * 2**20, "product": "T4", "index": 0, "healthy": False}
+    node = a_node("n", None, {"vramwarden.io/gpus": json.dumps([gpu])})
+    pod = a_pod("a", "n", annotations={"vramwarden.io/gpu-memory": "300Mi"})
+    found = today(listed(node, pod))
+    assert (found["memoryBytes"], found["gpusAsShares"]) == (1000 * 2**20, 1)
+    assert found["asks"] == [{"name": "vramwarden", "pods": 1, "podsAsShares": 1}]
+    assert len(found["assumed"]) == 1  # nothing is an estimate
 
 
-def test_items_of_a_typed_list_may_leave_out_their_kind(simulate):
-    bare = {key: value for key, value in node("n1", gpus(8192)).items() if key == "metadata"}
-    nodes = json.dumps({"kind": "NodeList", "apiVersion": "v1", "items": [bare]})
-    done = simulate("--nodes", "n", "--pods", "p", "-o", "json", n=nodes, p=json.dumps(pod()))
-    assert done.value["nodes"] == 1
+def test_pods_that_are_not_counted_are_said(today):
+    done = whole("done", "n")
+    done["status"] = {"phase": "Succeeded"}
+    claims = a_pod("claims", "n")
+    claims["spec"]["resourceClaims"] = [{"name": "gpu"}]
+    bad = [whole(name, "n", gpus="some") for name in ("bad", "worse")]
+    found = today(listed(gfd_node("n"), done, claims, *bad, whole("a", "n")))
+    assert found["wholeGPUsToday"] == 1
+    (unreadable,) = (one for one in found["leftOut"] if one.startswith("pods whose GPUs cannot"))
+    assert "(first: team/bad: nvidia.com/gpu: some is not" in unreadable
+    assert found["leftOut"] == {
+        "pods that finished": 1,
+        "pods with resource claims (DRA), whose GPUs nobody counts here": 1,
+        unreadable: 2,
+    }
 
 
-def test_one_file_may_hold_all_objects_of_a_cluster(replayed):
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
-    text = listed(node("n1", gpus(8192)), service, pod(), node("n2", None))
-    all_, ours = replayed(text)
-    assert (all_["nodes"], all_["pods"], ours["startedAtOnce"]) == (1, 1, 1)
+def test_node_selectors_count(today):
+    pods = [whole("a", "n"), whole("b", "n")]
+    for pod, zone in zip(pods, ("x", "y"), strict=True):
+        pod["spec"]["nodeSelector"] = {"zone": zone}
+    found = today(listed(gfd_node("n", zone="x"), *pods), "--as", "8Gi")
+    assert found["wouldNotFit"] == [
+        {"why": "no node has the labels they select", "pods": 1, "first": "team/b"}
+    ]
 
 
-def test_nodes_without_gpus_are_left_out_and_counted(simulate):
-    text = listed(node("n1", gpus(8192)), node("n2"), node("n3", "[]"), pod())
-    done = simulate("--nodes", "f", "--pods", "f", f=text)
-    assert done.code == 0
-    assert done.err == "left out: nodes without GPUs (annotation vramwarden.io/gpus): 2\n"
+NODES = [a_node(f"old-{index}", **{"nvidia.com/gpu": 2}) for index in range(7)]
 
 
-@pytest.mark.parametrize("stored", [{"uid": "1-2"}, {"status": {"phase": "Running"}}])
-def test_pods_of_a_cluster_whose_demand_cannot_be_read_are_left_out_and_counted(simulate, stored):
-    bad = [pod(name, memory="8GB", status=stored.get("status")) for name in ("a", "b")]
-    for one in bad:
-        one["metadata"] |= {key: value for key, value in stored.items() if key == "uid"}
-    text = listed(node("n1", gpus(8192)), *bad, pod("c"))
-    done = simulate("--nodes", "f", "--pods", "f", "-o", "json", f=text)
-    assert (done.code, done.value["pods"]) == (0, 1)
+def test_nodes_whose_memory_nobody_says_are_named_with_what_to_give(simulate):
+    done = simulate("--nodes", "f", f=listed(*NODES, whole("a", "old-0")))
+    assert (done.code, done.out) == (2, "")
     assert done.err == (
-        "left out: pods whose demand cannot be read (first: team/a: InvalidQuantity: "
-        "metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not a Kubernetes quantity; "
-        "use 8G or 8Gi): 2\n"
+        "Error: nothing was compared:\n"
+        "nobody says how much memory the GPUs of old-0, old-1, old-2, old-3, old-4 and 2 more "
+        "have; pass --gpu-memory 80Gi, or by node --gpu-memory 'old-0=8x80Gi', or install GPU "
+        "feature discovery\n"
     )
-
-
-def test_labels_and_node_selectors_of_objects_count(replayed):
-    text = listed(
-        node("n1", gpus(8192), zone="a"),
-        pod("a", nodeSelector={"zone": "a"}),
-        pod("b", nodeSelector={"zone": "b"}),
-    )
-    assert list(replayed(text)[1]["refused"]) == ["NodeSelector"]
-
-
-def test_nodes_in_short_form_have_the_label_that_translated_pods_select(replayed):
-    chosen = json.dumps(pod(nodeSelector={"vramwarden.io/gpu": "true"}))
-    text = f"nodes: [{{name: n1, gpus: 8Gi}}]\n---\n{chosen}\n"
-    assert replayed(text)[1]["startedAtOnce"] == 1
 
 
 @pytest.mark.parametrize(
-    ("kind", "version", "spec", "pods"),
+    ("given", "totals"),
     [
-        ("Deployment", "apps/v1", {"replicas": 3}, 3),
-        ("Deployment", "apps/v1", {}, 1),
-        ("StatefulSet", "apps/v1", {"replicas": 2}, 2),
-        ("Job", "batch/v1", {"parallelism": 2, "completions": 9}, 2),
-        ("Job", "batch/v1", {}, 1),
+        (["24Gi"], [24] * 14),
+        (["old-0=80Gi", "24Gi"], [80] * 2 + [24] * 12),
+        (["24Gi", "old-0=80Gi"], [24] * 14),  # the first that applies
+        (["old-0=3x80Gi", "old-*=24Gi"], [80] * 3 + [24] * 12),
+        (["1x16Gi"], [16] * 7),
     ],
 )
-def test_a_workload_counts_as_its_pods(replayed, kind, version, spec, pods):
-    template = {"metadata": pod()["metadata"], "spec": pod()["spec"]}
-    workload = {
-        "apiVersion": version,
-        "kind": kind,
-        "metadata": {"name": "w", "namespace": "ns"},
-        "spec": {**spec, "template": template},
-    }
-    assert replayed(listed(node("n1", gpus(8192)), workload))[0]["pods"] == pods
+def test_the_memory_of_nodes_may_be_given(today, given, totals):
+    options = [part for one in given for part in ("--gpu-memory", one)]
+    found = today(listed(*NODES, whole("a", "old-0")), *options)
+
+    def usable(total):
+        mib = total * 1024
+        return mib - max(512, -(-mib * 15 // 1000))
+
+    assert found["gpus"] == len(totals)
+    assert found["memoryBytes"] == sum(map(usable, totals)) * 2**20
+    assert "7 by --gpu-memory" in found["assumed"][0]
+
+
+def test_what_is_given_by_name_counts_before_what_a_node_says(today):
+    text = listed(gfd_node("n"), whole("a", "n"))
+    assert today(text, "--gpu-memory", "16Gi")["memoryBytes"] > 8 * 70 * GIB
+    assert today(text, "--gpu-memory", "n=16Gi")["memoryBytes"] < 8 * 16 * GIB
+
+
+def test_replicas_of_an_unknown_number_of_gpus_need_the_number(simulate):
+    text = listed(a_node("n", **{"nvidia.com/gpu.shared": 8}))
+    done = simulate("--nodes", "f", "--gpu-memory", "24Gi", f=text)
+    assert done.code == 2
+    assert "nobody says how much memory the GPUs of n have" in done.err
+    assert simulate("--nodes", "f", "--gpu-memory", "2x24Gi", f=text).code == 0
 
 
 @pytest.mark.parametrize(
-    ("kind", "namespace", "name"),
+    ("text", "said"),
     [
-        ("Pod", "ns", "ns/w"),
-        ("Pod", None, "default/w"),
-        ("Deployment", "ns", "ns/w-0"),
-        ("Deployment", None, "default/w-0"),
-        ("PodTemplate", None, "default/w-0"),
+        (
+            listed(whole("a")),
+            "no node in it; pass the output of: kubectl get nodes,pods -A -o json",
+        ),
+        (listed(a_node("a"), a_node("b")), "none of 2 nodes says that it has GPUs: neither"),
+        (
+            listed(gfd_node("n", 7, "9728", "A100-MIG-1g.10gb")),
+            "all GPUs of these nodes are divided by MIG, and vramwarden shares whole ones",
+        ),
+        ("a: [", "f:2: not valid YAML"),
     ],
 )
-def test_pods_are_named_as_people_call_them(replayed, kind, namespace, name):
-    metadata = {"name": "w", "namespace": namespace}
-    template = {
-        "metadata": {"annotations": pod()["metadata"]["annotations"]},
-        "spec": pod()["spec"],
-    }
-    if kind == "Pod":
-        one = {**pod(), "metadata": {**pod()["metadata"], **metadata}}
-    elif kind == "PodTemplate":
-        one = {"apiVersion": "v1", "kind": kind, "metadata": metadata, "template": template}
-    else:
-        spec = {"template": template}
-        one = {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
-    _, ours = replayed(listed(node("n1", gpus(1024)), one))
-    assert ours["refused"]["TooLarge"]["first"]["pod"] == name
+def test_what_has_no_gpus_is_no_cluster(simulate, text, said):
+    done = simulate("--nodes", "f", f=text)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
 
 
-def test_pods_of_a_daemon_set_are_left_out(simulate):
-    template = {"metadata": pod()["metadata"], "spec": pod()["spec"]}
-    workload = {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": {"name": "w"},
-        "spec": {"template": template},
-    }
-    text = listed(node("n1", gpus(8192)), workload, pod())
-    done = simulate("--nodes", "f", "--pods", "f", f=text)
-    assert done.err == "left out: pods of a DaemonSet (pass its pods instead): 1\n"
+def deployed(name, namespace, workload):
+    pod = whole(name, "n", namespace=namespace)
+    owner = {"kind": "ReplicaSet", "name": f"{workload}-5d9c7", "controller": True}
+    pod["metadata"] |= {"ownerReferences": [owner], "labels": {"pod-template-hash": "5d9c7"}}
+    return pod
 
 
-def ended(started="2026-01-01T00:00:00Z", *finished):
-    states = [{"state": {"terminated": {"finishedAt": one}}} for one in finished]
-    return {"phase": "Succeeded", "startTime": started, "containerStatuses": states}
+SIZED = listed(
+    gfd_node("n"),
+    deployed("a", "research-1", "llm-a"),
+    deployed("b", "research-2", "llm-b"),
+    deployed("c", "prod", "llm-a"),
+    deployed("d", "prod", "chat"),
+)
+BY_YAML = """\
+sizes:
+- {namespace: "research-*", workload: "Deployment/llm*", memory: 20Gi}
+- {namespace: prod, workload: chat, memory: whole}
+- {memory: 8Gi}
+"""
+BY_CSV = """\
+namespace, workload, memory
+research-*, Deployment/llm*, 20Gi
+prod, chat, whole
+,,8Gi
+"""
 
 
-def test_pods_of_a_cluster_arrive_when_they_were_created_and_end_when_they_did(replayed):
-    status = ended("2026-01-01T00:00:00Z", "2026-01-01T00:09:00Z", "2026-01-01T00:10:00Z")
-    text = listed(
-        node("n1", gpus(8192)),
-        pod("second", created="2026-01-01T00:04:00Z"),
-        pod("first", created="2026-01-01T00:00:00Z", status=status),
-    )
-    _, ours = replayed(text)
-    assert ours["refused"]["NoRoom"]["first"]["pod"] == "team/second"
-    assert ours["longestWaitSeconds"] == 360.0
+@pytest.mark.parametrize("sizes", [BY_YAML, BY_CSV])
+def test_sizes_by_namespace_and_workload(today, sizes):
+    found = today(SIZED, "--sizes", "s", s=sizes)
+    assert found["sizes"] == {"FILE": 3, "WHOLE": 1}
+    assert found["stayWhole"] == [{"name": "prod Deployment/chat", "pods": 1, "gpus": 1}]
+    assert (found["gpusAsShares"], found["gpusOfPodsThatStayWhole"]) == (2, 1)
 
 
-def test_the_first_pod_of_a_cluster_arrives_with_those_of_manifests(replayed):
-    text = listed(node("n1", gpus(8192)), pod("a", created="2026-01-01T00:00:00Z"), pod("b"))
-    assert replayed(text)[1]["refused"]["NoRoom"]["first"]["pod"] == "team/b"
+def test_a_pod_that_nothing_creates_goes_by_its_name(today):
+    text = listed(gfd_node("n"), whole("lone", "n"))
+    assert today(text, "--sizes", "s", s="memory,workload\n8Gi,lone\n")["sizes"] == {"FILE": 1}
 
 
-@pytest.mark.parametrize("status", [ended(), ended(None, "2026-01-01T00:09:00Z")])
-def test_finished_pods_whose_end_nobody_knows_are_left_out(simulate, status):
-    text = listed(node("n1", gpus(8192)), pod("a", status=status), pod("b"))
-    done = simulate("--nodes", "f", "--pods", "f", f=text)
-    assert done.err == "left out: pods that finished, and nobody knows when: 1\n"
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ("sizes: []", "s: no size in it; write sizes: [{namespace: research-*"),
+        ("sizes: [{workload: a}]", "s:1: sizes[0]: has no memory; write the VRAM per GPU"),
+        ("sizes:\n- {name: a, memory: 8Gi}", "s:2: sizes[0].name: unknown field; known fields:"),
+        ("sizes: [{workload: 7, memory: 8Gi}]", "s:1: sizes[0].workload: must be text; put it in"),
+        ("sizes: [{workload: n, memory: 8Gi}]", "s:1: sizes[0].workload: must be text"),  # false
+        ("sizes: [{memory: 8192}]", '[0].memory: "8192" is 8192 bytes; for MiB write 8192Mi'),
+        ("sizes: [{memory: [8Gi]}]", "[0].memory: a list is not a Kubernetes quantity; write"),
+        ("sizes: [{memory: 8GB}, 7]", "s:1: sizes[1]: must be an object with namespace, workload"),
+        ("sizes: 7", "s:1: sizes: must be a list"),
+        ("size: []", "s:1: size: unknown field; known fields: sizes"),
+        ("memory\n8Gi\n8GB\n", 's:3: "8GB" is not a Kubernetes quantity; use 8G or 8Gi'),
+        ("workload,memory\na,8Gi,b\n", "s:2: has more cells than the first line"),
+        ("workload,memory\na\n", "s:2: has no memory; write the VRAM per GPU"),
+        ("workload,memory\n", "s: no size in it; write sizes: "),
+    ],
+)
+def test_sizes_that_cannot_be_read_are_said_with_their_lines(simulate, sizes, said):
+    done = simulate("--nodes", "f", "--sizes", "s", f=SIZED, s=sizes)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
 
 
-def test_a_workload_is_made_up_from_a_seed(simulate):
-    first, again, other = (
-        simulate("--generate", "40,4", "--seed", seed, "-o", "json") for seed in "778"
-    )
-    assert first.value["pods"] == 40
-    assert first.value["nodes"] == 4
-    assert first == again
-    assert first != other
+def test_histories_in_a_file_say_sizes(today):
+    runs = [Run(f"a-{n}", 1e9 + n, 20 * GIB, 1, 4 * GIB, 0, 3600.0) for n in range(5)]
+    known = write_history(History("prod", "Deployment", "chat", tuple(runs)))
+    few = write_history(History("prod", "Deployment", "llm-a", tuple(runs[:2])))
+    text = json.loads(SIZED)
+    text["items"] += [known, few]
+    found = today(json.dumps(text))
+    assert found["sizes"] == {"HISTORY": 1, "WHOLE": 3}
 
 
-def test_standard_input_may_be_one_of_both(simulate):
-    done = simulate("--nodes", "f", "--pods", "-", "-o", "json", stdin=SPLIT, f=SPLIT)
-    assert done.value["pods"] == 3
+def test_a_wrong_row_is_said_once(simulate):
+    done = simulate("--nodes", "f", "--sizes", "s", f=SIZED, s="memory\n8GB\n8Gi\n")
+    assert [line for line in done.err.splitlines() if "8GB" in line] == [
+        's:2: "8GB" is not a Kubernetes quantity; use 8G or 8Gi'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--nodes", "nowhere"), "nowhere: cannot be read"),
+        (("--nodes", "."), ".: cannot be read"),
+        (("--nodes", "-", "--sizes", "-"), "only one of the files can be standard input"),
+        (("--nodes", "f", "--as", "8GB"), "--as: '8GB' is not a Kubernetes quantity"),
+        (("--nodes", "f", "--gpu-memory", "a=b=80Gi"), "is not [NODES=][COUNTx]SIZE; write e.g."),
+        (("--nodes", "f", "--gpu-memory", "80GB"), "'80GB' is not a Kubernetes quantity"),
+        (("--nodes", "f", "-o", "html"), "is not one of 'text', 'json'"),
+        (("--generate", "10,1"), "No such option"),
+        (("--nodes", "latin"), "latin:2: byte 0xff is not UTF-8; save it as UTF-8"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_with_a_word_of_what_to_do(simulate, arguments, said):
+    done = simulate(*arguments, f=MIXED, latin=b"a: 1\nb: \xff\n")
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+
+
+def test_standard_input_is_a_file_too_and_what_was_written_before_still_works(simulate):
+    done = simulate("--nodes", "f", f=MIXED)
+    assert simulate("--nodes", "-", stdin=MIXED) == done
+    assert simulate("--today", "--nodes", "f") == done
 
 
 def test_the_command_is_one_of_vramwarden_s():
     assert main.commands["simulate"] is simulate_command
+
+
+PARTS = ["kind", "metadata", "spec", "status", "items"]
+WITHIN = [
+    *("name", "namespace", "labels", "annotations", "creationTimestamp", "containers", "phase"),
+    *("nodeSelector", "nodeName", "resourceClaims", "ownerReferences", "capacity", "runs"),
+]
+OBJECTS = st.sampled_from([gfd_node("n"), whole("p", "n"), {"kind": "VRAMHistory"}])
+
+
+@given(
+    OBJECTS, st.sampled_from(PARTS), ANY_JSON | st.dictionaries(st.sampled_from(WITHIN), ANY_JSON)
+)
+def test_whatever_an_object_holds_it_is_read_or_left_out(whose, part, value):
+    one = {**whose, part: value}
+    found = TodayObjects()
+    for raw in (one, {"kind": "List", "items": [one, value]}, gfd_node("other")):
+        found.add(raw)
+    nodes, _ = found.sized_nodes([GivenMemory("*", 1, GIB)])
+    compare(nodes, found.sized_pods([], GIB))

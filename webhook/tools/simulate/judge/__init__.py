@@ -1,7 +1,4 @@
-"""A cluster before vramwarden: what its pods ask of GPUs, and what others say of its nodes' GPUs.
+"""What pods ask of GPUs today, which GPUs nodes have, and how many are needed as shares; pure.
 
-`simulate --today` and the replays behind it read this. Sources are named in each file, by the paths
-of the product's own repository.
-
-May import: `core.nvidia`, `core.pod`.
+Sources are named in each file, by the paths of the product's own repository.
 """

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from webhook.core.pod.fields import Json
+    from webhook.core.pod.gpus import Gpu
 
 MOST_GPUS: Final = 256
 """Of a node; no machine has as many, and whoever writes a node's labels may write any number."""
@@ -53,7 +54,7 @@ _RESERVE_BYTES: Final = 512 * MIB
 _RESERVE_PER_MILLE: Final = 15
 
 
-class Source(StrEnum):
+class GpuSource(StrEnum):
     """Who says which GPUs a node has."""
 
     AGENT = "vramwarden's agent"
@@ -68,7 +69,7 @@ class Source(StrEnum):
 class Offered:
     """The GPUs of a node that are not divided by MIG."""
 
-    source: Source
+    source: GpuSource
     totals_bytes: tuple[int | None, ...]
     """The memory of each, with what the driver keeps; None where nobody says it."""
     product: str = ""
@@ -78,6 +79,19 @@ class Offered:
     """Others of its GPUs are divided by MIG, or all."""
     counted: bool = True
     """Whether it is known how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class TodayNode:
+    """A node with GPUs that are not divided by MIG."""
+
+    name: str
+    gpus: tuple[Gpu, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    replicas: int = 1
+    """As how many the device plugin offers each."""
+    is_sliced: bool = False
+    """All that its pods have of nvidia.com/gpu are slices: MIG strategy single."""
 
 
 def usable_estimate(total_bytes: int) -> int:
@@ -102,7 +116,7 @@ def offered_of(node: Mapping[str, Any]) -> Offered | None:
     product = str(labels.get(f"{WHOLE_GPU}.product") or "")[:_LONGEST].removesuffix("-SHARED")
     replicas = max(1, _count(labels.get(f"{WHOLE_GPU}.replicas")))
     if _SLICED.search(product):
-        return Offered(Source.GFD, (), product, is_sliced=True)
+        return Offered(GpuSource.GFD, (), product, is_sliced=True)
     sliced = any(_count(labels[key]) for key in labels if _is_slice_count(key)) or any(
         _amount(capacity, key) for key in capacity if key.startswith(SLICE_PREFIX)
     )
@@ -113,20 +127,20 @@ def offered_of(node: Mapping[str, Any]) -> Offered | None:
         number = min(number or MOST_GPUS, slots // replicas)
         sliced = sliced or number < counted
         if not number:
-            return Offered(Source.GFD, (), product, is_sliced=True)
+            return Offered(GpuSource.GFD, (), product, is_sliced=True)
     mebibytes = min(_MOST_MIB, _count(labels.get(f"{WHOLE_GPU}.memory")))
     if number and mebibytes:
         totals = (mebibytes * MIB,) * min(number, MOST_GPUS)
-        return Offered(Source.GFD, totals, product, replicas, sliced)
+        return Offered(GpuSource.GFD, totals, product, replicas, sliced)
     found = _by_hami(annotations.get(_HAMI)) or _by_gpushare(capacity, product)
     if found and not sliced:
         return found
     if number:
-        return Offered(Source.GFD, (None,) * min(number, MOST_GPUS), product, replicas, sliced)
+        return Offered(GpuSource.GFD, (None,) * min(number, MOST_GPUS), product, replicas, sliced)
     if number := _amount(capacity, WHOLE_GPU) // replicas:
-        return Offered(Source.PLUGIN, (None,) * min(number, MOST_GPUS), product, replicas)
+        return Offered(GpuSource.PLUGIN, (None,) * min(number, MOST_GPUS), product, replicas)
     if _amount(capacity, SHARED_GPU):
-        return Offered(Source.PLUGIN, (), product, replicas, counted=False)
+        return Offered(GpuSource.PLUGIN, (), product, replicas, counted=False)
     return None
 
 
@@ -140,11 +154,11 @@ def _by_hami(written: object) -> Offered | None:
     found = _hami_objects(written) if written.lstrip().startswith("[") else _hami_lines(written)
     cards = [(memory, kind) for memory, kind, mode in found if memory and mode != "mig"]
     if not cards:
-        return Offered(Source.HAMI, (), is_sliced=True) if found else None
+        return Offered(GpuSource.HAMI, (), is_sliced=True) if found else None
     totals = tuple(min(memory, _MOST_MIB) * MIB for memory, _ in cards[:MOST_GPUS])
     sliced = len(cards) < len(found)
     product = "".join(filter(str.isprintable, cards[0][1][:_LONGEST]))
-    return Offered(Source.HAMI, totals, product, is_sliced=sliced)
+    return Offered(GpuSource.HAMI, totals, product, is_sliced=sliced)
 
 
 def _hami_objects(written: str) -> list[tuple[int, str, str]]:
@@ -174,7 +188,7 @@ def _by_gpushare(capacity: Json, product: str) -> Offered | None:
     if not number or gibibytes < number:
         return None
     each = min(gibibytes // number * GIB, _MOST_MIB * MIB)
-    return Offered(Source.GPUSHARE, (each,) * min(number, MOST_GPUS), product)
+    return Offered(GpuSource.GPUSHARE, (each,) * min(number, MOST_GPUS), product)
 
 
 def _count(text: object) -> int:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from webhook.core.placement.fit import Need
 from webhook.core.pod.quantity import MIB
 from webhook.tools.simulate.judge.asked import How
+from webhook.tools.simulate.judge.offered import TodayNode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from webhook.core.pod.gpus import Gpu
     from webhook.tools.simulate.judge.asked import Asked
-    from webhook.tools.simulate.replay.cluster import Selector
+    from webhook.tools.simulate.judge.packing import Selector
 
 
 class SizedBy(StrEnum):
@@ -28,19 +28,6 @@ class SizedBy(StrEnum):
     OPTION = "given by --as"
     REPLICA = "the part of a GPU that a replica is"
     WHOLE = "not known: they stay whole"
-
-
-@dataclass(frozen=True, slots=True)
-class TodayNode:
-    """A node with GPUs that are not divided by MIG."""
-
-    name: str
-    gpus: tuple[Gpu, ...]
-    labels: Mapping[str, str] = field(default_factory=dict)
-    replicas: int = 1
-    """As how many the device plugin offers each."""
-    is_sliced: bool = False
-    """All that its pods have of nvidia.com/gpu are slices: MIG strategy single."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,39 +1,37 @@
 """How many GPUs today's pods hold, and how many they would need as shares.
 
-Pods whose size is known or given are placed by the replay, in the order in which they were created,
-on the GPUs that remain; the others keep the whole GPUs that they have.
+Pods whose size is known or given are placed in the order in which they were created, on the GPUs
+that remain; the others keep the whole GPUs that they have.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from webhook.core.placement.fit import best_fit
 from webhook.tools.simulate.judge.asked import How
+from webhook.tools.simulate.judge.packing import Scheduling, SizedPod, fewest_gpus, pack
 from webhook.tools.simulate.judge.shares import SizedBy, TodayCluster
-from webhook.tools.simulate.replay.bounds import lower_bound
-from webhook.tools.simulate.replay.cluster import Scheduling, SimulatedNode, SimulatedPod
-from webhook.tools.simulate.replay.replay import replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from webhook.tools.simulate.judge.shares import TodayNode, TodayPod
-    from webhook.tools.simulate.replay.replay import Replay
+    from webhook.tools.simulate.judge.offered import TodayNode
+    from webhook.tools.simulate.judge.packing import Packing
+    from webhook.tools.simulate.judge.shares import TodayPod
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Tally:
     """Pods of one kind, or the GPUs of one product."""
 
     name: str
     counts: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Today:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
     """The answer."""
 
     nodes: int
@@ -48,19 +46,19 @@ class Today:
     """GPUs that waiting pods ask for; at least."""
     kept: int
     """GPUs of pods that stay whole, on either side."""
-    packed: Replay
+    packed: Packing
     """The shares, where the scheduler fills one node before the next."""
-    spread: Replay
+    spread: Packing
     """The same, where it takes the emptiest."""
     fewest: int
     """GPUs that the shares need at least, whatever the order."""
-    products: tuple[Row, ...]
+    products: tuple[Tally, ...]
     """Nodes, GPUs, held now, in use as shares and whole."""
-    hows: tuple[Row, ...]
+    hows: tuple[Tally, ...]
     """By product that pods use today: pods, those that would be shares."""
     sizes: Mapping[SizedBy, int]
     """Pods."""
-    unsized: tuple[Row, ...]
+    unsized: tuple[Tally, ...]
     """Workloads whose pods stay whole: pods, GPUs; those with most GPUs first."""
     slices: int
     """Pods on MIG slices, which are not counted."""
@@ -75,32 +73,32 @@ class Today:
         return any(row.name == How.REPLICA for row in self.hows)
 
     @property
-    def today(self) -> int:
+    def whole_today(self) -> int:
         """Whole GPUs today."""
         return self.held + self.wanted
 
     @property
     def shares(self) -> int:
         """GPUs as shares, with those that stay whole."""
-        return self.packed.gpus_used + self.kept
+        return len(self.packed.gpus) + self.kept
 
 
-def compare(nodes: Sequence[TodayNode], pods: Sequence[TodayPod]) -> Today:
+def compare(nodes: Sequence[TodayNode], pods: Sequence[TodayPod]) -> Comparison:
     """Compare the GPUs that pods have now with those that they would need as shares."""
     cluster = TodayCluster.of(nodes)
     found = [pod for pod in pods if cluster.how(pod) is not How.SLICE]
     found.sort(key=lambda pod: (pod.created_s, pod.name))
     sized = [(pod, *cluster.share_of(pod)) for pod in found]
-    shares = [SimulatedPod(pod.name, need, selector=pod.selector) for pod, need, _ in sized if need]
+    shares = [SizedPod(pod.name, need, pod.selector) for pod, need, _ in sized if need]
     whole = [pod for pod, need, _ in sized if need is None]
     kept = Counter[str]()
     for pod in whole:
         kept[cluster.node_of(pod).name] += pod.asked.gpus
     rest = _remaining(nodes, kept)
-    packed = replay(rest, shares, best_fit, Scheduling.PACK, record=True)
-    held, used = cluster.held(found), _used(packed)
+    packed = pack(rest, shares, Scheduling.PACK)
+    held, used = cluster.held(found), Counter(gpu.node for gpu in packed.gpus)
     free = [one for one in nodes if held[one.name] and not used[one.name] + kept[one.name]]
-    return Today(
+    return Comparison(
         nodes=sum(1 for node in nodes if node.gpus),
         gpus=sum(len(node.gpus) for node in nodes),
         memory_bytes=sum(gpu.memory_bytes for node in nodes for gpu in node.gpus),
@@ -109,8 +107,8 @@ def compare(nodes: Sequence[TodayNode], pods: Sequence[TodayPod]) -> Today:
         wanted=held[""],
         kept=kept.total(),
         packed=packed,
-        spread=replay(rest, shares, best_fit, Scheduling.SPREAD),
-        fewest=lower_bound(rest, shares),
+        spread=pack(rest, shares, Scheduling.SPREAD),
+        fewest=fewest_gpus(rest, shares),
         products=_products(nodes, held, used, kept),
         hows=_hows((cluster.how(pod), need is not None) for pod, need, _ in sized),
         sizes=_in_order(by for _, _, by in sized),
@@ -121,18 +119,10 @@ def compare(nodes: Sequence[TodayNode], pods: Sequence[TodayPod]) -> Today:
     )
 
 
-def _remaining(nodes: Sequence[TodayNode], kept: Mapping[str, int]) -> list[SimulatedNode]:
+def _remaining(nodes: Sequence[TodayNode], kept: Mapping[str, int]) -> list[TodayNode]:
     """Return the nodes with the GPUs that no pod keeps whole."""
-    rest = (
-        SimulatedNode(node.name, node.gpus[kept.get(node.name, 0) :], node.labels) for node in nodes
-    )
+    rest = (replace(node, gpus=node.gpus[kept.get(node.name, 0) :]) for node in nodes)
     return [node for node in rest if node.gpus]
-
-
-def _used(packed: Replay) -> Counter[str]:
-    """Return how many GPUs of each node the shares use."""
-    fullest = packed.course.fullest if packed.course else ()
-    return Counter(gpu.node for gpu in fullest if gpu.pods)
 
 
 def _products(
@@ -140,7 +130,7 @@ def _products(
     held: Mapping[str, int],
     used: Mapping[str, int],
     kept: Mapping[str, int],
-) -> tuple[Row, ...]:
+) -> tuple[Tally, ...]:
     rows: dict[str, list[int]] = {}
     for node in nodes:
         if not node.gpus:
@@ -150,16 +140,16 @@ def _products(
         found = (1, len(node.gpus), held.get(node.name, 0), used.get(node.name, 0) + whole)
         for index, number in enumerate(found):
             counts[index] += number
-    return tuple(Row(name, tuple(counts)) for name, counts in sorted(rows.items()))
+    return tuple(Tally(name, tuple(counts)) for name, counts in sorted(rows.items()))
 
 
-def _hows(pods: Iterable[tuple[How, bool]]) -> tuple[Row, ...]:
+def _hows(pods: Iterable[tuple[How, bool]]) -> tuple[Tally, ...]:
     rows: dict[How, list[int]] = {}
     for how, is_share in pods:
         counts = rows.setdefault(how, [0, 0])
         counts[0] += 1
         counts[1] += is_share
-    return tuple(Row(how.value, tuple(rows[how])) for how in How if how in rows)
+    return tuple(Tally(how.value, tuple(rows[how])) for how in How if how in rows)
 
 
 def _in_order(found: Iterable[SizedBy]) -> dict[SizedBy, int]:
@@ -167,11 +157,11 @@ def _in_order(found: Iterable[SizedBy]) -> dict[SizedBy, int]:
     return {by: counts[by] for by in SizedBy if by in counts}
 
 
-def _unsized(pods: Sequence[TodayPod]) -> tuple[Row, ...]:
+def _unsized(pods: Sequence[TodayPod]) -> tuple[Tally, ...]:
     rows: dict[str, list[int]] = {}
     for pod in pods:
         counts = rows.setdefault(pod.workload or pod.name, [0, 0])
         counts[0] += 1
         counts[1] += pod.asked.gpus
     ranked = sorted(rows.items(), key=lambda row: (-row[1][1], row[0]))
-    return tuple(Row(name, tuple(counts)) for name, counts in ranked)
+    return tuple(Tally(name, tuple(counts)) for name, counts in ranked)

@@ -1,38 +1,34 @@
-"""Read what `vramwarden simulate --today` compares: from a cluster or files, object by object.
+"""What is kept of a cluster's objects: of nodes with GPUs, of pods that have or want some.
 
 Of an object only a few fields stay in memory: most pods of a large cluster have no GPU.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.adapters.kube.reading import ListReader, MalformedError
-from webhook.adapters.yaml_documents import Problem
 from webhook.core.kinds.histories import Verdict, advise, peak_bytes, read_history, with_margin
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload, workload_of
 from webhook.core.node.state import read_inventory
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.lenient import as_object
-from webhook.core.pod.quantity import MIB, QuantityError, parse_vram
+from webhook.core.pod.quantity import MIB
 from webhook.core.policy.patterns import matches_any
 from webhook.names import VRAM_HISTORY_KIND
-from webhook.tools.shared.manifests.documents import read_documents
-from webhook.tools.shared.manifests.reading import ManifestError
 from webhook.tools.simulate.judge.asked import AskError, asked_of
-from webhook.tools.simulate.judge.offered import Offered, Source, offered_of, usable_estimate
-from webhook.tools.simulate.judge.shares import TodayNode, TodayPod
-from webhook.tools.simulate.reading import UnreadableError
+from webhook.tools.simulate.judge.given import size_of, with_given
+from webhook.tools.simulate.judge.offered import GpuSource, TodayNode, offered_of, usable_estimate
+from webhook.tools.simulate.judge.shares import TodayPod
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from webhook.core.kinds.histories import History
-    from webhook.tools.simulate.short import Size
+    from webhook.tools.simulate.judge.given import GivenMemory, Size
+    from webhook.tools.simulate.judge.offered import Offered
 
     Json = dict[str, Any]
 
@@ -47,61 +43,46 @@ _ENDED: Final = "pods that finished"
 _CLAIMS: Final = "pods with resource claims (DRA), whose GPUs nobody counts here"
 _UNREADABLE: Final = "pods whose GPUs cannot be read"
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
-_GIVEN: Final = re.compile(r"(?:([^=]+)=)?(?:([1-9][0-9]?)x)?([^x=]+)")
 _MOST_NAMED: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class GivenMemory:
-    """What `--gpu-memory` says of nodes."""
-
-    nodes: str
-    """A name or `*` pattern; empty where it is for those of which nobody says it."""
-    count: int | None
-    total_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Pod:
-    """A pod with GPUs, before its node and size are known."""
-
-    namespace: str
-    name: str
-    workload: Workload
-    pod: TodayPod
+class UnknownGpusError(ValueError):
+    """The GPUs of a cluster are not known; a sentence."""
 
 
 @dataclass(slots=True)
-class Seen:
-    """What was read so far."""
+class TodayObjects:
+    """What was read of a cluster so far, object by object."""
 
     nodes: list[tuple[TodayNode, Offered | None]] = field(default_factory=list)
     """Of those with GPUs, what others say of them; None where our agent said it."""
-    pods: list[_Pod] = field(default_factory=list)
+    pods: list[tuple[TodayPod, Workload]] = field(default_factory=list)
+    """Before their sizes are known."""
     histories: dict[tuple[str, str], int] = field(default_factory=dict)
     """Per GPU, by namespace and workload."""
     left_out: Counter[str] = field(default_factory=Counter)
     unreadable: str = ""
+    """The first pod whose GPUs cannot be read, and why."""
     notes: list[str] = field(default_factory=list)
     """What else the reader of the answer should know."""
     others: int = 0
     """Nodes without GPUs."""
 
-    def keep(self, value: Json, of: str = "") -> None:
+    def add(self, value: Json, of: str = "") -> None:
         """Read an object of any kind; `of` is the kind of a list's items that leave it out."""
         kind = value.get("kind") or of
         items = value.get("items")
         if isinstance(kind, str) and kind.endswith("List") and isinstance(items, list):
             for item in filter(None, map(as_object, items)):
-                self.keep(item, kind.removesuffix("List"))
+                self.add(item, kind.removesuffix("List"))
         elif kind == "Pod":
-            self.keep_pod(value)
+            self.add_pod(value)
         elif kind == "Node":
-            self.keep_node(value)
+            self.add_node(value)
         elif kind == VRAM_HISTORY_KIND and (history := read_history(value)):
-            self.keep_history(history)
+            self.add_history(history)
 
-    def add(self, other: Seen) -> None:
+    def merge(self, other: TodayObjects) -> None:
         """Add what was read elsewhere."""
         self.nodes += other.nodes
         self.pods += other.pods
@@ -109,14 +90,14 @@ class Seen:
         self.left_out += other.left_out
         self.others += other.others
 
-    def keep_history(self, history: History) -> None:
+    def add_history(self, history: History) -> None:
         """Keep what a history advises, where it knows enough."""
         peak, verdict = peak_bytes(history), advise(history).verdict
         if peak is not None and verdict not in (Verdict.FEW, Verdict.FILLS):
             workload = Workload(history.kind, history.workload)
             self.histories[history.namespace, str(workload)] = with_margin(peak)
 
-    def keep_pod(self, raw: Json) -> None:
+    def add_pod(self, raw: Json) -> None:
         """Keep a pod that has or waits for GPUs; finished ones and those of the system are not."""
         metadata, spec, status = (as_object(raw.get(key)) for key in ("metadata", "spec", "status"))
         namespace, name = (_text(metadata.get(key)) for key in ("namespace", "name"))
@@ -136,19 +117,19 @@ class Seen:
         if matches_any(namespace, _SYSTEM):
             self.left_out[_IN_SYSTEM] += 1
             return
+        namespace, workload = namespace or "default", workload_of(metadata)
         selector = as_object(spec.get("nodeSelector"))
-        workload = workload_of(metadata)
         pod = TodayPod(
-            f"{namespace or 'default'}/{name}",
-            asked,
-            _text(spec.get("nodeName")),
-            tuple(sorted((str(key), str(value)) for key, value in selector.items())),
-            read_time(metadata.get("creationTimestamp")) or 0.0,
-            f"{namespace or 'default'} {workload}",
+            name=f"{namespace}/{name}",
+            asked=asked,
+            node=_text(spec.get("nodeName")),
+            selector=tuple(sorted((str(key), str(value)) for key, value in selector.items())),
+            created_s=read_time(metadata.get("creationTimestamp")) or 0.0,
+            workload=f"{namespace} {workload}",
         )
-        self.pods.append(_Pod(namespace or "default", name, workload, pod))
+        self.pods.append((pod, workload))
 
-    def keep_node(self, raw: Json) -> None:
+    def add_node(self, raw: Json) -> None:
         """Keep a node with GPUs."""
         metadata = as_object(raw.get("metadata"))
         name = _text(metadata.get("name"))
@@ -167,32 +148,35 @@ class Seen:
 
     def sized_pods(self, sizes: Sequence[Size], otherwise_bytes: int | None) -> list[TodayPod]:
         """Return the pods with what files, histories and `--as` say of their size."""
-        return [
-            replace(
-                one.pod,
-                given_bytes=_given(sizes, one),
-                history_bytes=self.histories.get((one.namespace, str(one.workload))),
-                otherwise_bytes=otherwise_bytes,
+        found = []
+        for pod, workload in self.pods:
+            namespace, _, name = pod.name.partition("/")
+            found.append(
+                replace(
+                    pod,
+                    given_bytes=size_of(sizes, namespace, name, workload),
+                    history_bytes=self.histories.get((namespace, str(workload))),
+                    otherwise_bytes=otherwise_bytes,
+                )
             )
-            for one in self.pods
-        ]
+        return found
 
     def sized_nodes(
         self, given: Sequence[GivenMemory]
-    ) -> tuple[list[TodayNode], Mapping[Source, int]]:
+    ) -> tuple[list[TodayNode], Mapping[GpuSource, int]]:
         """Return the nodes with their GPUs, and how many nodes each source describes.
 
-        Raises UnreadableError with the names of those whose memory nobody says.
+        Raises UnknownGpusError where there is no GPU, or nobody says the memory of some.
         """
         nodes: list[TodayNode] = []
-        sources: Counter[Source] = Counter()
+        sources: Counter[GpuSource] = Counter()
         unknown = []
-        wanted = {key for one in self.pods for key, _ in one.pod.selector}
+        wanted = {key for pod, _ in self.pods for key, _ in pod.selector}
         for node, offered in self.nodes:
             labels = {key: value for key, value in node.labels.items() if key in wanted}
-            source, gpus = Source.AGENT, node.gpus
+            source, gpus = GpuSource.AGENT, node.gpus
             if offered is not None:
-                said = _with_given(node.name, offered, given)
+                said = with_given(node.name, offered, given)
                 totals = [one for one in said.totals_bytes if one is not None]
                 if len(totals) < len(said.totals_bytes) or not said.counted:
                     unknown.append(node.name)
@@ -201,67 +185,19 @@ class Seen:
             nodes.append(replace(node, gpus=gpus, labels=labels))
             if gpus:
                 sources[source] += 1
-        if unknown:
-            raise UnreadableError([Problem("", 0, "", _unknown(unknown))])
+        if unknown or not sources:
+            raise UnknownGpusError(_unknown(unknown) if unknown else self._no_gpus())
         return nodes, sources
 
-
-def read_objects(name: str, text: str, seen: Seen) -> None:
-    """Read a file of objects, JSON object by object; raises UnreadableError."""
-    if text.lstrip().startswith("{") and _read_json(text, seen):
-        return
-    try:
-        for document in read_documents(text):
-            if document.value:
-                seen.keep(document.value)
-    except ManifestError as error:
-        raise UnreadableError([Problem(name, error.line or 0, "", str(error))]) from error
-
-
-def _read_json(text: str, seen: Seen) -> bool:
-    """Read a stream of objects and lists, if it is one; of any other text nothing is kept."""
-    found, at, end = Seen(), 0, len(text.rstrip())
-    try:
-        while at < end:
-            at = _read_list(text, at, found)
-    except MalformedError:
-        return False
-    seen.add(found)
-    return True
-
-
-def _read_list(text: str, at: int, found: Seen) -> int:
-    # An API server's list says its kind before its items, and kubectl's items say their own.
-    reader: ListReader[None] = ListReader(
-        lambda item: found.keep(item, _text(reader.rest.get("kind")).removesuffix("List"))
-    )
-    at = reader.read(text, at)
-    found.keep(reader.rest)
-    return at
-
-
-def read_given(text: str) -> GivenMemory:
-    """Read `80Gi`, `4x24Gi`, `old-*=24Gi` or `old-*=4x24Gi`; raises ValueError with a sentence."""
-    match = _GIVEN.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not [NODES=][COUNTx]SIZE; write e.g. 80Gi or 'old-*=4x24Gi'")
-    try:
-        total_bytes = parse_vram(match[3])
-    except QuantityError as error:
-        raise ValueError(f"{match[3]!r} {error}") from error
-    return GivenMemory(match[1] or "", int(match[2]) if match[2] else None, total_bytes)
-
-
-def _with_given(name: str, offered: Offered, given: Sequence[GivenMemory]) -> Offered:
-    """Return what a node offers with what the user says of it, who knows best of a node by name."""
-    is_known = offered.counted and None not in offered.totals_bytes
-    for one in given:
-        applies = matches_any(name, (one.nodes,)) if one.nodes else not is_known
-        count = one.count or (len(offered.totals_bytes) if offered.counted else 0)
-        if applies and count:
-            totals = (one.total_bytes,) * count
-            return replace(offered, source=Source.GIVEN, totals_bytes=totals, counted=True)
-    return offered
+    def _no_gpus(self) -> str:
+        if self.nodes:
+            return "all GPUs of these nodes are divided by MIG, and vramwarden shares whole ones"
+        if self.others:
+            return (
+                f"none of {self.others:,} nodes says that it has GPUs: neither vramwarden's agent, "
+                "nor GPU feature discovery, nor HAMi, nor a device plugin has written to it"
+            )
+        return "no node in it; pass the output of: kubectl get nodes,pods -A -o json"
 
 
 def _gpus(name: str, totals: Sequence[int], product: str) -> tuple[Gpu, ...]:
@@ -269,20 +205,6 @@ def _gpus(name: str, totals: Sequence[int], product: str) -> tuple[Gpu, ...]:
         Gpu(f"GPU-{name}-{index}", max(MIB, usable_estimate(total)), product, index, total)
         for index, total in enumerate(totals)
     )
-
-
-def _given(sizes: Sequence[Size], one: _Pod) -> int | None:
-    """Return what the first size says that fits; a workload goes by `llama` or `Deployment/llama`.
-
-    A pod that nothing creates, by its own name.
-    """
-    names = (str(one.workload), one.workload.name, one.name)
-    for size in sizes:
-        if matches_any(one.namespace, (size.namespace,)) and any(
-            matches_any(name, (size.workload,)) for name in names
-        ):
-            return size.memory_bytes
-    return None
 
 
 def _unknown(names: Sequence[str]) -> str:

@@ -6,17 +6,19 @@ from fractions import Fraction
 
 import pytest
 
-from tests.tools.simulate.clusters import a_node
+from tests.support.gpus import a_gpu
 from webhook.core.placement.fit import Need
 from webhook.core.pod.quantity import MIB
 from webhook.tools.simulate.judge.asked import Asked, How
-from webhook.tools.simulate.judge.shares import SizedBy, TodayNode, TodayPod
-from webhook.tools.simulate.judge.today import Row, compare
-from webhook.tools.simulate.replay.cluster import Cause
+from webhook.tools.simulate.judge.comparison import Tally, compare
+from webhook.tools.simulate.judge.offered import TodayNode
+from webhook.tools.simulate.judge.packing import BlockedBy
+from webhook.tools.simulate.judge.shares import SizedBy, TodayPod
 
 
 def node(name="n1", *sizes, replicas=1, is_sliced=False, **labels):
-    return TodayNode(name, a_node(name, *sizes).gpus, labels, replicas, is_sliced)
+    gpus = tuple(a_gpu(f"{name}-{index}", mib, index) for index, mib in enumerate(sizes))
+    return TodayNode(name, gpus, labels, replicas, is_sliced)
 
 
 def pod(name="p", at="n1", how=How.WHOLE, gpus=1, mib=0, part=0, cards=(), **more):
@@ -27,8 +29,8 @@ def pod(name="p", at="n1", how=How.WHOLE, gpus=1, mib=0, part=0, cards=(), **mor
 
 def shares(today):
     """Return what each pod got, in MiB, by pod."""
-    filled = today.packed.course.fullest
-    return {name: amount // MIB for gpu in filled for name, amount in gpu.pods}
+    gpus = today.packed.gpus
+    return {name: amount // MIB for gpu in gpus for name, amount in gpu.pods}
 
 
 def test_pods_with_a_size_share_and_the_others_keep_what_they_have():
@@ -40,13 +42,13 @@ def test_pods_with_a_size_share_and_the_others_keep_what_they_have():
         pod("d", "", otherwise_bytes=300),
     ]
     today = compare(nodes, pods)
-    assert (today.held, today.wanted, today.today) == (4, 1, 5)
-    assert (today.kept, today.packed.gpus_used, today.shares) == (2, 1, 3)
-    assert (today.fewest, today.spread.gpus_used) == (1, 1)
+    assert (today.held, today.wanted, today.whole_today) == (4, 1, 5)
+    assert (today.kept, len(today.packed.gpus), today.shares) == (2, 1, 3)
+    assert (today.fewest, len(today.spread.gpus)) == (1, 1)
     assert (today.nodes, today.gpus, today.memory_bytes) == (2, 5, 5000 * MIB)
-    assert today.unsized == (Row("team Job/c", (1, 2)),)
+    assert today.unsized == (Tally("team Job/c", (1, 2)),)
     assert today.sizes == {SizedBy.OPTION: 3, SizedBy.WHOLE: 1}
-    assert today.hows == (Row("whole GPUs", (4, 3)),)
+    assert today.hows == (Tally("whole GPUs", (4, 3)),)
     assert today.free_nodes == ()
     assert shares(today) == {"a": 300, "b": 300, "d": 300}
 
@@ -75,7 +77,7 @@ def test_nodes_that_nobody_needs_any_more_are_named():
     ],
 )
 def test_gpus_that_are_held_are_counted_each_once(pods, held):
-    assert compare([node("n1", 1000, 1000, 1000, 1000)], pods).today == held
+    assert compare([node("n1", 1000, 1000, 1000, 1000)], pods).whole_today == held
 
 
 def test_replicas_hold_as_few_gpus_as_they_fit_on_and_are_a_part_of_one_each():
@@ -127,12 +129,12 @@ def test_who_waits_may_get_a_replica_only_where_all_are_such():
 def test_the_first_who_knows_a_size_says_it(one, need, by):
     gpus = tuple(
         type(gpu)(gpu.uuid, gpu.memory_bytes, gpu.product, gpu.index, gpu.memory_bytes + 7 * MIB)
-        for gpu in a_node("n1", 1000, 1000).gpus
+        for gpu in node("n1", 1000, 1000).gpus
     )
     today = compare([TodayNode("n1", gpus)], [one])
     assert list(today.sizes) == [by]
-    filled = [gpu.pods for gpu in today.packed.course.fullest if gpu.pods]
-    expected = [] if need is None else [(("p", need.memory_bytes),)] * need.gpu_count
+    filled = [gpu.pods for gpu in today.packed.gpus]
+    expected = [] if need is None else [[("p", need.memory_bytes)]] * need.gpu_count
     assert filled == expected
 
 
@@ -156,8 +158,7 @@ def test_pods_that_would_not_fit_are_said_with_their_cause():
         pod("here", otherwise_bytes=10, selector=(("zone", "a"),)),
     ]
     packed = compare(nodes, pods).packed
-    assert packed.blocked == {Cause.TOO_LARGE: 1, Cause.NODE_SELECTOR: 1}
-    assert packed.never == 2
+    assert packed.blocked == {BlockedBy.TOO_LARGE: 1, BlockedBy.NODE_SELECTOR: 1}
 
 
 def test_pods_come_in_the_order_in_which_they_were_created():
@@ -172,9 +173,9 @@ def test_products_add_up_their_nodes():
     nodes = [node("n1", 1000, 1000), node("n2", 1000)]
     pods = [pod("a", gpus=2), pod("b", "n2", otherwise_bytes=10)]
     product = nodes[0].gpus[0].product
-    assert compare(nodes, pods).products == (Row(product, (2, 3, 3, 3)),)
+    assert compare(nodes, pods).products == (Tally(product, (2, 3, 3, 3)),)
 
 
 def test_a_cluster_without_pods_needs_nothing():
     today = compare([node("n1", 1000)], [])
-    assert (today.today, today.shares, today.fewest, today.free_nodes) == (0, 0, 0, ())
+    assert (today.whole_today, today.shares, today.fewest, today.free_nodes) == (0, 0, 0, ())
