@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.agents import ApiServer
 from tests.support.seen_cluster import AT_S, nodes
-from tests.tools.pages import read_page, sections, texts
+from tests.tools.top.pages import read_page, sections, texts
 from webhook.cli.main import main
 from webhook.core.kinds.nodes import write_gpu_node, write_time
 from webhook.tools.top.judge import join

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.tools.pages import pictures, read_page, sections, tables, texts
 from tests.tools.top.page_scene import GIB, NOW_S, a_gpu, a_node, a_pod, large, small
+from tests.tools.top.pages import pictures, read_page, sections, tables, texts
 from webhook.tools.top.judge import join
 from webhook.tools.top.show.page import as_html
 

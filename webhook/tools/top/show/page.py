@@ -12,15 +12,26 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from webhook.core.words import amount, counted, span
 from webhook.tools.top.judge import Phase
 from webhook.tools.top.show.draw import left_out
-from webhook.tools.top.show.drawing import charts
-from webhook.tools.top.show.drawing.charts import WIDTH, cut, rectangle, words
-from webhook.tools.top.show.drawing.elements import folded, page, section, table, tag
+from webhook.tools.top.show.drawing import (
+    WIDTH,
+    cut,
+    folded,
+    legend,
+    page,
+    patterns,
+    picture,
+    rectangle,
+    section,
+    table,
+    tag,
+    words,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from webhook.tools.top.judge import Amounts, GpuRow, Held, NodeRow, PodRow, TopReport, Trouble
-    from webhook.tools.top.show.drawing.elements import Element
+    from webhook.tools.top.show.drawing import Element
 
 _MOST_LINES: Final = 16
 """GPUs that have a line each; more stand side by side, those of a node in a row."""
@@ -66,7 +77,7 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
         shown += [_waiting(report), _pods(report)]
     if "workloads" in parts and report.workloads is not None:
         shown.append(_workloads(report))
-    return page(f"vramwarden top, {at}", charts.patterns(), *shown)
+    return page(f"vramwarden top, {at}", patterns(), *shown)
 
 
 def _sums(sums: Amounts) -> str:
@@ -131,7 +142,7 @@ def _gpus(nodes: Sequence[NodeRow]) -> Element:
         "GPUs",
         "Each bar is a GPU, as long as its usable memory. A block is what a pod was promised, the "
         f"strip at its foot what of it is in use. Point at it for figures.{some}",
-        charts.legend(
+        legend(
             [
                 ("b", "promised to a pod that you see"),
                 ("a", "in use by it"),
@@ -143,7 +154,7 @@ def _gpus(nodes: Sequence[NodeRow]) -> Element:
                 ("alarm", "lost, or more promised than there is"),
             ]
         ),
-        charts.picture("Memory of each GPU: promised, in use and free", height, *body),
+        picture("Memory of each GPU: promised, in use and free", height, *body),
         folded(what, table(head, rows)),
     )
 

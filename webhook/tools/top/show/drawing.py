@@ -1,4 +1,4 @@
-"""Elements, and the page around them: one file without script that loads nothing from elsewhere.
+"""Elements, pictures, and the page around them: one file without script, complete in itself.
 
 They are put together as a tree, so a page is well-formed and escaped whatever stands in a text.
 Names may come from a tenant or a file: what cannot be shown is replaced, what is too long is cut.
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 Element = ET.Element
 Child = Element | str
 
+WIDTH: Final = 1080
+"""Of every picture, in units that are pixels on a wide screen."""
+_LETTER: Final = 7.0
+"""How wide a character is at most, on average, in the pictures' small text."""
 _LONGEST: Final = 2000
 # What XML 1.0 does not allow (section 2.2), and what turns the direction of the text after it.
 _UNSHOWN: Final = re.compile(
@@ -84,27 +88,83 @@ def page(title: str, *children: Child) -> str:
     )
 
 
+def picture(label: str, height: float, *children: Child) -> Element:
+    """Return a picture; `label` is what it says to those who cannot see it."""
+    drawn = tag(
+        "svg",
+        *children,
+        viewBox=f"0 0 {WIDTH} {round(height)}",
+        role="img",
+        aria_label=label,
+    )
+    return tag("div", drawn, class_="wide")
+
+
+def patterns() -> Element:
+    """Return what `trouble` is filled with; once on a page."""
+    dots = tag(
+        "pattern",
+        tag("rect", width=5, height=5, class_="dot-under"),
+        tag("circle", cx=2.5, cy=2.5, r=1, class_="dot"),
+        id="dots",
+        width=5,
+        height=5,
+        patternUnits="userSpaceOnUse",
+    )
+    return tag("svg", tag("defs", dots), class_="defs", aria_hidden="true")
+
+
+def words(x: float, y: float, content: str, class_: str = "") -> Element:
+    """Return text whose base line begins here."""
+    return (
+        tag("text", content, x=x, y=y, class_=class_) if class_ else tag("text", content, x=x, y=y)
+    )
+
+
+def rectangle(
+    x: float, y: float, width: float, height: float, class_: str, title: str = ""
+) -> Element:
+    """Return a rectangle, with a text that is shown under the pointer."""
+    inside = (tag("title", title),) if title else ()
+    return tag("rect", *inside, x=x, y=y, width=width, height=height, class_=class_)
+
+
+def legend(entries: Iterable[tuple[str, str]]) -> Element:
+    """Return what the classes of a picture mean."""
+    items = []
+    for class_, meaning in entries:
+        sample = rectangle(1, 1, 24, 12, class_)
+        drawn = tag("svg", sample, viewBox="0 0 26 14", aria_hidden="true")
+        items.append(tag("li", drawn, meaning))
+    return tag("ul", *items, class_="legend")
+
+
+def cut(content: str, width: float) -> str:
+    """Return text with its middle left out where it has no room: names differ at both ends."""
+    most = max(4, int(width / _LETTER))
+    if len(content) <= most:
+        return content
+    return f"{content[: most - most // 2 - 1]}…{content[-(most // 2) :]}"
+
+
 def _text(value: str) -> str:
     cut = value if len(value) <= _LONGEST else value[: _LONGEST - 1] + "…"
     return _UNSHOWN.sub("\ufffd", cut)
 
 
 # The colours are those of Okabe and Ito, "Color Universal Design", 2008, which people with any kind
-# of colour vision tell apart: blue and sky blue for what is taken, orange for what is lost,
-# vermillion for trouble.
+# of colour vision tell apart: blue and sky blue for what is taken, vermillion for trouble.
 _STYLE: Final = """\
 :root {
   color-scheme: light dark;
   --paper: #ffffff; --ink: #1b1f24; --faint: #5b6470; --line: #d5dae0; --empty: #e4e8ec;
-  --blue: #0072b2; --sky: #56b4e9; --orange: #e69f00; --vermillion: #d55e00;
-  --purple: #b3598c; --orange-line: #b27900; --on-blue: #ffffff; --on-sky: #10202c;
+  --blue: #0072b2; --sky: #56b4e9; --vermillion: #d55e00; --on-sky: #10202c;
   --other: #b4bcc6; --other-used: #6d7783;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --paper: #14171b; --ink: #e8ebee; --faint: #a2abb6; --line: #414a55; --empty: #39424d;
-    --blue: #2d8fcb; --sky: #7cc7f2; --orange: #f0b12f; --vermillion: #f0762b;
-    --purple: #d98fbb; --orange-line: #f0b12f; --on-blue: #06121b; --on-sky: #06121b;
+    --blue: #2d8fcb; --sky: #7cc7f2; --vermillion: #f0762b; --on-sky: #06121b;
     --other: #6b7683; --other-used: #b9c2cc;
   }
 }
@@ -121,29 +181,16 @@ svg { display: block; width: 100%; min-width: 900px; height: auto; }
 svg text { font-size: 12px; fill: var(--ink); }
 svg .faint { fill: var(--faint); }
 svg .name { font-weight: 500; }
-svg .strong { font-weight: 600; font-size: 13px; }
 svg .end { text-anchor: end; }
-svg .middle { text-anchor: middle; }
-svg .grid { stroke: var(--line); stroke-width: 1; fill: none; }
-svg .in-a { fill: var(--on-blue); font-size: 11px; }
 svg .in-b { fill: var(--on-sky); font-size: 11px; }
 .empty { fill: var(--empty); stroke: var(--faint); stroke-width: .6; }
-.back { fill: var(--empty); }
 .a { fill: var(--blue); } .b { fill: var(--sky); }
 .p { fill: var(--other); } .o { fill: var(--other-used); }
 .unknown { fill: none; stroke: var(--faint); stroke-dasharray: 3 3; }
 .old { opacity: .55; } .gpu { opacity: 1; }
-.hatched { fill: url(#hatch); }
 .trouble { fill: url(#dots); }
-.hatch-line { stroke: var(--orange); stroke-width: 2; }
-.hatch-under { fill: var(--orange); fill-opacity: .3; }
 .dot-under { fill: var(--vermillion); } .dot { fill: var(--paper); }
-.curve { fill: none; stroke-width: 2; stroke-linejoin: round; }
-.s0 { stroke: var(--blue); } .s1 { stroke: var(--orange-line); stroke-dasharray: 7 3; }
-.s2 { stroke: var(--purple); stroke-dasharray: 2 3; stroke-width: 2.5; }
-.f0 { fill: var(--blue); } .f1 { fill: var(--orange); } .f2 { fill: var(--purple); }
 .alarm { stroke: var(--vermillion); fill: none; stroke-width: 1.5; }
-.limit { stroke: var(--ink); stroke-dasharray: 4 3; fill: none; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 20px; margin: 4px 0 10px; padding: 0;
   list-style: none; font-size: 13px; }
 .legend li { display: flex; align-items: center; gap: 6px; }
@@ -156,7 +203,6 @@ th, td { padding: 3px 14px 3px 0; text-align: right; border-bottom: 1px solid va
 th:first-child, .text { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 th { font-weight: 400; }
 thead th { font-weight: 600; }
-.figures td, .figures th { font-size: 14px; padding-right: 28px; }
 .troubles { padding: 10px 14px; border: 1px solid var(--line);
   border-left: 4px solid var(--vermillion); margin: 12px 0; }
 .troubles ul { margin: 0; padding-left: 18px; } .troubles details { margin: 0; }

@@ -19,7 +19,7 @@ def read_page(text):
             assert not key.startswith("on"), (element.tag, key)
             assert "url(" not in value, value
     style = "".join(element.text for element in root.iter("style"))
-    assert set(re.findall(r"url\(([^)]*)\)", style)) <= {"#hatch", "#dots"}
+    assert set(re.findall(r"url\(([^)]*)\)", style)) <= {"#dots"}
     assert "@import" not in style
     classes = {one for element in root.iter() for one in element.get("class", "").split()}
     assert {one for one in classes if not re.search(rf"\.{one}\b", style)} == set()
