@@ -176,10 +176,8 @@ def _vram(value: object) -> int:
     return _read(parse_vram, _to_text(value, "8Gi"))
 
 
-def _quantity(value: object) -> str:
-    text = _to_text(value, "8Gi")
-    _read(parse_quantity, text)
-    return text
+def _quantity(value: object) -> Fraction:
+    return _read(parse_quantity, _to_text(value, "8Gi"))
 
 
 def _tolerance(value: object) -> str:
@@ -340,7 +338,7 @@ Title = Annotated[
     str, *_text(r"\S(.*\S)?", 200, "a title; write one line of text without spaces around it")
 ]
 Vram = Annotated[int, BeforeValidator(_vram), _TEXT_OR_INTEGER]
-Quantity = Annotated[str, BeforeValidator(_quantity), _TEXT_OR_INTEGER]
+Quantity = Annotated[Any, BeforeValidator(_quantity), _TEXT_OR_INTEGER]
 Tolerance = Annotated[str, BeforeValidator(_tolerance), _TEXT_OR_INTEGER]
 Cpu = Annotated[str, BeforeValidator(_cpu), _TEXT_OR_INTEGER]
 CpuLimit = Annotated[str, BeforeValidator(_cpu_limit), _TEXT_OR_INTEGER]

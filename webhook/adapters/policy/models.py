@@ -3,10 +3,13 @@
 Names, defaults and descriptions here are what editors and the table in policies/README.md show.
 """
 
+# ruff: noqa: RUF012 - pydantic copies a default
+
 from collections import Counter
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from webhook.adapters.policy.fields import (
     AnnotationPattern,
@@ -54,6 +57,7 @@ from webhook.core.enforcement.bounds import (
 )
 from webhook.core.nvidia.programs import DEFAULT_PROGRAMS, Program
 from webhook.core.pod.findings import Reason
+from webhook.core.policy.match import Match
 from webhook.core.policy.values import (
     AUTO_RUNTIME_CLASS,
     CAPABILITIES,
@@ -62,11 +66,14 @@ from webhook.core.policy.values import (
     Accounting,
     Action,
     EnforceBy,
+    Enforcement,
+    GPUClass,
     Isolation,
     OnExcess,
     Placement,
     PodRestart,
     ResourceClaims,
+    Rule,
     RunAs,
     Style,
     TimeSliced,
@@ -80,61 +87,61 @@ from webhook.names import NODE_GPU_LABEL, NVIDIA_RUNTIME_CLASS
 _Lax = Field(strict=False)
 
 
-def _distinct(names: list[str], verb: str) -> list[str]:
-    twice = [name for name, count in Counter(names).items() if count > 1]
+def _distinct(verb: str, values: list[Any]) -> list[Any]:
+    names = Counter(getattr(value, "name", value) for value in values)
+    twice = [name for name, count in names.items() if count > 1]
     if twice:
         raise ValueError(f"{verb} {', '.join(twice)} more than once; keep one entry")
-    return names
+    return values
+
+
+_NamesOnce = AfterValidator(partial(_distinct, "names"))
+_SetsOnce = AfterValidator(partial(_distinct, "sets"))
+_AsText = AfterValidator(str)
+"""Of a choice that `core.policy` knows by its name alone."""
 
 
 class ClassPart(Part):
     """A kind of GPU that pods ask for by name."""
 
-    node_selector: Selector = Field({}, description="Labels of the nodes that have such GPUs.")
-    tolerations: list[TolerationPart] = Field(
-        [], description="Tolerations that pods of this class get."
-    )
-    memory: MemoryPart = Field(
-        MemoryPart(), description="Bounds for pods of this class, beside those of the rule."
-    )
-    accounting: Annotated[Accounting, _Lax] | None = Field(
-        None, description="What the scheduler counts for this class; null is what the rule says."
-    )
+    builds = GPUClass
+
+    node_selector: Selector = {}
+    """Labels of the nodes that have such GPUs."""
+    tolerations: list[TolerationPart] = []
+    """Tolerations that pods of this class get."""
+    memory: MemoryPart = MemoryPart()
+    """Bounds for pods of this class, beside those of the rule."""
+    accounting: Annotated[Accounting, _Lax] | None = None
+    """What the scheduler counts for this class; null is what the rule says."""
 
 
 class CriteriaPart(Part):
     """Pods that meet every field given."""
 
-    namespace_labels: Selector = Field(
-        {},
-        description="Labels that the pod's namespace must have, with values. The webhook follows "
-        "all namespaces while a rule asks for any.",
-    )
-    pod_labels: Selector = Field({}, description="Labels that the pod must have, with values.")
-    service_accounts: list[ServiceAccountPattern] = Field(
-        [],
-        description="Names of the pod's own ServiceAccount, with * for any text; [] is any. A pod "
-        "that names none has default.",
-    )
-    users: list[SubjectPattern] = Field(
-        [],
-        description="Who creates the pod, with * for any text; [] is anybody. The pods of a "
-        "Deployment or a Job are created by a controller's account: use serviceAccounts or "
-        "namespaceLabels for them.",
-    )
-    groups: list[SubjectPattern] = Field(
-        [],
-        description="Groups of who creates the pod, with * for any text, one of which is enough; "
-        "[] is anybody. A controller is in groups of its own.",
-    )
+    builds = Match
+
+    namespace_labels: Selector = {}
+    """Labels that the pod's namespace must have, with values. The webhook follows all namespaces
+    while a rule asks for any."""
+    pod_labels: Selector = {}
+    """Labels that the pod must have, with values."""
+    service_accounts: list[ServiceAccountPattern] = []
+    """Names of the pod's own ServiceAccount, with * for any text; [] is any. A pod that names none
+    has default."""
+    users: list[SubjectPattern] = []
+    """Who creates the pod, with * for any text; [] is anybody. The pods of a Deployment or a Job
+    are created by a controller's account: use serviceAccounts or namespaceLabels for them."""
+    groups: list[SubjectPattern] = []
+    """Groups of who creates the pod, with * for any text, one of which is enough; [] is anybody. A
+    controller is in groups of its own."""
 
 
 class ExceptPart(CriteriaPart):
     """Pods that a match leaves out: those that meet every field given."""
 
-    namespaces: list[NamespacePattern] = Field(
-        [], description="Namespaces, with * for any text; [] is every namespace."
-    )
+    namespaces: list[NamespacePattern] = []
+    """Namespaces, with * for any text; [] is every namespace."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -146,62 +153,45 @@ class ExceptPart(CriteriaPart):
 class MatchPart(CriteriaPart):
     """Which pods a rule governs: those that meet every field given."""
 
-    namespaces: NamespacePatterns = Field(
-        ["*"], description="Namespaces, with * for any text; absent is every namespace."
-    )
-    exception: ExceptPart | None = Field(
-        None,
-        alias="except",
-        description="Pods that the rule leaves to the rules after it, although all else is met; "
-        "null is none.",
-    )
+    namespaces: NamespacePatterns = ["*"]
+    """Namespaces, with * for any text; absent is every namespace."""
+    exception: ExceptPart | None = Field(None, alias="except")
+    """Pods that the rule leaves to the rules after it, although all else is met; null is none."""
 
 
 class GpuCountPart(Part):
     """Bounds of the number of GPUs."""
 
-    max: GpuCount | None = Field(
-        None, description="The most GPUs a pod may ask for; null is no bound."
-    )
+    max_gpu_count: GpuCount | None = Field(None, alias="max")
+    """The most GPUs a pod may ask for; null is no bound."""
 
 
 class ClassesPart(Part):
     """Which classes a rule's pods may name."""
 
-    allowed: list[ClassPattern] = Field(
-        ["*"], description="Classes that may be named, with * for any text."
-    )
-    default: Name | None = Field(
-        None, description="The class of pods that name none; null is no class."
-    )
-    memory: dict[Name, MemoryPart] = Field(
-        {},
-        description="Bounds for pods of a class under this rule, by the class's name, beside the "
-        "others.",
-    )
+    allowed_classes: list[ClassPattern] = Field(["*"], alias="allowed")
+    """Classes that may be named, with * for any text."""
+    default_class: Name | None = Field(None, alias="default")
+    """The class of pods that name none; null is no class."""
+    class_memory: dict[Name, MemoryPart] = Field({}, alias="memory")
+    """Bounds for pods of a class under this rule, by the class's name, beside the others."""
 
 
 class EnforcementPart(Part):
     """How the cap is held while the pod runs."""
 
-    by: Annotated[EnforceBy, _Lax] = Field(
-        EnforceBy.SIDECAR,
-        description="Sidecar adds a container that stops what exceeds the cap; None adds nothing.",
-    )
-    style: Annotated[Style, _Lax] = Field(
-        Style.NATIVE,
-        description="Native is a sidecar of Kubernetes; Container is for clusters without these.",
-    )
-    run_as: Annotated[RunAs, _Lax] = Field(
-        RunAs.AUTO,
-        description="The sidecar's user: Root, the Workload's own, or Auto, which reads the "
-        "pod's security context.",
-    )
-    image: Image | None = Field(
-        None,
-        description="The sidecar's image; null is the release's enforcer image. Another one must "
-        "be of the webhook's release, since the pods' probes are programs in it.",
-    )
+    builds = Enforcement
+
+    by: Annotated[EnforceBy, _Lax] = EnforceBy.SIDECAR
+    """Sidecar adds a container that stops what exceeds the cap; None adds nothing."""
+    style: Annotated[Style, _Lax] = Style.NATIVE
+    """Native is a sidecar of Kubernetes; Container is for clusters without these."""
+    run_as: Annotated[RunAs, _Lax] = RunAs.AUTO
+    """The sidecar's user: Root, the Workload's own, or Auto, which reads the pod's security
+    context."""
+    image: Image | None = None
+    """The sidecar's image; null is the release's enforcer image. Another one must be of the
+    webhook's release, since the pods' probes are programs in it."""
     poll_interval: PollInterval = Field(
         POLL_INTERVAL.default,
         description="How often memory is measured, from "
@@ -220,35 +210,19 @@ class EnforcementPart(Part):
         description="How long measuring may fail, from "
         f"{BLIND_AFTER.least} to {BLIND_AFTER.most}, before whenBlind applies.",
     )
-    when_blind: Annotated[WhenBlind, _Lax] = Field(
-        WhenBlind.REPORT,
-        description="Report says so and continues; Terminate ends the pod.",
-    )
-    on_excess: Annotated[OnExcess, _Lax] = Field(
-        OnExcess.STOP,
-        description="Stop ends what exceeds the cap; Report says what would be stopped, and stops "
-        "nothing.",
-    )
-    pod_restart: Annotated[PodRestart, _Lax] = Field(
-        PodRestart.NONE,
-        description="RestartAllContainers restarts the pod's containers where the sidecar ends, "
-        "whoever ended it, or may not stop what exceeds the cap; as of Kubernetes 1.36.",
-    )
+    when_blind: Annotated[WhenBlind, _Lax] = WhenBlind.REPORT
+    """Report says so and continues; Terminate ends the pod."""
+    on_excess: Annotated[OnExcess, _Lax] = OnExcess.STOP
+    """Stop ends what exceeds the cap; Report says what would be stopped, and stops nothing."""
+    pod_restart: Annotated[PodRestart, _Lax] = PodRestart.NONE
+    """RestartAllContainers restarts the pod's containers where the sidecar ends, whoever ended it,
+    or may not stop what exceeds the cap; as of Kubernetes 1.36."""
 
-    image_pull_secrets: list[SecretName] = Field(
-        [],
-        description="Secrets in the pods' namespaces by which the sidecar's image is pulled; their "
-        "names are added to the pod.",
-    )
-    resources: ResourcesPart | None = Field(
-        None,
-        description="The sidecar's CPU and memory, in place of the usual amounts; null is those.",
-    )
-
-    @field_validator("image_pull_secrets")
-    @classmethod
-    def _each_once(cls, names: list[str]) -> list[str]:
-        return _distinct(names, "names")
+    image_pull_secrets: Annotated[list[SecretName], _NamesOnce] = []
+    """Secrets in the pods' namespaces by which the sidecar's image is pulled; their names are added
+    to the pod."""
+    resources: ResourcesPart | None = None
+    """The sidecar's CPU and memory, in place of the usual amounts; null is those."""
 
     @field_validator("pod_restart")
     @classmethod
@@ -261,101 +235,76 @@ class EnforcementPart(Part):
 class RulePart(Part):
     """One rule: which pods it governs and what happens to them."""
 
-    name: Name = Field(description="The rule's name, unique in the policy; shown on pods.")
-    match: MatchPart = Field(
-        MatchPart(), description="Which pods the rule governs; absent is every pod."
-    )
-    action: Annotated[Action, _Lax] = Field(
-        Action.ENFORCE,
-        description="Enforce denies; Warn allows with a warning; Audit records and changes no pod; "
-        "Ignore leaves the pods alone.",
-    )
-    message: Message | None = Field(
-        None, description="One line behind every denial of this rule, e.g. whom to ask."
-    )
-    memory: MemoryPart = Field(MemoryPart(), description="Bounds of the VRAM per GPU.")
-    gpu_count: GpuCountPart = Field(GpuCountPart(), description="Bounds of the number of GPUs.")
-    classes: ClassesPart = Field(ClassesPart(), description="Which classes pods may name.")
-    node_selector: Selector = Field(
-        {NODE_GPU_LABEL: "true"}, description="Labels of the nodes that pods with VRAM run on."
-    )
-    tolerations: list[TolerationPart] = Field(
-        [], description="Tolerations that pods with VRAM get."
-    )
+    builds = Rule
+
+    name: Name
+    """The rule's name, unique in the policy; shown on pods."""
+    match: MatchPart = MatchPart()
+    """Which pods the rule governs; absent is every pod."""
+    action: Annotated[Action, _Lax] = Action.ENFORCE
+    """Enforce denies; Warn allows with a warning; Audit records and changes no pod; Ignore leaves
+    the pods alone."""
+    message: Message | None = None
+    """One line behind every denial of this rule, e.g. whom to ask."""
+    memory: MemoryPart = MemoryPart()
+    """Bounds of the VRAM per GPU."""
+    gpu_count: GpuCountPart = GpuCountPart()
+    """Bounds of the number of GPUs."""
+    classes: ClassesPart = ClassesPart()
+    """Which classes pods may name."""
+    node_selector: Selector = {NODE_GPU_LABEL: "true"}
+    """Labels of the nodes that pods with VRAM run on."""
+    tolerations: list[TolerationPart] = []
+    """Tolerations that pods with VRAM get."""
     runtime_class_name: ChosenRuntimeClass | None = Field(
         AUTO_RUNTIME_CLASS,
         description="The RuntimeClass of pods with VRAM that name none; Auto is "
         f"{NVIDIA_RUNTIME_CLASS} where the cluster has one, null is none.",
     )
-    env: list[EnvPart] = Field(
-        [], description="Variables for containers with VRAM that do not set them."
+    env: Annotated[list[EnvPart], _SetsOnce] = []
+    """Variables for containers with VRAM that do not set them."""
+    programs: Annotated[list[Annotated[Program, _Lax, _AsText]], _NamesOnce] = Field(
+        list(DEFAULT_PROGRAMS), validate_default=True
     )
-    programs: list[Annotated[Program, _Lax]] = Field(
-        list(DEFAULT_PROGRAMS),
-        description="Programs whose own variables keep them within the cap, on containers with "
-        "VRAM that do not set them and have no envFrom; [] is none.",
+    """Programs whose own variables keep them within the cap, on containers with VRAM that do not
+    set them and have no envFrom; [] is none."""
+    visible_devices: Annotated[VisibleDevices, _Lax] = VisibleDevices.DENY
+    """What happens to a hand-set NVIDIA_VISIBLE_DEVICES: Deny the pod, Void the variable, or Ignore
+    it."""
+    isolation: Annotated[Isolation, _Lax] = Isolation.ANY
+    """Any user may run what has VRAM; NonRoot asks every container of such a pod, debugging ones
+    too, for a known user other than root and for no privilege escalation, and the sidecar is
+    root."""
+    host_paths: HostPaths = Field(SAFE_HOST_PATHS, validate_default=True)
+    """Paths of the node that pods with VRAM may mount: a list, each with what is below it, [] for
+    none; or Safe, all but what leads to devices, runtimes or the kubelet."""
+    capabilities: Annotated[list[Capability], _NamesOnce] = list(CAPABILITIES)
+    """Capabilities that containers of pods with VRAM may add, beside the fourteen that runtimes
+    give every container."""
+    device_annotations: list[AnnotationPattern] = []
+    """Keys of annotations by which container runtimes and their plug-ins inject devices that the
+    rule's pods may have, whatever they name, with * for any text."""
+    resource_claims: Annotated[ResourceClaims, _Lax] = ResourceClaims.DENY
+    """What happens to a resource claim (DRA) beside VRAM: Deny the pod, or Ignore it."""
+    translate_whole_gpu_bytes: Vram | None = Field(None, alias="translateWholeGPU")
+    """The VRAM that a pod gets in place of one whole GPU, nvidia.com/gpu: 1, with a warning; null
+    leaves it the GPU."""
+    accounting: Annotated[Accounting, _Lax] = Accounting.VRAM
+    """What the scheduler counts: VRAM is our own resource; MIG is the smallest slice of NVIDIA's
+    device plugin that holds the demand; CapOnly is a slot of the plugin's time-slicing, and our
+    cap."""
+    time_sliced_resource: Annotated[TimeSliced, _Lax, _AsText] = Field(
+        TimeSliced.GPU, validate_default=True
     )
-    visible_devices: Annotated[VisibleDevices, _Lax] = Field(
-        VisibleDevices.DENY,
-        description="What happens to a hand-set NVIDIA_VISIBLE_DEVICES: Deny the pod, Void the "
-        "variable, or Ignore it.",
-    )
-    isolation: Annotated[Isolation, _Lax] = Field(
-        Isolation.ANY,
-        description="Any user may run what has VRAM; NonRoot asks every container of such a pod, "
-        "debugging ones too, for a known user other than root and for no privilege escalation, "
-        "and the sidecar is root.",
-    )
-    host_paths: HostPaths = Field(
-        SAFE_HOST_PATHS,
-        validate_default=True,
-        description="Paths of the node that pods with VRAM may mount: a list, each with what is "
-        "below it, [] for none; or Safe, all but what leads to devices, runtimes or the kubelet.",
-    )
-    capabilities: list[Capability] = Field(
-        list(CAPABILITIES),
-        description="Capabilities that containers of pods with VRAM may add, beside the fourteen "
-        "that runtimes give every container.",
-    )
-    device_annotations: list[AnnotationPattern] = Field(
-        [],
-        description="Keys of annotations by which container runtimes and their plug-ins inject "
-        "devices that the rule's pods may have, whatever they name, with * for any text.",
-    )
-    resource_claims: Annotated[ResourceClaims, _Lax] = Field(
-        ResourceClaims.DENY,
-        description="What happens to a resource claim (DRA) beside VRAM: Deny the pod, or Ignore "
-        "it.",
-    )
-    translate_whole_gpu: Vram | None = Field(
-        None,
-        alias="translateWholeGPU",
-        description="The VRAM that a pod gets in place of one whole GPU, nvidia.com/gpu: 1, with a "
-        "warning; null leaves it the GPU.",
-    )
-    accounting: Annotated[Accounting, _Lax] = Field(
-        Accounting.VRAM,
-        description="What the scheduler counts: VRAM is our own resource; MIG is the smallest "
-        "slice of NVIDIA's device plugin that holds the demand; CapOnly is a slot of the plugin's "
-        "time-slicing, and our cap.",
-    )
-    time_sliced_resource: Annotated[TimeSliced, _Lax] = Field(
-        TimeSliced.GPU,
-        description="The resource of which pods get one under CapOnly; nvidia.com/gpu.shared where "
-        "NVIDIA's device plugin has renameByDefault: true.",
-    )
-    advice: Annotated[Warnings, _Lax] = Field(
-        Warnings.WARN,
-        description="Warn who creates a pod that asks for far more or less than the last pods of "
-        "its workload held, or for more than any GPU has; or Off.",
-    )
-    placement: Annotated[Placement, _Lax] = Field(
-        Placement.BINDING,
-        description="Binding chooses the GPU when the pod is bound to a node; None shows all.",
-    )
-    enforcement: EnforcementPart = Field(
-        EnforcementPart(), description="How the cap is held while the pod runs."
-    )
+    """The resource of which pods get one under CapOnly; nvidia.com/gpu.shared where NVIDIA's device
+    plugin has renameByDefault: true."""
+    advice: Annotated[Warnings, _Lax] = Warnings.WARN
+    """Warn who creates a pod that asks for far more or less than the last pods of its workload
+    held, or for more than any GPU has; or Off."""
+    placement: Annotated[Placement, _Lax] = Placement.BINDING
+    """Binding chooses the GPU when the pod is bound to a node; None shows all."""
+    enforcement: EnforcementPart = EnforcementPart()
+    """How the cap is held while the pod runs."""
 
     @field_validator("enforcement")
     @classmethod
@@ -370,124 +319,106 @@ class RulePart(Part):
             )
         return enforcement
 
-    @field_validator("capabilities")
-    @classmethod
-    def _each_allowed_once(cls, names: list[str]) -> list[str]:
-        return _distinct(names, "names")
-
-    @field_validator("env")
-    @classmethod
-    def _each_once(cls, env: list[EnvPart]) -> list[EnvPart]:
-        _distinct([entry.name for entry in env], "sets")
-        return env
-
-    @field_validator("programs")
-    @classmethod
-    def _each_named_once(cls, programs: list[Program]) -> list[Program]:
-        twice = dict.fromkeys(name for name in programs if programs.count(name) > 1)
-        if twice:
-            raise ValueError(f"names {', '.join(twice)} more than once; keep one")
-        return programs
-
 
 class ExamplePodPart(Part):
     """The pod of an example."""
 
-    namespace: Name = Field(description="The pod's namespace.")
-    namespace_labels: Selector = Field({}, description="The labels of its namespace.")
-    name: PodName = Field("example", description="The pod's name.")
-    user: str = Field("", description="Who creates the pod.")
-    groups: list[str] = Field([], description="The groups of who creates it.")
-    labels: Selector = Field({}, description="The pod's labels.")
-    annotations: dict[LabelKey, str] = Field({}, description="The pod's annotations, as text.")
-    spec: dict[str, Any] | None = Field(
-        None, description="The pod's spec; absent is one container called main."
-    )
+    namespace: Name
+    """The pod's namespace."""
+    namespace_labels: Selector = {}
+    """The labels of its namespace."""
+    name: PodName = "example"
+    """The pod's name."""
+    user: str = ""
+    """Who creates the pod."""
+    groups: list[str] = []
+    """The groups of who creates it."""
+    labels: Selector = {}
+    """The pod's labels."""
+    annotations: dict[LabelKey, str] = {}
+    """The pod's annotations, as text."""
+    spec: dict[str, Any] | None = None
+    """The pod's spec; absent is one container called main."""
 
 
 class ExpectPart(Part):
     """What an example's author expects."""
 
-    allowed: bool = Field(description="Whether the pod is allowed.")
-    reasons: list[Annotated[Reason, _Lax]] | None = Field(
-        None, description="The reasons found, all of them, in any order."
-    )
-    rule: Name | None = Field(None, description="The rule that governs the pod.")
-    vram: Quantity | None = Field(
-        None, description="The VRAM that the scheduler counts for the pod; 0 is none."
-    )
-    resources: dict[LabelKey, Quantity] | None = Field(
-        None,
-        description="What the pod's containers limit together, by resource; 0 is none. Others may "
-        "stand beside.",
-    )
-    node_selector: Selector | None = Field(
-        None, description="Labels that the pod selects nodes by, among others."
-    )
-    runtime_class_name: ExpectedRuntimeClass | None = Field(
-        None, description="The RuntimeClass that the pod names; '' is none."
-    )
-    annotations: dict[LabelKey, str] | None = Field(
-        None, description="Annotations that the pod has, among others."
-    )
-    tolerations: list[TolerationPart] | None = Field(
-        None, description="Tolerations that the pod has, among others."
-    )
-    env: dict[str, str] | None = Field(
-        None, description="Variables of each container with VRAM, among others, with values."
-    )
-    pod: dict[str, Any] | None = Field(
-        None,
-        description="The whole pod as it is stored, without the annotation vramwarden.io/admitted.",
-    )
+    allowed: bool
+    """Whether the pod is allowed."""
+    reasons: list[Annotated[Reason, _Lax, _AsText]] | None = None
+    """The reasons found, all of them, in any order."""
+    rule: Name | None = None
+    """The rule that governs the pod."""
+    vram: Quantity | None = None
+    """The VRAM that the scheduler counts for the pod; 0 is none."""
+    resources: dict[LabelKey, Quantity] | None = None
+    """What the pod's containers limit together, by resource; 0 is none. Others may stand beside."""
+    node_selector: Selector | None = None
+    """Labels that the pod selects nodes by, among others."""
+    runtime_class_name: ExpectedRuntimeClass | None = None
+    """The RuntimeClass that the pod names; '' is none."""
+    annotations: dict[LabelKey, str] | None = None
+    """Annotations that the pod has, among others."""
+    tolerations: list[TolerationPart] | None = None
+    """Tolerations that the pod has, among others."""
+    env: dict[str, str] | None = None
+    """Variables of each container with VRAM, among others, with values."""
+    translated: dict[str, Any] | None = Field(None, alias="pod")
+    """The whole pod as it is stored, without the annotation vramwarden.io/admitted."""
 
 
 class ExamplePart(Part):
     """A pod and the decision about it; a policy whose examples fail is not loaded."""
 
-    name: Title = Field(description="What the example shows, in words.")
-    pod: ExamplePodPart = Field(description="The pod that is created.")
-    runtime_classes: list[RuntimeClassName] = Field(
-        [], description="The RuntimeClasses of the cluster in which it is created."
-    )
-    mig_profiles: dict[MigProfile, Vram] = Field(
-        {},
-        description="The slices (MIG) that a node of that cluster has: the memory of one, by the "
-        "name of its profile.",
-    )
-    expect: ExpectPart = Field(description="The decision about it.")
+    name: Title
+    """What the example shows, in words."""
+    pod: ExamplePodPart
+    """The pod that is created."""
+    runtime_classes: list[RuntimeClassName] = []
+    """The RuntimeClasses of the cluster in which it is created."""
+    mig_profiles: dict[MigProfile, Vram] = {}
+    """The slices (MIG) that a node of that cluster has: the memory of one, by the name of its
+    profile."""
+    expect: ExpectPart
+    """The decision about it."""
 
 
 class SpecPart(Part):
     """The policy itself."""
 
     whole_gpu_resources: list[ResourcePattern] = Field(
-        list(WHOLE_GPU_RESOURCES),
-        alias="wholeGPUResources",
-        description="Resources that stand for whole GPUs, with * for any text; the lists of "
-        "several files are added up.",
+        list(WHOLE_GPU_RESOURCES), alias="wholeGPUResources"
     )
-    classes: dict[Name, ClassPart] = Field({}, description="Kinds of GPUs, by name.")
-    rules: list[RulePart] = Field([], description="Rules; the first that matches a pod governs it.")
-    examples: list[ExamplePart] = Field(
-        [], description="Pods and the decisions about them, checked whenever the policy is loaded."
-    )
+    """Resources that stand for whole GPUs, with * for any text; the lists of several files are
+    added up."""
+    classes: dict[Name, ClassPart] = {}
+    """Kinds of GPUs, by name."""
+    rules: list[RulePart] = []
+    """Rules; the first that matches a pod governs it."""
+    examples: list[ExamplePart] = []
+    """Pods and the decisions about them, checked whenever the policy is loaded."""
 
 
 class MetadataPart(Part):
     """The file's name for itself."""
 
-    name: Name = Field(
-        description="A name for people; of an object it is also its place among the files."
-    )
-    labels: dict[str, str] = Field({}, description="Of an object; nothing depends on them.")
-    annotations: dict[str, str] = Field({}, description="Of an object; nothing depends on them.")
+    name: Name
+    """A name for people; of an object it is also its place among the files."""
+    labels: dict[str, str] = {}
+    """Of an object; nothing depends on them."""
+    annotations: dict[str, str] = {}
+    """Of an object; nothing depends on them."""
 
 
 class PolicyFile(Part):
     """Who may ask for how much GPU memory, and how that is held."""
 
-    api_version: Literal["vramwarden.io/v1alpha1"] = Field(description="The format's version.")
-    kind: Literal["VRAMPolicy"] = Field(description="The format's name.")
-    metadata: MetadataPart = Field(description="The file's name for itself.")
-    spec: SpecPart = Field(description="The policy itself.")
+    api_version: Literal["vramwarden.io/v1alpha1"]
+    """The format's version."""
+    kind: Literal["VRAMPolicy"]
+    """The format's name."""
+    metadata: MetadataPart
+    """The file's name for itself."""
+    spec: SpecPart
+    """The policy itself."""

@@ -1,6 +1,11 @@
-"""The parts of a policy file that several of its fields have in common."""
+"""What all parts of a policy file have in common, and the parts that several of its fields share.
 
-from typing import Any, Literal, Self
+A field is declared here or in `models.py` with its type, default and description, and in
+`core.policy` with what it means there, under one name: what the file calls otherwise has an alias.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic.alias_generators import to_camel
@@ -16,6 +21,7 @@ from webhook.adapters.policy.fields import (
     Vram,
 )
 from webhook.core.pod.quantity import format_bytes, parse_quantity
+from webhook.core.policy.values import Amounts, Bounds
 
 Selector = dict[LabelKey, LabelValue]
 
@@ -28,23 +34,51 @@ class Part(BaseModel):
         extra="forbid",
         frozen=True,
         alias_generator=to_camel,
+        use_attribute_docstrings=True,
     )
+    builds: ClassVar[Callable[..., Any] | None] = None
+    """What a part is in `core.policy`; None where its fields are those of what holds it."""
+
+    def build_fields(self, **others: Any) -> dict[str, Any]:
+        """Return the fields as `core.policy` has them, but for `others`, which are given."""
+        found: dict[str, Any] = {}
+        for name in type(self).model_fields:
+            if name in others:
+                continue
+            value = getattr(self, name)
+            is_group = isinstance(value, Part) and value.builds is None
+            found |= value.build_fields() if is_group else {name: _built(value)}
+        return found | others
+
+    def build(self) -> Any:
+        """Return the part as `core.policy` has it."""
+        return (self.builds or dict)(**self.build_fields())
+
+
+def _built(value: Any) -> Any:
+    if isinstance(value, Part):
+        return value.build()
+    if isinstance(value, list):
+        return tuple(map(_built, value))
+    if isinstance(value, dict):
+        return {key: one.build() if isinstance(one, Part) else one for key, one in value.items()}
+    return value
 
 
 class MemoryPart(Part):
     """Bounds of the VRAM per GPU, both inclusive."""
 
-    min: Vram | None = Field(
-        None, description="The least VRAM per GPU that a pod may ask for; null is no bound."
-    )
-    max: Vram | None = Field(
-        None, description="The most VRAM per GPU that a pod may ask for; null is no bound."
-    )
+    builds = Bounds
 
-    @field_validator("max")
+    min_bytes: Vram | None = Field(None, alias="min")
+    """The least VRAM per GPU that a pod may ask for; null is no bound."""
+    max_bytes: Vram | None = Field(None, alias="max")
+    """The most VRAM per GPU that a pod may ask for; null is no bound."""
+
+    @field_validator("max_bytes")
     @classmethod
     def _holds_min(cls, most: int | None, info: ValidationInfo) -> int | None:
-        least = info.data.get("min")
+        least = info.data.get("min_bytes")
         if most is not None and least is not None and most < least:
             raise ValueError(
                 f"{format_bytes(most)} is less than min, {format_bytes(least)}; swap them"
@@ -55,17 +89,16 @@ class MemoryPart(Part):
 class TolerationPart(Part):
     """A toleration, as in a pod's spec."""
 
-    key: TaintKey = Field("", description="The taint's key; absent for any.")
-    operator: Literal["Exists", "Equal", "Lt", "Gt"] = Field(
-        "Equal", description="How value is compared; Exists needs none."
-    )
-    value: LabelValue = Field("", description="The taint's value.")
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute", ""] = Field(
-        "", description="The taint's effect; absent for any."
-    )
-    toleration_seconds: int | None = Field(
-        None, description="How long NoExecute is tolerated; null is forever."
-    )
+    key: TaintKey = ""
+    """The taint's key; absent for any."""
+    operator: Literal["Exists", "Equal", "Lt", "Gt"] = "Equal"
+    """How value is compared; Exists needs none."""
+    value: LabelValue = ""
+    """The taint's value."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute", ""] = ""
+    """The taint's effect; absent for any."""
+    toleration_seconds: int | None = None
+    """How long NoExecute is tolerated; null is forever."""
 
     @model_validator(mode="after")
     def _is_valid(self) -> Self:
@@ -80,36 +113,42 @@ class TolerationPart(Part):
             raise ValueError("tolerationSeconds works with effect NoExecute only; set it")
         return self
 
+    def build(self) -> dict[str, Any]:
+        """Write it as the API server stores it: what is empty is absent.
+
+        Otherwise a stored toleration would not equal the wanted one, and be added again.
+        """
+        written = self.model_dump(by_alias=True, exclude_unset=True)
+        return {key: value for key, value in written.items() if value not in {None, ""}}
+
 
 class RequestsPart(Part):
     """What the scheduler keeps for the sidecar."""
 
-    cpu: Cpu | None = Field(
-        None, description="CPU; null is its limit, and without one the usual amount."
-    )
-    memory: SidecarsMemory | None = Field(
-        None, description="Memory; null is its limit, and without one the usual amount."
-    )
+    cpu_request: Cpu | None = Field(None, alias="cpu")
+    """CPU; null is its limit, and without one the usual amount."""
+    memory_request: SidecarsMemory | None = Field(None, alias="memory")
+    """Memory; null is its limit, and without one the usual amount."""
 
 
 class LimitsPart(Part):
     """What the sidecar may use."""
 
-    cpu: CpuLimit | None = Field(
-        None, description="CPU; null is the usual amount, or the request if that is more."
-    )
-    memory: SidecarsMemory | None = Field(
-        None, description="Memory; null is the usual amount, or the request if that is more."
-    )
+    cpu_limit: CpuLimit | None = Field(None, alias="cpu")
+    """CPU; null is the usual amount, or the request if that is more."""
+    memory_limit: SidecarsMemory | None = Field(None, alias="memory")
+    """Memory; null is the usual amount, or the request if that is more."""
 
 
 class ResourcesPart(Part):
     """The sidecar's CPU and memory, as in a container."""
 
-    requests: RequestsPart = Field(
-        RequestsPart(), description="What the scheduler keeps for the sidecar."
-    )
-    limits: LimitsPart = Field(LimitsPart(), description="What the sidecar may use.")
+    builds = Amounts
+
+    requests: RequestsPart = RequestsPart()
+    """What the scheduler keeps for the sidecar."""
+    limits: LimitsPart = LimitsPart()
+    """What the sidecar may use."""
 
     @field_validator("limits")
     @classmethod
@@ -118,7 +157,8 @@ class ResourcesPart(Part):
         if requests is None:  # a problem of its own
             return limits
         for name in ("cpu", "memory"):
-            request, limit = getattr(requests, name), getattr(limits, name)
+            request = getattr(requests, f"{name}_request")
+            limit = getattr(limits, f"{name}_limit")
             if request and limit and parse_quantity(request) > parse_quantity(limit):
                 raise ValueError(f"{name} is {limit}, less than the request, {request}; raise it")
         return limits
@@ -127,11 +167,12 @@ class ResourcesPart(Part):
 class EnvPart(Part):
     """An environment variable, as in a container."""
 
-    name: EnvName = Field(description="The variable's name.")
-    value: str = Field("", description="Its value, as text.")
-    value_from: dict[str, Any] = Field(
-        {}, description="Where its value comes from, e.g. fieldRef or configMapKeyRef."
-    )
+    name: EnvName
+    """The variable's name."""
+    value: str = ""
+    """Its value, as text."""
+    value_from: dict[str, Any] = {}
+    """Where its value comes from, e.g. fieldRef or configMapKeyRef."""
 
     @model_validator(mode="after")
     def _has_one_value(self) -> Self:
@@ -141,3 +182,14 @@ class EnvPart(Part):
         if "value_from" in self.model_fields_set and [type(item) for item in sources] != [dict]:
             raise ValueError("valueFrom needs exactly one source, e.g. fieldRef: {fieldPath: ...}")
         return self
+
+    def build(self) -> dict[str, Any]:
+        """Write it as the API server stores it: no empty value, a field with its version."""
+        variable: dict[str, Any] = {"name": self.name}
+        if self.value:
+            variable["value"] = self.value
+        if self.value_from:
+            ((kind, reference),) = self.value_from.items()
+            versioned = {"apiVersion": "v1", **reference} if kind == "fieldRef" else reference
+            variable["valueFrom"] = {kind: versioned}
+        return variable

@@ -88,7 +88,7 @@ def _object(model: type[BaseModel]) -> dict[str, Any]:
     required: list[str] = []
     for field in model.model_fields.values():
         name = str(field.alias)
-        properties[name] = {**_schema(hints[name]), "description": field.description}
+        properties[name] = {**_schema(hints[name]), "description": _in_one_line(field.description)}
         if field.is_required():
             required.append(name)
         elif not isinstance(field.default, BaseModel):
@@ -101,6 +101,10 @@ def _object(model: type[BaseModel]) -> dict[str, Any]:
         **({"required": required} if required else {}),
         "additionalProperties": False,
     }
+
+
+def _in_one_line(text: str | None) -> str:
+    return " ".join((text or "").split())
 
 
 def _hints(model: type[BaseModel]) -> dict[str, Any]:

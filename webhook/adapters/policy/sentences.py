@@ -51,7 +51,7 @@ def _sentence(path: Path, details: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         return _unknown_field(path)
     if kind == "missing":
-        return f"is missing; add it: {field_schema(path).get('description', 'it is required')}"
+        return f"is missing; add it: {field_schema(path).get('description') or 'it is required'}"
     if kind in _WANTED:
         return _wrong_type(path, _WANTED[kind], value)
     if kind in {"enum", "literal_error"}:
