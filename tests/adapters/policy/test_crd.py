@@ -7,8 +7,8 @@ import re
 import pytest
 
 from deploy.generate import policy_fields
+from webhook.adapters.policy.bounds import STATUS_LETTERS, STATUS_PROBLEMS
 from webhook.adapters.policy.crd import definition, structural, unknown_fields
-from webhook.adapters.policy.objects import MOST_LETTERS, MOST_PROBLEMS
 from webhook.adapters.policy.schema import json_schema
 
 KEEPS = "x-kubernetes-preserve-unknown-fields"
@@ -123,6 +123,6 @@ def test_each_group_of_fields_has_one_validation_that_names_them():
 
 def test_the_status_has_the_bounds_that_are_written():
     status = whole()["status"]["properties"]
-    assert {status[name]["maxItems"] for name in ("errors", "examplesFailed")} == {MOST_PROBLEMS}
+    assert {status[name]["maxItems"] for name in ("errors", "examplesFailed")} == {STATUS_PROBLEMS}
     texts = [part for part in parts(whole()["status"]) if part.get("maxLength")]
-    assert {part["maxLength"] for part in texts} == {MOST_LETTERS}
+    assert {part["maxLength"] for part in texts} == {STATUS_LETTERS}

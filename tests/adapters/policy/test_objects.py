@@ -9,22 +9,20 @@ import pytest
 import yaml
 
 from tests.support.policies import HEAD, IMAGE, SHIPPED, write
+from webhook.adapters.policy.bounds import MOST_OBJECTS, STATUS_LETTERS, STATUS_PROBLEMS
 from webhook.adapters.policy.files import (
-    MOST_OBJECT_BYTES,
-    MOST_OBJECTS,
     PolicyInvalidError,
     load_texts,
     read_policy,
 )
 from webhook.adapters.policy.objects import (
-    MOST_LETTERS,
-    MOST_PROBLEMS,
     policy_text,
     says,
     status_of,
     with_times,
 )
 from webhook.adapters.policy.source import PolicySource
+from webhook.adapters.yaml_documents import MAX_BYTES
 
 GENERATION = 7
 
@@ -202,7 +200,7 @@ def test_too_many_objects_or_bytes_are_a_problem_and_no_policy(folder):
         Replica(folder, *many)
     assert said(error) == ["vrampolicies: are 65 objects; at most 64 are read: join some"]
     assert len(Replica(folder, *many[1:]).rules) == MOST_OBJECTS + 1
-    half = b" " * (MOST_OBJECT_BYTES // 2)
+    half = b" " * (MAX_BYTES // 2)
     large = [replace(one, data=one.data + half) for one in (FIRST, SECOND)]
     with pytest.raises(PolicyInvalidError) as error:
         Replica(folder, *large)
@@ -326,16 +324,16 @@ def test_a_status_says_which_examples_fail(folder):
 
 
 def test_a_status_has_bounds(folder):
-    names = [f"r{n}" for n in range(2 * MOST_PROBLEMS)]
+    names = [f"r{n}" for n in range(2 * STATUS_PROBLEMS)]
     rules = ", ".join(f"{{name: {name}, memory: {{max: {'8' * 300}GB}}}}" for name in names)
     wrong = an_object("first", f"  rules: [{rules}]\n  {'x' * 900}: 1")
     replica = Replica(folder)
     replica.has(wrong)
     status = replica.status(wrong)
-    assert len(status["errors"]) == MOST_PROBLEMS
+    assert len(status["errors"]) == STATUS_PROBLEMS
     texts = [text for error in status["errors"] for text in error.values()]
     texts += [status["message"], status["conditions"][0]["message"]]
-    assert max(map(len, texts)) <= MOST_LETTERS
+    assert max(map(len, texts)) <= STATUS_LETTERS
     assert "more problems)" in status["conditions"][0]["message"]
 
 

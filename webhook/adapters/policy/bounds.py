@@ -1,81 +1,39 @@
-"""Bounds of a rule, of its classes and of what it translates to, that no pod can meet together."""
+"""What bounds a policy beside its YAML (`yaml_documents`), and what each bound is there for.
+
+| bound | is there for |
+| --- | --- |
+| LABEL, SUBDOMAIN, KEY | Kubernetes: it takes no longer name, so no pod could have it |
+| LINE, TEXT | messages: a title stands on one line of them, an image or a user's name in one |
+| PATH | Linux, which opens no longer path (PATH_MAX) |
+| MOST_GPUS | the demand of a pod, whose count has four digits |
+| MOST_CPU | typing errors: more than a node has, and a size such as 64Mi is also a number |
+| LEAST_CPU_LIMIT | the sidecar, whose start takes about half a second of a core |
+| LEAST_MEMORY | the sidecar: 18 MB without NVIDIA's library; a probe may be an interpreter more |
+| MOST_OBJECTS | the replicas, which read them all; together they have the bytes of one file |
+| SHOWN_PROBLEMS | who reads what is wrong with a file |
+| STATUS_PROBLEMS, STATUS_LETTERS | an object's status; its schema has the same bounds |
+| COLUMN_LETTERS | the table that `kubectl get` prints |
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Final
 
-from webhook.adapters.yaml_documents import show
-from webhook.core.pod.quantity import format_bytes
+from webhook.core.pod.quantity import MIB
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+LABEL: Final = 63
+SUBDOMAIN: Final = 253
+KEY: Final = SUBDOMAIN + 1 + LABEL
+LINE: Final = 200
+TEXT: Final = 1024
+PATH: Final = 4096
+MOST_GPUS: Final = 9999
+MOST_CPU: Final = 1024
+LEAST_CPU_LIMIT: Final = "10m"
+LEAST_MEMORY: Final = 48 * MIB
 
-    from webhook.core.policy.values import Bounds, GPUClass, Rule
-
-Below = tuple[str, ...]
-"""A path below a rule."""
-
-
-class _Other(NamedTuple):
-    """Bounds that hold beside others, and which they are in words."""
-
-    memory: Bounds
-    words: str
-
-
-def contradictions(
-    rule: Rule,
-    classes: Mapping[str, GPUClass],
-    *,
-    where: Callable[..., str],
-    class_places: Mapping[str, str],
-) -> Iterator[tuple[Below, str]]:
-    """Yield where a rule contradicts itself or a class, and how; `where` says file and line.
-
-    A class whose bounds leave nothing of the rule's own is left out: a rule for small shares may
-    well stand beside a class for large ones. What a rule says of a class it says on purpose.
-    """
-
-    def others(name: str | None) -> Iterator[_Other]:
-        """Yield the bounds on pods of a class, without those that the rule has for it."""
-        yield _Other(rule.memory, f"memory in {where('memory')}")
-        if name is not None and name in classes:
-            yield _Other(classes[name].memory, f"class {show(name)} in {class_places[name]}")
-
-    for name, memory in rule.class_memory.items():
-        place = ("classes", "memory", name)
-        for other, words in others(name):
-            yield from _contradict(memory, other, place, words)
-    amount_bytes = rule.translate_whole_gpu_bytes
-    if amount_bytes is None:
-        return
-    bounds = [*others(rule.default_class)]
-    default = rule.default_class
-    if default is not None and default in rule.class_memory:
-        words = f"classes.memory in {where('classes', 'memory', default)}"
-        bounds.append(_Other(rule.class_memory[default], words))
-    for other, words in bounds:
-        yield from _cannot_be(amount_bytes, other, words)
-
-
-def _contradict(
-    memory: Bounds, other: Bounds, place: Below, words: str
-) -> Iterator[tuple[Below, str]]:
-    least, most = memory.min_bytes, other.max_bytes
-    if least is not None and most is not None and least > most:
-        detail = f"{format_bytes(least)} is more than {words} allows, {format_bytes(most)}"
-        yield (*place, "min"), f"{detail}; make them agree, or no pod can meet both"
-    least, most = other.min_bytes, memory.max_bytes
-    if least is not None and most is not None and least > most:
-        detail = f"{format_bytes(most)} is less than {words} wants, {format_bytes(least)}"
-        yield (*place, "max"), f"{detail}; make them agree, or no pod can meet both"
-
-
-def _cannot_be(amount_bytes: int, other: Bounds, words: str) -> Iterator[tuple[Below, str]]:
-    place, amount = ("translateWholeGPU",), format_bytes(amount_bytes)
-    if other.max_bytes is not None and amount_bytes > other.max_bytes:
-        detail = f"{amount} is more than {words} allows, {format_bytes(other.max_bytes)}"
-        yield place, f"{detail}; make them agree, or no pod is translated"
-    if other.min_bytes is not None and amount_bytes < other.min_bytes:
-        detail = f"{amount} is less than {words} wants, {format_bytes(other.min_bytes)}"
-        yield place, f"{detail}; make them agree, or no pod is translated"
+MOST_OBJECTS: Final = 64
+SHOWN_PROBLEMS: Final = 100
+STATUS_PROBLEMS: Final = 20
+STATUS_LETTERS: Final = 512
+COLUMN_LETTERS: Final = 160

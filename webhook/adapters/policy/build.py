@@ -8,14 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from webhook.adapters.policy.bounds import contradictions
 from webhook.adapters.policy.parts import ResourcesPart
 from webhook.adapters.yaml_documents import Document, Path, Problem, show, show_path
+from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.match import Subject, with_name
 from webhook.core.policy.patterns import matches_any
 from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
     Action,
+    Bounds,
     Enforcement,
     Example,
     GPUClass,
@@ -26,11 +27,7 @@ from webhook.core.policy.values import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from webhook.adapters.policy.models import (
-        ExamplePart,
-        PolicyFile,
-        RulePart,
-    )
+    from webhook.adapters.policy.models import ExamplePart, PolicyFile, RulePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +130,49 @@ def _check_classes(
 
 
 def _check_bounds(
-    source: PolicyDocument, path: Path, rule: RulePart, found: _Found
+    source: PolicyDocument, path: Path, part: RulePart, found: _Found
 ) -> Iterator[Problem]:
-    """Yield bounds of a rule and its classes that no pod can meet together."""
-    places = {name: place for (kind, name), place in found.places.items() if kind == "class"}
+    """Yield bounds of a rule, its classes and what it translates to, that no pod can meet together.
 
-    def where(*below: str) -> str:
-        return source.where(*path, *below)
+    A class whose bounds leave nothing of the rule's own is left out: a rule for small shares may
+    well stand beside a class for large ones. What a rule says of a class it says on purpose.
+    """
+    rule = found.rules[part.name]
 
-    problems = contradictions(
-        found.rules[rule.name], found.classes, where=where, class_places=places
-    )
-    for place, detail in problems:
-        yield source.problem((*path, *place), detail)
+    def others(name: str | None) -> Iterator[tuple[Bounds, str]]:
+        """Yield the bounds on pods of a class, without those that the rule has for it."""
+        yield rule.memory, f"memory in {source.where(*path, 'memory')}"
+        if name is not None and name in found.classes:
+            yield found.classes[name].memory, f"class {show(name)} in {found.places['class', name]}"
+
+    for name, memory in rule.class_memory.items():
+        for other, words in others(name):
+            for bound, detail in _clashes(memory, other, words):
+                place: Path = (*path, "classes", "memory", name, bound)
+                yield source.problem(place, f"{detail}, or no pod can meet both")
+    amount_bytes, default = rule.translate_whole_gpu_bytes, rule.default_class
+    if amount_bytes is None:
+        return
+    bounds = [*others(default)]
+    if default is not None and default in rule.class_memory:
+        where = source.where(*path, "classes", "memory", default)
+        bounds.append((rule.class_memory[default], f"classes.memory in {where}"))
+    for other, words in bounds:
+        for _, detail in _clashes(Bounds(amount_bytes, amount_bytes), other, words):
+            place = (*path, "translateWholeGPU")
+            yield source.problem(place, f"{detail}, or no pod is translated")
+
+
+def _clashes(memory: Bounds, other: Bounds, words: str) -> Iterator[tuple[str, str]]:
+    """Yield which bounds leave nothing of others, and how; `words` are what the others are."""
+    least, most = memory.min_bytes, other.max_bytes
+    if least is not None and most is not None and least > most:
+        detail = f"{format_bytes(least)} is more than {words} allows, {format_bytes(most)}"
+        yield "min", f"{detail}; make them agree"
+    least, most = other.min_bytes, memory.max_bytes
+    if least is not None and most is not None and least > most:
+        detail = f"{format_bytes(most)} is less than {words} wants, {format_bytes(least)}"
+        yield "max", f"{detail}; make them agree"
 
 
 def _check_selectors(

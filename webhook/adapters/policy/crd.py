@@ -20,8 +20,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.adapters.policy.bounds import LABEL, STATUS_LETTERS, STATUS_PROBLEMS
 from webhook.adapters.policy.fields import DNS_LABEL
-from webhook.adapters.policy.objects import IN_FORCE, MOST_LETTERS, MOST_PROBLEMS
+from webhook.adapters.policy.objects import IN_FORCE
 from webhook.adapters.policy.schema import json_schema
 from webhook.names import API_GROUP, VRAM_POLICIES, VRAM_POLICY_KIND
 
@@ -34,8 +35,7 @@ _ANY: Final = {"x-kubernetes-preserve-unknown-fields": True}
 _SAME: Final = frozenset(
     {"description", "enum", "maxLength", "maximum", "minItems", "minimum", "pattern", "required"}
 )
-_LONGEST_NAME: Final = 63
-_TEXT: Final = {"type": "string", "maxLength": MOST_LETTERS}
+_TEXT: Final = {"type": "string", "maxLength": STATUS_LETTERS}
 _COUNT: Final = {"type": "integer", "format": "int64", "minimum": 0}
 
 
@@ -44,7 +44,7 @@ def definition() -> Json:
     names = {"kind": VRAM_POLICY_KIND, "listKind": f"{VRAM_POLICY_KIND}List"}
     names |= {"plural": VRAM_POLICIES, "singular": VRAM_POLICY_KIND.lower()}
     spec = structural(json_schema()["properties"]["spec"])
-    name = {"type": "string", "pattern": f"^{DNS_LABEL}$", "maxLength": _LONGEST_NAME}
+    name = {"type": "string", "pattern": f"^{DNS_LABEL}$", "maxLength": LABEL}
     return {
         "group": API_GROUP,
         "scope": "Cluster",
@@ -197,14 +197,14 @@ _STATUS: Final[Json] = {
         "errors": {
             "description": "What is wrong with it.",
             "type": "array",
-            "maxItems": MOST_PROBLEMS,
+            "maxItems": STATUS_PROBLEMS,
             "x-kubernetes-list-type": "atomic",
             "items": {"type": "object", "properties": {"path": _TEXT, "message": _TEXT}},
         },
         "examplesFailed": {
             "description": "Examples of it that do not hold.",
             "type": "array",
-            "maxItems": MOST_PROBLEMS,
+            "maxItems": STATUS_PROBLEMS,
             "x-kubernetes-list-type": "atomic",
             "items": {"type": "object", "properties": {"name": _TEXT, "message": _TEXT}},
         },

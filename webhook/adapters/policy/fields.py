@@ -16,6 +16,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from webhook.adapters.policy.bounds import (
+    KEY,
+    LABEL,
+    LEAST_CPU_LIMIT,
+    LEAST_MEMORY,
+    LINE,
+    MOST_CPU,
+    MOST_GPUS,
+    PATH,
+    SUBDOMAIN,
+    TEXT,
+)
 from webhook.adapters.yaml_documents import show
 from webhook.core.enforcement.bounds import (
     BLIND_AFTER,
@@ -36,17 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _T = TypeVar("_T")
-_LABEL_LENGTH: Final = 63
-_SUBDOMAIN_LENGTH: Final = 253
-_MOST_CPU: Final = 1024
-"""More than a node has: a size, such as 64Mi, is also a number."""
-_LEAST_CPU_LIMIT: Final = "10m"
-"""The start takes about half a second of a core."""
-_LONGEST_HOST_PATH: Final = 4096
-_LONGEST_SUBJECT: Final = 1024
-"""Of a pattern for users or groups, whose names no API bounds."""
-_LEAST_MEMORY: Final = 48 * MIB
-"""The sidecar has 18 MB without NVIDIA's library; a probe may be an interpreter more."""
 
 DNS_LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 DNS_SUBDOMAIN: Final = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
@@ -58,7 +59,8 @@ SERVICE_ACCOUNT_PATTERN: Final = r"[a-z0-9*]([-.a-z0-9*]*[a-z0-9*])?"
 RESOURCE_PATTERN: Final = r"[a-z0-9.*-]+/[A-Za-z0-9_.*-]+"
 ANNOTATION_PATTERN: Final = r"[A-Za-z0-9.*_-]+(/[A-Za-z0-9_.*-]+)?"
 ENV_NAME: Final = r"[-._A-Za-z][-._A-Za-z0-9]*"
-NO_SPACE: Final = r"\S+"
+_WORD: Final = r"\S+"
+_LINE: Final = r"\S(.*\S)?"
 HOST_PATH: Final = r"/.*"
 # As of Linux 5.9: include/uapi/linux/capability.h.
 CAPABILITIES: Final = (
@@ -95,11 +97,11 @@ def _text(pattern: str, length: int, what: str) -> tuple[AfterValidator, Shape]:
 
 def _label_key(text: str) -> str:
     what = "a label's key; write letters, digits, - _ . with a domain before, e.g. example.com/pool"
-    _check(text, LABEL_KEY, _SUBDOMAIN_LENGTH + 1 + _LABEL_LENGTH, what)
+    _check(text, LABEL_KEY, KEY, what)
     prefix, slash, name = text.rpartition("/")
-    _check(name, LABEL_NAME, _LABEL_LENGTH, what)
+    _check(name, LABEL_NAME, LABEL, what)
     if slash:
-        _check(prefix, DNS_SUBDOMAIN, _SUBDOMAIN_LENGTH, what)
+        _check(prefix, DNS_SUBDOMAIN, SUBDOMAIN, what)
     return text
 
 
@@ -109,7 +111,7 @@ def _taint_key(text: str) -> str:
 
 def _resource_pattern(text: str) -> str:
     what = "a resource's full name; write e.g. nvidia.com/gpu or nvidia.com/mig-*"
-    _check(text, RESOURCE_PATTERN, _SUBDOMAIN_LENGTH + 1 + _LABEL_LENGTH, what)
+    _check(text, RESOURCE_PATTERN, KEY, what)
     if matches_any(VRAM_RESOURCE, (text,)):
         raise ValueError(f"{show(text)} covers {VRAM_RESOURCE} too, which is shared; narrow it")
     return text
@@ -120,7 +122,7 @@ def _host_path(text: object) -> str:
     what = "a path of the node; write an absolute one, e.g. /data"
     if type(text) is not str:
         raise ValueError(f"must be text, e.g. /data, not {show(str(text))}")
-    _check(text, HOST_PATH, _LONGEST_HOST_PATH, what)
+    _check(text, HOST_PATH, PATH, what)
     if ".." in text.split("/"):
         raise ValueError(f"{show(text)} has .. in it; write the path that it leads to")
     return posixpath.normpath(f"/{text.lstrip('/')}")
@@ -145,7 +147,7 @@ def _capability(text: str) -> str:
 
 def _env_name(text: str) -> str:
     what = "a variable's name; write letters, digits, _ - . and no digit first"
-    _check(text, ENV_NAME, _SUBDOMAIN_LENGTH, what)
+    _check(text, ENV_NAME, SUBDOMAIN, what)
     if text == VISIBLE_DEVICES_ENV:
         raise ValueError(f"{text} is set by placement; choose with the field placement")
     if text.startswith("VRAM_"):
@@ -202,7 +204,7 @@ def _cpu(value: object) -> str:
         milli = parse_quantity(text) * 1000
     except ValueError:
         milli = Fraction(-1)
-    if not 0 <= milli <= _MOST_CPU * 1000:
+    if not 0 <= milli <= MOST_CPU * 1000:
         raise ValueError(f"{show(text)} is not an amount of CPU; write e.g. 100m or 1")
     if milli.denominator != 1:
         raise ValueError(f"{show(text)} is finer than 1m, a thousandth of a CPU; write e.g. 100m")
@@ -211,8 +213,8 @@ def _cpu(value: object) -> str:
 
 def _cpu_limit(value: object) -> str:
     amount = _cpu(value)
-    if parse_quantity(amount) < parse_quantity(_LEAST_CPU_LIMIT):
-        hint = f"write at least {_LEAST_CPU_LIMIT}"
+    if parse_quantity(amount) < parse_quantity(LEAST_CPU_LIMIT):
+        hint = f"write at least {LEAST_CPU_LIMIT}"
         raise ValueError(f"{show(amount)} lets no sidecar start within a minute; {hint}")
     return amount
 
@@ -221,10 +223,10 @@ def _sidecars_memory(value: object) -> str:
     """Read an amount of memory that the sidecar can live with; return it as a size."""
     text = _to_text(value, "64Mi")
     amount = _read(parse_quantity, text)
-    if amount < _LEAST_MEMORY:
+    if amount < LEAST_MEMORY:
         raise ValueError(
             f"{show(text)} is too little for its interpreter and NVIDIA's library, so the kernel "
-            f"would end the sidecar; write at least {format_bytes(_LEAST_MEMORY)}"
+            f"would end the sidecar; write at least {format_bytes(LEAST_MEMORY)}"
         )
     if amount.denominator != 1:
         raise ValueError(f"{show(text)} is a fraction of a byte; write e.g. 64Mi")
@@ -248,29 +250,27 @@ def _within(span: Span) -> tuple[BeforeValidator, Shape]:
 
 _TEXT_OR_INTEGER: Final = Shape({"type": ["string", "integer"]})
 
-Name = Annotated[
-    str, *_text(DNS_LABEL, _LABEL_LENGTH, "a name; write lower-case letters, digits and -")
-]
-PodName = Annotated[str, *_text(DNS_SUBDOMAIN, _SUBDOMAIN_LENGTH, "a pod's name; write e.g. train")]
+Name = Annotated[str, *_text(DNS_LABEL, LABEL, "a name; write lower-case letters, digits and -")]
+PodName = Annotated[str, *_text(DNS_SUBDOMAIN, SUBDOMAIN, "a pod's name; write e.g. train")]
 SecretName = Annotated[
     str,
     *_text(
         DNS_SUBDOMAIN,
-        _SUBDOMAIN_LENGTH,
+        SUBDOMAIN,
         "a Secret's name; write lower-case letters, digits, - and . alone",
     ),
 ]
 RuntimeClassName = Annotated[
-    str, *_text(DNS_SUBDOMAIN, _SUBDOMAIN_LENGTH, "a RuntimeClass's name; write e.g. nvidia")
+    str, *_text(DNS_SUBDOMAIN, SUBDOMAIN, "a RuntimeClass's name; write e.g. nvidia")
 ]
 MigProfile = Annotated[
-    str, *_text(PROFILE, _LABEL_LENGTH, "the name of a slice's profile; write e.g. 1g.10gb")
+    str, *_text(PROFILE, LABEL, "the name of a slice's profile; write e.g. 1g.10gb")
 ]
 ChosenRuntimeClass = Annotated[
     str,
     *_text(
         f"({AUTO_RUNTIME_CLASS}|{DNS_SUBDOMAIN})",
-        _SUBDOMAIN_LENGTH,
+        SUBDOMAIN,
         f"a RuntimeClass's name; write {AUTO_RUNTIME_CLASS}, null, or a name, e.g. nvidia",
     ),
 ]
@@ -278,7 +278,7 @@ ExpectedRuntimeClass = Annotated[
     str,
     *_text(
         f"({DNS_SUBDOMAIN})?",
-        _SUBDOMAIN_LENGTH,
+        SUBDOMAIN,
         "a RuntimeClass's name; write e.g. nvidia, or '' for none",
     ),
 ]
@@ -286,7 +286,7 @@ NamespacePattern = Annotated[
     str,
     *_text(
         NAMESPACE_PATTERN,
-        _LABEL_LENGTH,
+        LABEL,
         "a namespace; write lower-case letters, digits and -, and * for any text",
     ),
 ]
@@ -294,23 +294,23 @@ ServiceAccountPattern = Annotated[
     str,
     *_text(
         SERVICE_ACCOUNT_PATTERN,
-        _SUBDOMAIN_LENGTH,
+        SUBDOMAIN,
         "a ServiceAccount's name; write it without its namespace, and * for any text",
     ),
 ]
 SubjectPattern = Annotated[
     str,
     *_text(
-        r"\S(.*\S)?",
-        _LONGEST_SUBJECT,
+        _LINE,
+        TEXT,
         "the name of a user or a group; write one line, e.g. oidc:interns, and * for any text",
     ),
 ]
 Message = Annotated[
-    str, *_text(r"\S(.*\S)?", 200, "a message; write one line of text without spaces around it")
+    str, *_text(_LINE, LINE, "a message; write one line of text without spaces around it")
 ]
 ClassPattern = Annotated[
-    str, *_text(NAMESPACE_PATTERN, _LABEL_LENGTH, "a class's name, nor a pattern with *")
+    str, *_text(NAMESPACE_PATTERN, LABEL, "a class's name, nor a pattern with *")
 ]
 ResourcePattern = Annotated[
     str, AfterValidator(_resource_pattern), Shape({"pattern": f"^{RESOURCE_PATTERN}$"})
@@ -319,13 +319,13 @@ AnnotationPattern = Annotated[
     str,
     *_text(
         ANNOTATION_PATTERN,
-        _SUBDOMAIN_LENGTH + 1 + _LABEL_LENGTH,
+        KEY,
         "an annotation's key; write e.g. devices.gke.io/container.tcpx-daemon, and * for any text",
     ),
 ]
 LabelKey = Annotated[str, AfterValidator(_label_key), Shape({"pattern": f"^{LABEL_KEY}$"})]
 LabelValue = Annotated[
-    str, *_text(LABEL_VALUE, _LABEL_LENGTH, "a label's value; write letters, digits, - _ .")
+    str, *_text(LABEL_VALUE, LABEL, "a label's value; write letters, digits, - _ .")
 ]
 TaintKey = Annotated[str, AfterValidator(_taint_key), Shape({"pattern": f"^({LABEL_KEY})?$"})]
 EnvName = Annotated[
@@ -333,9 +333,9 @@ EnvName = Annotated[
     AfterValidator(_env_name),
     Shape({"pattern": f"^(?!{VISIBLE_DEVICES_ENV}$|VRAM_|VRAMWARDEN_){ENV_NAME}$"}),
 ]
-Image = Annotated[str, *_text(NO_SPACE, 1024, "an image; write e.g. registry.example/image:tag")]
+Image = Annotated[str, *_text(_WORD, TEXT, "an image; write e.g. registry.example/image:tag")]
 Title = Annotated[
-    str, *_text(r"\S(.*\S)?", 200, "a title; write one line of text without spaces around it")
+    str, *_text(_LINE, LINE, "a title; write one line of text without spaces around it")
 ]
 Vram = Annotated[int, BeforeValidator(_vram), _TEXT_OR_INTEGER]
 Quantity = Annotated[Any, BeforeValidator(_quantity), _TEXT_OR_INTEGER]
@@ -346,7 +346,7 @@ SidecarsMemory = Annotated[str, BeforeValidator(_sidecars_memory), _TEXT_OR_INTE
 PollInterval = Annotated[str, *_within(POLL_INTERVAL)]
 Grace = Annotated[str, *_within(GRACE)]
 BlindAfter = Annotated[str, *_within(BLIND_AFTER)]
-GpuCount = Annotated[int, Field(ge=1, le=9999), Shape({"minimum": 1, "maximum": 9999})]
+GpuCount = Annotated[int, Field(ge=1, le=MOST_GPUS), Shape({"minimum": 1, "maximum": MOST_GPUS})]
 HostPaths = Annotated[
     Any,
     BeforeValidator(_host_paths),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 import webhook
+from webhook.adapters.policy.bounds import MOST_OBJECTS, SHOWN_PROBLEMS
 from webhook.adapters.policy.build import PolicyDocument, build_policy
 from webhook.adapters.policy.models import PolicyFile
 from webhook.adapters.policy.sentences import sentences
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from webhook.core.policy.values import Policy
 
 __all__ = [
-    "MOST_OBJECTS",
-    "MOST_OBJECT_BYTES",
     "FailedExample",
     "PolicyInvalidError",
     "PolicyText",
@@ -42,10 +41,6 @@ __all__ = [
 _SUFFIXES: Final = frozenset({".yaml", ".yml"})
 _CONFIG_MAP_DATA: Final = "..data"
 """The link by which the kubelet replaces all files of a mounted ConfigMap at once."""
-_SHOWN_PROBLEMS: Final = 100
-MOST_OBJECTS: Final = 64
-MOST_OBJECT_BYTES: Final = MAX_BYTES
-"""Of all objects together: as much as the ConfigMap of a folder can hold."""
 _WORDS_IN: Final = frozenset({"advice"})
 """Fields of which a value is a word that some YAML reads as a boolean: Off."""
 _OF_THE_API_SERVER: Final = frozenset(
@@ -131,11 +126,14 @@ class Snapshot:
 
 
 def _too_much(objects: Collection[PolicyText]) -> Problem | None:
-    """Return why these objects are not read; None where they may be."""
+    """Return why these objects are not read; None where they may be.
+
+    Together they are as much as the ConfigMap of a folder can hold.
+    """
     if len(objects) > MOST_OBJECTS:
         detail = f"are {len(objects)} objects; at most {MOST_OBJECTS} are read: join some"
-    elif (held := sum(len(one.data) for one in objects)) > MOST_OBJECT_BYTES:
-        detail = f"hold {held} bytes; at most {MOST_OBJECT_BYTES} (1Mi) are read: shorten some"
+    elif (held := sum(len(one.data) for one in objects)) > MAX_BYTES:
+        detail = f"hold {held} bytes; at most {MAX_BYTES} (1Mi) are read: shorten some"
     else:
         return None
     return Problem(VRAM_POLICIES, 0, "", detail)
@@ -316,10 +314,10 @@ def _class_names(value: Any) -> Iterator[str]:
 
 def _shortened(file: str, problems: list[Problem]) -> list[Problem]:
     """Cut a list that is too long to read."""
-    left_out = len(problems) - _SHOWN_PROBLEMS
+    left_out = len(problems) - SHOWN_PROBLEMS
     if left_out <= 0:
         return problems
-    shown = _ordered(problems)[:_SHOWN_PROBLEMS]
+    shown = _ordered(problems)[:SHOWN_PROBLEMS]
     return [*shown, Problem(file, 0, "", f"and {left_out} more problems")]
 
 

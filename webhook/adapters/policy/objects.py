@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.adapters.policy.bounds import COLUMN_LETTERS, STATUS_LETTERS, STATUS_PROBLEMS
 from webhook.adapters.policy.files import FailedExample, PolicyText
 from webhook.names import VRAM_POLICIES
 
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 
 IN_FORCE: Final = "InForce"
 """Type of the condition."""
-MOST_PROBLEMS: Final = 20
-MOST_LETTERS: Final = 512
-"""Of a message; the schema of the status has the same bounds."""
-_COLUMN_LETTERS: Final = 160
 
 
 def policy_text(name: str, data: bytes) -> PolicyText:
@@ -70,14 +67,14 @@ def status_of(text: PolicyText, generation: int, judged: Judged) -> Json:
         "digest": judged.policy.short_digest,
         "rules": len(rules) if holds else None,
         "examples": len(mine) if holds else None,
-        "message": _cut(message, _COLUMN_LETTERS) or "its rules count",
+        "message": _cut(message, COLUMN_LETTERS) or "its rules count",
         "errors": [
-            {"path": _cut(problem.path, MOST_LETTERS), "message": _cut(problem.detail)}
-            for problem in errors[:MOST_PROBLEMS]
+            {"path": _cut(problem.path), "message": _cut(problem.detail)}
+            for problem in errors[:STATUS_PROBLEMS]
         ],
         "examplesFailed": [
             {"name": _cut(problem.example), "message": _cut(problem.detail)}
-            for problem in failed[:MOST_PROBLEMS]
+            for problem in failed[:STATUS_PROBLEMS]
         ],
         "conditions": [
             {
@@ -127,9 +124,9 @@ def _first(problems: Iterable[Problem], what: str, *, whole: bool = False) -> st
     first, *rest = problems
     said = str(first) if whole else ": ".join(filter(None, (first.path, first.detail)))
     more = f" (and {len(rest)} more {what}{'s' * (len(rest) > 1)})" if rest else ""
-    return f"{_cut(said, MOST_LETTERS - 128)}{more}"
+    return f"{_cut(said, STATUS_LETTERS - 128)}{more}"
 
 
-def _cut(text: str, most: int = MOST_LETTERS) -> str:
+def _cut(text: str, most: int = STATUS_LETTERS) -> str:
     """Return a text that is short enough for a status."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
