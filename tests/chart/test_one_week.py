@@ -10,7 +10,7 @@ from tests.support.commands import runner
 from tests.support.documents import commands
 from tests.support.paths import ROOT
 from tests.support.pods import a_pod, a_request
-from webhook.adapters.policy.files import load_texts
+from webhook.adapters.policy.files import load_config_map
 from webhook.cli.main import main
 from webhook.core.admission.decide import Outcome, Phase, decide
 
@@ -21,7 +21,7 @@ REPORTS = {"name": "VRAM_ON_EXCESS", "value": "Report"}
 
 
 def decided(text, memory, namespace):
-    policy = load_texts({"week.yaml": text}, "page", enforcer_image="x")
+    policy = load_config_map({"week.yaml": text}, "page", enforcer_image="x")
     return decide(a_request(a_pod(memory), namespace=namespace), policy, Phase.MUTATE)
 
 

@@ -11,9 +11,10 @@ import click
 
 from webhook.adapters.policy.files import (
     PolicyInvalidError,
-    is_empty_folder,
-    read_bytes,
-    read_policy,
+    PolicyText,
+    Snapshot,
+    parse_policy,
+    read_files,
 )
 from webhook.adapters.policy.schema import json_schema
 from webhook.adapters.settings import default_enforcer_image
@@ -118,14 +119,10 @@ def _test(path: Path, *, failed_only: bool) -> bool:
 def _read(path: Path) -> Policy | None:
     """Read a policy and warn of what it hardly means; None after its problems were shown."""
     try:
-        if path == _STANDARD_INPUT:
-            data = sys.stdin.buffer.read(MAX_BYTES + 1)
-            policy = read_bytes(_shown(path), data, enforcer_image=default_enforcer_image())
-        else:
-            policy = read_policy(path, enforcer_image=default_enforcer_image())
+        snapshot = _snapshot(path)
+        policy = parse_policy(snapshot, default_enforcer_image(), run_examples=False)
         if not policy.rules:
-            is_empty = path != _STANDARD_INPUT and is_empty_folder(path)
-            what = "*.yaml" if is_empty else "rule"
+            what = "rule" if snapshot.files else "*.yaml"
             click.echo(
                 f"warning: {_shown(path)}: no {what} in it, so every pod is left alone", err=True
             )
@@ -136,6 +133,13 @@ def _read(path: Path) -> Policy | None:
             click.echo(str(problem), err=True)
         return None
     return policy
+
+
+def _snapshot(path: Path) -> Snapshot:
+    if path != _STANDARD_INPUT:
+        return read_files(path)
+    text = PolicyText(_shown(path), _shown(path), sys.stdin.buffer.read(MAX_BYTES + 1))
+    return Snapshot((text,))
 
 
 def _shown(path: Path) -> str:

@@ -15,9 +15,8 @@ from tests.support.policies import HEAD, IMAGE, load, problems, write
 from webhook.adapters.policy import files as policy_files
 from webhook.adapters.policy.files import (
     PolicyInvalidError,
+    load_config_map,
     load_policy,
-    load_texts,
-    read_policy,
 )
 from webhook.core.policy.match import Subject
 from webhook.core.policy.patterns import matches_any
@@ -249,10 +248,10 @@ def test_no_two_folders_look_alike_to_the_digest():
     assert split.digest(IMAGE) != joined.digest(IMAGE)
 
 
-def test_read_policy_does_not_try_the_examples(tmp_path):
+def test_a_policy_can_be_read_without_its_examples(tmp_path):
     spec = "  examples: [{name: a, pod: {namespace: a}, expect: {allowed: false}}]"
     folder = write(tmp_path / "policy", a=spec)
-    assert len(read_policy(folder, enforcer_image=IMAGE).examples) == 1
+    assert len(load_policy(folder, enforcer_image=IMAGE, run_examples=False).examples) == 1
     assert len(problems(folder)) == 1
 
 
@@ -278,12 +277,12 @@ def test_texts_of_a_config_map_are_the_policy_of_a_folder_with_these_files(tmp_p
     folder = write(tmp_path / "policy", b="  rules: [{name: b}]\n", a="  rules: [{name: a}]\n")
     texts = {path.name: path.read_text() for path in folder.iterdir()}
     others = {"notes.txt": "no policy", ".hidden.yaml": "nor this"}
-    found = load_texts(texts | others, "x", enforcer_image=IMAGE)
+    found = load_config_map(texts | others, "x", enforcer_image=IMAGE)
     assert found == load(folder)
     assert rules(found) == ["a", "b"]
 
 
 def test_problems_of_texts_name_their_place():
     with pytest.raises(PolicyInvalidError) as error:
-        load_texts({"a.yaml": "kind: VRAMPolicy\n"}, "gpu/policies", enforcer_image=IMAGE)
+        load_config_map({"a.yaml": "kind: VRAMPolicy\n"}, "gpu/policies", enforcer_image=IMAGE)
     assert {problem.file for problem in error.value.problems} == {"gpu/policies/a.yaml"}

@@ -12,8 +12,8 @@ from tests.support.policies import HEAD, IMAGE, SHIPPED, write
 from webhook.adapters.policy.bounds import MOST_OBJECTS, STATUS_LETTERS, STATUS_PROBLEMS
 from webhook.adapters.policy.files import (
     PolicyInvalidError,
-    load_texts,
-    read_policy,
+    load_config_map,
+    load_policy,
 )
 from webhook.adapters.policy.objects import (
     policy_text,
@@ -90,7 +90,7 @@ def test_the_digest_is_that_of_the_same_set_whatever_the_order_in_which_it_came(
     assert len(digests) == 1
     assert Replica(folder, FIRST).source.current.digest not in digests
     texts = {"middle.yaml": (folder / "middle.yaml").read_text()}
-    assert load_texts(texts, "x", [FIRST, SECOND], enforcer_image=IMAGE).digest in digests
+    assert load_config_map(texts, "x", [FIRST, SECOND], enforcer_image=IMAGE).digest in digests
 
 
 def test_an_object_with_the_name_of_a_file_is_an_error_that_names_both(folder):
@@ -144,7 +144,7 @@ def test_an_object_reads_as_the_file_does(file, tmp_path):
     written = next(yaml.safe_load_all(file.read_text()))
     text = policy_text(file.stem, json.dumps(written).encode())
     found = PolicySource(tmp_path / "none", IMAGE, objects=lambda: (text,)).current
-    wanted = read_policy(file, enforcer_image=IMAGE)
+    wanted = load_policy(file, enforcer_image=IMAGE)
 
     def bare(policy):
         return [replace(rule, where="") for rule in policy.rules], policy.classes
@@ -375,11 +375,11 @@ def test_what_the_api_server_adds_to_a_file_is_no_mistake_and_a_typo_still_is(tm
     written["metadata"] |= added
     path = tmp_path / "a.yaml"
     path.write_text(yaml.safe_dump(written | {"status": {"inForce": True}}))
-    assert [rule.name for rule in read_policy(path, enforcer_image=IMAGE).rules] == ["one"]
+    assert [rule.name for rule in load_policy(path, enforcer_image=IMAGE).rules] == ["one"]
     written["metadata"]["lables"] = {}
     path.write_text(yaml.safe_dump(written))
     with pytest.raises(PolicyInvalidError, match="did you mean labels"):
-        read_policy(path, enforcer_image=IMAGE)
+        load_policy(path, enforcer_image=IMAGE)
 
 
 def test_a_list_of_objects_is_read_as_its_items_with_their_lines(tmp_path):
@@ -388,15 +388,15 @@ def test_a_list_of_objects_is_read_as_its_items_with_their_lines(tmp_path):
     written = {"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"x": ""}}
     path = tmp_path / "a.yaml"
     path.write_text(yaml.safe_dump(written))
-    assert [rule.name for rule in read_policy(path, enforcer_image=IMAGE).rules] == ["one", "two"]
+    assert [rule.name for rule in load_policy(path, enforcer_image=IMAGE).rules] == ["one", "two"]
     text = yaml.safe_dump(written).replace("max: 10Gi", "max: 10GB")
     path.write_text(text)
     lines = [n for n, line in enumerate(text.splitlines(), start=1) if "10GB" in line]
     with pytest.raises(PolicyInvalidError) as error:
-        read_policy(path, enforcer_image=IMAGE)
+        load_policy(path, enforcer_image=IMAGE)
     assert [(problem.line, problem.path) for problem in error.value.problems] == [
         (line, "spec.rules[0].memory.max") for line in lines
     ]
     path.write_text("kind: List\nitems: x\n")
     with pytest.raises(PolicyInvalidError, match=r'a\.yaml:1: kind: "List" is not'):
-        read_policy(path, enforcer_image=IMAGE)
+        load_policy(path, enforcer_image=IMAGE)

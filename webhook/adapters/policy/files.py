@@ -30,11 +30,10 @@ __all__ = [
     "PolicyText",
     "Problem",
     "Snapshot",
-    "is_empty_folder",
+    "load_config_map",
     "load_policy",
-    "load_texts",
-    "read_bytes",
-    "read_policy",
+    "parse_policy",
+    "read_files",
     "shipped_policy_path",
 ]
 
@@ -87,7 +86,7 @@ class Snapshot:
 
     files: tuple[PolicyText, ...]
     """In the order of names."""
-    unreadable: tuple[Problem, ...]
+    unreadable: tuple[Problem, ...] = ()
 
     def beside(self, objects: Collection[PolicyText]) -> Snapshot:
         """Return these files and objects as one list, in the order of names.
@@ -139,46 +138,30 @@ def _too_much(objects: Collection[PolicyText]) -> Problem | None:
     return Problem(VRAM_POLICIES, 0, "", detail)
 
 
-def read_policy(path: Path, *, enforcer_image: str) -> Policy:
-    """Read a policy without running its examples; raises PolicyInvalidError with all problems."""
-    return parse_snapshot(take_snapshot(path), enforcer_image)
+def load_policy(path: Path, *, enforcer_image: str, run_examples: bool = True) -> Policy:
+    """Read a policy from a file or a folder; raises PolicyInvalidError with all problems."""
+    return parse_policy(read_files(path), enforcer_image, run_examples=run_examples)
 
 
-def load_policy(path: Path, *, enforcer_image: str) -> Policy:
-    """Read a policy and run its examples; raises PolicyInvalidError with all problems."""
-    return proven(read_policy(path, enforcer_image=enforcer_image))
-
-
-def read_bytes(shown: str, data: bytes, *, enforcer_image: str) -> Policy:
-    """Read a policy of one file that is read already; raises PolicyInvalidError."""
-    return parse_snapshot(Snapshot((PolicyText(shown, shown, data),), ()), enforcer_image)
-
-
-def load_texts(
-    texts: Mapping[str, str],
+def load_config_map(
+    data: Mapping[str, str],
     where: str,
     objects: Collection[PolicyText] = (),
     *,
     enforcer_image: str,
 ) -> Policy:
-    """Read a policy from texts by the names of their files, as a ConfigMap holds them.
+    """Read a policy from a ConfigMap's data; raises PolicyInvalidError with all problems.
 
-    Its digest is that of the same files in a folder. Its examples are run; raises
-    PolicyInvalidError with all problems.
+    Its digest is that of the same files in a folder.
     """
     files = [
         PolicyText(
-            name, f"{where}/{name}", texts[name].encode("utf-8", "surrogatepass")[: MAX_BYTES + 1]
+            name, f"{where}/{name}", data[name].encode("utf-8", "surrogatepass")[: MAX_BYTES + 1]
         )
-        for name in sorted(texts)
+        for name in sorted(data)
         if Path(name).suffix in _SUFFIXES and not name.startswith(".")
     ]
-    return proven(parse_snapshot(Snapshot(tuple(files), ()).beside(objects), enforcer_image))
-
-
-def is_empty_folder(path: Path) -> bool:
-    """Say whether a path that could be read is a folder without a policy file."""
-    return not take_snapshot(path).files
+    return parse_policy(Snapshot(tuple(files)).beside(objects), enforcer_image)
 
 
 def shipped_policy_path() -> Path:
@@ -188,7 +171,7 @@ def shipped_policy_path() -> Path:
     return shipped if shipped.exists() else package.parent / "policies" / "default.yaml"
 
 
-def take_snapshot(path: Path) -> Snapshot:
+def read_files(path: Path) -> Snapshot:
     """Read a file, or all files of a folder; raises PolicyInvalidError where there is none.
 
     A folder's links are resolved once: whoever replaces the folder by turning a link, as ConfigMap
@@ -196,7 +179,7 @@ def take_snapshot(path: Path) -> Snapshot:
     """
     try:
         if not path.is_dir():
-            return Snapshot((PolicyText(path.name, str(path), _read(path)),), ())
+            return Snapshot((PolicyText(path.name, str(path), _read(path)),))
         data = path / _CONFIG_MAP_DATA
         root = (data if data.is_symlink() or data.exists() else path).resolve(strict=True)
         names = sorted(entry.name for entry in root.iterdir() if _is_policy(entry))
@@ -229,8 +212,11 @@ def _unreadable(file: str, error: OSError) -> Problem:
     return Problem(file, 0, "", f"cannot be read: {reason[:1].lower()}{reason[1:]}")
 
 
-def parse_snapshot(snapshot: Snapshot, enforcer_image: str) -> Policy:
-    """Build the policy of a snapshot; raises PolicyInvalidError with all problems."""
+def parse_policy(snapshot: Snapshot, enforcer_image: str, *, run_examples: bool = True) -> Policy:
+    """Build the policy of a snapshot; raises PolicyInvalidError with all problems.
+
+    Its examples are run once nothing else is wrong.
+    """
     problems = list(snapshot.unreadable)
     sources: list[PolicyDocument] = []
     unusable_classes: set[str] = set()
@@ -252,6 +238,8 @@ def parse_snapshot(snapshot: Snapshot, enforcer_image: str) -> Policy:
     problems.extend(found)
     if problems:
         raise PolicyInvalidError(_ordered(problems))
+    if run_examples and (failed := [*_failures(policy)]):
+        raise PolicyInvalidError(failed)
     return policy
 
 
@@ -326,16 +314,11 @@ def _ordered(problems: list[Problem]) -> list[Problem]:
     return sorted(problems, key=lambda found: (found.file, not found.line, found.line))
 
 
-def proven(policy: Policy) -> Policy:
-    """Return the policy if its examples hold; raises PolicyInvalidError with those that fail."""
-    failed = [
-        FailedExample(*_place(example.where), f"example {example.name!r}", mismatch, example.name)
-        for example in policy.examples
-        for mismatch in run_example(example, policy)
-    ]
-    if failed:
-        raise PolicyInvalidError(failed)
-    return policy
+def _failures(policy: Policy) -> Iterator[FailedExample]:
+    for example in policy.examples:
+        for mismatch in run_example(example, policy):
+            place = _place(example.where)
+            yield FailedExample(*place, f"example {example.name!r}", mismatch, example.name)
 
 
 def _place(where: str) -> tuple[str, int]:

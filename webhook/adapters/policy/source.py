@@ -9,9 +9,8 @@ from webhook.adapters.policy.files import (
     PolicyInvalidError,
     PolicyText,
     Snapshot,
-    parse_snapshot,
-    proven,
-    take_snapshot,
+    parse_policy,
+    read_files,
 )
 from webhook.core.policy.values import Rollout
 
@@ -96,7 +95,7 @@ class PolicySource:
             last_good = remembered()
             if last_good is None:
                 raise
-            snapshot, read = take_snapshot(path).beside(last_good), _by_name(last_good)
+            snapshot, read = read_files(path).beside(last_good), _by_name(last_good)
             try:
                 self.current = self._read(snapshot)
             except PolicyInvalidError:
@@ -132,10 +131,10 @@ class PolicySource:
     def _take(self) -> tuple[Snapshot, Mapping[str, bytes]]:
         """Read files and objects; return them as one, and the objects' contents by name."""
         objects = self._objects()
-        return take_snapshot(self._path).beside(objects), _by_name(objects)
+        return read_files(self._path).beside(objects), _by_name(objects)
 
     def _read(self, snapshot: Snapshot) -> Policy:
-        policy = proven(parse_snapshot(snapshot, self._enforcer_image))
+        policy = parse_policy(snapshot, self._enforcer_image)
         return replace(policy, rollout=self._rollout)
 
     def _key(self, snapshot: Snapshot) -> tuple[str, tuple[Problem, ...]]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from certs import Bundle, describe, holds
-from webhook.adapters.policy.files import PolicyInvalidError, load_texts, shipped_policy_path
+from webhook.adapters.policy.files import PolicyInvalidError, load_config_map, shipped_policy_path
 from webhook.adapters.policy.objects import policy_text
 from webhook.core.policy.fence import fence_data
 from webhook.core.policy.values import Accounting, EnforceBy, Rollout
@@ -57,7 +57,7 @@ def _policy(
     where = f"{facts.namespace}/vramwarden-policies"
     try:
         beside = [policy_text(name, data) for name, data in objects]
-        policy = load_texts(files, where, beside, enforcer_image=image)
+        policy = load_config_map(files, where, beside, enforcer_image=image)
     except PolicyInvalidError as error:
         if webhook is not None and not comparable:
             return _ANOTHER_VERSION

@@ -136,7 +136,7 @@ def _namespace_labels(
 def _policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, str]:
     """Return the policy and where it is from; raises PolicyInvalidError or KubeError."""
     from webhook.adapters.kube.policies import PoliciesApi  # noqa: PLC0415 - as above
-    from webhook.adapters.policy.files import load_policy, load_texts  # noqa: PLC0415
+    from webhook.adapters.policy.files import load_config_map, load_policy  # noqa: PLC0415
     from webhook.adapters.policy.objects import policy_text  # noqa: PLC0415
     from webhook.adapters.settings import default_enforcer_image  # noqa: PLC0415
     from webhook.tools.report.read import POLICIES, read_policy_texts  # noqa: PLC0415
@@ -153,5 +153,5 @@ def _policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, str]:
     where = f"{release}/{POLICIES}"
     objects = PoliciesApi(kube, release).last_good() or []
     beside = [policy_text(name, data) for name, data in objects]
-    policy = load_texts(texts, where, beside, enforcer_image=image)
+    policy = load_config_map(texts, where, beside, enforcer_image=image)
     return policy, f"{where} and {counted(len(objects), 'object')}" if objects else where
