@@ -24,8 +24,7 @@ from webhook.core.placement.assignments import config_map_name
 from webhook.core.placement.binding_review import BindingOutcome, Verdict
 from webhook.core.placement.given import gpu_annotations
 from webhook.core.pod.gpus import Gpu
-from webhook.core.policy.fence import RULES_KEY, fence_data
-from webhook.core.policy.seal import sealed
+from webhook.core.policy.fence import RULES_KEY, fence_data, sealed
 from webhook.core.policy.values import VisibleDevices
 from webhook.names import ASSIGNMENTS_LABEL, ASSIGNMENTS_NODE_ANNOTATION
 from webhook.server.fence import PAUSE_S

@@ -20,7 +20,7 @@ from tests.support.policies import SHIPPED
 from tests.support.servers import running
 from webhook.adapters.kube.policies import LAST_GOOD, last_good_data
 from webhook.cli.main import main
-from webhook.core.policy.seal import sealed
+from webhook.core.policy.fence import sealed
 from webhook.names import SEEING_API_VERSION, VRAM_POLICIES
 
 NAME = "vramwarden-webhook"

@@ -16,8 +16,7 @@ from tests.support.strategies import asking_pods
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.adapters.policy.source import PolicySource
 from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.policy.match import Subject
-from webhook.core.policy.patterns import matches_any
+from webhook.core.policy.match import Subject, matches_any
 from webhook.core.policy.slices import SlicedNode
 from webhook.core.policy.values import Action
 

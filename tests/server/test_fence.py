@@ -10,8 +10,7 @@ import pytest
 from tests.support.pods import a_policy, a_rule
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.policy.source import Judged
-from webhook.core.policy.fence import RULES_KEY, WHOLE_GPUS_KEY, fence_data
-from webhook.core.policy.seal import SEAL_KEY, _code, sealed
+from webhook.core.policy.fence import RULES_KEY, SEAL_KEY, WHOLE_GPUS_KEY, _code, fence_data, sealed
 from webhook.core.policy.values import Action
 from webhook.server.fence import SETTLE_S, FenceKeeper
 from webhook.server.log import JsonLog

@@ -7,7 +7,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
-from webhook.core.policy.seal import seal_age_s, sealed
+from webhook.core.policy.fence import seal_age_s, sealed
 from webhook.server.changes import wake
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.fence import FenceApi
 from webhook.adapters.kube.policies import LAST_GOOD, PoliciesApi, last_good_data, read_stored
-from webhook.core.policy.seal import sealed
+from webhook.core.policy.fence import sealed
 
 MADE = {
     "apiVersion": "vramwarden.io/v1alpha1",

@@ -18,8 +18,7 @@ from webhook.adapters.policy.files import (
     load_config_map,
     load_policy,
 )
-from webhook.core.policy.match import Subject
-from webhook.core.policy.patterns import matches_any
+from webhook.core.policy.match import Subject, matches_any
 
 
 def rules(policy):

@@ -24,8 +24,7 @@ from webhook.core.policy.fence import (
     fence_data,
     is_intact,
 )
-from webhook.core.policy.match import Match, Subject
-from webhook.core.policy.patterns import matches_any
+from webhook.core.policy.match import Match, Subject, matches_any
 from webhook.core.policy.values import (
     Accounting,
     Action,

@@ -19,7 +19,7 @@ import orjson
 
 from webhook.adapters.kube.client import joined
 from webhook.adapters.kube.follow import Collection
-from webhook.core.policy.seal import seal_age_s
+from webhook.core.policy.fence import seal_age_s
 from webhook.names import SEEING_API_VERSION, VRAM_POLICIES, VRAM_POLICY_KIND
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from webhook.adapters.policy.parts import ResourcesPart
 from webhook.adapters.yaml_documents import Document, Path, Problem, show, show_path
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.policy.match import Subject, with_name
-from webhook.core.policy.patterns import matches_any
+from webhook.core.policy.match import Subject, matches_any, with_name
 from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
     Action,

@@ -30,11 +30,21 @@ A line without words is left to the webhook, or to nobody. So is a rule that doe
 one that matches by more than namespaces and their labels: the API server cannot say which pods it
 governs, and its line matches all that it might. While a policy is only observed, the words from
 `marks` on are not written.
+
+What replicas keep together in a ConfigMap is sealed, so that they know what one of them wrote. With
+the token of the webhook's account anybody could write there, so the seal takes a key that is
+mounted as a file and that no account of ours may read from the API server. It says when, too: an
+older text that is put back is not what a replica wrote now. And it names what it seals, so that
+releases which write more or less of it know each other's during an upgrade. Without a key anybody
+can seal.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
+import json
+import math
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -66,11 +76,14 @@ SUM_KEY: Final = "sum.v2"
 """SHA-256 of the rules and the first pattern, by which `check` and replicas of 0.2.0 see whether
 they were changed.
 
-Replicas know by the seal what one of them wrote (core/policy/seal.py): anybody can make this sum.
+Replicas know by the seal what one of them wrote: anybody can make this sum.
 
 The `v2` in the keys is the format. A release with another one uses keys of its own and leaves these
 alone, so that two releases never overwrite each other's during an upgrade.
 """
+
+SEAL_KEY: Final = "seal.v1"
+_LONGEST_TIME: Final = 12
 
 RULES_BYTES: Final = 32 * 1024
 """Far below a ConfigMap's 1 MiB: for pods that matter the API server compiles every pattern."""
@@ -134,6 +147,28 @@ def is_intact(data: Mapping[str, str]) -> bool:
     return data.get(SUM_KEY) == _sum(data)
 
 
+def sealed(data: Mapping[str, str], key: bytes, now_s: float) -> dict[str, str]:
+    """Return the `data` of a ConfigMap with its seal; keys of others beside it are not sealed."""
+    head = f"{int(now_s)} {','.join(sorted(data))}"
+    return {**data, SEAL_KEY: f"{head} {_code(data, head, key)}"}
+
+
+def seal_age_s(data: Mapping[str, str], names: Iterable[str], key: bytes, now_s: float) -> float:
+    """Return how long ago a replica sealed these keys; infinite where none did.
+
+    One of another release seals some more of them, or less.
+    """
+    head, _, code = data.get(SEAL_KEY, "").rpartition(" ")
+    at, _, listed = head.partition(" ")
+    covered, wanted = set(listed.split(",")), set(names)
+    ours = _code({name: data.get(name) for name in covered}, head, key)
+    is_ours = hmac.compare_digest(code.encode(errors="replace"), ours.encode())
+    if not is_ours or not (covered <= wanted or covered >= wanted):
+        return math.inf
+    is_time = at.isascii() and at.isdecimal() and len(at) <= _LONGEST_TIME
+    return abs(now_s - int(at)) if is_time else math.inf
+
+
 def _sum(data: Mapping[str, str]) -> str:
     text = f"{data.get(RULES_KEY)}\0{data.get(WHOLE_GPUS_KEY)}"
     return hashlib.sha256(text.encode()).hexdigest()
@@ -182,3 +217,8 @@ def _words(rule: Rule, rollout: Rollout, accountings: set[Accounting]) -> Iterab
         yield "void"
         if rule.device_annotations:
             yield f"lets:{_pattern(rule.device_annotations)}"
+
+
+def _code(data: Mapping[str, str | None], head: str, key: bytes) -> str:
+    text = json.dumps([head, sorted(data.items())])
+    return hmac.digest(key, text.encode(errors="replace"), "sha256").hex()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.policy.patterns import matches_any
+from webhook.core.policy.match import matches_any
 from webhook.core.policy.values import Action, EnforceBy, OnExcess
 
 if TYPE_CHECKING:

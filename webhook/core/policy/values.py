@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.foreign import GIVEN_BY_OTHERS, SHARED_GPU, WHOLE_GPU
-from webhook.core.policy.patterns import matches_any
+from webhook.core.policy.match import matches_any
 from webhook.names import NODE_GPU_LABEL, NVIDIA_RUNTIME_CLASS
 
 if TYPE_CHECKING:

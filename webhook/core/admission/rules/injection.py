@@ -14,7 +14,7 @@ from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.quantity import QuantityError, parse_quantity
 from webhook.core.pod.views import effective_amount
-from webhook.core.policy.patterns import matches_any
+from webhook.core.policy.match import matches_any
 from webhook.core.policy.values import VisibleDevices
 from webhook.names import GPU_MEMORY_ANNOTATION
 

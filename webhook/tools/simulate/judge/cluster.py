@@ -16,7 +16,7 @@ from webhook.core.node.state import read_inventory
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.lenient import as_object
 from webhook.core.pod.quantity import MIB
-from webhook.core.policy.patterns import matches_any
+from webhook.core.policy.match import matches_any
 from webhook.names import VRAM_HISTORY_KIND
 from webhook.tools.simulate.judge.asked import AskError, asked_of
 from webhook.tools.simulate.judge.given import size_of, with_given

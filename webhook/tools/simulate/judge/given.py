@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.quantity import QuantityError, parse_vram
-from webhook.core.policy.patterns import matches_any
+from webhook.core.policy.match import matches_any
 from webhook.tools.simulate.judge.offered import GpuSource
 
 if TYPE_CHECKING:
