@@ -24,7 +24,6 @@ from webhook.tools.check.judge.facts import (
     read_own_webhooks,
     read_webhooks,
     read_workload,
-    tolerates,
 )
 from webhook.tools.check.judge.findings import LONGEST_TEXT
 
@@ -227,27 +226,3 @@ def test_a_right_is_said_as_people_say_it(right, text):
 )
 def test_versions_are_read_as_far_as_they_matter(text, numbers):
     assert minor(text) == numbers
-
-
-TAINT = ("team", "a", "NoSchedule")
-ROWS = {
-    "no key, Exists": [{"operator": "Exists"}],
-    "another key": [{"key": "other", "operator": "Exists"}, {"operator": "Equal"}],
-    "its key, Exists": [{"key": "team", "operator": "Exists"}],
-    "its key, Equal or nothing|its value": [
-        {"key": "team", "value": "a"},
-        {"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"},
-    ],
-    "its key, Equal or nothing|another value": [{"key": "team", "value": "b"}, {"key": "team"}],
-    "an effect": [{"key": "team", "operator": "Exists", "effect": "NoExecute"}],
-}
-
-
-def test_each_row_about_tolerations_holds():
-    lines = [line.strip() for line in tolerates.__doc__.splitlines() if "| " in line][2:]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert len(cells) == len(ROWS)
-    for toleration, taint, expected in cells:
-        cases = ROWS.get(toleration) or ROWS[f"{toleration}|{taint}"]
-        assert {tolerates([case], TAINT) for case in cases} == {expected == "yes"}
-    assert not tolerates([], TAINT)

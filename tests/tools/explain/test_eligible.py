@@ -97,32 +97,18 @@ def test_a_runtime_that_resolves_no_name_has_a_reason_of_its_own():
     assert why_not(pod, NODE, seen).reason is Mismatch.NO_DEVICE_NAMES
 
 
-@pytest.mark.parametrize(
-    ("toleration", "tolerated"),
-    [
-        (None, False),
-        ({"operator": "Exists"}, True),
-        ({"key": "k", "operator": "Exists"}, True),
-        ({"key": "k", "value": "v"}, True),
-        ({"key": "k", "operator": "Equal", "value": "other"}, False),
-        ({"key": "other", "operator": "Exists"}, False),
-        ({"key": "k", "operator": "Exists", "effect": "NoExecute"}, False),
-        ({"key": "k", "operator": "Exists", "effect": "NoSchedule"}, True),
-    ],
-)
-def test_a_taint_repels_who_does_not_tolerate_it(toleration, tolerated):
-    seen = SeenNode("n1", {}, (("k", "v", "NoSchedule"),))
-    pod = {"spec": {"tolerations": [toleration] if toleration else []}}
-    found = why_not(pod, NODE, seen)
-    assert (found is None) == tolerated
-
-
 def test_a_taint_that_only_advises_repels_nobody():
     assert why_not({}, NODE, SeenNode("n1", {}, (("k", "v", "PreferNoSchedule"),))) is None
 
 
-def test_a_cordoned_node_is_none():
-    assert why_not({}, NODE, SeenNode("n1", {}, (), True)).reason is Mismatch.CORDONED
+@pytest.mark.parametrize(
+    ("effect", "reason"), [(None, Mismatch.CORDONED), ("NoExecute", Mismatch.CORDONED), ("", None)]
+)
+def test_a_cordoned_node_is_for_who_tolerates_that_alone(effect, reason):
+    toleration = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": effect}
+    pod = {"spec": {"tolerations": [] if effect is None else [toleration]}}
+    found = why_not(pod, NODE, SeenNode("n1", {}, (), True))
+    assert (found and found.reason) == reason
 
 
 def test_a_node_is_read_without_what_is_not_as_kubernetes_stores_it():

@@ -696,32 +696,6 @@ def minor(version: str) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: tuple[str, str, str]) -> bool:
-    """Say whether a taint is tolerated, as the scheduler compares them.
-
-    | toleration | taint | tolerated |
-    | --- | --- | --- |
-    | no key, Exists | any | yes |
-    | another key | any | no |
-    | its key, Exists | any value | yes |
-    | its key, Equal or nothing | its value | yes |
-    | its key, Equal or nothing | another value | no |
-    | an effect | another effect | no |
-
-    Source: k8s.io/component-helpers, scheduling/corev1/helpers.go.
-    """
-    key, value, effect = taint
-    return any(
-        one.get("effect") in {None, "", effect}
-        and one.get("key") in {None, "", key}
-        and (
-            one.get("operator") == "Exists"
-            or (bool(one.get("key")) and (one.get("value") or "") == value)
-        )
-        for one in tolerations
-    )
-
-
 def _amount(value: object) -> int:
     try:
         return max(0, int(parse_quantity(str(value))))

@@ -16,7 +16,7 @@ from webhook.names import (
     VRAM_RESOURCE,
 )
 from webhook.tools.check.judge.cluster import OLDEST, text
-from webhook.tools.check.judge.facts import Facts, NodeFacts, minor, tolerates
+from webhook.tools.check.judge.facts import Facts, NodeFacts, minor
 from webhook.tools.check.judge.findings import (
     Finding,
     NotSeenError,
@@ -29,6 +29,7 @@ from webhook.tools.check.judge.findings import (
     shortened,
     warning,
 )
+from webhook.tools.shared.taints import tolerates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -23,6 +23,7 @@ from webhook.names import (
     NODE_GPU_MEMORY_LABEL,
 )
 from webhook.tools.explain.judge.phrases import bounded
+from webhook.tools.shared.taints import CORDONED, tolerates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,10 +114,11 @@ def why_not(pod: Mapping[str, Any], node: NodeFigures, seen: SeenNode | None) ->
         return NotHere(Mismatch.HELD, node.held)
     if seen is None:
         return None
-    if seen.unschedulable and not _tolerates(spec, ("node.kubernetes.io/unschedulable", "", "")):
+    tolerations = as_objects(spec.get("tolerations"), MOST_TERMS)
+    if seen.unschedulable and not tolerates(tolerations, CORDONED):
         return NotHere(Mismatch.CORDONED, "is cordoned (kubectl uncordon)")
     for taint in seen.taints[:MOST_TERMS]:
-        if taint[2] in _REPELLING and not _tolerates(spec, taint):
+        if taint[2] in _REPELLING and not tolerates(tolerations, taint):
             shown = _shown(f"{taint[0]}={taint[1]}" if taint[1] else taint[0])
             return NotHere(
                 Mismatch.TAINT, f"has the taint {shown}, which the pod does not tolerate"
@@ -183,19 +185,6 @@ def _holds(expression: Json, found: str | None) -> bool:
         "Exists": found is not None,
         "DoesNotExist": found is None,
     }.get(str(operator), False)
-
-
-def _tolerates(spec: Json, taint: tuple[str, str, str]) -> bool:
-    key, value, effect = taint
-    for one in as_objects(spec.get("tolerations"), MOST_TERMS):
-        wants, operator = _text(one, "key"), _text(one, "operator") or "Equal"
-        if _text(one, "effect") not in {"", effect} and effect:
-            continue
-        if operator == "Exists" and wants in {"", key}:
-            return True
-        if operator == "Equal" and wants == key and _text(one, "value") == value:
-            return True
-    return False
 
 
 def _mismatch(key: str, wanted: str, labels: tuple[Mapping[str, str], bool]) -> NotHere:

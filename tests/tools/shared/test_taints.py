@@ -1,0 +1,59 @@
+"""Which taints are tolerated: by the scheduler's rule, and alike in `check` and in `explain`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from tests.support.checked import BEFORE, a_node
+from webhook.core.kinds.nodes import NodeFigures
+from webhook.tools.check.judge.findings import Level
+from webhook.tools.check.judge.nodes import taints
+from webhook.tools.explain.judge.eligible import SeenNode, why_not
+from webhook.tools.shared.taints import tolerates
+
+NODE = NodeFigures("n1", 0.0, "580", "sidecar")
+TAINT = ("team", "a", "NoSchedule")
+ROWS = {
+    "no key, Exists": [{"operator": "Exists"}],
+    "no key, any other operator": [{"operator": "Equal"}, {"operator": "Gt"}, {"value": "a"}],
+    "another key": [{"key": "other", "operator": "Exists"}, {"key": "other", "value": "a"}],
+    "its key, Exists": [{"key": "team", "operator": "Exists"}],
+    "its key, Equal or nothing|its value": [
+        {"key": "team", "value": "a"},
+        {"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"},
+    ],
+    "its key, Equal or nothing|another value": [{"key": "team", "value": "b"}, {"key": "team"}],
+    "its key, any other operator": [
+        {"key": "team", "operator": operator, "value": "a"} for operator in ("Gt", "Lt", "exists")
+    ],
+    "an effect": [{"key": "team", "operator": "Exists", "effect": "NoExecute"}],
+}
+
+
+def test_each_row_about_tolerations_holds():
+    lines = [line.strip() for line in tolerates.__doc__.splitlines() if "| " in line][2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert len(cells) == len(ROWS)
+    for toleration, taint, expected in cells:
+        cases = ROWS.get(toleration) or ROWS[f"{toleration}|{taint}"]
+        assert {tolerates([case], TAINT) for case in cases} == {expected == "yes"}
+    assert not tolerates([], TAINT)
+
+
+@pytest.mark.parametrize("operator", [None, "", "Equal", "Exists", "Gt", "Lt", "like"])
+def test_check_and_explain_say_the_same_of_a_toleration(operator):
+    keys, values, effects = ("team", "other"), ("5", "7"), ("NoSchedule", "NoExecute")
+    given = ((*keys, None), (*values, None), (*effects, None))
+    for key, value, effect, level, repels in product(*given, ("5", ""), effects):
+        named = {"key": key, "operator": operator, "value": value, "effect": effect}
+        toleration = {name: one for name, one in named.items() if one is not None}
+        taint = {"key": "team", "value": level, "effect": repels}
+        policy = replace(BEFORE.policy, tolerations=(toleration,))
+        facts = replace(BEFORE, policy=policy, nodes=(a_node(taints=[taint]),))
+        node = SeenNode("n1", {}, (("team", level, repels),))
+        by_explain = why_not({"spec": {"tolerations": [toleration]}}, NODE, node)
+        by_check = taints(facts)
+        assert (by_explain is None) == (by_check.level is Level.OK), (toleration, taint)
