@@ -22,7 +22,7 @@ from webhook.adapters.kube.placement import PlacementApi
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import config_map_name
 from webhook.core.placement.binding_review import BindingOutcome, Verdict
-from webhook.core.placement.given import gpu_annotations
+from webhook.core.placement.pods import gpu_annotations
 from webhook.core.pod.gpus import Gpu
 from webhook.core.policy.fence import RULES_KEY, fence_data, sealed
 from webhook.core.policy.values import VisibleDevices

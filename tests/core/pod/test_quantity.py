@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from webhook.core.pod.fields import with_unit
 from webhook.core.pod.quantity import (
     MAX_BYTES,
     MIB,
@@ -13,7 +14,6 @@ from webhook.core.pod.quantity import (
     parse_quantity,
     parse_vram,
 )
-from webhook.core.pod.units import with_unit
 
 
 @pytest.mark.parametrize(

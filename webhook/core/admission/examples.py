@@ -5,15 +5,16 @@ The decision is the webhook's own, in both phases, so an example proves what a c
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.accounting import counted_bytes, limited
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.pod.demand import read_demand
-from webhook.core.pod.differences import differences, shown
 from webhook.core.pod.fields import items, strings, text
-from webhook.core.pod.findings import Finding, MalformedObjectError, quoted, render
+from webhook.core.pod.findings import Finding, MalformedObjectError, quoted, render, shortened
 from webhook.core.pod.patch import PatchError
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.request import Request
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 _SHOWN_TOLERATIONS: Final = 3
 _SHOWN_DIFFERENCES: Final = 6
+_LONGEST_VALUE: Final = 100
+_ABSENT: Final = object()
 _NAMING: Final = ("name", "namespace")
 _TYPE: Final = ("apiVersion", "kind")
 
@@ -150,10 +153,10 @@ def _tolerations(wanted: tuple[Json, ...], got: list[Json]) -> Iterator[str]:
     present = [*map(_read_toleration, got)]
     for toleration in wanted:
         if _read_toleration(toleration) not in present:
-            found = ", ".join(map(shown, got[:_SHOWN_TOLERATIONS])) or "none"
+            found = ", ".join(map(_shown, got[:_SHOWN_TOLERATIONS])) or "none"
             more = f" and {len(got) - _SHOWN_TOLERATIONS} more"
             found += more * (len(got) > _SHOWN_TOLERATIONS)
-            yield f"wanted toleration {shown(toleration)}, got {found}"
+            yield f"wanted toleration {_shown(toleration)}, got {found}"
 
 
 def _read_toleration(toleration: Json) -> Json:
@@ -174,7 +177,7 @@ def _variables(wanted: Mapping[str, str], pod: Pod) -> Iterator[str]:
             if entry is None:
                 got = "none"
             elif entry.get("valueFrom"):
-                got = f"a reference: {shown(entry['valueFrom'])}"
+                got = f"a reference: {_shown(entry['valueFrom'])}"
             elif entry.get("value", "") == value:
                 continue
             else:
@@ -202,7 +205,7 @@ def _whole_pod(wanted: Json, raw: Json) -> Iterator[str]:
                 metadata.pop(key, None)
     got = {key: value for key, value in raw.items() if key not in _TYPE or key in wanted}
     got["metadata"] = metadata
-    found = list(differences({"metadata": {}, **wanted}, got, "pod"))
+    found = list(_differences({"metadata": {}, **wanted}, got, "pod"))
     yield from found[:_SHOWN_DIFFERENCES]
     if len(found) > _SHOWN_DIFFERENCES:
         yield f"and {len(found) - _SHOWN_DIFFERENCES} more differences of the pod"
@@ -230,3 +233,29 @@ def _amount(wanted: Fraction) -> str:
 
 def _yes(value: bool) -> str:
     return "true" if value else "false"
+
+
+def _differences(wanted: Any, got: Any, path: str) -> Iterator[str]:
+    """Yield a line for each place where two values differ: its path, what was wanted and got.
+
+    Items of lists are compared by their place. Objects and lists that only one of the two has are
+    one difference.
+    """
+    if isinstance(wanted, dict) and isinstance(got, dict):
+        for key in dict.fromkeys((*wanted, *got)):
+            below = f"{path}[{key}]" if "/" in key or "." in key else f"{path}.{key}"
+            yield from _differences(wanted.get(key, _ABSENT), got.get(key, _ABSENT), below)
+    elif isinstance(wanted, list) and isinstance(got, list):
+        pairs = zip_longest(wanted, got, fillvalue=_ABSENT)
+        for index, (one, other) in enumerate(pairs):
+            yield from _differences(one, other, f"{path}[{index}]")
+    elif type(wanted) is not type(got) or wanted != got:  # True equals 1
+        yield f"wanted {path}: {_shown(wanted)}, got {_shown(got)}"
+
+
+def _shown(value: Any) -> str:
+    """Return a value as JSON, cut to what fits into a line."""
+    if value is _ABSENT:
+        return "none"
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return shortened(text, _LONGEST_VALUE)

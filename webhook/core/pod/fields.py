@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.findings import MalformedObjectError, quoted
-from webhook.core.pod.units import with_unit
 from webhook.names import GPU_MEMORY_ANNOTATION
 
 if TYPE_CHECKING:
@@ -18,6 +17,10 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
+
+MOST_GIBIBYTES: Final = 1024
+"""As much memory as a GPU may have: a larger number without a unit is meant in smaller ones."""
+_MIB: Final = 2**20
 
 
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -119,6 +122,15 @@ def _cure(name: str, value: object) -> str:
         if amount:
             return f"; write a size with its unit, e.g. {amount}"
     return _put_in_quotes(value)
+
+
+def with_unit(number: float) -> str:
+    """Return the amount that a number was probably meant to be; empty where bytes may be meant."""
+    if not 0 < number < _MIB:
+        return ""
+    if number < 1:
+        return f"{max(1, round(number * 1024))}Mi"
+    return f"{number:.15g}{'Gi' if number <= MOST_GIBIBYTES else 'Mi'}"
 
 
 def _put_in_quotes(value: object) -> str:

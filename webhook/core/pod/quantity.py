@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from webhook.core.pod.units import MOST_GIBIBYTES
+from webhook.core.pod.fields import MOST_GIBIBYTES
 
 MIB: Final = 2**20
 MAX_BYTES: Final = 2**63 - 1

@@ -263,7 +263,7 @@ class Rule:
     isolation: Isolation
     host_paths: tuple[str, ...] | None
     """Paths of the node that pods with VRAM may mount, and what is below them; None for all that
-    `core/admission/rules/host_paths.py` takes for safe."""
+    `core/admission/rules/isolation.py` takes for safe."""
     capabilities: frozenset[str]
     """Which containers of pods with VRAM may add beside what runtimes give everybody."""
     device_annotations: tuple[str, ...]

@@ -5,14 +5,13 @@
 `amounts`      the demand, bounds, classes, whole GPUs
 `plugin`       slices and slots of NVIDIA's device plugin
 `nodes`        where the pod may run
-`isolation`    privileges, reserved names and marks
-`host_paths`   which paths of the node may be mounted
+`isolation`    privileges, paths of the node, reserved names and marks
 `enforcement`  what the sidecar needs to do its work
 `devices`      which GPUs a container sees by its variables
 `injection`    the other ways by which a container is shown GPUs: annotations, mounts
 `translation`  what translation edits, and what it added
 `changes`      what may not change after creation, and debugging containers
-`keys`         keys that nothing reads: warnings, not findings
+`hints`        names that nothing of ours reads: warnings, not findings
 `servers`      servers of models that nothing bounds: warnings, not findings
 `complexity`   which of the pods that are too large to be judged are denied
 

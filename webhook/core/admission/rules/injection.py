@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.rules.complexity import is_managed
-from webhook.core.admission.rules.host_paths import may_mount
+from webhook.core.admission.rules.isolation import may_mount
 from webhook.core.nvidia import devices
 from webhook.core.pod.fields import items
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.rules.host_paths import may_mount
 from webhook.core.admission.sidecar.container import VOLUME_NAMES
 from webhook.core.admission.sidecar.recognition import is_enforcer, is_enforcers_volume
 from webhook.core.admission.sidecar.user import ROOT_UID, own_or_pods, user_of
@@ -42,6 +42,12 @@ EVERYBODYS_CAPABILITIES: Final = frozenset(
 """What containerd gives each container that says nothing (`defaultUnixCaps` of its package oci)."""
 # Of the paths that a rule allows; a tenant may name a thousand others in one pod.
 _SHOWN: Final = 8
+_STATE: Final = ("kubelet", "containerd", "containers", "docker", "cni", "etcd", "rancher", "k0s")
+_HARMFUL: Final = (
+    *("/dev", "/proc", "/sys", "/run", "/var/run", "/etc"),
+    *(f"/var/lib/{name}" for name in _STATE),
+)
+_HARMLESS: Final = ("/dev/shm", "/dev/hugepages", "/etc/localtime")  # noqa: S108 - a node's paths
 _MARKS: Final = (ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
 
 
@@ -75,6 +81,32 @@ def privileged_pod(case: Case) -> Iterator[Finding]:
         host_path = text(mapping(volume, "hostPath", f"spec.volumes[{index}]"), "path", path)
         if host_path and not may_mount(host_path, rule.host_paths):
             yield Finding(Reason.PRIVILEGED_CONTAINER, f"{path}.path", _mounts(host_path, rule))
+
+
+def may_mount(host_path: str, allowed: tuple[str, ...] | None) -> bool:
+    """Say whether a rule's `hostPaths` let a path of the node in; None stands for Safe.
+
+    By its name alone: where a symbolic link on the node leads is not known at admission.
+
+    | the path, normalised | Safe | a list |
+    | --- | --- | --- |
+    | /dev/shm, /dev/hugepages, /etc/localtime, and below | yes | where listed |
+    | what leads to devices, container runtimes or the kubelet, and below | no | where listed |
+    | a parent of such a path: /, /var, /var/lib | no | where listed |
+    | any other | yes | where listed |
+
+    A path is listed where it is one of the list, or below one.
+    """
+    path = posixpath.normpath(f"/{host_path.lstrip('/')}")
+    if allowed is not None:
+        return _is_below(path, allowed)
+    if _is_below(path, _HARMLESS):
+        return True
+    return not _is_below(path, _HARMFUL) and not any(_is_below(one, (path,)) for one in _HARMFUL)
+
+
+def _is_below(path: str, others: tuple[str, ...]) -> bool:
+    return path in others or any(path.startswith(f"{other.rstrip('/')}/") for other in others)
 
 
 def _mounts(host_path: str, rule: Rule) -> str:

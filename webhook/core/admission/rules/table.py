@@ -36,7 +36,7 @@ from webhook.core.admission.rules.enforcement import (
     room_after_resize,
     room_for_enforcer,
 )
-from webhook.core.admission.rules.idioms import foreign_requests
+from webhook.core.admission.rules.hints import foreign_requests, unread_keys
 from webhook.core.admission.rules.injection import device_annotations, device_mounts
 from webhook.core.admission.rules.isolation import (
     non_root,
@@ -44,7 +44,6 @@ from webhook.core.admission.rules.isolation import (
     reserved_marks,
     reserved_names,
 )
-from webhook.core.admission.rules.keys import unread_keys
 from webhook.core.admission.rules.nodes import node_name, node_selector, operating_system
 from webhook.core.admission.rules.plugin import one_slot, slices, unpromised
 from webhook.core.admission.rules.servers import unbounded_servers

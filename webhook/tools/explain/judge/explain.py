@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.rules.idioms import candidates, near_miss
+from webhook.core.admission.rules.hints import candidates, near_miss
 from webhook.core.kinds.nodes import read_time
 from webhook.core.placement.assignments import read_pod_state
 from webhook.core.pod.demand import asks_for_vram

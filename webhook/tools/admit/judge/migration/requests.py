@@ -54,6 +54,7 @@ from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.pod.fields import MOST_GIBIBYTES
 from webhook.core.pod.findings import annotation_path, quoted
 from webhook.core.pod.foreign import (
     DEVICE_PLUGIN,
@@ -72,7 +73,6 @@ from webhook.core.pod.foreign import (
     WHOLE_GPU,
 )
 from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity, parse_vram
-from webhook.core.pod.units import MOST_GIBIBYTES
 from webhook.names import GPU_COUNT_ANNOTATION
 from webhook.tools.admit.judge.migration.foreign_pod import (
     ContainerRequest,

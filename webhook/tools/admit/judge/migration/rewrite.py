@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.nvidia.mig import SLICE_PREFIX
 from webhook.core.pod.demand import asks_for_vram
+from webhook.core.pod.fields import MOST_GIBIBYTES
 from webhook.core.pod.findings import annotation_path
 from webhook.core.pod.patch import Edits
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.pod.units import MOST_GIBIBYTES
 from webhook.core.pod.views import effective_amount
 from webhook.names import (
     DEFAULT_CONTAINER_ANNOTATION,

@@ -1,9 +1,8 @@
-"""How other products are asked for GPU memory, and near misses of our own names.
+"""Hints: names of other products, near misses of ours, and keys of ours that nothing reads.
 
-Whoever comes from one of them, or mistypes a name, gets a pod without a GPU and no word about it.
-Every hint has the line to write instead.
-
-Which names those are is said in `core.pod.foreign`.
+Whoever comes from another product, or mistypes a name, gets a pod without a GPU and no word about
+it; a typo must not silently mean "no limit". Every hint has the line to write instead. The other
+products' names are in `core.pod.foreign`.
 """
 
 from __future__ import annotations
@@ -13,13 +12,17 @@ from difflib import get_close_matches
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.pod.fields import with_unit
 from webhook.core.pod.findings import annotation_path, quoted, shortened
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES, WHOLE_GPU, Meaning
-from webhook.core.pod.units import with_unit
 from webhook.names import (
+    ADMITTED_ANNOTATION,
     ASKING_ANNOTATIONS,
+    BINDING_ANNOTATIONS,
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
+    IN_PLACE_OF_ANNOTATION,
+    MANAGED_LABEL,
     PREFIX,
     VRAM_RESOURCE,
 )
@@ -42,8 +45,6 @@ SHOWN: Final = 10
 
 _GUESSED: Final = "?"
 """In place of a unit: by the size of the number."""
-
-
 _WITHOUT_PREFIX: Final = frozenset(
     {*FOREIGN_ANNOTATIONS, "gpu_memory", "gpumemory", "gpu-mem", "gpumem", "vram"}
 )
@@ -57,9 +58,19 @@ _FIRST_LETTER: Final = _DOMAIN[0]
 _CANDIDATE: Final = re.compile("vram|warden|gpu", re.IGNORECASE)
 _MOST_COMPARED: Final = 32
 """Keys that are compared with ours letter by letter, which takes time."""
-_MOST_LOOKED_AT: Final = 4096
+_MOST_READ: Final = 4096
 """Keys of one map; a workload's own are bounded by nobody before."""
 _LONGEST_COMPARED: Final = 80
+_OURS: Final = frozenset(
+    {
+        *ASKING_ANNOTATIONS,
+        ADMITTED_ANNOTATION,
+        IN_PLACE_OF_ANNOTATION,
+        *BINDING_ANNOTATIONS,
+        MANAGED_LABEL,
+    }
+)
+_LONGEST_KEY: Final = len(PREFIX) + 63
 
 
 def foreign_requests(case: Case) -> tuple[str, ...]:
@@ -98,7 +109,7 @@ def _is_like_ours(domain: str) -> bool:
 
 def candidates(keys: Iterable[str]) -> Iterator[str]:
     """Yield the keys that are worth comparing: few, of however many."""
-    return islice(filter(_CANDIDATE.search, islice(keys, _MOST_LOOKED_AT)), _MOST_COMPARED)
+    return islice(filter(_CANDIDATE.search, islice(keys, _MOST_READ)), _MOST_COMPARED)
 
 
 def _of_keys(case: Case) -> Iterator[str]:
@@ -193,3 +204,36 @@ def _line(key: str, value: str) -> str:
     if key == GPU_MEMORY_ANNOTATION:
         return f"{key}: {value}" if _SIMPLE.fullmatch(value) else f"{key}: 8Gi, for example"
     return f"{key}: {quoted(value)}"
+
+
+def unread_keys(case: Case) -> tuple[str, ...]:
+    """Rule: every annotation with our prefix is one that we read, and no label asks for VRAM.
+
+    Fields: metadata.annotations, metadata.labels
+    Allowed values: any key without our prefix; the keys that developers set and those that we set
+
+    It returns warnings and not findings, because such a pod is valid. A node's keys count as unread
+    too, since `gpu-memory-mib` on a pod is meant as a limit.
+    """
+    pod = case.pod
+    unread = [key for key in pod.annotations if key.startswith(PREFIX) and key not in _OURS]
+    misplaced = [
+        key for key in ASKING_ANNOTATIONS if key in pod.labels and key not in pod.annotations
+    ]
+    if not unread and not misplaced:
+        return ()
+    labels = [
+        f"metadata.labels[{key}]: as a label it asks for nothing; write it under "
+        "metadata.annotations"
+        for key in misplaced
+    ]
+    # Comparing words takes time, and a pod may have thousands of annotations.
+    return (*labels, *map(_unread, unread[:SHOWN]))
+
+
+def _unread(key: str) -> str:
+    shown = key if len(key) <= _LONGEST_KEY else f"{key[:_LONGEST_KEY]}…"
+    meant = get_close_matches(shown.removeprefix(PREFIX).lower(), MEANT, n=1)
+    known = ", ".join(ASKING_ANNOTATIONS)
+    what = f"did you mean {MEANT[meant[0]]}?" if meant else f"developers set {known}"
+    return f"{annotation_path(shown)}: nothing reads this key; {what}"

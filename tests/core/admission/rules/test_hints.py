@@ -7,7 +7,7 @@ import pytest
 from tests.core.admission.decisions import decided
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.admission.rules.idioms import candidates, near_miss
+from webhook.core.admission.rules.hints import candidates, near_miss
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action
 
