@@ -15,12 +15,12 @@ from tests.support.schedulers import GIB, bound, finish, messages, remove_pod
 from tests.support.webhook_configurations import installed, webhook_configurations
 from webhook.core.placement.assignments import (
     Assignment,
-    Hold,
     Whole,
     read_assignments,
     read_whole,
     write_assignments,
 )
+from webhook.core.placement.pods import Hold
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.names import NODE_ASKS_LABEL
 

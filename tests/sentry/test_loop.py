@@ -26,7 +26,7 @@ from webhook.core.kinds.nodes import (
     write_gpu_node,
 )
 from webhook.core.node.driver import CHANGED_AFTER_S
-from webhook.core.placement.assignments import Hold
+from webhook.core.placement.pods import Hold
 from webhook.sentry import loop
 from webhook.sentry.actor import Ended
 from webhook.sentry.health import Health

@@ -9,7 +9,8 @@ from webhook.adapters.nvml import Device, ListedProcess, NvmlError
 from webhook.adapters.processes import Delivery
 from webhook.core.enforcement.step import Process
 from webhook.core.node.cgroups import Place
-from webhook.core.placement.assignments import Assignment, Hold
+from webhook.core.placement.assignments import Assignment
+from webhook.core.placement.pods import Hold
 from webhook.sentry.observer import Held, Look, SeenGpu
 
 MIB = 2**20

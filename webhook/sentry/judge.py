@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from webhook.core.enforcement.step import Action, Process
-    from webhook.core.placement.assignments import Assignment, Assignments, Hold
+    from webhook.core.placement.assignments import Assignment, Assignments
+    from webhook.core.placement.pods import Hold
     from webhook.sentry.observer import Held, Look
 
 LATER_S: Final = 5.0

@@ -14,8 +14,9 @@ from webhook.core.kinds.endings import MOST_STOPS, read_ending, run_of
 from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, read_time
 from webhook.core.kinds.workloads import Workload
-from webhook.core.placement.assignments import Hold, PodState
+from webhook.core.placement.assignments import PodState
 from webhook.core.placement.fit import Need
+from webhook.core.placement.pods import Hold
 from webhook.core.pod.gpus import Gpu
 
 GIB = 2**30

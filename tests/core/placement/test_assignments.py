@@ -14,7 +14,6 @@ from webhook.core.placement import assignments
 from webhook.core.placement.assignments import (
     RENEW_S,
     Assignment,
-    Hold,
     Plan,
     free_on,
     plan,
@@ -23,6 +22,7 @@ from webhook.core.placement.assignments import (
     read_pod_state,
 )
 from webhook.core.placement.fit import RETRIES, Denial, worst_fit
+from webhook.core.placement.pods import Hold
 from webhook.core.pod.quantity import MIB
 
 HOLD = Hold(300 * MIB, 6 * MIB, 6.5, may_act=True)

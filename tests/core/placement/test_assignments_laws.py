@@ -19,7 +19,6 @@ from webhook.core.placement.assignments import (
     UNBOUND_S,
     Assignment,
     Draft,
-    Hold,
     Plan,
     adopt,
     complete,
@@ -31,6 +30,7 @@ from webhook.core.placement.assignments import (
     to_ask,
     write_assignments,
 )
+from webhook.core.placement.pods import Hold
 from webhook.core.pod.gpus import EVERY_GPU
 
 GPUS = [a_gpu("a", 100), a_gpu("b", 60, 1), a_gpu("c", 100, 2)]

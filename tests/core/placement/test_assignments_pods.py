@@ -14,7 +14,6 @@ from tests.support.strategies import ANY_JSON
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.placement.assignments import (
     Assignment,
-    Hold,
     PodState,
     Waits,
     adopt,
@@ -23,8 +22,8 @@ from webhook.core.placement.assignments import (
     read_pod_state,
     write_assignments,
 )
-from webhook.core.placement.counted import LONGEST_UUID, MOST_GPUS
 from webhook.core.placement.fit import Need
+from webhook.core.placement.pods import LONGEST_UUID, MOST_GPUS, Hold
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.quantity import MAX_BYTES, MIB

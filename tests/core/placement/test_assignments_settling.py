@@ -8,13 +8,13 @@ from tests.support.assignments import NODE, NOW_S, entry, pod
 from webhook.core.placement.assignments import (
     UNBOUND_S,
     Assignment,
-    Hold,
     adopt,
     complete,
     settle,
     to_adopt,
     to_ask,
 )
+from webhook.core.placement.pods import Hold
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
 

@@ -12,7 +12,6 @@ from tests.support.pods import a_container, a_pod
 from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
 from webhook.core.placement.assignments import (
     Assignment,
-    Hold,
     Whole,
     adopt,
     config_map_name,
@@ -22,7 +21,7 @@ from webhook.core.placement.assignments import (
     write_assignments,
     write_whole,
 )
-from webhook.core.placement.counted import LONGEST_UUID, MOST_GPUS
+from webhook.core.placement.pods import LONGEST_UUID, MOST_GPUS, Hold
 from webhook.core.pod.quantity import MIB
 from webhook.names import GPU_ANNOTATION, VRAM_RESOURCE
 

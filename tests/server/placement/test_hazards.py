@@ -9,9 +9,10 @@ import pytest
 from tests.server.placement.interleaving import Replica, Task, World
 from webhook.adapters.kube.placement import GpuNode, Stored
 from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.placement.assignments import RENEW_S, UNBOUND_S, Hold, Whole, read_whole
+from webhook.core.placement.assignments import RENEW_S, UNBOUND_S, Whole, read_whole
 from webhook.core.placement.binding_review import Binding, BindingOutcome, BindingReason
 from webhook.core.placement.fit import Need
+from webhook.core.placement.pods import Hold
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.names import (
     GPU_ANNOTATION,

@@ -11,15 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _quoted
 from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
-from webhook.core.placement.counted import MOST_GPUS, counted_need, named_gpus
 from webhook.core.placement.fit import Denial, best_fit, held_node, place
-from webhook.core.placement.held import held_to, held_without_sidecar
+from webhook.core.placement.pods import MOST_GPUS, counted_need, hold_of, named_gpus, shared_hold
 from webhook.core.pod.fields import mapping, text
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.gpus import EVERY_GPU, free_bytes, take
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from webhook.core.placement.fit import Need, Order
+    from webhook.core.placement.pods import Hold
     from webhook.core.pod.fields import Json
     from webhook.core.pod.gpus import Gpu
     from webhook.core.pod.views import Pod
@@ -63,20 +62,6 @@ _HOLD_KEYS: Final = ("cap", "tolerance", "late_s", "act")
 _REPORTS: Final = ', "report": true'
 """In a line beside `"act": false`; readers of releases before 0.2 pass over it."""
 _NO_HOLD: Final = (None,) * len(_HOLD_KEYS)
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """What a pod is held to on each of its GPUs, as the sentry has to know it."""
-
-    cap_bytes: int
-    tolerance_bytes: int
-    late_s: float
-    """How long a healthy sidecar may take: its poll, one confirmation, its grace."""
-    may_act: bool
-    """Whether the sentry may stop it; otherwise it is measured alone."""
-    reports: bool = False
-    """Whether the sentry reports what it would stop, where it may not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +158,7 @@ def read_pod_state(raw: Json) -> PodState:
         node = text(mapping(raw, "spec", ""), "nodeName", "spec")
         need, unreadable = counted_need(pod)
         at_binding = _is_placed_at_binding(pod)
-        hold = _hold_of(pod, need)
+        hold = hold_of(pod, need.memory_bytes) if need else None
     except MalformedObjectError:
         return PodState(uid, name, None, finished=finished)
     uuids = tuple(map(intern, named_gpus(pod)))  # many pods have the same, and the same node
@@ -200,31 +185,6 @@ def _waiting(state: PodState, pod: Pod) -> PodState:
         told=pod.annotations.get(GPU_WAITS_ANNOTATION, "")[:LONGEST_TOLD],
     )
     return replace(state, waits=waits)
-
-
-def _hold_of(pod: Pod, need: Need | None) -> Hold | None:
-    """Return what a pod is held to.
-
-    | a sidecar of ours | the sentry |
-    | --- | --- |
-    | stops what is over its cap | may stop it |
-    | only reports it | reports it |
-    | is not there, or cannot be read | measures it |
-    """
-    if need is None:
-        return None
-    held = held_to(pod)
-    cap_bytes, tolerance_bytes, late_s, stops = held or held_without_sidecar(need.memory_bytes)
-    acts, reports = held is not None and stops, held is not None and not stops
-    return _hold(cap_bytes, tolerance_bytes, late_s, may_act=acts, reports=reports)
-
-
-# Many pods are held to the same.
-@lru_cache(maxsize=1024)
-def _hold(
-    cap_bytes: int, tolerance_bytes: int, late_s: float, *, may_act: bool, reports: bool
-) -> Hold:
-    return Hold(cap_bytes, tolerance_bytes, late_s, may_act, reports)
 
 
 def _is_placed_at_binding(pod: Pod) -> bool:
@@ -609,7 +569,7 @@ def _read_hold(entry: Json) -> tuple[Hold | None, bool]:
         and type(reports) is bool
         and not (act and reports)
     ):
-        return _hold(cap, tolerance, float(late_s), may_act=act, reports=reports), True
+        return shared_hold(cap, tolerance, float(late_s), may_act=act, reports=reports), True
     return None, False
 
 

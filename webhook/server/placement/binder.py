@@ -26,7 +26,7 @@ from webhook.core.placement.assignments import (
 )
 from webhook.core.placement.binding_review import BindingOutcome, BindingReason, Verdict
 from webhook.core.placement.fit import Denial, unknown_gpus, unnamed_gpus
-from webhook.core.placement.given import gpu_annotations
+from webhook.core.placement.pods import gpu_annotations
 from webhook.server.placement.lines import Lines
 
 if TYPE_CHECKING:

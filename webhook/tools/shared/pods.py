@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import workload_of
-from webhook.core.placement.counted import counted_need, named_gpus
+from webhook.core.placement.pods import counted_need, named_gpus
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.lenient import as_object
 from webhook.core.pod.quantity import QuantityError, parse_vram

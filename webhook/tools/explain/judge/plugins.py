@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.kinds.nodes import read_time
 from webhook.core.nvidia.mig import is_slice
-from webhook.core.placement.assignments import Hold
 from webhook.core.placement.fit import Need
+from webhook.core.placement.pods import Hold
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.views import read_pod

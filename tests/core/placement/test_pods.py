@@ -1,21 +1,29 @@
-"""What a list says a pod is held to: what its sidecar reads of its own environment."""
+"""What a pod is held to, read as its sidecar reads it, and what says which GPUs it has."""
 
 from __future__ import annotations
+
+import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.support.gpus import a_gpu
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Phase, decide
-from webhook.core.placement import held
-from webhook.core.placement.assignments import Hold, read_pod_state
+from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.programs import CONTEXT_BYTES
+from webhook.core.placement import pods
+from webhook.core.placement.assignments import read_pod_state
+from webhook.core.placement.pods import Hold, gpu_annotations, memory_fraction
 from webhook.core.pod.patch import apply_patch
+from webhook.core.pod.quantity import MIB
 from webhook.core.policy.values import EnforceBy, OnExcess, Placement, Style
 from webhook.sidecar import guard
 from webhook.sidecar.settings import SettingsError, read_settings
 
-GIB = 2**30
+GIB = 1024 * MIB
 NAMES = (
     "VRAM_CAP_BYTES",
     "VRAM_TOLERANCE",
@@ -38,7 +46,7 @@ def variable(name, value):
     return {"name": name, "value": value}
 
 
-def hold_of(*init, **more):
+def held_to(*init, **more):
     """Return what a pod of 8 GiB is held to, as it is stored, with these init containers."""
     amounts = {"limits": {"vramwarden.io/vram": "8Gi"}}
     raw = a_pod(containers=[a_container(resources=amounts)], initContainers=list(init), **more)
@@ -72,9 +80,9 @@ def test_who_takes_nothing_is_held_to_nothing():
 def test_it_is_late_by_a_poll_a_confirmation_and_the_grace():
     def late_s(poll, grace):
         env = zip(NAMES, ("5", "0", poll, grace, ""), strict=True)
-        return hold_of(enforcer(*(variable(*each) for each in env))).late_s
+        return held_to(enforcer(*(variable(*each) for each in env))).late_s
 
-    assert held.CONFIRMING_S == guard.JUDGING_S
+    assert pods.CONFIRMING_S == guard.JUDGING_S
     assert late_s("", "") == 1 + 0.5 + 5
     assert late_s("60s", "1h") == 60 + 0.5 + 3600
     assert late_s("100ms", "0s") == 0.2
@@ -103,14 +111,14 @@ def test_it_is_late_by_a_poll_a_confirmation_and_the_grace():
     ],
 )
 def test_what_no_sidecar_of_ours_says_well_is_measured_alone_by_what_was_asked_for(init):
-    assert hold_of(*init) == ALONE
+    assert held_to(*init) == ALONE
 
 
 def test_an_annotation_says_nothing():
     annotations = {"vramwarden.io/gpu-memory": "1Mi", "vramwarden.io/admitted": "v1 a 0123456789ab"}
-    assert hold_of(enforcer(), annotations=annotations).cap_bytes == 3 * GIB
+    assert held_to(enforcer(), annotations=annotations).cap_bytes == 3 * GIB
     annotations["vramwarden.io/gpu-memory"] = "8Gi"
-    assert hold_of(annotations=annotations) == ALONE
+    assert held_to(annotations=annotations) == ALONE
 
 
 TEXTS = st.one_of(
@@ -126,7 +134,7 @@ TEXTS = st.one_of(
 @example({"VRAM_CAP_BYTES": "100", "VRAM_TOLERANCE": "2.5%", "VRAM_POLL_INTERVAL": "200ms"})
 def test_it_is_what_the_sidecar_reads_itself(environment):
     env = [variable(*each) for each in environment.items()]
-    hold = hold_of(enforcer(env=env))
+    hold = held_to(enforcer(env=env))
     try:
         settings = read_settings(environment)
     except SettingsError:
@@ -140,3 +148,106 @@ def test_it_is_what_the_sidecar_reads_itself(environment):
             may_act=settings.stops,
             reports=not settings.stops,
         )
+
+
+OURS = "vramwarden.io/"
+SMALL = replace(a_gpu("a", 15_000), total_bytes=16_000 * MIB)
+LARGE = replace(a_gpu("b", 80_000, 1), total_bytes=81_920 * MIB)
+SILENT = a_gpu("c", 40_000, 2)  # its node tells no total
+CAPS = st.integers(1, 2**39) | st.integers(1, 2**19).map(lambda mib: mib * MIB)
+TOTALS = st.integers(MIB, 5 * 2**40 - 1)
+SEVERAL = st.lists(TOTALS, min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize(
+    ("names", "spelled"),
+    [
+        (DeviceNames.UUID, "GPU-a,GPU-b"),
+        (DeviceNames.RUNTIME, "runtime.nvidia.com/gpu=GPU-a,runtime.nvidia.com/gpu=GPU-b"),
+    ],
+)
+def test_a_pod_is_given_its_gpus_for_people_for_containers_and_for_programs(names, spelled):
+    given = gpu_annotations(("GPU-a", "GPU-b"), [SMALL, LARGE, SILENT], names, 8600 * MIB)
+    assert given == {
+        f"{OURS}gpu": "GPU-a,GPU-b",
+        f"{OURS}visible-devices": spelled,
+        f"{OURS}gpu-memory-fraction": "0.0976",  # 8000 / 81920, of the larger one
+    }
+
+
+@pytest.mark.parametrize(
+    ("uuids", "fraction"),
+    [
+        (("GPU-a",), "0.5000"),
+        (("GPU-c",), "0.2000"),  # of what is usable
+        (("GPU-a", "GPU-c"), "0.2000"),
+        (("GPU-lost",), "0.0001"),
+        (("GPU-a", "GPU-lost"), "0.0001"),
+    ],
+)
+def test_the_fraction_is_the_smallest_over_the_gpus(uuids, fraction):
+    given = gpu_annotations(uuids, [SMALL, LARGE, SILENT], DeviceNames.UUID, 8600 * MIB)
+    assert given[f"{OURS}gpu-memory-fraction"] == fraction
+
+
+def test_where_no_name_works_nothing_is_given():
+    with pytest.raises(ValueError, match="resolves no name"):
+        gpu_annotations(("GPU-a",), [SMALL], DeviceNames.NONE, GIB)
+
+
+@pytest.mark.parametrize(
+    ("cap", "total", "fraction"),
+    [
+        (8 * GIB, 80 * GIB, "0.0926"),  # 7592 / 81920 = 0.09267
+        (1200 * MIB, 24_000 * MIB, "0.0250"),  # half, and less the context, are the same
+        (1199 * MIB, 24_000 * MIB, "0.0249"),  # half
+        (1201 * MIB, 24_000 * MIB, "0.0250"),
+        (1202 * MIB, 8 * MIB * 1000, "0.0752"),
+        (512 * MIB, 80 * GIB, "0.0031"),
+        (MIB, 80 * GIB, "0.0001"),  # not 0.0000
+        (1, 80 * GIB, "0.0001"),
+        (20_000, 40_000, "0.2500"),
+        (3 * MIB, 10 * MIB, "0.1500"),  # an odd cap loses nothing
+        (80 * GIB, 80 * GIB, "0.9926"),
+        (90 * GIB, 80 * GIB, "1.0000"),  # a GPU that shrank under its pods
+    ],
+)
+def test_a_fraction_is_the_cap_less_a_context_of_the_total(cap, total, fraction):
+    assert memory_fraction(cap, [total]) == fraction
+
+
+@given(CAPS, SEVERAL)
+def test_it_has_four_decimals_and_is_neither_zero_nor_above_one(cap, totals):
+    fraction = memory_fraction(cap, totals)
+    assert re.fullmatch(r"[01]\.[0-9]{4}", fraction)
+    assert 1 <= parts(fraction) <= 10_000
+
+
+@given(CAPS.filter(lambda cap: cap >= 1200 * MIB), SEVERAL)
+def test_with_a_context_it_never_exceeds_the_cap(cap, totals):
+    taken = parts(memory_fraction(cap, totals))
+    assert all(taken * total + 10_000 * CONTEXT_BYTES <= 10_000 * cap for total in totals)
+
+
+@given(CAPS, SEVERAL)
+def test_as_much_is_told_as_four_decimals_can_say(cap, totals):
+    one_more = parts(memory_fraction(cap, totals)) + 1
+    largest = max(totals)
+    too_much = one_more * largest > 10_000 * max(cap - CONTEXT_BYTES, cap // 2)
+    assert one_more > 10_000 or too_much
+
+
+@given(CAPS, CAPS, TOTALS, TOTALS, SEVERAL)
+def test_it_grows_with_the_cap_and_shrinks_with_the_gpu(cap, more, total, larger, others):
+    cap, more = sorted((cap, more))
+    total, larger = sorted((total, larger))
+    told = parts(memory_fraction(cap, [total]))
+    assert told <= parts(memory_fraction(more, [total]))
+    assert told >= parts(memory_fraction(cap, [larger]))
+    assert told >= parts(memory_fraction(cap, [total, *others]))
+
+
+def parts(fraction):
+    """Return ten-thousandths."""
+    whole, _, decimals = fraction.partition(".")
+    return int(whole) * 10_000 + int(decimals)

@@ -1,0 +1,233 @@
+"""A pod and its GPUs: what it counts for, what it is held to, and what says which it has.
+
+What it counts for was checked before it counts. The scheduler and the kubelet check amounts in
+`resources`. An annotation is checked by our webhooks alone, and namespaces that are left alone have
+none of them: who writes `gpu-memory: 8GB` there, and asks for nothing, takes nothing from anybody.
+
+What it is held to is read from the sidecar that holds it, as that will read it itself. Never from
+an annotation, which may change: a tenant cannot edit the sidecar of a pod. Whoever gets past
+admission can write any, and thereby says when their own pod is stopped, and no other.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.enforcement.bounds import (
+    GRACE,
+    POLL_INTERVAL,
+    Span,
+    parse_cap,
+    parse_stops,
+    parse_tolerance,
+)
+from webhook.core.nvidia.device_names import spell
+from webhook.core.nvidia.programs import usable_bytes
+from webhook.core.placement.fit import Need
+from webhook.core.pod.demand import read_demand
+from webhook.core.pod.duration import parse_seconds
+from webhook.core.pod.findings import render
+from webhook.core.pod.quantity import MAX_BYTES, MIB, QuantityError, parse_quantity
+from webhook.core.pod.views import effective_amount
+from webhook.names import (
+    CAP_BYTES_ENV,
+    ENFORCER_COMMAND,
+    GPU_ANNOTATION,
+    GPU_MEMORY_FRACTION_ANNOTATION,
+    GRACE_ENV,
+    ON_EXCESS_ENV,
+    POLL_INTERVAL_ENV,
+    TOLERANCE_ENV,
+    VISIBLE_DEVICES_ANNOTATION,
+    VRAM_RESOURCE,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from webhook.core.nvidia.device_names import DeviceNames
+    from webhook.core.pod.gpus import Gpu
+    from webhook.core.pod.views import Container, Pod
+
+MOST_GPUS: Final = 64
+"""So many GPUs of a pod are read; servers have 16 at most."""
+LONGEST_UUID: Final = 48
+"""NVML's are of 40 characters."""
+_UUID: Final = re.compile(f"[0-9A-Za-z-]{{1,{LONGEST_UUID}}}")
+_LONGEST_REASON: Final = 500
+
+CONFIRMING_S: Final = 0.5
+"""The longest pause between two measurements over the cap (`JUDGING_S` of the sidecar's guard)."""
+
+_READ: Final = (CAP_BYTES_ENV, TOLERANCE_ENV, POLL_INTERVAL_ENV, GRACE_ENV, ON_EXCESS_ENV)
+_COMMAND: Final = list(ENFORCER_COMMAND)
+_LONGEST: Final = 64  # characters of a variable; no amount and no duration has more
+_UNSET: Final = ("",) * len(_READ)
+_PARTS: Final = 10_000  # a fraction is written with four decimals
+
+
+def counted_need(pod: Pod) -> tuple[Need | None, str]:
+    """Return what a pod takes on each of its GPUs, and why its demand cannot be read, if so.
+
+    | amounts in `resources` | annotations | on each GPU |
+    | --- | --- | --- |
+    | none, or more than 2^63-1 bytes, which no kubelet admits | any | nothing |
+    | some | can be read | the pod's effective amount, divided by `gpu-count` |
+    | some | cannot be read, or contradict the amounts | all of that amount |
+
+    The last row may count a GPU too much for a pod that has several, and never too little: no GPU
+    holds more of a pod than the kubelet admitted for all of them.
+    """
+    containers = (*pod.enforcers, *pod.containers)
+    try:
+        amounts = {container.name: _requested(container) for container in containers}
+        total = math.ceil(effective_amount(containers, amounts, Fraction(0)))
+    except QuantityError:
+        return None, ""
+    if not 0 < total <= MAX_BYTES:
+        return None, ""
+    demand, findings = read_demand(pod)
+    count = demand.gpu_count if demand else 1
+    need = Need(min(-(-total // (count * MIB)) * MIB, MAX_BYTES), count)
+    return need, "" if demand else render(findings)[:_LONGEST_REASON]
+
+
+def named_gpus(pod: Pod) -> tuple[str, ...]:
+    """Return the GPUs that the annotation `gpu` names, each once; what is no UUID is left out.
+
+    Whoever may patch `pods/status` can write it, so it is bounded.
+    """
+    written = pod.annotations.get(GPU_ANNOTATION, "").split(",", MOST_GPUS)[:MOST_GPUS]
+    return tuple(dict.fromkeys(filter(_UUID.fullmatch, written)))
+
+
+def _requested(container: Container) -> Fraction:
+    """Return what scheduler and kubelet count; the API server copies a limit to its request."""
+    requests, limits = container.resources("requests"), container.resources("limits")
+    return parse_quantity(requests.get(VRAM_RESOURCE, limits.get(VRAM_RESOURCE, "0")))
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What a pod is held to on each of its GPUs, as the sentry has to know it."""
+
+    cap_bytes: int
+    tolerance_bytes: int
+    late_s: float
+    """How long a healthy sidecar may take: its poll, one confirmation, its grace."""
+    may_act: bool
+    """Whether the sentry may stop it; otherwise it is measured alone."""
+    reports: bool = False
+    """Whether the sentry reports what it would stop, where it may not."""
+
+
+def hold_of(pod: Pod, memory_bytes: int) -> Hold:
+    """Return what a pod is held to that takes so much of each GPU.
+
+    | containers of the reserved name | their variables | the sentry |
+    | --- | --- | --- |
+    | one, with our command alone | set once at most, as it accepts; it stops | may stop it |
+    | one, with our command alone | set once at most, as it accepts; it reports | reports it |
+    | one, with our command alone | anything else | measures it, by the defaults |
+    | none, several, or with another command | any | measures it, by the defaults |
+    """
+    written = _written(pod)
+    return (_read(*written) if written else None) or _measured(memory_bytes)
+
+
+# Many pods are held to the same.
+@lru_cache(maxsize=1024)
+def shared_hold(
+    cap_bytes: int, tolerance_bytes: int, late_s: float, *, may_act: bool, reports: bool
+) -> Hold:
+    """Return the one value for all pods that are held to the same."""
+    return Hold(cap_bytes, tolerance_bytes, late_s, may_act, reports)
+
+
+def _measured(cap_bytes: int) -> Hold:
+    hold = _read(str(cap_bytes), *_UNSET[1:]) or Hold(cap_bytes, 0, 0.0, may_act=False)
+    return shared_hold(cap_bytes, hold.tolerance_bytes, hold.late_s, may_act=False, reports=False)
+
+
+def _written(pod: Pod) -> list[str] | None:
+    """Return the sidecar's variables in the order of `_READ`, empty where unset; None for no such.
+
+    The rest of the environment is not read: this is done for each change of a pod.
+    """
+    if len(pod.enforcers) != 1:
+        return None
+    (enforcer,) = pod.enforcers
+    if enforcer.raw.get("command") != _COMMAND or enforcer.raw.get("args"):
+        return None
+    found: dict[str, str] = {}
+    for entry in enforcer.env():
+        name = entry["name"]
+        if name in _READ:
+            value = entry.get("value") or ""
+            if name in found or len(value) > _LONGEST or entry.get("valueFrom"):
+                return None
+            found[name] = value.strip()
+    return [found.get(name, "") for name in _READ]
+
+
+# By numbers and by what policies say; one that got past admission only costs others the memory.
+@lru_cache(maxsize=256)
+def _read(cap: str, tolerance: str, poll: str, grace: str, excess: str) -> Hold | None:
+    try:
+        stops = parse_stops(excess)
+        cap_bytes = parse_cap(cap)
+        tolerance_bytes = parse_tolerance(tolerance, cap_bytes)
+        poll_s, grace_s = _seconds(poll, POLL_INTERVAL), _seconds(grace, GRACE)
+    except ValueError:
+        return None
+    late_s = poll_s + min(poll_s, CONFIRMING_S) + grace_s
+    return shared_hold(
+        cap_bytes, tolerance_bytes, round(late_s, 3), may_act=stops, reports=not stops
+    )
+
+
+def _seconds(text: str, span: Span) -> float:
+    least_s, most_s = map(parse_seconds, (span.least, span.most))
+    return parse_seconds(text or span.default, least_s, most_s)
+
+
+def gpu_annotations(
+    uuids: Sequence[str], gpus: Iterable[Gpu], names: DeviceNames, cap_bytes: int
+) -> dict[str, str]:
+    """Return what gives a pod these GPUs of a node: for people and the sidecar, for its containers.
+
+    `gpus` are those that the node shows, `names` those that its container runtime resolves,
+    `cap_bytes` is the pod's amount on each of its GPUs. Raises ValueError for `DeviceNames.NONE`.
+    """
+    # An agent of an old release says no total.
+    totals = {gpu.uuid: gpu.total_bytes or gpu.memory_bytes for gpu in gpus}
+    return {
+        GPU_ANNOTATION: ",".join(uuids),
+        VISIBLE_DEVICES_ANNOTATION: spell(uuids, names),
+        GPU_MEMORY_FRACTION_ANNOTATION: memory_fraction(cap_bytes, map(totals.get, uuids)),
+    }
+
+
+def memory_fraction(cap_bytes: int, totals_bytes: Iterable[int | None]) -> str:
+    """Return the share of a GPU's total memory that a framework may take, like `0.1234`.
+
+    What a program may use (`usable_bytes`) of the total, rounded down; the smallest over all GPUs,
+    since a program is told one.
+
+    | a GPU | its fraction |
+    | --- | --- |
+    | of a known size | as above, at least 0.0001 and at most 1.0000 |
+    | that the node does not show, so that nobody knows its size | 0.0001 |
+
+    Never 0, of which no program could make any use. With a cap of 1200Mi or more and GPUs of less
+    than 5 TiB, fraction and context together never exceed the cap.
+    """
+    usable = usable_bytes(cap_bytes)
+    parts = [usable * _PARTS // total if total else 0 for total in totals_bytes]
+    whole, part = divmod(min(max(1, min(parts, default=0)), _PARTS), _PARTS)
+    return f"{whole}.{part:04}"
