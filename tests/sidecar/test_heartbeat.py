@@ -287,7 +287,7 @@ def test_a_probe_that_waits_goes_on_while_the_pod_has_no_gpu_and_says_the_latest
     assert took_s >= 2
 
 
-def test_at_the_end_of_its_wait_a_probe_looks_again(tmp_path):
+def test_at_the_end_of_its_wait_a_probe_scans_again(tmp_path):
     code = "import sys; from webhook.sidecar.heartbeat import leave_waiting; "
     code += "leave_waiting(sys.argv[1], 'no GPU'); print(flush=True); input()"
     command = [sys.executable, "-c", code, str(tmp_path)]

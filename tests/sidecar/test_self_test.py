@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sidecar.parts import ID, ScriptedNvml, put, put_self, stat_line, status_lines
-from webhook.sidecar.selftest import Ability, Check, SelfTest, self_test
+from webhook.sidecar.selftest import Ability, SelfCheck, SelfTest, self_test
 
 CHECKS = ["kernel", "process-namespace", "shared-processes", "permission", "library"]
 WITH_LIBRARY = [*CHECKS, "driver", "gpus"]
@@ -248,7 +248,9 @@ def test_a_gpu_that_does_not_answer_beside_one_that_does_is_named(pod):
 
 @given(st.dictionaries(st.sampled_from(WITH_LIBRARY), st.sampled_from([True, False, None])))
 def test_what_follows_from_the_checks(holds):
-    outcome = SelfTest(tuple(Check(name, fact, f"About {name}.") for name, fact in holds.items()))
+    outcome = SelfTest(
+        tuple(SelfCheck(name, fact, f"About {name}.") for name, fact in holds.items())
+    )
     failed = {name for name, fact in holds.items() if fact is False}
     if failed == {"permission"}:
         assert outcome.ability is Ability.OBSERVE

@@ -80,7 +80,7 @@ def test_only_what_cannot_be_measured_keeps_a_workload_from_starting(
     script = """
 import sys
 from webhook.sidecar import journal, program, selftest
-checks = [selftest.Check(name, False, f"No {name}.") for name in sys.argv[3:]]
+checks = [selftest.SelfCheck(name, False, f"No {name}.") for name in sys.argv[3:]]
 program.self_test = lambda nvml, placed: selftest.SelfTest(tuple(checks))
 environment = {"VRAM_CAP_BYTES": "1"}
 ours = journal.EnforcerJournal(1, sys.argv[2])

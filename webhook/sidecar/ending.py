@@ -46,7 +46,7 @@ def end_on_signals(journal: EnforcerJournal) -> None:
         signal.signal(number, _go_on)
 
 
-def go_on_while(is_needed: Callable[[], bool]) -> None:
+def delay_exit_while(is_needed: Callable[[], bool]) -> None:
     """Let SIGTERM end the process only once this says no; it is asked in another thread."""
     global _is_needed  # noqa: PLW0603 - signals are the process's, too
     _is_needed = is_needed

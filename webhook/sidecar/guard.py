@@ -25,7 +25,7 @@ from webhook.core.enforcement.step import (
     step,
 )
 from webhook.names import POD_RESTART_EXIT_CODE
-from webhook.sidecar.ending import go_on_while
+from webhook.sidecar.ending import delay_exit_while
 from webhook.sidecar.events import report, values_of
 from webhook.sidecar.heartbeat import Heartbeat
 from webhook.sidecar.observer import Observer
@@ -104,7 +104,7 @@ class Guard:
 
     def run(self) -> int:
         """Guard, and return the exit code; raises DriverChangedError."""
-        go_on_while(self._is_needed)
+        delay_exit_while(self._is_needed)
         self._journal.last_words = self._last_words
         last_s = time.monotonic()
         while True:

@@ -41,7 +41,7 @@ class DriverChangedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Stranger:
+class Unidentified:
     """A listed process that could never be identified."""
 
     since_s: float
@@ -77,7 +77,7 @@ class Observer:
         self._usages: dict[str, tuple[Usage, ...]] = {}
         """By each GPU's last list, reported while it has a pace; names are kept by it longer."""
         self._processes: dict[int, Process] = {}
-        self._strangers: dict[tuple[str, int], Stranger] = {}
+        self._strangers: dict[tuple[str, int], Unidentified] = {}
 
     def observe(self, now_s: float, judged: Collection[str] = ()) -> Observation:
         """Return what each process holds; lists of GPUs that are not `judged` may be older.
@@ -151,7 +151,7 @@ class Observer:
         """Return who had this PID when it was last identified, for what need not be known now."""
         return self._processes.get(pid, Process(pid, UNIDENTIFIED))
 
-    def _counts(self, stranger: Stranger, now_s: float) -> bool:
+    def _counts(self, stranger: Unidentified, now_s: float) -> bool:
         """Say whether a stranger's memory is our pod's, beyond doubt."""
         return (
             self._counts_strangers
@@ -170,7 +170,7 @@ class Observer:
             known = processes.identify(pid, proc=self._proc) or known
         if known is None:
             before = self._strangers.get((gpu, pid))
-            stranger = Stranger(before.since_s if before else now_s, listed.used_bytes)
+            stranger = Unidentified(before.since_s if before else now_s, listed.used_bytes)
             self._strangers[gpu, pid] = stranger
             return Process(pid, UNIDENTIFIED) if self._counts(stranger, now_s) else None
         self._strangers.pop((gpu, pid), None)

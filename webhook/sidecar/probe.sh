@@ -8,7 +8,7 @@
 # no word of a file is a pattern, a file's name or a command. Needs a POSIX shell and proc(5).
 #
 # A workload that runs as our user can write the files as well. So a heartbeat says which process to
-# look at, and the kernel says what it is worth: that process is of this very container, it is not
+# check, and the kernel says what it is worth: that process is of this very container, it is not
 # stopped, and it runs when it is woken. How old a beat may get is our own container's setting.
 
 exec 2>/dev/null # the kubelet makes Events of all that is printed; these are to be our words
@@ -125,7 +125,7 @@ explain() {
 # Set `why` to why the probe fails, or to nothing where the enforcer is at work. The first beat comes
 # after the self-test, so one answer serves startup and liveness. A beat of a process that is over is
 # from before a restart.
-look() {
+scan() {
   why= failed= pid= began= beat= rest=
   if ! { is_plain heartbeat && read -r pid began beat rest <"$run/heartbeat"; } &&
     [ ! -e "$run/heartbeat" ]; then
@@ -153,7 +153,7 @@ look() {
 }
 
 # Look again whenever the enforcer rings, until it guards, has failed or the time is up: then the
-# pipe is at its end, for `sleep` was the last who had it open to write. It is open before we look,
+# pipe is at its end, for `sleep` was the last who had it open to write. It is open before we scan,
 # so no ring is missed. Probes that poll would take what a starting sidecar needs itself.
 wait_for_guard() {
   [ -p "$run/bell" ] || mkfifo -m 600 "$run/bell"
@@ -163,7 +163,7 @@ wait_for_guard() {
     exec 4<"$run/bell"
   } 3<>"$run/bell"
   over=
-  while look
+  while scan
     [ -n "$why" ] && [ -z "$failed$over" ]; do
     read -r _ <&4 || over=1
   done
@@ -198,7 +198,7 @@ esac || {
   echo "usage: $0 startup|liveness [SECONDS [RUN_FOLDER [PROC]]]"
   exit 2
 }
-look
+scan
 said=$why
 # Where the self-test fails, its container ends and takes us with it: what is said now counts.
 printf '%.1000s' "$said"

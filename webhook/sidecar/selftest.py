@@ -30,7 +30,7 @@ class Ability(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class SelfCheck:
     """One thing that was checked."""
 
     name: str
@@ -43,7 +43,7 @@ class Check:
 class SelfTest:
     """The outcome."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[SelfCheck, ...]
 
     @property
     def ability(self) -> Ability:
@@ -98,20 +98,20 @@ def self_test(nvml: Nvml, *, placed: bool = True, proc: str = "/proc") -> SelfTe
     )
 
 
-def _surroundings(proc: str) -> Iterator[Check]:
+def _surroundings(proc: str) -> Iterator[SelfCheck]:
     yield _check("kernel", surroundings.trustworthy_kernel(proc=proc))
     namespace = surroundings.own_pid_namespace(proc=proc)
     # Where even this cannot be read, PIDs cannot be trusted to mean our own processes.
-    yield Check("process-namespace", namespace.holds or False, namespace.reason)
+    yield SelfCheck("process-namespace", namespace.holds or False, namespace.reason)
     shared = surroundings.shares_process_namespace(proc=proc)
     # A container that does not share is PID 1 of its own; else only cgroups say so, not surely.
     alone = shared.holds is False and os.getpid() == 1
-    yield Check("shared-processes", False if alone else shared.holds or None, shared.reason)
+    yield SelfCheck("shared-processes", False if alone else shared.holds or None, shared.reason)
     yield _check("permission", _permission(proc))
 
 
-def _check(name: str, fact: Fact) -> Check:
-    return Check(name, fact.holds, fact.reason)
+def _check(name: str, fact: Fact) -> SelfCheck:
+    return SelfCheck(name, fact.holds, fact.reason)
 
 
 def _permission(proc: str) -> Fact:
@@ -126,37 +126,37 @@ def _permission(proc: str) -> Fact:
     return surroundings.own_rights(proc=proc)
 
 
-def _driver(nvml: Nvml, hint: str) -> Iterator[Check]:
+def _driver(nvml: Nvml, hint: str) -> Iterator[SelfCheck]:
     try:
         nvml.open()
         version = nvml.driver_version()
     except NvmlError as error:
-        yield Check("library", holds=False, reason=_sentence(error) + hint)
+        yield SelfCheck("library", holds=False, reason=_sentence(error) + hint)
         return
-    yield Check("library", holds=True, reason="libnvidia-ml.so.1 was loaded and started.")
+    yield SelfCheck("library", holds=True, reason="libnvidia-ml.so.1 was loaded and started.")
     works = driver_class(version) is DriverClass.WORKS
-    yield Check("driver", works, f"{_capital(explain_driver(version))}.")
+    yield SelfCheck("driver", works, f"{_capital(explain_driver(version))}.")
     yield _gpus(nvml, hint)
 
 
-def _gpus(nvml: Nvml, hint: str) -> Check:
+def _gpus(nvml: Nvml, hint: str) -> SelfCheck:
     try:
         devices = nvml.devices()
         for device in devices:
             if device.mig:
                 why = f"GPU {device.uuid} is in MIG mode, which reports no memory per process."
-                return Check("gpus", holds=False, reason=why)
+                return SelfCheck("gpus", holds=False, reason=why)
             nvml.device_used_bytes(device.uuid)
             nvml.processes(device.uuid)
     except NvmlError as error:
-        return Check("gpus", holds=False, reason=_sentence(error))
+        return SelfCheck("gpus", holds=False, reason=_sentence(error))
     if not devices:
-        return Check(
+        return SelfCheck(
             "gpus", holds=False, reason=f"The driver shows no GPU to this container.{hint}"
         )
     shown = ", ".join(f"{device.uuid} ({device.name})" for device in devices)
     missing = "".join(f" Not answering: {_sentence(error)}" for error in nvml.unreachable)
-    return Check("gpus", holds=True, reason=f"Visible: {shown}.{missing}")
+    return SelfCheck("gpus", holds=True, reason=f"Visible: {shown}.{missing}")
 
 
 def _sentence(error: NvmlError) -> str:

@@ -128,7 +128,7 @@ def test_an_item_that_another_of_its_name_replaces_is_edited_field_by_field():
 def test_items_are_taken_and_inserted_by_index():
     edits = Edits()
     edits.put("/c/1", "image", "x")
-    edits.take("/c", 2)
+    edits.remove_item("/c", 2)
     edits.insert("/c", 0, {"name": "ours"})
     after = applied(edits, {"c": [{"name": "a"}, {"name": "b"}, {"name": "c"}]})
     assert after == {"c": [{"name": "ours"}, {"name": "a"}, {"name": "b", "image": "x"}]}

@@ -42,7 +42,7 @@ _NO_SLICE: Final = slice_resource("unknown")
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedAmounts:
     """What is counted for a pod."""
 
     amounts: Mapping[str, tuple[str, int]]
@@ -62,7 +62,7 @@ class Counted:
 
 def counted_for(
     pod: Pod, demand: Demand, rule: Rule, policy: Policy, *, stored: bool = False
-) -> Counted:
+) -> CountedAmounts:
     """Return what is counted for a pod, where the rule is that of its class (`Rule.of_class`).
 
     Of a pod that is about to be `stored` the slices are those that it has: which are the smallest
@@ -73,14 +73,16 @@ def counted_for(
     if rule.accounting is Accounting.CAP_ONLY:
         slot = (rule.time_sliced_resource, 1)
         on_nodes = (TIME_SLICED, _more_than(CARD_MEMORY_LABEL, demand.per_gpu_bytes))
-        return Counted(dict.fromkeys(demand.amounts, slot), on_nodes, _is_vram)
+        return CountedAmounts(dict.fromkeys(demand.amounts, slot), on_nodes, _is_vram)
     amounts = {
         name: (VRAM_RESOURCE, amount * demand.gpu_count) for name, amount in demand.amounts.items()
     }
-    return Counted(amounts, (_more_than(NODE_GPU_MEMORY_LABEL, demand.per_gpu_bytes),))
+    return CountedAmounts(amounts, (_more_than(NODE_GPU_MEMORY_LABEL, demand.per_gpu_bytes),))
 
 
-def _slices(pod: Pod, demand: Demand, rule: Rule, policy: Policy, *, stored: bool) -> Counted:
+def _slices(
+    pod: Pod, demand: Demand, rule: Rule, policy: Policy, *, stored: bool
+) -> CountedAmounts:
     had = {
         container.name: resource
         for container in pod.containers
@@ -102,7 +104,7 @@ def _slices(pod: Pod, demand: Demand, rule: Rule, policy: Policy, *, stored: boo
     needs: dict[str, int] = {}
     for name, resource in chosen.items():
         needs[resource] = max(needs.get(resource, 0), demand.amounts[name])
-    return Counted(
+    return CountedAmounts(
         {name: (resource, demand.gpu_count) for name, resource in chosen.items()},
         tuple(_more_than(memory_label(resource), need) for resource, need in needs.items()),
         lambda resource: _is_vram(resource) or is_slice(resource),
@@ -128,7 +130,7 @@ def is_counted_by_plugin(resource: str, amount: str, rule: Rule) -> bool:
     return is_slot and _equals(amount, 1)
 
 
-def count(edits: Edits, place: str, container: Json, counted: Counted) -> None:
+def count(edits: Edits, place: str, container: Json, counted: CountedAmounts) -> None:
     """Set requests and limits of what the container at a place gets."""
     found = counted.written(container["name"])
     if found is None:
@@ -150,7 +152,7 @@ def count(edits: Edits, place: str, container: Json, counted: Counted) -> None:
             edits.merge(f"{place}/resources", kind, amounts, {resource: written})
 
 
-def uncounted(container: Container, counted: Counted) -> Iterator[str]:
+def uncounted(container: Container, counted: CountedAmounts) -> Iterator[str]:
     """Yield the paths where a container with VRAM lacks what `count` writes."""
     resource, amount = counted.amounts[container.name]
     for kind in _KINDS:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.mutation import edit_debuggers, mutate_pod, void_visible_devices
-from webhook.core.admission.rules.case import Case, Kind
+from webhook.core.admission.rules.case import Case, CaseKind
 from webhook.core.admission.rules.changes import new_debuggers
 from webhook.core.admission.rules.complexity import is_managed, is_ours_to_deny
 from webhook.core.admission.rules.table import findings_of, hints_of
@@ -287,7 +287,7 @@ def _read(request: Request, rule: Rule, policy: Policy, *, mutating: bool) -> De
     case = Case(pod, read_pod(request.old), rule, policy, mutating=mutating)
     if request.subresource == "ephemeralcontainers":
         return _debugged(case)
-    return _judged(case, findings_of(case, Kind.UPDATED))
+    return _judged(case, findings_of(case, CaseKind.UPDATED))
 
 
 def _creation(pod: Pod, rule: Rule, policy: Policy, *, mutating: bool) -> Case:
@@ -323,9 +323,9 @@ def _offered(case: Case, found: Offer) -> Decision:
     except MalformedObjectError as error:
         wrong = str(error)
     if wrong:
-        return _noted(_hinted(case), found.left(wrong))
+        return _noted(_hinted(case), found.declined(wrong))
     shared = replace(shared, patch=(*asking, *shared.patch), before=case.pod.raw)
-    return _noted(shared, found.taken)
+    return _noted(shared, found.accepted)
 
 
 def _noted(decision: Decision, note: str) -> Decision:
@@ -346,17 +346,17 @@ def _created(case: Case) -> Decision:
     """
     if not case.asks:
         return _without_demand(case)
-    findings = findings_of(case, Kind.READABLE if case.asked else Kind.UNREADABLE)
+    findings = findings_of(case, CaseKind.READABLE if case.asked else CaseKind.UNREADABLE)
     if findings or case.rule.action is Action.AUDIT:
         return _judged(case, findings)
     if not case.mutating:
-        return _judged(case, findings_of(case, Kind.TRANSLATED))
+        return _judged(case, findings_of(case, CaseKind.TRANSLATED))
     return _mutated(case, mutate_pod(case.pod, case.demand, case.rule, case.policy, case.enforcer))
 
 
 def _without_demand(case: Case) -> Decision:
     """Decide a pod that asks for no VRAM: left alone, except for GPUs made visible by hand."""
-    findings = findings_of(case, Kind.WITHOUT_DEMAND)
+    findings = findings_of(case, CaseKind.WITHOUT_DEMAND)
     if _voids(case) and not findings:
         for container in case.pod.containers:
             container.env()  # raises MalformedObjectError
@@ -377,11 +377,11 @@ def _debugged(case: Case) -> Decision:
     """
     names = {container.name for container in new_debuggers(case.old, case.pod)}
     if not is_managed(case.old.raw):
-        findings = findings_of(case, Kind.DEBUGGED_WITHOUT_DEMAND)
+        findings = findings_of(case, CaseKind.DEBUGGED_WITHOUT_DEMAND)
         if findings or not _voids(case):
             return _judged(case, findings)
         return _mutated(case, edit_debuggers(case.pod, names, hide_visible))
-    findings = findings_of(case, Kind.DEBUGGED)
+    findings = findings_of(case, CaseKind.DEBUGGED)
     audited = case.rule.action is Action.AUDIT
     if findings or audited or not case.mutating or _is_observed(case.policy, case.old.raw):
         return _judged(case, findings)

@@ -48,7 +48,7 @@ from webhook.names import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from webhook.core.admission.accounting import Counted
+    from webhook.core.admission.accounting import CountedAmounts
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Pod
@@ -142,7 +142,7 @@ def working_nodes(rule: Rule) -> list[Json]:
 
 
 def _choose_nodes(
-    edits: Edits, pod: Pod, demand: Demand, rule: Rule, counted: Counted, *, stored: bool
+    edits: Edits, pod: Pod, demand: Demand, rule: Rule, counted: CountedAmounts, *, stored: bool
 ) -> None:
     """Step 2: required node affinity for what a selector cannot say, and advice."""
     expressions = [*counted.on_nodes, *working_nodes(rule)]

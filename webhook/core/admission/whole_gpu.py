@@ -54,7 +54,7 @@ class Offer(NamedTuple):
     amount: str
 
     @property
-    def taken(self) -> str:
+    def accepted(self) -> str:
         """What its author reads where the pod gets the share."""
         return (
             f"{self.path}: rule {self.rule} gives {self.amount} of a GPU in place of a whole one; "
@@ -70,7 +70,7 @@ class Offer(NamedTuple):
             f"place of a whole one; for another size write {GPU_MEMORY_ANNOTATION} in its place"
         )
 
-    def left(self, why: str) -> str:
+    def declined(self, why: str) -> str:
         """Say to its author that the pod keeps the whole GPU, and why."""
         return (
             f"{self.path}: the pod keeps its whole GPU, for a share of {self.amount} by rule "

@@ -20,7 +20,7 @@ from webhook.core.placement.fit import Denial, best_fit, held_node, place
 from webhook.core.placement.pods import MOST_GPUS, counted_need, hold_of, named_gpus, shared_hold
 from webhook.core.pod.fields import mapping, text
 from webhook.core.pod.findings import MalformedObjectError
-from webhook.core.pod.gpus import EVERY_GPU, free_bytes, take
+from webhook.core.pod.gpus import EVERY_GPU, allocate, free_bytes
 from webhook.core.pod.lenient import as_object
 from webhook.core.pod.quantity import MAX_BYTES, MIB
 from webhook.core.pod.views import read_pod
@@ -270,10 +270,10 @@ def plan_all(
         left = dict(free)
         before = pods.get(pod.uid)
         if entered:
-            take(left, entered.uuids, -entered.memory_bytes)
+            allocate(left, entered.uuids, -entered.memory_bytes)
         elif before:
             uuids, taken_bytes = _taken_unlisted(before, node)
-            take(left, uuids, -taken_bytes)
+            allocate(left, uuids, -taken_bytes)
         got = _choose(node, gpus, left, pod, order, held)
         gets.append(got)
         if isinstance(got, Denial):
@@ -281,7 +281,7 @@ def plan_all(
         is_new |= kept.pop(pod.uid, None) is not None or bool(pod.need)
         if pod.need:
             kept[pod.uid] = _entry(pod, got, pod.need.memory_bytes, now_s)
-            take(left, got, pod.need.memory_bytes)
+            allocate(left, got, pod.need.memory_bytes)
         free = left
     if all(isinstance(got, Denial) for got in gets):
         return Draft(assignments, tuple(gets), changed=False)

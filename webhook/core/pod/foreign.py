@@ -71,7 +71,7 @@ class Product:
     objects: Mapping[str, str] = field(default_factory=dict)
     """Its own kinds of objects, as `group/Kind`."""
     schedulers: frozenset[str] = frozenset()
-    """Its own, which would look for its requests."""
+    """Its own, which would wait for its requests."""
     gives_gpus_by_container: bool = False
     """Whether each container of a pod may get another GPU."""
 

@@ -71,16 +71,16 @@ def free_bytes(gpus: Iterable[Gpu], taken: Iterable[tuple[Iterable[str], int]]) 
     """
     free = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
     for uuids, taken_bytes in taken:
-        for uuid in uuids:  # as `take` has it, which would be a call for each pod
+        for uuid in uuids:  # as `allocate` has it, which would be a call for each pod
             if uuid in free:
                 free[uuid] -= taken_bytes
             elif uuid == EVERY_GPU:
-                take(free, (uuid,), taken_bytes)
+                allocate(free, (uuid,), taken_bytes)
     return free
 
 
-def take(free: dict[str, int], uuids: Iterable[str], taken_bytes: int) -> None:
-    """Take so many bytes of each of these GPUs; `EVERY_GPU` is each that there is."""
+def allocate(free: dict[str, int], uuids: Iterable[str], taken_bytes: int) -> None:
+    """Allocate so many bytes of each of these GPUs; `EVERY_GPU` is each that there is."""
     for uuid in uuids:
         if uuid in free:
             free[uuid] -= taken_bytes

@@ -1,6 +1,6 @@
 """Parts of what somebody stored, read without an error: what is not of its type is empty.
 
-For what is shown, or only looked at. What decides about a pod reads it by `fields`, which never
+For what is shown or compared alone. What decides about a pod reads it by `fields`, which never
 takes a malformed field for an absent one.
 """
 

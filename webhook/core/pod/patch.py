@@ -100,7 +100,7 @@ class Edits:
         here = f"{place}/{key}"
         for index, name in reversed([*enumerate(before)]):
             if name not in wanted:
-                self.take(here, index)
+                self.remove_item(here, index)
         for index, (name, item) in enumerate(wanted.items()):
             if name not in before:
                 self.insert(here, index, item)
@@ -120,7 +120,7 @@ class Edits:
         """Insert an item into the list at a place."""
         self.operations.append({"op": "add", "path": f"{place}/{index}", "value": value})
 
-    def take(self, place: str, index: int) -> None:
+    def remove_item(self, place: str, index: int) -> None:
         """Take an item out of the list at a place."""
         self.operations.append({"op": "remove", "path": f"{place}/{index}"})
 

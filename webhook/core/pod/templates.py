@@ -8,7 +8,7 @@
 | `spec.domain.devices` beside `metadata` | VirtualMachine of KubeVirt, whose pods get it as well |
 
 Kubernetes' own kinds are known by name, and so is where their template stands: it is judged there
-whatever it holds, and looked for nowhere else.
+whatever it holds, and searched nowhere else.
 
 Sources: PodTemplateSpec in k8s.io/api/core/v1; kubeflow/kubeflow notebook_controller.go
 (`generateStatefulSet`); argoproj/argo-workflows workflow/controller/workflowpod.go; kubevirt.io/api
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 Path = tuple[str | int, ...]
 
 MAX_DEPTH: Final = 64
-"""Of a value that is looked at: the deepest template that we know of stands at 8."""
+"""Of a value that is read: the deepest template that we know of stands at 8."""
 MAX_VALUES: Final = 2**20
-"""Values of one object that are looked at: ten times as many as the API server would store."""
+"""Values of one object that are read: ten times as many as the API server would store."""
 MAX_TEMPLATES: Final = 1000
 """Of one object."""
 
@@ -156,10 +156,10 @@ def _of_notebook(obj: Json, template: Template) -> Template:
 def _search(obj: Json) -> Iterator[Template]:
     """Yield the templates of an object, in the order in which they stand there.
 
-    By a stack of what is left to look at, which no depth can exhaust. What is inside of a template
-    is not looked at: a pod holds no pods.
+    By a stack of what is left to read, which no depth can exhaust. What is inside of a template
+    is not read: a pod holds no pods.
     """
-    looked_at = 0
+    values_read = 0
     left: list[tuple[Any, Path]] = [(obj, ())]
     while left:
         value, path = left.pop()
@@ -169,8 +169,8 @@ def _search(obj: Json) -> Iterator[Template]:
             continue
         if len(path) >= MAX_DEPTH:
             raise TooMuchToSearchError(f"nests more than {MAX_DEPTH} levels deep; flatten it")
-        looked_at += len(value)
-        if looked_at > MAX_VALUES:
+        values_read += len(value)
+        if values_read > MAX_VALUES:
             raise TooMuchToSearchError(f"holds more than {MAX_VALUES:,} values; split it")
         pairs = value.items() if type(value) is dict else enumerate(value)
         inner = [(one, (*path, key)) for key, one in pairs if type(one) in {dict, list} and one]
@@ -180,7 +180,7 @@ def _search(obj: Json) -> Iterator[Template]:
 def _template(value: Json, path: Path, obj: Json) -> Template | None:
     """Return the template that a mapping is; None where it is none.
 
-    An object of another kind is no pod although it may look like one: in `spec.containers` of a
+    An object of another kind is no pod although it may resemble one: in `spec.containers` of a
     Prometheus stand parts of containers, and no pod gets its annotations.
     """
     spec = value.get("spec")

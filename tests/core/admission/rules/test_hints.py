@@ -196,7 +196,7 @@ def test_few_warnings_are_given_and_few_keys_compared(monkeypatch):
     assert len(compared) <= 3 * 2 * 32
 
 
-def test_of_however_many_keys_only_the_first_are_looked_at():
+def test_of_however_many_keys_only_the_first_are_read():
     keys = (f"example.com/{n}" for n in range(10_000))
     assert list(candidates(keys)) == []
     assert next(keys) == "example.com/4096"

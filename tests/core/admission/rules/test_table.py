@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.pods import RULE, a_pod, a_policy
 from webhook.core.admission import rules
-from webhook.core.admission.rules.case import Case, Kind
+from webhook.core.admission.rules.case import Case, CaseKind
 from webhook.core.admission.rules.table import HINTS, HINTS_IF_FINE, RULES
 from webhook.core.pod.views import read_pod
 
@@ -43,7 +43,7 @@ def test_a_rule_says_fields_and_allowed_values(rule):
 
 
 def test_every_kind_of_case_is_judged():
-    for kind in Kind.__members__.values():
+    for kind in CaseKind.__members__.values():
         assert any(kind & row.judges for row in RULES), kind
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from webhook.core.policy.values import Policy, Rule
 
 
-class Kind(Flag):
+class CaseKind(Flag):
     """Which kind of case it is; each rule judges some of them."""
 
     WITHOUT_DEMAND = auto()
@@ -76,8 +76,8 @@ class Case:
         shows what will be.
         """
         devices = self.rule.visible_devices
-        looks = self.policy.rollout is Rollout.OBSERVE or self.rule.action is Action.AUDIT
-        return devices is VisibleDevices.DENY or (devices is VisibleDevices.VOID and looks)
+        observes = self.policy.rollout is Rollout.OBSERVE or self.rule.action is Action.AUDIT
+        return devices is VisibleDevices.DENY or (devices is VisibleDevices.VOID and observes)
 
     @property
     def demand(self) -> Demand:

@@ -17,7 +17,7 @@ from webhook.core.admission.rules.amounts import (
     whole_gpu_and_share,
     whole_gpus,
 )
-from webhook.core.admission.rules.case import Case, Kind
+from webhook.core.admission.rules.case import Case, CaseKind
 from webhook.core.admission.rules.changes import (
     debugging_containers,
     debugging_mounts,
@@ -59,46 +59,46 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RuleRow:
     """One rule, and what it judges."""
 
-    judges: Kind
+    judges: CaseKind
     rule: Callable[[Case], Iterable[Finding]]
     tier: Tier | None = None
     """The tier whose pods it judges; None for all."""
 
 
 RULES: Final = (
-    Row(Kind.ASKING, readable_demand),
-    Row(Kind.CREATED, whole_gpus),
-    Row(Kind.WITHOUT_DEMAND, visible_devices_without_demand),
-    Row(Kind.ASKING, translatable),
-    Row(Kind.ASKING, whole_gpu_and_share),
-    Row(Kind.ASKING, operating_system),
-    Row(Kind.ASKING, node_name),
-    Row(Kind.ASKING, privileged_pod),
-    Row(Kind.ASKING, non_root),
-    Row(Kind.ASKING, visible_devices_of_demand),
-    Row(Kind.CREATED | Kind.UPDATED, device_annotations),
-    Row(Kind.CREATED, device_mounts),
-    Row(Kind.ASKING, gpu_class_known),
-    Row(Kind.ASKING, node_selector),
-    Row(Kind.CREATED, reserved_names),
-    Row(Kind.WITHOUT_DEMAND, reserved_marks),
-    Row(Kind.ASKING, process_namespace, tier=SIDECAR),
-    Row(Kind.READABLE, bounds),
-    Row(Kind.READABLE, slices),
-    Row(Kind.READABLE, one_slot),
-    Row(Kind.READABLE, one_user, tier=SIDECAR),
-    Row(Kind.READABLE, one_profile, tier=SIDECAR),
-    Row(Kind.READABLE, room_for_enforcer, tier=SIDECAR),
-    Row(Kind.TRANSLATED, translated),
-    Row(Kind.UPDATED, immutable),
-    Row(Kind.UPDATED, room_after_resize),
-    Row(Kind.DEBUGGED, debugging_containers),
-    Row(Kind.DEBUGGED_WITHOUT_DEMAND, debugging_without_demand),
-    Row(Kind.DEBUGGING, debugging_mounts),
-    Row(Kind.DEBUGGING, reserved_debuggers),
+    RuleRow(CaseKind.ASKING, readable_demand),
+    RuleRow(CaseKind.CREATED, whole_gpus),
+    RuleRow(CaseKind.WITHOUT_DEMAND, visible_devices_without_demand),
+    RuleRow(CaseKind.ASKING, translatable),
+    RuleRow(CaseKind.ASKING, whole_gpu_and_share),
+    RuleRow(CaseKind.ASKING, operating_system),
+    RuleRow(CaseKind.ASKING, node_name),
+    RuleRow(CaseKind.ASKING, privileged_pod),
+    RuleRow(CaseKind.ASKING, non_root),
+    RuleRow(CaseKind.ASKING, visible_devices_of_demand),
+    RuleRow(CaseKind.CREATED | CaseKind.UPDATED, device_annotations),
+    RuleRow(CaseKind.CREATED, device_mounts),
+    RuleRow(CaseKind.ASKING, gpu_class_known),
+    RuleRow(CaseKind.ASKING, node_selector),
+    RuleRow(CaseKind.CREATED, reserved_names),
+    RuleRow(CaseKind.WITHOUT_DEMAND, reserved_marks),
+    RuleRow(CaseKind.ASKING, process_namespace, tier=SIDECAR),
+    RuleRow(CaseKind.READABLE, bounds),
+    RuleRow(CaseKind.READABLE, slices),
+    RuleRow(CaseKind.READABLE, one_slot),
+    RuleRow(CaseKind.READABLE, one_user, tier=SIDECAR),
+    RuleRow(CaseKind.READABLE, one_profile, tier=SIDECAR),
+    RuleRow(CaseKind.READABLE, room_for_enforcer, tier=SIDECAR),
+    RuleRow(CaseKind.TRANSLATED, translated),
+    RuleRow(CaseKind.UPDATED, immutable),
+    RuleRow(CaseKind.UPDATED, room_after_resize),
+    RuleRow(CaseKind.DEBUGGED, debugging_containers),
+    RuleRow(CaseKind.DEBUGGED_WITHOUT_DEMAND, debugging_without_demand),
+    RuleRow(CaseKind.DEBUGGING, debugging_mounts),
+    RuleRow(CaseKind.DEBUGGING, reserved_debuggers),
 )
 
 HINTS: Final = (unread_keys, foreign_requests)
@@ -109,12 +109,12 @@ _HINTS: Final = (*HINTS, *HINTS_IF_FINE)
 
 
 @cache
-def rules_for(kind: Kind, tier: Tier) -> tuple[Callable[[Case], Iterable[Finding]], ...]:
+def rules_for(kind: CaseKind, tier: Tier) -> tuple[Callable[[Case], Iterable[Finding]], ...]:
     """Return the rules for a kind of case and a tier; cached, which saves a tenth of a review."""
     return tuple(row.rule for row in RULES if kind in row.judges and row.tier in {None, tier})
 
 
-def findings_of(case: Case, kind: Kind) -> tuple[Finding, ...]:
+def findings_of(case: Case, kind: CaseKind) -> tuple[Finding, ...]:
     """Return what is wrong with a pod, each finding once; raises MalformedObjectError.
 
     The first MOST_FINDINGS: a pod within all bounds can have thousands.

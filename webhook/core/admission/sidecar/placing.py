@@ -62,7 +62,7 @@ def _replace_enforcers(edits: Edits, pod: Pod, field: str, wanted: Json, *, last
 
 def _remove_enforcers(edits: Edits, pod: Pod) -> None:
     for enforcer in reversed(pod.enforcers):
-        edits.take(f"/spec/{enforcer.field}", enforcer.index)
+        edits.remove_item(f"/spec/{enforcer.field}", enforcer.index)
 
 
 def _set_volumes(edits: Edits, pod: Pod, wanted: Iterable[Json]) -> None:

@@ -210,7 +210,7 @@ def _edit_env(container: Container, place: str, edits: Edits) -> None:
         edits.remove(place, "env")
         return
     for index in reversed(removed):
-        edits.take(f"{place}/env", index)
+        edits.remove_item(f"{place}/env", index)
 
 
 def _is_all(some: Iterable[str], holder: Mapping[str, Any]) -> bool:
