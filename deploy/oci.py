@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 Json = dict[str, Any]
@@ -107,14 +107,13 @@ def _matches(path: str, pattern: str) -> bool:
     return len(one.parts) == len(PurePosixPath(pattern).parts) and one.match(pattern)
 
 
-def pack(content: Mapping[str, bytes], epoch: int, runs: Collection[str] = ()) -> bytes:
+def pack(content: Mapping[str, bytes], epoch: int) -> bytes:
     """Return a tar archive of files by path: sorted, of one time, and nobody's."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(content):
             entry = tarfile.TarInfo(path)
             entry.size, entry.mtime = len(content[path]), epoch
-            entry.mode = 0o755 if path in runs else 0o644
             archive.addfile(entry, io.BytesIO(content[path]))
     return made.getvalue()
 
