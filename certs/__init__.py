@@ -2,30 +2,25 @@
 
 Rooms, each importing only those below it::
 
-    stores       where a set lies: folder (read, ensure, load_into, stamp), swap; share (Replica)
-    rotation     pure decisions: authority, rotate (advance, announce), trust, replica (due)
-    tls_context  a set into a TLS context, without a disk
-    pki          pem, names, issue, check, status, derive: certificates and sets as values
-    errors       CertificatesError: where, what, what to do
+    stores    where a set lies: folder (read, ensure, load_into, stamp), swap; share (Replica)
+    rotation  pure decisions: authority, rotate (advance, announce), trust, replica (due)
+    pki       pem, names, issue, check, status: certificates and sets as values
 
 ``stores.folder`` and ``stores.swap`` do I/O; everything else works on values. Time is an argument:
 an aware datetime in UTC. Nothing here logs or prints.
 """
 
-from certs.errors import CertificatesError
 from certs.pki.check import days_left, needs_renewal, problems, renewal_due
-from certs.pki.derive import derived_secret
 from certs.pki.issue import issue_ca, issue_serving
 from certs.pki.names import service_names
-from certs.pki.pem import Bundle, Pair
+from certs.pki.pem import Bundle, CertificatesError, Pair, derived_secret
 from certs.pki.status import CertificateStatus, Status, describe
 from certs.rotation.authority import Terms
 from certs.rotation.replica import Publish, Store, StoredBundle
 from certs.rotation.rotate import Advance, SetAction, advance, announce
 from certs.rotation.trust import Configuration, holds
-from certs.stores.folder import ensure, load_into, read, stamp
+from certs.stores.folder import ensure, load_into, load_set_into, read, stamp
 from certs.stores.share import ConflictError, Replica, Round, SharedCluster
-from certs.tls_context import load_set_into
 
 __all__ = [
     "Advance",

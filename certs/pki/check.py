@@ -12,7 +12,6 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from certs.errors import CertificatesError
 from certs.pki.issue import DAY_S
 from certs.pki.names import missing_names, names_of
 from certs.pki.pem import (
@@ -21,6 +20,7 @@ from certs.pki.pem import (
     CERTIFICATE,
     KEY,
     Bundle,
+    CertificatesError,
     belongs,
     certificates,
     private_keys,

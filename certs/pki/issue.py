@@ -9,11 +9,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from certs.errors import CertificatesError
 from certs.pki.names import alternative_names, tidy
 from certs.pki.pem import (
     AUTHORITIES,
     AUTHORITY_KEYS,
+    CertificatesError,
     Pair,
     certificate_text,
     certificates,

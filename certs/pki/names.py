@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from cryptography import x509
 
-from certs.errors import CertificatesError
+from certs.pki.pem import CertificatesError
 
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 # RFC 1123 section 2.1; a wildcard may only be the whole leftmost label (RFC 6125 section 6.4.3).

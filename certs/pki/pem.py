@@ -1,4 +1,4 @@
-"""PEM text to certificates and keys and back, and the two values the package passes around."""
+"""PEM text to certificates and keys and back, the values the package passes around, its error."""
 
 import re
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.types import (
     CertificateIssuerPrivateKeyTypes,
     PrivateKeyTypes,
 )
-
-from certs.errors import CertificatesError
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 # The keys of a Kubernetes Secret of type kubernetes.io/tls, as cert-manager fills it.
 CERTIFICATE = "tls.crt"
@@ -28,6 +28,24 @@ _PRIVATE_KEY = re.compile(
     rb"-----BEGIN (?P<kind>[A-Z0-9 ]*PRIVATE KEY)-----.+?-----END (?P=kind)-----\s*", re.DOTALL
 )
 _COMPLETE = "put a complete PEM file there"
+
+
+class CertificatesError(Exception):
+    """Say where something is wrong with certificates, what, and what to do about it.
+
+    The three parts stay apart so that a command can lay them out and a log can index them.
+    """
+
+    def __init__(self, where: str, what: str, cure: str) -> None:
+        super().__init__(f"{where}: {what}; {cure}")
+        self.where = where
+        self.what = what
+        self.cure = cure
+
+    @property
+    def sentence(self) -> str:
+        """Return the error as one finding, in the form of ``problems``."""
+        return f"{self.where} {self.what}; {self.cure}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +142,20 @@ def key_text(key: PrivateKeyTypes | CertificateIssuerPrivateKeyTypes) -> bytes:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
+
+
+def derived_secret(key_pem: bytes, purpose: str, length_bytes: int = 16) -> bytes:
+    """Return a secret that follows from the first private key of a PEM text, and from a purpose.
+
+    Replicas that share a key agree on it without storing it, it changes with each key, and it says
+    nothing of the key (HKDF with SHA-256, RFC 5869). Raises CertificatesError.
+    """
+    der = private_keys(key_pem, KEY)[0].private_bytes(
+        serialization.Encoding.DER,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return HKDF(SHA256(), length_bytes, salt=None, info=purpose.encode()).derive(der)
 
 
 def belongs(key: PrivateKeyTypes, certificate: x509.Certificate) -> bool:

@@ -8,13 +8,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import NameOID
 
-from certs.errors import CertificatesError
 from certs.pki.check import can_sign, is_valid, signed_by, title
 from certs.pki.issue import BACKDATE, CA_LIFE_S, CA_NAME_PREFIX, DAY_S, SERVING_LIFE_S
 from certs.pki.pem import (
     AUTHORITIES,
     AUTHORITY_KEYS,
     Bundle,
+    CertificatesError,
     Pair,
     belongs,
     certificate_text,

@@ -24,7 +24,6 @@ from enum import StrEnum
 
 from cryptography import x509
 
-from certs.errors import CertificatesError
 from certs.pki.check import is_valid, needs_renewal, problems, title
 from certs.pki.issue import issue_ca, issue_serving
 from certs.pki.names import missing_names, names_of, tidy
@@ -34,6 +33,7 @@ from certs.pki.pem import (
     CERTIFICATE,
     KEY,
     Bundle,
+    CertificatesError,
     Pair,
     belongs,
     certificate_text,

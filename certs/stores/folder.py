@@ -8,19 +8,22 @@ name a user sees is a link through it::
 
 Renaming a new ``..data`` over the old one swaps certificate and key together; there is no moment
 at which they do not match. Plain files, as people copy them, are read as well.
+
+A set gets into a TLS context from memory, so that no key is ever written to a disk: Python's
+``ssl`` takes paths only, and ``/dev/fd`` makes paths of files that exist in memory alone.
 """
 
+import os
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from certs.errors import CertificatesError
-from certs.pki.pem import CERTIFICATE, FILES, KEY, Bundle
+from certs.pki.pem import CERTIFICATE, FILES, KEY, Bundle, CertificatesError
 from certs.rotation.authority import Terms
 from certs.rotation.rotate import Advance, SetAction, advance
 from certs.stores.swap import DATA, locked, publish, through_data
-from certs.tls_context import load_set_into
 
 # A read meets a swap only if that lands between two opens; several in a row are something else.
 _ATTEMPTS = 5
@@ -89,6 +92,26 @@ def load_into(context: ssl.SSLContext, folder: Path) -> None:
     load_set_into(context, bundle, str(folder))
 
 
+def load_set_into(context: ssl.SSLContext, bundle: Bundle, where: str = "the set") -> None:
+    """Load certificate and key of a set into a TLS context.
+
+    Raises CertificatesError, naming ``where``, when they are absent or unusable. OpenSSL may have
+    taken half of them by then, so load into a new context and keep serving with the old one until
+    that has succeeded.
+    """
+    try:
+        with ExitStack() as files:
+            chain, key = (
+                files.enter_context(_in_memory(text))
+                for text in (bundle.certificate_pem, bundle.key_pem)
+            )
+            # Without a password OpenSSL would ask at the terminal for that of an encrypted key.
+            context.load_cert_chain(chain, key, password="")
+    except (ssl.SSLError, OSError) as error:
+        what = f"holds a certificate and key that cannot be used ({error})"
+        raise CertificatesError(where, what, "check its status and repair it") from error
+
+
 def stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
     """Return a value that changes when certificate or key do, at the price of two ``stat``.
 
@@ -145,3 +168,13 @@ def _restless(folder: Path) -> CertificatesError:
     return CertificatesError(
         str(folder), "changes faster than it can be read", "stop what keeps writing there"
     )
+
+
+@contextmanager
+def _in_memory(content: bytes) -> Iterator[str]:
+    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, content)
+        yield f"/dev/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from certs.errors import CertificatesError
 from certs.pki.names import tidy
-from certs.pki.pem import Bundle
+from certs.pki.pem import Bundle, CertificatesError
 from certs.rotation.authority import Terms
 from certs.rotation.replica import (
     Memory,

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from certs.errors import CertificatesError
-from certs.pki.pem import FILES, SECRET_FILES
+from certs.pki.pem import FILES, SECRET_FILES, CertificatesError
 
 # The name kubelet uses, so that tools which know a mounted Secret know this folder.
 DATA = "..data"

@@ -1,4 +1,4 @@
-"""Secrets that follow from a private key."""
+"""Secrets that follow from a private key, as PEM text has it."""
 
 from __future__ import annotations
 
