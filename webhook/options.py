@@ -1,4 +1,4 @@
-"""Options and failures that programs and tools share: durations, the rollout, which cluster.
+"""Options, failures and defaults that programs and tools share: durations, rollout, which cluster.
 
 A failure is a sentence on standard error and exit code 1; wrong usage is click's 2. Who asks a
 cluster acts with the user's own rights.
@@ -6,13 +6,16 @@ cluster acts with the user's own rights.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from webhook import __version__
 from webhook.core.pod.duration import parse_seconds
+from webhook.names import ENFORCER_IMAGE_REPOSITORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 
+ENFORCER_IMAGE_VARIABLE = "VRAMWARDEN_ENFORCER_IMAGE"
 ANSWER_S = 30.0
 """A person waits; a list of all nodes may take a while."""
 
@@ -36,6 +40,17 @@ class NoCluster(click.ClickException):
     """Ends a command that could read nothing."""
 
     exit_code = 3
+
+
+def default_enforcer_image() -> str:
+    """Return the image that rules use where they name none: this release's, or the platform's."""
+    return os.environ.get(ENFORCER_IMAGE_VARIABLE) or f"{ENFORCER_IMAGE_REPOSITORY}:{__version__}"
+
+
+def default_certificate_folder() -> Path:
+    """Return where `serve` keeps its own certificates (XDG Base Directory Specification)."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "vramwarden" / "certs"
 
 
 def policy_failure(error: PolicyInvalidError) -> Failure:

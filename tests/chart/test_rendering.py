@@ -21,10 +21,10 @@ from tests.support.charts import (
 from webhook import __version__
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.adapters.policy.source import PolicySource
-from webhook.adapters.settings import default_enforcer_image
 from webhook.agent.heartbeat import RUN_FOLDER
 from webhook.cli.agent import agent_command
 from webhook.cli.serve import serve_command
+from webhook.options import default_enforcer_image
 from webhook.server.worker import DRAIN_S
 
 LOCAL = list(yaml.safe_load_all((DEPLOY / "local.yaml").read_text()))

@@ -7,8 +7,8 @@ import pytest
 from tests.support.control_planes import wait_until
 from tests.support.our_server import container, denied, refused, variables
 from tests.support.pods import a_container, a_pod
-from webhook.adapters.settings import default_enforcer_image
 from webhook.core.pod.findings import Reason
+from webhook.options import default_enforcer_image
 
 GIB = 2**30
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path

@@ -17,10 +17,10 @@ from webhook.adapters.policy.files import (
     read_files,
 )
 from webhook.adapters.policy.schema import json_schema
-from webhook.adapters.settings import default_enforcer_image
 from webhook.adapters.yaml_documents import MAX_BYTES
 from webhook.core.admission.doubts import doubts
 from webhook.core.admission.examples import run_example
+from webhook.options import default_enforcer_image
 
 if TYPE_CHECKING:
     from collections.abc import Sized

@@ -12,11 +12,6 @@ import click
 
 from certs import CertificatesError, service_names
 from webhook.adapters.policy.files import PolicyInvalidError, shipped_policy_path
-from webhook.adapters.settings import (
-    ENFORCER_IMAGE_VARIABLE,
-    default_certificate_folder,
-    default_enforcer_image,
-)
 from webhook.cli.certs.cluster import cluster_of
 from webhook.cli.certs.options import (
     overlap_option,
@@ -26,7 +21,14 @@ from webhook.cli.certs.options import (
     service_option,
 )
 from webhook.core.policy.values import Rollout
-from webhook.options import Failure, policy_failure, rollout_option
+from webhook.options import (
+    ENFORCER_IMAGE_VARIABLE,
+    Failure,
+    default_certificate_folder,
+    default_enforcer_image,
+    policy_failure,
+    rollout_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

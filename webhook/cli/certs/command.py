@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from certs import Bundle, CertificatesError, describe, ensure, read, service_names
-from webhook.adapters.settings import default_certificate_folder
 from webhook.cli.certs.cluster import bundle_lines, cluster_of, cluster_options, install, rotate
 from webhook.cli.certs.options import configuration_option, secret_option
-from webhook.options import Failure
+from webhook.options import Failure, default_certificate_folder
 
 if TYPE_CHECKING:
     from certs import CertificateStatus, Status

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from webhook.adapters.policy.files import PolicyInvalidError, load_policy, shipped_policy_path
-from webhook.adapters.settings import default_enforcer_image
 from webhook.core.admission.creators import NOBODY, Creator
 from webhook.core.nvidia.mig import PROFILE
 from webhook.core.pod.findings import quoted
@@ -21,7 +20,7 @@ from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.pod.templates import kind_meant
 from webhook.core.policy.slices import SlicedNode
 from webhook.core.policy.values import Rollout
-from webhook.options import policy_failure, rollout_option
+from webhook.options import default_enforcer_image, policy_failure, rollout_option
 from webhook.tools.admit.judge.migrating import (
     Moved,
     migrate_options,

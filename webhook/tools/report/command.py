@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from webhook.options import NoCluster, connection_options, output_option, policy_failure, reach
+from webhook.options import (
+    NoCluster,
+    connection_options,
+    default_enforcer_image,
+    output_option,
+    policy_failure,
+    reach,
+)
 from webhook.tools.check.judge.facts import DEFAULT_NAMESPACE
 from webhook.tools.check.judge.findings import counted
 from webhook.tools.report.show import RolloutReport, as_json, as_text
@@ -138,7 +145,6 @@ def _policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, str]:
     from webhook.adapters.kube.policies import PoliciesApi  # noqa: PLC0415 - as above
     from webhook.adapters.policy.files import load_config_map, load_policy  # noqa: PLC0415
     from webhook.adapters.policy.objects import policy_text  # noqa: PLC0415
-    from webhook.adapters.settings import default_enforcer_image  # noqa: PLC0415
     from webhook.tools.report.read import POLICIES, read_policy_texts  # noqa: PLC0415
 
     image = default_enforcer_image()
