@@ -1,4 +1,4 @@
-"""What the API server is told of a policy."""
+"""What the API server holds of a policy by itself."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.pods import a_rule
 from webhook.core.policy.match import Match, Subject
-from webhook.core.policy.reach import covers, doubts
+from webhook.core.policy.reach import covers, rule_warnings
 from webhook.core.policy.values import Action, Bounds, EnforceBy, OnExcess
 
 GI = 2**30
@@ -47,7 +47,7 @@ def test_whoever_meets_a_covered_match_meets_the_one_that_covers_it(data, wide, 
 @given(st.lists(MATCHES, min_size=2, max_size=4), SUBJECTS)
 def test_a_rule_that_is_said_to_govern_no_pod_governs_none(matches, subject):
     rules = [a_rule(name=str(n), match=match) for n, match in enumerate(matches)]
-    dead = [doubt.text for doubt in doubts(rules) if "governs no pod" in doubt.text]
+    dead = [one.text for one in rule_warnings(rules) if "governs no pod" in one.text]
     first = next((rule for rule in rules if rule.match.holds(subject)), None)
     assert not [text for text in dead if first and text.startswith(f'rule "{first.name}"')]
 
@@ -89,7 +89,7 @@ def test_what_a_match_does_not_cover(wide, narrow):
 
 
 def said(*rules) -> list[str]:
-    return [str(doubt) for doubt in doubts(rules)]
+    return [str(one) for one in rule_warnings(rules)]
 
 
 def test_a_rule_after_a_catch_all_is_named_with_both_places():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from webhook.core.admission.creators import CONTROLLERS, controllers_of
 from webhook.core.policy import reach
 from webhook.core.policy.match import Match, Subject
-from webhook.core.policy.reach import Doubt
+from webhook.core.policy.reach import PolicyWarning
 from webhook.core.policy.values import Accounting, Action, EnforceBy
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from webhook.core.policy.values import Policy, Rule
 
 
-def doubts(policy: Policy) -> Iterator[Doubt]:
+def doubts(policy: Policy) -> Iterator[PolicyWarning]:
     """Yield what is doubtful about a policy."""
-    yield from reach.doubts(policy.rules)
+    yield from reach.rule_warnings(policy.rules)
     yield from _overlooked(policy)
     yield from _unheld(policy)
 
 
-def _unheld(policy: Policy) -> Iterator[Doubt]:
+def _unheld(policy: Policy) -> Iterator[PolicyWarning]:
     """Yield each rule whose pods have a cap that nobody holds and memory that nobody promises.
 
     | accounting, of the rule or a class that it allows | enforcement.by | warning |
@@ -36,14 +36,14 @@ def _unheld(policy: Policy) -> Iterator[Doubt]:
     for rule in policy.rules:
         holds = rule.action is Action.IGNORE or rule.enforcement.by is not EnforceBy.NONE
         if not holds and Accounting.CAP_ONLY in policy.accountings_of(rule):
-            yield Doubt(
+            yield PolicyWarning(
                 rule.where,
                 f'rule "{rule.name}" holds nobody to the memory asked for: accounting CapOnly is a '
                 "cap alone, and enforcement.by None leaves it out; write enforcement.by: Sidecar",
             )
 
 
-def _overlooked(policy: Policy) -> Iterator[Doubt]:
+def _overlooked(policy: Policy) -> Iterator[PolicyWarning]:
     """Yield each rule that restricts people and not what controllers make for them.
 
     | a rule | its users and groups | warning |
@@ -55,7 +55,7 @@ def _overlooked(policy: Policy) -> Iterator[Doubt]:
     """
     for rule in policy.rules:
         if rule.action is not Action.IGNORE and _overlooks_controllers(rule):
-            yield Doubt(
+            yield PolicyWarning(
                 rule.where,
                 f'rule "{rule.name}" governs no pods of Deployments, Jobs and the like: a '
                 "controller creates them, which its users and groups leave out; use "

@@ -23,7 +23,7 @@ rule, in order, and the first that matches a pod's namespace governs the pod.
 | `marks` | our marks are denied on a pod without a demand |
 | `variables` | NVIDIA_VISIBLE_DEVICES set by hand is denied, in a debugging container, too |
 | `annotations` | so are annotations by which a container runtime is asked for devices (CDI) |
-| `void` | a container that nobody promised a GPU is told that it sees none |
+| `void` | a container that nobody promised a GPU gets a variable by which it sees none |
 | `lets:` and a pattern | annotations that are let pass, by their keys |
 
 A line without words is left to the webhook, or to nobody. So is a rule that does not enforce, and

@@ -26,7 +26,7 @@ class NamespaceUnknownError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What rules look at to say whether they govern a pod."""
+    """What a rule's match is compared with: where, by whom and as what a pod is created."""
 
     namespace: str
     pod_labels: Mapping[str, str] = field(default_factory=dict)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from webhook.core.policy.values import Rule
 
 
-class Doubt(NamedTuple):
+class PolicyWarning(NamedTuple):
     """Something about a rule that its author hardly means."""
 
     where: str
@@ -30,14 +30,14 @@ class Doubt(NamedTuple):
         return f"{self.where}: {self.text}" if self.where else self.text
 
 
-def doubts(rules: Sequence[Rule]) -> Iterator[Doubt]:
+def rule_warnings(rules: Sequence[Rule]) -> Iterator[PolicyWarning]:
     """Yield what is doubtful about each rule, in their order."""
     for index, rule in enumerate(rules):
         before = _covering(rule.match, rules[:index])
         if before:
             shown = " and ".join(f'"{one.name}"{_at(one)}' for one in before)
             verb = "match" if len(before) > 1 else "matches"
-            yield Doubt(
+            yield PolicyWarning(
                 rule.where,
                 f'rule "{rule.name}" governs no pod: {shown} {verb} all of its pods before it; '
                 "move it up, or narrow what stands before it",
@@ -90,7 +90,7 @@ def _covering(match: Match, rules: Sequence[Rule]) -> list[Rule]:
     return list(found.values())
 
 
-def _choices(rule: Rule, after: Sequence[Rule]) -> Iterator[Doubt]:
+def _choices(rule: Rule, after: Sequence[Rule]) -> Iterator[PolicyWarning]:
     """Yield what who creates a pod can choose by labelling it, where one choice allows more.
 
     | the rule with podLabels | the rule for the same pods without them | said |
@@ -108,7 +108,7 @@ def _choices(rule: Rule, after: Sequence[Rule]) -> Iterator[Doubt]:
             _RANKS[one.action] > _RANKS[rule.action] and _may_meet(one.match, rule.match)
             for one in after
         ):
-            yield Doubt(
+            yield PolicyWarning(
                 rule.where,
                 f'rule "{rule.name}" matches by podLabels, which tenants choose: any pod may have '
                 f"them and so take action {rule.action}; {cure}",
@@ -121,7 +121,7 @@ def _choices(rule: Rule, after: Sequence[Rule]) -> Iterator[Doubt]:
         (less, "by leaving them out", other),
     ):
         if allowed:
-            yield Doubt(
+            yield PolicyWarning(
                 rule.where,
                 f'rule "{rule.name}" matches by podLabels, which tenants choose: {how} a pod gets '
                 f'{", ".join(allowed)}, beside rule "{than.name}"{_at(than)}; {cure}',

@@ -100,7 +100,7 @@ class ResourceClaims(StrEnum):
 
 
 class Warnings(StrEnum):
-    """Whether who creates a pod is told that it asks for too much or too little."""
+    """Whether who creates a pod is warned that it asks for too much or too little."""
 
     WARN = "Warn"
     OFF = "Off"
@@ -147,7 +147,7 @@ class OnExcess(StrEnum):
 
     STOP = "Stop"
     REPORT = "Report"
-    """Everything but the stop: what a cluster begins with that wants to look first."""
+    """Everything but the stop: what a cluster begins with that wants to see reports first."""
 
 
 class Accounting(StrEnum):
@@ -197,7 +197,7 @@ class Amounts:
     memory_limit: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Enforcement:
     """How a rule's pods are held to their cap. Durations are text, as the sidecar reads them."""
 
@@ -218,7 +218,7 @@ class Enforcement:
     resources: Amounts
 
     def __hash__(self) -> int:
-        """Hash one field: decisions look up what belongs to a rule, and a rule has few alike."""
+        """Hash one field: decisions find what belongs to a rule by it, and a rule has few alike."""
         return hash(self.image)
 
     @property
@@ -239,7 +239,7 @@ class GPUClass:
     """What the scheduler counts for pods of this class; None is what the rule says."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """One rule: which pods it governs and what happens to them."""
 
@@ -320,7 +320,7 @@ class Rule:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
     """A pod and what a policy's author expects of it; None means that nothing is expected."""
 
@@ -362,7 +362,7 @@ class Policy:
     examples: tuple[Example, ...] = ()
     digest: str = ""
     """SHA-256 of all that went in, in hex; not of `rollout`, which changes no pod with a demand,
-    nor of what is known of the cluster, which validation does not look at."""
+    nor of what is known of the cluster, which validation does not read."""
     rollout: Rollout = Rollout.ENFORCE
     runtime_classes: frozenset[str] = frozenset()
     """What is known of the cluster's RuntimeClasses, for rules that choose by it."""
