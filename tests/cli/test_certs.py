@@ -1,12 +1,14 @@
-"""`vramwarden certs status` where there is nothing to show: one sentence, with the command."""
+"""`vramwarden certs`: issued, shown, and where there is nothing to show one sentence."""
 
 from __future__ import annotations
 
 import json
+import stat
 
 import pytest
 
 from certs import Bundle, Configuration, StoredBundle
+from tests.support.commands import runner, vramwarden
 from webhook.cli.certs import command as certs_command
 from webhook.cli.main import main
 
@@ -66,3 +68,30 @@ def test_a_certificate_without_the_rest_is_told_in_full(status, tmp_path):
     assert code == 1
     assert "renewal" in out
     assert "problem: tls.crt" in err
+
+
+@pytest.mark.process
+def test_certificates_are_issued_once_kept_and_shown(tmp_path):
+    folder = tmp_path / "certs"
+    first = vramwarden("certs", "issue", "--cert-dir", folder, "--service", "vramwarden.system")
+    assert (first.returncode, first.stderr) == (0, "")
+    assert f"{folder}: issued" in first.stdout
+    assert stat.S_IMODE((folder / "tls.key").stat().st_mode) == 0o600
+    again = vramwarden("certs", "issue", "--cert-dir", folder, "--service", "vramwarden.system")
+    assert f"{folder}: kept" in again.stdout
+
+    shown = vramwarden("certs", "status", "--cert-dir", folder)
+    assert shown.returncode == 0
+    assert "days left" in shown.stdout
+    assert "vramwarden.system.svc" in shown.stdout
+    found = json.loads(vramwarden("certs", "status", "--cert-dir", folder, "-o", "json").stdout)
+    assert {one["role"] for one in found["certificates"]} == {"serving", "ca"}
+    assert found["problems"] == []
+
+
+@pytest.mark.parametrize("service", ["vramwarden", "a.b.c", ".b", "a."])
+def test_a_service_is_name_and_namespace(tmp_path, service):
+    issue = ["certs", "issue", "--cert-dir", str(tmp_path), "--service", service]
+    done = runner().invoke(main, issue)
+    assert done.exit_code == 2
+    assert "NAME.NAMESPACE" in done.stderr
