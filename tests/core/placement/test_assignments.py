@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.bench.orders import ORDERS
 from tests.support.assignments import NODE, NOW_S, TWO, entry, pod
 from tests.support.gpus import a_gpu
 from tests.support.pods import a_container, a_pod
@@ -21,7 +22,7 @@ from webhook.core.placement.assignments import (
     promised_bytes,
     read_pod_state,
 )
-from webhook.core.placement.fit import RETRIES, Denial, worst_fit
+from webhook.core.placement.fit import RETRIES, Denial
 from webhook.core.placement.pods import Hold
 from webhook.core.pod.quantity import MIB
 
@@ -246,7 +247,7 @@ def test_another_order_can_be_compared_with():
     new = pod("new", 100)
     entered = {"old": entry("a", mib=600)}
     assert planned(entered, [new], new).uuids == ("GPU-a",)
-    assert planned(entered, [new], new, order=worst_fit).uuids == ("GPU-b",)
+    assert planned(entered, [new], new, order=ORDERS["worst fit"]).uuids == ("GPU-b",)
 
 
 def test_two_gpus_of_8gi_take_5_5_then_3_3_and_never_5_5_5():

@@ -8,22 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.bench.orders import ORDERS
 from tests.support.gpus import a_gpu
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.fit import (
     Denial,
     Need,
     best_fit,
-    first_fit,
     place,
     unknown_gpus,
     unnamed_gpus,
-    worst_fit,
 )
 from webhook.core.pod.gpus import free_bytes
 from webhook.core.pod.quantity import MIB
 
-ORDERS = [best_fit, first_fit, worst_fit]
 FOUR = [a_gpu(name, 1000, index) for index, name in enumerate("abcd")]
 
 
@@ -61,15 +59,16 @@ def test_best_fit_takes_the_least_free_that_still_fits(free, mib, count, chosen)
 
 
 @pytest.mark.parametrize(
-    ("order", "one", "two"), [(best_fit, "c", "ac"), (first_fit, "a", "ac"), (worst_fit, "d", "ad")]
+    ("order", "one", "two"),
+    [("best fit", "c", "ac"), ("first fit", "a", "ac"), ("worst fit", "d", "ad")],
 )
 def test_other_orders_to_compare_with(order, one, two):
     free = [400, 100, 200, 500]
-    assert placed(FOUR, free, 150, order=order) == one
-    assert placed(FOUR, free, 150, 2, order) == two
+    assert placed(FOUR, free, 150, order=ORDERS[order]) == one
+    assert placed(FOUR, free, 150, 2, ORDERS[order]) == two
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 def test_ties_go_to_the_lowest_index_whatever_the_list_s_order(order):
     assert placed(FOUR[::-1], [7, 7, 7, 7], 5, order=order) == "a"
     assert placed(FOUR[::-1], [7, 7, 7, 7], 5, 3, order) == "abc"
@@ -198,7 +197,7 @@ def cases(draw):
     return gpus, free, Need(draw(st.integers(1, 100 * MIB)), draw(st.integers(1, 9)))
 
 
-@given(cases(), st.sampled_from(ORDERS))
+@given(cases(), st.sampled_from([*ORDERS.values()]))
 def test_a_pod_is_placed_exactly_where_enough_gpus_have_room(case, order):
     gpus, free, need = case
     healthy = {gpu.uuid for gpu in gpus if gpu.healthy}
@@ -223,13 +222,13 @@ def test_best_fit_leaves_no_gpu_aside_that_fits_and_has_less_free(case):
         assert all(amount < need.memory_bytes or amount >= most for amount in aside)
 
 
-@given(cases(), st.sampled_from(ORDERS))
+@given(cases(), st.sampled_from([*ORDERS.values()]))
 def test_the_order_of_the_list_does_not_matter(case, order):
     gpus, free, need = case
     assert place("n", gpus, free, need, order) == place("n", gpus[::-1], free, need, order)
 
 
-@given(GPUS, st.integers(1, 100), st.integers(1, 9), st.sampled_from(ORDERS))
+@given(GPUS, st.integers(1, 100), st.integers(1, 9), st.sampled_from([*ORDERS.values()]))
 def test_what_fits_on_an_empty_node_is_placed_there(gpus, mib, count, order):
     large_enough = sum(gpu.memory_bytes >= mib * MIB for gpu in gpus)
     result = place("n", gpus, free_bytes(gpus, []), Need(mib * MIB, count), order)

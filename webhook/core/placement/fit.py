@@ -44,19 +44,11 @@ class Denial:
 
 
 def best_fit(gpu: Gpu, free_bytes: int) -> tuple[int, ...]:
-    """Take the GPU with the least free memory, so that large pieces stay free; ours."""
+    """Take the GPU with the least free memory, so that large pieces stay free.
+
+    tests/bench/orders.py compares it with others.
+    """
     return free_bytes, gpu.index
-
-
-def first_fit(gpu: Gpu, free_bytes: int) -> tuple[int, ...]:
-    """Take the GPU with the lowest index; to compare with."""
-    del free_bytes
-    return (gpu.index,)
-
-
-def worst_fit(gpu: Gpu, free_bytes: int) -> tuple[int, ...]:
-    """Take the GPU with the most free memory; to compare with."""
-    return -free_bytes, gpu.index
 
 
 def place(
