@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.tools.admit_runs import ADMIT_POLICY, POD
+from tests.tools.admit.runs import ADMIT_POLICY, POD
 from webhook.tools.admit.show.output import Output
 from webhook.tools.shared.manifests.reading import read_yaml
 

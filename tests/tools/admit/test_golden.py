@@ -15,7 +15,7 @@ import pytest
 from tests.support.paths import GOLDEN
 from tests.support.pods import a_policy
 from tests.support.policies import load
-from tests.tools.admit_runs import run_in_full
+from tests.tools.admit.runs import run_in_full
 from webhook.core.policy.values import Action, EnforceBy, Style
 from webhook.tools.shared.manifests.documents import read_documents
 

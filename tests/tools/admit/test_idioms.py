@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tools.admit_runs import POD, run, run_in_full
-from webhook.tools.admit.read import UNRENDERED
+from tests.tools.admit.runs import POD, run, run_in_full
+from webhook.tools.admit.judge.texts import UNRENDERED
 
 MEMORY = "vramwarden.io/gpu-memory"
 TEMPLATE = "metadata: {annotations: {vramwarden.io/gpu-memory: 8GB}}"

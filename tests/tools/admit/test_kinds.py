@@ -9,7 +9,7 @@ from hypothesis import given
 
 from tests.support.pods import a_pod, a_policy, a_rule
 from tests.support.strategies import asking_pods
-from tests.tools.admit_runs import POD, run
+from tests.tools.admit.runs import POD, run
 from webhook.core.admission import templates
 from webhook.core.admission.decide import Decision, Outcome, Phase, decide
 from webhook.core.pod.findings import Finding, Reason

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.pods import a_policy
-from tests.tools.admit_runs import run_in_full
+from tests.tools.admit.runs import run_in_full
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES
-from webhook.tools.admit.judge.migrating import Origin
 from webhook.tools.admit.judge.migration.foreign_pod import Scale
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
+from webhook.tools.admit.judge.texts import Origin
 from webhook.tools.admit.show import reports
 
 FOLDER = Path(__file__).parent / "migrated"

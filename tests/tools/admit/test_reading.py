@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.tools.admit_runs import POD, run
+from tests.tools.admit.runs import POD, run
 from webhook.tools.shared.manifests.reading import (
     MAX_ALIASED,
     MAX_DEPTH,

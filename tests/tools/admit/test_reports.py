@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.support.pods import a_policy, a_rule
-from tests.tools.admit_runs import POD, run_in_full
+from tests.tools.admit.runs import POD, run_in_full
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action
 from webhook.tools.admit.show import reports
 

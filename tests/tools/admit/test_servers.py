@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.tools.admit_runs import POD, run
+from tests.tools.admit.runs import POD, run
 
 SERVER = POD.replace("image: example", "image: vllm/vllm-openai")
 LINE = (

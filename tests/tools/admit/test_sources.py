@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tools.admit_runs import POD
+from tests.tools.admit.runs import POD
 
 NAMES = ("a.yaml", "deep/b.yml", "deep/deeper/c.json", ".git/d.yaml", "deep/readme.md")
 

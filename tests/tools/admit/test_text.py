@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.pods import a_pod, a_policy, a_rule
 from tests.support.strategies import ANY_JSON, asking_pods
-from tests.tools.admit_runs import POD, run
+from tests.tools.admit.runs import POD, run
 from webhook.core.policy.values import Style
 from webhook.tools.shared.manifests.reading import Layout, read_yaml
 from webhook.tools.shared.manifests.writing import fresh, rewrite

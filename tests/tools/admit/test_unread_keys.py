@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.tools.admit_runs import POD, run
+from tests.tools.admit.runs import POD, run
 
 MISTYPED = POD.replace("gpu-memory", "gpu-mem")
 LINE = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tools.admit_runs import POD
+from tests.tools.admit.runs import POD
 
 POLICY = """\
 apiVersion: vramwarden.io/v1alpha1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,41 +13,29 @@ import click
 
 from webhook.adapters.policy.files import PolicyInvalidError, load_policy, shipped_policy_path
 from webhook.core.admission.creators import NOBODY, Creator
-from webhook.core.nvidia.mig import PROFILE
-from webhook.core.pod.findings import quoted
-from webhook.core.pod.quantity import QuantityError, parse_vram
-from webhook.core.pod.templates import kind_meant
 from webhook.core.policy.slices import SlicedNode
 from webhook.core.policy.values import Rollout
 from webhook.options import default_enforcer_image, policy_failure, rollout_option
-from webhook.tools.admit.judge.migrating import (
-    Moved,
+from webhook.tools.admit.judge.texts import UNRENDERED, judge_text, line_of_braces
+from webhook.tools.admit.judge.verdict import printable
+from webhook.tools.admit.read import (
+    files,
     migrate_options,
-    moved,
-    notes_about,
     origin_of,
+    read_labels,
+    read_mig_profiles,
+    read_namespace,
 )
-from webhook.tools.admit.judge.verdict import judge, printable
-from webhook.tools.admit.read import UNRENDERED, files, is_unrendered, line_of_braces
-from webhook.tools.admit.show.output import ManifestText, Other, Output, show
-from webhook.tools.shared.manifests.documents import changed, find_objects, read_documents
+from webhook.tools.admit.show.output import Output, show
 from webhook.tools.shared.manifests.files import name_of_input, read_text
-from webhook.tools.shared.manifests.lines import Lines
 from webhook.tools.shared.manifests.reading import ManifestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TextIO
 
-    from webhook.adapters.yaml_documents import Path as FieldPath
-    from webhook.core.pod.patch import Operation
     from webhook.core.policy.values import Policy
-    from webhook.tools.admit.judge.migrating import Origin
-    from webhook.tools.admit.judge.verdict import Judged
-    from webhook.tools.shared.manifests.documents import ManifestDocument, ManifestObject
-
-_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""A label as DNS has it (RFC 1123), which names of namespaces are."""
+    from webhook.tools.admit.judge.texts import Origin
 
 
 def admit(
@@ -73,7 +60,7 @@ def admit(
     sources = []
     for name, text in texts:
         try:
-            sources.append(_source(name, text, policy, namespace, creator, origin))
+            sources.append(judge_text(name, text, policy, namespace, creator, origin))
         except ManifestError as error:
             braces = line_of_braces(text)
             line, why = (braces, UNRENDERED) if braces else (error.line, str(error))
@@ -87,98 +74,6 @@ def admit(
     show(sources, output, stdout, stderr, colour=colour, verbose=verbose)
     verdicts = [verdict for source in sources for verdict in source.verdicts]
     return 0 if all(verdict.passed for verdict in verdicts) else 1
-
-
-def _source(
-    name: str,
-    text: str,
-    policy: Policy,
-    namespace: str,
-    creator: Creator,
-    origin: Origin | None,
-) -> ManifestText:
-    """Judge the pods of one text; raises ManifestError, also for what is no manifest yet."""
-    before = read_documents(text)
-    after: list[ManifestDocument] = []
-    verdicts: list[Judged] = []
-    others: list[Other] = []
-    for document in before:
-        lines = Lines(document.text, document.first_line)
-        changes: dict[FieldPath, list[Operation]] = {}
-        for found in find_objects(document.value):
-            _check(found, lines)
-        new = moved(document, origin) if origin else Moved(document, {})
-        for found in find_objects(new.document.value):
-            targets = found.targets()
-            judged = [judge(target, policy, namespace, lines, creator) for target in targets]
-            if origin:
-                judged = [_as_migrated(one, new) for one in judged]
-            for verdict in judged if not origin else ():
-                changes |= verdict.target.changes(verdict.patch)
-            if not judged and found.value:
-                notes = notes_about(found, origin, lines) if origin else ()
-                others.append(Other(found, lines.of(found.at), notes))
-            verdicts += judged
-        after.append(changed(new.document, changes))
-    return ManifestText(name, text, before, after, verdicts, others, is_migrated=origin is not None)
-
-
-def _as_migrated(judged: Judged, new: Moved) -> Judged:
-    """Return the verdict about a pod with what became of it: its patch is that of the manifest."""
-    migration = new.migrations.get(judged.target.at)
-    return replace(judged, migration=migration, patch=migration.operations if migration else ())
-
-
-def _check(found: ManifestObject, lines: Lines) -> None:
-    """Reject what is no object of Kubernetes although it may be read as one."""
-    if is_unrendered(found.value):
-        raise ManifestError(UNRENDERED, lines.of(found.at))
-    meant = kind_meant(found.kind, found.version)
-    if meant:
-        detail = f'"{found.kind}" is no kind of Kubernetes; write kind: {meant}'
-        raise ManifestError(detail, lines.of((*found.at, "kind")))
-
-
-def _namespace(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    """Reject what can be no namespace."""
-    if _NAMESPACE.fullmatch(value):
-        return value
-    raise click.BadParameter(
-        f"{quoted(value)} can be no namespace: lower case letters, digits and -, at most 63"
-    )
-
-
-def _labels(
-    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
-) -> dict[str, str]:
-    """Read labels written as key=value; raises BadParameter."""
-    labels: dict[str, str] = {}
-    for value in values:
-        key, equals, text = value.partition("=")
-        if not key or not equals:
-            raise click.BadParameter(f"{quoted(value)} is no label; write key=value")
-        labels[key] = text
-    return labels
-
-
-def _mig_profiles(
-    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
-) -> dict[str, int]:
-    """Read slices by the names of their profiles."""
-    found: dict[str, int] = {}
-    for value in values:
-        name, _, size = value.partition("=")
-        try:
-            found[name] = parse_vram(size)
-        except QuantityError as error:
-            raise click.BadParameter(
-                f"{quoted(value)} has no size of a slice: {error}; write e.g. 1g.10gb=9728Mi"
-            ) from error
-        if not re.fullmatch(PROFILE, name):
-            raise click.BadParameter(
-                f"{quoted(name)} is not the name of a profile; write e.g. 1g.10gb=9728Mi"
-            )
-    return found
 
 
 _EXAMPLES: Final = """\b
@@ -214,7 +109,7 @@ Examples:
     "--namespace",
     default="default",
     show_default=True,
-    callback=_namespace,
+    callback=read_namespace,
     help="Namespace of objects that name none.",
 )
 @click.option(
@@ -256,7 +151,7 @@ Examples:
     "--namespace-label",
     "namespace_labels",
     multiple=True,
-    callback=_labels,
+    callback=read_labels,
     metavar="KEY=VALUE",
     help="A label of the namespaces, for rules that ask for it. May be given several times.",
 )
@@ -265,7 +160,7 @@ Examples:
     "mig_profiles",
     multiple=True,
     metavar="NAME=SIZE",
-    callback=_mig_profiles,
+    callback=read_mig_profiles,
     help="A slice (MIG) that a node of the cluster has, for rules with accounting: MIG, and its "
     "memory, e.g. 1g.10gb=9728Mi. May be given several times.",
 )

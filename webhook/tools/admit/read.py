@@ -1,4 +1,4 @@
-"""Which files `vramwarden admit` reads, and what is no manifest yet: charts, overlays."""
+"""What the user gives `vramwarden admit`: options, and files, some of which are no manifests."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from webhook.tools.shared.manifests.documents import text_of
+from webhook.core.nvidia.mig import PROFILE
+from webhook.core.pod.findings import quoted
+from webhook.core.pod.quantity import QuantityError, parse_vram
+from webhook.tools.admit.judge.migration.foreign_pod import Scale
+from webhook.tools.admit.judge.migration.requests import PRODUCTS
+from webhook.tools.admit.judge.texts import Origin
 from webhook.tools.shared.manifests.files import STANDARD_INPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Any
+    from typing import Any, TypeVar
 
+    Command = TypeVar("Command", bound=Callable[..., Any])
+
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""A label as DNS has it (RFC 1123), which names of namespaces are."""
+_WHOLE: Final = "whole"
 _SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 _CHART: Final = "Chart.yaml"
 _KUSTOMIZATIONS: Final = ("kustomization.yaml", "kustomization.yml", "Kustomization")
-_OPENING: Final = "{{"
-_ACTION: Final = re.compile(
-    r"\{\{-?\s*(?:\.|/\*|(?:if|else|end|range|with|include|template|define|tpl|toYaml)\b)"
-)
-"""Argo's Workflows have braces as well: `{{inputs.parameters.image}}`."""
-UNRENDERED: Final = (
-    "looks like a Helm template that is not rendered; run: helm template CHART | "
-    "vramwarden admit -f -"
-)
 
 
 def files(names: Iterable[str], say: Callable[[str], None], *, recursive: bool) -> Iterator[str]:
@@ -48,21 +49,6 @@ def files(names: Iterable[str], say: Callable[[str], None], *, recursive: bool) 
             cure = "" if recursive else "; -R reads its subfolders as well"
             raise click.UsageError(f"{name}: {wanted}; name a folder that holds manifests{cure}")
         yield from map(str, found)
-
-
-def is_unrendered(value: Any) -> bool:
-    """Say whether an object has braces of a template where Kubernetes allows none."""
-    names = (text_of(value, "kind"), *(text_of(value, "metadata", key) for key in _NAMES))
-    return any(_OPENING in name for name in names)
-
-
-_NAMES: Final = ("name", "namespace")
-
-
-def line_of_braces(text: str) -> int:
-    """Return the first line of a text with an action of Helm's templates; 0 for none."""
-    found = _ACTION.search(text)
-    return text.count("\n", 0, found.start()) + 1 if found else 0
 
 
 def _of_folder(folder: Path, say: Callable[[str], None], *, recursive: bool) -> Iterator[Path]:
@@ -92,3 +78,106 @@ def _is_subfolder(path: Path) -> bool:
 
 def _chart(folder: Path) -> str:
     return f"this is a Helm chart; run: helm template {folder} | vramwarden admit -f -"
+
+
+def read_namespace(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    """Reject what can be no namespace."""
+    if _NAMESPACE.fullmatch(value):
+        return value
+    raise click.BadParameter(
+        f"{quoted(value)} can be no namespace: lower case letters, digits and -, at most 63"
+    )
+
+
+def read_labels(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    """Read labels written as key=value; raises BadParameter."""
+    labels: dict[str, str] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(f"{quoted(value)} is no label; write key=value")
+        labels[key] = text
+    return labels
+
+
+def read_mig_profiles(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, int]:
+    """Read slices by the names of their profiles."""
+    found: dict[str, int] = {}
+    for value in values:
+        name, _, size = value.partition("=")
+        try:
+            found[name] = parse_vram(size)
+        except QuantityError as error:
+            raise click.BadParameter(
+                f"{quoted(value)} has no size of a slice: {error}; write e.g. 1g.10gb=9728Mi"
+            ) from error
+        if not re.fullmatch(PROFILE, name):
+            raise click.BadParameter(
+                f"{quoted(name)} is not the name of a profile; write e.g. 1g.10gb=9728Mi"
+            )
+    return found
+
+
+def migrate_options(command: Command) -> Command:
+    """Add the options of a migration, which `origin_of` reads."""
+    options: Iterable[Callable[[Command], Command]] = (
+        click.option(
+            "--gpu-memory-unit",
+            "unit",
+            metavar="SIZE",
+            callback=_size,
+            help="With --migrate: what one of the product's units of memory is, where its "
+            "installation changes that, e.g. 1Mi.  [default: hami 1Mi, gpushare 1Gi]",
+        ),
+        click.option(
+            "--gpu-memory",
+            "gpu_memory",
+            metavar="SIZE",
+            callback=_size,
+            help="With --migrate: what a whole GPU becomes, e.g. 16Gi; percentages and fractions "
+            "are parts of it.",
+        ),
+        click.option(
+            "--migrate",
+            "product",
+            type=click.Choice([*PRODUCTS]),
+            help="First rewrite manifests that ask another product, as their author would do it; "
+            "print them so, and judge them.",
+        ),
+    )
+    for option in options:
+        command = option(command)
+    return command
+
+
+def origin_of(product: str | None, gpu_bytes: int | None, unit_bytes: int | None) -> Origin | None:
+    """Return where manifests come from; None without a migration. Raises click.UsageError."""
+    given = {"--gpu-memory": gpu_bytes, "--gpu-memory-unit": unit_bytes}
+    if product is None:
+        for name, value in given.items():
+            if value is not None:
+                raise click.UsageError(f"{name} is for --migrate; add --migrate, or remove it")
+        return None
+    found = PRODUCTS[product]
+    if unit_bytes is not None and not found.has_configurable_unit:
+        raise click.UsageError(f"--migrate {product} has no unit; remove --gpu-memory-unit")
+    if product == _WHOLE and gpu_bytes is None:
+        raise click.UsageError(
+            "--migrate whole needs to know what a whole GPU becomes; add --gpu-memory 16Gi, for "
+            "example"
+        )
+    return Origin(found, Scale(gpu_bytes, unit_bytes))
+
+
+def _size(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
+    """Read a size in bytes."""
+    if value is None:
+        return None
+    try:
+        return parse_vram(value)
+    except QuantityError as error:
+        raise click.BadParameter(f"{quoted(value)} {error}") from None

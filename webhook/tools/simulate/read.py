@@ -18,7 +18,7 @@ from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.options import Failure, reach
 from webhook.tools.shared.manifests.documents import read_documents, text_of
 from webhook.tools.shared.manifests.files import name_of_input, read_text
-from webhook.tools.shared.manifests.lines import Lines
+from webhook.tools.shared.manifests.lines import LineIndex
 from webhook.tools.shared.manifests.reading import ManifestError
 from webhook.tools.shared.once import once
 from webhook.tools.shared.read import NOT_ENDED
@@ -170,7 +170,7 @@ def _yaml_sizes(name: str, text: str, problems: list[Problem]) -> Iterator[Size]
                 yield _size(entry, path, wrong)
             else:
                 wrong.append((path, f"must be an object with {', '.join(_SIZE_FIELDS)}"))
-        lines = Lines(document.text, document.first_line)
+        lines = LineIndex(document.text, document.first_line)
         found = [Problem(name, lines.of(path), show_path(path), detail) for path, detail in wrong]
         problems += sorted(found, key=lambda problem: problem.line)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from webhook.core.policy.values import Policy
     from webhook.tools.admit.judge.migration.foreign_pod import Migration
     from webhook.tools.shared.manifests.documents import ManifestObject, Target
-    from webhook.tools.shared.manifests.lines import Lines
+    from webhook.tools.shared.manifests.lines import LineIndex
 
 MIGRATED: Final = "migrated"
 NOT_MIGRATED: Final = "not migrated"
@@ -61,12 +61,12 @@ class Remark:
 
 
 @dataclass(frozen=True)  # no slots: what is derived is made once
-class Judged:
+class JudgedPod:
     """A pod or pod template, and the decision about it: the last one where there are two."""
 
     target: Target
     namespace: str
-    lines: Lines
+    lines: LineIndex
     decision: Decision | None
     """None where the object holds no pod template."""
     patch: tuple[Operation, ...] = ()
@@ -217,15 +217,15 @@ def name_of(found: ManifestObject) -> str:
 
 
 def judge(
-    target: Target, policy: Policy, namespace: str, lines: Lines, creator: Creator = NOBODY
-) -> Judged:
+    target: Target, policy: Policy, namespace: str, lines: LineIndex, creator: Creator = NOBODY
+) -> JudgedPod:
     """Decide a pod as the API server would have it decided on creation: mutate, then validate.
 
     A controller creates the pods of Kubernetes' own workloads, and the creator given all others.
     """
     namespace = text_of(target.owner, "metadata", "namespace") or namespace
     if target.template is None:
-        return Judged(target, namespace, lines, None)
+        return JudgedPod(target, namespace, lines, None)
     controllers = controllers_of(target.kind) if target.is_own_kind else ()
     if controllers:
         creator = replace(controllers[0], namespace_labels=creator.namespace_labels)
@@ -233,7 +233,7 @@ def judge(
     form = target.found.form
     is_translated = bool(made.patch) and form is not Form.MACHINE
     patch = made.patch if form is Form.POD else ()
-    return Judged(target, namespace, lines, made.decision, patch, made.notes, is_translated)
+    return JudgedPod(target, namespace, lines, made.decision, patch, made.notes, is_translated)
 
 
 def request_for(target: Target, namespace: str) -> Request:
@@ -241,11 +241,11 @@ def request_for(target: Target, namespace: str) -> Request:
     return creation_of(_as_sent(target.pod), namespace)
 
 
-def _is_machine(judged: Judged) -> bool:
+def _is_machine(judged: JudgedPod) -> bool:
     return judged.target.found.form is Form.MACHINE
 
 
-def _value(judged: Judged, at: tuple[str | int, ...]) -> Any:
+def _value(judged: JudgedPod, at: tuple[str | int, ...]) -> Any:
     """Return what stands at a path of the document that leads into the object."""
     value: Any = judged.target.owner
     for part in at[len(judged.target.object.at) :]:
@@ -285,7 +285,7 @@ def _asked(pod: Json) -> str:
     return f"{amount} on {count} GPU" if count == 1 else f"{amount} on each of {count} GPUs"
 
 
-def remarks(judged: Judged) -> Iterator[tuple[str, Remark]]:
+def remarks(judged: JudgedPod) -> Iterator[tuple[str, Remark]]:
     """Yield all that is said beside the summary, each with its word: `warning`, `hint`, ..."""
     yield from of_migration(judged)
     for one in judged.warnings:
@@ -294,7 +294,7 @@ def remarks(judged: Judged) -> Iterator[tuple[str, Remark]]:
         yield "hint", one
 
 
-def of_migration(judged: Judged) -> Iterator[tuple[str, Remark]]:
+def of_migration(judged: JudgedPod) -> Iterator[tuple[str, Remark]]:
     """Yield what a migration did, what it could not do, and what has no counterpart."""
     migration = judged.migration
     if migration is None:

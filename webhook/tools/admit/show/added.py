@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.core.pod.fields import Json
-    from webhook.tools.admit.judge.verdict import Judged
+    from webhook.tools.admit.judge.verdict import JudgedPod
 
 _WIDTH: Final = 11
 _POD_FIELDS: Final = ("shareProcessNamespace", "runtimeClassName")
@@ -24,7 +24,7 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def described(file: str, verdict: Judged) -> Iterator[str]:
+def described(file: str, verdict: JudgedPod) -> Iterator[str]:
     """Yield the decision about a pod, and what it adds or finds."""
     is_judged = verdict.sort in {Sort.DENIED, Sort.WARNED}
     decided = verdict.sort.value if is_judged else verdict.summary

@@ -6,30 +6,28 @@ import difflib
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.review_json import patch_bytes
+from webhook.tools.admit.judge.texts import counts
 from webhook.tools.admit.judge.verdict import (
     MIGRATED,
     NOT_MIGRATED,
     NOTE,
-    Sort,
-    name_of,
     printable,
     remarks,
 )
 from webhook.tools.admit.show import reports
 from webhook.tools.admit.show.added import described
-from webhook.tools.shared.manifests.documents import join, text_of
+from webhook.tools.shared.manifests.documents import join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import TextIO
 
-    from webhook.tools.admit.judge.verdict import Judged, Remark
-    from webhook.tools.shared.manifests.documents import ManifestDocument, ManifestObject
+    from webhook.tools.admit.judge.texts import ManifestText
+    from webhook.tools.admit.judge.verdict import JudgedPod
 
 _RED, _GREEN, _YELLOW, _CYAN, _BOLD = "31", "32", "33", "36", "1"
 _SUMMARY_COLOURS: Final = {
@@ -61,38 +59,6 @@ class Output(StrEnum):
 
 _SAYS_ALL: Final = frozenset({Output.SUMMARY, Output.GITHUB})
 """Forms that people read beside standard error, and that say each verdict themselves."""
-
-
-@dataclass(frozen=True, slots=True)
-class Other:
-    """An object without a pod template, and where it stands."""
-
-    object: ManifestObject
-    line: int
-    notes: tuple[Remark, ...] = ()
-    """What a migration says of it."""
-
-    @property
-    def title(self) -> str:
-        """Which object it is; it may be one without a namespace."""
-        namespace = text_of(self.object.value, "metadata", "namespace")
-        name = name_of(self.object)
-        shown = f"{namespace}/{name}" if namespace else name
-        return f"{self.object.kind or '(no kind)'} {shown}"
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestText:
-    """One text with manifests: its documents before and after, and the verdicts in it."""
-
-    name: str
-    text: str
-    before: list[ManifestDocument]
-    after: list[ManifestDocument]
-    verdicts: list[Judged]
-    others: list[Other]
-    is_migrated: bool = False
-    """Whether the documents after are rewritten for us, and not admitted."""
 
 
 def show(
@@ -145,13 +111,7 @@ def _write_report(sources: Sequence[ManifestText], output: Output, stdout: TextI
     elif output is Output.JUNIT:
         stdout.write(reports.junit(sources))
     elif output is Output.REPORT:
-        stdout.write(reports.report(sources, counts(sources)))
-
-
-def counts(sources: Iterable[ManifestText]) -> dict[str, int]:
-    """Count the pods and pod templates by what became of them, in the order of the words."""
-    found = Counter(verdict.sort for source in sources for verdict in source.verdicts)
-    return {sort.value: found[sort] for sort in Sort if found[sort]}
+        stdout.write(reports.report(sources))
 
 
 def tally(sources: Sequence[ManifestText]) -> str:
@@ -178,7 +138,7 @@ def _tally_of_migrations(sources: Sequence[ManifestText]) -> Iterator[str]:
             yield f"{count} {what}"
 
 
-def _report(name: str, verdict: Judged, stderr: TextIO, *, colour: bool) -> None:
+def _report(name: str, verdict: JudgedPod, stderr: TextIO, *, colour: bool) -> None:
     said = [(verdict.line, verdict.summary)]
     said += [(one.line, f"{word}: {one.text}") for word, one in remarks(verdict)]
     for number, line in said:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook import __version__
 from webhook.names import SEEING_API_VERSION
+from webhook.tools.admit.judge.texts import counts
 from webhook.tools.admit.judge.verdict import (
     MIGRATED,
     NOT_MIGRATED,
@@ -26,10 +27,10 @@ from webhook.tools.shared.manifests.documents import text_of
 from webhook.tools.shared.manifests.files import STANDARD_INPUT, name_of_input
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from webhook.tools.admit.judge.verdict import Judged
-    from webhook.tools.admit.show.output import ManifestText
+    from webhook.tools.admit.judge.texts import ManifestText
+    from webhook.tools.admit.judge.verdict import JudgedPod
     from webhook.tools.shared.manifests.documents import ManifestObject
 
 _STANDARD_INPUT: Final = name_of_input(STANDARD_INPUT)
@@ -64,12 +65,12 @@ def github(sources: Iterable[ManifestText]) -> Iterator[str]:
                 yield _command(_COMMANDS[word], source.name, verdict, one)
 
 
-def _counting(verdict: Judged) -> tuple[Remark, ...]:
+def _counting(verdict: JudgedPod) -> tuple[Remark, ...]:
     """Return the findings that somebody reads: under Audit they are recorded alone."""
     return verdict.findings if verdict.sort in {Sort.DENIED, Sort.WARNED} else ()
 
 
-def _command(command: str, file: str, verdict: Judged, one: Remark) -> str:
+def _command(command: str, file: str, verdict: JudgedPod, one: Remark) -> str:
     properties = {} if file == _STANDARD_INPUT else {"file": file}
     properties |= {"line": str(one.line), "title": one.reason or "vramwarden"}
     written = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
@@ -100,12 +101,12 @@ def junit(sources: Sequence[ManifestText]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _totals(verdicts: Sequence[Judged]) -> str:
+def _totals(verdicts: Sequence[JudgedPod]) -> str:
     failures = sum(not verdict.passed for verdict in verdicts)
     return f'tests="{len(verdicts)}" failures="{failures}" errors="0"'
 
 
-def _case(file: str, verdict: Judged) -> Iterator[str]:
+def _case(file: str, verdict: JudgedPod) -> Iterator[str]:
     about = {"name": verdict.title, "classname": file, "file": file, "line": str(verdict.line)}
     written = " ".join(f'{key}="{_xml(value)}"' for key, value in about.items())
     yield f"    <testcase {written}>"
@@ -120,7 +121,7 @@ def _case(file: str, verdict: Judged) -> Iterator[str]:
     yield "    </testcase>"
 
 
-def _failure(verdict: Judged) -> tuple[str, str]:
+def _failure(verdict: JudgedPod) -> tuple[str, str]:
     """Return the reasons of a failed case, and its sentence."""
     if verdict.allowed:
         problems = [one.text for word, one in remarks(verdict) if word == NOT_MIGRATED]
@@ -133,7 +134,7 @@ def _xml(text: str) -> str:
     return escape(printable(text))
 
 
-def report(sources: Sequence[ManifestText], counted: Mapping[str, int]) -> str:
+def report(sources: Sequence[ManifestText]) -> str:
     """Return the verdicts as JSON.
 
     | field | is |
@@ -152,6 +153,7 @@ def report(sources: Sequence[ManifestText], counted: Mapping[str, int]) -> str:
         for source in sources
         for other in source.others
     ]
+    counted = counts(sources)
     made = {
         "apiVersion": SEEING_API_VERSION,
         "kind": "AdmitReport",
@@ -167,7 +169,7 @@ def report(sources: Sequence[ManifestText], counted: Mapping[str, int]) -> str:
     return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 
-def _verdict(file: str, verdict: Judged) -> dict[str, Any]:
+def _verdict(file: str, verdict: JudgedPod) -> dict[str, Any]:
     decision = verdict.decision
     return {
         "object": _object(verdict.target.object, verdict.namespace),
@@ -191,7 +193,7 @@ def _verdict(file: str, verdict: Judged) -> dict[str, Any]:
     }
 
 
-def _migration(verdict: Judged) -> dict[str, Any]:
+def _migration(verdict: JudgedPod) -> dict[str, Any]:
     """Return what became of a pod before it was judged; nothing without a migration."""
     migration = verdict.migration
     if migration is None:

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.admission.templates import pod_of
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.templates import TooMuchToSearchError, find_templates, is_own_kind
-from webhook.tools.shared.manifests.json_reading import NotJsonError, read_json
-from webhook.tools.shared.manifests.reading import Layout, ManifestError, read_yaml
+from webhook.tools.shared.manifests.reading import (
+    Layout,
+    ManifestError,
+    NotJsonError,
+    read_json,
+    read_yaml,
+)
 from webhook.tools.shared.manifests.writing import fresh, rewrite
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ _UNREAD: Final = object()
 
 
 @dataclass(slots=True)
-class Lines:
+class LineIndex:
     """The lines of one document that was read already; parsed again where one is asked for."""
 
     text: str

@@ -1,4 +1,4 @@
-"""Runs `vramwarden simulate` and `admit` within a test, in a folder of its own."""
+"""Runs `vramwarden simulate` within a test, in a folder of its own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.tools.admit_runs import ADMIT_POLICY
-from webhook.tools.admit.command import admit_command
 from webhook.tools.simulate.command import simulate_command
 
 
@@ -40,28 +38,5 @@ def simulate(tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit) as ended:
             simulate_command.main(list(arguments))
         return Done(ended.value.code, *capsys.readouterr())
-
-    return run
-
-
-class Admitted(NamedTuple):
-    """What `admit` left behind."""
-
-    exit_code: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def invoke(tmp_path, monkeypatch, capsys):
-    """Run `admit` in a folder with a policy."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "policy.yaml").write_text(ADMIT_POLICY)
-
-    def run(*arguments, stdin=""):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        with pytest.raises(SystemExit) as ended:
-            admit_command.main(list(arguments))
-        return Admitted(ended.value.code, *capsys.readouterr())
 
     return run

@@ -1,0 +1,195 @@
+"""One text with manifests, judged: each pod as it is, or as `--migrate` rewrites it first."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.pod.findings import MalformedObjectError
+from webhook.core.pod.templates import kind_meant
+from webhook.tools.admit.judge.migration.foreign_pod import read_foreign_pod
+from webhook.tools.admit.judge.migration.notes import notes_about_object
+from webhook.tools.admit.judge.migration.rewrite import migrate
+from webhook.tools.admit.judge.verdict import Remark, Sort, judge, name_of, request_for
+from webhook.tools.shared.manifests.documents import (
+    changed,
+    find_objects,
+    find_targets,
+    read_documents,
+    text_of,
+)
+from webhook.tools.shared.manifests.lines import LineIndex, parts_of
+from webhook.tools.shared.manifests.reading import ManifestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from webhook.adapters.yaml_documents import Path
+    from webhook.core.admission.creators import Creator
+    from webhook.core.pod.foreign import Product
+    from webhook.core.pod.patch import Operation
+    from webhook.core.policy.values import Policy
+    from webhook.tools.admit.judge.migration.foreign_pod import Migration, Scale
+    from webhook.tools.admit.judge.verdict import JudgedPod
+    from webhook.tools.shared.manifests.documents import ManifestDocument, ManifestObject, Target
+
+_OPENING: Final = "{{"
+_ACTION: Final = re.compile(
+    r"\{\{-?\s*(?:\.|/\*|(?:if|else|end|range|with|include|template|define|tpl|toYaml)\b)"
+)
+"""Argo's Workflows have braces as well: `{{inputs.parameters.image}}`."""
+UNRENDERED: Final = (
+    "looks like a Helm template that is not rendered; run: helm template CHART | "
+    "vramwarden admit -f -"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where manifests come from, and what they leave open."""
+
+    product: Product
+    scale: Scale
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """An object without a pod template, and where it stands."""
+
+    object: ManifestObject
+    line: int
+    notes: tuple[Remark, ...] = ()
+    """What a migration says of it."""
+
+    @property
+    def title(self) -> str:
+        """Which object it is; it may be one without a namespace."""
+        namespace = text_of(self.object.value, "metadata", "namespace")
+        name = name_of(self.object)
+        shown = f"{namespace}/{name}" if namespace else name
+        return f"{self.object.kind or '(no kind)'} {shown}"
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestText:
+    """One text with manifests: its documents before and after, and the verdicts in it."""
+
+    name: str
+    text: str
+    before: list[ManifestDocument]
+    after: list[ManifestDocument]
+    verdicts: list[JudgedPod]
+    others: list[Other]
+    is_migrated: bool = False
+    """Whether the documents after are rewritten for us, and not admitted."""
+
+
+def judge_text(
+    name: str,
+    text: str,
+    policy: Policy,
+    namespace: str,
+    creator: Creator,
+    origin: Origin | None,
+) -> ManifestText:
+    """Judge the pods of one text; raises ManifestError, also for what is no manifest yet."""
+    before = read_documents(text)
+    after: list[ManifestDocument] = []
+    verdicts: list[JudgedPod] = []
+    others: list[Other] = []
+    for read in before:
+        lines = LineIndex(read.text, read.first_line)
+        changes: dict[Path, list[Operation]] = {}
+        for found in find_objects(read.value):
+            _check(found, lines)
+        document, migrations = _rewritten(read, origin) if origin else (read, {})
+        for found in find_objects(document.value):
+            targets = found.targets()
+            judged = [judge(target, policy, namespace, lines, creator) for target in targets]
+            if origin:
+                judged = [_as_migrated(one, migrations.get(one.target.at)) for one in judged]
+            for verdict in judged if not origin else ():
+                changes |= verdict.target.changes(verdict.patch)
+            if not judged and found.value:
+                notes = _notes_about(found, origin, lines) if origin else ()
+                others.append(Other(found, lines.of(found.at), notes))
+            verdicts += judged
+        after.append(changed(document, changes))
+    return ManifestText(name, text, before, after, verdicts, others, is_migrated=origin is not None)
+
+
+def _as_migrated(judged: JudgedPod, migration: Migration | None) -> JudgedPod:
+    """Return the verdict about a pod with what became of it: its patch is that of the manifest."""
+    return replace(judged, migration=migration, patch=migration.operations if migration else ())
+
+
+def _check(found: ManifestObject, lines: LineIndex) -> None:
+    """Reject what is no object of Kubernetes although it may be read as one."""
+    if is_unrendered(found.value):
+        raise ManifestError(UNRENDERED, lines.of(found.at))
+    meant = kind_meant(found.kind, found.version)
+    if meant:
+        detail = f'"{found.kind}" is no kind of Kubernetes; write kind: {meant}'
+        raise ManifestError(detail, lines.of((*found.at, "kind")))
+
+
+def _rewritten(
+    document: ManifestDocument, origin: Origin
+) -> tuple[ManifestDocument, dict[Path, Migration]]:
+    """Return a document in our words, and what became of each pod in it, by where it stands.
+
+    Raises ManifestError where one of its objects is too large.
+    """
+    migrations: dict[Path, Migration] = {}
+    changes: dict[Path, list[Operation]] = {}
+    for target in find_targets(document.value):
+        migration = _migration(target, origin)
+        if migration is None:
+            continue
+        migrations[target.at] = migration
+        for path, operations in target.changes(migration.operations).items():
+            changes.setdefault(path, []).extend(operations)
+    return changed(document, changes), migrations
+
+
+def _migration(target: Target, origin: Origin) -> Migration | None:
+    """Rewrite one pod; None where there is none, or nobody can read it: admission says why."""
+    if target.template is None:
+        return None
+    pod = request_for(target, "").obj
+    try:
+        source = read_foreign_pod(pod, target.found, target.owner)
+        return migrate(source, origin.product, origin.scale)
+    except MalformedObjectError:
+        return None
+
+
+def _notes_about(found: ManifestObject, origin: Origin, lines: LineIndex) -> tuple[Remark, ...]:
+    """Return what has no counterpart of an object that holds no pod."""
+    return tuple(
+        Remark(lines.of((*found.at, *parts_of(note.path))), str(note), path=note.path)
+        for note in notes_about_object(found.value, found.kind, found.version, origin.product)
+    )
+
+
+def counts(sources: Iterable[ManifestText]) -> dict[str, int]:
+    """Count the pods and pod templates by what became of them, in the order of the words."""
+    found = Counter(verdict.sort for source in sources for verdict in source.verdicts)
+    return {sort.value: found[sort] for sort in Sort if found[sort]}
+
+
+def is_unrendered(value: Any) -> bool:
+    """Say whether an object has braces of a template where Kubernetes allows none."""
+    names = (
+        text_of(value, "kind"),
+        *(text_of(value, "metadata", key) for key in ("name", "namespace")),
+    )
+    return any(_OPENING in name for name in names)
+
+
+def line_of_braces(text: str) -> int:
+    """Return the first line of a text with an action of Helm's templates; 0 for none."""
+    found = _ACTION.search(text)
+    return text.count("\n", 0, found.start()) + 1 if found else 0
