@@ -40,14 +40,14 @@ def test_growing_past_the_cap_it_is_stopped_and_everybody_can_read_why(team, tra
     log = team.log(name, "vram-enforcer")
     gpu = train["metadata"]["annotations"]["vramwarden.io/gpu"]
     assert f"over the VRAM cap on GPU {gpu}" in log
-    assert "holds 10240Mi, the cap is 8192Mi" in log
+    assert "holds 10Gi, the cap is 8Gi" in log
     team.wait("it runs again", lambda: "running" in statuses(team.pod(name))["main"]["state"])
     said = f"Unhealthy: Liveness probe failed: stopping a process: over the VRAM cap on GPU {gpu}: "
     (event,) = team.wait(
         "an Event that says why",
         lambda: [event for event in team.events(name) if event.startswith(said)],
     )
-    assert "holds 10240Mi, the cap is 8192Mi" in event
+    assert "holds 10Gi, the cap is 8Gi" in event
     print(*team.events(name), sep="\n")
     assert statuses(team.pod(name))["vram-enforcer"]["restartCount"] == 0
 
@@ -58,7 +58,7 @@ def test_the_termination_message_tells_why_once_the_pod_has_ended(gpu_node, team
     team.wait("greedy failed", lambda: team.pod("greedy")["status"]["phase"] == "Failed")
     message = team.wait_ended("greedy", "vram-enforcer")["message"]
     assert "over the VRAM cap on GPU GPU-" in message
-    assert "so vramwarden.io/gpu-memory: 4096Mi would have been enough until then" in message
+    assert "so vramwarden.io/gpu-memory: 4Gi would have been enough until then" in message
 
 
 def test_a_job_finishes_although_it_has_the_sidecar(gpu_node, team):

@@ -65,7 +65,7 @@ def test_its_owner_is_told_by_condition_and_event(played, attack):
     assert {body["metadata"]["uid"] for body in patches} == {uid}
     said = [body["status"]["conditions"][0]["message"] for body in patches]
     assert said == [event["note"] for event in events]
-    cap, enough = "the cap is 8192Mi", "would have been enough until then"
+    cap, enough = "the cap is 8Gi", "would have been enough until then"
     assert all(cap in one and enough in one for one in said)
 
 

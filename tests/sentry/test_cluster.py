@@ -53,7 +53,7 @@ def test_condition_and_event_are_stored_beside_others(control_plane, pod):
     assert [held[key] for key in ("status", "reason", "message")] == [
         "False", "VRAMCapExceeded", "again",
     ]  # fmt: skip
-    assert teller.write(OfNode("3072Mi are held")) is False
+    assert teller.write(OfNode("3Gi are held")) is False
     (node,) = events(control_plane, "VRAMUnmanaged")
     assert node["involvedObject"]["name"] == "n1"
     stored = events(control_plane, "VRAMCapExceeded")

@@ -33,6 +33,7 @@ FILES = {
     "webhook/core/nvidia/variables.py",
     "webhook/core/pod/__init__.py",
     "webhook/core/pod/duration.py",
+    "webhook/core/words.py",
     "webhook/core/enforcement/bounds.py",
     "webhook/core/enforcement/step.py",
     "webhook/core/enforcement/explanation.py",

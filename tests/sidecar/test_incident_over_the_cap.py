@@ -37,9 +37,9 @@ def test_the_process_over_the_cap_ends_and_its_neighbour_is_left_alone(pod):
     assert figures.items() <= stop.items()
     assert "incident_workload.py leaves" in stop["command"]
     assert re.fullmatch(
-        rf"over the VRAM cap on GPU GPU-a: process {pid} \(.+\) holds 1201Mi, other "
+        rf"over the VRAM cap on GPU GPU-a: process {pid} \(.+\) holds 1.2Gi, other "
         r"processes of the pod 300Mi, the cap is 1000Mi; it grew last, by 701Mi within \d+\.\d s; "
-        r"the pod's peak was 1501Mi, so vramwarden\.io/gpu-memory: 1501Mi would have been enough "
+        r"the pod's peak was 1.5Gi, so vramwarden\.io/gpu-memory: 1501Mi would have been enough "
         r"until then",
         stop["why"],
     )

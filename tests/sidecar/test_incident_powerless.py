@@ -27,7 +27,7 @@ def test_without_permission_nobody_is_signalled_and_the_pod_has_to_restart(pod, 
     assert (first["why"], rejected["why"]) == (why, why)
     assert (rejected["pid"], rejected["level"]) == (pid, "error")
     assert message == f"the pod must restart: {end['why']}\n"
-    assert end["why"].startswith("over the VRAM cap on GPU GPU-a: the pod holds 1200Mi, the cap is")
+    assert end["why"].startswith("over the VRAM cap on GPU GPU-a: the pod holds 1.2Gi, the cap is")
 
 
 def test_another_user_of_the_pod_that_can_be_signalled_is_stopped_in_its_place(pod):

@@ -1,8 +1,23 @@
-"""How amounts and times are said to people, in few characters."""
+"""How bytes, times, numbers and names are said to people, in few characters: one way for each.
+
+| what | is said by | so that |
+| --- | --- | --- |
+| used, held, promised | `amount`, rounded up | what is over a cap never seems within it |
+| free, usable | `amount(..., down=True)` | nobody is shown more than there is |
+| asked for, a cap, what would be enough | `exactly` | it can be written into a pod |
+| how long, how old | `span`, rounded down | it has the form of kubectl's column AGE |
+| a text of somebody else | `shortened` | nobody fills a line of ours |
+
+What programs read is not written here: JSON has bytes and seconds as numbers, and a pod's own
+quantities are those of `pod.quantity`. The sidecar loads this, so it needs nothing but `typing`.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _MIB: Final = 2**20
 _GIB: Final = 2**30
@@ -14,25 +29,34 @@ _TWO: Final = 2
 
 
 def amount(amount_bytes: int, *, down: bool = False) -> str:
-    """Write bytes as `512Mi`, `6.1Gi`, `58.7Gi`, `283Gi`, `625Ti`: rounded, or `down`.
-
-    Down is for what may be taken: nobody is shown more than there is.
-    """
+    """Write bytes as `512Mi`, `6.1Gi`, `58.7Gi`, `283Gi`, `625Ti`: rounded up, or `down`."""
     if amount_bytes < 0:
-        return f"-{amount(-amount_bytes)}"
-    whole_mib = (amount_bytes + (0 if down else _MIB // 2)) // _MIB
+        return f"-{amount(-amount_bytes, down=not down)}"
+    whole_mib = _divided(amount_bytes, _MIB, down=down)
     if whole_mib < _GIB // _MIB:
-        return f"{whole_mib}Mi" if amount_bytes else "0"
+        return f"{whole_mib}Mi" if whole_mib else "0"
     unit, letter = (_GIB, "Gi") if amount_bytes < _TIB_FROM else (2**40, "Ti")
-    tenths = (10 * amount_bytes + (0 if down else unit // 2)) // unit
-    if tenths >= 10 * _WHOLE_FROM:
-        return f"{(amount_bytes + (0 if down else unit // 2)) // unit:,}{letter}"
-    whole, tenth = divmod(tenths, 10)
+    whole, tenth = divmod(_divided(10 * amount_bytes, unit, down=down), 10)
+    if whole >= _WHOLE_FROM:
+        return f"{_divided(amount_bytes, unit, down=down):,}{letter}"
     return f"{whole}.{tenth}{letter}" if tenth else f"{whole}{letter}"
 
 
+def exactly(amount_bytes: int) -> str:
+    """Write bytes as a pod does, up to whole Mi: `16Gi`, `7.25Gi`, `7630Mi`."""
+    quarters, rest = divmod(amount_bytes, _GIB // 4)
+    if rest or quarters < 4:  # noqa: PLR2004 - of a Gi
+        return f"{_divided(amount_bytes, _MIB, down=False)}Mi"
+    decimals = ("", ".25", ".5", ".75")[quarters % 4]
+    return f"{quarters // 4}{decimals}Gi"
+
+
+def _divided(amount_bytes: int, unit: int, *, down: bool) -> int:
+    return amount_bytes // unit if down else -(-amount_bytes // unit)
+
+
 def span(seconds: float) -> str:
-    """Write a time as `14s`, `9m`, `3h12m`, `5d`, rounded down."""
+    """Write a time as `14s`, `9m`, `3h12m`, `5d`, rounded down; one that is to come as `0s`."""
     whole = max(0, int(seconds))
     minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
     if days >= _TWO:
@@ -44,5 +68,20 @@ def span(seconds: float) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """Write `1 node`, `3 nodes`, `8,000 GPUs`."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+    """Write `1 node`, `3 nodes`, `8,000 GPUs`, `2 classes`, `2 policies`."""
+    if number != 1 and what.endswith("cy"):
+        what = f"{what[:-1]}ie"
+    plural = "" if number == 1 else "es" if what.endswith("s") else "s"
+    return f"{number:,} {what}{plural}"
+
+
+def named(names: Iterable[str], most: int = 3) -> str:
+    """Write the first names in a row, and how many more there are."""
+    every = list(names)
+    more = f" and {len(every) - most:,} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more
+
+
+def shortened(text: str, limit: int) -> str:
+    """Cut a text to `limit` characters, the last of which says that it was cut."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.enforcement.explanation import mebibytes
 from webhook.core.node.cgroups import comparable_uid
+from webhook.core.words import amount
 from webhook.sentry.figures import OLD_LIST_S
 from webhook.sentry.judge import has
 
@@ -35,7 +35,7 @@ class Unmanaged:
 
     def sentence(self) -> str:
         """Say it, as an Event has it."""
-        what = f"{mebibytes(self.held_bytes)} on GPU {self.gpu.index} ({self.gpu.uuid}) are held by"
+        what = f"{amount(self.held_bytes)} on GPU {self.gpu.index} ({self.gpu.uuid}) are held by"
         if not self.pod:
             return f"{what} processes of no pod; they can push pods out of memory"
         if self.listed:

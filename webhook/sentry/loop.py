@@ -23,13 +23,13 @@ from webhook.core.enforcement.explanation import (
     explain_end,
     explain_report,
     explain_stop,
-    mebibytes,
 )
 from webhook.core.enforcement.step import EndPod, Freed, ReportExcess, Terminate
 from webhook.core.kinds.node_writes import JITTER_S
 from webhook.core.node.cgroups import Place, comparable_uid
 from webhook.core.node.driver import Driver, after_scan, needs_new_container, why_unready
 from webhook.core.node.inventory import Scan
+from webhook.core.words import amount
 from webhook.sentry.actor import Actor
 from webhook.sentry.audit import REPORTED_BYTES, Audit
 from webhook.sentry.figures import Figures
@@ -362,7 +362,7 @@ class Sentry:
         large = {key: one for key, one in large.items() if one.held_bytes >= REPORTED_BYTES}
         for key, one in large.items():
             if key not in self._reported:
-                values = {"gpu": one.gpu.uuid, "uid": one.pod, "held": mebibytes(one.held_bytes)}
+                values = {"gpu": one.gpu.uuid, "uid": one.pod, "held": amount(one.held_bytes)}
                 self._journal.event("warning", "unmanaged memory", why=one.sentence(), **values)
                 self._teller.tell(OfNode(one.sentence()), now_s)
         self._reported = set(large)

@@ -10,7 +10,6 @@ from webhook.core.enforcement.explanation import (
     explain_end,
     explain_report,
     explain_stop,
-    mebibytes,
 )
 from webhook.core.enforcement.step import (
     EndPod,
@@ -22,6 +21,7 @@ from webhook.core.enforcement.step import (
     StopContainer,
     Terminate,
 )
+from webhook.core.words import amount
 
 if TYPE_CHECKING:
     from webhook.core.enforcement.step import Action, Excess, Process
@@ -56,7 +56,7 @@ def report(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
             if returned:
                 why = (
                     f"{describe(process)} left the driver's list {after_s:.1f} s after its first "
-                    f"signal, and its {mebibytes(freed_bytes)} with it"
+                    f"signal, and its {amount(freed_bytes)} with it"
                 )
                 values = {"gpu": gpu, "after_s": after_s, "freed_bytes": freed_bytes}
                 journal.event("info", "memory came back", why=why, **values, **who)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters import processes
 from webhook.adapters.nvml import NvmlError
-from webhook.core.enforcement.explanation import mebibytes
 from webhook.core.enforcement.pacing import Pace, wants_lists
 from webhook.core.enforcement.step import UNIDENTIFIED, Observation, Process, Usage
 from webhook.core.nvidia.drivers import Fault
+from webhook.core.words import amount
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -225,4 +225,4 @@ class Observer:
 
 
 def _figure(used_bytes: int | None) -> str:
-    return "without a figure" if used_bytes is None else f"with {mebibytes(used_bytes)}"
+    return "without a figure" if used_bytes is None else f"with {amount(used_bytes)}"

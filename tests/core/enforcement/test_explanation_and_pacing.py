@@ -35,10 +35,11 @@ def test_an_explanation_names_the_process_the_figures_and_the_request_that_was_e
     excess = Excess("GPU-1", 5 * GIB, 6 * GIB, CAP, 6 * GIB + 1, GIB, 2.0)
     text = explain_stop(process, excess)
     for part in (
-        "GPU GPU-1: process 42 (python train.py) of container abababababab holds 5120Mi",
-        "other processes of the pod 1024Mi",
-        "the cap is 4096Mi",
-        "by 1024Mi within 2.0 s",
+        "GPU GPU-1: process 42 (python train.py) of container abababababab holds 5Gi",
+        "other processes of the pod 1Gi",
+        "the cap is 4Gi",
+        "by 1Gi within 2.0 s",
+        "the pod's peak was 6.1Gi",
         "vramwarden.io/gpu-memory: 6145Mi",
     ):
         assert part in text
@@ -93,4 +94,4 @@ def test_a_crowded_gpu_is_read_half_as_often():
 def test_a_long_command_is_cut_in_the_sentence():
     process = Process(42, 7, "python " + "x" * 200)
     text = explain_stop(process, Excess("GPU-1", 5 * GIB, 6 * GIB, CAP, 6 * GIB + 1, GIB, 2.0))
-    assert f"process 42 (python {'x' * 70}...) holds" in text
+    assert f"process 42 (python {'x' * 72}…) holds" in text

@@ -12,15 +12,11 @@ from webhook.core.enforcement.last_words import (
     LONGEST_MESSAGE,
     MOST_BYTES,
     LastWords,
-    exactly,
-    lasting,
-    measured,
     read_last_words,
     write_last_words,
 )
 
 GIB = 2**30
-MIB = 2**20
 GOOD = '{"v":1,"cap":17179869184,"peak":{"GPU-8f1":6549425356},"stops":0,"s":11520}'
 WORDS = LastWords(16 * GIB, {"GPU-8f1": 6_549_425_356}, 0, 11_520)
 
@@ -111,29 +107,3 @@ def test_other_messages_hold_no_words(message):
 def test_reading_never_fails(text):
     read_last_words(text)
     read_last_words("{" + text)
-
-
-@pytest.mark.parametrize(
-    ("amount", "shown", "asked"),
-    [
-        (0, "0Mi", "0Mi"),
-        (1, "1Mi", "1Mi"),
-        (GIB - 1, "1Gi", "1024Mi"),
-        (GIB, "1Gi", "1Gi"),
-        (GIB + 1, "1.1Gi", "1025Mi"),
-        (8 * GIB, "8Gi", "8Gi"),
-        (29 * GIB // 4, "7.3Gi", "7.25Gi"),
-        (7630 * MIB, "7.5Gi", "7630Mi"),
-        (512 * MIB, "512Mi", "512Mi"),
-    ],
-)
-def test_amounts_in_words(amount, shown, asked):
-    assert (measured(amount), exactly(amount)) == (shown, asked)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [(0, "0s"), (40, "40s"), (60, "1m"), (11_520, "3h12m"), (3_601, "1h"), (187_201, "2d4h")],
-)
-def test_how_long_it_lasted(seconds, shown):
-    assert lasting(seconds) == shown

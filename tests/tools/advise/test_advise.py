@@ -127,10 +127,3 @@ def test_wrong_usage_is_exit_code_2(cluster):
     assert run("-A", "-n", "team-a").exit_code == 2
     assert run("-o", "html").exit_code == 2
     assert cluster[2] == []
-
-
-def test_in_columns_points_stand_below_each_other_and_nowhere_else():
-    whole = a_history(*runs(5, peak_bytes=8 * GIB, asked_bytes=9 * GIB))
-    small = a_history(*runs(5, peak_bytes=GIB // 2))
-    rows = advise.as_text(advise.ranked([whole, small]), "team-a").splitlines()[1:]
-    assert sorted(row.split()[3:5] for row in rows) == [["512Mi", "512Mi"], ["8.0Gi", "8.0Gi"]]

@@ -53,8 +53,8 @@ DENIED = (
 )
 STOPPED = (
     "over the VRAM cap on GPU GPU-n3-1: process 41 (python train.py) of container aaaa holds "
-    "62772Mi, the cap is 61440Mi; it grew last, by 1332Mi within 1.0 s; the pod's peak was "
-    "62772Mi, so vramwarden.io/gpu-memory: 62772Mi would have been enough until then"
+    "61.4Gi, the cap is 60Gi; it grew last, by 1.4Gi within 1.0 s; the pod's peak was "
+    "61.4Gi, so vramwarden.io/gpu-memory: 62772Mi would have been enough until then"
 )
 TRIED = (
     'admission webhook "mutate.vramwarden.io" denied the request: InvalidQuantity: '
@@ -517,7 +517,7 @@ def cases() -> dict[str, Case]:
                             "type": "vramwarden.io/CapHeld",
                             "status": "False",
                             "reason": "VRAMCapExceeded",
-                            "message": "over the VRAM cap on GPU 1: the pod holds 62772Mi",
+                            "message": "over the VRAM cap on GPU 1: the pod holds 61.4Gi",
                             "lastTransitionTime": ago(180),
                         }
                     ]

@@ -151,7 +151,7 @@ def test_it_says_whom_the_policy_in_force_would_deny_and_why(kube):
     assert any(line.split()[3:4] == ["TooLarge"] for line in lines)
     assert "1 pod would get the GPU memory asked for." in lines
     assert "No pod would have been stopped." in lines
-    assert "Replica webhook-1 counted in 1h: audited 3 (TooLarge 3)." in lines
+    assert "Replica webhook-1 counted in 60m: audited 3 (TooLarge 3)." in lines
     assert ("/api/v1/pods", {"fieldSelector": judging_selector()}) in kube.asked
 
 

@@ -105,7 +105,7 @@ def test_nodes_and_then_the_pods_of_the_namespace(top, cluster):
     code, out, err = top("-n", "team-a", "--ascii")
     assert (code, err) == (0, "")
     assert out.startswith("3 nodes, 6 GPUs, 360Gi usable: 283Gi promised (78%), 190Gi used (52%);")
-    assert "n2      0  A10             ###########======.......      16Gi   9.7Gi   6Gi" in out
+    assert "n2      0  A10             ###########======.......      16Gi   9.8Gi   6Gi" in out
     assert "llama-0       n1    0    16Gi  ####......     6Gi  6.1Gi  running" in out
     assert [urlsplit(path).path for _, path, _, _ in cluster.server.asked] == [
         "/apis/vramwarden.io/v1alpha1/gpunodes",

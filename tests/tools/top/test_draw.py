@@ -11,7 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.seen_cluster import AT_S, a_gpu, a_node, many_nodes, nodes, pods
+from tests.support.seen_cluster import AT_S, GIB, a_gpu, a_node, many_nodes, nodes, pods
+from webhook.core.enforcement.explanation import explain_stop
+from webhook.core.enforcement.last_words import LastWords, in_words
+from webhook.core.enforcement.step import Excess, Process
+from webhook.core.kinds.nodes import PodFigures
 from webhook.tools.shared.pods import SeenPod
 from webhook.tools.top.judge import Order, join, ordered
 from webhook.tools.top.show.bars import ASCII, UNICODE, cap_bar, gpu_bar
@@ -229,3 +233,20 @@ def test_a_small_thing_is_seen_in_a_bar():
 )
 def test_a_cap_is_filled_by_what_is_used(used, bar):
     assert cap_bar(used, 100, 4, ASCII) == bar
+
+
+@given(st.integers(GIB, 180 * GIB), st.integers(GIB // 4, 180 * GIB), st.integers(0, 10**6))
+def test_top_the_termination_message_and_the_log_say_an_amount_and_a_time_alike(peak, cap, seconds):
+    cap -= cap % 2**20
+    figures = PodFigures("u", cap, peak, peak, 0)
+    gpu = replace(a_gpu(0, 200, 190), promised_bytes=cap, pods=(figures,))
+    seen = SeenPod("u", "ns", "train", "Running", "n1", AT_S - seconds, ("GPU-0",), cap)
+    report = join([a_node("n1", gpu)], [seen], AT_S, namespace="ns")
+    _, row = lines(report, Look(wide=True), ["pods"])[:2]
+    by_top = row.split()
+    message = in_words(LastWords(cap, {"GPU-0": peak}, 0, seconds))
+    log = explain_stop(Process(7, 7, "python"), Excess("GPU-0", peak, peak, cap, peak, 0, 1.0))
+    said, asked, ago = by_top[6], by_top[3], by_top[8]
+    assert message == f"peak {said} of {asked} on GPU-0, nothing was stopped, guarded for {ago}"
+    assert f"holds {said}, the cap is {asked}; " in log
+    assert f"the pod's peak was {said}, so " in log

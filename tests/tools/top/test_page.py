@@ -50,12 +50,12 @@ def test_own_pods_have_names_and_those_of_others_have_none():
     assert titles == [
         "n1: seen 14s ago",
         "n1 GPU 0 NVIDIA H100 80GB: 32.5Gi used of 68Gi promised, 11Gi free",
-        "team-a/llama-7c9f-x2kq4: 6.1Gi used of 16Gi promised, at most 6.2Gi",
-        "team-a/train-0: 25Gi used of 40Gi promised, at most 38.2Gi",
-        "1 pod of others: 1.4Gi used of 12Gi promised",
+        "team-a/llama-7c9f-x2kq4: 6.1Gi used of 16Gi promised, at most 6.3Gi",
+        "team-a/train-0: 25Gi used of 40Gi promised, at most 38.3Gi",
+        "1 pod of others: 1.5Gi used of 12Gi promised",
         "n1 GPU 1 NVIDIA H100 80GB: 35.9Gi used of 48Gi promised, 31Gi free",
-        "team-a/train-0: 25Gi used of 40Gi promised, at most 38.2Gi",
-        "team-a/embed-29411-8tq5w: 7.8Gi used of 8Gi promised, at most 7.9Gi",
+        "team-a/train-0: 25Gi used of 40Gi promised, at most 38.3Gi",
+        "team-a/embed-29411-8tq5w: 7.8Gi used of 8Gi promised, at most 8Gi",
         "3.1Gi without a promise, held by pod 91ab",
     ]
 
@@ -70,9 +70,9 @@ def test_tables_say_who_waits_why_and_who_has_what():
     ]
     (pods,) = tables(found["Pods with GPU memory"])
     assert pods[1:] == [
-        ["embed-29411-8tq5w", "n1", "1", "8Gi", "7.8Gi", "97%", "7.9Gi", "running, near its cap"],
-        ["llama-7c9f-x2kq4", "n1", "0", "16Gi", "6.1Gi", "38%", "6.2Gi", "running"],
-        ["train-0", "n1", "0,1", "2 x 40Gi", "25Gi", "62%", "38.2Gi", "running"],
+        ["embed-29411-8tq5w", "n1", "1", "8Gi", "7.8Gi", "97%", "8Gi", "running, near its cap"],
+        ["llama-7c9f-x2kq4", "n1", "0", "16Gi", "6.1Gi", "38%", "6.3Gi", "running"],
+        ["train-0", "n1", "0,1", "2 x 40Gi", "25Gi", "62%", "38.3Gi", "running"],
     ]
     (gpus,) = tables(found["GPUs"])
     assert gpus[1] == [
@@ -88,7 +88,7 @@ def test_a_page_has_the_parts_that_are_asked_for():
     assert shown("pods") == ["Pods that wait", "Pods with GPU memory"]
     assert shown("workloads") == ["Workloads"]
     (rows,) = tables(sections(read_page(as_html(small(), ["workloads"])))["Workloads"])
-    assert rows[-1] == ["Pod/train-0", "1", "1", "0", "40Gi", "80Gi", "50Gi", "38.2Gi"]
+    assert rows[-1] == ["Pod/train-0", "1", "1", "0", "40Gi", "80Gi", "50Gi", "38.3Gi"]
 
 
 def test_what_is_not_known_is_never_drawn_or_written_as_nothing():

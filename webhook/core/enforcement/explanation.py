@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from webhook.core.enforcement.step import First, Powerless
+from webhook.core.words import amount, counted, exactly, shortened
 
 if TYPE_CHECKING:
     from webhook.core.enforcement.step import (
@@ -15,14 +16,13 @@ if TYPE_CHECKING:
         StopContainer,
     )
 
-MIB = 2**20
 _LONGEST_COMMAND = 80  # in a sentence; events have all that is known of it
 
 
 def explain_stop(process: Process, excess: Excess) -> str:
     """Say why a process is stopped, and which request would have been enough."""
     within = f"within {excess.grew_within_s:.1f} s" if excess.grew_within_s else "at first sight"
-    reason = f"it grew last, by {mebibytes(excess.grew_bytes)} {within}"
+    reason = f"it grew last, by {amount(excess.grew_bytes)} {within}"
     if excess.first is First.LARGEST:
         reason = "it holds the most"
     return _explain(process, excess, reason)
@@ -31,14 +31,14 @@ def explain_stop(process: Process, excess: Excess) -> str:
 def explain_container_stop(action: StopContainer) -> str:
     """Say why all processes of a container are stopped."""
     whose = "its container" if action.container else "the pod"
-    reason = f"{_not_enough(action.excess)}, so all processes of {whose} end"
+    reason = f"{_not_exactly(action.excess)}, so all processes of {whose} end"
     return _explain(action.process, action.excess, reason)
 
 
 def explain_end(action: EndPod) -> str:
     """Say why the whole pod has to end."""
     if action.process is not None and action.excess is not None:
-        reason = f"{_not_enough(action.excess)}, so all processes of the pod end"
+        reason = f"{_not_exactly(action.excess)}, so all processes of the pod end"
         return _explain(action.process, action.excess, reason)
     return _none_can_be_stopped(action.powerless) if action.powerless else action.why
 
@@ -55,44 +55,32 @@ def explain_report(action: ReportExcess, why_not: str) -> str:
 
 def _none_can_be_stopped(over: Powerless) -> str:
     return (
-        f"over the VRAM cap on GPU {over.gpu}: the pod holds {mebibytes(over.sum_bytes)}, the cap "
-        f"is {mebibytes(over.cap_bytes)}, and none of its processes can be stopped from here; "
-        f"vramwarden.io/gpu-memory: {enough(over.peak_bytes)} would have been enough until then"
+        f"over the VRAM cap on GPU {over.gpu}: the pod holds {amount(over.sum_bytes)}, the cap "
+        f"is {exactly(over.cap_bytes)}, and none of its processes can be stopped from here; "
+        f"vramwarden.io/gpu-memory: {exactly(over.peak_bytes)} would have been enough until then"
     )
 
 
-def _not_enough(excess: Excess) -> str:
-    count = excess.stops_before
-    stops = "1 stop was" if count == 1 else f"{count} stops were"
-    return f"{stops} not enough in {excess.stops_within_s:.0f} s"
+def _not_exactly(excess: Excess) -> str:
+    were = "was" if excess.stops_before == 1 else "were"
+    stops = counted(excess.stops_before, "stop")
+    return f"{stops} {were} not enough in {excess.stops_within_s:.0f} s"
 
 
 def _explain(process: Process, excess: Excess, reason: str) -> str:
     others = excess.sum_bytes - excess.used_bytes
-    beside = f", other processes of the pod {mebibytes(others)}" if others else ""
+    beside = f", other processes of the pod {amount(others)}" if others else ""
     return (
         f"over the VRAM cap on GPU {excess.gpu}: {describe(process)} holds "
-        f"{mebibytes(excess.used_bytes)}{beside}, the cap is {mebibytes(excess.cap_bytes)}; "
-        f"{reason}; the pod's peak was {mebibytes(excess.peak_bytes)}, so "
-        f"vramwarden.io/gpu-memory: {enough(excess.peak_bytes)} would have been enough until then"
+        f"{amount(excess.used_bytes)}{beside}, the cap is {exactly(excess.cap_bytes)}; "
+        f"{reason}; the pod's peak was {amount(excess.peak_bytes)}, so "
+        f"vramwarden.io/gpu-memory: {exactly(excess.peak_bytes)} would have been enough until then"
     )
 
 
 def describe(process: Process) -> str:
     """Name a process: pid, command, container."""
-    shown = process.command
-    if len(shown) > _LONGEST_COMMAND:
-        shown = f"{shown[: _LONGEST_COMMAND - 3]}..."
+    shown = shortened(process.command, _LONGEST_COMMAND)
     command = f" ({shown})" if shown else ""
     container = f" of container {process.container[:12]}" if process.container else ""
     return f"process {process.pid}{command}{container}"
-
-
-def mebibytes(amount_bytes: int) -> str:
-    """Show an amount in MiB, rounded up: what is over the cap never seems to be within it."""
-    return f"{-(-amount_bytes // MIB)}Mi"
-
-
-def enough(peak_bytes: int) -> str:
-    """Return the smallest request that covers a peak, as a pod writes it."""
-    return mebibytes(peak_bytes)

@@ -11,6 +11,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.words import amount, exactly, span
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -23,8 +25,6 @@ MOST_BYTES: Final = 2**50
 MOST_SECONDS: Final = 10 * 366 * 86_400
 _LONGEST_UUID: Final = 64
 _VERSION: Final = 1
-_GIB: Final = 2**30
-_MIB: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ def in_words(words: LastWords) -> str:
     """Return the sentence for people."""
     if words.peaks:
         gpu, peak_bytes = max(words.peaks.items(), key=lambda one: one[1])
-        peak = f"peak {measured(peak_bytes)} of {exactly(words.cap_bytes)} on {gpu}"
+        peak = f"peak {amount(peak_bytes)} of {exactly(words.cap_bytes)} on {gpu}"
     else:
         peak = f"no peak was measured, the cap is {exactly(words.cap_bytes)}"
     times = "once" if words.stops == 1 else f"{words.stops} times"
     stops = f"something was stopped {times}" if words.stops else "nothing was stopped"
-    return f"{peak}, {stops}, guarded for {lasting(words.seconds)}"
+    return f"{peak}, {stops}, guarded for {span(words.seconds)}"
 
 
 def read_last_words(message: object) -> LastWords | None:
@@ -106,32 +106,3 @@ def _read(line: str) -> LastWords | None:
 
 def _within(value: object, most: int) -> bool:
     return type(value) is int and 0 <= value <= most
-
-
-def measured(amount_bytes: int) -> str:
-    """Show what was held, as `6.1Gi` or `6Gi`, rounded up; below 1Gi in whole Mi."""
-    if amount_bytes <= _GIB - _MIB:
-        return f"{-(-amount_bytes // _MIB)}Mi"
-    whole, tenth = divmod(-(-amount_bytes * 10 // _GIB), 10)
-    return f"{whole}.{tenth}Gi" if tenth else f"{whole}Gi"
-
-
-def exactly(amount_bytes: int) -> str:
-    """Show what is asked for, to the byte where it is whole Mi: `16Gi`, `7.25Gi`, `7630Mi`."""
-    quarters, rest = divmod(amount_bytes, _GIB // 4)
-    if rest or quarters < 4:  # noqa: PLR2004 - of a Gi
-        return f"{-(-amount_bytes // _MIB)}Mi"
-    decimals = ("", ".25", ".5", ".75")[quarters % 4]
-    return f"{quarters // 4}{decimals}Gi"
-
-
-def lasting(seconds: float) -> str:
-    """Show for how long, in its two largest units: `3h12m`, `2d4h`, `40s`."""
-    rest, parts = int(seconds), []
-    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
-        count, rest = divmod(rest, length)
-        if count:
-            parts.append(f"{count}{unit}")
-        elif parts:
-            break
-    return "".join(parts[:2]) or "0s"

@@ -11,11 +11,12 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.enforcement.last_words import MOST_BYTES, MOST_SECONDS, exactly, measured
+from webhook.core.enforcement.last_words import MOST_BYTES, MOST_SECONDS
 from webhook.core.kinds.nodes import MIB, read_time, write_time
 from webhook.core.kinds.workloads import Workload
 from webhook.core.pod.lenient import as_object
 from webhook.core.words import amount as in_words
+from webhook.core.words import counted, exactly, shortened
 from webhook.names import SEEING_API_VERSION, VRAM_HISTORY_KIND
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def write_history(history: History) -> Json:
     summary = {
         "runs": str(len(history.runs)),
         "asks": "-" if asked is None else exactly(asked),
-        "peak": "-" if peak is None else measured(peak),
+        "peak": "-" if peak is None else in_words(peak),
         "advice": "-" if advice.amount_bytes is None else exactly(advice.amount_bytes),
     }
     return {
@@ -260,7 +261,7 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
         return Advice(None, _too_little(len(history.runs), len(runs)), Verdict.FEW)
     amount = with_margin(need)
     if amount > asked and any(run.stops for run in history.runs[-_RECENT_RUNS:]):
-        why = f"stopped at its cap; the largest held {measured(need)}"
+        why = f"stopped at its cap; the largest held {in_words(need)}"
         if largest_bytes is not None and amount > largest_bytes:
             why += f", and no GPU here has {exactly(amount)}"
             return Advice(None, why, Verdict.MORE)
@@ -302,16 +303,13 @@ def warn(history: History | None, asked: int, largest_bytes: int | None = None) 
         before = f"{asks}; {stops(history)} of the last {count} pods of "
         after = f" were stopped at {_cap_of_stops(history, asked)}; {amount} would have been enough"
     else:
-        peak = measured(peak_bytes(history) or 0)
+        peak = in_words(peak_bytes(history) or 0)
         known = measured_runs(history)
         of = f"the last {count}" if known == count else f"{known} measured of the last {count}"
         before = f"{asks}; {of} pods of "
         after = f" peaked at {peak}; {amount} would do (vramwarden advise)"
     room = LONGEST_WARNING - len(before) - len(after)
-    whose = f"{history.kind} {history.workload}"
-    if len(whose) > room:
-        whose = f"{whose[: room - 3]}..."
-    return before + whose + after
+    return before + shortened(f"{history.kind} {history.workload}", room) + after
 
 
 def _cap_of_stops(history: History, asked: int) -> str:
@@ -322,10 +320,8 @@ def _cap_of_stops(history: History, asked: int) -> str:
 def _too_little(runs: int, measured_runs: int) -> str:
     if measured_runs >= ENOUGH_RUNS:
         return "ran for less than an hour in sum; advice begins with that"
-    counted = "1 run" if runs == 1 else f"{runs} runs"
-    if measured_runs < runs:
-        counted += f", {measured_runs} of them measured"
-    return f"{counted}; advice begins with {ENOUGH_RUNS}"
+    of = f", {measured_runs} of them measured" if measured_runs < runs else ""
+    return f"{counted(runs, 'run')}{of}; advice begins with {ENOUGH_RUNS}"
 
 
 def _held(run: Run) -> int | None:

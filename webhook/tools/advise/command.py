@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from webhook.core.enforcement.last_words import exactly, measured
 from webhook.core.kinds.histories import (
     ENOUGH_RUNS,
     Advice,
@@ -19,6 +18,7 @@ from webhook.core.kinds.histories import (
     stops,
 )
 from webhook.core.kinds.workloads import Workload
+from webhook.core.words import amount, exactly
 from webhook.names import SEEING_API_VERSION, VRAM_HISTORIES
 from webhook.options import Failure, cluster_options, output_option, reach
 
@@ -116,24 +116,18 @@ def as_text(rows: Sequence[tuple[History, Advice]], namespace: str) -> str:
 
 def _cells(history: History, advice: Advice, *, named: bool) -> tuple[str, ...]:
     asked, peak, median = asked_bytes(history), peak_bytes(history), median_bytes(history)
-    amount = advice.amount_bytes
+    advised = advice.amount_bytes
     return (
         *((history.namespace,) if named else ()),
         str(Workload(history.kind, history.workload)),
         str(len(history.runs)),
         _NOTHING if asked is None else exactly(asked),
-        _NOTHING if peak is None else _in_tenths(peak),
-        _NOTHING if median is None else _in_tenths(median),
+        _NOTHING if peak is None else amount(peak),
+        _NOTHING if median is None else amount(median),
         str(stops(history)),
-        _NOTHING if amount is None else exactly(amount),
+        _NOTHING if advised is None else exactly(advised),
         advice.why,
     )
-
-
-def _in_tenths(held_bytes: int) -> str:
-    """Show what was held so that points stand below each other: `8.0Gi` beside `7.9Gi`."""
-    text = measured(held_bytes)
-    return text.replace("Gi", ".0Gi") if text.endswith("Gi") and "." not in text else text
 
 
 def as_json(rows: Sequence[tuple[History, Advice]]) -> str:

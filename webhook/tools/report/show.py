@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.enforcement.last_words import exactly, lasting, measured
 from webhook.core.kinds.nodes import write_time
+from webhook.core.words import amount, counted, exactly, span
 from webhook.names import SEEING_API_VERSION
 
 if TYPE_CHECKING:
@@ -46,14 +46,12 @@ class RolloutReport:
 
 def as_text(found: RolloutReport) -> str:
     """Draw the report for people."""
-    lines = [
-        f"If every rule enforced ({found.policy}), of {_pods(found.pods)} that it governs:",
-        "",
-    ]
+    of = f"of {counted(found.pods, 'pod')} that it governs"
+    lines = [f"If every rule enforced ({found.policy}), {of}:", ""]
     lines += _denied(found)
     lines += ["", *_over_cap(found)]
     if found.untranslated:
-        lines += ["", f"{_pods(found.untranslated)} would get the GPU memory asked for."]
+        lines += ["", f"{counted(found.untranslated, 'pod')} would get the GPU memory asked for."]
     for one in found.counted:
         lines += ["", *_counted(one, found.now_s)]
     if found.missing:
@@ -72,7 +70,7 @@ def _denied(found: RolloutReport) -> list[str]:
     heads, *drawn = _table(_HEADS, rows)
     sentences = (one.sentence for one in found.denied)
     below = (f"{row}\n    {said}" for row, said in zip(drawn, sentences, strict=True))
-    return [f"{_pods(found.denied_pods)} would be denied.", "", heads, *below]
+    return [f"{counted(found.denied_pods, 'pod')} would be denied.", "", heads, *below]
 
 
 def _over_cap(found: RolloutReport) -> list[str]:
@@ -80,15 +78,15 @@ def _over_cap(found: RolloutReport) -> list[str]:
         return ["No pod would have been stopped."]
     rows = [
         (one.namespace, one.pod, one.node, str(one.gpu), exactly(one.cap_bytes),
-         "-" if one.peak_bytes is None else measured(one.peak_bytes), str(one.times),
-         f"{lasting(max(0.0, found.now_s - one.since_s))} ago")
+         "-" if one.peak_bytes is None else amount(one.peak_bytes), str(one.times),
+         f"{span(found.now_s - one.since_s)} ago")
         for one in found.over_cap
     ]  # fmt: skip
     return ["These would have been stopped at their cap.", "", *_table(_HEADS_OVER, rows)]
 
 
 def _counted(one: Counted, now_s: float) -> list[str]:
-    since = "" if one.since_s is None else f" in {lasting(max(0.0, now_s - one.since_s))}"
+    since = "" if one.since_s is None else f" in {span(now_s - one.since_s)}"
     found = [
         f"{decision} {count} ({', '.join(f'{why} {many}' for why, many in sorted(by.items()))})"
         for decision, by in sorted(one.reviews.items())
@@ -107,10 +105,6 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for line in lines
     ]
-
-
-def _pods(count: int) -> str:
-    return "1 pod" if count == 1 else f"{count} pods"
 
 
 def as_json(found: RolloutReport) -> str:

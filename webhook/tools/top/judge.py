@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from webhook.core.enforcement.last_words import exactly
-from webhook.core.words import amount, span
+from webhook.core.words import amount, exactly, span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.enforcement.last_words import exactly, read_last_words
+from webhook.core.enforcement.last_words import read_last_words
 from webhook.core.kinds.nodes import LONGEST_FAULT, read_time
 from webhook.core.kinds.workloads import workload_of
-from webhook.core.words import amount, span
+from webhook.core.words import amount, exactly, span
 from webhook.names import CAP_HELD_CONDITION
 from webhook.tools.explain.judge.past import (
     enough_for,

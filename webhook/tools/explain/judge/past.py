@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.enforcement.last_words import exactly
 from webhook.core.kinds.histories import advise, measured_runs, peak_bytes
 from webhook.core.pod.findings import shortened
-from webhook.core.words import amount, counted
+from webhook.core.words import amount, counted, exactly
 from webhook.tools.explain.judge.stored import line_for
 
 if TYPE_CHECKING:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.enforcement.last_words import exactly
 from webhook.core.placement.fit import Denial, Need, place
 from webhook.core.pod.gpus import Gpu
-from webhook.core.words import amount, counted
+from webhook.core.words import amount, counted, exactly
 from webhook.tools.explain.judge.eligible import Mismatch, why_not
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.enforcement.last_words import exactly
 from webhook.core.pod.findings import quoted
 from webhook.core.pod.lenient import as_object, as_objects
+from webhook.core.words import exactly
 from webhook.names import (
     ADMITTED_ANNOTATION,
     ENFORCER_CONTAINER,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.enforcement.last_words import exactly
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import workload_of
 from webhook.core.pod.findings import Reason
-from webhook.core.words import amount, counted, span
+from webhook.core.words import amount, counted, exactly, span
 from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
 from webhook.tools.explain.judge.eligible import Mismatch
 from webhook.tools.explain.judge.past import find_history, history_notes

@@ -7,7 +7,7 @@ from itertools import groupby
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.words import amount, counted, span
+from webhook.core.words import amount, counted, exactly, span
 from webhook.tools.top.judge import GpuRow, Phase, Reason
 from webhook.tools.top.show.bars import (
     ASCII,
@@ -106,7 +106,7 @@ def _head(report: TopReport) -> list[str]:
     if not sums.nodes:
         return []
     line = f"{counted(sums.nodes, 'node')}, {counted(sums.gpus, 'GPU')}, "
-    line += f"{amount(sums.usable_bytes)} usable: {', '.join(said)}"
+    line += f"{amount(sums.usable_bytes, down=True)} usable: {', '.join(said)}"
     if sums.largest_free_bytes is not None:
         line += f"; largest free {amount(sums.largest_free_bytes, down=True)}"
     return [line]
@@ -308,7 +308,7 @@ def _workloads(report: TopReport, look: Look) -> list[str]:
             Column("PODS", [str(row.pods) for row in rows], right=True),
             Column("RUNNING", [str(row.running) for row in rows], right=True, optional=2),
             Column("WAITING", [str(row.waiting) for row in rows], right=True, optional=1),
-            Column("CAP", [_amount(row.cap_bytes) for row in rows], right=True, optional=3),
+            Column("CAP", [_exactly(row.cap_bytes) for row in rows], right=True, optional=3),
             Column("PROMISED", [_amount(row.promised_bytes) for row in rows], right=True),
             Column(
                 "USED OF PROMISED",
@@ -445,6 +445,10 @@ def _amount(known: int | None, *, down: bool = False) -> str:
     return "-" if known is None else amount(known, down=down)
 
 
+def _exactly(known: int | None) -> str:
+    return "-" if known is None else exactly(known)
+
+
 def _free(node: NodeRow, place: GpuRow | Amounts) -> str:
     if node.not_shared:
         return "not shared"
@@ -490,7 +494,7 @@ def _gpus(pod: PodRow) -> str:
 
 
 def _cap(pod: PodRow) -> str:
-    cap = _amount(pod.cap_bytes)
+    cap = _exactly(pod.cap_bytes)
     return f"{pod.gpu_count}x{cap}" if pod.gpu_count > 1 and pod.cap_bytes is not None else cap
 
 

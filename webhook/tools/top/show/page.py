@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from webhook.core.words import amount, counted, span
+from webhook.core.words import amount, counted, exactly, span
 from webhook.tools.top.judge import Phase
 from webhook.tools.top.show.draw import left_out
 from webhook.tools.top.show.drawing import (
@@ -91,7 +91,7 @@ def _sums(sums: Amounts) -> str:
         said.append(f"the largest free part is {amount(sums.largest_free_bytes, down=True)}")
     return (
         f"{counted(sums.nodes, 'node')}, {counted(sums.gpus, 'GPU')}, "
-        f"{amount(sums.usable_bytes)} usable: {', '.join(said)}."
+        f"{amount(sums.usable_bytes, down=True)} usable: {', '.join(said)}."
     )
 
 
@@ -316,12 +316,17 @@ def _amount(known: int | None, otherwise: str = "-") -> str:
     return otherwise if known is None else amount(known)
 
 
+def _exactly(known: int | None) -> str:
+    return "-" if known is None else exactly(known)
+
+
 def _row(node: NodeRow, gpu: GpuRow) -> list[str]:
-    amounts = (gpu.usable_bytes, gpu.promised_bytes, gpu.used_bytes)
     return [
         f"{gpu.node} GPU {gpu.index}",
         gpu.product,
-        *map(_amount, amounts),
+        amount(gpu.usable_bytes, down=True),
+        _amount(gpu.promised_bytes),
+        _amount(gpu.used_bytes),
         _free(gpu),
         _amount(gpu.unmanaged_bytes),
         f"{len(gpu.pods)}",
@@ -391,7 +396,7 @@ def _workloads(report: TopReport) -> Element:
             f"{one.pods:,}",
             f"{one.running:,}",
             f"{one.waiting:,}",
-            _amount(one.cap_bytes),
+            _exactly(one.cap_bytes),
             _amount(one.promised_bytes),
             _amount(one.used_bytes),
             _amount(one.peak_bytes),
@@ -418,7 +423,7 @@ def _full_name(pod: PodRow, report: TopReport) -> str:
 
 
 def _cap(pod: PodRow) -> str:
-    cap = _amount(pod.cap_bytes)
+    cap = _exactly(pod.cap_bytes)
     return f"{pod.gpu_count} x {cap}" if pod.gpu_count > 1 else cap
 
 
