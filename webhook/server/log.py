@@ -16,6 +16,7 @@ import orjson
 from gunicorn.glogging import Logger as GunicornLogger
 
 from webhook.adapters.journal import Journal
+from webhook.core.words import shortened
 
 MAX_TEXT: Final = 253
 """The longest name that Kubernetes knows (RFC 1123)."""
@@ -31,7 +32,7 @@ def short(value: object) -> str | None:
         return None
     if type(value) is not str:
         return f"({type(value).__name__})"
-    return value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]}…"
+    return shortened(value, MAX_TEXT)
 
 
 class JsonLog(Journal):

@@ -25,13 +25,13 @@ from webhook.core.pod.findings import (
     Finding,
     MalformedObjectError,
     render,
-    shortened,
 )
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN
 from webhook.core.pod.views import annotations_of, labels_of, read_pod, service_account_of
 from webhook.core.policy.match import Subject
 from webhook.core.policy.values import Action, Rollout, Rule, VisibleDevices, Warnings
+from webhook.core.words import shortened
 from webhook.names import ADMITTED_ANNOTATION, MIRROR_POD_ANNOTATION, NODES_GROUP
 
 if TYPE_CHECKING:

@@ -14,12 +14,13 @@ from webhook.core.admission.accounting import counted_bytes, limited
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import items, strings, text
-from webhook.core.pod.findings import Finding, MalformedObjectError, quoted, render, shortened
+from webhook.core.pod.findings import Finding, MalformedObjectError, quoted, render
 from webhook.core.pod.patch import PatchError
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.request import Request
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.slices import SlicedNode
+from webhook.core.words import shortened
 from webhook.names import ADMITTED_ANNOTATION
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.admission.creators import NOBODY, controllers_of
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.admission.rules.hints import SHOWN, candidates, near_miss
-from webhook.core.pod.findings import annotation_path, shortened
+from webhook.core.pod.findings import annotation_path
 from webhook.core.pod.request import Request
 from webhook.core.pod.templates import Form, find_templates, is_own_kind, shown_path
 from webhook.core.policy.match import with_name
+from webhook.core.words import shortened
 from webhook.names import ASKING_ANNOTATIONS
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.pod.fields import items, mapping
-from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted, shortened
+from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.quantity import (
     MAX_BYTES,
     MIB,
@@ -18,6 +18,7 @@ from webhook.core.pod.quantity import (
     parse_vram,
 )
 from webhook.core.pod.views import effective_amount
+from webhook.core.words import shortened
 from webhook.names import (
     ASKING_ANNOTATIONS,
     DEFAULT_CONTAINER_ANNOTATION,

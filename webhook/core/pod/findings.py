@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
 
+from webhook.core.words import shortened
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -205,11 +207,6 @@ def render(findings: Sequence[Finding]) -> str:
         return message
     count = f"{more} or" if len(findings) >= MOST_FINDINGS else more
     return f"{message}; and {count} more findings"
-
-
-def shortened(text: str, limit: int) -> str:
-    """Cut a text to `limit` characters, the last of which says that it was cut."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def quoted(value: object, limit: int = 64) -> str:

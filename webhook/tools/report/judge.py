@@ -9,10 +9,10 @@ from webhook.core.admission.decide import Decision, Outcome, Phase, decide
 from webhook.core.admission.templates import creation_of
 from webhook.core.kinds.workloads import workload_of
 from webhook.core.pod.demand import asks_for_vram
-from webhook.core.pod.findings import shortened
 from webhook.core.pod.lenient import as_object
 from webhook.core.policy.match import NamespaceUnknownError
 from webhook.core.policy.values import Action, Policy, Rollout
+from webhook.core.words import shortened
 from webhook.names import MANAGED_LABEL, MIRROR_POD_ANNOTATION
 from webhook.tools.check.judge.findings import counted, named
 

@@ -13,8 +13,9 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.fields import with_unit
-from webhook.core.pod.findings import annotation_path, quoted, shortened
+from webhook.core.pod.findings import annotation_path, quoted
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES, WHOLE_GPU, Meaning
+from webhook.core.words import shortened
 from webhook.names import (
     ADMITTED_ANNOTATION,
     ASKING_ANNOTATIONS,

@@ -14,9 +14,9 @@ from webhook.core.pod.findings import (
     Reason,
     annotation_path,
     quoted,
-    shortened,
 )
 from webhook.core.policy.values import Isolation
+from webhook.core.words import shortened
 from webhook.names import (
     ADMITTED_ANNOTATION,
     BINDING_ANNOTATIONS,

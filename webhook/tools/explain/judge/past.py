@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.kinds.histories import advise, measured_runs, peak_bytes
-from webhook.core.pod.findings import shortened
-from webhook.core.words import amount, counted, exactly
+from webhook.core.words import amount, counted, exactly, shortened
 from webhook.tools.explain.judge.stored import line_for
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from webhook.core.pod.findings import shortened
+from webhook.core.words import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
