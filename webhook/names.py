@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 PREFIX: Final = "vramwarden.io/"
+DEFAULT_NAMESPACE: Final = "vramwarden-system"
+"""Of a release, where nobody says otherwise."""
 
 # What a developer writes on a pod.
 GPU_MEMORY_ANNOTATION: Final = PREFIX + "gpu-memory"

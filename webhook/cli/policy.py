@@ -20,11 +20,10 @@ from webhook.adapters.policy.schema import json_schema
 from webhook.adapters.yaml_documents import MAX_BYTES
 from webhook.core.admission.doubts import doubts
 from webhook.core.admission.examples import run_example
+from webhook.core.words import counted
 from webhook.options import default_enforcer_image
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
-
     from webhook.core.policy.values import Policy
 
 _STANDARD_INPUT = Path("-")
@@ -86,16 +85,11 @@ def _check(path: Path) -> bool:
     for failure in failures:
         click.echo(failure, err=True)
     if not failures:
-        rules, classes = _count(policy.rules, "rule"), _count(policy.classes, "class")
-        examples = _count(policy.examples, "example")
+        rules, classes = counted(len(policy.rules), "rule"), counted(len(policy.classes), "class")
+        examples = counted(len(policy.examples), "example")
         verb = "passes" if len(policy.examples) == 1 else "pass"
         click.echo(f"{_shown(path)}: valid: {rules}, {classes}, {examples} {verb}")
     return not failures
-
-
-def _count(things: Sized, word: str) -> str:
-    plural = "es" if word.endswith("s") else "s"
-    return f"{len(things)} {word}{plural * (len(things) != 1)}"
 
 
 def _test(path: Path, *, failed_only: bool) -> bool:

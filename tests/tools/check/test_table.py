@@ -605,5 +605,5 @@ def test_of_many_nodes_three_are_named_and_all_are_known():
     found = finding("share-label", nodes(*(
         a_node(f"n{number:04}", {"vramwarden.io/share": "x"}) for number in range(5000)
     )))  # fmt: skip
-    assert found.detail.endswith("n0000, n0001, n0002 and 4997 more")
+    assert found.detail.endswith("n0000, n0001, n0002 and 4,997 more")
     assert len(found.about) == 5000

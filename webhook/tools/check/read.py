@@ -25,6 +25,7 @@ from webhook.core.node.slices import Slice, read_slice
 from webhook.core.pod.lenient import as_object
 from webhook.names import (
     API_GROUP,
+    DEFAULT_NAMESPACE,
     GPU_MEMORY_ANNOTATION,
     GPU_NODES,
     MANAGED_LABEL,
@@ -34,7 +35,6 @@ from webhook.names import (
     VRAM_POLICIES,
 )
 from webhook.tools.check.judge.facts import (
-    DEFAULT_NAMESPACE,
     SENTRY_NAMESPACE,
     DryRun,
     ExcusedPod,

@@ -7,8 +7,9 @@ from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.words import counted
 from webhook.names import SEEING_API_VERSION
-from webhook.tools.check.judge.findings import Level, counted
+from webhook.tools.check.judge.findings import Level
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -121,6 +122,7 @@ def _sign(level: Level, *, ascii_only: bool, colour: bool) -> str:
 
 def _printable(text: str, *, ascii_only: bool) -> str:
     """Show what could steer a terminal as escapes: objects are named by others."""
+    text = text.replace("…", "...") if ascii_only else text
     return "".join(
         char if char.isprintable() and (not ascii_only or char.isascii()) else ascii(char)[1:-1]
         for char in text

@@ -11,9 +11,8 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.words import amount, span
+from webhook.core.words import amount, named, span
 from webhook.names import SEEING_API_VERSION
-from webhook.tools.explain.judge.phrases import some
 from webhook.tools.explain.judge.report import Severity
 from webhook.tools.explain.judge.room import OLD_S, Blocker
 
@@ -85,7 +84,7 @@ def _nodes(nodes: tuple[NodeRoom, ...]) -> Iterator[str]:
     if len(room) > MOST_NODES:
         rows.append(("...", f"{len(room) - MOST_NODES} more nodes with less (-o json has all)"))
     rows += [
-        (some(names), f"no: {detail}") for detail, names in islice(without.items(), MOST_NODES)
+        (named(names), f"no: {detail}") for detail, names in islice(without.items(), MOST_NODES)
     ]
     width = max((len(name) for name, _ in rows), default=0)
     for name, text in rows:

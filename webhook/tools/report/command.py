@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from webhook.core.words import counted
+from webhook.names import DEFAULT_NAMESPACE
 from webhook.options import (
     NoCluster,
     connection_options,
@@ -15,8 +17,6 @@ from webhook.options import (
     policy_failure,
     reach,
 )
-from webhook.tools.check.judge.facts import DEFAULT_NAMESPACE
-from webhook.tools.check.judge.findings import counted
 from webhook.tools.report.show import RolloutReport, as_json, as_text
 
 if TYPE_CHECKING:

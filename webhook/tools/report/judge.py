@@ -12,9 +12,8 @@ from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.lenient import as_object
 from webhook.core.policy.match import NamespaceUnknownError
 from webhook.core.policy.values import Action, Policy, Rollout
-from webhook.core.words import shortened
+from webhook.core.words import counted, named, shortened
 from webhook.names import MANAGED_LABEL, MIRROR_POD_ANNOTATION
-from webhook.tools.check.judge.findings import counted, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -140,8 +139,9 @@ class Judged:
         if self.unread:
             yield f"what becomes of {counted(self.unread, 'pod')}, too large to be read"
         if self.unjudged:
+            where = named(sorted(self.unknown))
             yield (
-                f"what becomes of {counted(self.unjudged, 'pod')} in {named(self.unknown)}: rules "
+                f"what becomes of {counted(self.unjudged, 'pod')} in {where}: rules "
                 "ask for labels of these namespaces, "
                 f"{why_no_labels or 'which were not there yet'}"
             )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from webhook.core.words import amount, exactly, span
+from webhook.core.words import amount, counted, exactly, span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -509,7 +509,7 @@ def _state(row: PodRow, at_s: float) -> str:
     if row.near_cap:
         words.append("near its cap")
     if row.stops:
-        words.append("1 process stopped" if row.stops == 1 else f"{row.stops} processes stopped")
+        words.append(f"{counted(row.stops, 'process')} stopped")
     return ", ".join(words)
 
 

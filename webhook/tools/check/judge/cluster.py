@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.words import counted
 from webhook.tools.check.judge.findings import (
     Finding,
-    counted,
     failed,
     named,
     ok,

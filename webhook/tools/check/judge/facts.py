@@ -30,6 +30,7 @@ from webhook.core.pod.quantity import QuantityError, parse_quantity
 from webhook.core.pod.whole import DRA_DRIVER, claim_names, has_whole_gpu, is_gpu_claim
 from webhook.names import (
     ADMITTED_ANNOTATION,
+    DEFAULT_NAMESPACE,
     ENFORCER_CONTAINER,
     GPU_WAITS_ANNOTATION,
     NODE_ASKS_LABEL,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-DEFAULT_NAMESPACE: Final = "vramwarden-system"
 SENTRY_NAMESPACE: Final = "vramwarden-sentry"
 KEY_VOLUME: Final = "key"
 NOT_ASKED: Final = Unseen("was not asked for")

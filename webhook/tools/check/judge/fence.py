@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.policy.fence import GPUS_KEY, RULES_KEY, brings_gpus, is_intact, may_void
+from webhook.core.words import counted
 from webhook.tools.check.judge.cluster import FENCE
 from webhook.tools.check.judge.facts import Workload
 from webhook.tools.check.judge.findings import (
     Finding,
     NotSeenError,
-    counted,
     failed,
     named,
     ok,

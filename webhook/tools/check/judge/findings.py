@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from webhook.core import words
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 T = TypeVar("T")
 
-_NAMED: Final = 3
-"""So many objects are named in a sentence; JSON has more of them."""
 LONGEST_TEXT: Final = 300
 """Characters that are shown of what somebody else wrote."""
 
@@ -76,20 +76,10 @@ def failed(detail: str, cure: str, about: Iterable[str] = ()) -> Finding:
 
 
 def named(names: Collection[str]) -> str:
-    """Return the first names in a row, and how many more there are."""
-    shown = sorted(names)[:_NAMED]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(shown) + more
-
-
-def counted(number: int, word: str) -> str:
-    """Return a number and its word, such as `1 node` or `2 policies`."""
-    if number == 1:
-        return f"1 {word}"
-    return f"{number} {word[:-1]}ies" if word.endswith("cy") else f"{number} {word}s"
+    """Return the first names by the alphabet, and how many more there are; JSON has more."""
+    return words.named(sorted(names))
 
 
 def shortened(text: object) -> str:
     """Return what somebody else wrote, so that it fits into a sentence."""
-    line = " ".join(str(text).split())
-    return line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 3] + "..."
+    return words.shortened(" ".join(str(text).split()), LONGEST_TEXT)

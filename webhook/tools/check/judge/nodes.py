@@ -9,6 +9,7 @@ from webhook.core.node.sharing import DEPLOY_PLUGIN_LABEL, Shared
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.drivers import DriverClass, driver_class, explain_driver
 from webhook.core.pod.quantity import format_bytes
+from webhook.core.words import counted
 from webhook.names import (
     NODE_FORGET_XIDS_ANNOTATION,
     NODE_SHARE_LABEL,
@@ -21,7 +22,6 @@ from webhook.tools.check.judge.findings import (
     Finding,
     NotSeenError,
     Unseen,
-    counted,
     failed,
     named,
     ok,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.words import counted
 from webhook.names import GPU_NODES, VRAM_HISTORIES
 from webhook.tools.check.judge.findings import (
     Finding,
     NotSeenError,
-    counted,
     failed,
     named,
     ok,

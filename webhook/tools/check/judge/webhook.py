@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from webhook.core.words import counted
 from webhook.tools.check.judge.cluster import VOID, text
 from webhook.tools.check.judge.facts import PULLS, Facts, Workload
 from webhook.tools.check.judge.findings import (
     Finding,
     NotSeenError,
-    counted,
     failed,
     named,
     ok,

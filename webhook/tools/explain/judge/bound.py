@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.enforcement.last_words import read_last_words
 from webhook.core.kinds.nodes import LONGEST_FAULT, read_time
 from webhook.core.kinds.workloads import workload_of
-from webhook.core.words import amount, exactly, span
+from webhook.core.words import amount, exactly, named, span
 from webhook.names import CAP_HELD_CONDITION
 from webhook.tools.explain.judge.past import (
     enough_for,
@@ -16,11 +16,11 @@ from webhook.tools.explain.judge.past import (
     peak_words,
     stops_words,
 )
-from webhook.tools.explain.judge.phrases import bounded, some
 from webhook.tools.explain.judge.report import Cause, Enough, Report, Severity, State, Trouble
 from webhook.tools.explain.judge.room import Blocker
 from webhook.tools.explain.judge.stops import LONGEST_SENTENCE, Said, hear
 from webhook.tools.explain.judge.stored import (
+    bounded,
     condition,
     container_name,
     enforcer_ended,
@@ -153,12 +153,12 @@ def _gpus(node: NodeFigures | None, state: PodState) -> str:
     if not state.uuids:
         return "no GPU" if state.at_binding else f"all GPUs of {state.node}"
     known = {gpu.uuid: gpu for gpu in node.gpus} if node else {}
-    named = []
+    said = []
     for uuid in state.uuids:
         gpu = known.get(uuid)
         product = f"{bounded(gpu.product, 40)}, " if gpu and gpu.product else ""
-        named.append(f"GPU {gpu.index} ({product}{uuid})" if gpu else uuid)
-    return some(named, 4)
+        said.append(f"GPU {gpu.index} ({product}{uuid})" if gpu else uuid)
+    return named(said, 4)
 
 
 def _figures(state: PodState, mine: Mine) -> str:
@@ -299,4 +299,4 @@ def _why_those(node: NodeFigures | None, state: PodState, mine: Mine) -> Iterato
         if many
         else ("the GPU with the least free memory that fits is")
     )
-    yield f"Why {which} of {node.name}: {rule} taken; today {some(shown, 8)}."
+    yield f"Why {which} of {node.name}: {rule} taken; today {named(shown, 8)}."

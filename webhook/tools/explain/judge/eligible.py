@@ -22,7 +22,7 @@ from webhook.names import (
     NODE_ENFORCEMENT_LABEL,
     NODE_GPU_MEMORY_LABEL,
 )
-from webhook.tools.explain.judge.phrases import bounded
+from webhook.tools.explain.judge.stored import bounded
 from webhook.tools.shared.taints import CORDONED, tolerates
 
 if TYPE_CHECKING:

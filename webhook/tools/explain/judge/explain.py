@@ -28,7 +28,7 @@ from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.findings import GUIDANCE, MalformedObjectError, Reason
 from webhook.core.pod.foreign import FOREIGN_RESOURCES
 from webhook.core.pod.quantity import QuantityError, parse_vram
-from webhook.core.words import span
+from webhook.core.words import named, span
 from webhook.names import (
     CAP_HELD_CONDITION,
     GPU_MEMORY_ANNOTATION,
@@ -38,11 +38,18 @@ from webhook.names import (
 )
 from webhook.tools.explain.judge.bound import explain_bound
 from webhook.tools.explain.judge.past import enough_for, history_notes, peak_words, stops_words
-from webhook.tools.explain.judge.phrases import bounded, some
 from webhook.tools.explain.judge.plugins import explain_by_plugin, given_by_plugin
 from webhook.tools.explain.judge.report import Cause, Enough, Report, Severity, State, Trouble
 from webhook.tools.explain.judge.stops import Said
-from webhook.tools.explain.judge.stored import MOST, condition, line_for, part, parts, statuses
+from webhook.tools.explain.judge.stored import (
+    MOST,
+    bounded,
+    condition,
+    line_for,
+    part,
+    parts,
+    statuses,
+)
 from webhook.tools.explain.judge.waiting import explain_pending
 
 if TYPE_CHECKING:
@@ -76,10 +83,10 @@ def explain_pod(facts: PodFacts) -> Report:
     is_pending = not state.node and not state.finished
     report = (explain_pending if is_pending else explain_bound)(facts, facts.pod, state)
     whole = part(facts.pod, "metadata", "annotations").get(IN_PLACE_OF_ANNOTATION)
-    named = bounded(whole, _LONGEST_NAME)
-    if not named:
+    asked = bounded(whole, _LONGEST_NAME)
+    if not asked:
         return report
-    text = f"{named}, which the pod asked for: its rule has translateWholeGPU"
+    text = f"{asked}, which the pod asked for: its rule has translateWholeGPU"
     return replace(report, notes=(("A share in place of", text), *report.notes))
 
 
@@ -165,7 +172,7 @@ def _failed(facts: WorkloadFacts) -> Iterator[Cause]:
 def _misplaced(facts: WorkloadFacts) -> Iterator[Cause]:
     if facts.misplaced:
         where = f"{facts.template}.metadata.annotations"
-        names = some(facts.misplaced)
+        names = named(facts.misplaced)
         detail = f"{names} stands on the {facts.kind}, where nothing reads it"
         yield Cause(Severity.WARNING, Trouble.NOT_READ, detail, f"move it to {where}")
 
@@ -217,7 +224,7 @@ def _not_found(
     kind: str, namespace: str, name: str, names: Sequence[str], left_out: tuple[str, ...]
 ) -> Report:
     near = difflib.get_close_matches(name[:_LONGEST_NAME], names[:_MOST_NAMES], 3, _LIKE)
-    meant = f"did you mean {some(near)}?" if near else ""
+    meant = f"did you mean {named(near)}?" if near else ""
     detail = f"there is no {kind} {name} in namespace {namespace}"
     cause = Cause(Severity.ERROR, Trouble.NOT_FOUND, detail, meant)
     headline = f"{kind} {namespace}/{name} does not exist."
@@ -242,7 +249,7 @@ def _without_demand(facts: PodFacts, pod: Json) -> Report:
     elif idioms := dict(_idioms(pod)):
         line = next(filter(None, idioms.values()), f"{GPU_MEMORY_ANNOTATION}: 8Gi, for example")
         fix = f"{line}, as an annotation of the pod"
-        detail = f"vramwarden does not read {some(idioms)}"
+        detail = f"vramwarden does not read {named(idioms)}"
         causes.append(Cause(Severity.INFO, Trouble.NOT_READ, detail, fix))
     return Report(
         "Pod",

@@ -17,12 +17,11 @@ from webhook.core.pod.demand import read_demand
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.values import TimeSliced
-from webhook.core.words import span
+from webhook.core.words import named, span
 from webhook.names import MANAGED_LABEL
 from webhook.tools.explain.judge.bound import explain_bound
-from webhook.tools.explain.judge.phrases import bounded, some
 from webhook.tools.explain.judge.report import Report, State
-from webhook.tools.explain.judge.stored import part, rule_of
+from webhook.tools.explain.judge.stored import bounded, part, rule_of
 from webhook.tools.explain.judge.waiting import demand_words, of_scheduler
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def given_by_plugin(pod: Json) -> Given | None:
         return None
     if not asked:
         return None
-    what = some([f"{amount} {bounded(resource, 100)}" for resource, amount in asked], 4)
+    what = named([f"{amount} {bounded(resource, 100)}" for resource, amount in asked], 4)
     remark = _SLICE if is_slice(asked[0][0]) else _SLOT
     return Given(Need(demand.per_gpu_bytes, demand.gpu_count), what, remark)
 

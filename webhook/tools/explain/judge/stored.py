@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.findings import quoted
 from webhook.core.pod.lenient import as_object, as_objects
-from webhook.core.words import exactly
+from webhook.core.words import exactly, shortened
 from webhook.names import (
     ADMITTED_ANNOTATION,
     ENFORCER_CONTAINER,
     GPU_MEMORY_ANNOTATION,
     VRAM_RESOURCE,
 )
-from webhook.tools.explain.judge.phrases import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -128,3 +127,8 @@ def line_for(pod: Mapping[str, Any] | None, amount_bytes: int) -> str:
     if "=" in written:
         return f"{amount} in sum over the containers in {GPU_MEMORY_ANNOTATION}"
     return f"{GPU_MEMORY_ANNOTATION}: {amount}"
+
+
+def bounded(value: object, most: int) -> str:
+    """Return a text that somebody stored, cut before anything reads it; empty where it is none."""
+    return shortened(value, most) if isinstance(value, str) else ""

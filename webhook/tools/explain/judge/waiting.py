@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import workload_of
 from webhook.core.pod.findings import Reason
-from webhook.core.words import amount, counted, exactly, span
+from webhook.core.words import amount, counted, exactly, named, span
 from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
 from webhook.tools.explain.judge.eligible import Mismatch
 from webhook.tools.explain.judge.past import find_history, history_notes
-from webhook.tools.explain.judge.phrases import some
 from webhook.tools.explain.judge.report import Cause, Enough, Report, Severity, State, Trouble
 from webhook.tools.explain.judge.room import OLD_S, Blocker, find_room, would_make_room
 from webhook.tools.explain.judge.stored import condition, part, rule_of
@@ -122,7 +121,7 @@ def old_figures(nodes: Iterable[NodeFigures], now_s: float) -> Iterator[str]:
     ages = {one.name: now_s - one.observed_s for one in nodes}
     old = {name: age_s for name, age_s in sorted(ages.items()) if age_s > OLD_S}
     if old:
-        whose = some(old)
+        whose = named(old)
         are = f"are {span(min(old.values()))} old" + (" or older" if len(old) > 1 else "")
         its = "its sentry" if len(old) == 1 else "their sentry"
         yield f"the figures of {whose} {are}; does {its} run? (vramwarden check)"
@@ -247,7 +246,7 @@ def of_scheduler(pod: Json, room: Room | None, *, judged: bool) -> Iterator[Caus
         detail = f"the scheduler says: {message}"
         yield Cause(Severity.ERROR, Trouble.UNSCHEDULABLE, detail)
     elif fits and room is not None:
-        has = some(node.name for node in room.nodes if node.fits)
+        has = named(node.name for node in room.nodes if node.fits)
         said = "has said nothing yet" if not message else f"said: {message}"
         detail = f"there is room for it on {has}, and the scheduler {said}"
         yield Cause(Severity.INFO, Trouble.NOT_SCHEDULED_YET, detail)

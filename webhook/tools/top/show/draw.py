@@ -7,7 +7,7 @@ from itertools import groupby
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.words import amount, counted, exactly, span
+from webhook.core.words import amount, counted, exactly, named, span
 from webhook.tools.top.judge import GpuRow, Phase, Reason
 from webhook.tools.top.show.bars import (
     ASCII,
@@ -343,8 +343,8 @@ def _tail(report: TopReport, look: Look, parts: Sequence[str]) -> list[str]:
         painted += [f"  {clean(alike[0].fix)}"] if alike[0].fix else []
     waiting = [pod for pod in report.pods or () if pod.phase in (Phase.PENDING, Phase.WAITING)]
     if "pods" in parts and waiting:
-        named = f"{clean(waiting[0].name)} -n {clean(waiting[0].namespace)}"
-        painted.append(f"why a pod waits: {look.command} explain {named}")
+        which = f"{clean(waiting[0].name)} -n {clean(waiting[0].namespace)}"
+        painted.append(f"why a pod waits: {look.command} explain {which}")
     if "nodes" in parts:
         painted += _wrapped(left_out(report), look, _DIM)
     if "nodes" in parts and _has_node_lines(report, look):
@@ -361,9 +361,8 @@ def left_out(report: TopReport) -> Iterator[str]:
     }
     for what, whys in kinds.items():
         said = [f"{name} ({why})" for name, why in whys if why]
-        more = f" and {len(said) - _MOST_ALIKE:,} more" if len(said) > _MOST_ALIKE else ""
         if said:
-            yield f"{what}: {', '.join(said[:_MOST_ALIKE])}{more}"
+            yield f"{what}: {named(said, _MOST_ALIKE)}"
 
 
 def _wrapped(sentences: Iterable[str], look: Look, style: str = _RED) -> list[str]:
