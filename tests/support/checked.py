@@ -17,9 +17,10 @@ from webhook.tools.check.judge.facts import (
     PolicyFacts,
     PolicyObject,
     Workload,
-    read_node,
 )
 from webhook.tools.check.judge.webhook import EXPECTED
+from webhook.tools.shared.node import ClusterNode
+from webhook.tools.shared.pod import ClusterPod
 
 NOW_S = 1_800_000_000.0
 IMAGE = "registry.example/vramwarden/enforcer:0.1.0"
@@ -59,9 +60,16 @@ def a_raw_node(name="n1", labels=None, **changes):
 
 def a_node(name="n1", labels=None, *, slices=(), age_s=float("inf"), **changes):
     """Return a node with GPUs."""
-    found = read_node(a_raw_node(name, labels, **changes), slices, age_s)
-    assert found is not None
+    found = ClusterNode(a_raw_node(name, labels, **changes), slices=slices, age_s=age_s)
+    assert found.shows_gpus
     return found
+
+
+def checked_pod(path="team-a/eval", *, managed=False, **facts):
+    """Return a pod with these facts."""
+    namespace, _, name = path.partition("/")
+    raw = {"metadata": {"namespace": namespace, "name": name}, "spec": {"containers": []}}
+    return ClusterPod(raw, managed=managed, **facts)
 
 
 def a_shared_node(name="n1", labels=None, *, vram="80Gi", gpus=({},), **changes):
@@ -161,7 +169,6 @@ INSTALLED = replace(
     has_key=True,
     gpu_nodes={"n1": NOW_S - 20, "n2": NOW_S - 60},
     pods=(SOUND,),
-    other_pods=(),
     events={},
 )
 INSTALLED = replace(INSTALLED, fence_bindings=INSTALLED.fences)

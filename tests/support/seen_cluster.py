@@ -15,7 +15,8 @@ from webhook.core.kinds.nodes import (
     write_gpu_node,
     write_time,
 )
-from webhook.tools.shared.pods import SeenPod
+from webhook.core.kinds.workloads import Workload
+from webhook.tools.shared.pod import ClusterPod
 
 GIB = 2**30
 AT_S = 1_800_000_000.0
@@ -52,6 +53,14 @@ def a_gpu(index, usable, used, pods=(), unmanaged=(), **other):
 
 def a_node(name, *gpus, age_s=14):
     return NodeFigures(name, AT_S - age_s, "580.95.05", "sidecar", tuple(gpus))
+
+
+def a_listed_pod(uid, namespace, name, status="", node="", *, kind="", workload="", **facts):
+    """Return a pod as a list's row tells it, with these facts and no others."""
+    told = {"uid": uid, "namespace": namespace, "name": name, "status": status, "node": node}
+    told |= {"created_s": None, "gpus": (), "asked_bytes": None, "gpu_count": 1, "waits": ""}
+    told |= {"unscheduled": "", "managed": True, "workload": Workload(kind, workload)} | facts
+    return ClusterPod({}, **told).keep(*told)
 
 
 def nodes():
@@ -102,7 +111,7 @@ def pods():
     def pod(uid, name, node, *gpus, **other):
         values = {"status": "Running" if node else "Pending", "created_s": AT_S - 11_520}
         values |= {"asked_bytes": gib(8)} | other
-        return SeenPod(uid, "team-a", name, node=node, gpus=gpus, **values)
+        return a_listed_pod(uid, "team-a", name, node=node, gpus=gpus, **values)
 
     return [
         pod("llama", "llama-7c9f-x2kq4", "n1", "GPU-n1-0"),

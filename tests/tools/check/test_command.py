@@ -15,15 +15,17 @@ from tests.support.checked import (
     a_node,
     a_shared_node,
     a_workload,
+    checked_pod,
 )
 from tests.support.commands import runner
 from tests.support.programs import free_port
 from webhook.cli.main import main
 from webhook.tools.check.installed import completed
-from webhook.tools.check.judge.facts import SOUND, DryRun, Facts, ManagedPod, Unseen
+from webhook.tools.check.judge.facts import SOUND, DryRun, Facts
 from webhook.tools.check.judge.table import run
 from webhook.tools.check.read import Looked
 from webhook.tools.check.show import as_json, as_text, has_failed
+from webhook.tools.shared.facts import Unreadable
 
 RECORDED = Path(__file__).parent / "golden"
 UPDATE = "UPDATE_GOLDEN"
@@ -43,8 +45,11 @@ TROUBLED = replace(
         'Internal error occurred: failed calling webhook "mutate.vramwarden.io": failed to call '
         "webhook: tls: failed to verify certificate: x509: certificate signed by unknown authority",
     ),
-    certificate=Unseen("needs the right to get secrets"),
-    pods=(ManagedPod("team-a/\x1b[2Jeval", waits="no GPU of n1 has 8Gi free"), SOUND),
+    certificate=Unreadable("needs the right to get secrets"),
+    pods=(
+        checked_pod("team-a/\x1b[2Jeval", managed=True, waits="no GPU of n1 has 8Gi free"),
+        SOUND,
+    ),
 )
 CASES = {
     "before.txt": (BEFORE, "text"),
@@ -146,7 +151,7 @@ BROKEN = {"a.yaml": "kind: What\n", "notes.txt": "no policy"}
 
 def test_a_policy_of_another_version_is_not_judged_by_this_one():
     assert looked(BROKEN).policy.problems
-    assert isinstance(looked(BROKEN, version="0.2.0").policy, Unseen)
+    assert isinstance(looked(BROKEN, version="0.2.0").policy, Unreadable)
     assert looked(None).policy is None
     assert looked({"notes.txt": "no policy"}).policy.rules == 0
 

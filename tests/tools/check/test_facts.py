@@ -8,24 +8,22 @@ from tests.support.checked import IMAGE, a_node, a_raw_node
 from webhook.tools.check.judge.facts import (
     SOUND,
     DryRun,
-    ManagedPod,
     Namespace,
     OtherWebhook,
     OurWebhook,
-    OwnPod,
     Right,
     Workload,
     minor,
+    of_interest,
     read_dry_run,
-    read_managed_pod,
     read_namespace,
-    read_node,
-    read_own_pod,
     read_own_webhooks,
     read_webhooks,
     read_workload,
 )
 from webhook.tools.check.judge.findings import LONGEST_TEXT
+from webhook.tools.shared.node import ClusterNode
+from webhook.tools.shared.pod import ClusterPod
 
 BARE = {"nvidia.com/gpu.present": None}
 
@@ -46,12 +44,13 @@ def test_a_node_with_any_sign_of_a_gpu_is_kept(labels):
 
 def test_a_node_without_one_is_not():
     other = {"feature.node.kubernetes.io/pci-0300_8086.present": "true"}
-    assert read_node(a_raw_node(labels=BARE | other, allocatable={"cpu": "8"})) is None
-    assert read_node({"metadata": {"name": "n"}}) is None
+    bare = ClusterNode(a_raw_node(labels=BARE | other, allocatable={"cpu": "8"}))
+    assert not bare.shows_gpus
+    assert not ClusterNode({"metadata": {"name": "n"}}).shows_gpus
 
 
 def test_of_a_bare_node_with_a_label_nothing_is_claimed():
-    found = read_node({"metadata": {"name": "n", "labels": {"nvidia.com/gpu.present": "true"}}})
+    found = ClusterNode({"metadata": {"name": "n", "labels": {"nvidia.com/gpu.present": "true"}}})
     assert found.handlers is None
     assert (found.kubelet, found.arch, found.ready, found.replicas) == ("", "", False, 1)
 
@@ -136,23 +135,22 @@ def test_pods_of_ours_that_are_not_ready_say_why():
     ready = [{"type": "Ready", "status": "True"}]
     unready = [{"type": "Ready", "status": "False", "message": "containers with unready status"}]
     waiting = [{"state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]
-    assert read_own_pod(an_own_pod(conditions=ready)) is None
-    assert read_own_pod(an_own_pod(phase="Succeeded")) is None
-    whys = [
-        read_own_pod(an_own_pod(conditions=unready, containerStatuses=waiting)),
-        read_own_pod(an_own_pod(conditions=unready)),
-        read_own_pod(an_own_pod()),
-    ]
-    assert whys == [
-        OwnPod("a", "agent", "n", "ErrImagePull no such image"),
-        OwnPod("a", "agent", "n", "containers with unready status"),
-        OwnPod("a", "agent", "n", "it is not ready"),
-    ]
+
+    def why(**status):
+        return ClusterPod(an_own_pod(**status)).not_ready
+
+    assert why(conditions=ready) == ""
+    assert why(phase="Succeeded") == ""
+    assert why(conditions=unready, containerStatuses=waiting) == "ErrImagePull no such image"
+    assert why(conditions=unready) == "containers with unready status"
+    assert why() == "it is not ready"
 
 
 def a_managed_pod(annotations=None, phase="Pending", **statuses):
-    metadata = {"namespace": "team-a", "name": "p", "annotations": annotations or {}}
-    return {"metadata": metadata, "status": {"phase": phase, **statuses}}
+    labels = {"vramwarden.io/managed": "true"}
+    metadata = {"namespace": "team-a", "name": "p", "labels": labels}
+    metadata["annotations"] = annotations or {}
+    return ClusterPod({"metadata": metadata, "status": {"phase": phase, **statuses}})
 
 
 def a_status(name, reason, message=""):
@@ -165,11 +163,10 @@ WAITS = {"vramwarden.io/gpu-waits": "no GPU fits\n\n" + "x" * 999}
 
 def test_managed_pods_are_kept_where_sidecar_or_gpu_is_missing():
     pulls = [a_status("main", "PodInitializing"), a_status("vram-enforcer", "ErrImagePull", "no")]
-    assert read_managed_pod(a_managed_pod(initContainerStatuses=pulls)) == ManagedPod(
-        "team-a/p", IMAGE, "no"
-    )
-    waits = read_managed_pod(a_managed_pod(WAITS))
-    assert (waits.name, waits.pulls) == ("team-a/p", "")
+    pulled = of_interest(a_managed_pod(initContainerStatuses=pulls))
+    assert (pulled.path, pulled.pull_failure, pulled.waits) == ("team-a/p", (IMAGE, "no"), "")
+    waits = of_interest(a_managed_pod(WAITS))
+    assert (waits.path, waits.pull_failure) == ("team-a/p", None)
     assert waits.waits.startswith("no GPU fits xxx")
     assert len(waits.waits) == LONGEST_TEXT
     for pod in (
@@ -178,11 +175,11 @@ def test_managed_pods_are_kept_where_sidecar_or_gpu_is_missing():
         a_managed_pod(containerStatuses=[a_status("main", "ImagePullBackOff")]),
         a_managed_pod(containerStatuses=[a_status("vram-enforcer", "PodInitializing")]),
     ):
-        assert read_managed_pod(pod) is None
+        assert of_interest(pod) is None
     for state in ("running", "terminated"):
         for name, expected in (("vram-enforcer", SOUND), ("main", None)):
             one = {"name": name, "state": {state: {"startedAt": "x"}}}
-            assert read_managed_pod(a_managed_pod(initContainerStatuses=[one])) == expected
+            assert of_interest(a_managed_pod(initContainerStatuses=[one])) == expected
 
 
 def test_a_dry_run_shows_what_admission_made_of_the_pod():

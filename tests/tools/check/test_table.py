@@ -14,6 +14,7 @@ from tests.support.checked import (
     a_node,
     a_shared_node,
     a_workload,
+    checked_pod,
     rules,
 )
 from webhook.core.node.slices import Slice
@@ -23,18 +24,14 @@ from webhook.tools.check.judge.facts import (
     SOUND,
     Certificate,
     DryRun,
-    ExcusedPod,
-    ManagedPod,
     Namespace,
-    OtherPod,
     OtherWebhook,
-    OwnPod,
     PolicyObject,
     Right,
-    Unseen,
 )
 from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.table import GROUPS, When, run
+from webhook.tools.shared.facts import Unreadable
 
 CHECKS = {check.id: check for group in GROUPS.values() for check in group}
 LEVELS = {
@@ -97,14 +94,18 @@ def sliced(replicas="4", labels=None, allocatable=None):
     return a_node(labels=labels, allocatable=allocatable or WHOLE)
 
 
+def own_pod(node, why):
+    return checked_pod("x/agent-x", component="agent", node=node, not_ready=why)
+
+
 WHOLE = {"nvidia.com/gpu": "8"}
 UNREACHED = 'failed calling webhook "mutate.vramwarden.io": no endpoints available'
 BY_US = 'admission webhook "mutate.vramwarden.io" denied the request: TooLarge: 1Gi'
 BY_SECOND_LINE = "ValidatingAdmissionPolicy 'vramwarden-second-line' denied request: no"
 BY_OTHERS = 'pods "x" is forbidden: exceeded quota'
 OTHER = OtherWebhook("MutatingWebhookConfiguration istio, a.b", fails=True, selects=False)
-WAITS = ManagedPod("team-a/eval", waits="no GPU of n1 has 8Gi free")
-PULLS = ManagedPod("team-a/eval", pulls=IMAGE, why="not found")
+WAITS = checked_pod(managed=True, waits="no GPU of n1 has 8Gi free")
+PULLS = checked_pod(managed=True, pull_failure=(IMAGE, "not found"))
 UNBOUND = INSTALLED.fences - {"vramwarden-second-line"}
 VOID = {
     "fences": INSTALLED.fences | {"vramwarden-void"},
@@ -112,13 +113,19 @@ VOID = {
         INSTALLED.policy, fence=rules("^(kube-.*)$ - ^$ -\n^(.*)$ - ^$ - translated void\n")
     ),
 }
-RDMA = ExcusedPod("team-a", "net", frozenset({("rdma/hca",)}))
-GPU_TOO = ExcusedPod("team-a", "gpu", frozenset({("nvidia.com/gpu", "rdma/hca")}))
-OTHERS = {
-    "whole": OtherPod("ml/whole", "n1", whole=True, claims=()),
-    "claims": OtherPod("ml/claims", "n1", whole=False, claims=("ml/gpu",)),
-}
-WHOLE_POD = (OTHERS["whole"],)
+RDMA = {"devices": frozenset({("rdma/hca",)})}
+GPU_TOO = checked_pod(devices=frozenset({("nvidia.com/gpu", "rdma/hca")}))
+
+
+def has_whole(node="n1"):
+    return checked_pod("ml/whole", node=node, whole=True)
+
+
+def has_claims(node="n1"):
+    return checked_pod("ml/claims", node=node, claims=("ml/gpu",))
+
+
+WHOLE_POD = (has_whole(),)
 GPU_CLAIMS = frozenset({"ml/gpu"})
 CLAIMED = Slice("n1-gpu", DRA_DRIVER, frozenset({"GPU-a", "gpu", "H100"}))
 OTHER_TEXTS = frozenset({"GPU-b", "channel"})
@@ -235,22 +242,20 @@ CASES = {
     "whole-gpu-pods": [
         (
             installed(),
-            installed(other_pods=(OTHERS["claims"],)),
-            shared(
-                a_shared_node(), a_node("n2"), other_pods=(replace(OTHERS["whole"], node="n2"),)
-            ),
+            installed(pods=(has_claims(),)),
+            shared(a_shared_node(), a_node("n2"), pods=(has_whole("n2"),)),
         ),
-        shared(a_shared_node(labels={"vramwarden.io/share": "true"}), other_pods=WHOLE_POD),
+        shared(a_shared_node(labels={"vramwarden.io/share": "true"}), pods=WHOLE_POD),
         (
-            installed(other_pods=WHOLE_POD),
-            shared(a_shared_node(labels={"vramwarden.io/share": "false"}), other_pods=WHOLE_POD),
+            installed(pods=WHOLE_POD),
+            shared(a_shared_node(labels={"vramwarden.io/share": "false"}), pods=WHOLE_POD),
         ),
     ],
     "resource-claims": [
         (
             before(),
             installed(),
-            installed(other_pods=tuple(OTHERS.values())),  # of which driver, nobody says
+            installed(pods=(has_whole(), has_claims())),  # of which driver, nobody says
             shared(
                 a_shared_node(slices=[Slice("n1-imex", "compute-domain.nvidia.com", OTHER_TEXTS)])
             ),
@@ -263,7 +268,7 @@ CASES = {
                 a_shared_node(),
                 a_node("n2", slices=[CLAIMED]),
                 claimed=GPU_CLAIMS,
-                other_pods=(replace(OTHERS["claims"], node="n2"),),
+                pods=(has_claims("n2"),),
             ),
         ),
         (
@@ -271,14 +276,14 @@ CASES = {
             shared(
                 a_shared_node(labels={"vramwarden.io/share": "true"}),
                 claimed=GPU_CLAIMS,
-                other_pods=(OTHERS["claims"],),
+                pods=(has_claims(),),
             ),
         ),
         (
             shared(a_shared_node(slices=[CLAIMED])),
             shared(a_shared_node(slices=[replace(CLAIMED, driver="another.example")])),
-            shared(a_shared_node(slices=[CLAIMED]), claimed=Unseen("needs the right")),
-            installed(claimed=GPU_CLAIMS, other_pods=(OTHERS["claims"],)),
+            shared(a_shared_node(slices=[CLAIMED]), claimed=Unreadable("needs the right")),
+            installed(claimed=GPU_CLAIMS, pods=(has_claims(),)),
         ),
     ],
     "time-slicing": [
@@ -340,7 +345,7 @@ CASES = {
             shared(a_node(labels={"vramwarden.io/whole-gpu-pods": "1800000000"})),
             shared(a_node(age_s=599)),
         ),
-        (shared(a_node(age_s=600)), shared(a_node()), shared(a_node(), events=Unseen("x"))),
+        (shared(a_node(age_s=600)), shared(a_node()), shared(a_node(), events=Unreadable("x"))),
     ],
     "gpus-answer": [
         installed(),
@@ -371,8 +376,8 @@ CASES = {
         (installed(webhook=a_workload(ready=0)), installed(webhook=a_workload(desired=0, ready=0))),
     ],
     "own-images": [
-        installed(own_pods=(OwnPod("agent-x", "agent", "n1", "ImagePullBackOff no"),)),
-        (installed(), installed(own_pods=(OwnPod("agent-x", "agent", "n1", "not ready"),))),
+        installed(own_pods=(own_pod("n1", "ImagePullBackOff no"),)),
+        (installed(), installed(own_pods=(own_pod("n1", "not ready"),))),
     ],
     "configurations": [
         installed(),
@@ -468,19 +473,19 @@ CASES = {
     ],
     "weakened": [
         (installed(), installed(agent=None), installed(sources=("a", "b"))),
-        installed(sources=None, agent=Unseen("x")),
-        installed(sources=(), has_key=Unseen("x")),
-        installed(agent=a_workload("agent", privileged=True), sources=Unseen("x")),
+        installed(sources=None, agent=Unreadable("x")),
+        installed(sources=(), has_key=Unreadable("x")),
+        installed(agent=a_workload("agent", privileged=True), sources=Unreadable("x")),
         installed(has_key=False),
     ],
     "void-pods": [
-        (installed(), installed(**VOID, webhook=None, excused=(RDMA,))),
-        installed(**VOID | {"policy": None}, excused=(RDMA,)),
+        (installed(), installed(**VOID, webhook=None, pods=(checked_pod(**RDMA),))),
+        installed(**VOID | {"policy": None}, pods=(checked_pod(**RDMA),)),
         (
-            installed(**VOID, excused=()),
-            installed(**VOID, excused=(GPU_TOO, replace(RDMA, namespace="kube-system"))),
+            installed(**VOID, pods=()),
+            installed(**VOID, pods=(GPU_TOO, checked_pod("kube-system/net", **RDMA))),
         ),
-        installed(**VOID, excused=(GPU_TOO, RDMA)),
+        installed(**VOID, pods=(GPU_TOO, checked_pod(**RDMA))),
     ],
     "agents": [
         installed(agent=None),
@@ -490,7 +495,7 @@ CASES = {
             installed(agent=a_workload("agent", ready=1)),
             installed(
                 agent=a_workload("agent", ready=1),
-                own_pods=(OwnPod("agent-x", "agent", "n2", "no driver yet"),),
+                own_pods=(own_pod("n2", "no driver yet"),),
             ),
         ),
     ],
@@ -586,9 +591,9 @@ def test_where_all_is_well_all_is_well():
 @pytest.mark.parametrize("facts", [BEFORE, INSTALLED], ids=["before", "installed"])
 def test_what_could_not_be_seen_neither_passes_nor_fails(facts):
     blind = {
-        one.name: Unseen("needs the right to see")
+        one.name: Unreadable("needs the right to see")
         for one in fields(facts)
-        if "Unseen" in str(one.type)
+        if "Unreadable" in str(one.type)
     }
     pre = facts is BEFORE
     results = run(replace(facts, **blind), pre=pre)

@@ -6,19 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.checked import BEFORE, INSTALLED, a_node, a_shared_node, a_workload
+from tests.support.checked import BEFORE, INSTALLED, a_node, a_shared_node, a_workload, checked_pod
 from tests.support.pods import a_container, a_pod
 from webhook.core.node.slices import Slice
 from webhook.tools.check.judge.facts import (
     DryRun,
-    ManagedPod,
-    OwnPod,
-    read_excused_pod,
+    of_interest,
     read_gpu_claim,
-    read_other_pod,
 )
 from webhook.tools.check.judge.findings import named, shortened
 from webhook.tools.check.judge.table import run
+from webhook.tools.shared.pod import ClusterPod
 
 WHOLE = {"nvidia.com/gpu": "8"}
 SHARE = {"vramwarden.io/share": "true"}
@@ -105,8 +103,8 @@ def test_pods_that_have_gpus_by_other_ways_are_named_with_their_nodes():
         a_pod_on_n1("over", limits={"nvidia.com/gpu": "1"}, status={"phase": "Succeeded"}),
         a_pod(containers=[a_container("main", resources={"limits": {"nvidia.com/gpu": "1"}})]),
     ]
-    pods = tuple(filter(None, map(read_other_pod, raw)))
-    found = finding("whole-gpu-pods", replace(INSTALLED, other_pods=pods))
+    pods = tuple(filter(None, map(of_interest, map(ClusterPod, raw))))
+    found = finding("whole-gpu-pods", replace(INSTALLED, pods=pods))
     assert found.about == ("team-a/whole",)
     assert found.detail == (
         "pods have whole GPUs where others have VRAM, so a card may be given twice: "
@@ -118,7 +116,7 @@ def test_pods_that_have_gpus_by_other_ways_are_named_with_their_nodes():
         "status": {"allocation": {"devices": {"results": [{"driver": "nic.example"}]}}},
     }
     assert (read_gpu_claim(CLAIM), read_gpu_claim(other)) == ("team-a/gpu", "")
-    facts = replace(INSTALLED, other_pods=pods, claimed=frozenset({read_gpu_claim(CLAIM)}))
+    facts = replace(INSTALLED, pods=pods, claimed=frozenset({read_gpu_claim(CLAIM)}))
     assert finding("resource-claims", facts).about == ("team-a/claims",)
 
 
@@ -193,8 +191,8 @@ def test_nodes_that_show_their_memory_are_counted():
 
 def test_an_unready_agent_is_named_with_its_own_reason():
     pods = (
-        OwnPod("sentry-y", "sentry", "n1", "of the sentry"),
-        OwnPod("agent-x", "agent", "", "no driver yet"),
+        checked_pod("x/sentry-y", component="sentry", node="n1", not_ready="of the sentry"),
+        checked_pod("x/agent-x", component="agent", node="", not_ready="no driver yet"),
     )
     facts = replace(INSTALLED, agent=a_workload("agent", ready=1), own_pods=pods)
     found = finding("agents", facts)
@@ -211,7 +209,9 @@ def test_figures_may_be_three_minutes_old():
 
 
 def test_a_sidecar_that_waits_for_an_image_without_a_name_counts():
-    facts = replace(INSTALLED, pods=(ManagedPod("a/b", why="no such image"),))
+    facts = replace(
+        INSTALLED, pods=(checked_pod("a/b", managed=True, pull_failure=("", "no such image")),)
+    )
     assert finding("sidecar-image", facts).level == "failed"
 
 
@@ -303,8 +303,7 @@ def test_containers_that_void_left_alone_for_a_device_are_found_by_their_resourc
             a_container("own", resources={"limits": {"x.kubernetes.io/y": "1"}}),
         ]
     )
-    found = read_excused_pod(pod)
-    assert (found.namespace, found.name) == ("team-a", "train")
-    assert found.resources == {("rdma/hca",)}
+    found = of_interest(ClusterPod(pod))
+    assert (found.path, found.devices) == ("team-a/train", {("rdma/hca",)})
     del pod["spec"]["containers"][0]
-    assert read_excused_pod(pod) is None
+    assert of_interest(ClusterPod(pod)) is None

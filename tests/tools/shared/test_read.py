@@ -9,11 +9,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.support.seen_cluster import GIB, nodes
+from tests.support.seen_cluster import GIB, a_listed_pod, nodes
 from webhook.adapters.kube import client
 from webhook.adapters.kube.client import KubeError
 from webhook.core.kinds.nodes import write_gpu_node
-from webhook.tools.shared.pods import SeenPod
 from webhook.tools.shared.read import (
     GPU_NODES_PATH,
     read_gpu_nodes,
@@ -66,8 +65,8 @@ def asked(server):
 
 
 def seen(name, status, node, **other):
-    workload = {"kind": "Pod", "workload": name}
-    return SeenPod(f"uid-{name}", "team-a", name, status, node, **workload, **other)
+    other |= {"kind": "Pod", "workload": name}
+    return vars(a_listed_pod(f"uid-{name}", "team-a", name, status, node, **other))
 
 
 def test_figures_of_all_nodes_come_from_the_cache_in_one_compressed_answer(kube, api_server):
@@ -110,7 +109,7 @@ def test_an_answer_that_cannot_be_read_is_a_sentence(kube, api_server, body):
 def test_pods_are_rows_with_their_metadata_alone(kube, api_server):
     llama = metadata("llama", **{"gpu-memory": "16Gi", "gpu": "GPU-a"})
     api_server.answers = [(200, table((llama, "Running", "n1")))]
-    assert read_pods(kube, "team-a", selector="app=llama") == [
+    assert list(map(vars, read_pods(kube, "team-a", selector="app=llama"))) == [
         seen("llama", "Running", "n1", gpus=("GPU-a",), asked_bytes=16 * GIB)
     ]
     ((path, query, headers),) = asked(api_server)
@@ -146,7 +145,7 @@ def whole(name, amount="30Gi", node="", phase="Pending"):
 def test_pods_without_a_node_are_read_whole_and_no_others(kube, api_server):
     rows = table((metadata("a"), "Running", "n1"), (metadata("b"), "Pending", "<none>"))
     api_server.answers = [(200, rows), (200, {"items": [whole("b"), whole("c")]})]
-    assert read_pods(kube, "team-a") == [
+    assert list(map(vars, read_pods(kube, "team-a"))) == [
         seen("a", "Running", "n1"),
         seen("b", "Pending", "", asked_bytes=30 * GIB, unscheduled="0/3 nodes are available"),
     ]
@@ -170,7 +169,7 @@ def test_of_many_pods_without_a_node_a_hundred_are_read_whole(kube, api_server):
 
 def test_a_server_that_makes_no_tables_is_understood_as_well(kube, api_server):
     api_server.answers = [(200, {"items": [whole("a", "8Gi", "n1", "Running")]})]
-    assert read_pods(kube, "team-a") == [
+    assert list(map(vars, read_pods(kube, "team-a"))) == [
         seen("a", "Running", "n1", asked_bytes=8 * GIB, unscheduled="0/3 nodes are available")
     ]
 
@@ -187,7 +186,7 @@ def test_a_table_that_is_none_is_a_sentence(kube, api_server, row):
 def test_pods_that_asked_for_nothing_are_read_for_one_node(kube, api_server):
     stranger = metadata("shell") | {"labels": {}}
     api_server.answers = [(200, table((stranger, "Running", "n2")))]
-    assert read_unmanaged_pods(kube, "team-a", "n2") == [
+    assert list(map(vars, read_unmanaged_pods(kube, "team-a", "n2"))) == [
         seen("shell", "Running", "n2", managed=False)
     ]
     ((_, query, _),) = asked(api_server)

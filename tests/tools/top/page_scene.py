@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from tests.support.seen_cluster import a_listed_pod
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, UnmanagedFigures
-from webhook.tools.shared.pods import SeenPod
 from webhook.tools.top.judge import join
 
 GIB = 2**30
@@ -48,7 +48,8 @@ def a_node(name, *gpus, age_s=14.0, enforcement="sidecar"):
 
 
 def a_pod(uid, name, node="", gib=8, status="Running", namespace="team-a", **other):
-    return SeenPod(uid, namespace, name, status, node, NOW_S - 540, (), gib * GIB, **other)
+    facts = {"created_s": NOW_S - 540, "asked_bytes": gib * GIB} | other
+    return a_listed_pod(uid, namespace, name, status, node, **facts)
 
 
 def small():

@@ -11,12 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.seen_cluster import AT_S, GIB, a_gpu, a_node, many_nodes, nodes, pods
+from tests.support.seen_cluster import (
+    AT_S,
+    GIB,
+    a_gpu,
+    a_listed_pod,
+    a_node,
+    many_nodes,
+    nodes,
+    pods,
+)
 from webhook.core.enforcement.explanation import explain_stop
 from webhook.core.enforcement.last_words import LastWords, in_words
 from webhook.core.enforcement.step import Excess, Process
 from webhook.core.kinds.nodes import PodFigures
-from webhook.tools.shared.pods import SeenPod
 from webhook.tools.top.judge import Order, join, ordered
 from webhook.tools.top.show.bars import ASCII, UNICODE, cap_bar, gpu_bar
 from webhook.tools.top.show.columns import clean, cut
@@ -79,7 +87,16 @@ def beside_the_plugin():
 def waits_at_length():
     waits = "no GPU of node n1 has 30Gi free, which this pod needs; the largest free amount is 23Gi"
     seen = [
-        SeenPod("u", "team-a", "late", "Init:0/1", "n1", AT_S - 30, waits=waits, asked_bytes=2**35)
+        a_listed_pod(
+            "u",
+            "team-a",
+            "late",
+            "Init:0/1",
+            "n1",
+            created_s=AT_S - 30,
+            waits=waits,
+            asked_bytes=2**35,
+        )
     ]
     return join(nodes()[:1], seen, AT_S, namespace="team-a")
 
@@ -180,9 +197,9 @@ def test_nothing_that_others_wrote_reaches_the_terminal_as_it_is(text, wide):
         for node in figures
     ]
     seen = [
-        SeenPod("embed", text, text, text, text, waits=text, kind=text, workload=text),
-        SeenPod("x", text, text, text, unscheduled=text),
-        SeenPod("y", text, text, text, "n9", waits=text),
+        a_listed_pod("embed", text, text, text, text, waits=text, kind=text, workload=text),
+        a_listed_pod("x", text, text, text, unscheduled=text),
+        a_listed_pod("y", text, text, text, "n9", waits=text),
     ]
     report = join(figures, seen, AT_S, namespace=text, missing=[text])
     drawn = lines(report, Look(unicode=False, wide=wide), ALL)
@@ -240,7 +257,8 @@ def test_top_the_termination_message_and_the_log_say_an_amount_and_a_time_alike(
     cap -= cap % 2**20
     figures = PodFigures("u", cap, peak, peak, 0)
     gpu = replace(a_gpu(0, 200, 190), promised_bytes=cap, pods=(figures,))
-    seen = SeenPod("u", "ns", "train", "Running", "n1", AT_S - seconds, ("GPU-0",), cap)
+    facts = {"created_s": AT_S - seconds, "gpus": ("GPU-0",), "asked_bytes": cap}
+    seen = a_listed_pod("u", "ns", "train", "Running", "n1", **facts)
     report = join([a_node("n1", gpu)], [seen], AT_S, namespace="ns")
     _, row = lines(report, Look(wide=True), ["pods"])[:2]
     by_top = row.split()

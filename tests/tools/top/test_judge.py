@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.seen_cluster import AT_S, GIB, a_gpu, a_node, gib, nodes, pods
+from tests.support.seen_cluster import AT_S, GIB, a_gpu, a_listed_pod, a_node, gib, nodes, pods
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, UnmanagedFigures
-from webhook.tools.shared.pods import SeenPod
 from webhook.tools.top.judge import Order, Phase, Reason, join, ordered
 
 UIDS = [f"uid-{number}" for number in range(12)]
@@ -63,16 +62,18 @@ def clusters(draw):
         for number in range(draw(st.integers(0, 3)))
     ]
     seen = [
-        SeenPod(
+        a_listed_pod(
             uid,
             draw(st.sampled_from(["team-a", "team-b"])),
             f"pod-{uid}",
             draw(st.sampled_from(["Running", "Pending", "Terminating", "Init:0/1", ""])),
             draw(st.sampled_from(["", "n0", "n1", "elsewhere"])),
-            draw(st.none() | st.just(AT_S - 60)),
-            tuple(draw(st.lists(st.sampled_from(["GPU-0-0", "GPU-x"]), max_size=2, unique=True))),
-            draw(unknown),
-            draw(st.integers(1, 3)),
+            created_s=draw(st.none() | st.just(AT_S - 60)),
+            gpus=tuple(
+                draw(st.lists(st.sampled_from(["GPU-0-0", "GPU-x"]), max_size=2, unique=True))
+            ),
+            asked_bytes=draw(unknown),
+            gpu_count=draw(st.integers(1, 3)),
             managed=draw(st.booleans()),
         )
         for uid in draw(st.lists(st.sampled_from(UIDS), unique=True))
@@ -220,13 +221,13 @@ def test_pods_say_in_words_what_they_do():
 def test_each_state(pod, phase, state):
     values = {"status": "Running", "node": "n1", "created_s": AT_S - 60} | pod
     figures = [a_node("n1", a_gpu(0, 50, 0), a_gpu(1, 35, 0))]
-    (row,) = join(figures, [SeenPod("u", "team-a", "p", **values)], AT_S).pods
+    (row,) = join(figures, [a_listed_pod("u", "team-a", "p", **values)], AT_S).pods
     assert (row.phase, row.state) == (phase, state)
 
 
 def test_what_was_free_minutes_ago_is_not_known_to_be_free():
     figures = [a_node("n1", a_gpu(0, 20, 0)), a_node("n2", a_gpu(0, 79, 0), age_s=600)]
-    seen = [SeenPod("u", "team-a", "p", "Pending", asked_bytes=40 * GIB)]
+    seen = [a_listed_pod("u", "team-a", "p", "Pending", asked_bytes=40 * GIB)]
     (row,) = join(figures, seen, AT_S).pods
     assert row.state == "pending: no GPU is known to have 40Gi free"
 
@@ -234,7 +235,7 @@ def test_what_was_free_minutes_ago_is_not_known_to_be_free():
 def test_95_percent_of_its_cap_is_near_it():
     def near(used):
         figures = [a_node("n1", a_gpu(0, 50, 40, [("u", 20, used, used, 0)]))]
-        (row,) = join(figures, [SeenPod("u", "a", "p", "Running", "n1")], AT_S).pods
+        (row,) = join(figures, [a_listed_pod("u", "a", "p", "Running", "n1")], AT_S).pods
         return row.near_cap
 
     assert [near(18.99), near(19), near(20), near(None)] == [False, True, True, False]
@@ -252,8 +253,8 @@ def test_troubles_are_said_the_gravest_first():
     rogue = a_gpu(2, 50, 9, unmanaged=[("uid-x", 3), ("", 2), ("named", 1), ("", 0.2)])
     figures = [a_node("n10", over, lost, rogue), a_node("n2", a_gpu(0, 50, 0), age_s=181)]
     seen = [
-        SeenPod("named", "team-a", "shell", "Running", "n10", managed=False),
-        SeenPod("v", "team-a", "p", "Running", "n7"),
+        a_listed_pod("named", "team-a", "shell", "Running", "n10", managed=False),
+        a_listed_pod("v", "team-a", "p", "Running", "n7"),
     ]
     said = [
         (one.reason, one.node, one.gpu, one.sentence) for one in join(figures, seen, AT_S).troubles
@@ -292,7 +293,9 @@ def test_without_figures_nobody_is_told_that_a_node_has_none():
 
 def test_a_pod_that_no_figures_name_has_the_gpus_of_its_annotation():
     seen = [
-        SeenPod("new", "team-a", "p", "Running", "n1", gpus=("GPU-n1-1", "GPU-x"), asked_bytes=GIB)
+        a_listed_pod(
+            "new", "team-a", "p", "Running", "n1", gpus=("GPU-n1-1", "GPU-x"), asked_bytes=GIB
+        )
     ]
     (row,) = joined(seen=seen).pods
     assert [(held.uuid, held.index, held.cap_bytes, held.used_bytes) for held in row.held] == [
@@ -304,10 +307,10 @@ def test_a_pod_that_no_figures_name_has_the_gpus_of_its_annotation():
 def test_workloads_are_sums_of_their_pods():
     figures = [a_node("n1", a_gpu(0, 50, 9, [("a", 8, 3, 4, 0), ("b", 8, 5, 7, 2)]))]
     seen = [
-        SeenPod("a", "t", "llama-1", "Running", "n1", kind="Deployment", workload="llama"),
-        SeenPod("b", "t", "llama-2", "Running", "n1", kind="Deployment", workload="llama"),
-        SeenPod("c", "t", "llama-3", "Pending", kind="Deployment", workload="llama"),
-        SeenPod("d", "t", "alone", "Pending"),
+        a_listed_pod("a", "t", "llama-1", "Running", "n1", kind="Deployment", workload="llama"),
+        a_listed_pod("b", "t", "llama-2", "Running", "n1", kind="Deployment", workload="llama"),
+        a_listed_pod("c", "t", "llama-3", "Pending", kind="Deployment", workload="llama"),
+        a_listed_pod("d", "t", "alone", "Pending"),
     ]
     alone, llama = join(figures, seen, AT_S).workloads[::-1]
     assert (alone.kind, alone.name, alone.pods, alone.used_bytes) == ("Pod", "alone", 1, None)

@@ -12,7 +12,7 @@ from webhook.adapters.policy.objects import policy_text
 from webhook.core.policy.fence import fence_data
 from webhook.core.policy.values import Accounting, EnforceBy, Rollout
 from webhook.tools.check.judge.facts import Authorities, Certificate, PolicyFacts, Workload
-from webhook.tools.check.judge.findings import Unseen
+from webhook.tools.shared.facts import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from webhook.tools.check.judge.facts import Facts
     from webhook.tools.check.read import Looked
 
-_ANOTHER_VERSION: Final = Unseen(
+_ANOTHER_VERSION: Final = Unreadable(
     "this command and the release are of different versions, and read policies differently"
 )
 
@@ -32,7 +32,7 @@ def completed(looked: Looked, *, pre: bool) -> Facts:
     if pre or facts.webhook is None:
         shipped = shipped_policy_path()
         return replace(facts, policy=_policy({shipped.name: shipped.read_text()}, (), None, facts))
-    webhook = None if isinstance(facts.webhook, Unseen) else facts.webhook
+    webhook = None if isinstance(facts.webhook, Unreadable) else facts.webhook
     files = looked.policies
     return replace(
         facts,
@@ -43,14 +43,14 @@ def completed(looked: Looked, *, pre: bool) -> Facts:
 
 
 def _policy(
-    files: Mapping[str, str] | Unseen | None,
-    objects: tuple[tuple[str, bytes], ...] | Unseen,
+    files: Mapping[str, str] | Unreadable | None,
+    objects: tuple[tuple[str, bytes], ...] | Unreadable,
     webhook: Workload | None,
     facts: Facts,
-) -> PolicyFacts | Unseen | None:
-    if isinstance(files, Unseen) or files is None:
+) -> PolicyFacts | Unreadable | None:
+    if isinstance(files, Unreadable) or files is None:
         return files
-    if isinstance(objects, Unseen):
+    if isinstance(objects, Unreadable):
         return objects
     image = webhook.option("enforcer-image") if webhook else ""
     comparable = webhook is not None and webhook.version == facts.command
@@ -89,8 +89,8 @@ def _facts_of(policy: Policy, image: str, *, comparable: bool) -> PolicyFacts:
     )
 
 
-def _authorities(looked: Looked, now_s: float) -> tuple[Authorities, ...] | Unseen:
-    if isinstance(looked.bundles, Unseen):
+def _authorities(looked: Looked, now_s: float) -> tuple[Authorities, ...] | Unreadable:
+    if isinstance(looked.bundles, Unreadable):
         return looked.bundles
     files = looked.secret[1] if isinstance(looked.secret, tuple) else {}
     served = Bundle.from_files(files)
@@ -107,8 +107,8 @@ def _authority(name: str, pem: bytes, served: Bundle, now: datetime) -> Authorit
     return Authorities(name, days_left=days, trusts=holds(pem, served) if served.ca_pem else None)
 
 
-def _certificate(looked: Looked, now_s: float) -> Certificate | Unseen | None:
-    if looked.secret is None or isinstance(looked.secret, Unseen):
+def _certificate(looked: Looked, now_s: float) -> Certificate | Unreadable | None:
+    if looked.secret is None or isinstance(looked.secret, Unreadable):
         return looked.secret
     title, files = looked.secret
     serving = describe(Bundle.from_files(files), datetime.fromtimestamp(now_s, UTC)).serving

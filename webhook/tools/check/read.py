@@ -1,6 +1,6 @@
 """What `vramwarden check` looks at, read with the rights of who runs it.
 
-Where a right is missing the fact is `Unseen`, which says which. Nothing is written: pods are
+Where a right is missing the fact is `Unreadable`, which says which. Nothing is written: pods are
 created as a dry run alone. Lists come in pages, and little is kept of each object.
 """
 
@@ -28,7 +28,6 @@ from webhook.names import (
     DEFAULT_NAMESPACE,
     GPU_MEMORY_ANNOTATION,
     GPU_NODES,
-    MANAGED_LABEL,
     NVIDIA_RUNTIME_CLASS,
     SEEING_API_VERSION,
     VRAM_HISTORIES,
@@ -37,31 +36,25 @@ from webhook.names import (
 from webhook.tools.check.judge.facts import (
     SENTRY_NAMESPACE,
     DryRun,
-    ExcusedPod,
     Facts,
-    ManagedPod,
-    NodeFacts,
-    OtherPod,
     OtherWebhook,
     OurWebhook,
     PolicyObject,
     Right,
     Workload,
+    of_interest,
     read_dry_run,
-    read_excused_pod,
     read_gpu_claim,
-    read_managed_pod,
     read_namespace,
-    read_node,
-    read_other_pod,
-    read_own_pod,
     read_own_webhooks,
     read_policy_object,
     read_sources,
     read_webhooks,
     read_workload,
 )
-from webhook.tools.check.judge.findings import Unseen
+from webhook.tools.shared.facts import Unreadable
+from webhook.tools.shared.node import ClusterNode
+from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.shared.read import NOT_ENDED
 
 if TYPE_CHECKING:
@@ -70,8 +63,6 @@ if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
 
     Json = dict[str, Any]
-    _Pod = tuple[ManagedPod | None, ExcusedPod | None, OtherPod | None]
-    _Pods = tuple[tuple[ManagedPod, ...], tuple[ExcusedPod, ...], tuple[OtherPod, ...]]
 
 T = TypeVar("T")
 
@@ -133,19 +124,26 @@ GRANTED: Final = (
 )
 """Group, resource and verbs that the chart's ClusterRoles give to our accounts, all objects."""
 
+_OF_NODES: Final = (
+    *("name", "os", "arch", "kubelet", "ready", "brings_agent", "taints", "handlers", "whole"),
+    *("replicas", "others", "share", "sharing", "agent_waits", "cure", "claimed_by", "gpus"),
+    *("advertised", "vram_bytes", "enforcement", "device_names", "driver"),
+)
+_OF_OWN_PODS: Final = ("name", "component", "node", "not_ready")
+
 
 @dataclass(frozen=True, slots=True)
 class Looked:
     """What was seen, and what others have to read before it is all facts."""
 
     facts: Facts
-    policies: dict[str, str] | Unseen | None
+    policies: dict[str, str] | Unreadable | None
     """Files of the release's policy; None where there is no such ConfigMap."""
-    objects: tuple[tuple[str, bytes], ...] | Unseen
+    objects: tuple[tuple[str, bytes], ...] | Unreadable
     """Names and contents of the policies that are objects; none where the replicas read none."""
-    bundles: tuple[tuple[str, bytes], ...] | Unseen
+    bundles: tuple[tuple[str, bytes], ...] | Unreadable
     """The caBundle of each of our webhooks, by its name."""
-    secret: tuple[str, Mapping[str, bytes]] | Unseen | None
+    secret: tuple[str, Mapping[str, bytes]] | Unreadable | None
     """Name and files of the Secret with our certificate, without keys; None where it has none."""
 
 
@@ -176,16 +174,16 @@ class _Looker:
         self._kube = kube
         self._namespace = namespace
         self._test_namespace = test_namespace
-        self._own: list[tuple[str, Json]] | Unseen = []
+        self._own: list[tuple[str, Json]] | Unreadable = []
 
     def cluster(self, facts: Facts) -> Facts:
         """Add what is asked before an installation and afterwards."""
         slices = self._try("list resourceslices", self._slices)
-        of_nodes = {} if isinstance(slices, Unseen) else slices
+        of_nodes = {} if isinstance(slices, Unreadable) else slices
         nodes = self._try("list nodes", lambda: self._nodes(of_nodes, facts.now_s))
         others = self._try("list webhook configurations", self._webhooks)
-        own: tuple[OurWebhook, ...] | Unseen
-        if isinstance(self._own, Unseen):
+        own: tuple[OurWebhook, ...] | Unreadable
+        if isinstance(self._own, Unreadable):
             own = self._own
         else:
             own = tuple(hook for kind, one in self._own for hook in read_own_webhooks(kind, one))
@@ -195,10 +193,10 @@ class _Looker:
             admission=self._try("read /apis", lambda: self._served(f"{_REGISTRATION}/v1")),
             groups=self._try("read /apis", self._groups),
             crds=self._try("read /apis", lambda: self._served(SEEING_API_VERSION)),
-            nodes=nodes if isinstance(nodes, Unseen) else nodes[0],
-            node_count=0 if isinstance(nodes, Unseen) else nodes[1],
+            nodes=nodes if isinstance(nodes, Unreadable) else nodes[0],
+            node_count=0 if isinstance(nodes, Unreadable) else nodes[1],
             slices=slices
-            if isinstance(slices, Unseen)
+            if isinstance(slices, Unreadable)
             else frozenset(one.driver for of_node in slices.values() for one in of_node),
             runtime_class=self._try("get runtimeclasses", self._runtime_class),
             other_webhooks=others,
@@ -207,7 +205,7 @@ class _Looker:
 
     def before(self, facts: Facts) -> Facts:
         """Add what an installation needs."""
-        served = frozenset() if isinstance(facts.admission, Unseen) else facts.admission
+        served = frozenset() if isinstance(facts.admission, Unreadable) else facts.admission
         wanted = [
             *(Right("create", group, name, facts.namespace) for group, name in CREATED),
             *(Right("create", group, name) for group, name in CREATED_IN_CLUSTER),
@@ -247,10 +245,9 @@ class _Looker:
         fences = self._try(
             "list admission policies", lambda: self._fence("policies", facts.admission)
         )
-        has_void = not isinstance(fences, Unseen) and "vramwarden-void" in fences
+        has_void = not isinstance(fences, Unreadable) and "vramwarden-void" in fences
         pods = self._try("list pods in all namespaces", lambda: self._pods(has_void=has_void))
-        managed, excused, other = (pods,) * 3 if isinstance(pods, Unseen) else pods
-        has_figures = not isinstance(facts.crds, Unseen) and GPU_NODES in facts.crds
+        has_figures = not isinstance(facts.crds, Unreadable) and GPU_NODES in facts.crds
         facts = replace(
             facts,
             asks=self._dry_run("asks", "1Gi"),
@@ -264,9 +261,7 @@ class _Looker:
             sources=self._try("get networkpolicies", lambda: self._sources(namespace)),
             has_key=self._try("get secrets", lambda: self._has_key(namespace)),
             gpu_nodes=self._try("list gpunodes", self._gpu_nodes) if has_figures else {},
-            pods=managed,
-            excused=excused if has_void else (),
-            other_pods=other,
+            pods=pods,
             claimed=self._try("list resourceclaims in all namespaces", self._claimed),
             events=self._try("list events in namespace default", self._events),
         )
@@ -276,19 +271,19 @@ class _Looker:
             self._try("get configmaps", lambda: self._data(namespace, _POLICIES)),
             objects,
             self._own
-            if isinstance(self._own, Unseen)
+            if isinstance(self._own, Unreadable)
             else tuple(hook for kind, one in self._own for hook in _bundles(kind, one)),
             webhook
-            if isinstance(webhook, Unseen)
+            if isinstance(webhook, Unreadable)
             else self._try("get secrets", lambda: self._secret(webhook)),
         )
 
     def _with_objects(
-        self, facts: Facts, webhook: Workload | Unseen
-    ) -> tuple[Facts, tuple[tuple[str, bytes], ...] | Unseen]:
+        self, facts: Facts, webhook: Workload | Unreadable
+    ) -> tuple[Facts, tuple[tuple[str, bytes], ...] | Unreadable]:
         """Add what replicas say of policies that are objects; return also what these hold."""
-        if isinstance(webhook, Unseen) or "--policy-objects" not in webhook.arguments:
-            found = webhook if isinstance(webhook, Unseen) else None
+        if isinstance(webhook, Unreadable) or "--policy-objects" not in webhook.arguments:
+            found = webhook if isinstance(webhook, Unreadable) else None
             return replace(facts, policy_objects=found), found or ()
 
         def keep(found: Json) -> tuple[PolicyObject, tuple[str, bytes]]:
@@ -297,12 +292,12 @@ class _Looker:
 
         path = f"/apis/{API_GROUP}/v1alpha1/{VRAM_POLICIES}"
         listed = self._try("list vrampolicies", lambda: self._kube.list_all(path, keep)[0])
-        if isinstance(listed, Unseen):
+        if isinstance(listed, Unreadable):
             return replace(facts, policy_objects=listed), listed
         shown, held = tuple(one for one, _ in listed), tuple(one for _, one in listed)
         return replace(facts, policy_objects=shown), held
 
-    def _try(self, what: str, read: Callable[[], T]) -> T | Unseen:
+    def _try(self, what: str, read: Callable[[], T]) -> T | Unreadable:
         """Return what is read, or why it cannot be; raises KubeError without any answer."""
         try:
             return read()
@@ -310,7 +305,7 @@ class _Looker:
             if not error.code:
                 raise
             why = f"needs the right to {what}" if error.forbidden else f"{what}: {error}"
-            return Unseen(why)
+            return Unreadable(why)
 
     def _served(self, group_version: str) -> frozenset[str]:
         found = self._kube.find(f"/apis/{group_version}") or {}
@@ -322,14 +317,20 @@ class _Looker:
 
     def _nodes(
         self, slices: Mapping[str, Sequence[Slice]], now_s: float
-    ) -> tuple[tuple[NodeFacts, ...], int]:
-        def keep(node: Json) -> NodeFacts | None:
-            return read_node(node, slices.get(node["metadata"]["name"], ()), now_s)
+    ) -> tuple[tuple[ClusterNode, ...], int]:
+        def keep(raw: Json) -> ClusterNode | None:
+            node = ClusterNode(raw)
+            node = ClusterNode(
+                raw,
+                slices=slices.get(node.name, ()),
+                age_s=now_s - (node.created_s or 0.0),
+            )
+            return node.keep(*_OF_NODES) if node.shows_gpus else None
 
         found, _ = self._kube.list_all(joined("nodes"), keep)
         return tuple(node for node in found if node is not None), len(found)
 
-    def _slices(self) -> Mapping[str, Sequence[Slice]] | Unseen:
+    def _slices(self) -> Mapping[str, Sequence[Slice]] | Unreadable:
         """Return the ResourceSlices of each node, with no text that names no GPU."""
 
         def keep(found: Json) -> tuple[str, Slice]:
@@ -338,7 +339,7 @@ class _Looker:
             return str(node), replace(one, texts=texts)
 
         found = self._served_list(SLICES, keep)
-        if isinstance(found, Unseen):
+        if isinstance(found, Unreadable):
             return found
         slices: dict[str, list[Slice]] = {}
         for node, one in found:
@@ -346,18 +347,18 @@ class _Looker:
                 slices.setdefault(node, []).append(one)
         return slices
 
-    def _claimed(self) -> frozenset[str] | Unseen:
+    def _claimed(self) -> frozenset[str] | Unreadable:
         found = self._served_list(_CLAIMS, read_gpu_claim)
-        return found if isinstance(found, Unseen) else frozenset(filter(None, found))
+        return found if isinstance(found, Unreadable) else frozenset(filter(None, found))
 
-    def _served_list(self, path: str, keep: Callable[[Json], T]) -> list[T] | Unseen:
+    def _served_list(self, path: str, keep: Callable[[Json], T]) -> list[T] | Unreadable:
         """Read a list of resource.k8s.io/v1, which Kubernetes has from 1.34 on."""
         try:
             return self._kube.list_all(path, keep)[0]
         except KubeError as error:
             if not error.not_found:
                 raise
-            return Unseen("needs resource.k8s.io/v1, which Kubernetes serves from 1.34 on")
+            return Unreadable("needs resource.k8s.io/v1, which Kubernetes serves from 1.34 on")
 
     def _runtime_class(self) -> str:
         path = f"/apis/node.k8s.io/v1/runtimeclasses/{NVIDIA_RUNTIME_CLASS}"
@@ -374,7 +375,7 @@ class _Looker:
             else:
                 others.extend(read_webhooks(kind, found))
 
-        self._own = Unseen("needs the right to list webhook configurations")
+        self._own = Unreadable("needs the right to list webhook configurations")
         for kind, path in KINDS.items():
             self._kube.list_all(path, partial(keep, kind))
         self._own = own
@@ -441,11 +442,15 @@ class _Looker:
         path = f"{_APPS}/{resource}"
         return self._kube.list_all(path, read_workload, labelSelector=selector)[0]
 
-    def _own_pods(self, namespaces: set[str]) -> Any:
-        found = []
+    def _own_pods(self, namespaces: set[str]) -> tuple[ClusterPod, ...]:
+        def keep(raw: Json) -> ClusterPod | None:
+            pod = ClusterPod(raw)
+            return pod.keep(*_OF_OWN_PODS) if pod.not_ready else None
+
+        found: list[ClusterPod | None] = []
         for namespace in sorted(namespaces):
             path = joined("namespaces", namespace, "pods")
-            found += self._kube.list_all(path, read_own_pod, labelSelector=_OURS)[0]
+            found += self._kube.list_all(path, keep, labelSelector=_OURS)[0]
         return tuple(pod for pod in found if pod is not None)
 
     def _data(self, namespace: str, name: str) -> dict[str, str] | None:
@@ -475,7 +480,7 @@ class _Looker:
         where = f"namespaces/{quote(namespace, safe='')}/networkpolicies/vramwarden-webhook"
         return read_sources(self._kube.find(f"/apis/networking.k8s.io/v1/{where}"))
 
-    def _fence(self, what: str, served: frozenset[str] | Unseen) -> frozenset[str]:
+    def _fence(self, what: str, served: frozenset[str] | Unreadable) -> frozenset[str]:
         """Return the names of our admission policies, or of those that a binding makes deny."""
         names: list[str] = []
 
@@ -488,7 +493,7 @@ class _Looker:
 
         for kind in ("validating", "mutating"):
             resource = f"{kind}admission{what}"
-            if isinstance(served, Unseen) or resource in served:
+            if isinstance(served, Unreadable) or resource in served:
                 path = f"/apis/{_REGISTRATION}/v1/{resource}"
                 self._kube.list_all(path, partial(keep, kind), labelSelector=_OURS)
         return frozenset(names)
@@ -502,21 +507,12 @@ class _Looker:
         found, _ = self._kube.list_all(path, keep)
         return {name: at_s for name, at_s in found if at_s is not None}
 
-    def _pods(self, *, has_void: bool) -> _Pods:
-        def keep(pod: Json) -> _Pod:
-            labels = as_object(as_object(pod.get("metadata")).get("labels"))
-            return (
-                read_managed_pod(pod) if labels.get(MANAGED_LABEL) == "true" else None,
-                read_excused_pod(pod) if has_void else None,
-                read_other_pod(pod),
-            )
+    def _pods(self, *, has_void: bool) -> tuple[ClusterPod, ...]:
+        def keep(raw: Json) -> ClusterPod | None:
+            return of_interest(ClusterPod(raw, **({} if has_void else {"devices": frozenset()})))
 
         found, _ = self._kube.list_all(joined("pods"), keep, fieldSelector=NOT_ENDED)
-        return (
-            tuple(one for one, _, _ in found if one),
-            tuple(one for _, one, _ in found if one),
-            tuple(one for _, _, one in found if one),
-        )
+        return tuple(pod for pod in found if pod is not None)
 
     def _events(self) -> Mapping[str, str]:
         """Return what agents said last of nodes whose GPUs are in use."""
@@ -531,7 +527,7 @@ class _Looker:
         found, _ = self._kube.list_all(path, keep, fieldSelector=selector)
         return {name: message for _, name, message in sorted(found)}
 
-    def _dry_run(self, name: str, memory: str = "", *, native: bool = False) -> DryRun | Unseen:
+    def _dry_run(self, name: str, memory: str = "", *, native: bool = False) -> DryRun | Unreadable:
         path = joined("namespaces", self._test_namespace, "pods")
         try:
             created = self._kube.create(path, _pod(name, memory, native=native), dry_run=True)
@@ -539,7 +535,7 @@ class _Looker:
             if not error.code:
                 raise
             if _NO_RIGHT in str(error):
-                return Unseen(f"needs the right to create pods in {self._test_namespace}")
+                return Unreadable(f"needs the right to create pods in {self._test_namespace}")
             said = str(error).partition(f" answers {error.code}: ")[2]
             return DryRun(created=False, answer=said or str(error))
         return read_dry_run(created)
@@ -549,8 +545,8 @@ def _in(namespace: str, resource: str, name: str) -> str:
     return f"{_APPS}/namespaces/{quote(namespace, safe='')}/{resource}/{name}"
 
 
-def _namespace_of(own: tuple[OurWebhook, ...] | Unseen) -> str:
-    hooks = () if isinstance(own, Unseen) else own
+def _namespace_of(own: tuple[OurWebhook, ...] | Unreadable) -> str:
+    hooks = () if isinstance(own, Unreadable) else own
     return next((hook.namespace for hook in hooks if hook.namespace), "")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from webhook.adapters.kube.client import joined
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
 from webhook.names import GPU_NODES, MANAGED_LABEL, SEEING_API_VERSION
-from webhook.tools.shared.pods import SeenPod, seen_pod, seen_whole
+from webhook.tools.shared.pod import ClusterPod
 
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube, KubeError
@@ -25,6 +25,11 @@ NOT_ENDED: Final = "status.phase!=Succeeded,status.phase!=Failed"
 _MOST_WHOLE: Final = 100
 """Pods without a node that are read whole."""
 
+_OF_PODS: Final = (
+    *("uid", "namespace", "name", "status", "node", "created_s", "gpus", "asked_bytes"),
+    *("gpu_count", "waits", "unscheduled", "managed", "workload"),
+)
+
 T = TypeVar("T")
 
 
@@ -33,7 +38,7 @@ def read_gpu_nodes(kube: Kube) -> list[NodeFigures]:
     return _found(kube.list_cached(GPU_NODES_PATH, read_gpu_node))
 
 
-def read_pods(kube: Kube, namespace: str, *, selector: str = "") -> list[SeenPod]:
+def read_pods(kube: Kube, namespace: str, *, selector: str = "") -> list[ClusterPod]:
     """Return the managed pods of a namespace, or of all for ""; raises KubeError.
 
     As metadata and two columns of the table: whole pods of a large cluster are hundreds of MB. Of
@@ -46,13 +51,13 @@ def read_pods(kube: Kube, namespace: str, *, selector: str = "") -> list[SeenPod
     if any(not pod.node for pod in pods.values()):
         waiting = f"spec.nodeName=,{NOT_ENDED}"
         whole = kube.list_first(
-            path, seen_whole, _MOST_WHOLE, labelSelector=labels, fieldSelector=waiting
+            path, _whole, _MOST_WHOLE, labelSelector=labels, fieldSelector=waiting
         )
         pods |= {pod.uid: pod for pod in _found(whole) if pod.uid in pods}
     return list(pods.values())
 
 
-def read_unmanaged_pods(kube: Kube, namespace: str, node: str) -> list[SeenPod]:
+def read_unmanaged_pods(kube: Kube, namespace: str, node: str) -> list[ClusterPod]:
     """Return those pods of a node that asked for nothing, for their names; raises KubeError."""
     return _found(
         kube.list_rows(
@@ -101,17 +106,27 @@ def _pods(namespace: str) -> str:
     return joined("namespaces", namespace, "pods") if namespace else joined("pods")
 
 
-def _row(row: Json) -> SeenPod | None:
+def _row(row: Json) -> ClusterPod | None:
     """Read a row of a table, or the whole pod of a server that makes none."""
-    thing, cells = row.get("object"), row.get("cells")
-    if not isinstance(thing, dict) or not isinstance(cells, dict):
-        return seen_whole(row)
-    metadata, status, node = thing.get("metadata"), cells.get("Status"), cells.get("Node")
-    return seen_pod(
-        metadata if isinstance(metadata, dict) else {},
-        status if isinstance(status, str) else "",
-        node if isinstance(node, str) and node != _NO_NODE else "",
+    about, cells = row.get("object"), row.get("cells")
+    if not isinstance(about, dict) or not isinstance(cells, dict):
+        return _whole(row)
+    status, node = (cells.get(key) for key in ("Status", "Node"))
+    return _kept(
+        ClusterPod(
+            {"metadata": about.get("metadata")},
+            status=status if isinstance(status, str) else "",
+            node=node if isinstance(node, str) and node != _NO_NODE else "",
+        )
     )
+
+
+def _whole(raw: Json) -> ClusterPod | None:
+    return _kept(ClusterPod(raw))
+
+
+def _kept(pod: ClusterPod) -> ClusterPod | None:
+    return pod.keep(*_OF_PODS) if pod.uid and pod.namespace and pod.name else None
 
 
 def _found(read: list[T | None]) -> list[T]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures
-    from webhook.tools.shared.pods import SeenPod
+    from webhook.tools.shared.pod import ClusterPod
 
 T = TypeVar("T")
 
@@ -255,7 +255,7 @@ class TopReport:
 
 def join(
     nodes: Sequence[NodeFigures] | None,
-    pods: Sequence[SeenPod] | None,
+    pods: Sequence[ClusterPod] | None,
     at_s: float,
     *,
     namespace: str = "",
@@ -344,7 +344,7 @@ def _less(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one - other
 
 
-def _node(node: NodeFigures, named: Mapping[str, SeenPod], at_s: float) -> NodeRow:
+def _node(node: NodeFigures, named: Mapping[str, ClusterPod], at_s: float) -> NodeRow:
     gpus = sorted(node.gpus, key=lambda gpu: gpu.index)
     rows = tuple(_gpu(node.name, gpu, named) for gpu in gpus)
     if node.not_shared:  # nobody is promised anything there, and nobody needs to be
@@ -371,7 +371,7 @@ def _node(node: NodeFigures, named: Mapping[str, SeenPod], at_s: float) -> NodeR
     )
 
 
-def _gpu(node: str, gpu: GpuFigures, named: Mapping[str, SeenPod]) -> GpuRow:
+def _gpu(node: str, gpu: GpuFigures, named: Mapping[str, ClusterPod]) -> GpuRow:
     held = []
     for one in gpu.pods:
         pod = named.get(one.uid)
@@ -423,7 +423,9 @@ def _summed(gpus: Sequence[GpuRow], nodes: int) -> Amounts:
     )
 
 
-def _pod_rows(pods: Sequence[SeenPod], nodes: Sequence[NodeRow], at_s: float) -> tuple[PodRow, ...]:
+def _pod_rows(
+    pods: Sequence[ClusterPod], nodes: Sequence[NodeRow], at_s: float
+) -> tuple[PodRow, ...]:
     held: dict[str, list[Held]] = {pod.uid: [] for pod in pods}
     indexes: dict[str, int] = {}
     for node in nodes:
@@ -438,7 +440,7 @@ def _pod_rows(pods: Sequence[SeenPod], nodes: Sequence[NodeRow], at_s: float) ->
 
 
 def _pod(
-    pod: SeenPod, held: Sequence[Held], indexes: Mapping[str, int], room: _Room, at_s: float
+    pod: ClusterPod, held: Sequence[Held], indexes: Mapping[str, int], room: _Room, at_s: float
 ) -> PodRow:
     """Return a pod's row; where no figures name it yet, its GPUs are those of its annotation."""
     holds = tuple(held) or tuple(
@@ -468,17 +470,17 @@ def _pod(
         why,
         pod.created_s,
         stops,
-        pod.kind,
-        pod.workload,
+        pod.workload.kind,
+        pod.workload.name,
     )
     return replace(row, state=_state(row, at_s))
 
 
-def _names(pod: SeenPod) -> tuple[str, str]:
+def _names(pod: ClusterPod) -> tuple[str, str]:
     return pod.namespace, pod.name
 
 
-def _phase(pod: SeenPod, *, has_gpu: bool) -> Phase:
+def _phase(pod: ClusterPod, *, has_gpu: bool) -> Phase:
     """Return what a pod does.
 
     | status | node | GPU | then |

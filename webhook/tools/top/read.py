@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from webhook.adapters.kube.client import Kube
     from webhook.core.kinds.nodes import NodeFigures
-    from webhook.tools.shared.pods import SeenPod
+    from webhook.tools.shared.pod import ClusterPod
 
 _MOST_ASKED: Final = 8
 """Nodes whose pods without a promise are read, for their names: a request each."""
@@ -46,7 +46,7 @@ def read_report(kube: Kube, wanted: Wanted) -> TopReport:
     """Return what the user may see; raises KubeError where the API server does not answer."""
     missing: list[str] = []
     nodes: list[NodeFigures] | None = None
-    pods: list[SeenPod] | None = None
+    pods: list[ClusterPod] | None = None
     try:
         nodes = read_gpu_nodes(kube)
         if not nodes:
@@ -80,7 +80,7 @@ def _only(nodes: Sequence[NodeFigures], name: str, missing: list[str]) -> list[N
     return found
 
 
-def _strangers(kube: Kube, namespace: str, nodes: Sequence[NodeFigures]) -> list[SeenPod]:
+def _strangers(kube: Kube, namespace: str, nodes: Sequence[NodeFigures]) -> list[ClusterPod]:
     """Return the pods without a promise that hold memory, as far as the user may list them."""
     held = {
         node.name: {
@@ -92,7 +92,7 @@ def _strangers(kube: Kube, namespace: str, nodes: Sequence[NodeFigures]) -> list
         for node in nodes
         if not node.not_shared
     }
-    found: list[SeenPod] = []
+    found: list[ClusterPod] = []
     for node in [name for name, uids in held.items() if uids][:_MOST_ASKED]:
         try:
             pods = read_unmanaged_pods(kube, namespace, node)

@@ -5,15 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.words import counted
-from webhook.tools.check.judge.findings import (
-    Finding,
-    failed,
-    named,
-    ok,
-    seen,
-    shortened,
-    warning,
-)
+from webhook.tools.check.judge.findings import Finding, failed, named, ok, shortened, warning
+from webhook.tools.shared.facts import known
 
 if TYPE_CHECKING:
     from webhook.tools.check.judge.facts import Facts
@@ -80,7 +73,7 @@ def admission_policies(facts: Facts) -> Finding | None:
     """
     if facts.minor < FENCE:
         return None
-    served = seen(facts.admission)
+    served = known(facts.admission)
     if "validatingadmissionpolicies" not in served:
         why = "ValidatingAdmissionPolicy of admissionregistration.k8s.io/v1 is not served"
         cure = "switch it on by --runtime-config of the API server; without it there is no fence"
@@ -99,7 +92,7 @@ def may_install(facts: Facts) -> Finding:
     | all | ok |
     | one is missing | failed |
     """
-    missing = seen(facts.denied)
+    missing = known(facts.denied)
     if not missing:
         return ok()
     what = [str(right) for right in missing]
@@ -118,7 +111,7 @@ def may_grant(facts: Facts) -> Finding:
     | `escalate`, or all of them | ok |
     | one is missing | failed |
     """
-    missing = seen(facts.not_granted)
+    missing = known(facts.not_granted)
     if not missing:
         return ok()
     what = [str(right) for right in missing]
@@ -135,7 +128,7 @@ def pod_shape(facts: Facts) -> Finding:
     | created | dropped | failed |
     | denied | - | warning |
     """
-    shape, where = seen(facts.shape), f"in namespace {facts.test_namespace}"
+    shape, where = known(facts.shape), f"in namespace {facts.test_namespace}"
     if not shape.created:
         cure = "see whether it would deny your users' pods as well; --test-namespace names another"
         return warning(f"a dry run {where} was denied: {shortened(shape.answer)}", cure)
@@ -155,7 +148,7 @@ def other_webhooks(facts: Facts) -> Finding:
     | yes | Ignore | ok |
     | no | either | ok |
     """
-    found = seen(facts.other_webhooks)
+    found = known(facts.other_webhooks)
     names = [one.name for one in found if one.fails and not one.selects]
     if names:
         why = f"{counted(len(names), 'webhook')} with failurePolicy Fail asked about every pod: "
@@ -180,7 +173,7 @@ def sentry_namespace(facts: Facts) -> Finding | None:
     """
     if facts.sentry is None:
         return None
-    namespace = seen(facts.sentry_namespace)
+    namespace = known(facts.sentry_namespace)
     name, installed = namespace.name, bool(facts.webhook)
     allow = (
         f"`kubectl label namespace {name} pod-security.kubernetes.io/enforce=privileged "

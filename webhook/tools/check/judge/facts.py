@@ -10,185 +10,29 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.kinds.nodes import read_time
-from webhook.core.node.sharing import (
-    YOUNG_S,
-    Beside,
-    Sharing,
-    claimed_before,
-    is_advertised,
-    judge,
-    sign,
-    whole_gpus,
-)
-from webhook.core.node.slices import claimants
-from webhook.core.node.state import read_inventory
-from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
-from webhook.core.pod.foreign import GIVEN_BY_OTHERS
 from webhook.core.pod.lenient import as_object, as_objects
-from webhook.core.pod.quantity import QuantityError, parse_quantity
-from webhook.core.pod.whole import DRA_DRIVER, claim_names, has_whole_gpu, is_gpu_claim
+from webhook.core.pod.whole import is_gpu_claim
 from webhook.names import (
     ADMITTED_ANNOTATION,
     DEFAULT_NAMESPACE,
     ENFORCER_CONTAINER,
-    GPU_WAITS_ANNOTATION,
-    NODE_ASKS_LABEL,
-    NODE_DEVICE_NAMES_LABEL,
-    NODE_DRIVER_LABEL,
-    NODE_ENFORCEMENT_LABEL,
-    NODE_GPU_LABEL,
-    NODE_SHARE_LABEL,
-    VRAM_RESOURCE,
+    MANAGED_LABEL,
 )
-from webhook.tools.check.judge.findings import Unseen, shortened
+from webhook.tools.shared.facts import Unreadable
+from webhook.tools.shared.pod import ClusterPod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from webhook.core.node.slices import Slice
-    from webhook.core.pod.gpus import Gpu
+    from webhook.tools.shared.node import ClusterNode
 
     Json = dict[str, Any]
 
 SENTRY_NAMESPACE: Final = "vramwarden-sentry"
 KEY_VOLUME: Final = "key"
-NOT_ASKED: Final = Unseen("was not asked for")
+NOT_ASKED: Final = Unreadable("was not asked for")
 
-AGENT_LABELS: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
-"""Labels that bring the agent to a node where they are `true` (`agent.affinity` of the chart)."""
-AGENT_KEYS: Final = ("nvidia.com/gpu.count", NODE_SHARE_LABEL)
-"""Those that do whatever they are; GPU feature discovery by itself sets none that is `true`."""
-_GPU_LABELS: Final = (
-    "cloud.google.com/gke-accelerator",
-    "k8s.amazonaws.com/accelerator",
-    "kubernetes.azure.com/accelerator",
-)
-"""Further signs of a GPU, which bring nobody."""
-_PCI_LABEL: Final = re.compile(r"feature\.node\.kubernetes\.io/pci-[0-9a-f]{4}_10de.*\.present")
-"""How node feature discovery writes NVIDIA's devices by itself: class and vendor."""
-_OTHER_ANNOTATIONS: Final = {"hami.io/node-nvidia-register": "HAMi"}
-_OWN_TAINTS: Final = "node.kubernetes.io/"
-_MOST_REPLICAS_DIGITS: Final = 6
 _VERSION: Final = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})")
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """A node on which something shows that it has GPUs."""
-
-    name: str
-    os: str
-    arch: str
-    kubelet: str
-    ready: bool
-    brings_agent: bool
-    """It has a label by which the chart's default brings the agent there."""
-    taints: tuple[tuple[str, str, str], ...]
-    """Key, value and effect of those that keep pods away; not Kubernetes' own of a node's state."""
-    handlers: frozenset[str] | None
-    """Of its container runtime; None where the kubelet does not say (before 1.30)."""
-    whole: tuple[str, ...]
-    """Resources by which a device plugin offers its GPUs."""
-    replicas: int
-    """So often a device plugin offers each GPU; 1 where it does not say."""
-    others: tuple[str, ...]
-    """Other products that give its GPUs away."""
-    share: str | None
-    """Its label `vramwarden.io/share`."""
-    sharing: Sharing
-    """Whether it is to be shared, by the agent's own judgement, as if its GPUs were free."""
-    waits: str
-    """For what its agent may wait before it begins to share; empty for nothing."""
-    cure: str
-    """What ends it on this node that others give its GPUs away; empty where nobody does."""
-    claimed_by: tuple[str, ...]
-    """DRA drivers that give its GPUs away."""
-    gpus: tuple[Gpu, ...]
-    """As it advertises them."""
-    advertised: bool
-    vram_bytes: int
-    """Allocatable."""
-    enforcement: str
-    device_names: str
-    driver: str
-
-
-def read_node(
-    node: Mapping[str, Any], slices: Iterable[Slice] = (), now_s: float = float("inf")
-) -> NodeFacts | None:
-    """Read a node and its ResourceSlices; None where nothing shows that it has a GPU."""
-    metadata, status = as_object(node.get("metadata")), as_object(node.get("status"))
-    labels = {key: str(value) for key, value in as_object(metadata.get("labels")).items()}
-    allocatable, info = as_object(status.get("allocatable")), as_object(status.get("nodeInfo"))
-    whole, others = whole_gpus(node), tuple(_others(metadata, allocatable))
-    brings = any(labels.get(key) == "true" for key in (*AGENT_LABELS, NODE_GPU_LABEL))
-    brings = brings or any(key in labels for key in AGENT_KEYS)
-    hints = any(key in labels for key in _GPU_LABELS) or any(map(_PCI_LABEL.fullmatch, labels))
-    vram_bytes = _amount(allocatable.get(VRAM_RESOURCE))
-    advertised, gpus = is_advertised(node), read_inventory(node).gpus
-    claimed_by = claimants(slices, {gpu.uuid for gpu in gpus}) or claimed_before(node)
-    if not gpus and any(one.driver == DRA_DRIVER for one in slices):
-        claimed_by = (DRA_DRIVER,)  # which GPUs it has, nobody says
-    if not (brings or hints or whole or others or claimed_by or vram_bytes or advertised):
-        return None
-    age_s = now_s - (read_time(metadata.get("creationTimestamp")) or 0.0)
-    given = sign(node, claimed_by, age_s)
-    conditions = as_objects(status.get("conditions"))
-    handlers = status.get("runtimeHandlers")
-    replicas = labels.get("nvidia.com/gpu.replicas", "")
-    return NodeFacts(
-        name=str(metadata.get("name")),
-        os=str(info.get("operatingSystem") or labels.get("kubernetes.io/os") or "linux"),
-        arch=str(info.get("architecture") or labels.get("kubernetes.io/arch") or ""),
-        kubelet=str(info.get("kubeletVersion") or ""),
-        ready=any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions),
-        brings_agent=brings,
-        taints=tuple(_taints(as_object(node.get("spec")))),
-        handlers=frozenset(str(one.get("name")) for one in as_objects(handlers))
-        if isinstance(handlers, list)
-        else None,
-        whole=whole,
-        replicas=int(replicas) if _is_count(replicas) else 1,
-        others=others,
-        share=labels.get(NODE_SHARE_LABEL),
-        sharing=judge(
-            node,
-            Beside(claimed_by=claimed_by, age_s=age_s, shares=advertised, has_pods=None, in_use=()),
-        ),
-        waits=_waits(labels, age_s),
-        cure=given.cure if given else "",
-        claimed_by=claimed_by,
-        gpus=gpus,
-        advertised=advertised,
-        vram_bytes=vram_bytes,
-        enforcement=labels.get(NODE_ENFORCEMENT_LABEL, ""),
-        device_names=labels.get(NODE_DEVICE_NAMES_LABEL, ""),
-        driver=labels.get(NODE_DRIVER_LABEL, ""),
-    )
-
-
-def _waits(labels: Mapping[str, str], age_s: float) -> str:
-    if NODE_ASKS_LABEL in labels:
-        return "for a replica of the webhook to say which pods there have whole GPUs"
-    return "for who may give its GPUs away on a new node" if age_s < YOUNG_S else ""
-
-
-def _others(metadata: Json, allocatable: Json) -> Iterable[str]:
-    for name, amount in allocatable.items():
-        if name in GIVEN_BY_OTHERS and _amount(amount):
-            yield name
-    annotations = as_object(metadata.get("annotations"))
-    for key, product in _OTHER_ANNOTATIONS.items():
-        if key in annotations:
-            yield product
-
-
-def _taints(spec: Json) -> Iterable[tuple[str, str, str]]:
-    for taint in as_objects(spec.get("taints")):
-        key, effect = str(taint.get("key")), str(taint.get("effect"))
-        if effect in {"NoSchedule", "NoExecute"} and not key.startswith(_OWN_TAINTS):
-            yield key, str(taint.get("value") or ""), effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,78 +242,6 @@ def read_sources(policy: Mapping[str, Any] | None) -> tuple[str, ...] | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class OwnPod:
-    """A pod of the release that is not ready."""
-
-    name: str
-    component: str
-    """`webhook`, `agent` or `sentry`."""
-    node: str
-    why: str
-
-
-def read_own_pod(pod: Mapping[str, Any]) -> OwnPod | None:
-    """Read a pod of the release; None for one that is ready, or has ended."""
-    metadata, status = as_object(pod.get("metadata")), as_object(pod.get("status"))
-    labels = as_object(metadata.get("labels"))
-    ready = [c for c in as_objects(status.get("conditions")) if c.get("type") == "Ready"]
-    if any(c.get("status") == "True" for c in ready) or status.get("phase") in _ENDED:
-        return None
-    waits = [one for one in map(_waiting, as_objects(status.get("containerStatuses"))) if one[0]]
-    said = " ".join(waits[0][:2]).strip() if waits else ""
-    why = said or next((str(c.get("message") or "") for c in ready), "") or "it is not ready"
-    component = str(labels.get("app.kubernetes.io/component"))
-    node = str(as_object(pod.get("spec")).get("nodeName") or "")
-    return OwnPod(str(metadata.get("name")), component, node, shortened(why))
-
-
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
-PULLS: Final = frozenset(
-    {"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"}
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ManagedPod:
-    """A pod with VRAM that has not started as it should, or whose sidecar has."""
-
-    name: str
-    """`namespace/name`."""
-    pulls: str = ""
-    """The sidecar's image, where it cannot be pulled."""
-    why: str = ""
-    """What the kubelet says of that."""
-    waits: str = ""
-    """Why it is bound and has no GPU."""
-    has_sidecar: bool = False
-    """Its sidecar runs, or did: its image was pulled."""
-
-
-@dataclass(frozen=True, slots=True)
-class OtherPod:
-    """A pod that runs on a node and has, or may have, GPUs that we did not give it."""
-
-    name: str
-    """`namespace/name`."""
-    node: str
-    whole: bool
-    """By a resource of a device plugin."""
-    claims: tuple[str, ...]
-    """Its ResourceClaims, `namespace/name`, of whatever kind."""
-
-
-def read_other_pod(pod: Mapping[str, Any]) -> OtherPod | None:
-    """Read a pod; None for one that has ended, has no node yet, or asks for nothing of this."""
-    metadata, node = as_object(pod.get("metadata")), as_object(pod.get("spec")).get("nodeName")
-    whole, claims = has_whole_gpu(pod), claim_names(pod)
-    if not node or not (whole or claims):
-        return None
-    namespace = metadata.get("namespace")
-    named = tuple(f"{namespace}/{claim}" for claim in claims)
-    return OtherPod(f"{namespace}/{metadata.get('name')}", str(node), whole, named)
-
-
 def read_gpu_claim(claim: Mapping[str, Any]) -> str:
     """Return the name, `namespace/name`, of a ResourceClaim that has GPUs; empty for any other."""
     metadata = as_object(claim.get("metadata"))
@@ -477,73 +249,21 @@ def read_gpu_claim(claim: Mapping[str, Any]) -> str:
     return name if is_gpu_claim(claim) else ""
 
 
-@dataclass(frozen=True, slots=True)
-class ExcusedPod:
-    """A pod that a release before 0.3 left its GPUs, since its containers ask for some device."""
-
-    namespace: str
-    name: str
-    resources: frozenset[tuple[str, ...]]
-    """Those that each such container asks for."""
-
-
-def read_excused_pod(pod: Mapping[str, Any]) -> ExcusedPod | None:
-    """Read a pod for `fence.void`; None for one that it found nothing to excuse in."""
-    metadata, spec = as_object(pod.get("metadata")), as_object(pod.get("spec"))
-    if as_object(pod.get("status")).get("phase") in _ENDED:
-        return None
-    found = set()
-    for one in (*as_objects(spec.get("containers")), *as_objects(spec.get("initContainers"))):
-        resources = as_object(one.get("resources"))
-        amounts = {**as_object(resources.get("requests")), **as_object(resources.get("limits"))}
-        names = tuple(sorted(name for name in amounts if _EXCUSED.search(name)))
-        named = any(
-            entry.get("name") == VISIBLE_DEVICES_ENV for entry in as_objects(one.get("env"))
-        )
-        if names and not named and not resources.get("claims"):
-            found.add(names)
-    namespace, name = str(metadata.get("namespace")), str(metadata.get("name"))
-    return ExcusedPod(namespace, name, frozenset(found)) if found else None
-
-
-# What such a release took for devices: of names with a domain all but Kubernetes' own.
-_EXCUSED: Final = re.compile(r"^deviceclass\.resource\.kubernetes\.io/|^(?!.*kubernetes\.io/).*/")
-
-SOUND: Final = ManagedPod("", has_sidecar=True)
+SOUND: Final = ClusterPod({"metadata": {"labels": {MANAGED_LABEL: "true"}}}, sound=True)
 """Any pod of which there is nothing else to say: a cluster may have 20,000."""
+_OF_PODS: Final = (
+    *("path", "namespace", "node", "managed", "pull_failure", "waits", "sound"),
+    *("whole", "claims", "devices"),
+)
 
 
-def read_managed_pod(pod: Mapping[str, Any]) -> ManagedPod | None:
-    """Read a pod with VRAM; None for one of which there is nothing to say here."""
-    metadata, status = as_object(pod.get("metadata")), as_object(pod.get("status"))
-    if status.get("phase") in _ENDED:
-        return None
-    name = f"{metadata.get('namespace')}/{metadata.get('name')}"
-    waits = as_object(metadata.get("annotations")).get(GPU_WAITS_ANNOTATION)
-    sidecars = [
-        one
-        for key in ("initContainerStatuses", "containerStatuses")
-        for one in as_objects(status.get(key))
-        if one.get("name") == ENFORCER_CONTAINER
-    ]
-    for one in sidecars:
-        reason, message, image = _waiting(one)
-        if reason in PULLS:
-            return ManagedPod(name, image, shortened(message or reason), shortened(waits or ""))
-    if waits:
-        return ManagedPod(name, waits=shortened(waits))
-    return SOUND if any(map(_has_run, sidecars)) else None
-
-
-def _has_run(status: Json) -> bool:
-    state = as_object(status.get("state"))
-    return bool(state.get("running") or state.get("terminated"))
-
-
-def _waiting(status: Json) -> tuple[str, str, str]:
-    waiting = as_object(as_object(status.get("state")).get("waiting"))
-    reason, message = waiting.get("reason") or "", waiting.get("message") or ""
-    return str(reason), str(message), shortened(status.get("image") or "")
+def of_interest(pod: ClusterPod) -> ClusterPod | None:
+    """Return little of a pod of which there is something to say; SOUND for another that works."""
+    has_gpus = pod.node and (pod.whole or pod.claims)
+    has_trouble = pod.managed and not pod.ended and (pod.pull_failure or pod.waits)
+    if has_gpus or has_trouble or pod.devices:
+        return pod.keep(*_OF_PODS)
+    return SOUND if pod.sound else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -627,61 +347,60 @@ class Facts:
     namespace: str = DEFAULT_NAMESPACE
     """The release's."""
     test_namespace: str = "default"
-    admission: frozenset[str] | Unseen = NOT_ASKED
+    admission: frozenset[str] | Unreadable = NOT_ASKED
     """Resources of admissionregistration.k8s.io/v1 that are served."""
-    groups: frozenset[str] | Unseen = NOT_ASKED
+    groups: frozenset[str] | Unreadable = NOT_ASKED
     """API groups that are served."""
-    crds: frozenset[str] | Unseen = NOT_ASKED
+    crds: frozenset[str] | Unreadable = NOT_ASKED
     """Our own resources that are served."""
-    nodes: tuple[NodeFacts, ...] | Unseen = NOT_ASKED
+    nodes: tuple[ClusterNode, ...] | Unreadable = NOT_ASKED
     node_count: int = 0
-    slices: frozenset[str] | Unseen = NOT_ASKED
+    slices: frozenset[str] | Unreadable = NOT_ASKED
     """Drivers of all ResourceSlices; whose are of which node, `nodes` says."""
-    claimed: frozenset[str] | Unseen = frozenset()
+    claimed: frozenset[str] | Unreadable = frozenset()
     """ResourceClaims, `namespace/name`, that have GPUs of NVIDIA's driver."""
-    runtime_class: str | Unseen = NOT_ASKED
+    runtime_class: str | Unreadable = NOT_ASKED
     """The handler of the RuntimeClass `nvidia`; empty where there is none."""
-    other_webhooks: tuple[OtherWebhook, ...] | Unseen = NOT_ASKED
-    sentry_namespace: Namespace | Unseen = NOT_ASKED
-    denied: tuple[Right, ...] | Unseen = NOT_ASKED
+    other_webhooks: tuple[OtherWebhook, ...] | Unreadable = NOT_ASKED
+    sentry_namespace: Namespace | Unreadable = NOT_ASKED
+    denied: tuple[Right, ...] | Unreadable = NOT_ASKED
     """What the user may not, of what an installation needs."""
-    not_granted: tuple[Right, ...] | Unseen = NOT_ASKED
+    not_granted: tuple[Right, ...] | Unreadable = NOT_ASKED
     """What our accounts need and the user may not grant."""
-    shape: DryRun | Unseen = NOT_ASKED
+    shape: DryRun | Unreadable = NOT_ASKED
     """A pod like ours, before we are there."""
 
-    webhook: Workload | Unseen | None = NOT_ASKED
-    agent: Workload | Unseen | None = NOT_ASKED
-    sentry: Workload | Unseen | None = NOT_ASKED
-    own_pods: tuple[OwnPod, ...] | Unseen = NOT_ASKED
-    own_webhooks: tuple[OurWebhook, ...] | Unseen = NOT_ASKED
-    authorities: tuple[Authorities, ...] | Unseen = NOT_ASKED
-    certificate: Certificate | Unseen | None = NOT_ASKED
-    policy: PolicyFacts | Unseen | None = NOT_ASKED
-    policy_objects: tuple[PolicyObject, ...] | Unseen | None = NOT_ASKED
+    webhook: Workload | Unreadable | None = NOT_ASKED
+    agent: Workload | Unreadable | None = NOT_ASKED
+    sentry: Workload | Unreadable | None = NOT_ASKED
+    own_pods: tuple[ClusterPod, ...] | Unreadable = NOT_ASKED
+    """Those of the release that are not ready."""
+    own_webhooks: tuple[OurWebhook, ...] | Unreadable = NOT_ASKED
+    authorities: tuple[Authorities, ...] | Unreadable = NOT_ASKED
+    certificate: Certificate | Unreadable | None = NOT_ASKED
+    policy: PolicyFacts | Unreadable | None = NOT_ASKED
+    policy_objects: tuple[PolicyObject, ...] | Unreadable | None = NOT_ASKED
     """None where the replicas read none."""
-    asks: DryRun | Unseen = NOT_ASKED
+    asks: DryRun | Unreadable = NOT_ASKED
     """A pod that asks for 1Gi."""
-    wrong: DryRun | Unseen = NOT_ASKED
+    wrong: DryRun | Unreadable = NOT_ASKED
     """A pod that asks for 8GB."""
-    plain: DryRun | Unseen = NOT_ASKED
+    plain: DryRun | Unreadable = NOT_ASKED
     """A pod that asks for nothing."""
-    fences: frozenset[str] | Unseen = NOT_ASKED
+    fences: frozenset[str] | Unreadable = NOT_ASKED
     """Names of our admission policies."""
-    fence_bindings: frozenset[str] | Unseen = NOT_ASKED
-    fence_rules: Mapping[str, str] | Unseen | None = NOT_ASKED
+    fence_bindings: frozenset[str] | Unreadable = NOT_ASKED
+    fence_rules: Mapping[str, str] | Unreadable | None = NOT_ASKED
     """The data of the ConfigMap `vramwarden-fence`."""
-    sources: tuple[str, ...] | Unseen | None = NOT_ASKED
+    sources: tuple[str, ...] | Unreadable | None = NOT_ASKED
     """See `read_sources`."""
-    has_key: bool | Unseen = NOT_ASKED
+    has_key: bool | Unreadable = NOT_ASKED
     """The Secret with the replicas' key exists."""
-    gpu_nodes: Mapping[str, float] | Unseen = NOT_ASKED
+    gpu_nodes: Mapping[str, float] | Unreadable = NOT_ASKED
     """When each GPUNode was written, Unix time."""
-    pods: tuple[ManagedPod, ...] | Unseen = NOT_ASKED
-    other_pods: tuple[OtherPod, ...] | Unseen = NOT_ASKED
-    excused: tuple[ExcusedPod, ...] | Unseen = NOT_ASKED
-    """Pods that ask for devices, where containers that ask for none are voided."""
-    events: Mapping[str, str] | Unseen = NOT_ASKED
+    pods: tuple[ClusterPod, ...] | Unreadable = NOT_ASKED
+    """Those of which there is something to say; `devices` only where the fence voids containers."""
+    events: Mapping[str, str] | Unreadable = NOT_ASKED
     """What agents say of nodes whose GPUs are in use: the newest such Event of each."""
 
     @property
@@ -694,17 +413,6 @@ def minor(version: str) -> tuple[int, int]:
     """Read `v1.36.2-gke.100` as (1, 36); (0, 0) where it cannot be read."""
     match = _VERSION.match(version)
     return (int(match[1]), int(match[2])) if match else (0, 0)
-
-
-def _amount(value: object) -> int:
-    try:
-        return max(0, int(parse_quantity(str(value))))
-    except QuantityError:
-        return 0
-
-
-def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= _MOST_REPLICAS_DIGITS
 
 
 def _count(value: object) -> int:

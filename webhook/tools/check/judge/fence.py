@@ -8,16 +8,9 @@ from webhook.core.policy.fence import GPUS_KEY, RULES_KEY, brings_gpus, is_intac
 from webhook.core.words import counted
 from webhook.tools.check.judge.cluster import FENCE
 from webhook.tools.check.judge.facts import Workload
-from webhook.tools.check.judge.findings import (
-    Finding,
-    NotSeenError,
-    failed,
-    named,
-    ok,
-    seen,
-    warning,
-)
+from webhook.tools.check.judge.findings import Finding, failed, named, ok, warning
 from webhook.tools.check.judge.webhook import upgrade
+from webhook.tools.shared.facts import Unreadable, known
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,22 +30,22 @@ PARTS: Final = {
 KEY: Final = "Secret vramwarden-key"
 WEAK: Final[dict[str, tuple[Callable[[Facts], bool], str, str]]] = {
     "networkPolicy.enabled": (
-        lambda facts: seen(facts.sources) is None,
+        lambda facts: known(facts.sources) is None,
         "every pod reaches every port",
         "--set networkPolicy.enabled=true",
     ),
     "networkPolicy.apiServerCIDRs": (
-        lambda facts: seen(facts.sources) == (),
+        lambda facts: known(facts.sources) == (),
         "every pod can crowd the webhook's port",
         "--set networkPolicy.apiServerCIDRs='{CIDR of the API servers}'",
     ),
     "agent.gpuAccess": (
-        lambda facts: isinstance(agent := seen(facts.agent), Workload) and agent.privileged,
+        lambda facts: isinstance(agent := known(facts.agent), Workload) and agent.privileged,
         "who takes over an agent is root on its node",
         "--set agent.gpuAccess=Environment, where the nodes' toolkit takes it (deploy/nodes.md)",
     ),
     KEY: (
-        lambda facts: not seen(facts.has_key),
+        lambda facts: not known(facts.has_key),
         "with the webhook's token what the fences read can be forged",
         (
             "`kubectl -n NAMESPACE create secret generic vramwarden-key "
@@ -82,14 +75,14 @@ def weakened(facts: Facts) -> Finding | None:
     for name, (is_weak, _, _) in WEAK.items():
         try:
             found += [name] if is_weak(facts) else []
-        except NotSeenError as error:
+        except Unreadable as error:
             unseen.append(str(error))
     if found:
         why = "; ".join(f"{name}: {WEAK[name][1]}" for name in found)
         cures = (WEAK[name][2].replace("NAMESPACE", facts.namespace) for name in found)
         return warning(why, "; ".join(cures), found)
     if unseen:
-        raise NotSeenError(unseen[0])
+        raise Unreadable(unseen[0])
     return ok()
 
 
@@ -105,7 +98,7 @@ def fence_policies(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None or facts.minor < FENCE:
         return None
-    policies, bindings = seen(facts.fences), seen(facts.fence_bindings)
+    policies, bindings = known(facts.fences), known(facts.fence_bindings)
     loose = sorted(policies - bindings)
     if loose:
         return failed(
@@ -135,11 +128,11 @@ def fence_rules(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None or facts.minor < FENCE:
         return None
-    if not seen(facts.fences) & {"vramwarden-second-line", "vramwarden-void"}:
+    if not known(facts.fences) & {"vramwarden-second-line", "vramwarden-void"}:
         return None
     where = f"ConfigMap {facts.namespace}/vramwarden-fence"
     logs = f"`kubectl -n {facts.namespace} logs -l app.kubernetes.io/component=webhook`"
-    found = seen(facts.fence_rules)
+    found = known(facts.fence_rules)
     if found is None:
         why = f"{where} does not exist, so they hold nothing"
         return failed(why, f"the replicas write it; see why not: {logs}")
@@ -168,12 +161,12 @@ def void_pods(facts: Facts) -> Finding | None:
     """
     policy = facts.policy
     data = getattr(policy, "fence", None)
-    if facts.webhook is None or "vramwarden-void" not in seen(facts.fences) or not data:
+    if facts.webhook is None or "vramwarden-void" not in known(facts.fences) or not data:
         return None
     found = {
-        f"{pod.namespace}/{pod.name}": names
-        for pod in seen(facts.excused)
-        for names in pod.resources
+        pod.path: names
+        for pod in known(facts.pods)
+        for names in pod.devices
         if may_void(data[RULES_KEY], pod.namespace)
         and not any(brings_gpus(data[GPUS_KEY], name) for name in names)
     }

@@ -42,24 +42,6 @@ class Finding:
     """Names of the objects that it is about."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unseen:
-    """In place of a fact: why it could not be seen."""
-
-    why: str
-
-
-class NotSeenError(Exception):
-    """Ends a check for which a fact is missing."""
-
-
-def seen(fact: T | Unseen) -> T:
-    """Return a fact; raises NotSeenError where it could not be seen, which ends the check."""
-    if isinstance(fact, Unseen):
-        raise NotSeenError(fact.why)
-    return fact
-
-
 def ok(detail: str = "") -> Finding:
     """Return that all is well."""
     return Finding(Level.OK, detail)

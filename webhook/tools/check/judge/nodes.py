@@ -17,26 +17,21 @@ from webhook.names import (
     VRAM_RESOURCE,
 )
 from webhook.tools.check.judge.cluster import OLDEST, text
-from webhook.tools.check.judge.facts import Facts, NodeFacts, minor
-from webhook.tools.check.judge.findings import (
-    Finding,
-    NotSeenError,
-    Unseen,
-    failed,
-    named,
-    ok,
-    seen,
-    shortened,
-    warning,
-)
+from webhook.tools.check.judge.facts import Facts, minor
+from webhook.tools.check.judge.findings import Finding, failed, named, ok, shortened, warning
+from webhook.tools.shared.facts import Unreadable, known
+from webhook.tools.shared.node import REPELLING, ClusterNode
 from webhook.tools.shared.taints import tolerates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from webhook.tools.check.judge.facts import OtherPod
+    from webhook.tools.shared.pod import ClusterPod
+
 
 ARCHITECTURES: Final = frozenset({"amd64", "arm64"})
+_OWN_TAINTS: Final = "node.kubernetes.io/"
+"""How those of a node's state begin."""
 OTHER_GROUPS: Final = {
     "scheduling.run.ai": "KAI Scheduler",
     "kai.scheduler": "KAI Scheduler",
@@ -53,7 +48,7 @@ def gpu_nodes(facts: Facts) -> Finding:
     | some | yes | ok |
     | some | no | warning |
     """
-    nodes = seen(facts.nodes)
+    nodes = known(facts.nodes)
     if not nodes:
         why = f"none of {counted(facts.node_count, 'node')} shows that it has a GPU"
         return warning(
@@ -135,7 +130,7 @@ def runtime_class(facts: Facts) -> Finding | None:
     nodes = _of(facts)
     if not nodes:
         return None
-    handler = seen(facts.runtime_class)
+    handler = known(facts.runtime_class)
     if not handler:
         why = f"there is no RuntimeClass {NVIDIA_RUNTIME_CLASS}, so NVIDIA's runtime must be the "
         cure = "nothing where it is; else install NVIDIA's container toolkit and create the "
@@ -165,11 +160,17 @@ def taints(facts: Facts) -> Finding | None:
     nodes = _of(facts)
     if not nodes:
         return None
-    policy = seen(facts.policy)
+    policy = known(facts.policy)
     if policy is None or policy.problems:
-        raise NotSeenError("needs a policy that is valid")
+        raise Unreadable("needs a policy that is valid")
     kept = {
-        node.name: [taint for taint in node.taints if not tolerates(policy.tolerations, taint)]
+        node.name: [
+            taint
+            for taint in node.taints
+            if taint[2] in REPELLING
+            and not taint[0].startswith(_OWN_TAINTS)
+            and not tolerates(policy.tolerations, taint)
+        ]
         for node in nodes
     }
     names = [name for name, found in kept.items() if found]
@@ -211,7 +212,7 @@ def whole_gpus(facts: Facts) -> Finding | None:
     return ok() if nodes else None
 
 
-def _take_off(name: str, nodes: Iterable[NodeFacts]) -> str:
+def _take_off(name: str, nodes: Iterable[ClusterNode]) -> str:
     cure = next(node.cure for node in nodes if node.name == name)
     label = f"{DEPLOY_PLUGIN_LABEL}=false"
     cure = cure.replace(f"label the node {label}", f"`kubectl label node {name} {label}`")
@@ -231,7 +232,7 @@ def whole_gpu_pods(facts: Facts) -> Finding | None:
     shared = {node.name: node for node in _of(facts) if node.advertised}
     if not shared:
         return None
-    found = [pod for pod in seen(facts.other_pods) if pod.whole and pod.node in shared]
+    found = [pod for pod in known(facts.pods) if pod.whole and pod.node in shared]
     return _given_twice(found, [shared[pod.node] for pod in found], "whole GPUs") or ok()
 
 
@@ -248,7 +249,7 @@ def resource_claims(facts: Facts) -> Finding | None:
     nodes = _of(facts)
     if not nodes:
         return None
-    seen(facts.slices)
+    known(facts.slices)
     shared = {node.name: node for node in nodes if node.advertised}
     offered = [node for node in nodes if node.claimed_by]
     both = [node for node in offered if node.name in shared]
@@ -259,20 +260,22 @@ def resource_claims(facts: Facts) -> Finding | None:
         cure = next(node.cure for node in both if node.name == names[0])
         asked = all(node.share == "true" for node in both)
         return (warning if asked else failed)(why, cure, names)
-    claims = seen(facts.claimed)
-    pods = seen(facts.other_pods) if claims else ()
+    claims = known(facts.claimed)
+    pods = known(facts.pods) if claims else ()
     found = [pod for pod in pods if pod.node in shared and not claims.isdisjoint(pod.claims)]
     where = f"of {named([node.name for node in offered])} alone, not shared" if offered else ""
     return _given_twice(found, [shared[pod.node] for pod in found], "GPUs by claims") or ok(where)
 
 
-def _given_twice(pods: Sequence[OtherPod], nodes: Sequence[NodeFacts], what: str) -> Finding | None:
+def _given_twice(
+    pods: Sequence[ClusterPod], nodes: Sequence[ClusterNode], what: str
+) -> Finding | None:
     """Return the finding of pods that have GPUs of these nodes, which we share; None for none."""
     both = [pod for pod, node in zip(pods, nodes, strict=True) if node.share != "true"]
     about = both or pods
     if not about:
         return None
-    names, where = [pod.name for pod in about], sorted({pod.node for pod in about})
+    names, where = [pod.path for pod in about], sorted({pod.node for pod in about})
     why = f"pods have {what} where others have VRAM, so a card may be given twice: "
     why += f"{named(names)} on {named(where)}"
     cure = "end them, also where they use nothing now: "
@@ -299,7 +302,7 @@ def time_slicing(facts: Facts) -> Finding | None:
     sliced = [node for node in nodes if node.whole and node.replicas > 1]
     offered = {name for node in sliced for name in node.whole}
     policy = facts.policy
-    slots = () if policy is None or isinstance(policy, Unseen) else policy.slots
+    slots = () if policy is None or isinstance(policy, Unreadable) else policy.slots
     missing = [(rule, slot) for rule, slot in slots if slot not in offered]
     if sliced and missing:
         rule, slot = missing[0]
@@ -344,7 +347,7 @@ def other_products(facts: Facts) -> Finding:
     | KAI's API group | warning |
     | none of them | ok |
     """
-    nodes, groups = seen(facts.nodes), seen(facts.groups)
+    nodes, groups = known(facts.nodes), known(facts.groups)
     taken = [node for node in nodes if node.others and (node.advertised or node.share != "false")]
     both = [node for node in taken if node.advertised or node.sharing.shared is not Shared.NO]
     if taken:
@@ -384,10 +387,10 @@ def advertised(facts: Facts) -> Finding | None:
         return None
     shared = [node for node in nodes if node.sharing.shared is not Shared.NO]
     missing = [node for node in shared if not node.vram_bytes]
-    events = {} if isinstance(facts.events, Unseen) else facts.events
+    events = {} if isinstance(facts.events, Unreadable) else facts.events
     in_use = [node.name for node in missing if node.name in events]
-    waiting = [node for node in missing if node.waits and node.name not in events]
-    broken = [node.name for node in missing if not node.waits and node.name not in events]
+    waiting = [node for node in missing if node.agent_waits and node.name not in events]
+    broken = [node.name for node in missing if not node.agent_waits and node.name not in events]
     cure = f"see why: `kubectl -n {facts.namespace} logs -l app.kubernetes.io/component=agent "
     cure += "--prefix`, `kubectl describe node {}`"
     if broken:
@@ -398,7 +401,7 @@ def advertised(facts: Facts) -> Finding | None:
         return warning(f"{in_use[0]}: {shortened(events[in_use[0]])}", cure, in_use)
     if waiting:
         name = waiting[0].name
-        why = f"{name}: its agent waits {waiting[0].waits}"
+        why = f"{name}: its agent waits {waiting[0].agent_waits}"
         cure = f"wait; if {VRAM_RESOURCE} is missing in ten minutes, {cure.format(name)}"
         return warning(why, cure, [node.name for node in waiting])
     if not shared:
@@ -478,8 +481,8 @@ def device_names(facts: Facts) -> Finding | None:
     return ok(_tally(node.device_names for node in nodes)) if nodes else None
 
 
-def _of(facts: Facts) -> tuple[NodeFacts, ...]:
-    return seen(facts.nodes)
+def _of(facts: Facts) -> tuple[ClusterNode, ...]:
+    return known(facts.nodes)
 
 
 def _tally(values: Iterable[str]) -> str:

@@ -6,20 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.words import counted
 from webhook.names import GPU_NODES, VRAM_HISTORIES
-from webhook.tools.check.judge.findings import (
-    Finding,
-    NotSeenError,
-    failed,
-    named,
-    ok,
-    seen,
-    shortened,
-    warning,
-)
+from webhook.tools.check.judge.findings import Finding, failed, named, ok, warning
 from webhook.tools.check.judge.webhook import upgrade
+from webhook.tools.shared.facts import Unreadable, known
 
 if TYPE_CHECKING:
     from webhook.tools.check.judge.facts import Facts, Workload
+    from webhook.tools.shared.pod import ClusterPod
 
 STALE_S: Final = 180.0
 """A GPUNode that was not written for so long shows nothing that is true now."""
@@ -37,7 +30,7 @@ def agents(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None:
         return None
-    found = seen(facts.agent)
+    found = known(facts.agent)
     if found is None:
         why = "there is no agent, so nobody says how much memory a node's GPUs have"
         return warning(why, upgrade(facts, "agent.enabled=true"))
@@ -61,9 +54,9 @@ def sentries(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None:
         return None
-    found = seen(facts.sentry)
+    found = known(facts.sentry)
     if found is None:
-        if (agent := seen(facts.agent)) is not None and agent.option("vram"):
+        if (agent := known(facts.agent)) is not None and agent.option("vram"):
             return None  # no driver is asked there
         why = "there is no sentry: who stops their sidecar keeps what they hold, and no figures"
         return warning(why, upgrade(facts, "sentry.enabled=true"))
@@ -81,7 +74,7 @@ def _ready(facts: Facts, found: Workload, component: str) -> Finding:
         return ok(said)
     pods = facts.own_pods if isinstance(facts.own_pods, tuple) else ()
     broken = [pod for pod in pods if pod.component == component]
-    first = f": {broken[0].why} (node {broken[0].node or 'unknown'})" if broken else ""
+    first = f": {broken[0].not_ready} (node {broken[0].node or 'unknown'})" if broken else ""
     which = broken[0].name if broken else f"-l app.kubernetes.io/component={component}"
     cure = f"`kubectl -n {found.namespace} describe pods {which}`"
     return failed(f"ready: {said}{first}", cure, [pod.node for pod in broken if pod.node])
@@ -97,7 +90,7 @@ def kinds(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None:
         return None
-    missing = sorted({GPU_NODES, VRAM_HISTORIES} - seen(facts.crds))
+    missing = sorted({GPU_NODES, VRAM_HISTORIES} - known(facts.crds))
     if missing:
         why = f"not served: {named(missing)}, so there are no figures or no advice"
         return warning(why, upgrade(facts, "crds.install=true"), missing)
@@ -113,15 +106,15 @@ def figures(facts: Facts) -> Finding | None:
     | all there | seen in the last 180 s | ok |
     | all there | missing, older, or of so far in the future | warning |
     """
-    if not (facts.webhook and seen(facts.sentry)) or GPU_NODES not in seen(facts.crds):
+    if not (facts.webhook and known(facts.sentry)) or GPU_NODES not in known(facts.crds):
         return None
-    shared = [node.name for node in seen(facts.nodes) if node.vram_bytes]
+    shared = [node.name for node in known(facts.nodes) if node.vram_bytes]
     if not shared:
         return None
-    written = seen(facts.gpu_nodes)
+    written = known(facts.gpu_nodes)
     old = [name for name in shared if abs(facts.now_s - written.get(name, 0.0)) > STALE_S]
     if old:
-        sentry = seen(facts.sentry)
+        sentry = known(facts.sentry)
         where = sentry.namespace if sentry else facts.namespace
         cure = f"`kubectl -n {where} logs -l app.kubernetes.io/component=sentry --prefix`"
         return warning(f"none of the last 180 s: {named(old)}", cure, old)
@@ -139,14 +132,15 @@ def sidecar_image(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None:
         return None
-    waiting = [pod for pod in seen(facts.pods) if pod.pulls or pod.why]
+    pods = _managed(facts)
+    waiting = [(pod.path, *pod.pull_failure) for pod in pods if pod.pull_failure]
     if waiting:
-        names = [pod.name for pod in waiting]
-        why = f"{shortened(waiting[0].pulls)} for {named(names)}: {waiting[0].why}"
+        names, (_, image, said) = [name for name, _, _ in waiting], waiting[0]
+        why = f"{image} for {named(names)}: {said}"
         cure = "push it, or name a pull secret in the rule: enforcement.imagePullSecrets "
         return failed(why, f"{cure}(deploy/README.md#pull-secrets)", names)
-    if not any(pod.has_sidecar for pod in seen(facts.pods)):
-        raise NotSeenError("no pod has a sidecar that has started; the first one will tell")
+    if not any(pod.sound for pod in pods):
+        raise Unreadable("no pod has a sidecar that has started; the first one will tell")
     return ok()
 
 
@@ -160,10 +154,14 @@ def pods_without_gpu(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None:
         return None
-    waiting = [pod for pod in seen(facts.pods) if pod.waits]
+    waiting = [pod for pod in _managed(facts) if pod.waits]
     if waiting:
-        names = [pod.name for pod in waiting]
+        names = [pod.path for pod in waiting]
         namespace, _, name = names[0].partition("/")
         why = f"{counted(len(names), 'pod')}, {named(names)}: {waiting[0].waits}"
         return warning(why, f"`vramwarden explain {name} -n {namespace}`", names)
     return ok()
+
+
+def _managed(facts: Facts) -> list[ClusterPod]:
+    return [pod for pod in known(facts.pods) if pod.managed]

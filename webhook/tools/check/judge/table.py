@@ -7,7 +7,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from webhook.tools.check.judge import cluster, fence, nodes, running, webhook
-from webhook.tools.check.judge.findings import Finding, Level, NotSeenError
+from webhook.tools.check.judge.findings import Finding, Level
+from webhook.tools.shared.facts import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -148,7 +149,7 @@ def _run(facts: Facts, *, pre: bool) -> Iterator[Result]:
                 continue
             try:
                 finding = check.find(facts)
-            except NotSeenError as error:
+            except Unreadable as error:
                 finding = Finding(Level.NOT_LOOKED_AT, str(error))
             if finding is not None:
                 yield Result(group, check, finding)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.words import counted
 from webhook.tools.check.judge.cluster import VOID, text
-from webhook.tools.check.judge.facts import PULLS, Facts, Workload
-from webhook.tools.check.judge.findings import (
-    Finding,
-    NotSeenError,
-    failed,
-    named,
-    ok,
-    seen,
-    shortened,
-    warning,
-)
+from webhook.tools.check.judge.findings import Finding, failed, named, ok, shortened, warning
+from webhook.tools.shared.facts import Unreadable, known
+from webhook.tools.shared.pod import PULLS
+
+if TYPE_CHECKING:
+    from webhook.tools.check.judge.facts import Facts, Workload
 
 MUTATING: Final = "MutatingWebhookConfiguration"
 VALIDATING: Final = "ValidatingWebhookConfiguration"
@@ -72,7 +67,7 @@ def release(facts: Facts) -> Finding:
     | there | ok |
     | missing | failed |
     """
-    found = seen(facts.webhook)
+    found = known(facts.webhook)
     if found is None:
         why = f"there is no Deployment vramwarden-webhook in namespace {facts.namespace}"
         cure = f"{_INSTALL.format(facts.namespace)}, or name its namespace by -n; --pre says what "
@@ -128,11 +123,11 @@ def own_images(facts: Facts) -> Finding | None:
     found = _release(facts)
     if found is None:
         return None
-    waiting = [pod for pod in seen(facts.own_pods) if pod.why.split(" ")[0] in PULLS]
+    waiting = [pod for pod in known(facts.own_pods) if pod.not_ready.split(" ")[0] in PULLS]
     if waiting:
         names = [pod.name for pod in waiting]
         cure = "push it there, or name it by image.repository and imagePullSecrets: "
-        return failed(f"{named(names)}: {waiting[0].why}", cure + upgrade(facts), names)
+        return failed(f"{named(names)}: {waiting[0].not_ready}", cure + upgrade(facts), names)
     return ok(shortened(found.image))
 
 
@@ -148,7 +143,7 @@ def configurations(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None:
         return None
-    found = {(one.kind, one.name): one.failure_policy for one in seen(facts.own_webhooks)}
+    found = {(one.kind, one.name): one.failure_policy for one in known(facts.own_webhooks)}
     missing = [f"{name} ({kind})" for kind, name in EXPECTED if (kind, name) not in found]
     if missing:
         return failed(f"not registered: {named(missing)}", upgrade(facts), missing)
@@ -176,7 +171,7 @@ def bind_path(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None:
         return None
-    paths = [one.path for one in seen(facts.own_webhooks) if one.name == "bind.vramwarden.io"]
+    paths = [one.path for one in known(facts.own_webhooks) if one.name == "bind.vramwarden.io"]
     if not paths:
         return None
     if not paths[0].strip("/"):
@@ -198,7 +193,7 @@ def ca_bundle(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None:
         return None
-    found = seen(facts.authorities)
+    found = known(facts.authorities)
     if not found:
         return None  # see configurations
     cure = f"in mode `self` a replica restores it: {_logs(facts)}; else write it again"
@@ -230,7 +225,7 @@ def certificate(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None:
         return None
-    found = seen(facts.certificate)
+    found = known(facts.certificate)
     if found is None:
         return None
     cure = f"in mode `self` the replicas renew it: {_logs(facts)}; else renew it"
@@ -256,7 +251,7 @@ def asks(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None:
         return None
-    found, where = seen(facts.asks), f"in namespace {facts.test_namespace}"
+    found, where = known(facts.asks), f"in namespace {facts.test_namespace}"
     if found.created and found.admitted:
         sidecar = "with a sidecar" if found.has_sidecar else "without a sidecar, as the rule says"
         return ok(f"{where}, by rule {found.rule}, {sidecar}")
@@ -286,7 +281,7 @@ def wrong(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None:
         return None
-    found, where = seen(facts.wrong), f"in namespace {facts.test_namespace}"
+    found, where = known(facts.wrong), f"in namespace {facts.test_namespace}"
     if found.created:
         why = f"{where} it was created"
         cure = f"`kubectl get namespace {facts.test_namespace} --show-labels`, and see whether the "
@@ -310,7 +305,7 @@ def plain(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None:
         return None
-    found, where = seen(facts.plain), f"in namespace {facts.test_namespace}"
+    found, where = known(facts.plain), f"in namespace {facts.test_namespace}"
     if found.created and not (found.admitted or found.has_sidecar):
         return ok(where)
     if found.created:
@@ -331,7 +326,7 @@ def binding(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None:
         return None
-    raise NotSeenError("a binding cannot be tried as a dry run; pods without a GPU are below")
+    raise Unreadable("a binding cannot be tried as a dry run; pods without a GPU are below")
 
 
 def policy_valid(facts: Facts) -> Finding | None:
@@ -346,7 +341,7 @@ def policy_valid(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None:
         return None
-    found = seen(facts.policy)
+    found = known(facts.policy)
     where = f"ConfigMap {facts.namespace}/vramwarden-policies"
     if found is None:
         return failed(f"{where} does not exist", upgrade(facts))
@@ -371,7 +366,7 @@ def policy_in_force(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None:
         return None
-    held, found = seen(facts.policy), seen(facts.asks)
+    held, found = known(facts.policy), known(facts.asks)
     if held is None or held.problems or not held.comparable or not found.digest:
         return None
     if found.digest != held.digest:
@@ -393,7 +388,7 @@ def policy_objects(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None:
         return None
-    found = seen(facts.policy_objects)
+    found = known(facts.policy_objects)
     if found is None:
         return None
     out = [one for one in found if one.in_force is False]
@@ -420,7 +415,7 @@ def pinned_images(facts: Facts) -> Finding | None:
     """
     if (found := _release(facts)) is None:
         return None
-    held = seen(facts.policy)
+    held = known(facts.policy)
     image = found.option("enforcer-image")
     old = [] if held is None or held.problems else [one for one in held.pinned if one[1] != image]
     if old:
@@ -443,7 +438,7 @@ def policy_features(facts: Facts) -> Finding | None:
     """
     if facts.webhook is None:
         return None
-    held = seen(facts.policy)
+    held = known(facts.policy)
     if held is None or held.problems:
         return None
     if held.restarts and (0, 0) < facts.minor < VOID:
@@ -453,7 +448,7 @@ def policy_features(facts: Facts) -> Finding | None:
 
 
 def _release(facts: Facts) -> Workload | None:
-    return seen(facts.webhook)
+    return known(facts.webhook)
 
 
 def _logs(facts: Facts) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.tools.shared.pods import SeenPod, seen_pod, seen_whole
+from webhook.tools.shared.pod import ClusterPod
 
 GIB = 2**30
+MANAGED = "vramwarden.io/managed"
 
 
 def metadata(annotations=None, labels=None, **other):
@@ -24,31 +27,32 @@ def metadata(annotations=None, labels=None, **other):
 
 def seen(**annotations):
     names = {key.replace("_", "-"): text for key, text in annotations.items()}
-    return seen_pod(metadata(names), "Running", "n1")
+    return ClusterPod({"metadata": metadata(names)}, status="Running", node="n1")
 
 
 def test_metadata_and_two_columns_say_nearly_everything():
-    assert seen(gpu_memory="8Gi", gpu_count="2", gpu="GPU-a,GPU-b", gpu_waits="no room") == SeenPod(
-        "u1",
-        "team-a",
-        "train",
-        "Running",
-        "n1",
-        1_795_292_104.0,
-        ("GPU-a", "GPU-b"),
-        8 * GIB,
-        2,
-        "no room",
-        kind="Pod",
-        workload="train",
+    pod = seen(gpu_memory="8Gi", gpu_count="2", gpu="GPU-a,GPU-b", gpu_waits="no room")
+    assert (pod.uid, pod.namespace, pod.name, pod.status, pod.node) == (
+        *("u1", "team-a", "train"),
+        *("Running", "n1"),
     )
+    assert (pod.created_s, pod.gpus) == (1_795_292_104.0, ("GPU-a", "GPU-b"))
+    assert (pod.asked_bytes, pod.gpu_count, pod.waits) == (8 * GIB, 2, "no room")
+    assert (pod.managed, pod.unscheduled, str(pod.workload)) == (True, "", "Pod/train")
+
+
+def test_what_is_kept_of_a_pod_is_known_without_it_and_nothing_else_is():
+    pod = seen(gpu_waits="no room").keep("name", "waits")
+    assert vars(pod) == {"name": "train", "waits": "no room"}
+    with pytest.raises(AttributeError):
+        _ = pod.namespace
 
 
 def test_a_pod_belongs_to_what_made_it():
     owner = {"kind": "ReplicaSet", "name": "llama-5d9c7", "controller": True}
     labels = {"pod-template-hash": "5d9c7", "vramwarden.io/managed": "true"}
-    pod = seen_pod(metadata(labels=labels, ownerReferences=[owner]))
-    assert (pod.kind, pod.workload) == ("Deployment", "llama")
+    pod = ClusterPod({"metadata": metadata(labels=labels, ownerReferences=[owner])})
+    assert str(pod.workload) == "Deployment/llama"
 
 
 @pytest.mark.parametrize("memory", ["8GB", "", "a=8Gi,b=1Gi", "main=8Gi", "-1", "9" * 300])
@@ -62,8 +66,8 @@ def test_what_is_no_number_of_gpus_is_one(count):
 
 
 def test_a_pod_without_the_label_is_not_managed():
-    assert not seen_pod(metadata(labels={"vramwarden.io/managed": "false"})).managed
-    assert not seen_pod(metadata(labels={})).managed
+    assert not ClusterPod({"metadata": metadata(labels={MANAGED: "false"})}).managed
+    assert not ClusterPod({"metadata": metadata(labels={})}).managed
 
 
 def test_what_somebody_wrote_into_annotations_is_bounded():
@@ -90,8 +94,8 @@ def test_what_somebody_wrote_into_annotations_is_bounded():
 )
 def test_nothing_that_a_server_sends_fails(found):
     raw = found if isinstance(found, dict) else {"metadata": found}
-    for read in (seen_whole(raw), seen_pod(raw)):
-        assert read is None or isinstance(read, SeenPod)
+    facts = [name for name, kind in vars(ClusterPod).items() if isinstance(kind, cached_property)]
+    assert set(vars(ClusterPod(raw).keep(*facts, "path", "created_s", "ready"))) > set(facts)
 
 
 def whole(**spec):
@@ -106,7 +110,7 @@ def whole(**spec):
 
 
 def test_a_whole_pod_says_exactly_what_it_asks_for_and_why_it_has_no_node():
-    pod = seen_whole(whole())
+    pod = ClusterPod(whole())
     assert (pod.asked_bytes, pod.gpu_count, pod.status, pod.node) == (8 * GIB, 2, "Pending", "")
     assert pod.unscheduled == "0/3 nodes are available"
 
@@ -114,9 +118,9 @@ def test_a_whole_pod_says_exactly_what_it_asks_for_and_why_it_has_no_node():
 def test_a_pod_that_is_being_deleted_is_terminating():
     raw = whole(nodeName="n1")
     raw["metadata"]["deletionTimestamp"] = "2026-11-21T20:15:04Z"
-    assert (seen_whole(raw).status, seen_whole(raw).node) == ("Terminating", "n1")
+    assert (ClusterPod(raw).status, ClusterPod(raw).node) == ("Terminating", "n1")
 
 
 def test_of_a_pod_with_a_malformed_part_the_rest_is_known():
-    pod = seen_whole({"metadata": metadata({"gpu-memory": "8Gi"}), "spec": {"containers": 1}})
+    pod = ClusterPod({"metadata": metadata({"gpu-memory": "8Gi"}), "spec": {"containers": 1}})
     assert (pod.name, pod.asked_bytes, pod.gpu_count) == ("train", 8 * GIB, 1)

@@ -1,0 +1,153 @@
+"""What a tool knows of a cluster: facts of stored objects, or why they could not be read.
+
+Objects are others': no fact is read with an error, and what is not of its type is empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from webhook.core.kinds.nodes import read_time
+from webhook.core.pod.lenient import as_object, as_objects
+from webhook.core.words import shortened
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from webhook.core.pod.fields import Json
+
+T = TypeVar("T")
+
+MOST: Final = 512
+"""Conditions, containers and statuses of an object that are read."""
+LONGEST_MESSAGE: Final = 4096
+"""Of a condition or a container; the kubelet keeps no more."""
+
+
+class Unreadable(Exception):  # noqa: N818 - it also stands in place of a fact
+    """That something could not be read, and why: in place of a fact, or to end what needs it."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+def known(fact: T | Unreadable) -> T:
+    """Return a fact; raises Unreadable where it could not be read."""
+    if isinstance(fact, Unreadable):
+        raise Unreadable(fact.why)
+    return fact
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition of an object."""
+
+    status: str
+    reason: str
+    message: str
+    since: object
+    """As it is stored."""
+
+
+class ClusterObject:
+    """An object of the cluster, of which each fact is read when it is first asked for.
+
+    A cluster may have 20,000 pods, and a command asks little of each: see `keep`.
+    """
+
+    def __init__(self, raw: Json, **given: Any) -> None:
+        """`given` are facts that stand in place of what the object says, as a table's cells."""
+        self.raw: Json = raw
+        vars(self).update(given)
+
+    def keep(self, *facts: str) -> Self:
+        """Read these facts and let go of the object; who asks for another one afterwards fails."""
+        kept = {fact: getattr(self, fact) for fact in facts}
+        vars(self).clear()
+        vars(self).update(kept)
+        return self
+
+    @cached_property
+    def uid(self) -> str:
+        """Empty for what is no stored object."""
+        return self._text("metadata", "uid")
+
+    @cached_property
+    def namespace(self) -> str:
+        """Empty where it has none."""
+        return self._text("metadata", "namespace")
+
+    @cached_property
+    def name(self) -> str:
+        """Its own, within its namespace."""
+        return self._text("metadata", "name")
+
+    @cached_property
+    def path(self) -> str:
+        """As `namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @cached_property
+    def created_s(self) -> float | None:
+        """Unix time."""
+        return read_time(self.part("metadata").get("creationTimestamp"))
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """Without what Kubernetes would not store."""
+        stored = self.part("metadata", "labels")
+        return {key: value for key, value in stored.items() if isinstance(value, str)}
+
+    @property
+    def annotations(self) -> Json:
+        """As they are stored."""
+        return self.part("metadata", "annotations")
+
+    @property
+    def owner_uid(self) -> str:
+        """Of its controller; empty without one."""
+        owners = as_objects(self.part("metadata").get("ownerReferences"), MOST)
+        return next((str(one.get("uid")) for one in owners if one.get("controller") is True), "")
+
+    def part(self, *keys: str) -> Json:
+        """Return an object within it; an empty one where it is none."""
+        found: Any = self.raw
+        for key in keys:
+            found = found.get(key) if isinstance(found, dict) else None
+        return as_object(found)
+
+    def condition(self, kind: str) -> Condition | None:
+        """Return its condition of a type."""
+        for one in as_objects(self.part("status").get("conditions"), MOST):
+            if one.get("type") == kind:
+                return Condition(
+                    bounded(one.get("status"), 20),
+                    bounded(one.get("reason"), 128),
+                    bounded(one.get("message"), LONGEST_MESSAGE),
+                    one.get("lastTransitionTime"),
+                )
+        return None
+
+    @cached_property
+    def ready(self) -> bool:
+        """Whether its condition of that name is true."""
+        found = self.condition("Ready")
+        return found is not None and found.status == "True"
+
+    def _text(self, *keys: str) -> str:
+        value = self.part(*keys[:-1]).get(keys[-1])
+        return value if isinstance(value, str) else ""
+
+
+def bounded(value: object, most: int) -> str:
+    """Return a text that somebody stored, cut before anything reads it; empty where it is none."""
+    return shortened(value, most) if isinstance(value, str) else ""
+
+
+def one_line(text: object, most: int = 300) -> str:
+    """Return what somebody else wrote, so that it fits into a sentence."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= most else line[: most - 3] + "..."

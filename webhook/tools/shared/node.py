@@ -1,0 +1,227 @@
+"""A node of the cluster, as tools read it."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.node.sharing import (
+    YOUNG_S,
+    Beside,
+    Sharing,
+    claimed_before,
+    is_advertised,
+    judge,
+    sign,
+    whole_gpus,
+)
+from webhook.core.node.slices import claimants
+from webhook.core.node.state import read_inventory
+from webhook.core.pod.foreign import GIVEN_BY_OTHERS
+from webhook.core.pod.lenient import as_objects
+from webhook.core.pod.quantity import QuantityError, parse_quantity
+from webhook.core.pod.whole import DRA_DRIVER
+from webhook.names import (
+    NODE_ASKS_LABEL,
+    NODE_DEVICE_NAMES_LABEL,
+    NODE_DRIVER_LABEL,
+    NODE_ENFORCEMENT_LABEL,
+    NODE_GPU_LABEL,
+    NODE_SHARE_LABEL,
+    VRAM_RESOURCE,
+)
+from webhook.tools.shared.facts import ClusterObject, bounded
+
+if TYPE_CHECKING:
+    from webhook.core.node.slices import Slice
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.gpus import Gpu
+
+AGENT_LABELS: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
+"""Labels that bring the agent to a node where they are `true` (`agent.affinity` of the chart)."""
+AGENT_KEYS: Final = ("nvidia.com/gpu.count", NODE_SHARE_LABEL)
+"""Those that do whatever they are; GPU feature discovery by itself sets none that is `true`."""
+MOST_TAINTS: Final = 256
+"""More than admission lets a pod tolerate."""
+REPELLING: Final = ("NoSchedule", "NoExecute")
+"""Effects of taints that keep pods away."""
+_GPU_LABELS: Final = (
+    "cloud.google.com/gke-accelerator",
+    "k8s.amazonaws.com/accelerator",
+    "kubernetes.azure.com/accelerator",
+)
+"""Further signs of a GPU, which bring nobody."""
+_PCI_LABEL: Final = re.compile(r"feature\.node\.kubernetes\.io/pci-[0-9a-f]{4}_10de.*\.present")
+"""How node feature discovery writes NVIDIA's devices by itself: class and vendor."""
+_OTHER_ANNOTATIONS: Final = {"hami.io/node-nvidia-register": "HAMi"}
+_LONGEST: Final = 317
+"""A label's key, as the API server bounds it."""
+_MOST_REPLICAS_DIGITS: Final = 6
+
+
+class ClusterNode(ClusterObject):
+    """A node that the user may read."""
+
+    @cached_property
+    def slices(self) -> tuple[Slice, ...]:
+        """Its ResourceSlices, where they were read."""
+        return ()
+
+    @cached_property
+    def age_s(self) -> float:
+        """Since its creation, where somebody knows the time."""
+        return float("inf")
+
+    @cached_property
+    def taints(self) -> tuple[tuple[str, str, str], ...]:
+        """Key, value and effect of each."""
+        return tuple(
+            (bounded(one.get("key"), _LONGEST), bounded(one.get("value"), _LONGEST),
+             bounded(one.get("effect"), _LONGEST))
+            for one in as_objects(self.part("spec").get("taints"), MOST_TAINTS)
+        )  # fmt: skip
+
+    @cached_property
+    def unschedulable(self) -> bool:
+        """Whether somebody took it out of scheduling."""
+        return self.part("spec").get("unschedulable") is True
+
+    @cached_property
+    def os(self) -> str:
+        """As `linux`."""
+        return self._info("operatingSystem") or self.labels.get("kubernetes.io/os") or "linux"
+
+    @cached_property
+    def arch(self) -> str:
+        """As `amd64`; empty where nobody says it."""
+        return self._info("architecture") or self.labels.get("kubernetes.io/arch") or ""
+
+    @cached_property
+    def kubelet(self) -> str:
+        """Its version."""
+        return self._info("kubeletVersion")
+
+    def _info(self, key: str) -> str:
+        return self._text("status", "nodeInfo", key)
+
+    @cached_property
+    def handlers(self) -> frozenset[str] | None:
+        """Of its container runtime; None where the kubelet does not say (before 1.30)."""
+        found = self.part("status").get("runtimeHandlers")
+        names = frozenset(str(one.get("name")) for one in as_objects(found))
+        return names if isinstance(found, list) else None
+
+    @cached_property
+    def brings_agent(self) -> bool:
+        """Whether it has a label by which the chart's default brings the agent there."""
+        labels = self.labels
+        is_true = any(labels.get(key) == "true" for key in (*AGENT_LABELS, NODE_GPU_LABEL))
+        return is_true or any(key in labels for key in AGENT_KEYS)
+
+    @cached_property
+    def whole(self) -> tuple[str, ...]:
+        """Resources by which a device plugin offers its GPUs."""
+        return whole_gpus(self.raw)
+
+    @cached_property
+    def replicas(self) -> int:
+        """So often a device plugin offers each GPU; 1 where it does not say."""
+        text = self.labels.get("nvidia.com/gpu.replicas", "")
+        is_count = text.isascii() and text.isdecimal() and len(text) <= _MOST_REPLICAS_DIGITS
+        return int(text) if is_count else 1
+
+    @cached_property
+    def others(self) -> tuple[str, ...]:
+        """Other products that give its GPUs away."""
+        names = (name for name in self._allocatable() if name in GIVEN_BY_OTHERS)
+        products = (
+            _OTHER_ANNOTATIONS[key] for key in _OTHER_ANNOTATIONS if key in self.annotations
+        )
+        return (*filter(self._amount, names), *products)
+
+    @cached_property
+    def share(self) -> str | None:
+        """Its label `vramwarden.io/share`."""
+        return self.labels.get(NODE_SHARE_LABEL)
+
+    @cached_property
+    def sharing(self) -> Sharing:
+        """Whether it is to be shared, by the agent's own judgement, as if its GPUs were free."""
+        known = Beside(
+            claimed_by=self.claimed_by,
+            age_s=self.age_s,
+            shares=self.advertised,
+            has_pods=None,
+            in_use=(),
+        )
+        return judge(self.raw, known)
+
+    @cached_property
+    def agent_waits(self) -> str:
+        """For what its agent may wait before it begins to share; empty for nothing."""
+        if NODE_ASKS_LABEL in self.labels:
+            return "for a replica of the webhook to say which pods there have whole GPUs"
+        is_young = self.age_s < YOUNG_S
+        return "for who may give its GPUs away on a new node" if is_young else ""
+
+    @cached_property
+    def cure(self) -> str:
+        """What ends it on this node that others give its GPUs away; empty where nobody does."""
+        given = sign(self.raw, self.claimed_by, self.age_s)
+        return given.cure if given else ""
+
+    @cached_property
+    def claimed_by(self) -> tuple[str, ...]:
+        """DRA drivers that give its GPUs away."""
+        if not self.gpus and any(one.driver == DRA_DRIVER for one in self.slices):
+            return (DRA_DRIVER,)  # which GPUs it has, nobody says
+        uuids = {gpu.uuid for gpu in self.gpus}
+        return claimants(self.slices, uuids) or claimed_before(self.raw)
+
+    @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """As it advertises them."""
+        return read_inventory(self.raw).gpus
+
+    @cached_property
+    def advertised(self) -> bool:
+        """Whether it shows GPUs of ours."""
+        return is_advertised(self.raw)
+
+    @cached_property
+    def vram_bytes(self) -> int:
+        """Allocatable."""
+        return self._amount(VRAM_RESOURCE)
+
+    @cached_property
+    def enforcement(self) -> str:
+        """Its label: `sidecar` or `none`."""
+        return self.labels.get(NODE_ENFORCEMENT_LABEL, "")
+
+    @cached_property
+    def device_names(self) -> str:
+        """Its label: by which names its runtime knows GPUs."""
+        return self.labels.get(NODE_DEVICE_NAMES_LABEL, "")
+
+    @cached_property
+    def driver(self) -> str:
+        """Its label: the version of NVIDIA's driver."""
+        return self.labels.get(NODE_DRIVER_LABEL, "")
+
+    @property
+    def shows_gpus(self) -> bool:
+        """Whether anything shows that it has a GPU."""
+        labels = self.labels
+        hints = any(key in labels for key in _GPU_LABELS) or any(map(_PCI_LABEL.fullmatch, labels))
+        ours = self.brings_agent or self.vram_bytes or self.advertised
+        return bool(hints or ours or self.whole or self.others or self.claimed_by)
+
+    def _allocatable(self) -> Json:
+        return self.part("status", "allocatable")
+
+    def _amount(self, resource: str) -> int:
+        try:
+            return max(0, int(parse_quantity(str(self._allocatable().get(resource)))))
+        except QuantityError:
+            return 0

@@ -1,0 +1,234 @@
+"""A pod of the cluster, as tools read it."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from webhook.core.kinds.workloads import workload_of
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
+from webhook.core.placement.pods import counted_need, named_gpus
+from webhook.core.pod.findings import MalformedObjectError, quoted
+from webhook.core.pod.lenient import as_object, as_objects
+from webhook.core.pod.quantity import QuantityError, parse_vram
+from webhook.core.pod.views import read_pod
+from webhook.core.pod.whole import claim_names, has_whole_gpu
+from webhook.names import (
+    ADMITTED_ANNOTATION,
+    ENFORCER_CONTAINER,
+    GPU_ANNOTATION,
+    GPU_COUNT_ANNOTATION,
+    GPU_MEMORY_ANNOTATION,
+    GPU_WAITS_ANNOTATION,
+    MANAGED_LABEL,
+)
+from webhook.tools.shared.facts import (
+    LONGEST_MESSAGE,
+    MOST,
+    ClusterObject,
+    bounded,
+    one_line,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from webhook.core.kinds.workloads import Workload
+    from webhook.core.placement.fit import Need
+    from webhook.core.pod.fields import Json
+
+LONGEST_TEXT: Final = 300
+"""Characters of a sentence that somebody wrote into a pod."""
+PULLS: Final = frozenset(
+    {"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"}
+)
+_LONGEST_COUNT: Final = 4
+_LONGEST_RULE: Final = 100
+_MARK_PARTS: Final = 3
+_DEVICE: Final = re.compile(r"^deviceclass\.resource\.kubernetes\.io/|^(?!.*kubernetes\.io/).*/")
+"""What a release before 0.3 took for one: of names with a domain all but Kubernetes' own."""
+
+
+class EndedContainer(NamedTuple):
+    """How a container ended, the last time."""
+
+    exit_code: int | None
+    message: str
+
+
+class ClusterPod(ClusterObject):
+    """A pod that the user may read.
+
+    Its annotations are its owner's, and are shown, never counted.
+    """
+
+    @cached_property
+    def node(self) -> str:
+        """Empty while it is bound to none."""
+        return self._text("spec", "nodeName")
+
+    @cached_property
+    def phase(self) -> str:
+        """As `Running`."""
+        return self._text("status", "phase")
+
+    @cached_property
+    def status(self) -> str:
+        """As `kubectl get pods` says it: `Running`, `Pending`, `Init:0/1`, `Terminating`."""
+        return "Terminating" if self.part("metadata").get("deletionTimestamp") else self.phase
+
+    @property
+    def ended(self) -> bool:
+        """Whether it holds nothing any more."""
+        return self.phase in {"Succeeded", "Failed"}
+
+    @cached_property
+    def managed(self) -> bool:
+        """Whether it has VRAM of ours."""
+        return self.labels.get(MANAGED_LABEL) == "true"
+
+    @cached_property
+    def workload(self) -> Workload:
+        """What creates such pods."""
+        return workload_of(self.part("metadata"))
+
+    @cached_property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs, by its annotation `gpu`."""
+        given = self._text("metadata", "annotations", GPU_ANNOTATION)
+        annotations = {GPU_ANNOTATION: given}
+        pod = {"metadata": {"annotations": annotations}, "spec": {}}
+        return named_gpus(read_pod(pod)) if given else ()
+
+    @cached_property
+    def asked_bytes(self) -> int | None:
+        """Per GPU; None where its metadata alone is known, and does not say it.
+
+        Of `gpu-memory` one quantity is read: what a list by container comes to depends on them.
+        """
+        if need := self._need():
+            return need.memory_bytes
+        try:
+            return parse_vram(self._text("metadata", "annotations", GPU_MEMORY_ANNOTATION))
+        except QuantityError:
+            return None
+
+    @cached_property
+    def gpu_count(self) -> int:
+        """So many GPUs it asks for."""
+        if need := self._need():
+            return need.gpu_count
+        text = self._text("metadata", "annotations", GPU_COUNT_ANNOTATION)
+        is_count = text.isascii() and text.isdecimal() and len(text) <= _LONGEST_COUNT
+        return max(1, int(text)) if is_count else 1
+
+    def _need(self) -> Need | None:
+        try:
+            return counted_need(read_pod(self.raw))[0] if "spec" in self.raw else None
+        except MalformedObjectError:
+            return None
+
+    @cached_property
+    def waits(self) -> str:
+        """Why it is bound and has no GPU yet: its annotation `gpu-waits`."""
+        said = self._text("metadata", "annotations", GPU_WAITS_ANNOTATION)
+        return one_line(said, LONGEST_TEXT)
+
+    @cached_property
+    def unscheduled(self) -> str:
+        """What the scheduler says of it."""
+        found = self.condition("PodScheduled")
+        return found.message[:LONGEST_TEXT] if found and found.status == "False" else ""
+
+    @cached_property
+    def rule(self) -> str:
+        """Name of the rule that admitted it, in quotes; empty where none is said."""
+        words = bounded(self.annotations.get(ADMITTED_ANNOTATION), 500).split(" ")
+        return quoted(words[1], _LONGEST_RULE) if len(words) == _MARK_PARTS else ""
+
+    @cached_property
+    def component(self) -> str:
+        """Of a pod of ours: `webhook`, `agent` or `sentry`."""
+        return self._text("metadata", "labels", "app.kubernetes.io/component")
+
+    @cached_property
+    def not_ready(self) -> str:
+        """Why it is not ready; empty where it is, or has ended."""
+        if self.ended or self.ready:
+            return ""
+        ready = self.condition("Ready")
+        waits = map(_waiting, as_objects(self.part("status").get("containerStatuses"), MOST))
+        said = next((f"{reason} {message}".strip() for reason, message in waits if reason), "")
+        return one_line(said or (ready.message if ready else "") or "it is not ready", LONGEST_TEXT)
+
+    @cached_property
+    def pull_failure(self) -> tuple[str, str] | None:
+        """The sidecar's image where it cannot be pulled, and what the kubelet says of that."""
+        for one in self._sidecars():
+            reason, message = _waiting(one)
+            if reason in PULLS:
+                return one_line(one.get("image") or ""), one_line(message or reason, LONGEST_TEXT)
+        return None
+
+    @cached_property
+    def sound(self) -> bool:
+        """Whether it is managed, its sidecar has run, and it waits for nothing."""
+        states = [as_object(one.get("state")) for one in self._sidecars()]
+        has_run = any(one.get("running") or one.get("terminated") for one in states)
+        quiet = not (self.ended or self.pull_failure or self.waits)
+        return self.managed and has_run and quiet
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether it has whole GPUs, by a resource of a device plugin."""
+        return has_whole_gpu(self.raw)
+
+    @cached_property
+    def claims(self) -> tuple[str, ...]:
+        """Its ResourceClaims, `namespace/name`, of whatever kind."""
+        return tuple(f"{self.namespace}/{claim}" for claim in claim_names(self.raw))
+
+    @cached_property
+    def devices(self) -> frozenset[tuple[str, ...]]:
+        """What each container asks for that a release before 0.3 left its GPUs for that."""
+        spec, found = self.part("spec"), set()
+        for one in (*as_objects(spec.get("containers")), *as_objects(spec.get("initContainers"))):
+            resources = as_object(one.get("resources"))
+            amounts = {**as_object(resources.get("requests")), **as_object(resources.get("limits"))}
+            names = tuple(sorted(filter(_DEVICE.search, amounts)))
+            env = {entry.get("name") for entry in as_objects(one.get("env"))}
+            if names and VISIBLE_DEVICES_ENV not in env and not resources.get("claims"):
+                found.add(names)
+        return frozenset() if self.ended else frozenset(found)
+
+    def statuses(self) -> Iterator[Json]:
+        """Yield the statuses of all containers, native sidecars first."""
+        for field in ("initContainerStatuses", "containerStatuses"):
+            yield from as_objects(self.part("status").get(field), MOST)
+
+    def enforcer_ended(self) -> EndedContainer:
+        """Return how its enforcer ended, now or before its last restart."""
+        for one in self._sidecars():
+            for when in ("state", "lastState"):
+                ended = as_object(as_object(one.get(when)).get("terminated"))
+                if ended:
+                    code = ended.get("exitCode")
+                    message = bounded(ended.get("message"), LONGEST_MESSAGE)
+                    return EndedContainer(code if type(code) is int else None, message)
+        return EndedContainer(None, "")
+
+    def container_name(self, container_id: str) -> str:
+        """Return the name of the container that has an id; empty where no status says it."""
+        for one in self.statuses():
+            if container_id and bounded(one.get("containerID"), 200).endswith(f"//{container_id}"):
+                return bounded(one.get("name"), 63)
+        return ""
+
+    def _sidecars(self) -> list[Json]:
+        return [one for one in self.statuses() if one.get("name") == ENFORCER_CONTAINER]
+
+
+def _waiting(status: Json) -> tuple[str, str]:
+    waiting = as_object(as_object(status.get("state")).get("waiting"))
+    return str(waiting.get("reason") or ""), str(waiting.get("message") or "")
