@@ -10,9 +10,10 @@ from tests.scheduling.replicas import Cluster, placing
 from tests.support.control_planes import wait_until
 from tests.support.schedulers import GIB
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures
-from webhook.tools.explain.judge.eligible import read_seen_node
 from webhook.tools.explain.judge.explain import explain_pod
 from webhook.tools.explain.judge.report import PodFacts
+from webhook.tools.shared.node import ClusterNode
+from webhook.tools.shared.pod import ClusterPod
 
 
 @pytest.fixture
@@ -33,10 +34,10 @@ def test_a_binding_that_was_denied_is_told_and_what_would_start_now_starts(clust
         for index in range(2)
     ]
     nodes = (NodeFigures("n1", time.time(), "580", "sidecar", tuple(free)),)
-    seen = {"n1": read_seen_node(api.request("GET", "/api/v1/nodes/n1"))}
+    seen = {"n1": ClusterNode(api.request("GET", "/api/v1/nodes/n1"))}
 
     def explained():
-        pod = api.request("GET", f"/api/v1/namespaces/{namespace}/pods/c")
+        pod = ClusterPod(api.request("GET", f"/api/v1/namespaces/{namespace}/pods/c"))
         report = explain_pod(PodFacts(namespace, "c", time.time(), pod, nodes, seen))
         return report if len(report.causes) > 1 else None
 

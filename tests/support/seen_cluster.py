@@ -16,6 +16,7 @@ from webhook.core.kinds.nodes import (
     write_time,
 )
 from webhook.core.kinds.workloads import Workload
+from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
 
 GIB = 2**30
@@ -61,6 +62,11 @@ def a_listed_pod(uid, namespace, name, status="", node="", *, kind="", workload=
     told |= {"created_s": None, "gpus": (), "asked_bytes": None, "gpu_count": 1, "waits": ""}
     told |= {"unscheduled": "", "managed": True, "workload": Workload(kind, workload)} | facts
     return ClusterPod({}, **told).keep(*told)
+
+
+def a_read_node(name, labels, taints=(), *, unschedulable=False):
+    """Return a node as who may read nodes sees it."""
+    return ClusterNode({}, name=name, labels=labels, taints=taints, unschedulable=unschedulable)
 
 
 def nodes():

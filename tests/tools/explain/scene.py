@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.core.admission.plugins import translated, under
 from tests.support.pods import a_container, a_pod, a_rule
+from tests.support.seen_cluster import a_read_node
 from webhook.core.enforcement.last_words import LastWords, write_last_words
 from webhook.core.kinds.histories import History, Run
 from webhook.core.kinds.nodes import (
@@ -17,9 +18,9 @@ from webhook.core.kinds.nodes import (
     write_time,
 )
 from webhook.core.policy.values import Accounting, Placement
-from webhook.tools.explain.judge.eligible import SeenNode
 from webhook.tools.explain.judge.explain import explain_pod, explain_workload
 from webhook.tools.explain.judge.report import PodFacts, Report, WorkloadFacts
+from webhook.tools.shared.pod import ClusterPod
 
 GIB = 2**30
 NOW_S = 1_795_000_000.0
@@ -116,7 +117,7 @@ NODES = (
     ),
 )
 LABELS = {"vramwarden.io/gpu": "true", "vramwarden.io/enforcement": "sidecar"}
-SEEN = {node.name: SeenNode(node.name, LABELS) for node in NODES}
+SEEN = {node.name: a_read_node(node.name, LABELS) for node in NODES}
 NAMES = {"u-train-0": "train-0", "u-train-1": "train-1", "u-idle": "idle"}
 
 
@@ -145,7 +146,8 @@ def scheduled(message: str, reason: str = "Unschedulable"):
 
 
 def facts(name: str, pod: Any, **changes: Any) -> PodFacts:
-    given = PodFacts("team-a", name, NOW_S, pod, NODES, SEEN, NAMES)
+    found = None if pod is None else ClusterPod(pod)
+    given = PodFacts("team-a", name, NOW_S, found, NODES, SEEN, NAMES)
     return replace(given, **changes)
 
 
@@ -247,13 +249,18 @@ def cases() -> dict[str, Case]:
     n2 = {"nodeSelector": {"kubernetes.io/hostname": "n9"}}
     unnamed = {
         **SEEN,
-        **{name: SeenNode(name, {**LABELS, "vramwarden.io/device-names": "none"}) for name in SEEN},
+        **{
+            name: a_read_node(name, {**LABELS, "vramwarden.io/device-names": "none"})
+            for name in SEEN
+        },
     }
     unenforced = {
-        name: SeenNode(name, LABELS | {"vramwarden.io/enforcement": "none"}) for name in SEEN
+        name: a_read_node(name, LABELS | {"vramwarden.io/enforcement": "none"}) for name in SEEN
     }
-    tainted = {name: SeenNode(name, LABELS, (("maintenance", "", "NoSchedule"),)) for name in SEEN}
-    cordoned = {name: SeenNode(name, LABELS, (), True) for name in SEEN}
+    tainted = {
+        name: a_read_node(name, LABELS, (("maintenance", "", "NoSchedule"),)) for name in SEEN
+    }
+    cordoned = {name: a_read_node(name, LABELS, unschedulable=True) for name in SEEN}
     held_by = "a device plugin offers them whole (nvidia.com/gpu), but pods may have VRAM here"
     of_plugin = tuple(replace(node, held=held_by) for node in NODES)
     unhealthy = tuple(
@@ -291,7 +298,9 @@ def cases() -> dict[str, Case]:
         "pending-taint": Case("pending", ("Taint",), pending("repelled", "8Gi", seen=tainted)),
         "pending-cordoned": Case("pending", ("Cordoned",), pending("held", "8Gi", seen=cordoned)),
         "pending-not-shared": Case(
-            "pending", ("NotShared",), pending("alone", "8Gi", seen={"n9": SeenNode("n9", LABELS)})
+            "pending",
+            ("NotShared",),
+            pending("alone", "8Gi", seen={"n9": a_read_node("n9", LABELS)}),
         ),
         "pending-held": Case("pending", ("Held",), pending("late", "8Gi", nodes=of_plugin)),
         "pending-beside-held": Case(

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.seen_cluster import a_read_node
 from webhook.core.kinds.nodes import NodeFigures
-from webhook.tools.explain.judge.eligible import Mismatch, SeenNode, read_seen_node, why_not
+from webhook.tools.explain.judge import eligible
+from webhook.tools.explain.judge.eligible import Mismatch
+from webhook.tools.shared.node import ClusterNode
+from webhook.tools.shared.pod import ClusterPod
 
 NODE = NodeFigures("n1", 0.0, "580", "sidecar")
+
+
+def why_not(pod, node, seen):
+    return eligible.why_not(ClusterPod(pod), node, seen)
 
 
 def requires(*expressions, field="matchExpressions"):
@@ -21,7 +29,7 @@ def expression(key, operator, *values):
 
 
 def labelled(**labels):
-    return SeenNode("n1", labels)
+    return a_read_node("n1", labels)
 
 
 @pytest.mark.parametrize(
@@ -93,12 +101,12 @@ def test_the_figures_alone_say_where_no_sidecar_can_measure():
 
 def test_a_runtime_that_resolves_no_name_has_a_reason_of_its_own():
     pod = requires(expression("vramwarden.io/device-names", "NotIn", "none"))
-    seen = SeenNode("n1", {"vramwarden.io/device-names": "none"})
+    seen = a_read_node("n1", {"vramwarden.io/device-names": "none"})
     assert why_not(pod, NODE, seen).reason is Mismatch.NO_DEVICE_NAMES
 
 
 def test_a_taint_that_only_advises_repels_nobody():
-    assert why_not({}, NODE, SeenNode("n1", {}, (("k", "v", "PreferNoSchedule"),))) is None
+    assert why_not({}, NODE, a_read_node("n1", {}, (("k", "v", "PreferNoSchedule"),))) is None
 
 
 @pytest.mark.parametrize(
@@ -107,7 +115,7 @@ def test_a_taint_that_only_advises_repels_nobody():
 def test_a_cordoned_node_is_for_who_tolerates_that_alone(effect, reason):
     toleration = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": effect}
     pod = {"spec": {"tolerations": [] if effect is None else [toleration]}}
-    found = why_not(pod, NODE, SeenNode("n1", {}, (), True))
+    found = why_not(pod, NODE, a_read_node("n1", {}, unschedulable=True))
     assert (found and found.reason) == reason
 
 
@@ -116,4 +124,6 @@ def test_a_node_is_read_without_what_is_not_as_kubernetes_stores_it():
         "metadata": {"name": "n1", "labels": {"a": "b", "c": 1}},
         "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}, 7], "unschedulable": True},
     }
-    assert read_seen_node(raw) == SeenNode("n1", {"a": "b"}, (("k", "", "NoSchedule"),), True)
+    node = ClusterNode(raw)
+    assert (node.name, node.labels, node.unschedulable) == ("n1", {"a": "b"}, True)
+    assert node.taints == (("k", "", "NoSchedule"),)

@@ -249,7 +249,7 @@ def test_a_deployment_that_is_denied_says_so_itself_and_no_event_is_read(cluster
     facts, pod = read_workload_facts(kube, DEPLOYMENT, "team-a", "train")
     assert (facts.exists, facts.wanted, facts.pods) == (True, 3, 1)
     assert facts.refusals == (DENIED + "TooLarge: x: y",)
-    assert pod["metadata"]["name"] == "a"
+    assert pod.name == "a"
     assert f"{CORE}/events" not in cluster.asked
     assert cluster.queries(f"{CORE}/pods")[0]["labelSelector"] == "app=train"
 
@@ -336,7 +336,7 @@ def test_a_pod_that_failed_long_ago_is_explained_of_a_job_alone(cluster, kube, k
         ],
     }
     _, pod = read_workload_facts(kube, kind, "team-a", "train")
-    assert pod["metadata"]["name"] == chosen
+    assert pod.name == chosen
 
 
 def test_events_that_may_not_be_read_are_said(cluster, kube):
@@ -402,7 +402,7 @@ def test_of_a_cron_job_the_newest_job_is_explained(cluster, kube):
         f"{CORE}/pods": pods,
     }
     facts, pod = read_workload_facts(kube, CRON_JOB, "team-a", "train")
-    assert (facts.kind, pod["metadata"]["name"]) == ("CronJob", "of-new")
+    assert (facts.kind, pod.name) == ("CronJob", "of-new")
 
 
 @pytest.mark.parametrize(

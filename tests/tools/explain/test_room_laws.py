@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.assignments import NOW_S
+from tests.support.seen_cluster import a_read_node
 from webhook.core.kinds.nodes import (
     GpuFigures,
     NodeFigures,
@@ -16,12 +17,12 @@ from webhook.core.kinds.nodes import (
 from webhook.core.placement.assignments import Assignment, Plan, PodState, free_on, plan
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import EVERY_GPU, Gpu
-from webhook.tools.explain.judge.eligible import SeenNode
 from webhook.tools.explain.judge.room import find_room, would_make_room
+from webhook.tools.shared.pod import ClusterPod
 
 MIB = 2**20
 LABELS = {"vramwarden.io/gpu": "true"}
-POD = {"spec": {"nodeSelector": LABELS}}
+POD = ClusterPod({"spec": {"nodeSelector": LABELS}})
 AMOUNTS = st.integers(1, 64 * MIB)
 WHOLE = st.integers(1, 64).map(lambda mib: mib * MIB)
 
@@ -139,7 +140,7 @@ def test_the_end_of_each_pod_that_is_named_makes_room_and_of_no_other(cluster, a
 def test_a_node_that_the_pod_does_not_select_is_never_room(cluster, amount, without):
     shown = [figures(*node) for node in cluster]
     seen = {
-        node.name: SeenNode(node.name, {} if node.name in without else LABELS) for node in shown
+        node.name: a_read_node(node.name, {} if node.name in without else LABELS) for node in shown
     }
     room = find_room(POD, Need(amount), shown, seen, NOW_S)
     assert {node.name for node in room.nodes if not node.matches} == without & {*seen}

@@ -24,6 +24,7 @@ from webhook.core.kinds.nodes import write_time
 from webhook.tools.explain.judge.explain import explain_pod, explain_workload, newest_in_trouble
 from webhook.tools.explain.judge.report import PodFacts
 from webhook.tools.explain.show import as_json, as_text
+from webhook.tools.shared.pod import ClusterPod
 
 WORDS = (
     "metadata spec status conditions type PodScheduled nodeName containers name annotations "
@@ -179,14 +180,16 @@ def test_of_a_thousand_nodes_few_lines_are_drawn():
 
 
 def a_pod_of(name, created, ready, *, restarts=0, phase="Running"):
-    return {
-        "metadata": {"name": name, "creationTimestamp": write_time(created)},
-        "status": {
-            "phase": phase,
-            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
-            "containerStatuses": [{"name": "main", "restartCount": restarts}],
-        },
-    }
+    return ClusterPod(
+        {
+            "metadata": {"name": name, "creationTimestamp": write_time(created)},
+            "status": {
+                "phase": phase,
+                "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+                "containerStatuses": [{"name": "main", "restartCount": restarts}],
+            },
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -200,7 +203,7 @@ def a_pod_of(name, created, ready, *, restarts=0, phase="Running"):
 )
 def test_of_a_workload_the_newest_pod_in_trouble_is_explained(pods, chosen):
     found = newest_in_trouble([a_pod_of(*pod) for pod in pods])
-    assert (found and found["metadata"]["name"]) == chosen
+    assert (found and found.name) == chosen
 
 
 def test_a_restart_is_trouble_and_a_good_end_is_none():
@@ -212,7 +215,7 @@ def test_a_restart_is_trouble_and_a_good_end_is_none():
 def test_what_the_sentry_stopped_is_in_trouble_though_it_is_ready():
     stopped = a_pod_of("stopped", 1, True)
     held = {"type": "vramwarden.io/CapHeld", "status": "False"}
-    stopped["status"]["conditions"].append(held)
+    stopped.raw["status"]["conditions"].append(held)
     assert newest_in_trouble([stopped, a_pod_of("new", 2, True)]) is stopped
 
 

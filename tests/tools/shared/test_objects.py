@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.tools.shared.pod import ClusterPod
+from webhook.tools.shared.facts import LONGEST_MESSAGE, MOST, part
+from webhook.tools.shared.pod import ClusterPod, EndedContainer
 
 GIB = 2**30
 MANAGED = "vramwarden.io/managed"
@@ -124,3 +125,62 @@ def test_a_pod_that_is_being_deleted_is_terminating():
 def test_of_a_pod_with_a_malformed_part_the_rest_is_known():
     pod = ClusterPod({"metadata": metadata({"gpu-memory": "8Gi"}), "spec": {"containers": 1}})
     assert (pod.name, pod.asked_bytes, pod.gpu_count) == ("train", 8 * GIB, 1)
+
+
+@pytest.mark.parametrize("odd", [None, 7, "text", [], True])
+def test_what_is_no_object_reads_as_an_empty_one(odd):
+    assert part({"a": odd}, "a") == part({"a": odd}, "a", "b") == {}
+    assert part({"a": {"b": odd}}, "a", "b") == {}
+    assert part({"a": {"b": {"c": 1}}}, "a", "b") == {"c": 1}
+
+
+def test_of_a_list_the_objects_are_read_and_not_too_many():
+    def statuses(value):
+        return list(ClusterPod({"status": {"containerStatuses": value}}).statuses())
+
+    assert statuses([1, {"a": 1}, None]) == [{"a": 1}]
+    assert len(statuses([{}] * (MOST + 1))) == MOST
+    assert statuses("text") == statuses({"a": {}}) == []
+
+
+def test_a_message_is_cut():
+    conditions = [{"type": "PodScheduled", "message": "x" * 32_768}]
+    pod = ClusterPod({"status": {"conditions": conditions}})
+    assert len(pod.condition("PodScheduled").message) == LONGEST_MESSAGE
+    assert pod.condition("Ready") is None
+
+
+@pytest.mark.parametrize(
+    ("status", "ended"),
+    [
+        ({}, EndedContainer(None, "")),
+        ({"state": {"running": {}}}, EndedContainer(None, "")),
+        ({"state": {"terminated": {"exitCode": 70, "message": "m"}}}, EndedContainer(70, "m")),
+        (
+            {"lastState": {"terminated": {"exitCode": 88}}, "state": {"running": {}}},
+            EndedContainer(88, ""),
+        ),
+        ({"state": {"terminated": {"exitCode": "70", "message": 7}}}, EndedContainer(None, "")),
+    ],
+)
+def test_how_the_enforcer_ended_is_read_also_after_a_restart(status, ended):
+    others = {"name": "main", "state": {"terminated": {"exitCode": 1}}}
+    statuses = [others, {"name": "vram-enforcer", **status}]
+    pod = ClusterPod({"status": {"containerStatuses": statuses}})
+    assert pod.enforcer_ended() == ended
+
+
+def test_a_container_is_found_by_its_id():
+    statuses = [{"name": "main", "containerID": "containerd://ab"}]
+    pod = ClusterPod({"status": {"containerStatuses": statuses}})
+    assert pod.container_name("ab") == "main"
+    assert pod.container_name("b") == pod.container_name("") == ""
+
+
+@pytest.mark.parametrize(
+    ("admitted", "rule"),
+    [("v1 team 0123", '"team"'), ("v1 team", ""), ("", ""), ('v1 a"b 0', r'"a\"b"')],
+)
+def test_the_rule_is_read_from_our_mark(admitted, rule):
+    annotations = {"vramwarden.io/admitted": admitted}
+    assert ClusterPod({"metadata": {"annotations": annotations}}).rule == rule

@@ -25,6 +25,8 @@ from webhook.core.enforcement.explanation import explain_stop
 from webhook.core.enforcement.last_words import LastWords, in_words
 from webhook.core.enforcement.step import Excess, Process
 from webhook.core.kinds.nodes import PodFigures
+from webhook.core.kinds.workloads import Workload
+from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.top.judge import Order, join, ordered
 from webhook.tools.top.show.bars import ASCII, UNICODE, cap_bar, gpu_bar
 from webhook.tools.top.show.columns import clean, cut
@@ -42,7 +44,7 @@ _COLOURS = re.compile(r"\033\[[0-9;]*m")
 
 def team_a(**options):
     seen = [
-        replace(pod, kind="Job", workload=pod.name.partition("-")[0])
+        ClusterPod({}, **vars(pod) | {"workload": Workload("Job", pod.name.partition("-")[0])})
         if pod.name.startswith("train")
         else pod
         for pod in pods()
@@ -51,12 +53,13 @@ def team_a(**options):
 
 
 def long_names():
+    large = "a-namespace-of-a-large-team"
     figures = [
         replace(node, name=f"ip-10-0-12{index}-45.eu-west-1.compute.internal")
         for index, node in enumerate(nodes())
     ]
     seen = [
-        replace(pod, name=f"{pod.name}-{'very-' * 8}long", namespace="a-namespace-of-a-large-team")
+        ClusterPod({}, **vars(pod) | {"name": f"{pod.name}-{'very-' * 8}long", "namespace": large})
         for pod in pods()
     ]
     return join(figures, seen, AT_S)

@@ -36,7 +36,7 @@ def explain(kube: Kube, namespace: str, kind: str, name: str) -> Report:
     facts, pod = read_workload_facts(kube, found, namespace, name)
     if pod is None:
         return explain_workload(facts, None)
-    of = read_pod_facts(kube, namespace, str(pod["metadata"]["name"]), pod)
+    of = read_pod_facts(kube, namespace, pod.name, pod)
     return explain_workload(facts, explain_pod(of))
 
 

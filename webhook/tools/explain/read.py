@@ -6,33 +6,32 @@ What may not be read is left out and said. Only the pod, or the workload, has to
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.core.kinds.histories import read_history
+from webhook.core.pod.lenient import as_objects
 from webhook.core.words import counted
 from webhook.names import (
     ASKING_ANNOTATIONS,
     ENFORCER_CONTAINER,
-    MANAGED_LABEL,
     NODE_GPU_LABEL,
     SEEING_API_VERSION,
     VRAM_HISTORIES,
 )
-from webhook.tools.explain.judge.eligible import read_seen_node
 from webhook.tools.explain.judge.explain import newest_in_trouble
 from webhook.tools.explain.judge.report import PodFacts, WorkloadFacts
 from webhook.tools.explain.judge.stops import MOST_LINES
-from webhook.tools.explain.judge.stored import part, parts, statuses
+from webhook.tools.shared.facts import MOST, ClusterObject, part
+from webhook.tools.shared.node import ClusterNode
+from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.shared.read import read_gpu_nodes, read_pods, why_no_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from webhook.adapters.kube.client import Kube
-    from webhook.tools.explain.judge.eligible import SeenNode
 
     Json = dict[str, Any]
 
@@ -74,22 +73,20 @@ CRON_JOB: Final = Kind("CronJob", "/apis/batch/v1", ("cronjob", "cronjobs", "cj"
 KINDS: Final = (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET, JOB, CRON_JOB)
 
 
-@dataclass(frozen=True, slots=True)
-class _Workload:
+class _Workload(ClusterObject):
     """A workload as it is stored."""
 
     kind: Kind
-    raw: Json
-
-    @property
-    def uid(self) -> str:
-        return str(part(self.raw, "metadata").get("uid"))
 
 
-def read_pod_facts(kube: Kube, namespace: str, name: str, pod: Json | None = None) -> PodFacts:
+def read_pod_facts(
+    kube: Kube, namespace: str, name: str, pod: ClusterPod | None = None
+) -> PodFacts:
     """Read what is to be known of a pod, which may have been read already; raises KubeError."""
     left_out: list[str] = []
-    pod = pod or kube.find(joined("namespaces", namespace, "pods", name))
+    if pod is None:
+        raw = kube.find(joined("namespaces", namespace, "pods", name))
+        pod = None if raw is None else ClusterPod(raw)
     nodes = _try(lambda: tuple(read_gpu_nodes(kube)), left_out, why_no_figures)
     histories = _try(
         lambda: kube.list_all(_histories(namespace), read_history)[0], [], lambda _: ""
@@ -102,22 +99,20 @@ def read_pod_facts(kube: Kube, namespace: str, name: str, pod: Json | None = Non
         return PodFacts(
             namespace, name, kube.now_s(), None, nodes, None, known_names, (), known, left
         )
-    bound = bool(part(pod, "spec").get("nodeName"))
-    managed = part(pod, "metadata", "labels").get(MANAGED_LABEL) == "true"
-    seen: dict[str, SeenNode] | None = None
+    seen: dict[str, ClusterNode] | None = None
     names: dict[str, str] = {}
     log: tuple[str, ...] = ()
-    if managed and not bound:
+    if pod.managed and not pod.node:
         labels = f"{NODE_GPU_LABEL}=true"
         found = _try(
-            lambda: kube.list_all(joined("nodes"), read_seen_node, labelSelector=labels)[0],
+            lambda: kube.list_all(joined("nodes"), _node, labelSelector=labels)[0],
             [],
             lambda _: "",
         )
         seen = None if found is None else {one.name: one for one in found}
         pods = _try(lambda: read_pods(kube, namespace), [], lambda _: "")
         names = {one.uid: one.name for one in pods or ()}
-    elif managed:
+    elif pod.managed:
         log = _log(kube, namespace, name, pod, left_out)
     return PodFacts(
         namespace,
@@ -135,7 +130,7 @@ def read_pod_facts(kube: Kube, namespace: str, name: str, pod: Json | None = Non
 
 def read_workload_facts(
     kube: Kube, kind: Kind, namespace: str, name: str
-) -> tuple[WorkloadFacts, Json | None]:
+) -> tuple[WorkloadFacts, ClusterPod | None]:
     """Read what is to be known of a workload, and its pod to explain; raises KubeError."""
     raw = kube.find(_path(kind.path, namespace, _plural(kind), name))
     if raw is None:
@@ -144,7 +139,7 @@ def read_workload_facts(
         others = tuple(found for _, found in rows or ())
         return WorkloadFacts(kind.name, namespace, name, False, others=others), None
     left_out: list[str] = []
-    asked = workload = _Workload(kind, raw)
+    asked = workload = _Workload(raw, kind=kind)
     owners = [workload.uid]
     if kind is CRON_JOB:
         newest = _newest_job(kube, namespace, workload.uid, left_out)
@@ -166,10 +161,8 @@ def read_workload_facts(
         owners += _replica_sets(kube, namespace, workload, left_out)
     pods = _pods_of(kube, namespace, workload, owners, left_out)
     wanted = _wanted(workload)
-    refusals, tried = _conditions(workload.raw), False
-    running = [
-        one for one in pods if part(one, "status").get("phase") not in {"Succeeded", "Failed"}
-    ]
+    refusals, tried = _conditions(workload), False
+    running = [one for one in pods if not one.ended]
     if not refusals and len(running) < wanted:
         refusals = _events(kube, namespace, owners, left_out)
         if not refusals:
@@ -196,9 +189,11 @@ def read_workload_facts(
     return facts, newest_in_trouble(asked_about or pods)
 
 
-def _log(kube: Kube, namespace: str, name: str, pod: Json, left_out: list[str]) -> tuple[str, ...]:
+def _log(
+    kube: Kube, namespace: str, name: str, pod: ClusterPod, left_out: list[str]
+) -> tuple[str, ...]:
     """Return the newest lines of the enforcer's log, before them those before its last restart."""
-    status = next((one for one in statuses(pod) if one.get("name") == ENFORCER_CONTAINER), {})
+    status = next((one for one in pod.statuses() if one.get("name") == ENFORCER_CONTAINER), {})
     ran = part(status, "state").keys() & {"running", "terminated"}
     if not ran and not status.get("restartCount"):
         return ()
@@ -229,8 +224,9 @@ def _why_no_log(error: KubeError) -> str:
 def _newest_job(kube: Kube, namespace: str, uid: str, left_out: list[str]) -> _Workload | None:
     path = _path(JOB.path, namespace, _plural(JOB))
 
-    def of_ours(raw: Json) -> Json | None:
-        return raw if _owner(raw) == uid else None
+    def of_ours(raw: Json) -> ClusterObject | None:
+        job = ClusterObject(raw)
+        return job if job.owner_uid == uid else None
 
     found = _try(
         lambda: kube.list_first(path, of_ours, _MOST_JOBS),
@@ -238,20 +234,19 @@ def _newest_job(kube: Kube, namespace: str, uid: str, left_out: list[str]) -> _W
         lambda error: f"the Jobs of this CronJob: {error}",
     )
     jobs = [one for one in found or () if one]
-    newest = max(
-        jobs, key=lambda one: str(part(one, "metadata").get("creationTimestamp")), default=None
-    )
-    return None if newest is None else _Workload(JOB, newest)
+    newest = max(jobs, key=lambda one: one.created_s or 0.0, default=None)
+    return None if newest is None else _Workload(newest.raw, kind=JOB)
 
 
 def _replica_sets(
     kube: Kube, namespace: str, workload: _Workload, left_out: list[str]
 ) -> list[str]:
     path = _path(REPLICA_SET.path, namespace, _plural(REPLICA_SET))
-    labels = _selector(workload.raw)
+    labels = _selector(workload)
 
     def uid_of_ours(raw: Json) -> str:
-        return str(part(raw, "metadata").get("uid")) if _owner(raw) == workload.uid else ""
+        found = ClusterObject(raw)
+        return found.uid if found.owner_uid == workload.uid else ""
 
     found = _try(
         lambda: kube.list_first(path, uid_of_ours, MOST_PODS, labelSelector=labels),
@@ -263,11 +258,12 @@ def _replica_sets(
 
 def _pods_of(
     kube: Kube, namespace: str, workload: _Workload, owners: list[str], left_out: list[str]
-) -> list[Json]:
-    path, labels = _path("", namespace, "pods"), _selector(workload.raw)
+) -> list[ClusterPod]:
+    path, labels = _path("", namespace, "pods"), _selector(workload)
 
-    def of_ours(raw: Json) -> Json | None:
-        return raw if _owner(raw) in owners else None
+    def of_ours(raw: Json) -> ClusterPod | None:
+        pod = ClusterPod(raw)
+        return pod if pod.owner_uid in owners else None
 
     if not labels:
         return []
@@ -279,11 +275,11 @@ def _pods_of(
     return [one for one in found or () if one]
 
 
-def _conditions(raw: Json) -> list[str]:
+def _conditions(workload: _Workload) -> list[str]:
     """Return what a controller says in the status: as long as it holds, so better than an Event."""
     return [
         str(one.get("message") or "")
-        for one in parts(part(raw, "status").get("conditions"))
+        for one in as_objects(workload.part("status").get("conditions"), MOST)
         if one.get("type") == "ReplicaFailure" and one.get("status") == "True"
     ]
 
@@ -313,8 +309,8 @@ def _try_one(kube: Kube, namespace: str, workload: _Workload, left_out: list[str
     Events are gone after an hour, and of a Job nothing else says why it has no pods. As the user,
     so a policy that looks at who asks may answer its controller otherwise.
     """
-    template = part(workload.raw, "spec", "template")
-    name = str(part(workload.raw, "metadata").get("name"))[:_LONGEST_PREFIX]
+    template = workload.part("spec", "template")
+    name = workload.name[:_LONGEST_PREFIX]
     metadata = {key: part(template, "metadata", key) for key in ("labels", "annotations")}
     body = {
         "apiVersion": "v1",
@@ -339,7 +335,7 @@ def _said(event: Json) -> tuple[str, str]:
 
 
 def _wanted(workload: _Workload) -> int:
-    spec, status = part(workload.raw, "spec"), part(workload.raw, "status")
+    spec, status = workload.part("spec"), workload.part("status")
     if workload.kind is DAEMON_SET:
         return _count(status.get("desiredNumberScheduled"), 0)
     if workload.kind is not JOB:
@@ -358,12 +354,12 @@ def _ended(workload: _Workload) -> tuple[str, str]:
     """
     if workload.kind is not JOB:
         return "", ""
-    spec, status = part(workload.raw, "spec"), part(workload.raw, "status")
+    spec, status = workload.part("spec"), workload.part("status")
     succeeded, failed = (_count(status.get(key), 0) for key in ("succeeded", "failed"))
     counts = f"{counted(succeeded, 'pod')} succeeded, {failed} failed"
     held = {
         one.get("type"): one
-        for one in parts(status.get("conditions"))
+        for one in as_objects(status.get("conditions"), MOST)
         if one.get("status") == "True"
     }
     for kind in ("Failed", "FailureTarget"):
@@ -382,8 +378,8 @@ def _template(workload: _Workload) -> str:
 
 def _misplaced(workload: _Workload) -> tuple[str, ...]:
     """Return those of our annotations that a workload has itself, and not on its template."""
-    template = part(workload.raw, *_template(workload).split("."), "metadata", "annotations")
-    own = part(workload.raw, "metadata", "annotations")
+    template = workload.part(*_template(workload).split("."), "metadata", "annotations")
+    own = workload.annotations
     return tuple(key for key in ASKING_ANNOTATIONS if key in own and key not in template)
 
 
@@ -391,20 +387,17 @@ def _count(value: object, default: int) -> int:
     return value if type(value) is int and value >= 0 else default
 
 
-def _selector(raw: Json) -> str:
+def _selector(workload: _Workload) -> str:
     """Write a workload's selector as a query; expressions of it only narrow it, so they may miss.
 
     Whose a pod is, its owner says.
     """
-    labels = part(raw, "spec", "selector", "matchLabels")
+    labels = workload.part("spec", "selector", "matchLabels")
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
-def _owner(raw: Json) -> str:
-    for one in parts(part(raw, "metadata").get("ownerReferences")):
-        if one.get("controller") is True:
-            return str(one.get("uid"))
-    return ""
+def _node(raw: Json) -> ClusterNode:
+    return ClusterNode(raw).keep("name", "labels", "taints", "unschedulable")
 
 
 def _row(row: Json) -> tuple[str, str]:

@@ -114,10 +114,7 @@ class ClusterObject:
 
     def part(self, *keys: str) -> Json:
         """Return an object within it; an empty one where it is none."""
-        found: Any = self.raw
-        for key in keys:
-            found = found.get(key) if isinstance(found, dict) else None
-        return as_object(found)
+        return part(self.raw, *keys)
 
     def condition(self, kind: str) -> Condition | None:
         """Return its condition of a type."""
@@ -140,6 +137,13 @@ class ClusterObject:
     def _text(self, *keys: str) -> str:
         value = self.part(*keys[:-1]).get(keys[-1])
         return value if isinstance(value, str) else ""
+
+
+def part(raw: object, *keys: str) -> Json:
+    """Return an object within an object; an empty one where it is none."""
+    for key in keys:
+        raw = raw.get(key) if isinstance(raw, dict) else None
+    return as_object(raw)
 
 
 def bounded(value: object, most: int) -> str:

@@ -6,39 +6,30 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.last_words import read_last_words
 from webhook.core.kinds.nodes import LONGEST_FAULT, read_time
-from webhook.core.kinds.workloads import workload_of
 from webhook.core.words import amount, exactly, named, span
 from webhook.names import CAP_HELD_CONDITION
 from webhook.tools.explain.judge.past import (
     enough_for,
     find_history,
     history_notes,
+    line_for,
     peak_words,
     stops_words,
 )
 from webhook.tools.explain.judge.report import Cause, Enough, Report, Severity, State, Trouble
 from webhook.tools.explain.judge.room import Blocker
 from webhook.tools.explain.judge.stops import LONGEST_SENTENCE, Said, hear
-from webhook.tools.explain.judge.stored import (
-    bounded,
-    condition,
-    container_name,
-    enforcer_ended,
-    line_for,
-    part,
-    rule_of,
-    statuses,
-)
 from webhook.tools.explain.judge.waiting import demand_words, old_figures, unreadable
+from webhook.tools.shared.facts import bounded, part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
     from webhook.core.placement.assignments import PodState
-    from webhook.core.pod.fields import Json
     from webhook.tools.explain.judge.report import PodFacts
     from webhook.tools.explain.judge.stops import Heard, Stop
+    from webhook.tools.shared.pod import ClusterPod
 
     Mine = Sequence[tuple[GpuFigures, PodFigures]]
 
@@ -50,7 +41,7 @@ _AWAY: Final = "it was bound while vramwarden was away, and gets a GPU when vram
 _ORDINARY: Final = {"ContainerCreating", "PodInitializing"}
 
 
-def explain_bound(facts: PodFacts, pod: Json, state: PodState) -> Report:
+def explain_bound(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report:
     """Explain a pod that has a node, or ended.
 
     | its GPUs | something was stopped | it can be measured | the pod | state |
@@ -62,7 +53,7 @@ def explain_bound(facts: PodFacts, pod: Json, state: PodState) -> Report:
     | any | no | yes | starts | starting |
     | any | no | yes | runs | running |
     """
-    now_s, ended = facts.now_s, enforcer_ended(pod)
+    now_s, ended = facts.now_s, pod.enforcer_ended()
     failed = ended.exit_code == _SELF_TEST_FAILED
     heard = hear(facts.log, ended.message, self_test_failed=failed)
     node = next((one for one in facts.nodes or () if one.name == state.node), None)
@@ -90,7 +81,7 @@ def explain_bound(facts: PodFacts, pod: Json, state: PodState) -> Report:
         causes += _waiting_containers(pod)
     notes = list(_enough_notes(run_bytes, mine))
     if state.need:
-        history = find_history(facts.histories, workload_of(part(pod, "metadata")))
+        history = find_history(facts.histories, pod.workload)
         notes += history_notes(history, state.need.memory_bytes, facts.nodes, pod)
     left_out, remarks = list(facts.left_out), []
     if not state.finished:
@@ -112,36 +103,36 @@ def explain_bound(facts: PodFacts, pod: Json, state: PodState) -> Report:
 
 
 def _headline(
-    facts: PodFacts, pod: Json, state: PodState, node: NodeFigures | None, mine: Mine
+    facts: PodFacts, pod: ClusterPod, state: PodState, node: NodeFigures | None, mine: Mine
 ) -> tuple[State, str]:
     """Return what a pod does, and the first sentence of it."""
-    name, status = f"Pod {facts.namespace}/{facts.name}", part(pod, "status")
+    name, status = f"Pod {facts.namespace}/{facts.name}", pod.part("status")
     if state.finished:
         return State.ENDED, f"{name} {_ended(pod, facts.now_s)}"
     since_s = read_time(status.get("startTime"))
     passed = "" if since_s is None else span(facts.now_s - since_s)
-    asks = demand_words(state, rule_of(pod))
+    asks = demand_words(state, pod.rule)
     if state.waits is not None:
         waits = f"has waited {passed}" if passed else "waits"
         return State.WAITING, f"{name} is bound to {state.node} and {waits} for a GPU. {asks}"
     on, since = _gpus(node, state), f" since {passed}" if passed else ""
-    if part(pod, "metadata").get("deletionTimestamp"):
+    if pod.part("metadata").get("deletionTimestamp"):
         since += " and is being deleted"
     if status.get("phase") != "Running":
         return State.STARTING, f"{name} starts on {state.node}{since}: {on}. {asks}"
     return State.RUNNING, f"{name} runs on {state.node}{since}: {on}, {_figures(state, mine)}."
 
 
-def _ended(pod: Json, now_s: float) -> str:
-    status = part(pod, "status")
+def _ended(pod: ClusterPod, now_s: float) -> str:
+    status = pod.part("status")
     at_s = [
         found
-        for one in statuses(pod)
+        for one in pod.statuses()
         if (found := read_time(part(one, "state", "terminated").get("finishedAt"))) is not None
     ]
     ago = f" {span(now_s - max(at_s))} ago" if at_s else ""
     phase = bounded(status.get("phase"), 20)
-    words = read_last_words(enforcer_ended(pod).message)
+    words = read_last_words(pod.enforcer_ended().message)
     if words is None:
         return f"ended{ago} ({phase}); nobody says what it held."
     held = f"{peak_words(words.peak_bytes, words.cap_bytes)}, {stops_words(words.stops)}"
@@ -175,7 +166,7 @@ def _figures(state: PodState, mine: Mine) -> str:
     return ", ".join(parts if used else [*parts, "what it uses is not known"])
 
 
-def _stopped(pod: Json, heard: Heard, now_s: float) -> Iterator[Cause]:
+def _stopped(pod: ClusterPod, heard: Heard, now_s: float) -> Iterator[Cause]:
     """Yield the newest stops, the newest first."""
     for stop in heard.stops[: -MOST_STOPS - 1 : -1]:
         peak = stop.peak_bytes
@@ -187,7 +178,7 @@ def _stopped(pod: Json, heard: Heard, now_s: float) -> Iterator[Cause]:
         yield Cause(Severity.INFO, Said.STOPPING, detail)
 
 
-def _reported(pod: Json, heard: Heard, now_s: float) -> Iterator[Cause]:
+def _reported(pod: ClusterPod, heard: Heard, now_s: float) -> Iterator[Cause]:
     """Yield the newest excess for which the policy has nothing stopped, and how many there were."""
     if not heard.reports:
         return
@@ -199,12 +190,12 @@ def _reported(pod: Json, heard: Heard, now_s: float) -> Iterator[Cause]:
     yield Cause(Severity.INFO, Said.WOULD_STOP, detail, fix)
 
 
-def _stop_words(pod: Json, stop: Stop, now_s: float) -> str:
+def _stop_words(pod: ClusterPod, stop: Stop, now_s: float) -> str:
     """Say what was stopped: when, who, what it held, and whether the memory came back."""
     when = "before" if stop.at_s is None else f"{span(now_s - stop.at_s)} ago"
     if stop.sum_bytes is None or stop.pid is None or stop.reason is Said.ENDING_POD:
         return f"{when}: {stop.why}"
-    name = container_name(pod, stop.container)
+    name = pod.container_name(stop.container)
     where = f", container {name}" if name else ""
     what = f"{stop.command or 'a process'} (pid {stop.pid}{where})"
     sent = "SIGTERM, then SIGKILL" if stop.killed else "SIGTERM"
@@ -217,9 +208,9 @@ def _stop_words(pod: Json, stop: Stop, now_s: float) -> str:
     return f"{when}: {what} {held}{back}"
 
 
-def _held_from_outside(pod: Json, now_s: float) -> Iterator[Cause]:
+def _held_from_outside(pod: ClusterPod, now_s: float) -> Iterator[Cause]:
     """Yield what the sentry did, which leaves a condition and not only an Event."""
-    found = condition(pod, CAP_HELD_CONDITION)
+    found = pod.condition(CAP_HELD_CONDITION)
     if found is None or found.status != "False":
         return
     at_s = read_time(found.since)
@@ -238,9 +229,9 @@ def _broken(node: NodeFigures | None, state: PodState) -> Iterator[Cause]:
             yield Cause(Severity.WARNING, Blocker.UNHEALTHY, detail, fix)
 
 
-def _waiting_containers(pod: Json) -> Iterator[Cause]:
+def _waiting_containers(pod: ClusterPod) -> Iterator[Cause]:
     """Yield the first container that the kubelet cannot start."""
-    for one in statuses(pod):
+    for one in pod.statuses():
         waits = part(one, "state", "waiting")
         reason = bounded(waits.get("reason"), 100)
         if reason and reason not in _ORDINARY:
@@ -252,11 +243,11 @@ def _waiting_containers(pod: Json) -> Iterator[Cause]:
             return
 
 
-def _enough_to_run(pod: Json, heard: Heard, mine: Mine) -> int | None:
+def _enough_to_run(pod: ClusterPod, heard: Heard, mine: Mine) -> int | None:
     """Return what would have been enough until now, by the largest peak that anybody saw."""
     peaks = [stop.peak_bytes for stop in heard.stops if stop.peak_bytes]
     peaks += [one.peak_bytes for _, one in mine if one.peak_bytes]
-    words = read_last_words(enforcer_ended(pod).message)
+    words = read_last_words(pod.enforcer_ended().message)
     peaks += list(words.peaks.values()) if words else []
     return enough_for(max(peaks)) if peaks else None
 

@@ -22,7 +22,8 @@ from webhook.names import (
     NODE_ENFORCEMENT_LABEL,
     NODE_GPU_MEMORY_LABEL,
 )
-from webhook.tools.explain.judge.stored import bounded
+from webhook.tools.shared.facts import bounded
+from webhook.tools.shared.node import REPELLING, ClusterNode
 from webhook.tools.shared.taints import CORDONED, tolerates
 
 if TYPE_CHECKING:
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
 
     from webhook.core.kinds.nodes import NodeFigures
     from webhook.core.pod.fields import Json
+    from webhook.tools.shared.pod import ClusterPod
 
 MOST_TERMS: Final = 256
 """Of a pod's selection, and of the taints and tolerations; more than admission lets pass."""
 _LONGEST: Final = 317  # a label's key, as the API server bounds it
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _NAME_FIELD: Final = "metadata.name"
-_REPELLING: Final = ("NoSchedule", "NoExecute")
 
 
 class Mismatch(StrEnum):
@@ -59,17 +60,6 @@ class Mismatch(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SeenNode:
-    """A node with a GPU, as a user who may read nodes sees it."""
-
-    name: str
-    labels: Mapping[str, str]
-    taints: tuple[tuple[str, str, str], ...] = ()
-    """Key, value, effect."""
-    unschedulable: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class NotHere:
     """Why a pod may not run on a node."""
 
@@ -77,18 +67,7 @@ class NotHere:
     detail: str
 
 
-def read_seen_node(raw: Mapping[str, Any]) -> SeenNode:
-    """Read a node; what is not as Kubernetes stores it is left out."""
-    metadata, spec = as_object(raw.get("metadata")), as_object(raw.get("spec"))
-    labels = {key: value for key, value in as_object(metadata.get("labels")).items() if _is(value)}
-    taints = tuple(
-        (_text(one, "key"), _text(one, "value"), _text(one, "effect"))
-        for one in as_objects(spec.get("taints"), MOST_TERMS)
-    )
-    return SeenNode(_text(metadata, "name"), labels, taints, spec.get("unschedulable") is True)
-
-
-def why_not(pod: Mapping[str, Any], node: NodeFigures, seen: SeenNode | None) -> NotHere | None:
+def why_not(pod: ClusterPod, node: NodeFigures, seen: ClusterNode | None) -> NotHere | None:
     """Return why a pod may not run on a node; None where nothing that can be read forbids it.
 
     | what is known | counts as |
@@ -99,12 +78,12 @@ def why_not(pod: Mapping[str, Any], node: NodeFigures, seen: SeenNode | None) ->
     The size of GPUs (`gpu-memory-mib`) is left out: it depends on the amount, and is judged from
     the GPUs themselves.
     """
-    spec = as_object(pod.get("spec"))
+    spec = pod.part("spec")
     labels = _labels(node, seen)
     for key, value in islice(as_object(spec.get("nodeSelector")).items(), MOST_TERMS):
         if not _may_hold(_has(labels, key, lambda found, value=value: found == value)):
             return _mismatch(key, f"{_shown(key)}={_shown(value)}", labels)
-    affinity = as_object(as_object(spec.get("affinity")).get("nodeAffinity"))
+    affinity = pod.part("spec", "affinity", "nodeAffinity")
     terms = as_objects(as_object(affinity.get(_REQUIRED)).get("nodeSelectorTerms"), MOST_TERMS)
     failing = [_failing(term, labels, node.name) for term in terms]
     if failing and all(failing):
@@ -117,8 +96,8 @@ def why_not(pod: Mapping[str, Any], node: NodeFigures, seen: SeenNode | None) ->
     tolerations = as_objects(spec.get("tolerations"), MOST_TERMS)
     if seen.unschedulable and not tolerates(tolerations, CORDONED):
         return NotHere(Mismatch.CORDONED, "is cordoned (kubectl uncordon)")
-    for taint in seen.taints[:MOST_TERMS]:
-        if taint[2] in _REPELLING and not tolerates(tolerations, taint):
+    for taint in seen.taints:
+        if taint[2] in REPELLING and not tolerates(tolerations, taint):
             shown = _shown(f"{taint[0]}={taint[1]}" if taint[1] else taint[0])
             return NotHere(
                 Mismatch.TAINT, f"has the taint {shown}, which the pod does not tolerate"
@@ -126,7 +105,7 @@ def why_not(pod: Mapping[str, Any], node: NodeFigures, seen: SeenNode | None) ->
     return None
 
 
-def _labels(node: NodeFigures, seen: SeenNode | None) -> tuple[Mapping[str, str], bool]:
+def _labels(node: NodeFigures, seen: ClusterNode | None) -> tuple[Mapping[str, str], bool]:
     """Return the labels that are known, and whether these are all."""
     if seen is not None:
         return seen.labels, True

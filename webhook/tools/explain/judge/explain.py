@@ -22,11 +22,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.rules.hints import candidates, near_miss
-from webhook.core.kinds.nodes import read_time
 from webhook.core.placement.assignments import read_pod_state
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.findings import GUIDANCE, MalformedObjectError, Reason
 from webhook.core.pod.foreign import FOREIGN_RESOURCES
+from webhook.core.pod.lenient import as_objects
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.words import named, span
 from webhook.names import (
@@ -37,26 +37,24 @@ from webhook.names import (
     VRAM_RESOURCE,
 )
 from webhook.tools.explain.judge.bound import explain_bound
-from webhook.tools.explain.judge.past import enough_for, history_notes, peak_words, stops_words
+from webhook.tools.explain.judge.past import (
+    enough_for,
+    history_notes,
+    line_for,
+    peak_words,
+    stops_words,
+)
 from webhook.tools.explain.judge.plugins import explain_by_plugin, given_by_plugin
 from webhook.tools.explain.judge.report import Cause, Enough, Report, Severity, State, Trouble
 from webhook.tools.explain.judge.stops import Said
-from webhook.tools.explain.judge.stored import (
-    MOST,
-    bounded,
-    condition,
-    line_for,
-    part,
-    parts,
-    statuses,
-)
 from webhook.tools.explain.judge.waiting import explain_pending
+from webhook.tools.shared.facts import MOST, bounded, part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from webhook.core.pod.fields import Json
     from webhook.tools.explain.judge.report import PodFacts, WorkloadFacts
+    from webhook.tools.shared.pod import ClusterPod
 
 MOST_REFUSALS: Final = 3
 _LONGEST_REFUSAL: Final = 4096
@@ -74,7 +72,7 @@ def explain_pod(facts: PodFacts) -> Report:
     """Explain one pod; never fails, whatever its owner stored."""
     if facts.pod is None:
         return _without_pod(facts)
-    state = read_pod_state(facts.pod)
+    state = read_pod_state(facts.pod.raw)
     if state.need is None:
         given = given_by_plugin(facts.pod)
         if given is not None:
@@ -82,8 +80,7 @@ def explain_pod(facts: PodFacts) -> Report:
         return _without_demand(facts, facts.pod)
     is_pending = not state.node and not state.finished
     report = (explain_pending if is_pending else explain_bound)(facts, facts.pod, state)
-    whole = part(facts.pod, "metadata", "annotations").get(IN_PLACE_OF_ANNOTATION)
-    asked = bounded(whole, _LONGEST_NAME)
+    asked = bounded(facts.pod.annotations.get(IN_PLACE_OF_ANNOTATION), _LONGEST_NAME)
     if not asked:
         return report
     text = f"{asked}, which the pod asked for: its rule has translateWholeGPU"
@@ -123,27 +120,22 @@ def explain_workload(facts: WorkloadFacts, pod: Report | None) -> Report:
     )
 
 
-def newest_in_trouble(pods: Sequence[Json]) -> Json | None:
+def newest_in_trouble(pods: Sequence[ClusterPod]) -> ClusterPod | None:
     """Return the newest pod that waits, failed, was stopped or is not ready, else the newest."""
 
-    def key(pod: Json) -> tuple[bool, float, str]:
-        metadata = part(pod, "metadata")
-        created_s = read_time(metadata.get("creationTimestamp")) or 0.0
-        return not _is_well(pod), created_s, bounded(metadata.get("name"), _LONGEST_NAME)
+    def key(pod: ClusterPod) -> tuple[bool, float, str]:
+        return not _is_well(pod), pod.created_s or 0.0, bounded(pod.name, _LONGEST_NAME)
 
     return max(pods, key=key, default=None)
 
 
-def _is_well(pod: Json) -> bool:
-    held = condition(pod, CAP_HELD_CONDITION)
+def _is_well(pod: ClusterPod) -> bool:
+    held = pod.condition(CAP_HELD_CONDITION)
     if held and held.status == "False":
         return False
-    if part(pod, "status").get("phase") == "Succeeded":
+    if pod.phase == "Succeeded":
         return True
-    ready = condition(pod, "Ready")
-    return bool(ready and ready.status == "True") and not any(
-        one.get("restartCount") for one in statuses(pod)
-    )
+    return pod.ready and not any(one.get("restartCount") for one in pod.statuses())
 
 
 def _refusal(text: str) -> Iterator[Cause]:
@@ -231,12 +223,12 @@ def _not_found(
     return Report(kind, namespace, name, State.UNKNOWN, headline, (cause,), left_out=left_out)
 
 
-def _without_demand(facts: PodFacts, pod: Json) -> Report:
+def _without_demand(facts: PodFacts, pod: ClusterPod) -> Report:
     """Explain a pod that takes no VRAM, though it may seem to ask for some."""
     name = f"Pod {facts.namespace}/{facts.name}"
     headline, causes = f"{name} asks for no VRAM.", []
     try:
-        asks = asks_for_vram(pod)
+        asks = asks_for_vram(pod.raw)
     except MalformedObjectError:
         asks = False
     if asks:
@@ -262,15 +254,15 @@ def _without_demand(facts: PodFacts, pod: Json) -> Report:
     )
 
 
-def _idioms(pod: Json) -> Iterator[tuple[str, str]]:
+def _idioms(pod: ClusterPod) -> Iterator[tuple[str, str]]:
     """Yield what seems to ask for GPU memory, and the line to write instead where it is clear."""
     for field in ("annotations", "labels"):
-        entries = part(pod, "metadata", field)
+        entries = pod.part("metadata", field)
         for key in candidates(islice(entries, MOST)):
             line = "" if key.startswith(PREFIX) else near_miss(key, bounded(entries[key], 64))
             if line:
                 yield f"the {field.removesuffix('s')} {bounded(key, 100)}", line
-    for container in parts(part(pod, "spec").get("containers")):
+    for container in as_objects(pod.part("spec").get("containers"), MOST):
         for key in islice(part(container, "resources", "limits"), MOST):
             if key in FOREIGN_RESOURCES or (key.startswith(PREFIX) and key != VRAM_RESOURCE):
                 yield f"the resource {bounded(key, 100)}", ""

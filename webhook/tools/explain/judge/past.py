@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.kinds.histories import advise, measured_runs, peak_bytes
 from webhook.core.words import amount, counted, exactly, shortened
-from webhook.tools.explain.judge.stored import line_for
+from webhook.names import GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from webhook.core.kinds.histories import History
     from webhook.core.kinds.nodes import NodeFigures
     from webhook.core.kinds.workloads import Workload
-    from webhook.core.pod.fields import Json
+    from webhook.tools.shared.pod import ClusterPod
 
 HISTORY: Final = "history"
 _GIB: Final = 2**30
@@ -57,7 +57,7 @@ def history_notes(
     history: History | None,
     asked_bytes: int,
     nodes: Iterable[NodeFigures] | None,
-    pod: Json | None,
+    pod: ClusterPod | None,
 ) -> Iterator[tuple[str, str]]:
     """Say what the last pods of a workload held, and what would do: of this one, if it exists."""
     peak = peak_bytes(history) if history else None
@@ -78,3 +78,23 @@ def history_notes(
         would = exactly(advice.amount_bytes)
         said += f"; {would} would do     -> {line_for(pod, advice.amount_bytes)}"
     yield HISTORY, said
+
+
+def line_for(pod: ClusterPod | None, amount_bytes: int) -> str:
+    """Say what to write, so that a pod like this one gets so much on each of its GPUs.
+
+    | the pod's annotation gpu-memory | then |
+    | --- | --- |
+    | is one quantity, or the pod is gone | the annotation, to be copied |
+    | is a list by container | the sum of its entries |
+    | is absent: its containers say it themselves | the sum of their limits, per GPU |
+    """
+    asks = exactly(amount_bytes)
+    if pod is None:
+        return f"{GPU_MEMORY_ANNOTATION}: {asks}"
+    written = pod.annotations.get(GPU_MEMORY_ANNOTATION)
+    if not isinstance(written, str):
+        return f"{asks} per GPU in the limits {VRAM_RESOURCE}"
+    if "=" in written:
+        return f"{asks} in sum over the containers in {GPU_MEMORY_ANNOTATION}"
+    return f"{GPU_MEMORY_ANNOTATION}: {asks}"

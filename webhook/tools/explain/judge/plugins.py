@@ -21,13 +21,13 @@ from webhook.core.words import named, span
 from webhook.names import MANAGED_LABEL
 from webhook.tools.explain.judge.bound import explain_bound
 from webhook.tools.explain.judge.report import Report, State
-from webhook.tools.explain.judge.stored import bounded, part, rule_of
 from webhook.tools.explain.judge.waiting import demand_words, of_scheduler
+from webhook.tools.shared.facts import bounded
 
 if TYPE_CHECKING:
     from webhook.core.placement.assignments import PodState
-    from webhook.core.pod.fields import Json
     from webhook.tools.explain.judge.report import PodFacts
+    from webhook.tools.shared.pod import ClusterPod
 
 _SLOTS: Final = frozenset(one.value for one in TimeSliced)
 _SLICE: Final = (
@@ -51,10 +51,10 @@ class Given:
     """What is promised of its memory, and what is not."""
 
 
-def given_by_plugin(pod: Json) -> Given | None:
+def given_by_plugin(pod: ClusterPod) -> Given | None:
     """Return what a pod asks the plugin for in place of VRAM of ours; None for all other pods."""
     try:
-        found = read_pod(pod)
+        found = read_pod(pod.raw)
         demand = read_demand(found)[0]
         if demand is None or found.labels.get(MANAGED_LABEL) != "true":
             return None
@@ -74,17 +74,17 @@ def given_by_plugin(pod: Json) -> Given | None:
     return Given(Need(demand.per_gpu_bytes, demand.gpu_count), what, remark)
 
 
-def explain_by_plugin(facts: PodFacts, pod: Json, state: PodState, given: Given) -> Report:
+def explain_by_plugin(facts: PodFacts, pod: ClusterPod, state: PodState, given: Given) -> Report:
     """Explain a pod with a slice or a slot, with a node and without."""
     need = given.need
     state = replace(
         state, need=need, at_binding=False, hold=Hold(need.memory_bytes, 0, 0.0, may_act=False)
     )
     name = f"Pod {facts.namespace}/{facts.name}"
-    asks = demand_words(state, rule_of(pod))
+    asks = demand_words(state, pod.rule)
     how = f"{given.what}, given by NVIDIA's device plugin"
     if not state.node and not state.finished:
-        created_s = read_time(part(pod, "metadata").get("creationTimestamp"))
+        created_s = pod.created_s
         waited = "" if created_s is None else f" for {span(facts.now_s - created_s)}"
         return Report(
             "Pod",
@@ -99,7 +99,7 @@ def explain_by_plugin(facts: PodFacts, pod: Json, state: PodState, given: Given)
     found = explain_bound(facts, pod, state)
     headline = found.headline
     if not state.finished:
-        status = part(pod, "status")
+        status = pod.part("status")
         does = "runs" if status.get("phase") == "Running" else "starts"
         since_s = read_time(status.get("startTime"))
         since = "" if since_s is None else f" since {span(facts.now_s - since_s)}"

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
 
     from webhook.core.kinds.histories import History
     from webhook.core.kinds.nodes import NodeFigures
-    from webhook.core.pod.fields import Json
     from webhook.core.pod.findings import Reason
-    from webhook.tools.explain.judge.eligible import Mismatch, SeenNode
+    from webhook.tools.explain.judge.eligible import Mismatch
     from webhook.tools.explain.judge.room import Blocker, NodeRoom
     from webhook.tools.explain.judge.stops import Said
+    from webhook.tools.shared.node import ClusterNode
+    from webhook.tools.shared.pod import ClusterPod
 
 
 class State(StrEnum):
@@ -139,11 +140,11 @@ class PodFacts:
     namespace: str
     name: str
     now_s: float
-    pod: Json | None
-    """As it is stored; None where it does not exist."""
+    pod: ClusterPod | None
+    """None where it does not exist."""
     nodes: tuple[NodeFigures, ...] | None = None
     """None where they cannot be read."""
-    seen: Mapping[str, SeenNode] | None = None
+    seen: Mapping[str, ClusterNode] | None = None
     """Nodes by name; None where the user may not read them, or none was needed."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Of the namespace's pods, by UID."""

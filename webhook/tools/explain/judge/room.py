@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.placement.fit import Denial, Need, place
 from webhook.core.pod.gpus import Gpu
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures
-    from webhook.tools.explain.judge.eligible import SeenNode
+    from webhook.tools.shared.node import ClusterNode
+    from webhook.tools.shared.pod import ClusterPod
 
 OLD_S: Final = 180.0
 """Figures of a node that are older say so: its sentry writes at least once a minute."""
@@ -78,10 +79,10 @@ class Room:
 
 
 def find_room(
-    pod: Mapping[str, Any],
+    pod: ClusterPod,
     need: Need,
     nodes: Iterable[NodeFigures],
-    seen: Mapping[str, SeenNode] | None,
+    seen: Mapping[str, ClusterNode] | None,
     now_s: float,
 ) -> Room:
     """Judge all nodes for a pod; `seen` are those that are shared, None where they cannot be read.
@@ -135,10 +136,10 @@ def _cause(
 
 
 def _judge(
-    pod: Mapping[str, Any],
+    pod: ClusterPod,
     need: Need,
     node: NodeFigures,
-    seen: Mapping[str, SeenNode] | None,
+    seen: Mapping[str, ClusterNode] | None,
     now_s: float,
 ) -> NodeRoom:
     age_s = max(0.0, now_s - node.observed_s)

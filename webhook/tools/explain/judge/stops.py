@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.kinds.nodes import read_time
 from webhook.core.pod.quantity import MAX_BYTES
-from webhook.tools.explain.judge.stored import bounded
+from webhook.tools.shared.facts import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.kinds.nodes import read_time
-from webhook.core.kinds.workloads import workload_of
 from webhook.core.pod.findings import Reason
 from webhook.core.words import amount, counted, exactly, named, span
 from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
@@ -14,7 +12,6 @@ from webhook.tools.explain.judge.eligible import Mismatch
 from webhook.tools.explain.judge.past import find_history, history_notes
 from webhook.tools.explain.judge.report import Cause, Enough, Report, Severity, State, Trouble
 from webhook.tools.explain.judge.room import OLD_S, Blocker, find_room, would_make_room
-from webhook.tools.explain.judge.stored import condition, part, rule_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,9 +19,9 @@ if TYPE_CHECKING:
     from webhook.core.kinds.nodes import NodeFigures
     from webhook.core.placement.assignments import PodState
     from webhook.core.placement.fit import Need
-    from webhook.core.pod.fields import Json
     from webhook.tools.explain.judge.report import PodFacts
     from webhook.tools.explain.judge.room import Making, Room
+    from webhook.tools.shared.pod import ClusterPod
 
 START_NOW: Final = "would start now"
 START_WHEN: Final = "would start when"
@@ -43,15 +40,15 @@ _SELECTION: Final = (
 """What is judged here, too, where the user may read nodes."""
 
 
-def explain_pending(facts: PodFacts, pod: Json, state: PodState) -> Report:
+def explain_pending(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report:
     """Explain a pod without a node."""
     name = f"Pod {facts.namespace}/{facts.name}"
     need, left_out = state.need, list(facts.left_out)
     if need is None:
         raise ValueError("the pod has no demand")
-    created_s = read_time(part(pod, "metadata").get("creationTimestamp"))
+    created_s = pod.created_s
     waited = f" for {span(facts.now_s - created_s)}" if created_s is not None else ""
-    headline = f"{name} has waited{waited}. {demand_words(state, rule_of(pod))}"
+    headline = f"{name} has waited{waited}. {demand_words(state, pod.rule)}"
     causes: list[Cause] = []
     notes: list[tuple[str, str]] = []
     remarks: list[str] = []
@@ -78,7 +75,7 @@ def explain_pending(facts: PodFacts, pod: Json, state: PodState) -> Report:
         fix = "see whether vramwarden's sentry and node agent run (vramwarden check)"
         causes.append(Cause(Severity.ERROR, Blocker.GPUS_UNKNOWN, detail, fix))
     causes += of_scheduler(pod, room, judged=facts.seen is not None)
-    history = find_history(facts.histories, workload_of(part(pod, "metadata")))
+    history = find_history(facts.histories, pod.workload)
     notes += history_notes(history, need.memory_bytes, facts.nodes, pod)
     start = room.start_now if room else None
     enough = Enough(
@@ -218,13 +215,13 @@ def _making(facts: PodFacts, pods: Sequence[Making]) -> list[str]:
     return own[:_MOST_MAKING] + others[:1]
 
 
-def of_scheduler(pod: Json, room: Room | None, *, judged: bool) -> Iterator[Cause]:
+def of_scheduler(pod: ClusterPod, room: Room | None, *, judged: bool) -> Iterator[Cause]:
     """Yield what the scheduler says besides VRAM; its condition stands as long as the pod waits.
 
     `judged` says whether labels and taints were looked at here.
     """
-    scheduled = condition(pod, "PodScheduled")
-    gates = part(pod, "spec").get("schedulingGates")
+    scheduled = pod.condition("PodScheduled")
+    gates = pod.part("spec").get("schedulingGates")
     if (scheduled and scheduled.reason == "SchedulingGated") or gates:
         detail = "the pod has scheduling gates, which whoever set them has to remove"
         yield Cause(Severity.ERROR, Trouble.GATED, detail)
