@@ -122,12 +122,10 @@ def test_a_pod_that_the_user_could_not_list_is_never_named(cluster):
     figures, seen = cluster
     named = {pod.uid: (pod.namespace, pod.name) for pod in seen}
     report = join(figures, seen, AT_S)
-    gpus = [gpu for node in report.nodes for gpu in node.gpus]
-    for one in [
-        *(held for gpu in gpus for held in gpu.pods),
-        *(x for gpu in gpus for x in gpu.unmanaged),
-    ]:
-        assert (one.namespace, one.pod) == named.get(one.uid, ("", ""))
+    for node in report.nodes:
+        assert {uid: node.name_of(uid) for uid in UIDS} == {
+            uid: named.get(uid, ("", "")) for uid in UIDS
+        }
     assert {row.uid for row in report.pods} == {pod.uid for pod in seen if pod.managed}
     nameless = join(figures, [], AT_S)
     assert "pod-uid" not in repr(nameless)

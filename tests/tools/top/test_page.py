@@ -35,11 +35,13 @@ def test_parts_add_up_to_the_figures():
     svg = pictures(read_page(as_html(report)))[LABEL]
     unit = width(svg, "empty") / (158 * GIB)  # the whole bars, behind the parts
     gap = 1  # after each part
-    own = sum(h.cap_bytes for n in report.nodes for g in n.gpus for h in g.pods if h.pod)
+    own = sum(h.cap_bytes for n in report.nodes for g in n.gpus for h in g.pods if h.uid in n.names)
     assert (width(svg, "b") + 4 * gap) / unit == pytest.approx(own, rel=0.005)
     assert (width(svg, "p") + gap) / unit == pytest.approx(12 * GIB, rel=0.02)
     assert (width(svg, "trouble") + gap) / unit == pytest.approx(3.1 * GIB, rel=0.05)
-    used = sum(h.used_bytes for n in report.nodes for g in n.gpus for h in g.pods if h.pod)
+    used = sum(
+        h.used_bytes for n in report.nodes for g in n.gpus for h in g.pods if h.uid in n.names
+    )
     assert width(svg, "a") / unit == pytest.approx(used, rel=0.005)
     assert width(svg, "o") / unit == pytest.approx(1.4 * GIB, rel=0.05)
 

@@ -79,6 +79,12 @@ class GpuFigures:
     fault: str = ""
     """Why it is not healthy, as the node agent says it; empty where it does not."""
 
+    @property
+    def unmanaged_bytes(self) -> int | None:
+        """In use without a promise; None where nobody knows what was promised."""
+        known = self.promised_bytes is not None or self.unmanaged
+        return sum(one.used_bytes for one in self.unmanaged) if known else None
+
 
 @dataclass(frozen=True, slots=True)
 class NodeFigures:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures
     from webhook.tools.shared.pod import ClusterPod
+
+    Names = Mapping[str, tuple[str, str]]
+    """Namespace and name of a pod, by its UID."""
 
 T = TypeVar("T")
 
@@ -53,11 +56,10 @@ class Reason(StrEnum):
     STALE = "Stale"
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What one pod was promised, and holds, on one GPU."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodOnGpu:
+    """What one pod of the user's was promised, and holds, on one GPU."""
 
-    uid: str
     uuid: str
     """The GPU's."""
     index: int | None
@@ -66,9 +68,6 @@ class Held:
     used_bytes: int | None = None
     peak_bytes: int | None = None
     stops: int | None = None
-    namespace: str = ""
-    pod: str = ""
-    """Empty for a pod that is not among the user's."""
 
     @property
     def near_cap(self) -> bool:
@@ -77,19 +76,7 @@ class Held:
         return bool(cap) and used is not None and used * 100 >= (cap or 0) * NEAR_CAP_PERCENT
 
 
-@dataclass(frozen=True, slots=True)
-class Stranger:
-    """Memory that nobody was promised."""
-
-    uid: str
-    """Of the pod; empty for processes of no pod."""
-    used_bytes: int
-    namespace: str = ""
-    pod: str = ""
-    """Empty for a pod that the user could not list."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
     """Sums over GPUs. Of each figure what is known: None where it is known of no GPU."""
 
@@ -109,31 +96,7 @@ class Amounts:
     pods: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class GpuRow:
-    """One GPU."""
-
-    node: str
-    uuid: str
-    index: int
-    product: str
-    total_bytes: int
-    usable_bytes: int
-    promised_bytes: int | None = None
-    used_bytes: int | None = None
-    free_bytes: int | None = None
-    """Below zero where more was promised than there is."""
-    unmanaged_bytes: int | None = None
-    unattributed_bytes: int | None = None
-    healthy: bool = True
-    pods: tuple[Held, ...] = ()
-    """All of them, the user's by name."""
-    unmanaged: tuple[Stranger, ...] = ()
-    fault: str = ""
-    """Why it is not healthy, where somebody says it."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
     """One node, with its GPUs in order."""
 
@@ -145,15 +108,21 @@ class NodeRow:
     stale: bool
     driver_version: str
     enforcement: str
-    gpus: tuple[GpuRow, ...]
+    gpus: tuple[GpuFigures, ...]
     amounts: Amounts
+    names: Names = field(repr=False)
+    """Of all pods that the user could list."""
     not_shared: str = ""
     """Why nothing of its GPUs can be promised; empty where they are shared."""
     held: str = ""
     """Why what is free on them is promised to nobody; empty where it may be."""
 
+    def name_of(self, uid: str) -> tuple[str, str]:
+        """Return namespace and name of a pod; empty for one that is not among the user's."""
+        return self.names.get(uid, ("", ""))
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodRow:
     """One pod of the user's."""
 
@@ -166,7 +135,7 @@ class PodRow:
     """So many it asks for, or was given."""
     cap_bytes: int | None
     """On each of its GPUs."""
-    held: tuple[Held, ...]
+    held: tuple[PodOnGpu, ...]
     """On each of its GPUs; empty while it has none."""
     phase: Phase
     status: str
@@ -197,7 +166,7 @@ class PodRow:
         return any(held.near_cap for held in self.held)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRow:
     """The pods of one Deployment, Job, or whatever made them."""
 
@@ -225,16 +194,17 @@ class Trouble:
 
     reason: Reason
     node: str
-    gpu: int | None
-    """Its index; None for the node."""
-    amount_bytes: int | None
-    uid: str
     sentence: str
     """Without the node's name."""
+    _: KW_ONLY
+    gpu: int | None = None
+    """Its index; None for the node."""
+    amount_bytes: int | None = None
+    uid: str = ""
     fix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopReport:
     """All that `top` shows."""
 
@@ -265,20 +235,20 @@ def join(
 
     Pods that are not managed give names to memory that nobody was promised, and have no row.
     """
-    named = {pod.uid: pod for pod in pods or ()}
-    rows = tuple(_node(node, named, at_s) for node in nodes or ())
+    names = {pod.uid: (pod.namespace, pod.name) for pod in pods or ()}
+    rows = tuple(_node(node, names, at_s) for node in nodes or ())
     pod_rows = _pod_rows([pod for pod in pods or () if pod.managed], rows, at_s)
     reported = None if nodes is None else frozenset(row.name for row in rows)
     shared = [row for row in rows if not row.not_shared]
     return TopReport(
-        at_s,
-        namespace,
-        _summed([gpu for row in shared for gpu in row.gpus], len(shared)),
-        None if nodes is None else tuple(sorted(rows, key=lambda row: _natural(row.name))),
-        None if pods is None else pod_rows,
-        None if pods is None else _workloads(pod_rows),
-        tuple(sorted(_troubles(rows, pod_rows, reported), key=_gravity)),
-        tuple(missing),
+        at_s=at_s,
+        namespace=namespace,
+        amounts=_summed([gpu for row in shared for gpu in row.gpus], len(shared)),
+        nodes=None if nodes is None else tuple(sorted(rows, key=lambda row: _natural(row.name))),
+        pods=None if pods is None else pod_rows,
+        workloads=None if pods is None else _workloads(pod_rows),
+        troubles=tuple(sorted(_troubles(rows, pod_rows, reported), key=_gravity)),
+        missing=tuple(missing),
     )
 
 
@@ -321,7 +291,7 @@ def _by(rows: Sequence[T], value: Callable[[T], int | None]) -> tuple[T, ...]:
     return tuple(sorted(rows, key=key))
 
 
-def _of_place(row: GpuRow | Amounts, order: Order) -> int | None:
+def _of_place(row: GpuFigures | Amounts, order: Order) -> int | None:
     if order is Order.CAP:
         return row.promised_bytes
     if order is Order.FREE:
@@ -344,108 +314,81 @@ def _less(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one - other
 
 
-def _node(node: NodeFigures, named: Mapping[str, ClusterPod], at_s: float) -> NodeRow:
-    gpus = sorted(node.gpus, key=lambda gpu: gpu.index)
-    rows = tuple(_gpu(node.name, gpu, named) for gpu in gpus)
+def _node(node: NodeFigures, names: Names, at_s: float) -> NodeRow:
+    gpus = tuple(sorted(node.gpus, key=lambda gpu: gpu.index))
     if node.not_shared:  # nobody is promised anything there, and nobody needs to be
-        rows = tuple(
-            replace(row, promised_bytes=None, free_bytes=None, unmanaged_bytes=None, unmanaged=())
-            for row in rows
+        gpus = tuple(
+            replace(gpu, promised_bytes=None, free_bytes=None, unmanaged=()) for gpu in gpus
         )
     elif node.held:
-        rows = tuple(
-            replace(row, free_bytes=row.free_bytes and min(0, row.free_bytes)) for row in rows
+        gpus = tuple(
+            replace(gpu, free_bytes=gpu.free_bytes and min(0, gpu.free_bytes)) for gpu in gpus
         )
     age_s = max(0.0, at_s - node.observed_s)
     return NodeRow(
-        node.name,
-        node.observed_s,
-        age_s,
-        age_s > STALE_S,
-        node.driver_version,
-        node.enforcement,
-        rows,
-        _summed(rows, 1),
-        node.not_shared,
-        node.held,
+        name=node.name,
+        observed_s=node.observed_s,
+        age_s=age_s,
+        stale=age_s > STALE_S,
+        driver_version=node.driver_version,
+        enforcement=node.enforcement,
+        gpus=gpus,
+        amounts=_summed(gpus, 1),
+        names=names,
+        not_shared=node.not_shared,
+        held=node.held,
     )
 
 
-def _gpu(node: str, gpu: GpuFigures, named: Mapping[str, ClusterPod]) -> GpuRow:
-    held = []
-    for one in gpu.pods:
-        pod = named.get(one.uid)
-        namespace, name = (pod.namespace, pod.name) if pod else ("", "")
-        figures = (one.cap_bytes, one.used_bytes, one.peak_bytes, one.stops)
-        held.append(Held(one.uid, gpu.uuid, gpu.index, *figures, namespace, name))
-    strangers = []
-    for stranger in gpu.unmanaged:
-        pod = named.get(stranger.uid)
-        namespace, name = (pod.namespace, pod.name) if pod else ("", "")
-        strangers.append(Stranger(stranger.uid, stranger.used_bytes, namespace, name))
-    known = gpu.promised_bytes is not None or strangers
-    return GpuRow(
-        node,
-        gpu.uuid,
-        gpu.index,
-        gpu.product,
-        gpu.total_bytes,
-        gpu.usable_bytes,
-        gpu.promised_bytes,
-        gpu.used_bytes,
-        gpu.free_bytes,
-        sum(one.used_bytes for one in strangers) if known else None,
-        gpu.unattributed_bytes,
-        gpu.healthy,
-        tuple(held),
-        tuple(strangers),
-        gpu.fault,
-    )
-
-
-def _summed(gpus: Sequence[GpuRow], nodes: int) -> Amounts:
+def _summed(gpus: Sequence[GpuFigures], nodes: int) -> Amounts:
     promised = [gpu.promised_bytes for gpu in gpus if gpu.promised_bytes is not None]
     used = [gpu.used_bytes for gpu in gpus if gpu.used_bytes is not None]
     free = [max(0, gpu.free_bytes) for gpu in gpus if gpu.free_bytes is not None and gpu.healthy]
-    unmanaged = [gpu.unmanaged_bytes for gpu in gpus if gpu.unmanaged_bytes is not None]
     return Amounts(
-        nodes,
-        len(gpus),
-        sum(gpu.usable_bytes for gpu in gpus),
-        _total(promised),
-        len(promised),
-        _total(used),
-        len(used),
-        _total(free),
-        _largest(free),
-        _total(unmanaged),
-        len({held.uid for gpu in gpus for held in gpu.pods}),
+        nodes=nodes,
+        gpus=len(gpus),
+        usable_bytes=sum(gpu.usable_bytes for gpu in gpus),
+        promised_bytes=_total(promised),
+        promised_gpus=len(promised),
+        used_bytes=_total(used),
+        used_gpus=len(used),
+        free_bytes=_total(free),
+        largest_free_bytes=_largest(free),
+        unmanaged_bytes=_total([held for gpu in gpus if (held := gpu.unmanaged_bytes) is not None]),
+        pods=len({one.uid for gpu in gpus for one in gpu.pods}),
     )
 
 
 def _pod_rows(
     pods: Sequence[ClusterPod], nodes: Sequence[NodeRow], at_s: float
 ) -> tuple[PodRow, ...]:
-    held: dict[str, list[Held]] = {pod.uid: [] for pod in pods}
+    held: dict[str, list[PodOnGpu]] = {pod.uid: [] for pod in pods}
     indexes: dict[str, int] = {}
     for node in nodes:
         for gpu in node.gpus:
             indexes[gpu.uuid] = gpu.index
             for one in gpu.pods:
                 if one.uid in held:
-                    held[one.uid].append(one)
+                    found = PodOnGpu(
+                        uuid=gpu.uuid,
+                        index=gpu.index,
+                        cap_bytes=one.cap_bytes,
+                        used_bytes=one.used_bytes,
+                        peak_bytes=one.peak_bytes,
+                        stops=one.stops,
+                    )
+                    held[one.uid].append(found)
     room = _Room(nodes)
     rows = [_pod(pod, held[pod.uid], indexes, room, at_s) for pod in pods]
     return tuple(sorted(rows, key=lambda row: (row.namespace, _natural(row.name))))
 
 
 def _pod(
-    pod: ClusterPod, held: Sequence[Held], indexes: Mapping[str, int], room: _Room, at_s: float
+    pod: ClusterPod, held: Sequence[PodOnGpu], indexes: Mapping[str, int], room: _Room, at_s: float
 ) -> PodRow:
     """Return a pod's row; where no figures name it yet, its GPUs are those of its annotation."""
     holds = tuple(held) or tuple(
-        Held(pod.uid, uuid, indexes.get(uuid), pod.asked_bytes, None, None, None, *_names(pod))
-        for uuid in pod.gpus
+        PodOnGpu(uuid=uuid, index=indexes.get(uuid), cap_bytes=pod.asked_bytes) for uuid in pod.gpus
     )
     stops = _largest(one.stops for one in holds)
     cap_bytes = _largest(one.cap_bytes for one in holds)
@@ -457,27 +400,23 @@ def _pod(
     elif phase is Phase.PENDING:
         why = room.lacking(cap_bytes, pod.gpu_count) or pod.unscheduled
     row = PodRow(
-        pod.namespace,
-        pod.name,
-        pod.uid,
-        pod.node,
-        len(holds) or pod.gpu_count,
-        cap_bytes,
-        holds,
-        phase,
-        pod.status,
-        "",
-        why,
-        pod.created_s,
-        stops,
-        pod.workload.kind,
-        pod.workload.name,
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        node=pod.node,
+        gpu_count=len(holds) or pod.gpu_count,
+        cap_bytes=cap_bytes,
+        held=holds,
+        phase=phase,
+        status=pod.status,
+        state="",
+        why=why,
+        created_s=pod.created_s,
+        stops=stops,
+        kind=pod.workload.kind,
+        workload=pod.workload.name,
     )
     return replace(row, state=_state(row, at_s))
-
-
-def _names(pod: ClusterPod) -> tuple[str, str]:
-    return pod.namespace, pod.name
 
 
 def _phase(pod: ClusterPod, *, has_gpu: bool) -> Phase:
@@ -520,13 +459,15 @@ class _Room:
 
     def __init__(self, nodes: Sequence[NodeRow]) -> None:
         nodes = [node for node in nodes if not node.not_shared]
-        gpus = [gpu for node in nodes if not node.stale for gpu in node.gpus if gpu.healthy]
+        gpus = [
+            (node.name, gpu) for node in nodes if not node.stale for gpu in node.gpus if gpu.healthy
+        ]
         self._all_known = bool(nodes) and not any(node.stale for node in nodes)
-        self._all_known &= all(gpu.free_bytes is not None for gpu in gpus)
+        self._all_known &= all(gpu.free_bytes is not None for _, gpu in gpus)
         free: dict[str, list[int]] = defaultdict(list)
-        for gpu in gpus:
+        for name, gpu in gpus:
             if gpu.free_bytes is not None:
-                free[gpu.node].append(gpu.free_bytes)
+                free[name].append(gpu.free_bytes)
         self._free = [sorted(amounts, reverse=True) for amounts in free.values()]
         self._most: dict[int, int] = {}
 
@@ -559,17 +500,17 @@ def _workload(namespace: str, kind: str, name: str, pods: Sequence[PodRow]) -> W
     phases = Counter(pod.phase for pod in pods)
     stops = [pod.stops for pod in pods if pod.stops is not None]
     return WorkloadRow(
-        namespace,
-        kind,
-        name,
-        len(pods),
-        phases[Phase.RUNNING],
-        phases[Phase.PENDING] + phases[Phase.WAITING],
-        _largest(pod.cap_bytes for pod in pods),
-        _total([one.cap_bytes for one in held if one.cap_bytes is not None]),
-        _total([one.used_bytes for one in held if one.used_bytes is not None]),
-        _largest(pod.peak_bytes for pod in pods),
-        _total(stops),
+        namespace=namespace,
+        kind=kind,
+        name=name,
+        pods=len(pods),
+        running=phases[Phase.RUNNING],
+        waiting=phases[Phase.PENDING] + phases[Phase.WAITING],
+        cap_bytes=_largest(pod.cap_bytes for pod in pods),
+        promised_bytes=_total([one.cap_bytes for one in held if one.cap_bytes is not None]),
+        used_bytes=_total([one.used_bytes for one in held if one.used_bytes is not None]),
+        peak_bytes=_largest(pod.peak_bytes for pod in pods),
+        stops=_total(stops),
     )
 
 
@@ -580,46 +521,49 @@ def _troubles(
     for node in nodes:
         if node.stale:
             sentence = f"figures are {span(node.age_s)} old; does its sentry run?"
-            found.append(Trouble(Reason.STALE, node.name, None, None, "", sentence, _SENTRIES))
+            found.append(Trouble(Reason.STALE, node.name, sentence, fix=_SENTRIES))
         for gpu in node.gpus:
-            found += _of_gpu(gpu)
+            found += _of_gpu(node, gpu)
     unreported = Counter(
         pod.node for pod in pods if reported is not None and pod.node and pod.node not in reported
     )
     for name, number in unreported.items():
         runs = "1 of these pods is" if number == 1 else f"{number} of these pods are"
         sentence = f"{runs} bound to it, and no sentry reports of it"
-        found.append(Trouble(Reason.UNREPORTED, name, None, None, "", sentence, _SENTRIES))
+        found.append(Trouble(Reason.UNREPORTED, name, sentence, fix=_SENTRIES))
     return found
 
 
-def _of_gpu(gpu: GpuRow) -> list[Trouble]:
-    found = []
+def _of_gpu(node: NodeRow, gpu: GpuFigures) -> list[Trouble]:
+    def trouble(
+        reason: Reason, sentence: str, amount_bytes: int | None = None, uid: str = ""
+    ) -> None:
+        found.append(
+            Trouble(reason, node.name, sentence, gpu=gpu.index, amount_bytes=amount_bytes, uid=uid)
+        )
+
+    found: list[Trouble] = []
     if not gpu.healthy:
         why = gpu.fault or "is lost or unhealthy"
-        sentence = f"{why}; nothing new is placed on it"
-        found.append(Trouble(Reason.GPU_LOST, gpu.node, gpu.index, None, "", sentence))
+        trouble(Reason.GPU_LOST, f"{why}; nothing new is placed on it")
     promised = gpu.promised_bytes
     if promised is not None and promised > gpu.usable_bytes:
-        over = promised - gpu.usable_bytes
         sentence = f"{exactly(promised)} are promised of {exactly(gpu.usable_bytes)} usable"
-        found.append(Trouble(Reason.OVERPROMISED, gpu.node, gpu.index, over, "", sentence))
+        trouble(Reason.OVERPROMISED, sentence, promised - gpu.usable_bytes)
     for one in gpu.unmanaged:
-        if one.used_bytes < UNMANAGED_FROM_BYTES:
-            continue
-        sentence = f"{amount(one.used_bytes)} are held by {_whose(one)}"
-        found.append(
-            Trouble(Reason.UNMANAGED, gpu.node, gpu.index, one.used_bytes, one.uid, sentence)
-        )
+        if one.used_bytes >= UNMANAGED_FROM_BYTES:
+            sentence = f"{amount(one.used_bytes)} are held by {_whose(node, one.uid)}"
+            trouble(Reason.UNMANAGED, sentence, one.used_bytes, one.uid)
     return found
 
 
-def _whose(one: Stranger) -> str:
-    if not one.uid:
+def _whose(node: NodeRow, uid: str) -> str:
+    if not uid:
         return "processes of no pod"
-    if one.pod:
-        return f"pod {one.namespace}/{one.pod}, which was promised none"
-    return f"a pod without a promise (uid {one.uid}, none that you can list here)"
+    namespace, name = node.name_of(uid)
+    if name:
+        return f"pod {namespace}/{name}, which was promised none"
+    return f"a pod without a promise (uid {uid}, none that you can list here)"
 
 
 _NUMBERED: Final = re.compile(r"([^0-9]*)([0-9]{0,30})")

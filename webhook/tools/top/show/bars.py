@@ -10,7 +10,7 @@ from webhook.tools.top.judge import Amounts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from webhook.tools.top.judge import GpuRow
+    from webhook.core.kinds.nodes import GpuFigures
 
 _UNKNOWN: Final = "?"
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
@@ -30,7 +30,7 @@ UNICODE: Final = Shades("█", "▒", "!", "·")
 ASCII: Final = Shades("#", "=", "!", ".")
 
 
-def gpu_bar(place: GpuRow | Amounts, cells: int, shades: Shades) -> str:
+def gpu_bar(place: GpuFigures | Amounts, cells: int, shades: Shades) -> str:
     """Draw a GPU, or several as one.
 
     Used by who was promised it, promised besides, held by somebody without a promise, and free.
@@ -51,7 +51,7 @@ def gpu_bar(place: GpuRow | Amounts, cells: int, shades: Shades) -> str:
     return _drawn(parts, place.usable_bytes, cells, shades.free if all_known else _UNKNOWN)
 
 
-def lettered_bar(gpu: GpuRow, cells: int, shades: Shades) -> str:
+def lettered_bar(gpu: GpuFigures, cells: int, shades: Shades) -> str:
     """Draw a GPU with a letter for each of its pods: large where used, small where promised."""
     parts: list[tuple[int, str]] = []
     for number, pod in enumerate(gpu.pods):

@@ -7,8 +7,9 @@ from itertools import groupby
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.kinds.nodes import GpuFigures
 from webhook.core.words import amount, counted, exactly, named, span
-from webhook.tools.top.judge import GpuRow, Phase, Reason
+from webhook.tools.top.judge import Phase, Reason
 from webhook.tools.top.show.bars import (
     ASCII,
     UNICODE,
@@ -171,7 +172,7 @@ def _nodes(report: TopReport, look: Look) -> list[str]:
             ]
             columns += [
                 Column("UUID", [clean(gpu.uuid) for _, gpu in rows]),
-                Column("WHO", [_who(gpu) for _, gpu in rows]),
+                Column("WHO", [_who(gpu, node) for node, gpu in rows]),
             ]
         return columns
 
@@ -448,12 +449,12 @@ def _exactly(known: int | None) -> str:
     return "-" if known is None else exactly(known)
 
 
-def _free(node: NodeRow, place: GpuRow | Amounts) -> str:
+def _free(node: NodeRow, place: GpuFigures | Amounts) -> str:
     if node.not_shared:
         return "not shared"
     if node.held:
         return "held"
-    if place.free_bytes is None or (isinstance(place, GpuRow) and not place.healthy):
+    if place.free_bytes is None or (isinstance(place, GpuFigures) and not place.healthy):
         return "-"
     return amount(max(0, place.free_bytes), down=True)
 
@@ -462,7 +463,7 @@ def _count(known: int | None) -> str:
     return "-" if known is None else str(known)
 
 
-def _number_of_pods(gpu: GpuRow) -> str:
+def _number_of_pods(gpu: GpuFigures) -> str:
     return str(len(gpu.pods)) if gpu.pods or gpu.promised_bytes is not None else "-"
 
 
@@ -470,7 +471,7 @@ def _seen(node: NodeRow) -> str:
     return f"{span(node.age_s)} old" if node.stale else span(node.age_s)
 
 
-def _product(gpu: GpuRow) -> str:
+def _product(gpu: GpuFigures) -> str:
     return clean(gpu.product.removeprefix("NVIDIA-").removeprefix("NVIDIA "))
 
 
@@ -478,10 +479,11 @@ def _products(node: NodeRow) -> str:
     return ", ".join(dict.fromkeys(_product(gpu) for gpu in node.gpus))
 
 
-def _who(gpu: GpuRow) -> str:
+def _who(gpu: GpuFigures, node: NodeRow) -> str:
     """Return the pods of a GPU by their letters; those of others have no names."""
     return " ".join(
-        f"{letter_of(number)}={clean(pod.pod) or '*'}" for number, pod in enumerate(gpu.pods)
+        f"{letter_of(number)}={clean(node.name_of(pod.uid)[1]) or '*'}"
+        for number, pod in enumerate(gpu.pods)
     )
 
 

@@ -11,13 +11,12 @@ from webhook.names import SEEING_API_VERSION
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from webhook.core.kinds.nodes import GpuFigures, PodFigures
     from webhook.tools.top.judge import (
         Amounts,
-        GpuRow,
-        Held,
         NodeRow,
+        PodOnGpu,
         PodRow,
-        Stranger,
         TopReport,
         Trouble,
         WorkloadRow,
@@ -96,11 +95,11 @@ def _node(node: NodeRow) -> Json:
         notShared=node.not_shared,
         held=node.held,
         totals=_amounts(node.amounts),
-        gpus=[_gpu(gpu) for gpu in node.gpus],
+        gpus=[_gpu(gpu, node) for gpu in node.gpus],
     )
 
 
-def _gpu(gpu: GpuRow) -> Json:
+def _gpu(gpu: GpuFigures, node: NodeRow) -> Json:
     return _known(
         uuid=gpu.uuid,
         index=gpu.index,
@@ -114,15 +113,12 @@ def _gpu(gpu: GpuRow) -> Json:
         freeBytes=gpu.free_bytes,
         unmanagedBytes=gpu.unmanaged_bytes,
         unattributedBytes=gpu.unattributed_bytes,
-        pods=[
-            _known(uid=held.uid, namespace=held.namespace, name=held.pod) | _held(held)
-            for held in gpu.pods
-        ],
-        unmanaged=[_stranger(one) for one in gpu.unmanaged],
+        pods=[_named(node, one.uid) | _held(one) for one in gpu.pods],
+        unmanaged=[_named(node, one.uid) | {"usedBytes": one.used_bytes} for one in gpu.unmanaged],
     )
 
 
-def _held(held: Held) -> Json:
+def _held(held: PodFigures | PodOnGpu) -> Json:
     return _known(
         capBytes=held.cap_bytes,
         usedBytes=held.used_bytes,
@@ -131,8 +127,9 @@ def _held(held: Held) -> Json:
     )
 
 
-def _stranger(one: Stranger) -> Json:
-    return _known(uid=one.uid, namespace=one.namespace, name=one.pod, usedBytes=one.used_bytes)
+def _named(node: NodeRow, uid: str) -> Json:
+    namespace, name = node.name_of(uid)
+    return _known(uid=uid, namespace=namespace, name=name)
 
 
 def _pod(pod: PodRow) -> Json:

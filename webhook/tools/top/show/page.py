@@ -30,7 +30,8 @@ from webhook.tools.top.show.drawing import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from webhook.tools.top.judge import Amounts, GpuRow, Held, NodeRow, PodRow, TopReport, Trouble
+    from webhook.core.kinds.nodes import GpuFigures, PodFigures
+    from webhook.tools.top.judge import Amounts, NodeRow, PodRow, TopReport, Trouble
     from webhook.tools.top.show.drawing import Element
 
 _MOST_LINES: Final = 16
@@ -172,7 +173,9 @@ def _drawn(nodes: Sequence[NodeRow]) -> list[NodeRow]:
 
 
 def _matters(node: NodeRow) -> bool:
-    return any(gpu.unmanaged or any(held.pod for held in gpu.pods) for gpu in node.gpus)
+    return any(
+        gpu.unmanaged or any(held.uid in node.names for held in gpu.pods) for gpu in node.gpus
+    )
 
 
 def _lines(nodes: Sequence[NodeRow]) -> tuple[list[Element], float]:
@@ -228,22 +231,22 @@ def _aged(node: NodeRow) -> str:
     return f" ({span(node.age_s)} old)" if node.stale else ""
 
 
-def _gpu(gpu: GpuRow, node: NodeRow, slot: _Slot, *, named: bool) -> Element:
+def _gpu(gpu: GpuFigures, node: NodeRow, slot: _Slot, *, named: bool) -> Element:
     """Draw a GPU: own pods, those of others, what nobody was promised; the rest is free."""
     known = gpu.promised_bytes is not None
     back = "empty" if known else "unknown"
     parts = [rectangle(slot.left, slot.top, slot.width, slot.height, back)]
     left = slot.left
     for held in gpu.pods:
-        if held.pod:
-            begin, cap = left, held.cap_bytes or 0
-            left = _part(parts, slot, left, cap, held.used_bytes, "ba", _said(held))
+        if held.uid in node.names:
+            begin, cap = left, held.cap_bytes
+            left = _part(parts, slot, left, cap, held.used_bytes, "ba", _said(held, node))
             if named and left - begin >= _LEAST_NAMED:
-                shown = cut(held.pod, left - begin - 14)
+                shown = cut(node.name_of(held.uid)[1], left - begin - 14)
                 parts.append(words(begin + 4, slot.top + 14, shown, "in-b"))
-    others = [held for held in gpu.pods if not held.pod]
-    caps = sum(held.cap_bytes or 0 for held in gpu.pods)
-    listed = sum(held.cap_bytes or 0 for held in others)
+    others = [held for held in gpu.pods if held.uid not in node.names]
+    caps = sum(held.cap_bytes for held in gpu.pods)
+    listed = sum(held.cap_bytes for held in others)
     promised = listed + max(0, (gpu.promised_bytes or 0) - caps)
     used = [held.used_bytes for held in others if held.used_bytes is not None]
     if promised:
@@ -251,7 +254,8 @@ def _gpu(gpu: GpuRow, node: NodeRow, slot: _Slot, *, named: bool) -> Element:
         title = f"{whose}: {_used_of(sum(used) if used else None, promised)}"
         left = _part(parts, slot, left, promised, sum(used), "po", title)
     for one in gpu.unmanaged:
-        by = f"{one.namespace}/{one.pod}" if one.pod else f"pod {one.uid}" if one.uid else "no pod"
+        whose = "/".join(node.name_of(one.uid)) if one.uid in node.names else f"pod {one.uid}"
+        by = whose if one.uid else "no pod"
         title = f"{amount(one.used_bytes)} without a promise, held by {by}"
         # It is there also where all is promised: then it takes what was promised to others.
         width = max(_LEAST_SEEN, one.used_bytes / slot.unit_bytes)
@@ -259,7 +263,7 @@ def _gpu(gpu: GpuRow, node: NodeRow, slot: _Slot, *, named: bool) -> Element:
         left = _part(parts, slot, left, round(width * slot.unit_bytes), None, ("trouble",), title)
     if not gpu.healthy or (gpu.promised_bytes or 0) > gpu.usable_bytes:
         parts.append(rectangle(slot.left, slot.top, slot.width, slot.height, "alarm"))
-    title = f"{gpu.node} GPU {gpu.index} {gpu.product}: {_figures(gpu)}"
+    title = f"{node.name} GPU {gpu.index} {gpu.product}: {_figures(gpu)}"
     return tag("g", tag("title", title), *parts, class_="old" if node.stale else "gpu")
 
 
@@ -287,17 +291,17 @@ def _part(
     return left + width
 
 
-def _said(held: Held) -> str:
+def _said(held: PodFigures, node: NodeRow) -> str:
     peak = "" if held.peak_bytes is None else f", at most {amount(held.peak_bytes)}"
-    used = _used_of(held.used_bytes, held.cap_bytes or 0)
-    return f"{held.namespace}/{held.pod}: {used}{peak}"
+    used = _used_of(held.used_bytes, held.cap_bytes)
+    return f"{'/'.join(node.name_of(held.uid))}: {used}{peak}"
 
 
 def _used_of(used: int | None, promised: int) -> str:
     return f"{_amount(used, 'unknown')} used of {amount(promised)} promised"
 
 
-def _figures(gpu: GpuRow) -> str:
+def _figures(gpu: GpuFigures) -> str:
     if not gpu.healthy:
         return gpu.fault or "lost or unhealthy"
     if gpu.promised_bytes is None:
@@ -306,7 +310,7 @@ def _figures(gpu: GpuRow) -> str:
     return f"{said}, {_free(gpu)} free"
 
 
-def _free(gpu: GpuRow) -> str:
+def _free(gpu: GpuFigures) -> str:
     if gpu.free_bytes is None or not gpu.healthy:
         return "-"
     return amount(max(0, gpu.free_bytes), down=True)
@@ -320,9 +324,9 @@ def _exactly(known: int | None) -> str:
     return "-" if known is None else exactly(known)
 
 
-def _row(node: NodeRow, gpu: GpuRow) -> list[str]:
+def _row(node: NodeRow, gpu: GpuFigures) -> list[str]:
     return [
-        f"{gpu.node} GPU {gpu.index}",
+        f"{node.name} GPU {gpu.index}",
         gpu.product,
         amount(gpu.usable_bytes, down=True),
         _amount(gpu.promised_bytes),
