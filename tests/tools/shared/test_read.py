@@ -15,12 +15,16 @@ from webhook.adapters.kube.client import KubeError
 from webhook.core.kinds.nodes import write_gpu_node
 from webhook.tools.shared.read import (
     GPU_NODES_PATH,
+    once,
+    read_each_pod,
     read_gpu_nodes,
     read_pods,
     read_unmanaged_pods,
     why_no_figures,
     why_no_pods,
 )
+from webhook.tools.simulate.judge.cluster import TodayObjects
+from webhook.tools.simulate.read import list_pods_and_nodes
 
 COLUMNS = ["Name", "Ready", "Status", "Restarts", "Age", "IP", "Node"]
 
@@ -218,3 +222,26 @@ def test_each_failure_says_what_is_missing_and_what_to_do(
     assert re.search(f"^no figures of GPUs: .*{figures}", why_no_figures(failed.value))
     assert re.search(f"^no pods: .*{of_one}", why_no_pods(failed.value, "team-a"))
     assert re.search(f"^no pods: .*{of_all}", why_no_pods(failed.value, ""))
+
+
+def test_an_object_is_taken_once_by_its_uid_or_else_its_name():
+    taken = []
+    keep = once(taken.append)
+    named = {"metadata": {"namespace": "a", "name": "x"}}
+    other = {"metadata": {"namespace": "b", "name": "x"}}
+    known = {"metadata": {"namespace": "a", "name": "x", "uid": "1"}}
+    for found in (named, known, named, other, known):
+        keep(found)
+    assert taken == [named, known, other]
+
+
+def test_what_reads_pods_and_nodes_takes_each_once():
+    class Kube:
+        def list_all(self, _path, keep, **_query):
+            for _ in range(2):  # as for a page that was too large
+                keep({"metadata": {"name": "x", "uid": "1"}, "spec": {"resourceClaims": [{}]}})
+
+    taken, found = [], TodayObjects()
+    read_each_pod(Kube(), "", taken.append)
+    list_pods_and_nodes(Kube(), found)
+    assert (len(taken), found.left_out.total(), found.others) == (1, 1, 1)

@@ -88,18 +88,19 @@ def report_command(
 def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str) -> RolloutReport:
     """Read what the user may read, and judge it; raises KubeError where pods cannot be read."""
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
-    from webhook.tools.report.judge import Judged  # noqa: PLC0415
-    from webhook.tools.report.read import read_counters, read_stored_pods  # noqa: PLC0415
+    from webhook.tools.report.judge import RolloutJudge  # noqa: PLC0415
+    from webhook.tools.report.read import read_counters  # noqa: PLC0415
     from webhook.tools.shared.read import (  # noqa: PLC0415
+        read_each_pod,
         read_gpu_nodes,
         why_no_figures,
         why_no_pods,
     )
 
     labels, why_no_labels = _namespace_labels(kube, policy, namespace)
-    judged, missing = Judged(policy, labels), []
+    judged, missing = RolloutJudge(policy, labels), []
     try:
-        read_stored_pods(kube, namespace, judged.take)
+        read_each_pod(kube, namespace, judged.add)
     except KubeError as error:
         raise NoCluster(why_no_pods(error, namespace)) from error
     try:

@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.decide import Decision, Outcome, Phase, decide
 from webhook.core.admission.templates import creation_of
-from webhook.core.kinds.workloads import workload_of
 from webhook.core.pod.demand import asks_for_vram
-from webhook.core.pod.lenient import as_object
 from webhook.core.policy.match import NamespaceUnknownError
 from webhook.core.policy.values import Action, Policy, Rollout
 from webhook.core.words import counted, named, shortened
-from webhook.names import MANAGED_LABEL, MIRROR_POD_ANNOTATION
+from webhook.names import MIRROR_POD_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from webhook.core.kinds.nodes import NodeFigures
     from webhook.core.pod.fields import Json
+    from webhook.tools.shared.pod import ClusterPod
 
 MOST_GROUPS: Final = 500
 """Of which a report is made; pods of further ones are counted alone."""
@@ -48,7 +47,7 @@ class Denied:
     workloads: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OverCap:
     """A pod that would have been stopped on one GPU for what it held."""
 
@@ -72,8 +71,8 @@ def enforcing(policy: Policy) -> Policy:
     return replace(policy, rules=rules, rollout=Rollout.ENFORCE)
 
 
-class Judged:
-    """Takes one stored pod after the other, and remembers little of each."""
+class RolloutJudge:
+    """Judges one stored pod after the other, and remembers little of each."""
 
     def __init__(
         self, policy: Policy, labels: Mapping[str, Mapping[str, str] | None] | None = None
@@ -96,17 +95,15 @@ class Judged:
         self.unknown: set[str] = set()
         """Namespaces of those."""
 
-    def take(self, raw: Json) -> None:
+    def add(self, pod: ClusterPod) -> None:
         """Judge a stored pod as if it were created now."""
-        metadata, spec = as_object(raw.get("metadata")), raw.get("spec")
-        namespace, name = str(metadata.get("namespace")), str(metadata.get("name"))
-        labels = as_object(metadata.get("labels"))
-        if labels.get(MANAGED_LABEL) == "true":
-            self._names[str(metadata.get("uid"))] = namespace, name
-        if not isinstance(spec, dict):
+        raw, namespace = pod.raw, pod.namespace
+        if pod.managed:
+            self._names[pod.uid] = namespace, pod.name
+        if not isinstance(raw.get("spec"), dict):
             self.unread += 1
             return
-        if MIRROR_POD_ANNOTATION in as_object(metadata.get("annotations")):
+        if MIRROR_POD_ANNOTATION in pod.annotations:
             return  # a kubelet's own, which nobody denies
         creation = creation_of(_as_created(raw), namespace)
         creation = replace(creation, namespace_labels=self._labels.get(namespace))
@@ -122,8 +119,8 @@ class Judged:
         if decision.outcome in _WORDS:
             self.denied_pods += 1
             for reason, sentence in _found(decision):
-                self._note(namespace, name, decision.rule, reason, sentence, metadata)
-        elif asks_for_vram(raw) and labels.get(MANAGED_LABEL) != "true":
+                self._note(pod, decision.rule, reason, sentence)
+        elif asks_for_vram(raw) and not pod.managed:
             self.untranslated += 1
 
     def denied(self) -> list[Denied]:
@@ -147,16 +144,17 @@ class Judged:
             )
 
     def over_cap(self, nodes: Iterable[NodeFigures]) -> list[OverCap]:
-        """Return who would have been stopped, of the pods that were taken; the oldest first."""
+        """Return who would have been stopped, of the pods that were added; the oldest first."""
         found = [
             OverCap(
-                *self._names[pod.uid],
-                node.name,
-                gpu.index,
-                pod.cap_bytes,
-                pod.peak_bytes,
-                pod.would_stop,
-                pod.would_stop_since_s,
+                namespace=self._names[pod.uid][0],
+                pod=self._names[pod.uid][1],
+                node=node.name,
+                gpu=gpu.index,
+                cap_bytes=pod.cap_bytes,
+                peak_bytes=pod.peak_bytes,
+                times=pod.would_stop,
+                since_s=pod.would_stop_since_s,
             )
             for node in nodes
             for gpu in node.gpus
@@ -165,20 +163,18 @@ class Judged:
         ]
         return sorted(found, key=lambda one: (one.since_s, one.namespace, one.pod, one.gpu))
 
-    def _note(
-        self, namespace: str, name: str, rule: str, reason: str, sentence: str, metadata: Json
-    ) -> None:
-        key = namespace, rule, reason
+    def _note(self, pod: ClusterPod, rule: str, reason: str, sentence: str) -> None:
+        key = pod.namespace, rule, reason
         group = self._groups.get(key)
         if group is None:
             if len(self._groups) == MOST_GROUPS:
                 return
             action = self._actions.get(rule, "")
-            group = Denied(namespace, rule, action, reason, name, sentence)
+            group = Denied(pod.namespace, rule, action, reason, pod.name, sentence)
             self._groups[key] = group
         group.pods += 1
         if len(group.workloads) < MOST_WORKLOADS:
-            group.workloads.add(str(workload_of(metadata)))
+            group.workloads.add(str(pod.workload))
 
 
 def _as_created(raw: Json) -> Json:

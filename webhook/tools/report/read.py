@@ -14,11 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.core.kinds.nodes import read_time
 from webhook.core.pod.lenient import as_object, as_objects
-from webhook.tools.shared.once import once
-from webhook.tools.shared.read import NOT_ENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from webhook.adapters.kube.client import Kube
 
@@ -43,15 +41,6 @@ class Counted:
     """Unix time."""
     reviews: dict[str, dict[str, int]]
     """Of new pods, by decision and reason."""
-
-
-def read_stored_pods(kube: Kube, namespace: str, keep: Callable[[Json], None]) -> None:
-    """Hand each pod of a namespace that has not ended to `keep`, once; all for "".
-
-    Raises KubeError.
-    """
-    path = joined("namespaces", namespace, "pods") if namespace else joined("pods")
-    kube.list_all(path, once(keep), fieldSelector=NOT_ENDED)
 
 
 def read_policy_texts(kube: Kube, namespace: str) -> dict[str, str] | None:

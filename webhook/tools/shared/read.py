@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from webhook.adapters.kube.client import joined
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
+from webhook.core.pod.lenient import as_object
 from webhook.names import GPU_NODES, MANAGED_LABEL, SEEING_API_VERSION
 from webhook.tools.shared.pod import ClusterPod
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from webhook.adapters.kube.client import Kube, KubeError
 
     Json = dict[str, Any]
@@ -67,6 +70,33 @@ def read_unmanaged_pods(kube: Kube, namespace: str, node: str) -> list[ClusterPo
             fieldSelector=f"spec.nodeName={node}",
         )
     )
+
+
+def read_each_pod(kube: Kube, namespace: str, add: Callable[[ClusterPod], None]) -> None:
+    """Hand each pod of a namespace that has not ended to `add`, once; all for "".
+
+    Raises KubeError.
+    """
+    each = once(lambda raw: add(ClusterPod(raw)))
+    kube.list_all(_pods(namespace), each, fieldSelector=NOT_ENDED)
+
+
+def once(keep: Callable[[Json], None]) -> Callable[[Json], None]:
+    """Return what hands an object to `keep` only the first time, by its uid, or else its name.
+
+    For who counts objects while they are read: `Kube.list_all` asks again for a page that is too
+    large, takes too long or has expired, and has called `keep` for the objects that it discards.
+    """
+    taken: set[str] = set()
+
+    def kept(found: Json) -> None:
+        metadata = as_object(found.get("metadata"))
+        uid = str(metadata.get("uid") or f"{metadata.get('namespace')}/{metadata.get('name')}")
+        if uid not in taken:
+            taken.add(uid)
+            keep(found)
+
+    return kept
 
 
 def why_no_figures(error: KubeError) -> str:

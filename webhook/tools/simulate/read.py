@@ -20,8 +20,7 @@ from webhook.tools.shared.manifests.documents import read_documents, text_of
 from webhook.tools.shared.manifests.files import name_of_input, read_text
 from webhook.tools.shared.manifests.lines import LineIndex
 from webhook.tools.shared.manifests.reading import ManifestError
-from webhook.tools.shared.once import once
-from webhook.tools.shared.read import NOT_ENDED
+from webhook.tools.shared.read import NOT_ENDED, once
 from webhook.tools.simulate.judge.cluster import TodayObjects
 from webhook.tools.simulate.judge.given import Size
 
