@@ -5,6 +5,7 @@ Anything may be forbidden, or not installed: what fails is one sentence, and the
 
 from __future__ import annotations
 
+from sys import intern
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from webhook.adapters.kube.client import joined
@@ -145,8 +146,8 @@ def _row(row: Json) -> ClusterPod | None:
     return _kept(
         ClusterPod(
             {"metadata": about.get("metadata")},
-            status=status if isinstance(status, str) else "",
-            node=node if isinstance(node, str) and node != _NO_NODE else "",
+            status=intern(status) if isinstance(status, str) else "",
+            node=intern(node) if isinstance(node, str) and node != _NO_NODE else "",
         )
     )
 
