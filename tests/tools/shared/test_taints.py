@@ -8,11 +8,11 @@ from itertools import product
 import pytest
 
 from tests.support.checked import BEFORE, a_node
+from tests.support.seen_cluster import a_read_node
 from webhook.core.kinds.nodes import NodeFigures
 from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.nodes import taints
 from webhook.tools.explain.judge.eligible import why_not
-from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.shared.taints import tolerates
 
@@ -55,8 +55,7 @@ def test_check_and_explain_say_the_same_of_a_toleration(operator):
         taint = {"key": "team", "value": level, "effect": repels}
         policy = replace(BEFORE.policy, tolerations=(toleration,))
         facts = replace(BEFORE, policy=policy, nodes=(a_node(taints=[taint]),))
-        node = ClusterNode({"metadata": {"name": "n1"}, "spec": {"taints": [taint]}})
-        pod = ClusterPod({"spec": {"tolerations": [toleration]}})
-        by_explain = why_not(pod, NODE, node)
+        node = a_read_node("n1", {}, (("team", level, repels),))
+        by_explain = why_not(ClusterPod({"spec": {"tolerations": [toleration]}}), NODE, node)
         by_check = taints(facts)
         assert (by_explain is None) == (by_check.level is Level.OK), (toleration, taint)

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.kinds.workloads import workload_of
-from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.placement.pods import counted_need, named_gpus
 from webhook.core.pod.findings import MalformedObjectError, quoted
 from webhook.core.pod.lenient import as_object, as_objects
@@ -192,6 +191,9 @@ class ClusterPod(ClusterObject):
     @cached_property
     def devices(self) -> frozenset[tuple[str, ...]]:
         """What each container asks for that a release before 0.3 left its GPUs for that."""
+        # Imported here: of the tools, check alone needs it.
+        from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV  # noqa: PLC0415
+
         spec, found = self.part("spec"), set()
         for one in (*as_objects(spec.get("containers")), *as_objects(spec.get("initContainers"))):
             resources = as_object(one.get("resources"))
