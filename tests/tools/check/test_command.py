@@ -23,7 +23,7 @@ from webhook.cli.main import main
 from webhook.tools.check.installed import completed
 from webhook.tools.check.judge.facts import SOUND, DryRun, Facts
 from webhook.tools.check.judge.table import run
-from webhook.tools.check.read import Looked
+from webhook.tools.check.read import RawFacts
 from webhook.tools.check.show import as_json, as_text, has_failed
 from webhook.tools.shared.facts import Unreadable
 
@@ -143,7 +143,7 @@ def test_wrong_usage_is_two():
 
 def looked(policies, *, bundles=(), secret=None, version="0.1.0"):
     facts = Facts("u", "v1.36.2", 1_800_000_000.0, "0.1.0", webhook=a_workload(version=version))
-    return completed(Looked(facts, policies, (), bundles, secret), pre=False)
+    return completed(RawFacts(facts, policies, (), bundles, secret), pre=False)
 
 
 BROKEN = {"a.yaml": "kind: What\n", "notes.txt": "no policy"}

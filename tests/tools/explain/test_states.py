@@ -12,7 +12,7 @@ from tests.support.paths import TESTS
 from tests.tools.explain.scene import cases
 from webhook.core.pod.findings import Reason
 from webhook.tools.explain.judge.eligible import Mismatch
-from webhook.tools.explain.judge.report import State, Trouble
+from webhook.tools.explain.judge.report import OtherReason, State
 from webhook.tools.explain.judge.room import Blocker
 from webhook.tools.explain.judge.stops import Said
 from webhook.tools.explain.show import as_json, as_text
@@ -64,7 +64,7 @@ def test_every_state_is_tried():
 def test_every_cause_of_a_wait_is_tried():
     tried = {cause.reason for case in CASES.values() for cause in case.report.causes}
     nodes = {node.reason for case in CASES.values() for node in case.report.nodes}
-    assert set(Trouble) <= tried
+    assert set(OtherReason) <= tried
     assert set(Blocker) <= tried
     assert set(Mismatch) <= tried | nodes
 
@@ -76,7 +76,7 @@ def test_programs_read_the_same_and_reasons_of_a_closed_set(name):
     assert (value["apiVersion"], value["kind"]) == ("vramwarden.io/v1alpha1", "ExplainReport")
     assert value["state"] == report.state.value
     assert value["headline"] == report.headline
-    sets: tuple[type[Enum], ...] = (Reason, Blocker, Mismatch, Said, Trouble)
+    sets: tuple[type[Enum], ...] = (Reason, Blocker, Mismatch, Said, OtherReason)
     closed = {str(member.value) for one in sets for member in one}
     of_nodes = {node["reason"] for node in value["nodes"] if "reason" in node}
     assert {cause["reason"] for cause in value["causes"]} | of_nodes <= closed

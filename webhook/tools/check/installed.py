@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
     from webhook.core.policy.values import Policy
     from webhook.tools.check.judge.facts import Facts
-    from webhook.tools.check.read import Looked
+    from webhook.tools.check.read import RawFacts
 
 _ANOTHER_VERSION: Final = Unreadable(
     "this command and the release are of different versions, and read policies differently"
 )
 
 
-def completed(looked: Looked, *, pre: bool) -> Facts:
+def completed(raw: RawFacts, *, pre: bool) -> Facts:
     """Return all facts; where nothing is installed the policy is the shipped one."""
-    facts = looked.facts
+    facts = raw.facts
     if pre or facts.webhook is None:
         shipped = shipped_policy_path()
         return replace(facts, policy=_policy({shipped.name: shipped.read_text()}, (), None, facts))
     webhook = None if isinstance(facts.webhook, Unreadable) else facts.webhook
-    files = looked.policies
+    files = raw.policies
     return replace(
         facts,
-        policy=_policy(files, looked.objects, webhook, facts),
-        authorities=_authorities(looked, facts.now_s),
-        certificate=_certificate(looked, facts.now_s),
+        policy=_policy(files, raw.objects, webhook, facts),
+        authorities=_authorities(raw, facts.now_s),
+        certificate=_certificate(raw, facts.now_s),
     )
 
 
@@ -89,13 +89,13 @@ def _facts_of(policy: Policy, image: str, *, comparable: bool) -> PolicyFacts:
     )
 
 
-def _authorities(looked: Looked, now_s: float) -> tuple[Authorities, ...] | Unreadable:
-    if isinstance(looked.bundles, Unreadable):
-        return looked.bundles
-    files = looked.secret[1] if isinstance(looked.secret, tuple) else {}
+def _authorities(raw: RawFacts, now_s: float) -> tuple[Authorities, ...] | Unreadable:
+    if isinstance(raw.bundles, Unreadable):
+        return raw.bundles
+    files = raw.secret[1] if isinstance(raw.secret, tuple) else {}
     served = Bundle.from_files(files)
     now = datetime.fromtimestamp(now_s, UTC)
-    return tuple(_authority(name, pem, served, now) for name, pem in looked.bundles)
+    return tuple(_authority(name, pem, served, now) for name, pem in raw.bundles)
 
 
 def _authority(name: str, pem: bytes, served: Bundle, now: datetime) -> Authorities:
@@ -107,10 +107,10 @@ def _authority(name: str, pem: bytes, served: Bundle, now: datetime) -> Authorit
     return Authorities(name, days_left=days, trusts=holds(pem, served) if served.ca_pem else None)
 
 
-def _certificate(looked: Looked, now_s: float) -> Certificate | Unreadable | None:
-    if looked.secret is None or isinstance(looked.secret, Unreadable):
-        return looked.secret
-    title, files = looked.secret
+def _certificate(raw: RawFacts, now_s: float) -> Certificate | Unreadable | None:
+    if raw.secret is None or isinstance(raw.secret, Unreadable):
+        return raw.secret
+    title, files = raw.secret
     serving = describe(Bundle.from_files(files), datetime.fromtimestamp(now_s, UTC)).serving
     if serving is None:
         return Certificate(title, "there is no readable certificate in it")

@@ -1,4 +1,4 @@
-"""What `vramwarden check` looks at, read with the rights of who runs it.
+"""What `vramwarden check` reads, read with the rights of who runs it.
 
 Where a right is missing the fact is `Unreadable`, which says which. Nothing is written: pods are
 created as a dry run alone. Lists come in pages, and little is kept of each object.
@@ -133,7 +133,7 @@ _OF_OWN_PODS: Final = ("name", "component", "node", "not_ready")
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class RawFacts:
     """What was seen, and what others have to read before it is all facts."""
 
     facts: Facts
@@ -147,15 +147,15 @@ class Looked:
     """Name and files of the Secret with our certificate, without keys; None where it has none."""
 
 
-def look(
+def read_facts(
     kube: Kube, command: str, *, pre: bool, namespace: str | None, test_namespace: str
-) -> Looked:
+) -> RawFacts:
     """Read what the checks need; raises KubeError where the API server does not answer at all.
 
     Also where it ceases to: what follows would wait as long.
     """
     version = str(kube.read("/version").get("gitVersion") or "")
-    looker = _Looker(kube, namespace, test_namespace)
+    reader = _Reader(kube, namespace, test_namespace)
     facts = Facts(
         url=kube.url,
         version=version,
@@ -163,13 +163,13 @@ def look(
         command=command,
         test_namespace=test_namespace,
     )
-    facts = looker.cluster(facts)
+    facts = reader.cluster(facts)
     if pre:
-        return Looked(looker.before(facts), None, (), (), None)
-    return looker.installed(facts)
+        return RawFacts(reader.before(facts), None, (), (), None)
+    return reader.installed(facts)
 
 
-class _Looker:
+class _Reader:
     def __init__(self, kube: Kube, namespace: str | None, test_namespace: str) -> None:
         self._kube = kube
         self._namespace = namespace
@@ -221,7 +221,7 @@ class _Looker:
             webhook=None,
         )
 
-    def installed(self, facts: Facts) -> Looked:
+    def installed(self, facts: Facts) -> RawFacts:
         """Add what is installed, and what becomes of pods."""
         webhook = self._try("get deployments", lambda: self._webhook(facts.namespace))
         if isinstance(webhook, Workload):
@@ -241,7 +241,7 @@ class _Looker:
             ),
         )
         if not webhook:
-            return Looked(facts, None, (), (), None)
+            return RawFacts(facts, None, (), (), None)
         fences = self._try(
             "list admission policies", lambda: self._fence("policies", facts.admission)
         )
@@ -266,7 +266,7 @@ class _Looker:
             events=self._try("list events in namespace default", self._events),
         )
         facts, objects = self._with_objects(facts, webhook)
-        return Looked(
+        return RawFacts(
             facts,
             self._try("get configmaps", lambda: self._data(namespace, _POLICIES)),
             objects,

@@ -53,7 +53,7 @@ _NO_RIGHT: Final = "cannot create resource"
 _FINISHED: Final = ("Succeeded", "Failed")
 
 
-class Kind(NamedTuple):
+class WorkloadKind(NamedTuple):
     """A kind of workload, and where it is read."""
 
     name: str
@@ -62,21 +62,25 @@ class Kind(NamedTuple):
     """How kubectl lets people write it."""
 
 
-DEPLOYMENT: Final = Kind(
+DEPLOYMENT: Final = WorkloadKind(
     "Deployment", "/apis/apps/v1", ("deployment", "deployments", "deploy", "deployment.apps")
 )
-REPLICA_SET: Final = Kind("ReplicaSet", "/apis/apps/v1", ("replicaset", "replicasets", "rs"))
-STATEFUL_SET: Final = Kind("StatefulSet", "/apis/apps/v1", ("statefulset", "statefulsets", "sts"))
-DAEMON_SET: Final = Kind("DaemonSet", "/apis/apps/v1", ("daemonset", "daemonsets", "ds"))
-JOB: Final = Kind("Job", "/apis/batch/v1", ("job", "jobs", "job.batch"))
-CRON_JOB: Final = Kind("CronJob", "/apis/batch/v1", ("cronjob", "cronjobs", "cj"))
+REPLICA_SET: Final = WorkloadKind(
+    "ReplicaSet", "/apis/apps/v1", ("replicaset", "replicasets", "rs")
+)
+STATEFUL_SET: Final = WorkloadKind(
+    "StatefulSet", "/apis/apps/v1", ("statefulset", "statefulsets", "sts")
+)
+DAEMON_SET: Final = WorkloadKind("DaemonSet", "/apis/apps/v1", ("daemonset", "daemonsets", "ds"))
+JOB: Final = WorkloadKind("Job", "/apis/batch/v1", ("job", "jobs", "job.batch"))
+CRON_JOB: Final = WorkloadKind("CronJob", "/apis/batch/v1", ("cronjob", "cronjobs", "cj"))
 KINDS: Final = (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET, JOB, CRON_JOB)
 
 
 class _Workload(ClusterObject):
     """A workload as it is stored."""
 
-    kind: Kind
+    kind: WorkloadKind
 
 
 def read_pod_facts(
@@ -129,7 +133,7 @@ def read_pod_facts(
 
 
 def read_workload_facts(
-    kube: Kube, kind: Kind, namespace: str, name: str
+    kube: Kube, kind: WorkloadKind, namespace: str, name: str
 ) -> tuple[WorkloadFacts, ClusterPod | None]:
     """Read what is to be known of a workload, and its pod to explain; raises KubeError."""
     raw = kube.find(_path(kind.path, namespace, _plural(kind), name))
@@ -415,7 +419,7 @@ def _path(group: str, namespace: str, plural: str, *rest: str) -> str:
     return "/".join((group or "/api/v1", *named))
 
 
-def _plural(kind: Kind) -> str:
+def _plural(kind: WorkloadKind) -> str:
     return kind.name.lower() + "s"
 
 

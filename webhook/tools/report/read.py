@@ -33,7 +33,7 @@ _PORT: Final = "operations"
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class ReplicaCounts:
     """What a replica has counted since it started."""
 
     replica: str
@@ -50,13 +50,15 @@ def read_policy_texts(kube: Kube, namespace: str) -> dict[str, str] | None:
     return {str(name): text for name, text in data.items() if isinstance(text, str)} or None
 
 
-def read_counters(kube: Kube, namespace: str) -> tuple[list[Counted], str]:
+def read_counters(kube: Kube, namespace: str) -> tuple[list[ReplicaCounts], str]:
     """Return what each replica counted, and why that is not all of it; never raises KubeError."""
     path = joined("namespaces", namespace, "pods")
     try:
         replicas = kube.list_first(path, _replica, _MOST_REPLICAS, labelSelector=_WEBHOOK_PODS)
         return [
-            Counted(name, since_s, _counts(kube.text(_metrics(path, name, port), _MOST_BYTES)))
+            ReplicaCounts(
+                name, since_s, _counts(kube.text(_metrics(path, name, port), _MOST_BYTES))
+            )
             for name, port, since_s in replicas
         ], ""
     except KubeError as error:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from webhook.tools.report.judge import Denied, OverCap
-    from webhook.tools.report.read import Counted
+    from webhook.tools.report.read import ReplicaCounts
 
 _HEADS: Final = ("NAMESPACE", "RULE", "NOW", "REASON", "PODS", "WORKLOADS", "EXAMPLE")
 _HEADS_OVER: Final = ("NAMESPACE", "POD", "NODE", "GPU", "CAP", "PEAK", "TIMES", "SINCE")
@@ -33,7 +33,7 @@ class RolloutReport:
     untranslated: int
     denied: Sequence[Denied]
     over_cap: Sequence[OverCap]
-    counted: Sequence[Counted]
+    counted: Sequence[ReplicaCounts]
     missing: Sequence[str]
     """What could not be read, and what to do."""
     now_s: float
@@ -85,7 +85,7 @@ def _over_cap(found: RolloutReport) -> list[str]:
     return ["These would have been stopped at their cap.", "", *_table(_HEADS_OVER, rows)]
 
 
-def _counted(one: Counted, now_s: float) -> list[str]:
+def _counted(one: ReplicaCounts, now_s: float) -> list[str]:
     since = "" if one.since_s is None else f" in {span(now_s - one.since_s)}"
     found = [
         f"{decision} {count} ({', '.join(f'{why} {many}' for why, many in sorted(by.items()))})"

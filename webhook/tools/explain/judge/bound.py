@@ -16,7 +16,7 @@ from webhook.tools.explain.judge.past import (
     peak_words,
     stops_words,
 )
-from webhook.tools.explain.judge.report import Cause, Enough, Report, Severity, State, Trouble
+from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
 from webhook.tools.explain.judge.room import Blocker
 from webhook.tools.explain.judge.stops import LONGEST_SENTENCE, Said, hear
 from webhook.tools.explain.judge.waiting import demand_words, old_figures, unreadable
@@ -73,7 +73,7 @@ def explain_bound(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report:
     if what is State.WAITING:
         detail = (state.waits.told if state.waits else "") or _AWAY
         fix = "wait, or delete the pod, so that another one is bound"
-        causes.insert(0, Cause(Severity.ERROR, Trouble.WAITS_FOR_GPU, detail, fix))
+        causes.insert(0, Cause(Severity.ERROR, OtherReason.WAITS_FOR_GPU, detail, fix))
     elif not state.finished:
         causes += _broken(node, state)
         if state.unreadable and not state.uuids:
@@ -216,7 +216,7 @@ def _held_from_outside(pod: ClusterPod, now_s: float) -> Iterator[Cause]:
     at_s = read_time(found.since)
     when = "" if at_s is None else f"{span(now_s - at_s)} ago, by the node's sentry: "
     detail = when + bounded(found.message, LONGEST_SENTENCE)
-    yield Cause(Severity.WARNING, Trouble.CAP_EXCEEDED, detail)
+    yield Cause(Severity.WARNING, OtherReason.CAP_EXCEEDED, detail)
 
 
 def _broken(node: NodeFigures | None, state: PodState) -> Iterator[Cause]:
@@ -238,7 +238,7 @@ def _waiting_containers(pod: ClusterPod) -> Iterator[Cause]:
             said = bounded(waits.get("message"), LONGEST_SENTENCE)
             detail = f"container {bounded(one.get('name'), 63)}: {reason}"
             yield Cause(
-                Severity.ERROR, Trouble.CONTAINER_WAITS, f"{detail}: {said}" if said else detail
+                Severity.ERROR, OtherReason.CONTAINER_WAITS, f"{detail}: {said}" if said else detail
             )
             return
 

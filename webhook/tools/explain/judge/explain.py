@@ -45,7 +45,7 @@ from webhook.tools.explain.judge.past import (
     stops_words,
 )
 from webhook.tools.explain.judge.plugins import explain_by_plugin, given_by_plugin
-from webhook.tools.explain.judge.report import Cause, Enough, Report, Severity, State, Trouble
+from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
 from webhook.tools.explain.judge.stops import Said
 from webhook.tools.explain.judge.waiting import explain_pending
 from webhook.tools.shared.facts import MOST, bounded, part
@@ -143,22 +143,22 @@ def _refusal(text: str) -> Iterator[Cause]:
     text = bounded(text, _LONGEST_REFUSAL)
     denied = _DENIED.search(text)
     if denied is None:
-        yield Cause(Severity.ERROR, Trouble.CREATION_DENIED, text)
+        yield Cause(Severity.ERROR, OtherReason.CREATION_DENIED, text)
         return
     said, _, guidance = text[denied.end() :].partition(f". {GUIDANCE}")
     starts = list(_FINDING.finditer(said))
     if not starts:
-        yield Cause(Severity.ERROR, Trouble.CREATION_DENIED, said)
+        yield Cause(Severity.ERROR, OtherReason.CREATION_DENIED, said)
     for found, end in zip(starts, [*(one.start() for one in starts[1:]), len(said)], strict=True):
         reason = _REASONS[found[1]]
         yield Cause(Severity.ERROR, reason, said[found.end() : end], reason.cure)
     if guidance:
-        yield Cause(Severity.INFO, Trouble.CREATION_DENIED, f"{GUIDANCE}{guidance}")
+        yield Cause(Severity.INFO, OtherReason.CREATION_DENIED, f"{GUIDANCE}{guidance}")
 
 
 def _failed(facts: WorkloadFacts) -> Iterator[Cause]:
     if facts.failed:
-        yield Cause(Severity.ERROR, Trouble.JOB_FAILED, bounded(facts.failed, _LONGEST_REFUSAL))
+        yield Cause(Severity.ERROR, OtherReason.JOB_FAILED, bounded(facts.failed, _LONGEST_REFUSAL))
 
 
 def _misplaced(facts: WorkloadFacts) -> Iterator[Cause]:
@@ -166,7 +166,7 @@ def _misplaced(facts: WorkloadFacts) -> Iterator[Cause]:
         where = f"{facts.template}.metadata.annotations"
         names = named(facts.misplaced)
         detail = f"{names} stands on the {facts.kind}, where nothing reads it"
-        yield Cause(Severity.WARNING, Trouble.NOT_READ, detail, f"move it to {where}")
+        yield Cause(Severity.WARNING, OtherReason.NOT_READ, detail, f"move it to {where}")
 
 
 def _bound_in(detail: str) -> int | None:
@@ -218,7 +218,7 @@ def _not_found(
     near = difflib.get_close_matches(name[:_LONGEST_NAME], names[:_MOST_NAMES], 3, _LIKE)
     meant = f"did you mean {named(near)}?" if near else ""
     detail = f"there is no {kind} {name} in namespace {namespace}"
-    cause = Cause(Severity.ERROR, Trouble.NOT_FOUND, detail, meant)
+    cause = Cause(Severity.ERROR, OtherReason.NOT_FOUND, detail, meant)
     headline = f"{kind} {namespace}/{name} does not exist."
     return Report(kind, namespace, name, State.UNKNOWN, headline, (cause,), left_out=left_out)
 
@@ -242,7 +242,7 @@ def _without_demand(facts: PodFacts, pod: ClusterPod) -> Report:
         line = next(filter(None, idioms.values()), f"{GPU_MEMORY_ANNOTATION}: 8Gi, for example")
         fix = f"{line}, as an annotation of the pod"
         detail = f"vramwarden does not read {named(idioms)}"
-        causes.append(Cause(Severity.INFO, Trouble.NOT_READ, detail, fix))
+        causes.append(Cause(Severity.INFO, OtherReason.NOT_READ, detail, fix))
     return Report(
         "Pod",
         facts.namespace,

@@ -53,7 +53,7 @@ class Severity(StrEnum):
     INFO = "info"
 
 
-class Trouble(StrEnum):
+class OtherReason(StrEnum):
     """Reasons for which no other part of vramwarden has a word."""
 
     UNSCHEDULABLE = "Unschedulable"
@@ -84,7 +84,7 @@ class Cause:
     """One thing that is to be known."""
 
     severity: Severity
-    reason: Reason | Blocker | Mismatch | Said | Trouble
+    reason: Reason | Blocker | Mismatch | Said | OtherReason
     detail: str
     fix: str = ""
     """What to do; empty where there is nothing."""

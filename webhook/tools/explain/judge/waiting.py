@@ -10,7 +10,7 @@ from webhook.core.words import amount, counted, exactly, named, span
 from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
 from webhook.tools.explain.judge.eligible import Mismatch
 from webhook.tools.explain.judge.past import find_history, history_notes
-from webhook.tools.explain.judge.report import Cause, Enough, Report, Severity, State, Trouble
+from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
 from webhook.tools.explain.judge.room import OLD_S, Blocker, find_room, would_make_room
 
 if TYPE_CHECKING:
@@ -224,29 +224,29 @@ def of_scheduler(pod: ClusterPod, room: Room | None, *, judged: bool) -> Iterato
     gates = pod.part("spec").get("schedulingGates")
     if (scheduled and scheduled.reason == "SchedulingGated") or gates:
         detail = "the pod has scheduling gates, which whoever set them has to remove"
-        yield Cause(Severity.ERROR, Trouble.GATED, detail)
+        yield Cause(Severity.ERROR, OtherReason.GATED, detail)
         return
     message = scheduled.message if scheduled and scheduled.status == "False" else ""
     denied = _BINDING_DENIED.search(message)
     if denied:
         detail = f"the scheduler tried a node, and vramwarden denied that binding: {denied[1]}"
         severity = Severity.ERROR if room is None else Severity.INFO  # else the figures say it
-        yield Cause(severity, Trouble.BINDING_DENIED, detail)
+        yield Cause(severity, OtherReason.BINDING_DENIED, detail)
         return
     fits = bool(room) and room is not None and room.cause is None
     others = [one for one in _said(message) if not _is_ours(one, judged=judged)]
     if others:
         severity = Severity.ERROR if room is None or fits else Severity.WARNING
         detail = f"the scheduler says: {', '.join(others)}"
-        yield Cause(severity, Trouble.UNSCHEDULABLE, detail)
+        yield Cause(severity, OtherReason.UNSCHEDULABLE, detail)
     elif message and room is None:
         detail = f"the scheduler says: {message}"
-        yield Cause(Severity.ERROR, Trouble.UNSCHEDULABLE, detail)
+        yield Cause(Severity.ERROR, OtherReason.UNSCHEDULABLE, detail)
     elif fits and room is not None:
         has = named(node.name for node in room.nodes if node.fits)
         said = "has said nothing yet" if not message else f"said: {message}"
         detail = f"there is room for it on {has}, and the scheduler {said}"
-        yield Cause(Severity.INFO, Trouble.NOT_SCHEDULED_YET, detail)
+        yield Cause(Severity.INFO, OtherReason.NOT_SCHEDULED_YET, detail)
 
 
 def _said(message: str) -> list[str]:
