@@ -13,7 +13,10 @@ from tests.support.kube_api import account_kubeconfig
 from tests.support.pods import a_container, a_pod, a_review
 from tests.support.servers import running
 from webhook.cli.main import main
-from webhook.core.enforcement.last_words import LastWords, write_last_words
+from webhook.core.enforcement.termination_message import (
+    TerminationMessage,
+    write_message,
+)
 from webhook.core.kinds.nodes import write_time
 
 NAME = "vramwarden-webhook"
@@ -73,7 +76,7 @@ class Cluster:
 
     def says(self, name, peak_bytes, **status):
         now_s = time.time()
-        words = write_last_words(LastWords(16 * GIB, {"GPU-a": peak_bytes}, 0, 1_000))
+        words = write_message(TerminationMessage(16 * GIB, {"GPU-a": peak_bytes}, 0, 1_000))
         ended = {"exitCode": 0, "finishedAt": write_time(now_s), "message": f"all is well\n{words}"}
         container = {
             "name": "vram-enforcer", "image": "x", "imageID": "", "ready": False, "restartCount": 0,

@@ -277,7 +277,7 @@ def test_what_could_not_be_written_is_written_later(api, replica):
     assert replica.log[-1][:2] == ("info", "histories are written again")
 
 
-def test_where_the_last_words_are_missing_the_sentrys_peak_counts(api, replica):
+def test_where_the_termination_message_is_missing_the_sentrys_peak_counts(api, replica):
     raw, state = a_pod(1)
     raw["status"]["initContainerStatuses"][0]["state"] = terminated()
     api.figures_are = figures(7 * GIB, 1, uid=state.uid)

@@ -190,7 +190,7 @@ class Pod:
         return sorted(names - {"heartbeat.new"})
 
     def events(self, message=""):
-        """Return what the enforcer said, in whole lines; its last words only if asked for."""
+        """Return what the enforcer said, in whole lines; its final figures only if asked for."""
         lines = self.outputs[0].read_text(encoding="utf-8").split("\n")[:-1]
         events = [json.loads(line) for line in lines]
         wanted = {message} if message else EVENTS - {"last words"}
@@ -210,12 +210,12 @@ class Pod:
 
     @property
     def termination_message(self):
-        """Return what was last reported; what `last_words` says stood behind it is left out."""
+        """Return what was last reported; what `final_figures` says stood behind it is left out."""
         written = self.outputs[1].read_text(encoding="utf-8")
-        return written.removesuffix(self.last_words)
+        return written.removesuffix(self.final_figures)
 
     @property
-    def last_words(self):
+    def final_figures(self):
         """Return the two lines that an event says were written at the end; empty before."""
         for said in self.events("last words")[-1:]:
             figures = [said[key] for key in ("cap_bytes", "peak_bytes", "stops", "s")]

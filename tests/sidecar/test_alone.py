@@ -37,7 +37,7 @@ FILES = {
     "webhook/core/enforcement/bounds.py",
     "webhook/core/enforcement/step.py",
     "webhook/core/enforcement/explanation.py",
-    "webhook/core/enforcement/last_words.py",
+    "webhook/core/enforcement/termination_message.py",
     "webhook/core/enforcement/pacing.py",
     "webhook/core/enforcement/process_name.py",
     "webhook/names.py",

@@ -153,7 +153,7 @@ ours.verdict("error", "cannot measure", "a disk that hangs")
 
 
 @pytest.mark.parametrize("threads", [True, False], ids=["", "no more threads"])
-def test_last_words_are_written_and_a_disk_that_hangs_holds_them_up_for_a_moment_only(
+def test_final_figures_are_written_and_a_disk_that_hangs_holds_them_up_for_a_moment_only(
     threads, tmp_path
 ):
     code = """
@@ -162,7 +162,7 @@ from types import SimpleNamespace
 from webhook.sidecar import ending, journal
 
 ours = journal.EnforcerJournal(1, sys.argv[1])
-ours.last_words = lambda: ("ended\\n", {"why": "all is well"})
+ours.final_figures = lambda: ("ended\\n", {"why": "all is well"})
 ending.end_on_signals(ours)
 if sys.argv[2] == "False":
     def start_new_thread(*_):

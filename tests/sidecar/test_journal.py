@@ -147,10 +147,10 @@ WORDS = "ended: all was well\n{}\n"
 
 @given(TEXTS)
 @example("ä" * 4096)
-def test_the_last_words_stand_behind_the_last_verdict_whatever_that_says(heard_once, text):
+def test_the_final_figures_stand_behind_the_last_verdict_whatever_that_says(heard_once, text):
     heard = heard_once
     heard.journal = EnforcerJournal(heard.journal._write.args[0], str(heard.log))
-    heard.journal.last_words = lambda: (WORDS, {"why": "all was well"})
+    heard.journal.final_figures = lambda: (WORDS, {"why": "all was well"})
     heard.journal.verdict("error", "cannot measure", text)
     heard.journal.end()
     message = heard.log.read_bytes()
@@ -174,8 +174,8 @@ def test_the_end_is_an_event_and_where_nothing_was_guarded_none(heard):
     assert heard.log.read_text(encoding="utf-8") == "self-test: fine\n"
 
 
-def test_a_verdict_after_sigterm_keeps_the_last_words_behind_it(heard):
-    heard.journal.last_words = lambda: (WORDS, {})
+def test_a_verdict_after_sigterm_keeps_the_final_figures_behind_it(heard):
+    heard.journal.final_figures = lambda: (WORDS, {})
     heard.journal.begin_to_end()
     assert heard.log.read_text(encoding="utf-8") == WORDS
     heard.journal.verdict("warning", "stopping a process", "it grew")
@@ -183,7 +183,7 @@ def test_a_verdict_after_sigterm_keeps_the_last_words_behind_it(heard):
 
 
 def test_without_a_verdict_the_words_stand_alone_and_before_the_end_there_are_none(heard):
-    heard.journal.last_words = lambda: (WORDS, {"why": "all was well"})
+    heard.journal.final_figures = lambda: (WORDS, {"why": "all was well"})
     heard.journal.verdict("info", "self-test", "fine")
     assert heard.log.read_text(encoding="utf-8") == "self-test: fine\n"
     heard.journal.end()

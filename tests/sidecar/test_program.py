@@ -182,8 +182,8 @@ def guarded(act, ground, monkeypatch, **environment):
 NOTHING = "no peak was measured, the cap is 1Mi, nothing was stopped, guarded for "
 
 
-def last_words(event):
-    """Return what an event of the last words says that the termination message ends with."""
+def final_figures(event):
+    """Return what the last event says that the termination message ends with."""
     assert event["msg"] == "last words"
     assert event["why"] == f"{NOTHING}{event['s']}s"
     figures = f'{{"v":1,"cap":1000,"peak":{{}},"stops":0,"s":{event["s"]}}}'
@@ -196,7 +196,7 @@ def test_a_signal_to_stop_ends_a_guard_with_nought(number, ground, monkeypatch):
     said = [event["msg"] for event in events]
     assert (code, said) == (0, ["self-test", "last words", "stopped"])
     assert events[0]["ability"] == "full"
-    assert message == f"self-test: {events[0]['why']}\n{last_words(events[1])}"
+    assert message == f"self-test: {events[0]['why']}\n{final_figures(events[1])}"
     assert message.startswith("self-test: Driver 565.57.01 ")
 
 
@@ -206,7 +206,7 @@ def test_a_driver_that_was_replaced_ends_a_guard_with_seventy_five(ground, monke
     *_, changed, words = events
     assert (code, changed["level"], changed["msg"]) == (75, "error", "the driver changed")
     assert "only a new container gets the new one" in changed["why"]
-    assert message == f"the driver changed: {changed['why']}\n{last_words(words)}"
+    assert message == f"the driver changed: {changed['why']}\n{final_figures(words)}"
 
 
 def test_a_pod_that_must_restart_ends_a_guard_with_eighty_eight(ground, monkeypatch):
@@ -216,4 +216,4 @@ def test_a_pod_that_must_restart_ends_a_guard_with_eighty_eight(ground, monkeypa
     )  # fmt: skip
     *_, ended, words = events
     assert (code, ended["msg"]) == (88, "the pod must restart")
-    assert message == f"the pod must restart: {ended['why']}\n{last_words(words)}"
+    assert message == f"the pod must restart: {ended['why']}\n{final_figures(words)}"

@@ -33,7 +33,7 @@ _CHECK_S: Final = 0.2
 """Between questions whether the guard is needed still."""
 
 _WORDS_S: Final = 1.0
-"""How long the last words may hold up the end: a disk may hang, too."""
+"""How long the final figures may hold up the end: a disk may hang, too."""
 
 
 def end_on_signals(journal: EnforcerJournal) -> None:
@@ -69,12 +69,12 @@ def _end(told: int, journal: EnforcerJournal) -> None:
         _in_time(journal.begin_to_end)
         while _is_needed():
             time.sleep(_CHECK_S)
-    leave_last_words(journal)
+    leave_final_figures(journal)
     journal.event("info", "stopped")
     os._exit(STOPPED)
 
 
-def leave_last_words(journal: EnforcerJournal) -> None:
+def leave_final_figures(journal: EnforcerJournal) -> None:
     """Write what the pod held at most; whoever calls this ends the process next."""
     _in_time(journal.end)
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters import processes, surroundings
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement.last_words import LastWords, in_words, write_last_words
 from webhook.core.enforcement.process_name import write_process_name
 from webhook.core.enforcement.step import (
     Cap,
@@ -23,6 +22,11 @@ from webhook.core.enforcement.step import (
     Terminate,
     name_victim,
     step,
+)
+from webhook.core.enforcement.termination_message import (
+    TerminationMessage,
+    in_words,
+    write_message,
 )
 from webhook.names import POD_RESTART_EXIT_CODE
 from webhook.sidecar.ending import delay_exit_while
@@ -105,7 +109,7 @@ class Guard:
     def run(self) -> int:
         """Guard, and return the exit code; raises DriverChangedError."""
         delay_exit_while(self._is_needed)
-        self._journal.last_words = self._last_words
+        self._journal.final_figures = self._final_figures
         last_s = time.monotonic()
         while True:
             now_s = time.monotonic()
@@ -148,13 +152,13 @@ class Guard:
         self._tell_by_name()
         return actions
 
-    def _last_words(self) -> tuple[str, dict[str, Any]]:
+    def _final_figures(self) -> tuple[str, dict[str, Any]]:
         """Return what is known of the pod so far; safe in any thread."""
         seconds = int(time.monotonic() - self._began_s)
-        words = LastWords(self._cap.cap_bytes, self._state.peaks, self._stops, seconds)
+        words = TerminationMessage(self._cap.cap_bytes, self._state.peaks, self._stops, seconds)
         figures = {"peak_bytes": dict(words.peaks), "cap_bytes": words.cap_bytes}
         values = {"why": in_words(words), **figures, "stops": words.stops, "s": words.seconds}
-        return write_last_words(words), values
+        return write_message(words), values
 
     def _tell_by_name(self) -> None:
         """Show stops and peak as our process's name, for who sees us from outside the pod."""

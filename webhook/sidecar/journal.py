@@ -1,4 +1,4 @@
-"""The enforcer's journal: its verdicts and last words are for `kubectl describe`, too."""
+"""The enforcer's journal: its verdicts and final figures are for `kubectl describe`, too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from webhook.sidecar.heartbeat import leave_verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    LastWords = tuple[str, Mapping[str, Any]]
+    FinalFigures = tuple[str, Mapping[str, Any]]
 
 _LONGEST_MESSAGE: Final = 4096  # the kubelet's bound, in bytes
 WRITING_S: Final = 0.5
@@ -36,7 +36,7 @@ class EnforcerJournal(Journal):
         self._ends = False
         self._writing = _thread.allocate_lock()
         """Held while a verdict is written: whoever ends the process takes it first."""
-        self.last_words: Callable[[], LastWords | None] = _nothing
+        self.final_figures: Callable[[], FinalFigures | None] = _nothing
         """What there is to say of the pod, as text and as an event's values; safe in any thread."""
 
     def verdict(
@@ -50,31 +50,31 @@ class EnforcerJournal(Journal):
         """
         with self._writing:
             self._verdict = f"{message}: {why}\n"
-            self._write_termination_log(self.last_words() if self._ends else None)
+            self._write_termination_log(self.final_figures() if self._ends else None)
             if report and self._run_folder:
                 leave_verdict(self._run_folder, f"{message}: {why}")
             self.event(level, message, why=why, **values)
 
     def begin_to_end(self) -> None:
-        """Have the last words stand behind the last verdict, and behind each one that follows.
+        """Have the final figures stand behind the last verdict, and behind each one that follows.
 
         A guard may go on after SIGTERM, and end by SIGKILL.
         """
         with self._writing:
             self._ends = True
-            self._write_termination_log(self.last_words())
+            self._write_termination_log(self.final_figures())
 
     def end(self) -> None:
-        """Write the last words, as an event too; no verdict is written after them."""
+        """Write the final figures, as an event too; no verdict is written after them."""
         if not self._writing.acquire(timeout=WRITING_S):
             return  # the main thread hangs as it writes a verdict, and that one stands
-        words = self.last_words()
+        words = self.final_figures()
         self._write_termination_log(words)
         if words:
             self.event("info", "last words", **words[1])
 
-    def _write_termination_log(self, words: LastWords | None) -> None:
-        """Write the last verdict, and the last words behind it."""
+    def _write_termination_log(self, words: FinalFigures | None) -> None:
+        """Write the last verdict, and the final figures behind it."""
         behind = words[0].encode() if words else b""
         if not (self._verdict or behind):
             return

@@ -10,7 +10,7 @@ from webhook.adapters.nvml import Nvml, NvmlError
 from webhook.core.nvidia.drivers import counts_strangers
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.names import GPUS_ENV
-from webhook.sidecar.ending import STOPPED, leave_last_words
+from webhook.sidecar.ending import STOPPED, leave_final_figures
 from webhook.sidecar.guard import Guard
 from webhook.sidecar.heartbeat import forget_failure, leave_failure
 from webhook.sidecar.observer import DriverChangedError
@@ -57,7 +57,7 @@ def enforce(
         journal.verdict("error", "the driver changed", str(error))
         code = DRIVER_CHANGED
     if not only_test:
-        leave_last_words(journal)
+        leave_final_figures(journal)
     if code == SELF_TEST_FAILED and not only_test:
         # Lets a startup probe report why: a container that has ended is not probed.
         time.sleep(_PROBED_WITHIN_S)

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.core.enforcement.last_words import LastWords, write_last_words
+from webhook.core.enforcement.termination_message import (
+    TerminationMessage,
+    write_message,
+)
 from webhook.core.kinds.endings import MOST_STOPS, read_ending, run_of
 from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, read_time
@@ -30,12 +33,12 @@ STATE = PodState(
     hold=Hold(16 * GIB, 0, 6.5, may_act=True),
 )
 FINISHED = replace(STATE, finished=True)
-WORDS = LastWords(16 * GIB, {"GPU-a": 6 * GIB}, 0, 11_000)
+WORDS = TerminationMessage(16 * GIB, {"GPU-a": 6 * GIB}, 0, 11_000)
 GPUS = (Gpu("GPU-a", 79 * GIB, "H100", 0, 80 * GIB), Gpu("GPU-b", 79 * GIB, "H100", 1))
 
 
 def terminated(words=None, at=ENDED, verdict=""):
-    message = verdict + (write_last_words(words) if words else "")
+    message = verdict + (write_message(words) if words else "")
     return {"terminated": {"finishedAt": at, "message": message, "exitCode": 0}}
 
 
@@ -103,12 +106,12 @@ def test_what_is_read_of_a_pod():
 
 
 def test_a_sidecar_that_was_started_again_says_what_both_saw():
-    before = terminated(LastWords(16 * GIB, {"GPU-a": 9 * GIB, "GPU-b": GIB}, 2, 60))
+    before = terminated(TerminationMessage(16 * GIB, {"GPU-a": 9 * GIB, "GPU-b": GIB}, 2, 60))
     raw = a_raw(enforcer=terminated(WORDS), last=before)
     found = read_ending(raw, FINISHED)
     assert found is not None
     peaks = {"GPU-a": 9 * GIB, "GPU-b": GIB}
-    assert found.words == LastWords(16 * GIB, peaks, 2, 11_060)
+    assert found.words == TerminationMessage(16 * GIB, peaks, 2, 11_060)
 
 
 def figures(peak=None, stops=None, uid="u1"):

@@ -9,7 +9,7 @@ from typing import Any
 from tests.core.admission.plugins import translated, under
 from tests.support.pods import a_container, a_pod, a_rule
 from tests.support.seen_cluster import a_read_node
-from webhook.core.enforcement.last_words import LastWords, write_last_words
+from webhook.core.enforcement.termination_message import TerminationMessage, write_message
 from webhook.core.kinds.histories import History, Run
 from webhook.core.kinds.nodes import (
     GpuFigures,
@@ -240,7 +240,7 @@ def workload(kind: str = "Deployment", name: str = "train", **changes: Any) -> W
     return WorkloadFacts(kind, "team-a", name, **{"exists": True, "wanted": 3, **changes})
 
 
-LAST_WORDS = write_last_words(LastWords(16 * GIB, {"GPU-n1-0": int(6.1 * GIB)}, 0, 11_520))
+LAST_MESSAGE = write_message(TerminationMessage(16 * GIB, {"GPU-n1-0": int(6.1 * GIB)}, 0, 11_520))
 ENDED = {"exitCode": 0, "finishedAt": ago(7200)}
 
 
@@ -547,7 +547,9 @@ def cases() -> dict[str, Case]:
                 "GPU-n1-0",
                 status={
                     "phase": "Succeeded",
-                    "initContainerStatuses": [enforcer("terminated", **ENDED, message=LAST_WORDS)],
+                    "initContainerStatuses": [
+                        enforcer("terminated", **ENDED, message=LAST_MESSAGE)
+                    ],
                 },
             ),
             trouble=False,

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from webhook.core.enforcement.last_words import LastWords, write_last_words
 from webhook.core.enforcement.step import (
     EndPod,
     Excess,
@@ -18,6 +17,10 @@ from webhook.core.enforcement.step import (
     ReportExcess,
     StopContainer,
     Terminate,
+)
+from webhook.core.enforcement.termination_message import (
+    TerminationMessage,
+    write_message,
 )
 from webhook.sidecar.events import report
 from webhook.sidecar.journal import EnforcerJournal
@@ -105,7 +108,7 @@ def test_the_last_word_on_measuring_counts(written):
 
 def test_the_termination_message_counts_where_the_log_is_gone(written):
     lines = written.lines(Terminate(TRAINER, EXCESS))
-    message = written.message.read_text() + write_last_words(LastWords(1, {}, 1, 60))
+    message = written.message.read_text() + write_message(TerminationMessage(1, {}, 1, 60))
     (stop,) = hear((), message).stops
     assert stop.why == hear(lines).stops[0].why
     assert (stop.at_s, stop.peak_bytes) == (None, 9100 * MIB)

@@ -22,8 +22,8 @@ from tests.support.seen_cluster import (
     pods,
 )
 from webhook.core.enforcement.explanation import explain_stop
-from webhook.core.enforcement.last_words import LastWords, in_words
 from webhook.core.enforcement.step import Excess, Process
+from webhook.core.enforcement.termination_message import TerminationMessage, in_words
 from webhook.core.kinds.nodes import PodFigures
 from webhook.core.kinds.workloads import Workload
 from webhook.tools.shared.pod import ClusterPod
@@ -265,7 +265,7 @@ def test_top_the_termination_message_and_the_log_say_an_amount_and_a_time_alike(
     report = join([a_node("n1", gpu)], [seen], AT_S, namespace="ns")
     _, row = lines(report, Look(wide=True), ["pods"])[:2]
     by_top = row.split()
-    message = in_words(LastWords(cap, {"GPU-0": peak}, 0, seconds))
+    message = in_words(TerminationMessage(cap, {"GPU-0": peak}, 0, seconds))
     log = explain_stop(Process(7, 7, "python"), Excess("GPU-0", peak, peak, cap, peak, 0, 1.0))
     said, asked, ago = by_top[6], by_top[3], by_top[8]
     assert message == f"peak {said} of {asked} on GPU-0, nothing was stopped, guarded for {ago}"

@@ -1,8 +1,8 @@
 """What a pod that ended says of itself, and the run that this is in its workload's history.
 
-The figures are of its sidecar's last words, in its status, which a tenant can forge for its own
-pod; they are believed within the bounds of the GPUs that the node has and of the pod's own life.
-The sentry's peak, which no tenant can forge, counts beside them.
+The figures are of its sidecar's termination message, which a tenant can forge for its own pod; they
+are believed within the bounds of the GPUs that the node has and of the pod's own life. The sentry's
+peak, which no tenant can forge, counts beside them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.enforcement.last_words import LastWords, read_last_words
+from webhook.core.enforcement.termination_message import (
+    TerminationMessage,
+    read_message,
+)
 from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload, workload_of
@@ -50,7 +53,7 @@ class Ending:
     """When its last container ended; where that is not known yet, when it was to be gone."""
     over: bool
     """Nothing of it runs any more."""
-    words: LastWords | None = None
+    words: TerminationMessage | None = None
 
 
 def read_ending(raw: Mapping[str, Any], state: PodState) -> Ending | None:
@@ -102,7 +105,7 @@ def read_ending(raw: Mapping[str, Any], state: PodState) -> Ending | None:
 def run_of(ending: Ending, gpus: Sequence[Gpu], figures: NodeFigures | None) -> Run:
     """Return the run of a pod that ended, given its node's GPUs, as far as they are known.
 
-    | last words | the sentry's figures of the pod | peak and stops |
+    | termination message | the sentry's figures of the pod | peak and stops |
     | --- | --- | --- |
     | yes | yes | the larger of each |
     | yes | no | of the words |
@@ -140,13 +143,13 @@ def run_of(ending: Ending, gpus: Sequence[Gpu], figures: NodeFigures | None) -> 
     )
 
 
-def _words(enforcers: Sequence[Json]) -> LastWords | None:
+def _words(enforcers: Sequence[Json]) -> TerminationMessage | None:
     """Return what the sidecar said at its last ends: it may have been started again once."""
     said = [
         found
         for enforcer in enforcers
         for state in ("lastState", "state")
-        if (found := read_last_words(_terminated(enforcer, state).get("message")))
+        if (found := read_message(_terminated(enforcer, state).get("message")))
     ]
     if not said:
         return None
@@ -155,7 +158,7 @@ def _words(enforcers: Sequence[Json]) -> LastWords | None:
         for uuid, peak in words.peaks.items():
             peaks[uuid] = max(peak, peaks.get(uuid, 0))
     stops, seconds = sum(one.stops for one in said), sum(one.seconds for one in said)
-    return LastWords(said[-1].cap_bytes, peaks, stops, seconds)
+    return TerminationMessage(said[-1].cap_bytes, peaks, stops, seconds)
 
 
 def _containers(status: Json) -> Iterator[Json]:

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.enforcement.last_words import MOST_BYTES, MOST_SECONDS
+from webhook.core.enforcement.termination_message import MOST_BYTES, MOST_SECONDS
 from webhook.core.kinds.nodes import MIB, read_time, write_time
 from webhook.core.kinds.workloads import Workload
 from webhook.core.pod.lenient import as_object

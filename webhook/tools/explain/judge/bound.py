@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.enforcement.last_words import read_last_words
+from webhook.core.enforcement.termination_message import read_message
 from webhook.core.kinds.nodes import LONGEST_FAULT, read_time
 from webhook.core.words import amount, exactly, named, span
 from webhook.names import CAP_HELD_CONDITION
@@ -132,7 +132,7 @@ def _ended(pod: ClusterPod, now_s: float) -> str:
     ]
     ago = f" {span(now_s - max(at_s))} ago" if at_s else ""
     phase = bounded(status.get("phase"), 20)
-    words = read_last_words(pod.enforcer_ended().message)
+    words = read_message(pod.enforcer_ended().message)
     if words is None:
         return f"ended{ago} ({phase}); nobody says what it held."
     held = f"{peak_words(words.peak_bytes, words.cap_bytes)}, {stops_words(words.stops)}"
@@ -247,7 +247,7 @@ def _enough_to_run(pod: ClusterPod, heard: Heard, mine: Mine) -> int | None:
     """Return what would have been enough until now, by the largest peak that anybody saw."""
     peaks = [stop.peak_bytes for stop in heard.stops if stop.peak_bytes]
     peaks += [one.peak_bytes for _, one in mine if one.peak_bytes]
-    words = read_last_words(pod.enforcer_ended().message)
+    words = read_message(pod.enforcer_ended().message)
     peaks += list(words.peaks.values()) if words else []
     return enough_for(max(peaks)) if peaks else None
 

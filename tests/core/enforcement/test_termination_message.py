@@ -1,4 +1,4 @@
-"""The sidecar's last words: written, read back, and what a forged message may do: nothing."""
+"""The sidecar's termination message: written, read back, and that a forged one does nothing."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.core.enforcement.last_words import (
+from webhook.core.enforcement.termination_message import (
     LONGEST_MESSAGE,
     MOST_BYTES,
-    LastWords,
-    read_last_words,
-    write_last_words,
+    TerminationMessage,
+    read_message,
+    write_message,
 )
 
 GIB = 2**30
 GOOD = '{"v":1,"cap":17179869184,"peak":{"GPU-8f1":6549425356},"stops":0,"s":11520}'
-WORDS = LastWords(16 * GIB, {"GPU-8f1": 6_549_425_356}, 0, 11_520)
+WORDS = TerminationMessage(16 * GIB, {"GPU-8f1": 6_549_425_356}, 0, 11_520)
 
 
 def test_the_words_for_people_and_for_programs():
     people = "ended: peak 6.1Gi of 16Gi on GPU-8f1, nothing was stopped, guarded for 3h12m"
-    assert write_last_words(WORDS) == f"{people}\n{GOOD}\n"
+    assert write_message(WORDS) == f"{people}\n{GOOD}\n"
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_the_words_for_people_and_for_programs():
     ],
 )
 def test_the_line_for_people(peaks, stops, people):
-    written = write_last_words(LastWords(16 * GIB, peaks, stops, 9))
+    written = write_message(TerminationMessage(16 * GIB, peaks, stops, 9))
     people = people.format("something was stopped")
     assert written.splitlines()[0] == f"ended: {people}, guarded for 9s"
 
@@ -44,7 +44,7 @@ UUIDS = st.text("0123456789abcdef-", min_size=1, max_size=36).map("GPU-{}".forma
 
 @given(
     st.builds(
-        LastWords,
+        TerminationMessage,
         st.integers(1, MOST_BYTES),
         st.dictionaries(UUIDS, st.integers(0, MOST_BYTES), max_size=16),
         st.integers(0, 999),
@@ -53,20 +53,22 @@ UUIDS = st.text("0123456789abcdef-", min_size=1, max_size=36).map("GPU-{}".forma
     st.text(max_size=200),
 )
 def test_what_is_written_is_read_back_behind_any_verdict(words, verdict):
-    assert read_last_words(f"{verdict}\n{write_last_words(words)}") == words
+    assert read_message(f"{verdict}\n{write_message(words)}") == words
 
 
 def test_of_many_gpus_those_with_the_largest_peaks_are_kept():
-    words = LastWords(GIB, {f"GPU-{number}": number for number in range(64)}, 0, 1)
-    read = read_last_words(write_last_words(words))
+    words = TerminationMessage(GIB, {f"GPU-{number}": number for number in range(64)}, 0, 1)
+    read = read_message(write_message(words))
     assert read is not None
     assert read.peaks == {f"GPU-{number}": number for number in range(48, 64)}
     assert read.peak_bytes == words.peak_bytes
 
 
 def test_the_words_of_a_pod_with_many_gpus_leave_room_for_a_verdict():
-    words = LastWords(MOST_BYTES, {f"GPU-{number:036}": MOST_BYTES for number in range(64)}, 9, 9)
-    assert len(write_last_words(words)) < LONGEST_MESSAGE // 3
+    words = TerminationMessage(
+        MOST_BYTES, {f"GPU-{number:036}": MOST_BYTES for number in range(64)}, 9, 9
+    )
+    assert len(write_message(words)) < LONGEST_MESSAGE // 3
 
 
 @pytest.mark.parametrize(
@@ -91,8 +93,8 @@ def test_the_words_of_a_pod_with_many_gpus_leave_room_for_a_verdict():
     ],
 )
 def test_figures_that_cannot_be_are_not_read(key, value):
-    assert read_last_words(GOOD) == WORDS
-    assert read_last_words(json.dumps(json.loads(GOOD) | {key: value})) is None
+    assert read_message(GOOD) == WORDS
+    assert read_message(json.dumps(json.loads(GOOD) | {key: value})) is None
 
 
 @pytest.mark.parametrize(
@@ -100,10 +102,10 @@ def test_figures_that_cannot_be_are_not_read(key, value):
     [None, 7, "", "over the cap", GOOD[:-1], '{"a":' * 600, '{"v":' + "9" * 4_400 + "}", "{}"],
 )
 def test_other_messages_hold_no_words(message):
-    assert read_last_words(message) is None
+    assert read_message(message) is None
 
 
 @given(st.text(max_size=100))
 def test_reading_never_fails(text):
-    read_last_words(text)
-    read_last_words("{" + text)
+    read_message(text)
+    read_message("{" + text)

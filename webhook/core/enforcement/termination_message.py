@@ -1,4 +1,4 @@
-"""The sidecar's last words: what its pod held at most, in its container's termination message.
+"""The sidecar's termination message: what its pod held at most, for people and for programs.
 
 The kubelet puts the message into the pod's status before the pod goes, where `kubectl describe`
 shows the line for people, and the webhook, which watches the pod anyway, reads the one of JSON.
@@ -28,7 +28,7 @@ _VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class LastWords:
+class TerminationMessage:
     """What a sidecar knows of its pod when it ends."""
 
     cap_bytes: int
@@ -46,7 +46,7 @@ class LastWords:
         return max(self.peaks.values(), default=None)
 
 
-def write_last_words(words: LastWords) -> str:
+def write_message(words: TerminationMessage) -> str:
     """Return the line for people and the one of JSON, each with its line feed."""
     largest = sorted(words.peaks.items(), key=lambda one: one[1], reverse=True)[:MOST_GPUS]
     written = {
@@ -59,7 +59,7 @@ def write_last_words(words: LastWords) -> str:
     return f"ended: {in_words(words)}\n{json.dumps(written, separators=(',', ':'))}\n"
 
 
-def in_words(words: LastWords) -> str:
+def in_words(words: TerminationMessage) -> str:
     """Return the sentence for people."""
     if words.peaks:
         gpu, peak_bytes = max(words.peaks.items(), key=lambda one: one[1])
@@ -71,7 +71,7 @@ def in_words(words: LastWords) -> str:
     return f"{peak}, {stops}, guarded for {span(words.seconds)}"
 
 
-def read_last_words(message: object) -> LastWords | None:
+def read_message(message: object) -> TerminationMessage | None:
     """Read a termination message; None where it holds no such words.
 
     It may be forged, or cut by the kubelet: nothing of it is believed that is not within bounds.
@@ -84,7 +84,7 @@ def read_last_words(message: object) -> LastWords | None:
     return None
 
 
-def _read(line: str) -> LastWords | None:
+def _read(line: str) -> TerminationMessage | None:
     try:
         raw = json.loads(line)
     except (ValueError, RecursionError):
@@ -101,7 +101,7 @@ def _read(line: str) -> LastWords | None:
         len(gpu) <= _LONGEST_UUID and _within(peak, MOST_BYTES) for gpu, peak in peaks.items()
     ):
         return None
-    return LastWords(cap, peaks, stops, seconds)
+    return TerminationMessage(cap, peaks, stops, seconds)
 
 
 def _within(value: object, most: int) -> bool:
