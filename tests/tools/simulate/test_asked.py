@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.foreign_clusters import a_pod, hami, kai, whole
 from webhook.core.pod.quantity import MIB
-from webhook.tools.simulate.judge.asked import Asked, AskError, How, asked_of
+from webhook.tools.simulate.judge.asked import AskError, GpuRequest, How, asked_of
 
 GIB = 2**30
 GPU, PERCENT = "nvidia.com/gpu", "nvidia.com/gpumem-percentage"
@@ -21,45 +21,45 @@ VOLCANO = "volcano.sh/vgpu"
         (a_pod("p"), None),
         (a_pod("p", **{GPU: 0}), None),
         (a_pod("p", **{"amd.com/gpu": 1}), None),
-        (whole("p", gpus=2), Asked(How.WHOLE, 2)),
-        (a_pod("p", **{"nvidia.com/gpu.shared": 3}), Asked(How.REPLICA, 3)),
-        (a_pod("p", **{"nvidia.com/mig-1g.10gb": 2}), Asked(How.SLICE, 2)),
-        (hami("p", memory=3000), Asked(How.HAMI, 1, 3000 * MIB)),
-        (hami("p", cards="GPU-7"), Asked(How.HAMI, 1, 4096 * MIB, cards=("GPU-7",))),
-        (a_pod("p", **{"nvidia.com/gpumem": 3000}), Asked(How.HAMI, 1, 3000 * MIB)),
-        (a_pod("p", **{GPU: 2, PERCENT: 30}), Asked(How.HAMI, 2, part=Fraction(3, 10))),
-        (a_pod("p", **{GPU: 1, PERCENT: 300}), Asked(How.HAMI, 1, part=Fraction(1))),
-        (a_pod("p", **{GPU: 1, "nvidia.com/gpucores": 30}), Asked(How.WHOLE, 1)),
+        (whole("p", gpus=2), GpuRequest(How.WHOLE, 2)),
+        (a_pod("p", **{"nvidia.com/gpu.shared": 3}), GpuRequest(How.REPLICA, 3)),
+        (a_pod("p", **{"nvidia.com/mig-1g.10gb": 2}), GpuRequest(How.SLICE, 2)),
+        (hami("p", memory=3000), GpuRequest(How.HAMI, 1, 3000 * MIB)),
+        (hami("p", cards="GPU-7"), GpuRequest(How.HAMI, 1, 4096 * MIB, cards=("GPU-7",))),
+        (a_pod("p", **{"nvidia.com/gpumem": 3000}), GpuRequest(How.HAMI, 1, 3000 * MIB)),
+        (a_pod("p", **{GPU: 2, PERCENT: 30}), GpuRequest(How.HAMI, 2, part=Fraction(3, 10))),
+        (a_pod("p", **{GPU: 1, PERCENT: 300}), GpuRequest(How.HAMI, 1, part=Fraction(1))),
+        (a_pod("p", **{GPU: 1, "nvidia.com/gpucores": 30}), GpuRequest(How.WHOLE, 1)),
         (
             a_pod("p", **{f"{VOLCANO}-number": 2, f"{VOLCANO}-memory": 1024}),
-            Asked(How.VOLCANO, 2, GIB),
+            GpuRequest(How.VOLCANO, 2, GIB),
         ),
-        (a_pod("p", **{f"{VOLCANO}-number": 1}), Asked(How.VOLCANO, 1, part=Fraction(1))),
-        (kai("p", **{"gpu-fraction": "0.5"}), Asked(How.KAI, 1, part=Fraction(1, 2))),
-        (kai("p", **{"gpu-fraction": "7"}), Asked(How.KAI, 1, part=Fraction(1))),
-        (kai("p", **{"gpu-memory": "2048"}), Asked(How.KAI, 1, 2 * GIB)),
+        (a_pod("p", **{f"{VOLCANO}-number": 1}), GpuRequest(How.VOLCANO, 1, part=Fraction(1))),
+        (kai("p", **{"gpu-fraction": "0.5"}), GpuRequest(How.KAI, 1, part=Fraction(1, 2))),
+        (kai("p", **{"gpu-fraction": "7"}), GpuRequest(How.KAI, 1, part=Fraction(1))),
+        (kai("p", **{"gpu-memory": "2048"}), GpuRequest(How.KAI, 1, 2 * GIB)),
         (
             kai("p", **{"gpu-memory": "2048", "gpu-fraction-num-devices": "2"}),
-            Asked(How.KAI, 2, 2 * GIB),
+            GpuRequest(How.KAI, 2, 2 * GIB),
         ),
-        (kai("p", group="g", **{"gpu-memory": "1024"}), Asked(How.KAI, 1, GIB, cards=("g",))),
+        (kai("p", group="g", **{"gpu-memory": "1024"}), GpuRequest(How.KAI, 1, GIB, cards=("g",))),
         (
             a_pod(
                 "p",
                 annotations={"gpu-fraction": "0.5"},
                 labels={"runai-gpu-group/a": "a", "runai-gpu-group/b": "b", "app": "c"},
             ),
-            Asked(How.KAI, 1, part=Fraction(1, 2), cards=("a", "b")),
+            GpuRequest(How.KAI, 1, part=Fraction(1, 2), cards=("a", "b")),
         ),
         (kai("p", **{"gpu-memory": "8Gi"}), None),  # KAI reads plain numbers
-        (a_pod("p", **{"aliyun.com/gpu-mem": 3}), Asked(How.GPUSHARE, 1, 3 * GIB)),
+        (a_pod("p", **{"aliyun.com/gpu-mem": 3}), GpuRequest(How.GPUSHARE, 1, 3 * GIB)),
         (
             a_pod("p", annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}, **{"aliyun.com/gpu-mem": 3}),
-            Asked(How.GPUSHARE, 1, 3 * GIB, cards=("index 1",)),
+            GpuRequest(How.GPUSHARE, 1, 3 * GIB, cards=("index 1",)),
         ),
         (
             a_pod("p", annotations={"vramwarden.io/gpu-memory": "8Gi"}),
-            Asked(How.OURS, 1, 8 * GIB),
+            GpuRequest(How.OURS, 1, 8 * GIB),
         ),
         (
             a_pod(
@@ -70,7 +70,7 @@ VOLCANO = "volcano.sh/vgpu"
                     "vramwarden.io/gpu": "GPU-1,GPU-2",
                 },
             ),
-            Asked(How.OURS, 2, 8 * GIB, cards=("GPU-1", "GPU-2")),
+            GpuRequest(How.OURS, 2, 8 * GIB, cards=("GPU-1", "GPU-2")),
         ),
     ],
 )
@@ -89,23 +89,25 @@ def containers(*limits, init=()):
 
 
 def test_containers_add_up_and_init_containers_do_not():
-    assert asked_of(containers({GPU: "1"}, {GPU: "2"}, init=[{GPU: "2"}])) == Asked(How.WHOLE, 3)
-    assert asked_of(containers({GPU: "1"}, init=[{GPU: "2"}])) == Asked(How.WHOLE, 2)
+    assert asked_of(containers({GPU: "1"}, {GPU: "2"}, init=[{GPU: "2"}])) == GpuRequest(
+        How.WHOLE, 3
+    )
+    assert asked_of(containers({GPU: "1"}, init=[{GPU: "2"}])) == GpuRequest(How.WHOLE, 2)
 
 
 def test_containers_of_hami_share_a_gpu_and_one_without_an_amount_takes_all_of_it():
     two = containers({GPU: "1", PERCENT: "30"}, {GPU: "1", "nvidia.com/gpumem": "1024"})
-    assert asked_of(two) == Asked(How.HAMI, 1, GIB, Fraction(3, 10))
+    assert asked_of(two) == GpuRequest(How.HAMI, 1, GIB, Fraction(3, 10))
     most = containers({GPU: "1", PERCENT: "60"}, {GPU: "1", PERCENT: "60"})
-    assert asked_of(most) == Asked(How.HAMI, 1, part=Fraction(1))
+    assert asked_of(most) == GpuRequest(How.HAMI, 1, part=Fraction(1))
     greedy = containers({GPU: "1"}, {GPU: "1", "nvidia.com/gpumem": "1024"})
-    assert asked_of(greedy) == Asked(How.HAMI, 1, GIB, Fraction(1))
+    assert asked_of(greedy) == GpuRequest(How.HAMI, 1, GIB, Fraction(1))
 
 
 def test_requests_count_where_there_is_no_limit():
     pod = containers({})
     pod["spec"]["containers"][0]["resources"] = {"requests": {GPU: "1"}}
-    assert asked_of(pod) == Asked(How.WHOLE, 1)
+    assert asked_of(pod) == GpuRequest(How.WHOLE, 1)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from tests.support.gpus import a_gpu
 from webhook.core.placement.fit import Need
 from webhook.core.pod.quantity import MIB
-from webhook.tools.simulate.judge.asked import Asked, How
+from webhook.tools.simulate.judge.asked import GpuRequest, How
 from webhook.tools.simulate.judge.comparison import Tally, compare
 from webhook.tools.simulate.judge.offered import TodayNode
 from webhook.tools.simulate.judge.packing import BlockedBy
@@ -22,9 +22,9 @@ def node(name="n1", *sizes, replicas=1, is_sliced=False, **labels):
 
 
 def pod(name="p", at="n1", how=How.WHOLE, gpus=1, mib=0, part=0, cards=(), **more):
-    asked = Asked(how, gpus, mib * MIB, Fraction(part), cards)
+    asked = GpuRequest(how, gpus, mib * MIB, Fraction(part), cards)
     more = {key: value * MIB if key.endswith("_bytes") else value for key, value in more.items()}
-    return TodayPod(name, asked, at, **more)
+    return TodayPod(name=name, asked=asked, node=at, **more)
 
 
 def shares(today):

@@ -72,7 +72,7 @@ class Other:
         return f"{self.object.kind or '(no kind)'} {shown}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestText:
     """One text with manifests: its documents before and after, and the verdicts in it."""
 
@@ -117,7 +117,15 @@ def judge_text(
                 others.append(Other(found, lines.of(found.at), notes))
             verdicts += judged
         after.append(changed(document, changes))
-    return ManifestText(name, text, before, after, verdicts, others, is_migrated=origin is not None)
+    return ManifestText(
+        name=name,
+        text=text,
+        before=before,
+        after=after,
+        verdicts=verdicts,
+        others=others,
+        is_migrated=origin is not None,
+    )
 
 
 def _as_migrated(judged: JudgedPod, migration: Migration | None) -> JudgedPod:

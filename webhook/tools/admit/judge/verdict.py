@@ -60,7 +60,7 @@ class Remark:
     """The field that it is about, within the pod."""
 
 
-@dataclass(frozen=True)  # no slots: what is derived is made once
+@dataclass(frozen=True, kw_only=True)  # no slots: what is derived is made once
 class JudgedPod:
     """A pod or pod template, and the decision about it: the last one where there are two."""
 
@@ -225,7 +225,7 @@ def judge(
     """
     namespace = text_of(target.owner, "metadata", "namespace") or namespace
     if target.template is None:
-        return JudgedPod(target, namespace, lines, None)
+        return JudgedPod(target=target, namespace=namespace, lines=lines, decision=None)
     controllers = controllers_of(target.kind) if target.is_own_kind else ()
     if controllers:
         creator = replace(controllers[0], namespace_labels=creator.namespace_labels)
@@ -233,7 +233,15 @@ def judge(
     form = target.found.form
     is_translated = bool(made.patch) and form is not Form.MACHINE
     patch = made.patch if form is Form.POD else ()
-    return JudgedPod(target, namespace, lines, made.decision, patch, made.notes, is_translated)
+    return JudgedPod(
+        target=target,
+        namespace=namespace,
+        lines=lines,
+        decision=made.decision,
+        patch=patch,
+        notes=made.notes,
+        is_translated=is_translated,
+    )
 
 
 def request_for(target: Target, namespace: str) -> Request:

@@ -77,7 +77,7 @@ class How(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GpuRequest:
     """What a pod asks for."""
 
     how: How
@@ -120,7 +120,7 @@ _FAMILIES: Final = (
 )
 
 
-def asked_of(raw: Json) -> Asked | None:
+def asked_of(raw: Json) -> GpuRequest | None:
     """Return what a pod asks for, None where it asks for no GPU; raises AskError.
 
     | it has | then |
@@ -144,7 +144,9 @@ def asked_of(raw: Json) -> Asked | None:
         raise AskError(render(findings))
     if demand is not None:
         cards = tuple(filter(None, pod.annotations.get(GPU_ANNOTATION, "").split(",")))
-        return Asked(How.OURS, demand.gpu_count, demand.per_gpu_bytes, cards=cards[:_MOST_CARDS])
+        return GpuRequest(
+            How.OURS, demand.gpu_count, demand.per_gpu_bytes, cards=cards[:_MOST_CARDS]
+        )
     try:
         found = (read(pod) for read in (_kai, _gpushare, _by_family, _by_count))
         return next(filter(None, found), None)
@@ -152,7 +154,7 @@ def asked_of(raw: Json) -> Asked | None:
         raise AskError(str(error)) from error
 
 
-def _kai(pod: Pod) -> Asked | None:
+def _kai(pod: Pod) -> GpuRequest | None:
     fraction = _plain(pod.annotations.get(KAI_FRACTION, ""))
     mebibytes = _plain(pod.annotations.get(KAI_MEMORY, ""))
     if not fraction and not mebibytes:
@@ -166,24 +168,24 @@ def _kai(pod: Pod) -> Asked | None:
     }
     cards = tuple(sorted(groups))[:_MOST_CARDS]
     if fraction:  # KAI denies a pod that has both
-        return Asked(How.KAI, gpus, part=min(fraction, Fraction(1)), cards=cards)
-    return Asked(How.KAI, gpus, int(mebibytes) * MIB, cards=cards)
+        return GpuRequest(How.KAI, gpus, part=min(fraction, Fraction(1)), cards=cards)
+    return GpuRequest(How.KAI, gpus, int(mebibytes) * MIB, cards=cards)
 
 
-def _gpushare(pod: Pod) -> Asked | None:
+def _gpushare(pod: Pod) -> GpuRequest | None:
     gibibytes = _summed(pod, lambda amounts: _whole(amounts, GPUSHARE_MEMORY))
     if not gibibytes:
         return None
     index = pod.annotations.get(_GPUSHARE_GIVEN, "")
     cards = (f"index {index}",) if _PLAIN.fullmatch(index) else ()
-    return Asked(How.GPUSHARE, 1, gibibytes * GIB, cards=cards)
+    return GpuRequest(How.GPUSHARE, 1, gibibytes * GIB, cards=cards)
 
 
-def _by_family(pod: Pod) -> Asked | None:
+def _by_family(pod: Pod) -> GpuRequest | None:
     return next(filter(None, (_of_family(pod, family) for family in _FAMILIES)), None)
 
 
-def _of_family(pod: Pod, family: _Family) -> Asked | None:
+def _of_family(pod: Pod, family: _Family) -> GpuRequest | None:
     """Return what HAMi and Volcano, whose rules are the same, give the pod.
 
     Without a number of GPUs it gets one; with a number, and neither memory nor percent, all memory.
@@ -205,7 +207,7 @@ def _of_family(pod: Pod, family: _Family) -> Asked | None:
     if not names_memory and (family.number == WHOLE_GPU or not any(numbers)):
         return None
     parts = min(Fraction(_summed(pod, part), HUNDRED), Fraction(1))
-    return Asked(family.how, max([1, *numbers]), mebibytes * MIB, parts, _hami(pod))
+    return GpuRequest(family.how, max([1, *numbers]), mebibytes * MIB, parts, _hami(pod))
 
 
 def _hami(pod: Pod) -> tuple[str, ...]:
@@ -215,7 +217,7 @@ def _hami(pod: Pod) -> tuple[str, ...]:
     return tuple(sorted({one[:_LONGEST_CARD] for one in listed if one}))[:_MOST_CARDS]
 
 
-def _by_count(pod: Pod) -> Asked | None:
+def _by_count(pod: Pod) -> GpuRequest | None:
     def slices(amounts: Mapping[str, str]) -> int:
         return sum(_whole(amounts, name) for name in amounts if name.startswith(SLICE_PREFIX))
 
@@ -225,7 +227,7 @@ def _by_count(pod: Pod) -> Asked | None:
         (How.WHOLE, lambda amounts: _whole(amounts, WHOLE_GPU)),
     ):
         if number := _summed(pod, read):
-            return Asked(how, number)
+            return GpuRequest(how, number)
     return None
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,6 +73,7 @@ class Offered:
     totals_bytes: tuple[int | None, ...]
     """The memory of each, with what the driver keeps; None where nobody says it."""
     product: str = ""
+    _: KW_ONLY
     replicas: int = 1
     """As how many the device plugin offers each."""
     is_sliced: bool = False
@@ -131,16 +132,24 @@ def offered_of(node: Mapping[str, Any]) -> Offered | None:
     mebibytes = min(_MOST_MIB, _count(labels.get(f"{WHOLE_GPU}.memory")))
     if number and mebibytes:
         totals = (mebibytes * MIB,) * min(number, MOST_GPUS)
-        return Offered(GpuSource.GFD, totals, product, replicas, sliced)
+        return Offered(GpuSource.GFD, totals, product, replicas=replicas, is_sliced=sliced)
     found = _by_hami(annotations.get(_HAMI)) or _by_gpushare(capacity, product)
     if found and not sliced:
         return found
     if number:
-        return Offered(GpuSource.GFD, (None,) * min(number, MOST_GPUS), product, replicas, sliced)
+        return Offered(
+            GpuSource.GFD,
+            (None,) * min(number, MOST_GPUS),
+            product,
+            replicas=replicas,
+            is_sliced=sliced,
+        )
     if number := _amount(capacity, WHOLE_GPU) // replicas:
-        return Offered(GpuSource.PLUGIN, (None,) * min(number, MOST_GPUS), product, replicas)
+        return Offered(
+            GpuSource.PLUGIN, (None,) * min(number, MOST_GPUS), product, replicas=replicas
+        )
     if _amount(capacity, SHARED_GPU):
-        return Offered(GpuSource.PLUGIN, (), product, replicas, counted=False)
+        return Offered(GpuSource.PLUGIN, (), product, replicas=replicas, counted=False)
     return None
 
 

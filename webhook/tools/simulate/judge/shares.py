@@ -15,7 +15,7 @@ from webhook.tools.simulate.judge.offered import TodayNode
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from webhook.tools.simulate.judge.asked import Asked
+    from webhook.tools.simulate.judge.asked import GpuRequest
     from webhook.tools.simulate.judge.packing import Selector
 
 
@@ -30,12 +30,12 @@ class SizedBy(StrEnum):
     WHOLE = "not known: they stay whole"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TodayPod:
     """A pod that holds GPUs, or waits for them."""
 
     name: str
-    asked: Asked
+    asked: GpuRequest
     node: str = ""
     """Empty where it waits."""
     selector: Selector = ()
@@ -103,7 +103,7 @@ class TodayCluster:
         if asked.has_size:
             total = max((gpu.total_bytes or 0 for gpu in node.gpus), default=0) or memory
             part = -(-asked.part * total // MIB) * MIB
-            # Whoever asks for all memory of a GPU gets what is usable of it.
+            # All memory of a GPU is what is usable of it.
             return Need(asked.memory_bytes + min(int(part), memory), gpus), SizedBy.ITSELF
         if pod.history_bytes is not None:
             return Need(pod.history_bytes, gpus), SizedBy.HISTORY
