@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.kinds.histories import Verdict, advise, peak_bytes, read_history, with_margin
-from webhook.core.kinds.nodes import read_time
-from webhook.core.kinds.workloads import Workload, workload_of
-from webhook.core.node.state import read_inventory
+from webhook.core.kinds.workloads import Workload
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.lenient import as_object
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.match import matches_any
 from webhook.names import VRAM_HISTORY_KIND
+from webhook.tools.shared.node import ClusterNode
+from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.simulate.judge.asked import AskError, asked_of
 from webhook.tools.simulate.judge.given import size_of, with_given
 from webhook.tools.simulate.judge.offered import GpuSource, TodayNode, offered_of, usable_estimate
@@ -42,7 +42,6 @@ _IN_SYSTEM: Final = "pods of namespaces of the system with GPUs"
 _ENDED: Final = "pods that finished"
 _CLAIMS: Final = "pods with resource claims (DRA), whose GPUs nobody counts here"
 _UNREADABLE: Final = "pods whose GPUs cannot be read"
-_FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _MOST_NAMED: Final = 5
 
 
@@ -99,51 +98,48 @@ class TodayObjects:
 
     def add_pod(self, raw: Json) -> None:
         """Keep a pod that has or waits for GPUs; finished ones and those of the system are not."""
-        metadata, spec, status = (as_object(raw.get(key)) for key in ("metadata", "spec", "status"))
-        namespace, name = (_text(metadata.get(key)) for key in ("namespace", "name"))
+        read = ClusterPod(raw)
         try:
             asked = asked_of(raw)
         except AskError as error:
-            self.unreadable = self.unreadable or f"{namespace}/{name}: {error}"
+            self.unreadable = self.unreadable or f"{read.path}: {error}"
             self.left_out[f"{_UNREADABLE} (first: {self.unreadable})"] += 1
             return
         if asked is None:
-            if spec.get("resourceClaims"):
+            if read.part("spec").get("resourceClaims"):
                 self.left_out[_CLAIMS] += 1
             return
-        if _text(status.get("phase")) in _FINISHED:
+        if read.ended:
             self.left_out[_ENDED] += 1
             return
-        if matches_any(namespace, _SYSTEM):
+        if matches_any(read.namespace, _SYSTEM):
             self.left_out[_IN_SYSTEM] += 1
             return
-        namespace, workload = namespace or "default", workload_of(metadata)
-        selector = as_object(spec.get("nodeSelector"))
+        namespace, selector = read.namespace or "default", read.part("spec", "nodeSelector")
         pod = TodayPod(
-            name=f"{namespace}/{name}",
+            name=f"{namespace}/{read.name}",
             asked=asked,
-            node=_text(spec.get("nodeName")),
+            node=read.node,
             selector=tuple(sorted((str(key), str(value)) for key, value in selector.items())),
-            created_s=read_time(metadata.get("creationTimestamp")) or 0.0,
-            workload=f"{namespace} {workload}",
+            created_s=read.created_s or 0.0,
+            workload=f"{namespace} {read.workload}",
         )
-        self.pods.append((pod, workload))
+        self.pods.append((pod, read.workload))
 
     def add_node(self, raw: Json) -> None:
         """Keep a node with GPUs."""
-        metadata = as_object(raw.get("metadata"))
-        name = _text(metadata.get("name"))
-        labels = {str(key): str(one) for key, one in as_object(metadata.get("labels")).items()}
+        read = ClusterNode(raw)
+        labels = {str(key): str(one) for key, one in read.part("metadata", "labels").items()}
         # A failure of a GPU is over before anybody has come over.
-        ours = tuple(replace(gpu, healthy=True) for gpu in read_inventory(raw).gpus)
+        ours = tuple(replace(gpu, healthy=True) for gpu in read.gpus)
         if ours:
-            self.nodes.append((TodayNode(name, ours, labels), None))
+            self.nodes.append((TodayNode(read.name, ours, labels), None))
             return
         offered = offered_of(raw)
         if offered is None:
             self.others += 1
             return
-        node = TodayNode(name, (), labels, offered.replicas, offered.is_sliced)
+        node = TodayNode(read.name, (), labels, offered.replicas, offered.is_sliced)
         self.nodes.append((node, offered))
 
     def sized_pods(self, sizes: Sequence[Size], otherwise_bytes: int | None) -> list[TodayPod]:
@@ -215,7 +211,3 @@ def _unknown(names: Sequence[str]) -> str:
         f"--gpu-memory 80Gi, or by node --gpu-memory '{names[0]}=8x80Gi', or install GPU feature "
         "discovery"
     )
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
