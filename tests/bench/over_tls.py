@@ -17,7 +17,6 @@ CONNECTIONS = (1, 8)
 def bench_over_tls():
     with temporary_folder() as folder, ExitStack() as stack:
         servers = [stack.enter_context(webhook(side, folder)) for side in sides()]
-        servers.append(servers[-1].with_new_pods())
         servers.append(stack.enter_context(empty(folder)))
         if peers.named():
             plane = peers.control_plane(stack)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import json
 import os
 import signal
@@ -11,12 +10,12 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from tests.bench import settings
-from tests.bench.load import NUMBER, Target, ask
+from tests.bench.load import Target, ask
 from tests.support.paths import REVIEWS
 from tests.support.programs import free_port, start, stop
 
@@ -36,17 +35,8 @@ class Server:
     mutate_path: str = "/mutate"
 
     def target(self):
-        """Return what the client posts, and to whom; each review has the next NUMBER."""
-        numbers = itertools.count()
-        return Target(self.port, self.ca, self.mutate_path, self.review, numbers=numbers)
-
-    def with_new_pods(self):
-        """Return the same server, each of whose pods is of a template of its own."""
-        label = b'"app": "train"'
-        if label not in self.review:
-            raise RuntimeError(f"the recorded pod has no {label!r}")
-        review = self.review.replace(label, b'"app": "%s"' % NUMBER)
-        return replace(self, label=f"{self.label}, new pods", review=review)
+        """Return what the client posts, and to whom."""
+        return Target(self.port, self.ca, self.mutate_path, self.review)
 
     def patch(self):
         """Post the review once; return its patch, or None where it is allowed as it is."""

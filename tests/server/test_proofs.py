@@ -11,7 +11,7 @@ import pytest
 from tests.support.pods import a_pod, a_policy, a_review
 from webhook.core.admission.decide import Phase
 from webhook.core.pod.patch import PatchError
-from webhook.server import remembered, reviews
+from webhook.server import reviews
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 from webhook.server.reviews import PROVEN_EVERY, PodReviews
@@ -107,12 +107,12 @@ def test_after_a_failure_under_another_policy_the_one_before_is_proven_again(sce
 
 
 def test_a_proof_really_applies_the_patch(scene, monkeypatch):
-    decide = remembered.decide
+    decide = reviews.decide
 
     def bad(request, policy, phase):
         decision = decide(request, policy, phase)
         return replace(decision, patch=decision.patch[:-1])
 
-    monkeypatch.setattr(remembered, "decide", bad)
+    monkeypatch.setattr(reviews, "decide", bad)
     assert scene.asks("bad")["status"]["code"] == 500
     assert scene.counted() == (0, 1)

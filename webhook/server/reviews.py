@@ -22,7 +22,6 @@ from webhook.core.pod.patch import condense
 from webhook.core.pod.review import BadReviewError, uid_in_prefix
 from webhook.core.policy.match import NamespaceUnknownError
 from webhook.server.log import short
-from webhook.server.remembered import LONGEST_BYTES, RememberedDecisions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -211,7 +210,6 @@ class PodReviews:
         self._log = log
         self._reviews = Reviews(metrics, log)
         self._proofs = _SampledProofs(metrics)
-        self._remembered = RememberedDecisions()
 
     def answer(self, phase: Phase, body: bytes) -> Answer:
         """Answer one review."""
@@ -227,9 +225,8 @@ class PodReviews:
         review = replace(review, request=self._tell(review.request, policy))
 
         def decided(request: Request) -> Decision | None:
-            judge = self._remembered.decide if len(body) <= LONGEST_BYTES else decide
             try:
-                return self._advised(request, judge(request, policy, phase))
+                return self._advised(request, decide(request, policy, phase))
             except NamespaceUnknownError as error:
                 self._log.warning("review not answered", **_about(review), why=str(error))
                 return None
@@ -247,7 +244,7 @@ class PodReviews:
         return answer or _UNKNOWN
 
     def _advised(self, request: Request, decision: Decision) -> Decision:
-        """Add what histories say: not to what is remembered, since it follows from more."""
+        """Add what histories say."""
         asked_bytes = decision.advises_on_bytes
         metadata = request.obj.get("metadata")
         if asked_bytes is None or not isinstance(metadata, dict):
