@@ -9,16 +9,16 @@ from pathlib import Path
 import orjson
 
 from webhook.adapters.policy.files import shipped_policy_path
-from webhook.server.door import Door
 from webhook.server.folder_certificates import FolderKeeper
-from webhook.server.reviews import Answer
+from webhook.server.http import Answer
+from webhook.server.router import Router
 from webhook.server.service import ServerSettings, Service
 
 
-class EmptyDoor(Door):
+class EmptyReviews:
     """Allows every review as it is."""
 
-    def answer(self, _phase, body, _source):
+    def answer(self, _phase, body):
         """Echo the uid, and nothing else."""
         uid = orjson.loads(body)["request"]["uid"]
         answer = {
@@ -28,13 +28,15 @@ class EmptyDoor(Door):
         }
         return Answer(200, orjson.dumps(answer))
 
+    too_large = answer
+
 
 class EmptyService(Service):
     """The webhook's service with nothing behind its port."""
 
-    def door(self):
-        """Return the empty door."""
-        return EmptyDoor(None, None, self._metrics, self._log, binds_at=lambda _: False)
+    def router(self):
+        """Return a router to nothing."""
+        return Router(EmptyReviews(), None, self._metrics, self._log, binds_at=lambda _: False)
 
 
 if __name__ == "__main__":

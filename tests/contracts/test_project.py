@@ -14,8 +14,8 @@ import yaml
 from tests.support.paths import ROOT
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.names import ENFORCER_COMMAND
-from webhook.server.door import ADVISED_AT
 from webhook.server.reviews import PHASES
+from webhook.server.router import ADVISED_AT
 
 
 def test_every_dependency_has_its_reason_beside_it():

@@ -25,13 +25,13 @@ from webhook.server.connections import (
     REQUEST_S,
     TRUST_S,
     Connections,
-    Held,
-    Source,
-    State,
+    Peer,
+    Slot,
+    Stage,
     to_give_up,
 )
 
-NEW, IDLE, RECEIVING, ANSWERING = State
+NEW, IDLE, RECEIVING, ANSWERING = Stage
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ NEW, IDLE, RECEIVING, ANSWERING = State
     ],
 )
 def test_who_has_to_go_for_a_new_connection(held, newcomer, given_up):
-    sources = {name: Source(name, is_trusted=name.isupper()) for name in (*held[::2], newcomer)}
-    all_held = []
-    for name, state in zip(held[::2], held[1::2], strict=True):
-        all_held.append(Held(sources[name], lambda: None, 0.0, state))
-        sources[name].held[all_held[-1]] = None
-    found = to_give_up(all_held, sources[newcomer])
-    assert found is (None if given_up is None else all_held[given_up])
+    peers = {name: Peer(name, is_trusted=name.isupper()) for name in (*held[::2], newcomer)}
+    slots = []
+    for name, stage in zip(held[::2], held[1::2], strict=True):
+        slots.append(Slot(peers[name], lambda: None, 0.0, stage))
+        peers[name].slots[slots[-1]] = None
+    found = to_give_up(slots, peers[newcomer])
+    assert found is (None if given_up is None else slots[given_up])
 
 
 API_SERVER = "192.0.2.1"
@@ -100,33 +100,33 @@ def test_no_crowd_keeps_an_api_server_out(table, attackers, known):
         connections.trust(connections.place(api_server))
     crowd = itertools.cycle([str(IPv4Address("10.0.0.0") + one) for one in range(attackers)])
     for _ in range(MAX_CONNECTIONS):
-        connections.place(next(crowd)).state = IDLE
+        connections.place(next(crowd)).stage = IDLE
     answered = 0
     for _ in range(10):
         mine = connections.place(api_server)
         for _ in range(200):
             connections.place(next(crowd))
-        answered += mine in connections.held
-        mine.state = IDLE
+        answered += mine in connections.slots
+        mine.stage = IDLE
         for _ in range(10):
-            connections.place(next(crowd)).state = IDLE
+            connections.place(next(crowd)).stage = IDLE
     # One of which nothing is known gets as many places as each of the others.
     assert answered == (min(10, MAX_CONNECTIONS // attackers) if known == "not at all" else 10)
-    assert len(connections.held) <= MAX_CONNECTIONS
+    assert len(connections.slots) <= MAX_CONNECTIONS
 
 
 def test_an_address_that_is_not_trusted_has_a_bound_of_its_own(table):
     connections = table("192.0.2.1/32", "0.0.0.0/0", "::/0")
-    for source in ("192.0.2.1", "192.0.2.2"):
+    for peer in ("192.0.2.1", "192.0.2.2"):
         for _ in range(MAX_PER_ADDRESS + 2):
-            last = connections.place(source)
-    assert last in connections.held
-    assert {name: len(one.held) for name, one in connections.sources.items()} == {
+            last = connections.place(peer)
+    assert last in connections.slots
+    assert {name: len(one.slots) for name, one in connections.peers.items()} == {
         "192.0.2.1": MAX_PER_ADDRESS + 2,
         "192.0.2.2": MAX_PER_ADDRESS,
     }
-    for held in connections.sources["192.0.2.2"].held:
-        held.state = ANSWERING
+    for slot in connections.peers["192.0.2.2"].slots:
+        slot.stage = ANSWERING
     assert connections.place("192.0.2.2") is None
 
 
@@ -134,23 +134,23 @@ def test_what_is_known_of_addresses_has_an_end(table):
     connections = table()
     for number in range(MAX_TRUSTED + 2):
         connections.loop.now_s = float(number)
-        held = connections.place(str(IPv4Address(API_SERVER) + number))
-        connections.trust(held)
+        slot = connections.place(str(IPv4Address(API_SERVER) + number))
+        connections.trust(slot)
         if number:  # the first one used the path before all others
-            connections.forget(held)
-    assert [one.is_trusted for one in connections.sources.values()] == [
+            connections.forget(slot)
+    assert [one.is_trusted for one in connections.peers.values()] == [
         False,
         *[True] * MAX_TRUSTED,
     ]
-    last = connections.place(held.source.address)
+    last = connections.place(slot.peer.address)
     connections.loop.now_s += TRUST_S - 1
     connections.trust(last)
     connections._sweep()
-    assert [*connections.sources] == [last.source.address]
+    assert [*connections.peers] == [last.peer.address]
     connections.forget(last)
     connections.loop.now_s += TRUST_S
     connections._sweep()
-    assert connections.sources == {}
+    assert connections.peers == {}
 
 
 @pytest.fixture
@@ -172,9 +172,9 @@ def connected(server, source="127.0.0.1"):
     return made
 
 
-def plainly(server, source):
+def plainly(server, peer):
     """Return a TCP connection alone."""
-    return socket.create_connection(("127.0.0.1", server.port), 10, (source, 0))
+    return socket.create_connection(("127.0.0.1", server.port), 10, (peer, 0))
 
 
 def ask(connection):

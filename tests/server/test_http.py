@@ -9,19 +9,20 @@ import json
 import re
 import time
 import weakref
+from dataclasses import replace
 
 import pytest
 
-from tests.support.doors import connected, post
 from tests.support.pods import a_container, a_pod, a_policy, a_review
+from tests.support.routers import connected, post
 from webhook.server import http
-from webhook.server.connections import State
-from webhook.server.door import Door
-from webhook.server.http import MAX_HEAD_BYTES, MAX_HEADERS, MAX_UNSENT_BYTES
+from webhook.server.connections import Stage
+from webhook.server.http import MAX_HEAD_BYTES, MAX_HEADERS, MAX_UNSENT_BYTES, Answer
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 from webhook.server.placement.reviews import BindingReviews
-from webhook.server.reviews import Answer, PodReviews
+from webhook.server.reviews import PodReviews
+from webhook.server.router import Router
 
 REVIEW = json.dumps(a_review(a_pod(), uid="here")).encode()
 LINE = b"POST /mutate HTTP/1.1\r\n"
@@ -293,87 +294,98 @@ def test_who_does_not_read_answers_is_not_read_from(server):
 
 
 @pytest.fixture
-def door():
-    metrics, log = Metrics(), JsonLog()
+def metrics():
+    return Metrics()
+
+
+@pytest.fixture
+def router(metrics):
+    log = JsonLog()
     pods = PodReviews(a_policy, metrics, log)
     bindings = BindingReviews(None, metrics, log)
-    return Door(pods, bindings, metrics, log, binds_at="/secret/bind".__eq__)
+    return Router(pods, bindings, metrics, log, binds_at="/secret/bind".__eq__)
 
 
-def test_a_caller_who_does_not_read_is_read_from_once_they_do(door):
+def answering(router, answer):
+    """Have all requests answered by a function instead."""
+    route = router.route
+    router.route = lambda *asked: replace(route(*asked), answer=lambda _: answer())
+
+
+def test_a_caller_who_does_not_read_is_read_from_once_they_do(router):
     async def story():
-        connection, line, held = connected(door)
+        connection, line, slot = connected(router)
         connection.pause_writing()
         connection.data_received(WHOLE)
-        paused = line.limit, line.is_paused, held.state, held.due_s - line.connections.loop.time()
+        paused = line.limit, line.is_paused, slot.stage, slot.due_s - line.connections.loop.time()
         connection.resume_writing()
-        return paused, (line.is_paused, held.state)
+        return paused, (line.is_paused, slot.stage)
 
     (limit, is_paused, state, patience_s), afterwards = asyncio.run(story())
-    assert (limit, is_paused, state) == (MAX_UNSENT_BYTES, True, State.RECEIVING)
+    assert (limit, is_paused, state) == (MAX_UNSENT_BYTES, True, Stage.RECEIVING)
     assert 0 < patience_s <= http.ANSWER_S
-    assert afterwards == (False, State.IDLE)
+    assert afterwards == (False, Stage.IDLE)
 
 
 @pytest.mark.parametrize(
     ("path", "is_trusted"), [(b"/secret/bind", True), (b"/bind", False), (b"/mutate", False)]
 )
-def test_who_knows_the_path_of_bind_is_trusted(door, path, is_trusted):
+def test_who_knows_the_path_of_bind_is_trusted(router, path, is_trusted):
     """Also on connections of the same address that were there before."""
 
     async def story():
-        connection, line, held = connected(door)
-        before = line.connections.place(held.source.address)
+        connection, line, slot = connected(router)
+        before = line.connections.place(slot.peer.address)
         connection.data_received(WHOLE.replace(b"/mutate", path))
-        return before.source.is_trusted
+        return before.peer.is_trusted
 
     assert asyncio.run(story()) is is_trusted
 
 
 @pytest.mark.parametrize("read", [True, False], ids=["reads", "does not read"])
-def test_whoever_was_answered_may_have_to_go_for_another(door, read):
+def test_whoever_was_answered_may_have_to_go_for_another(router, read):
     """Else those who do not read, or do not close, would keep everybody else out."""
 
     async def story():
         states = []
         for sent in (WHOLE, LAST["asked to close"][0], LINE + b"\r\n"):
-            connection, line, held = connected(door)
+            connection, line, slot = connected(router)
             if not read:
                 connection.pause_writing()
             connection.data_received(sent)
-            states.append((line.written[9:12], held.state))
+            states.append((line.written[9:12], slot.stage))
             connection.connection_lost(None)
         return states
 
-    after = State.IDLE if read else State.RECEIVING
+    after = Stage.IDLE if read else Stage.RECEIVING
     assert asyncio.run(story()) == [
         (b"200", after),
-        (b"200", State.RECEIVING),
+        (b"200", Stage.RECEIVING),
         (b"415", after),
     ]
 
 
-def test_an_answer_that_comes_early_leaves_nothing_of_the_body(door):
+def test_an_answer_that_comes_early_leaves_nothing_of_the_body(router):
     """The connection may stay for seconds yet, and its bytes do not count any more."""
 
     async def story():
-        connection, line, _ = connected(door)
+        connection, line, _ = connected(router)
         connection.data_received(LINE + HEAD + b"Content-Length: 9999999\r\n\r\n" + b" " * 100_000)
-        return line.written[9:12], connection._body, door._large_bytes
+        return line.written[9:12], connection._body, line.connections.body_bytes
 
     assert asyncio.run(story()) == (b"413", b"", 0)
 
 
-def test_an_idle_connection_is_kept_for_longer_than_the_api_server_keeps_it(door):
+def test_an_idle_connection_is_kept_for_longer_than_the_api_server_keeps_it(router):
     async def story():
-        connection, line, held = connected(door)
+        connection, line, slot = connected(router)
         connection.data_received(WHOLE)
         connections = line.connections
-        left_s = held.due_s - connections.loop.time()
-        held.close = line.abort
-        held.due_s = 0.0
+        left_s = slot.due_s - connections.loop.time()
+        slot.close = line.abort
+        slot.due_s = 0.0
         connections._sweep()
-        return left_s, line.is_closed, list(connections.held), line.counted
+        return left_s, line.is_closed, list(connections.slots), line.counted
 
     left_s, is_closed, held, counted = asyncio.run(story())
     assert 90 < left_s <= http.KEEPALIVE_S
@@ -381,67 +393,60 @@ def test_an_idle_connection_is_kept_for_longer_than_the_api_server_keeps_it(door
 
 
 @pytest.mark.parametrize("sent", [LINE + HEAD + LENGTH + b"\r\n{", WHOLE[:30], WHOLE, b""])
-def test_a_connection_that_ends_leaves_nothing_behind(door, sent):
+def test_a_connection_that_ends_leaves_nothing_behind(router, sent):
     """Without the collector: it would come too late for what a transport holds."""
 
     async def story():
-        connection, line, _ = connected(door)
+        connection, line, _ = connected(router)
         gone = weakref.ref(connection)
         connection.data_received(sent)
-        shown = door._metrics.registry.get_sample_value("vramwarden_admission_in_flight")
-        in_flight = door.in_flight
-        assert shown == in_flight
+        connections = line.connections
+        in_flight = connections.in_flight
         connection.connection_lost(None)
-        held = dict(line.connections.held)
         del connection
-        return in_flight, gone(), held
+        after = connections.in_flight, connections.body_bytes, dict(connections.slots)
+        return in_flight, gone(), after
 
     gc.disable()
     try:
-        in_flight, gone, held = asyncio.run(story())
+        in_flight, gone, after = asyncio.run(story())
     finally:
         gc.enable()
-    assert (gone, held) == (None, {})
+    assert (gone, after) == (None, (0, 0, {}))
     assert in_flight == (1 if sent.endswith(b"\r\n{") else 0)
-    assert (door.in_flight, door._large_bytes) == (0, 0)
 
 
-def test_who_hung_up_is_not_answered_and_holds_nothing(door):
-    class Slow(Door):
-        cancelled = False
+def test_who_hung_up_is_not_answered_and_holds_nothing(router):
+    cancelled = []
 
-        def answer(self, _phase, _body, _source):
-            return self.wait()
+    async def wait():
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
 
-        async def wait(self):
-            try:
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                Slow.cancelled = True
-                raise
-
-    door.__class__ = Slow
+    answering(router, wait)
 
     async def story():
-        connection, line, held = connected(door)
+        connection, line, slot = connected(router)
         connection.data_received(WHOLE)
         await asyncio.sleep(0)
-        state = held.state
+        stage = slot.stage
         connection.connection_lost(None)
         await asyncio.sleep(0.01)
-        return state, line.written, Slow.cancelled
+        return stage, line.written, cancelled, line.connections.in_flight
 
-    assert asyncio.run(story()) == (State.ANSWERING, b"", True)
-    assert door.in_flight == 0
+    assert asyncio.run(story()) == (Stage.ANSWERING, b"", [True], 0)
 
 
-def hang_up_as_the_answer_is_ready(door):
-    """Return what was written, and what the event loop was left to complain of."""
+def hang_up_as_the_answer_is_ready(router):
+    """Return what was written, what the event loop complained of, and how much is in flight."""
 
     async def story():
         problems = []
         asyncio.get_running_loop().set_exception_handler(lambda _, found: problems.append(found))
-        connection, line, _ = connected(door)
+        connection, line, _ = connected(router)
         connection.data_received(WHOLE)
         task = connection._task
         while not task.done():  # noqa: ASYNC110 - in the same turn as its callbacks are due
@@ -450,34 +455,33 @@ def hang_up_as_the_answer_is_ready(door):
         await asyncio.sleep(0.01)
         del connection, task
         gc.collect()
-        return line.written, problems
+        return line.written, problems, line.connections.in_flight
 
     return asyncio.run(story())
 
 
-def test_who_hangs_up_as_an_answer_is_ready_is_not_answered(door):
+def test_who_hangs_up_as_an_answer_is_ready_is_not_answered(router):
     async def ready():
         return Answer(200, b"{}")
 
-    door.answer = lambda *_: ready()
-    assert hang_up_as_the_answer_is_ready(door) == (b"", [])
-    assert door.in_flight == 0
+    answering(router, ready)
+    assert hang_up_as_the_answer_is_ready(router) == (b"", [], 0)
 
 
-def test_a_bug_is_said_even_if_nobody_waits_for_the_answer_any_more(door):
+def test_a_bug_is_said_even_if_nobody_waits_for_the_answer_any_more(router):
     """Unasked for, the event loop would say so instead, and not as a line of our log."""
     log = io.BytesIO()
-    door._log = JsonLog(log)
+    router._log = JsonLog(log)
 
     async def stumble():
         raise RuntimeError("a bug")
 
-    door.answer = lambda *_: stumble()
-    assert hang_up_as_the_answer_is_ready(door) == (b"", [])
+    answering(router, stumble)
+    assert hang_up_as_the_answer_is_ready(router) == (b"", [], 0)
     assert json.loads(log.getvalue())["msg"] == "request failed"
 
 
-def test_who_is_cut_off_while_an_answer_is_made_is_counted_once(door):
+def test_who_is_cut_off_while_an_answer_is_made_is_counted_once(router, metrics):
     async def story():
         wait = asyncio.Event()
 
@@ -485,48 +489,48 @@ def test_who_is_cut_off_while_an_answer_is_made_is_counted_once(door):
             await wait.wait()
             return Answer(200, b"{}")
 
-        door.answer = lambda *_: answer()
-        connection, line, _ = connected(door)
+        answering(router, answer)
+        connection, line, _ = connected(router)
         connection.data_received(WHOLE)
         await asyncio.sleep(0)
         connection.data_received(WHOLE)
-        counted = line.is_closed, line.counted, door.in_flight
+        counted = line.is_closed, line.counted, line.connections.in_flight
         wait.set()
         await asyncio.sleep(0.01)
         connection.connection_lost(None)
         return counted, line.written
 
     assert asyncio.run(story()) == ((True, ["unfair"], 0), b"")
-    refused_400 = door._metrics.registry.get_sample_value(
+    refused_400 = metrics.registry.get_sample_value(
         "vramwarden_http_refused_total", {"code": "400"}
     )
     assert refused_400 is None
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
-def test_a_bug_outside_of_a_review_is_answered_and_said(door, late):
+def test_a_bug_outside_of_a_review_is_answered_and_said(router, late):
     log = io.BytesIO()
-    door._log = JsonLog(log)
+    router._log = JsonLog(log)
 
     async def stumble():
         raise RuntimeError("a bug")
 
-    def answer(_phase, _body, _source):
+    def answer():
         if late:
             return stumble()
         raise RuntimeError("a bug")
 
-    door.answer = answer
-    status, _, body, _ = asyncio.run(post(door, "/mutate", REVIEW))
+    answering(router, answer)
+    status, _, body, _ = asyncio.run(post(router, "/mutate", REVIEW))
     assert (status, body) == (500, b"vramwarden failed on this request; its log has the cause\n")
     line = json.loads(log.getvalue())
     assert (line["level"], line["msg"]) == ("error", "request failed")
     assert "RuntimeError: a bug" in line["trace"]
 
 
-def test_one_answer_is_one_write(door):
+def test_one_answer_is_one_write(router):
     async def story():
-        connection, line, _ = connected(door)
+        connection, line, _ = connected(router)
         writes = []
         line.write = writes.append
         connection.data_received(WHOLE)
@@ -535,6 +539,6 @@ def test_one_answer_is_one_write(door):
     assert asyncio.run(story()) == (1, None, None)
 
 
-def test_constant_answers_are_not_built_again(door):
-    assert isinstance(door.asked(b"GET", b"/", b""), Answer)
-    assert door.asked(b"GET", b"/", b"") is door.asked(b"PUT", b"/mutate", b"")
+def test_constant_answers_are_not_built_again(router):
+    assert isinstance(router.route(b"GET", b"/", b""), Answer)
+    assert router.route(b"GET", b"/", b"") is router.route(b"PUT", b"/mutate", b"")

@@ -10,22 +10,21 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.support import doors
+from tests.support import routers
 from tests.support.pods import a_pod, a_policy, a_review
 from webhook.adapters import review_json
-from webhook.server import door as server_door
-from webhook.server import http, reviews
-from webhook.server.connections import Source
-from webhook.server.door import MAX_BODY_BYTES
+from webhook.server import connections, http, reviews
+from webhook.server.connections import SMALL_BODY_BYTES, Peer
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
-from webhook.server.reviews import SMALL_BODY_BYTES, PodReviews
+from webhook.server.reviews import PodReviews
+from webhook.server.router import MAX_BODY_BYTES, WAIT_S, Router
 
 FILLER = {"note": "x" * SMALL_BODY_BYTES}
 
 
-class Door:
-    """The webhook's door, without the server in front of it; large reviews wait for `may_go_on`."""
+class Scene:
+    """A router without a server in front of it; large reviews wait for `may_go_on`."""
 
     def __init__(self, monkeypatch, **bounds):
         self.log = io.BytesIO()
@@ -43,13 +42,14 @@ class Door:
         monkeypatch.setattr(reviews, "decide", slow)
         log = JsonLog(self.log)
         pods = PodReviews(a_policy, self.metrics, log)
-        self.application = server_door.Door(
-            pods, None, self.metrics, log, binds_at="/bind".__eq__, **bounds
-        )
+        self.connections = routers.no_connections()
+        self.router = Router(pods, None, self.metrics, log, binds_at="/bind".__eq__, **bounds)
 
     async def post(self, *parts, announced=None):
         """Post a body in parts; return status, headers, body, and the parts left unread."""
-        return await doors.post(self.application, "/mutate", *parts, announced=announced)
+        return await routers.post(
+            self.router, "/mutate", *parts, announced=announced, connections=self.connections
+        )
 
     async def review(self, uid, *, large=False):
         """Post one review; return its status and the uid of the answer."""
@@ -72,34 +72,35 @@ class Door:
 
 
 @pytest.fixture
-def door(monkeypatch):
-    return Door(monkeypatch)
+def scene(monkeypatch):
+    return Scene(monkeypatch)
 
 
-def test_a_small_review_is_answered_while_a_large_one_is_judged(door):
+def test_a_small_review_is_answered_while_a_large_one_is_judged(scene):
     async def story():
-        async with door.busy(3) as tasks:
-            small = await asyncio.wait_for(door.review("small"), 10)
+        async with scene.busy(3) as tasks:
+            small = await asyncio.wait_for(scene.review("small"), 10)
             assert not any(task.done() for task in tasks)
         return small, [task.result() for task in tasks]
 
     small, large = asyncio.run(story())
     assert small == (200, "small")
     assert large == [(200, "l0"), (200, "l1"), (200, "l2")]
-    assert door.deciding == ["l0", "small", "l1", "l2"]
-    assert door.application._large_bytes == 0
+    assert scene.deciding == ["l0", "small", "l1", "l2"]
+    assert scene.connections.body_bytes == 0
 
 
 def test_large_reviews_beyond_a_bound_are_asked_to_retry_and_small_ones_are_not(monkeypatch):
-    door = Door(monkeypatch, max_large_bytes=4 * SMALL_BODY_BYTES)
+    scene = Scene(monkeypatch)
+    monkeypatch.setattr(connections, "MAX_LARGE_BYTES", 4 * SMALL_BODY_BYTES)
 
     async def story():
-        async with door.busy(2):
+        async with scene.busy(2):
             body = json.dumps(a_review(a_pod(annotations=FILLER))).encode()
-            at_once = await door.post(body)
+            at_once = await scene.post(body)
             early = len(body) - 100
-            status, _, _, unread = await door.post(body[:early], body[early:-1], body[-1:])
-            small = await door.review("small")
+            status, _, _, unread = await scene.post(body[:early], body[early:-1], body[-1:])
+            small = await scene.review("small")
         return at_once[:3], (status, len(unread)), small
 
     (status, headers, body), in_parts, small = asyncio.run(story())
@@ -122,32 +123,32 @@ def test_large_reviews_beyond_a_bound_are_asked_to_retry_and_small_ones_are_not(
         ({"b": 8, "c": 8, "API": 7}, False),
     ],
 )
-def test_no_address_takes_the_room_of_all_for_large_bodies(door, held, one_more):
+def test_no_address_takes_the_room_of_all_for_large_bodies(held, one_more):
     """One by four posts of 8 MiB, or many: what is left is for API servers."""
-    sources = {name: Source(name, is_trusted=name.isupper()) for name in (*held, "a", "API")}
-    hold = door.application.hold
+    peers = {name: Peer(name, is_trusted=name.isupper()) for name in (*held, "a", "API")}
+    hold = routers.no_connections().hold
     for name, mebibytes in held.items():
-        assert hold(sources[name], mebibytes * 2**20) is None
-    assert (hold(sources["a"], 2**20) is None) is one_more
-    hold(sources["a"], -(2**20))
+        assert hold(peers[name], mebibytes * 2**20)
+    assert hold(peers["a"], 2**20) is one_more
+    hold(peers["a"], -(2**20))
     left = 24 - sum(held.values())
-    assert hold(sources["API"], left * 2**20) is None
-    assert hold(sources["API"], 1).status == 503
+    assert hold(peers["API"], left * 2**20)
+    assert not hold(peers["API"], 1)
 
 
 def test_a_large_review_whose_turn_does_not_come_in_time_is_asked_to_retry(monkeypatch):
-    door = Door(monkeypatch, wait_s=0.05)
+    scene = Scene(monkeypatch, wait_s=0.05)
 
     async def story():
-        async with door.busy(1):
-            late = await door.review("late", large=True)
-        door.application._wait_s = server_door.WAIT_S  # however busy the machine is
-        return late, await door.review("afterwards", large=True)
+        async with scene.busy(1):
+            late = await scene.review("late", large=True)
+        scene.router._wait_s = WAIT_S  # however busy the machine is
+        return late, await scene.review("afterwards", large=True)
 
     (status, body), afterwards = asyncio.run(story())
     assert (status, body) == (503, b"too many reviews at once; retry in a second\n")
     assert afterwards == (200, "afterwards")
-    assert door.deciding == ["l0", "afterwards"]  # nobody waits for the other one any more
+    assert scene.deciding == ["l0", "afterwards"]  # nobody waits for the other one any more
 
 
 def beginning(uid="here"):
@@ -157,10 +158,10 @@ def beginning(uid="here"):
 
 
 @pytest.mark.parametrize("announced", [None, 0], ids=["announced", "chunked"])
-def test_a_body_over_8_mib_is_denied_by_the_uid_of_its_first_kib_and_not_kept(door, announced):
+def test_a_body_over_8_mib_is_denied_by_the_uid_of_its_first_kib_and_not_kept(scene, announced):
     megabytes = [b" " * 2**20] * (12 if announced is None else 9)
     status, headers, body, unread = asyncio.run(
-        door.post(beginning(), b" " * 2000, *megabytes, announced=announced)
+        scene.post(beginning(), b" " * 2000, *megabytes, announced=announced)
     )
     assert (status, headers[b"connection"]) == (200, b"close")
     answer = json.loads(body)["response"]
@@ -169,21 +170,21 @@ def test_a_body_over_8_mib_is_denied_by_the_uid_of_its_first_kib_and_not_kept(do
     assert answer["status"]["message"] == f"TooComplex: spec: {what}"
     # Announced, no more than its beginning was received before the answer; else 8 MiB were.
     assert len(unread) == (12 if announced is None else 1)
-    assert door.deciding == []
-    (line,) = door.said()
+    assert scene.deciding == []
+    (line,) = scene.said()
     assert (line["uid"], line["decision"], line["reasons"]) == ("here", "denied", ["TooComplex"])
-    assert door.application._large_bytes == 0
+    assert scene.connections.body_bytes == 0
 
 
-def test_without_a_uid_in_its_first_kib_it_is_413(door):
+def test_without_a_uid_in_its_first_kib_it_is_413(scene):
     late = b" " * 2000 + beginning()
-    status, _, body, _ = asyncio.run(door.post(late, announced=MAX_BODY_BYTES + 1))
+    status, _, body, _ = asyncio.run(scene.post(late, announced=MAX_BODY_BYTES + 1))
     assert (status, body) == (413, b"the body is larger than 8 MiB\n")
 
 
-def test_of_a_body_whose_beginning_does_not_come_nobody_waits_for_long(door, monkeypatch):
+def test_of_a_body_whose_beginning_does_not_come_nobody_waits_for_long(scene, monkeypatch):
     monkeypatch.setattr(http, "PREFIX_S", 0.02)
-    assert asyncio.run(door.post(announced=MAX_BODY_BYTES + 1))[0] == 413
+    assert asyncio.run(scene.post(announced=MAX_BODY_BYTES + 1))[0] == 413
 
 
 DENSE = {
@@ -195,41 +196,41 @@ DENSE = {
 
 
 @pytest.mark.parametrize("unit", DENSE.values(), ids=DENSE)
-def test_a_body_of_too_many_values_is_never_decoded(door, monkeypatch, unit):
+def test_a_body_of_too_many_values_is_never_decoded(scene, monkeypatch, unit):
     loads = []
     monkeypatch.setattr(review_json.orjson, "loads", loads.append)
     body = beginning() + b'"x":[' + b",".join([unit] * review_json.MAX_VALUES) + b"]}}"
-    status, _, answer, _ = asyncio.run(door.post(body))
+    status, _, answer, _ = asyncio.run(scene.post(body))
     assert (status, loads) == (200, [])
     message = json.loads(answer)["response"]["status"]["message"]
     what = "a review of this pod holds more than 262,144 values and cannot be judged"
     assert message == f"TooComplex: spec: {what}; make the pod smaller"
 
 
-def test_without_a_uid_such_a_body_is_400(door):
+def test_without_a_uid_such_a_body_is_400(scene):
     body = b"[" + b",".join([b"{}"] * review_json.MAX_VALUES) + b"]"
-    status, _, answer, _ = asyncio.run(door.post(body))
+    status, _, answer, _ = asyncio.run(scene.post(body))
     assert (status, answer) == (400, b"the body holds too many values for an AdmissionReview\n")
 
 
-def test_a_long_text_of_commas_is_decoded_as_long_as_it_is_half_as_long(door):
-    door.may_go_on.set()
+def test_a_long_text_of_commas_is_decoded_as_long_as_it_is_half_as_long(scene):
+    scene.may_go_on.set()
     pod = a_pod(annotations={"note": "," * (review_json.MAX_VALUES - 1000)})
-    status, _, answer, _ = asyncio.run(door.post(json.dumps(a_review(pod)).encode()))
+    status, _, answer, _ = asyncio.run(scene.post(json.dumps(a_review(pod)).encode()))
     assert (status, json.loads(answer)["response"]["allowed"]) == (200, True)
 
 
-def test_a_line_of_the_log_is_short_whatever_the_review_says(door):
+def test_a_line_of_the_log_is_short_whatever_the_review_says(scene):
     long = "n" * 1_000_000
     owner = {"kind": long, "name": long}
     pod = a_pod("8Gi", annotations=FILLER)
     pod["metadata"] |= {"name": long, "generateName": long, "ownerReferences": [owner]}
     user = {"username": long}
     review = a_review(pod, uid=long, namespace=long, userInfo=user, name="", operation="CREATE")
-    door.may_go_on.set()
-    status, *_ = asyncio.run(door.post(json.dumps(review).encode()))
+    scene.may_go_on.set()
+    status, *_ = asyncio.run(scene.post(json.dumps(review).encode()))
     assert status == 200
-    line = door.log.getvalue().splitlines()[0]
+    line = scene.log.getvalue().splitlines()[0]
     assert len(line) < 3000
     said = json.loads(line)
     cut = f"{'n' * 253}…"
@@ -238,11 +239,11 @@ def test_a_line_of_the_log_is_short_whatever_the_review_says(door):
     assert said["owner"] == f"{cut}/{cut}"
 
 
-def test_what_is_no_text_is_not_written_into_the_log(door):
+def test_what_is_no_text_is_not_written_into_the_log(scene):
     pod = a_pod()
     pod["metadata"] |= {"name": ["x"] * 9, "ownerReferences": [{"kind": {"a": 1}, "name": 5}]}
-    asyncio.run(door.post(json.dumps(a_review(pod, name="")).encode()))
-    (line,) = door.said()
+    asyncio.run(scene.post(json.dumps(a_review(pod, name="")).encode()))
+    (line,) = scene.said()
     assert (line["name"], line["owner"]) == ("(list)", "(dict)/(int)")
 
 

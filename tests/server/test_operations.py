@@ -51,6 +51,18 @@ def test_reviews_are_counted_by_webhook_operation_decision_and_reason(server):
     assert sample(after, "vramwarden_admission_in_flight") == 0
 
 
+def test_a_request_whose_body_is_still_to_come_is_in_flight(server):
+    head = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+    def in_flight():
+        return sample(server.get("/metrics")[1], "vramwarden_admission_in_flight")
+
+    with server.raw() as connection:
+        connection.sendall(head + b"Content-Length: 9\r\n\r\n")
+        server.wait_for("a request in flight", lambda: in_flight() == 1)
+    server.wait_for("none", lambda: in_flight() == 0)
+
+
 def test_a_key_that_nothing_reads_is_logged_for_those_who_see_no_warnings(server):
     pod = a_pod()
     pod["metadata"]["annotations"] = {"vramwarden.io/gpu-mem": "8Gi"}

@@ -1,4 +1,4 @@
-"""Reviews of workloads at the door: warnings or silence, and never a denial."""
+"""Reviews of workloads by their router: warnings or silence, and never a denial."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import json
 
 import pytest
 
-from tests.support import doors
+from tests.support import routers
 from tests.support.pods import a_pod, a_policy
 from webhook.core.admission import templates as core_templates
-from webhook.server.door import Door
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 from webhook.server.reviews import SMALL_BODY_BYTES, PodReviews
+from webhook.server.router import Router
 from webhook.server.templates import TemplateReviews
 
 
 class Asked:
-    """The door, and what it said of workloads."""
+    """The router, and what it said of workloads."""
 
     def __init__(self, **options):
         self.log, self.metrics = io.BytesIO(), Metrics()
         log = JsonLog(self.log)
-        self.door = Door(
+        self.router = Router(
             PodReviews(a_policy, self.metrics, log),
             None,
             self.metrics,
@@ -34,7 +34,7 @@ class Asked:
         )
 
     def post(self, body: bytes, path: str = "/advise"):
-        status, _, answer, _ = asyncio.run(doors.post(self.door, path, body))
+        status, _, answer, _ = asyncio.run(routers.post(self.router, path, body))
         return status, answer
 
     def advised(self, pod, **metadata):
@@ -126,7 +126,7 @@ def test_what_is_no_review_is_rejected(asked):
 
 
 def test_a_server_without_them_knows_no_such_path(asked):
-    asked.door = Door(
+    asked.router = Router(
         PodReviews(a_policy, asked.metrics, JsonLog(asked.log)),
         None,
         asked.metrics,

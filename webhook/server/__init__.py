@@ -1,7 +1,7 @@
 """The webhook's server: HTTP, TLS, metrics; review bytes in, review bytes out.
 
 `reviews`     one review from bytes to bytes, counted and logged; knows no HTTP server
-`door`        which requests to the TLS port may come in, who answers each, how much waits at once
+`router`      which requests to the TLS port may come in, who answers each, how much waits at once
 `http`        HTTP/1.1 on one connection: requests out of bytes, answers into bytes
 `operations`  the plain port: a Flask application with probes and metrics
 `connections` how many connections there may be, and how long each may take

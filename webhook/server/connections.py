@@ -42,6 +42,16 @@ to its last: twice the time-out that our webhooks are registered with."""
 CLOSE_S: Final = 2.0
 """From our end of a connection to the caller's: until then what they still send is dropped."""
 
+MAX_LARGE_BYTES: Final = 24 * 2**20
+"""Of large bodies that are being received or answered; callers beyond that are asked to retry.
+
+A third of it is the most of an address that is not trusted, two thirds of all of those. Small
+bodies are bounded by the number of connections, and always pass.
+"""
+
+SMALL_BODY_BYTES: Final = 64 * 2**10
+"""A body up to this size is small."""
+
 RECEIVE_BYTES: Final = 32 * 2**10
 """What the kernel takes in before we read it; it doubles this. uvloop reads all of it at once, and
 as long as a connection is open it keeps room for the most that came so: up to 600 KiB each."""
@@ -54,7 +64,7 @@ _RETRY_S: Final = 1.0
 """Until connections are accepted again, after the process had no file descriptor left."""
 
 
-class State(IntEnum):
+class Stage(IntEnum):
     """What a connection does, in the order in which it is given up for another one."""
 
     NEW = 0
@@ -67,34 +77,34 @@ class State(IntEnum):
 
 
 @dataclass(eq=False, slots=True)
-class Source:
+class Peer:
     """An address that connections come from, as far as bounds are concerned."""
 
     address: str
     is_named: bool = False
     """The settings say that API servers are there."""
     is_trusted: bool = False
-    held: dict[Held, None] = field(default_factory=dict)
+    slots: dict[Slot, None] = field(default_factory=dict)
     """Its connections, in the order in which they came."""
     body_bytes: int = 0
-    """Of large bodies from there, being received or waiting."""
+    """Of large bodies from there."""
 
 
 @dataclass(eq=False, slots=True)
-class Held:
+class Slot:
     """One connection, as far as bounds are concerned."""
 
-    source: Source
+    peer: Peer
     close: Callable[[], Any]
     due_s: float
     """When it is closed unless something happens."""
-    state: State = State.NEW
+    stage: Stage = Stage.NEW
 
 
-def to_give_up(held: Iterable[Held], newcomer: Source) -> Held | None:
+def to_give_up(slots: Iterable[Slot], newcomer: Peer) -> Slot | None:
     """Return the connection to close for one more of `newcomer`; None for that one itself.
 
-    `held` are in the order in which they came, and of these rules an earlier one counts more.
+    `slots` are in the order in which they came, and of these rules an earlier one counts more.
 
     | given up | |
     | --- | --- |
@@ -105,11 +115,10 @@ def to_give_up(held: Iterable[Held], newcomer: Source) -> Held | None:
     return min(
         (
             one
-            for one in held
-            if one.state is not State.ANSWERING
-            and (newcomer.is_trusted or not one.source.is_trusted)
+            for one in slots
+            if one.stage is not Stage.ANSWERING and (newcomer.is_trusted or not one.peer.is_trusted)
         ),
-        key=lambda one: (one.source.is_trusted, -len(one.source.held), one.state),
+        key=lambda one: (one.peer.is_trusted, -len(one.peer.slots), one.stage),
         default=None,
     )
 
@@ -128,7 +137,7 @@ class Connections:
         loop: asyncio.AbstractEventLoop,
         listener: socket.socket,
         context: ssl.SSLContext,
-        connect: Callable[[Connections, Held], asyncio.Protocol],
+        connect: Callable[[Connections, Slot], asyncio.Protocol],
         count_closed: Callable[[str], None],
         api_servers: Iterable[IPv4Network | IPv6Network] = (),
     ) -> None:
@@ -137,18 +146,22 @@ class Connections:
         Addresses in `api_servers` are trusted; 0.0.0.0/0 names everybody, and so nobody.
         """
         self.loop = loop
-        self.held: dict[Held, None] = {}
+        self.slots: dict[Slot, None] = {}
         """In the order in which they came."""
-        self.sources: dict[str, Source] = {}
+        self.peers: dict[str, Peer] = {}
         """Those of connections, and those that are trusted, by address."""
         self.date = b""
         """The date of an answer's head (RFC 9110 section 6.6.1)."""
         self.count_closed = count_closed
+        self.in_flight = 0
+        """Requests whose body is being received or answered."""
+        self.body_bytes = 0
+        """Of large bodies."""
         self._listener = listener
         self._context = context
         self._connect = connect
         self._api_servers = [one for one in api_servers if one.prefixlen]
-        self._trusted: dict[Source, float] = {}
+        self._trusted: dict[Peer, float] = {}
         """Who used the path of `bind`, and until when that counts; who did so last at the end."""
 
     def start(self) -> None:
@@ -162,8 +175,8 @@ class Connections:
     def close(self) -> None:
         """Accept no more connections, and end those that are open."""
         self._pause()
-        for held in list(self.held):
-            held.close()
+        for slot in list(self.slots):
+            slot.close()
 
     def _pause(self) -> None:
         if self._listener.fileno() >= 0:
@@ -180,87 +193,96 @@ class Connections:
                 self._pause()
                 self.loop.call_later(_RETRY_S, self.loop.add_reader, self._listener, self._accept)
                 return
-            self._take(accepted, address[0])
+            self._admit(accepted, address[0])
 
-    def _take(self, accepted: socket.socket, address: str) -> None:
-        held = self.place(address)
-        if held is None:
+    def _admit(self, accepted: socket.socket, address: str) -> None:
+        slot = self.place(address)
+        if slot is None:
             accepted.close()
             return
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        handshake = self.loop.create_task(self._shake_hands(held, accepted))
-        held.close = handshake.cancel
+        handshake = self.loop.create_task(self._shake_hands(slot, accepted))
+        slot.close = handshake.cancel
 
-    def place(self, address: str) -> Held | None:
+    def place(self, address: str) -> Slot | None:
         """Return a place for a connection, maybe another one's; None where there is none."""
         address = _as_ipv4(address)
-        source = self.sources.get(address) or self._source(address)
-        is_part_full = not source.is_trusted and len(source.held) >= MAX_PER_ADDRESS
-        if is_part_full or len(self.held) >= MAX_CONNECTIONS:
+        peer = self.peers.get(address) or self._peer(address)
+        is_part_full = not peer.is_trusted and len(peer.slots) >= MAX_PER_ADDRESS
+        if is_part_full or len(self.slots) >= MAX_CONNECTIONS:
             self.count_closed("full")
-            given_up = to_give_up(source.held if is_part_full else self.held, source)
+            given_up = to_give_up(peer.slots if is_part_full else self.slots, peer)
             if given_up is None:
                 return None
             self._end(given_up)
-        held = Held(source, lambda: None, self.loop.time() + REQUEST_S)
-        self.sources[address] = source
-        self.held[held] = source.held[held] = None
-        return held
+        slot = Slot(peer, lambda: None, self.loop.time() + REQUEST_S)
+        self.peers[address] = peer
+        self.slots[slot] = peer.slots[slot] = None
+        return slot
 
-    def _source(self, address: str) -> Source:
+    def _peer(self, address: str) -> Peer:
         found = ip_address(address)
         is_named = any(found in network for network in self._api_servers)
-        return Source(address, is_named, is_named)
+        return Peer(address, is_named, is_named)
 
-    def trust(self, held: Held) -> None:
+    def trust(self, slot: Slot) -> None:
         """Trust, for a while, the address of a connection on which the path of `bind` came."""
-        source = self.sources.setdefault(held.source.address, held.source)
-        source.is_trusted = True
-        self._trusted.pop(source, None)
-        self._trusted[source] = self.loop.time() + TRUST_S
+        peer = self.peers.setdefault(slot.peer.address, slot.peer)
+        peer.is_trusted = True
+        self._trusted.pop(peer, None)
+        self._trusted[peer] = self.loop.time() + TRUST_S
         if len(self._trusted) > MAX_TRUSTED:
             self._distrust(next(iter(self._trusted)))
 
-    def _distrust(self, source: Source) -> None:
-        del self._trusted[source]
-        source.is_trusted = source.is_named
-        self._drop(source)
+    def hold(self, peer: Peer, more: int) -> bool:
+        """Count bytes of a large body; return whether there is room for them."""
+        self.body_bytes += more
+        peer.body_bytes += more
+        most = MAX_LARGE_BYTES
+        return self.body_bytes <= most and (
+            peer.is_trusted or (peer.body_bytes <= most // 3 and self.body_bytes <= most * 2 // 3)
+        )
 
-    def _drop(self, source: Source) -> None:
-        if not source.held and source not in self._trusted:
-            self.sources.pop(source.address, None)
+    def _distrust(self, peer: Peer) -> None:
+        del self._trusted[peer]
+        peer.is_trusted = peer.is_named
+        self._drop(peer)
 
-    async def _shake_hands(self, held: Held, accepted: socket.socket) -> None:
+    def _drop(self, peer: Peer) -> None:
+        if not peer.slots and peer not in self._trusted:
+            self.peers.pop(peer.address, None)
+
+    async def _shake_hands(self, slot: Slot, accepted: socket.socket) -> None:
         try:
             await self.loop.connect_accepted_socket(
-                lambda: self._connect(self, held), accepted, ssl=self._context
+                lambda: self._connect(self, slot), accepted, ssl=self._context
             )
         except (OSError, asyncio.CancelledError):
-            self.forget(held)
+            self.forget(slot)
 
-    def _end(self, held: Held) -> None:
-        close = held.close
-        self.forget(held)
+    def _end(self, slot: Slot) -> None:
+        close = slot.close
+        self.forget(slot)
         close()
 
-    def forget(self, held: Held) -> None:
+    def forget(self, slot: Slot) -> None:
         """Make room for another connection."""
-        self.held.pop(held, None)
-        held.source.held.pop(held, None)
-        self._drop(held.source)
-        held.close = lambda: None  # it refers to the transport, which refers to it
+        self.slots.pop(slot, None)
+        slot.peer.slots.pop(slot, None)
+        self._drop(slot.peer)
+        slot.close = lambda: None  # it refers to the transport, which refers to it
 
     def _sweep(self) -> None:
         """Close what is overdue; who is only idle has done nothing that is worth counting."""
         self.date = formatdate(usegmt=True).encode()
         now_s = self.loop.time()
-        for held in [held for held in self.held if held.due_s <= now_s]:
-            self._end(held)
-            if held.state is not State.IDLE:
+        for slot in [slot for slot in self.slots if slot.due_s <= now_s]:
+            self._end(slot)
+            if slot.stage is not Stage.IDLE:
                 self.count_closed("slow")
-        for source in [one for one, until_s in self._trusted.items() if until_s <= now_s]:
-            self._distrust(source)
+        for peer in [one for one, until_s in self._trusted.items() if until_s <= now_s]:
+            self._distrust(peer)
         self.loop.call_later(_SWEEP_S, self._sweep)
 
 

@@ -3,15 +3,16 @@
 `httptools` parses (llhttp, the parser of Node.js); here is what it leaves open: how much of each
 part there may be, what is ambiguous, and when a connection ends. What arrives whole and can be
 answered at once, as nearly every review, takes no task and no timer: bytes in, one write out.
-Specification: RFC 9110 and RFC 9112.
+Who answers is not known here: a `Handler` is asked. Specification: RFC 9110 and RFC 9112.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from httptools import (
     HttpParserCallbackError,
@@ -20,15 +21,16 @@ from httptools import (
     HttpRequestParser,
 )
 
-from webhook.server.connections import CLOSE_S, REQUEST_S, State
-from webhook.server.reviews import PREFIX_BYTES, SMALL_BODY_BYTES, Answer
+from webhook.server.connections import CLOSE_S, REQUEST_S, SMALL_BODY_BYTES, Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from webhook.server.connections import Connections, Held
-    from webhook.server.door import Door
-    from webhook.server.reviews import Asked
+    from webhook.server.connections import Connections, Slot
+
+BODY_TIMEOUT_S: Final = 5.0
+"""Our webhooks are registered with `timeoutSeconds: 5` at most: afterwards nobody waits."""
 
 ANSWER_S: Final = 30.0
 """From a request to the end of its answer; the API server waits for a webhook 30 s at most."""
@@ -59,6 +61,51 @@ _ONCE: Final = frozenset(
 """The headers that are read, or are ambiguous where they come twice."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer."""
+
+    status: int
+    body: bytes
+    content_type: bytes = b"application/json"
+
+
+def rejection(status: int, sentence: str) -> Answer:
+    """Build the answer to a request that is not what is asked for here: one sentence."""
+    return Answer(status, f"{sentence}\n".encode(), b"text/plain; charset=utf-8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """What answers requests of one kind."""
+
+    max_bytes: int
+    """Of a body."""
+    answer: Callable[[bytes], Answer | Coroutine[Any, Any, Answer]]
+    """Answers a body: at once where that is possible."""
+    too_large: Callable[[bytes], Answer]
+    """Answers a body that is too large, by the first `prefix_bytes` of it."""
+    prefix_bytes: int = 0
+    is_secret: bool = False
+    """Whoever asks for it is trusted."""
+
+
+class Handler(Protocol):
+    """Who is asked what to answer."""
+
+    def route(self, method: bytes, path: bytes, content_type: bytes) -> Endpoint | Answer:
+        """Return what a request asks for; or the answer where it is nothing."""
+
+    def count_refused(self, code: int, /) -> None:
+        """Count a request that is answered here, or is cut off (400)."""
+
+    def overloaded(self) -> Answer:
+        """Answer a request for whose body there is no room."""
+
+    def failed(self) -> Answer:
+        """Answer a request on which the handler failed; called as it happens."""
+
+
 class _MalformedError(Exception):
     """What came is no request that has one meaning; carries one sentence."""
 
@@ -68,16 +115,16 @@ class _UnfairError(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """One connection: reads a request, has the door answer it, writes the answer; then the next.
+    """One connection: reads a request, has it answered, writes the answer; then the next.
 
     It is cut off where it costs what no API server does: a head without an end, or a request that
     does not wait for the answer to the one before it, as no client of Go sends any.
     """
 
-    def __init__(self, door: Door, connections: Connections, held: Held) -> None:
-        self._door = door
+    def __init__(self, handler: Handler, connections: Connections, slot: Slot) -> None:
+        self._handler = handler
         self._connections = connections
-        self._held = held
+        self._slot = slot
         self._parser: Any = None
         self._transport: Any = None
         self._task: asyncio.Task[Answer] | None = None
@@ -87,7 +134,7 @@ class Connection(asyncio.Protocol):
         self._is_over = False
         """No further request is read."""
         self._framing_bytes = 0
-        self._in_flight = False
+        self._counted_bytes = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -96,9 +143,9 @@ class Connection(asyncio.Protocol):
         self._read: dict[bytes, bytes] = {}
         self._headers = 0
         self._chunks = 0
-        self._asked: Asked | Answer | None = None
+        self._endpoint: Endpoint | Answer | None = None
+        """What this one asks for, from its head to its answer."""
         self._announced_bytes = 0
-        self._held_bytes = 0
         self._body: bytes | bytearray = b""
         self._has_begun = False
         self._is_complete = False
@@ -114,25 +161,25 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._parser = HttpRequestParser(self)
         self._transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES)
-        self._held.close = self._transport.abort
+        self._slot.close = self._transport.abort
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give up what is being received or answered; make room for another connection."""
         del exc
         if self._task:
             self._task.cancel()
-        elif self._in_flight:
-            self._door.cut_off()
+        elif self._endpoint:
+            self._handler.count_refused(400)  # cut off: nobody is left to answer
         self._settle()
         self._is_over = True
         # They refer to this one, and it to them: without the collector nothing of it would go.
         self._parser = self._transport = self._task = None
-        self._connections.forget(self._held)
+        self._connections.forget(self._slot)
 
     def data_received(self, data: bytes) -> None:
         """Take what arrived, and answer the request that is complete."""
         if self._is_over:
-            return  # dropped; `Held.due_s` bounds for how long
+            return  # dropped; `Slot.due_s` bounds for how long
         self._framing_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -183,7 +230,7 @@ class Connection(asyncio.Protocol):
         if self._headers > MAX_HEADERS:
             raise _MalformedError(f"more than {MAX_HEADERS} headers")
         name = name.lower()
-        if name in _ONCE and not self._in_flight:
+        if name in _ONCE and self._endpoint is None:
             if name in self._read:
                 raise _MalformedError(f"{name.decode()} stands there twice")
             self._read[name] = value
@@ -204,11 +251,11 @@ class Connection(asyncio.Protocol):
         self._has_no_body = method == b"HEAD"
         self._is_expected = version == "1.1" and read.get(b"expect", b"").lower() == b"100-continue"
         path = self._target.partition(b"?")[0]
-        self._in_flight = True
-        self._door.in_flight += 1
-        self._asked = self._door.asked(method, path, read.get(b"content-type", b""))
-        if self._asked is None:
-            self._connections.trust(self._held)
+        endpoint = self._handler.route(method, path, read.get(b"content-type", b""))
+        if isinstance(endpoint, Endpoint) and endpoint.is_secret:
+            self._connections.trust(self._slot)
+        self._endpoint = endpoint
+        self._connections.in_flight += 1
 
     def on_chunk_header(self) -> None:
         """Count a chunk."""
@@ -234,59 +281,66 @@ class Connection(asyncio.Protocol):
 
     def _wait_for_more(self) -> None:
         """Bound the request of which more is to come."""
-        if self._held.state is State.IDLE:
-            self._held.state = State.RECEIVING
-            self._held.due_s = self._connections.loop.time() + REQUEST_S
-        if not self._in_flight:
+        if self._slot.stage is Stage.IDLE:
+            self._slot.stage = Stage.RECEIVING
+            self._slot.due_s = self._connections.loop.time() + REQUEST_S
+        endpoint, size = self._endpoint, len(self._body)
+        if endpoint is None:
+            return  # its head is not complete
+        if isinstance(endpoint, Answer):
+            self._write(endpoint)
             return
-        asked, size = self._asked, len(self._body)
-        if isinstance(asked, Answer):
-            self._write(asked)
-            return
-        limit = self._door.limit(asked)
-        is_too_large = self._announced_bytes > limit
-        if size > limit or (is_too_large and (asked is None or size >= PREFIX_BYTES)):
+        is_too_large = self._announced_bytes > endpoint.max_bytes
+        if size > endpoint.max_bytes or (is_too_large and size >= endpoint.prefix_bytes):
             self._give_up_large()
             return
-        held_bytes, self._held_bytes = self._held_bytes, size if size > SMALL_BODY_BYTES else 0
-        overloaded = self._door.hold(self._held.source, self._held_bytes - held_bytes)
-        if overloaded:
-            self._write(overloaded)
+        if not self._has_room(size):
+            self._write(self._handler.overloaded())
         elif self._timer is None:
             call_later = self._connections.loop.call_later
             if is_too_large:
                 self._timer = call_later(PREFIX_S, self._give_up_large)
                 return
-            self._timer = call_later(self._door.body_timeout_s, self._give_up_slow)
+            self._timer = call_later(BODY_TIMEOUT_S, self._give_up_slow)
             if self._is_expected:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
+    def _has_room(self, size: int) -> bool:
+        """Count a body of this size where it is large; return whether there is room for it."""
+        before = self._counted_bytes
+        self._counted_bytes = size if size > SMALL_BODY_BYTES else 0
+        more = self._counted_bytes - before
+        return more == 0 or self._connections.hold(self._slot.peer, more)
+
     def _give_up_large(self) -> None:
-        if not isinstance(self._asked, Answer):
-            self._write(self._door.too_large(self._asked, bytes(self._body[:PREFIX_BYTES])))
+        if isinstance(self._endpoint, Endpoint):
+            prefix = bytes(self._body[: self._endpoint.prefix_bytes])
+            self._write(self._endpoint.too_large(prefix))
 
     def _give_up_slow(self) -> None:
-        self._write(self._door.too_slow())
+        self._reject(rejection(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s"))
 
     def _respond(self) -> None:
         """Answer a request that is complete."""
-        asked = self._asked
-        if isinstance(asked, Answer):
-            self._write(asked)
-        elif len(self._body) > self._door.limit(asked):
+        endpoint = self._endpoint
+        if isinstance(endpoint, Answer):
+            self._write(endpoint)
+        elif endpoint is None or len(self._body) > endpoint.max_bytes:
             self._give_up_large()
+        elif not self._has_room(len(self._body)):
+            self._write(self._handler.overloaded())
         else:
             body = self._body if type(self._body) is bytes else bytes(self._body)
             self._release()
             try:
-                answer = self._door.answer(asked, body, self._held.source)
+                answer = endpoint.answer(body)
             except Exception:  # noqa: BLE001 - whatever the bug, the caller gets an answer
-                answer = self._door.failed()
+                answer = self._handler.failed()
             if isinstance(answer, Answer):
                 self._write(answer)
             else:
-                self._held.state = State.ANSWERING
-                self._held.due_s = self._connections.loop.time() + ANSWER_S
+                self._slot.stage = Stage.ANSWERING
+                self._slot.due_s = self._connections.loop.time() + ANSWER_S
                 self._task = self._connections.loop.create_task(answer)
                 self._task.add_done_callback(self._respond_late)
 
@@ -297,16 +351,17 @@ class Connection(asyncio.Protocol):
         try:
             answer = task.result()
         except Exception:  # noqa: BLE001 - as above
-            answer = self._door.failed()
+            answer = self._handler.failed()
         if not self._is_over:
             self._write(answer)
 
     def _reject_upgrade(self) -> None:
         """Answer a request to speak something else; what follows would be of that protocol."""
         self._is_last = True
-        if not isinstance(self._asked, Answer):
-            self._asked = self._door.malformed("no protocol but HTTP/1.1 is spoken here")
-        self._write(self._asked)
+        if isinstance(self._endpoint, Answer):
+            self._write(self._endpoint)
+        else:
+            self._reject(_malformed("no protocol but HTTP/1.1 is spoken here"))
 
     def _cut_short(self, error: BaseException) -> None:
         """End a connection on which something else came than a request that has its turn."""
@@ -316,13 +371,17 @@ class Connection(asyncio.Protocol):
             self._is_over = True
             self._transport.abort()
         elif isinstance(error, _MalformedError | HttpParserError):
-            self._write(self._door.malformed(str(error)))
+            self._reject(_malformed(str(error)))
         else:
-            self._write(self._door.failed())
+            self._write(self._handler.failed())
+
+    def _reject(self, answer: Answer) -> None:
+        self._handler.count_refused(answer.status)
+        self._write(answer)
 
     def _write(self, answer: Answer) -> None:
         """Write an answer; end the connection where more of the request would still come."""
-        connections, held = self._connections, self._held
+        connections, slot = self._connections, self._slot
         ends = self._is_last or not self._is_complete or connections.is_draining
         head = _head(answer.status, answer.content_type, ends)
         body = b"" if self._has_no_body else answer.body
@@ -333,8 +392,8 @@ class Connection(asyncio.Protocol):
         self._settle()
         if ends:
             self._is_over = True
-            held.state = State.RECEIVING
-            held.due_s = min(held.due_s, connections.loop.time() + CLOSE_S)
+            slot.stage = Stage.RECEIVING
+            slot.due_s = min(slot.due_s, connections.loop.time() + CLOSE_S)
             # What they still send is received and dropped by uvloop until the answer is out
             # (sslproto.pyx, FLUSHING), so nobody's write fails; `CLOSE_S` bounds for how long.
             self._transport.close()
@@ -342,21 +401,24 @@ class Connection(asyncio.Protocol):
         self._framing_bytes = 0
         self._begin()
         if self._is_paused:
-            held.state = State.RECEIVING
-            held.due_s = connections.loop.time() + ANSWER_S
+            slot.stage = Stage.RECEIVING
+            slot.due_s = connections.loop.time() + ANSWER_S
         else:
             self._be_idle()
 
     def _be_idle(self) -> None:
-        self._held.state = State.IDLE
-        self._held.due_s = self._connections.loop.time() + KEEPALIVE_S
+        self._slot.stage = Stage.IDLE
+        self._slot.due_s = self._connections.loop.time() + KEEPALIVE_S
 
     def _settle(self) -> None:
         """Take a request out of what is counted."""
         self._release()
-        if self._in_flight:
-            self._in_flight = False
-            self._door.in_flight -= 1
+        if self._counted_bytes:
+            self._connections.hold(self._slot.peer, -self._counted_bytes)
+            self._counted_bytes = 0
+        if self._endpoint:
+            self._endpoint = None
+            self._connections.in_flight -= 1
 
     def _release(self) -> None:
         """Hold no part of a body any more, nor wait for one."""
@@ -364,12 +426,13 @@ class Connection(asyncio.Protocol):
         if self._timer:
             self._timer.cancel()
             self._timer = None
-        if self._held_bytes:
-            self._door.hold(self._held.source, -self._held_bytes)
-            self._held_bytes = 0
 
 
 _VERSIONS: Final = frozenset({"1.1", "1.0"})
+
+
+def _malformed(sentence: str) -> Answer:
+    return Answer(400, sentence.encode(), b"text/plain")
 
 
 @cache

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from webhook.adapters.review_json import (
     is_dense,
@@ -21,6 +20,8 @@ from webhook.core.pod.findings import Reason
 from webhook.core.pod.patch import condense
 from webhook.core.pod.review import BadReviewError, uid_in_prefix
 from webhook.core.policy.match import NamespaceUnknownError
+from webhook.server.connections import SMALL_BODY_BYTES
+from webhook.server.http import Answer, rejection
 from webhook.server.log import short
 
 if TYPE_CHECKING:
@@ -39,40 +40,13 @@ if TYPE_CHECKING:
     Tell = Callable[[Request, Policy], Request]
     """From a request to one that knows what the policy needs to know of the cluster."""
 
-
-class Beside(Enum):
-    """What is reviewed besides pods and bindings."""
-
-    WORKLOAD = auto()
-
-
-Asked: TypeAlias = Phase | Beside
-"""What a request that is no binding asks for."""
-
 PHASES: Final = {"/mutate": Phase.MUTATE, "/validate": Phase.VALIDATE}
-
-SMALL_BODY_BYTES: Final = 64 * 2**10
-"""Reviews are 4 to 20 KiB; one of this size is decoded in 3 ms, whatever it holds."""
 
 PREFIX_BYTES: Final = 1024
 """Where a review begins, its uid stands in these."""
 
 PROVEN_EVERY: Final = 256
 """Of so many patches under one policy one is proven as it is sent: less than one in a hundred."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An HTTP answer."""
-
-    status: int
-    body: bytes
-    content_type: bytes = b"application/json"
-
-
-def rejection(status: int, sentence: str) -> Answer:
-    """Build the answer to a request that is not a review: one sentence for the caller."""
-    return Answer(status, f"{sentence}\n".encode(), b"text/plain; charset=utf-8")
 
 
 _UNKNOWN: Final = rejection(503, "the namespace's labels are not known yet; retry in a second")

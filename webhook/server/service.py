@@ -21,7 +21,6 @@ from webhook.adapters.policy.source import PolicySource
 from webhook.core.policy.fence import fence_data
 from webhook.core.policy.values import Rollout
 from webhook.server.connections import Connections
-from webhook.server.door import Door
 from webhook.server.fence import FenceKeeper
 from webhook.server.health import Health
 from webhook.server.http import Connection
@@ -34,6 +33,7 @@ from webhook.server.placement.service import PlacementService
 from webhook.server.policy_objects import PolicyObjects
 from webhook.server.policy_reload import PolicyReload
 from webhook.server.reviews import PodReviews, tell_nothing
+from webhook.server.router import Router
 from webhook.server.runtime_classes import RuntimeClasses
 from webhook.server.sliced_nodes import SlicedNodes
 from webhook.server.templates import TemplateReviews
@@ -203,13 +203,15 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             operations=address(self._settings.operations_host, self._operations.server_port),
         )
         context = self.certificates.serving.context()
-        connect = partial(Connection, self.door())
+        connect = partial(Connection, self.router())
         closed, api_servers = self._metrics.count_closed, self._settings.api_servers
-        return Connections(loop, listener, context, connect, closed, api_servers)
+        connections = Connections(loop, listener, context, connect, closed, api_servers)
+        self._metrics.in_flight.set_function(lambda: connections.in_flight)
+        return connections
 
-    def door(self) -> Door:
+    def router(self) -> Router:
         """Return what answers requests."""
-        return Door(
+        return Router(
             self._reviews,
             self._bindings,
             self._metrics,

@@ -14,14 +14,9 @@ from webhook.adapters.review_json import is_dense, write_review
 from webhook.core.admission.templates import Advice, advise, no_more
 from webhook.core.pod.review import uid_in_prefix
 from webhook.core.policy.match import NamespaceUnknownError
-from webhook.server.reviews import (
-    PREFIX_BYTES,
-    SMALL_BODY_BYTES,
-    Answer,
-    Reviews,
-    rejection,
-    tell_nothing,
-)
+from webhook.server.connections import SMALL_BODY_BYTES
+from webhook.server.http import Answer, rejection
+from webhook.server.reviews import PREFIX_BYTES, Reviews, tell_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -85,7 +85,7 @@ class DrainingWorker(Worker):  # type: ignore[misc]  # gunicorn is not typed
         while now_s < min(deadline_s, last_seen_s + QUIET_S):
             await asyncio.sleep(_POLL_S)
             now_s = self.loop.time()
-            if self._connections.held:
+            if self._connections.slots:
                 last_seen_s = now_s
         # What is open now has been idle.
         self.loop.stop()

@@ -10,18 +10,21 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.server.placement.binding_reviews import review
-from tests.support import doors
+from tests.support import routers
+from tests.support.pods import a_policy
 from webhook.adapters.kube.placement import GpuNode
 from webhook.core.placement.assignments import PodState
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import Gpu
-from webhook.server import door as server_door
 from webhook.server import reviews
+from webhook.server import router as router_module
 from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement import reviews as placement_reviews
 from webhook.server.placement.binder import AT_ONCE, Binder
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.placement.tracker import Tracker
+from webhook.server.reviews import PodReviews
+from webhook.server.router import Router
 
 
 class Log:
@@ -41,8 +44,8 @@ class SlowApi:
     assignments = pod
 
 
-class Door:
-    """The webhook's door, without the server in front of it."""
+class Scene:
+    """The webhook's router, without the server in front of it."""
 
     def __init__(self):
         self.api = SlowApi()
@@ -54,8 +57,13 @@ class Door:
             listed.set()
         bindings = BindingReviews(Binder(self.api, tracker, counted), metrics, Log())
         self.tracker = tracker
-        self.application = server_door.Door(
-            None, bindings, metrics, Log(), binds_at="/bind".__eq__, max_buffered_bytes=2**20
+        self.router = Router(
+            PodReviews(a_policy, metrics, Log()),
+            bindings,
+            metrics,
+            Log(),
+            binds_at="/bind".__eq__,
+            max_buffered_bytes=2**20,
         )
 
     async def bind(self, node, *, in_parts=False, **metadata):
@@ -65,12 +73,12 @@ class Door:
         body = json.dumps(review(object=obj)).encode()
         size = 2**16 if in_parts else len(body)
         parts = [body[start : start + size] for start in range(0, len(body), size)]
-        status, headers, answer, _ = await doors.post(self.application, "/bind", *parts)
+        status, headers, answer, _ = await routers.post(self.router, "/bind", *parts)
         return status, headers, answer
 
     async def until(self, waiting):
         """Wait until so many bindings wait."""
-        while self.application._waiting_bindings < waiting:  # noqa: ASYNC110 - it signals nobody
+        while self.router._waiting_bindings < waiting:  # noqa: ASYNC110 - it signals nobody
             await asyncio.sleep(0.001)
 
     @asynccontextmanager
@@ -85,27 +93,27 @@ class Door:
 
 
 @pytest.fixture
-def door():
-    return Door()
+def scene():
+    return Scene()
 
 
-def test_a_pod_without_a_demand_does_not_queue_behind_those_with_one(door):
+def test_a_pod_without_a_demand_does_not_queue_behind_those_with_one(scene):
     async def story():
-        async with door.waiting(AT_ONCE + 8) as tasks:
-            status, _, body = await asyncio.wait_for(door.bind("without-gpus"), 30)
+        async with scene.waiting(AT_ONCE + 8) as tasks:
+            status, _, body = await asyncio.wait_for(scene.bind("without-gpus"), 30)
             assert not any(task.done() for task in tasks)
         return status, json.loads(body)["response"]["allowed"]
 
     assert asyncio.run(story()) == (200, True)
 
 
-def test_beyond_a_bound_callers_are_asked_to_come_back(door, monkeypatch):
-    monkeypatch.setattr(server_door, "MAX_WAITING_BINDINGS", 3)
+def test_beyond_a_bound_callers_are_asked_to_come_back(scene, monkeypatch):
+    monkeypatch.setattr(router_module, "MAX_WAITING_BINDINGS", 3)
 
     async def story():
-        async with door.waiting(3):
-            answer = await asyncio.wait_for(door.bind("with-gpus"), 30)
-        return answer, await door.bind("with-gpus")
+        async with scene.waiting(3):
+            answer = await asyncio.wait_for(scene.bind("with-gpus"), 30)
+        return answer, await scene.bind("with-gpus")
 
     (status, headers, body), afterwards = asyncio.run(story())
     assert (status, headers[b"retry-after"]) == (503, b"1")
@@ -113,52 +121,54 @@ def test_beyond_a_bound_callers_are_asked_to_come_back(door, monkeypatch):
     assert afterwards[0] == 200
 
 
-def test_so_are_they_where_what_waits_is_large(door):
+def test_so_are_they_where_what_waits_is_large(scene):
     async def story():
-        large = asyncio.create_task(door.bind("with-gpus", annotations={"x": "y" * 30_000}))
-        await door.until(1)
-        again = door.bind("with-gpus", annotations={"x": "y" * 30_000})
+        large = asyncio.create_task(scene.bind("with-gpus", annotations={"x": "y" * 30_000}))
+        await scene.until(1)
+        again = scene.bind("with-gpus", annotations={"x": "y" * 30_000})
         status, *_ = await asyncio.wait_for(again, 30)
-        door.api.may_answer.set()
-        return status, (await large)[0], door.application._buffered_bytes
+        scene.api.may_answer.set()
+        return status, (await large)[0], scene.router._buffered_bytes
 
     assert asyncio.run(story()) == (503, 200, 0)
 
 
 @pytest.mark.parametrize("sent", ["at once", "in parts"])
-def test_a_binding_of_more_than_256_kib_is_413(door, sent):
+def test_a_binding_of_more_than_256_kib_is_413(scene, sent):
     status, _, body = asyncio.run(
-        door.bind("with-gpus", in_parts=sent == "in parts", annotations={"x": "y" * 2**18})
+        scene.bind("with-gpus", in_parts=sent == "in parts", annotations={"x": "y" * 2**18})
     )
     assert (status, body) == (413, b"the body is larger than 256 KiB\n")
 
 
-def test_a_binding_that_waits_is_read_once(door, monkeypatch):
+def test_a_binding_that_waits_is_read_once(scene, monkeypatch):
     bodies = []
     read = reviews.read_review
     monkeypatch.setattr(reviews, "read_review", lambda body: bodies.append(body) or read(body))
 
     async def story():
-        async with door.waiting(1):
+        async with scene.waiting(1):
             pass
 
     asyncio.run(story())
     assert len(bodies) == 1
 
 
-def test_an_api_server_that_is_slow_holds_up_no_pod_that_is_not_known_to_be_ours(door, monkeypatch):
+def test_an_api_server_that_is_slow_holds_up_no_pod_that_is_not_known_to_be_ours(
+    scene, monkeypatch
+):
     monkeypatch.setattr(placement_reviews, "WITHIN_S", 0.05)
     gpus = (Gpu("GPU-a", 10, "X", 0),)
-    door.tracker._take_nodes([GpuNode("with-gpus", gpus)])
-    door.tracker._take_pods([PodState("ours", "team/ours", Need(5))])
+    scene.tracker._take_nodes([GpuNode("with-gpus", gpus)])
+    scene.tracker._take_pods([PodState("ours", "team/ours", Need(5))])
 
     async def story():
-        answers = [await door.bind("with-gpus", uid=uid, name=uid) for uid in ("any", "ours")]
-        assert door.application._waiting_bindings == 0
+        answers = [await scene.bind("with-gpus", uid=uid, name=uid) for uid in ("any", "ours")]
+        assert scene.router._waiting_bindings == 0
         return [json.loads(body)["response"] for _, _, body in answers]
 
     stranger, ours = asyncio.run(story())
-    door.api.may_answer.set()
+    scene.api.may_answer.set()
     assert (stranger["allowed"], "patch" in stranger) == (True, False)
     assert stranger["auditAnnotations"]["reasons"] == "APIServerAway"
     assert (ours["allowed"], ours["status"]["code"]) == (False, 503)
@@ -167,18 +177,18 @@ def test_an_api_server_that_is_slow_holds_up_no_pod_that_is_not_known_to_be_ours
 
 @pytest.mark.parametrize("node", ["with-gpus", "without-gpus"])
 @pytest.mark.parametrize("uid", ["any", "ours"])
-def test_a_bug_of_ours_holds_up_no_pod_that_is_not_known_to_be_ours(door, monkeypatch, node, uid):
+def test_a_bug_of_ours_holds_up_no_pod_that_is_not_known_to_be_ours(scene, monkeypatch, node, uid):
     def stumble(*_):
         raise RuntimeError("a bug")
 
-    door.tracker._take_pods([PodState("ours", "team/ours", Need(5))])
+    scene.tracker._take_pods([PodState("ours", "team/ours", Need(5))])
     for name in ("has", "node"):
-        monkeypatch.setattr(door.tracker, name, stumble)
-    monkeypatch.setattr(door.api, "pod", stumble)
+        monkeypatch.setattr(scene.tracker, name, stumble)
+    monkeypatch.setattr(scene.api, "pod", stumble)
     if node == "with-gpus":  # known from memory, so that it is looked up
-        monkeypatch.setattr(door.tracker, "node", lambda name: GpuNode(name, ()))
-        monkeypatch.setattr(door.api, "node", stumble, raising=False)
-    _, _, body = asyncio.run(door.bind(node, uid=uid, name=uid))
+        monkeypatch.setattr(scene.tracker, "node", lambda name: GpuNode(name, ()))
+        monkeypatch.setattr(scene.api, "node", stumble, raising=False)
+    _, _, body = asyncio.run(scene.bind(node, uid=uid, name=uid))
     response = json.loads(body)["response"]
     assert response["uid"] == review()["request"]["uid"]
     assert response.get("status", {}).get("code") == (500 if uid == "ours" else None)

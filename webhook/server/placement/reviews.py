@@ -14,10 +14,11 @@ from webhook.core.placement.binding_review import (
     read_binding,
 )
 from webhook.core.pod.findings import MalformedObjectError
-from webhook.server.reviews import Answer, Review, Reviews
+from webhook.server.reviews import Review, Reviews
 
 if TYPE_CHECKING:
     from webhook.core.pod.request import Request
+    from webhook.server.http import Answer
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
     from webhook.server.placement.binder import Binder

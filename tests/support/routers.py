@@ -1,4 +1,4 @@
-"""Post to a door over a connection of ours, without a socket."""
+"""Post to a router over a connection of ours, without a socket."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from webhook.server.connections import Connections
 from webhook.server.http import Connection
 
 if TYPE_CHECKING:
-    from webhook.server.connections import Held
-    from webhook.server.door import Door
+    from webhook.server.connections import Slot
+    from webhook.server.router import Router
 
 HEAD = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%b\r\n"
 
@@ -43,27 +43,41 @@ class Line:
         self.is_paused = False
 
 
-def connected(door: Door) -> tuple[Connection, Line, Held]:
-    """Return a connection on which nothing was sent, what it writes to, and what holds it."""
-    loop, line = asyncio.get_running_loop(), Line()
+def no_connections() -> Connections:
+    """Return bounds of connections that have no socket; `closed` says why some were closed."""
     closed = []
-    connections = Connections(loop, None, None, None, closed.append)
-    held = connections.place("192.0.2.1")
-    line.connections, line.counted = connections, closed
-    connection = Connection(door, connections, held)
+    connections = Connections(None, None, None, None, closed.append)
+    connections.closed = closed
+    return connections
+
+
+def connected(
+    router: Router, connections: Connections | None = None
+) -> tuple[Connection, Line, Slot]:
+    """Return a connection on which nothing was sent, what it writes to, and its slot."""
+    line = Line()
+    line.connections = connections or no_connections()
+    line.connections.loop = asyncio.get_running_loop()
+    line.counted = line.connections.closed
+    slot = line.connections.place("192.0.2.1")
+    connection = Connection(router, line.connections, slot)
     connection.connection_made(line)
-    return connection, line, held
+    return connection, line, slot
 
 
 async def post(
-    door: Door, path: str, *parts: bytes, announced: int | None = None
+    router: Router,
+    path: str,
+    *parts: bytes,
+    announced: int | None = None,
+    connections: Connections | None = None,
 ) -> tuple[int, dict[bytes, bytes], bytes, list[bytes]]:
     """Post a body in parts, each of which arrives alone, until there is an answer.
 
     `announced` is its length, 0 for one in chunks. Returns status, headers, body, and the parts
     that were not read.
     """
-    connection, line, _ = connected(door)
+    connection, line, _ = connected(router, connections)
     length = sum(map(len, parts)) if announced is None else announced
     left = list(parts)
     if parts and not length:

@@ -1,4 +1,4 @@
-"""Hostile input at the HTTP door of the real server."""
+"""Hostile input on the HTTP port of the real server."""
 
 from __future__ import annotations
 
