@@ -29,8 +29,8 @@ from webhook.sentry.metrics import MOST_PODS, SentryMetrics
 from webhook.sentry.observer import SeenGpu
 from webhook.sentry.serving import serve
 from webhook.sentry.settings import SentrySettings
-from webhook.server.health import Health as ServerHealth
 from webhook.server.metrics import Metrics
+from webhook.server.operations import Health as ServerHealth
 from webhook.server.operations import create_app, take_port
 
 SAMPLE_LIMIT = 5000  # of the chart's PodMonitor

@@ -4,9 +4,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.pods import a_pod, a_review
-from webhook.server.health import STALL_S, Health
 from webhook.server.metrics import Metrics
-from webhook.server.operations import create_app
+from webhook.server.operations import STALL_S, Health, create_app
 
 
 def sample(exposition, name, **labels):

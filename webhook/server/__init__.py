@@ -3,7 +3,7 @@
 `reviews`     one review from bytes to bytes, counted and logged; knows no HTTP server
 `router`      which requests to the TLS port may come in, who answers each, how much waits at once
 `http`        HTTP/1.1 on one connection: requests out of bytes, answers into bytes
-`operations`  the plain port: a Flask application with probes and metrics
+`operations`  the plain port: a Flask application with probes and metrics; liveness and readiness
 `connections` how many connections there may be, and how long each may take
 `bind_path`   the path of /bind, which nobody can guess
 `registration`  writes it, and the owner, into the webhook configurations
@@ -11,7 +11,6 @@
 `folder_certificates`, `secret_certificates`  its two keepers: a folder, a Secret of all replicas
 `metrics`     what is counted
 `log`         one JSON line per event
-`health`      liveness and readiness
 `worker`      gunicorn's worker class, with a drain that loses no review
 `policy_reload`  policies, read again when their files change
 `changes`     wakes what keeps an object as it should be, when that object changes

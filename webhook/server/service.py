@@ -22,12 +22,11 @@ from webhook.core.policy.fence import fence_data
 from webhook.core.policy.values import Rollout
 from webhook.server.connections import Connections
 from webhook.server.fence import FenceKeeper
-from webhook.server.health import Health
 from webhook.server.http import Connection
 from webhook.server.log import JsonLog, ServerLogger
 from webhook.server.metrics import Metrics
 from webhook.server.namespaces import Namespaces
-from webhook.server.operations import create_app, take_port
+from webhook.server.operations import Health, create_app, take_port
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.placement.service import PlacementService
 from webhook.server.policy_objects import PolicyObjects
