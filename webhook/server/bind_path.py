@@ -64,10 +64,10 @@ class BindPath:
         own = bind_path(bundle.key_pem, self._key)
         authorities = frozenset(readable_certificates(bundle.ca_pem))
         with self._changing:
-            self._take(own, authorities)
+            self._add(own, authorities)
             self._answer()
 
-    def _take(self, own: str, authorities: frozenset[x509.Certificate]) -> None:
+    def _add(self, own: str, authorities: frozenset[x509.Certificate]) -> None:
         if self.own and own != self.own:
             self._earlier[self.own] = self._authorities
         self._earlier.pop(own, None)
