@@ -155,7 +155,7 @@ def read_facts(
     Also where it ceases to: what follows would wait as long.
     """
     version = str(kube.read("/version").get("gitVersion") or "")
-    reader = _Reader(kube, namespace, test_namespace)
+    reader = _FactsReader(kube, namespace, test_namespace)
     facts = Facts(
         url=kube.url,
         version=version,
@@ -169,7 +169,7 @@ def read_facts(
     return reader.installed(facts)
 
 
-class _Reader:
+class _FactsReader:
     def __init__(self, kube: Kube, namespace: str | None, test_namespace: str) -> None:
         self._kube = kube
         self._namespace = namespace
